@@ -1,0 +1,59 @@
+"""What an accelerator, a node and a cluster are: peaks, memory, links, power."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Accelerator:
+    """One GPU, MIG slice or CPU socket, in SI units."""
+
+    name: str  # "h100"
+    full_name: str
+    memory_bytes: float
+    memory_bandwidth_bytes_per_s: float
+    peak_flops: dict[str, float]  # dense, by dtype: "bf16", "fp8", ...; a dtype that is missing has no fast path
+    tdp_w: float
+    idle_w: float
+    kind: str = "gpu"  # "gpu" | "cpu"
+    architecture: str = ""  # "hopper", "blackwell", ...
+    source: str = ""
+
+    def flops_for(self, dtype: str) -> float:
+        """Peak dense flops of a matrix product whose operands are `dtype`; falls back to bf16, then fp16, fp32."""
+        for d in (dtype, "bf16", "fp16", "fp32"):
+            if d in self.peak_flops:
+                return self.peak_flops[d]
+        raise KeyError(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Accelerators that share a host: up to `max_accelerators`, joined by `link`."""
+
+    accelerator: Accelerator
+    max_accelerators: int
+    link_name: str  # "nvlink4", "pcie5", ...
+    link_bytes_per_s: float  # per accelerator, one direction
+    network_bytes_per_s: float  # per accelerator, one direction, to other nodes
+    host_idle_w: float  # CPUs, fans, NICs of the whole node at idle
+    host_w_per_accelerator: float  # extra host power with a busy accelerator
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """What `--hw` names: `n_nodes` x `accelerators_per_node` of one node type."""
+
+    text: str  # "h100x8", "2*h100x8"
+    node: Node
+    accelerators_per_node: int
+    n_nodes: int = 1
+
+    @property
+    def accelerator(self) -> Accelerator:
+        return self.node.accelerator
+
+    @property
+    def n_accelerators(self) -> int:
+        return self.n_nodes * self.accelerators_per_node

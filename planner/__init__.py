@@ -1,0 +1,1 @@
+"""Chooses a deployment and explains it. Imports everything below."""

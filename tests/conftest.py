@@ -1,0 +1,28 @@
+"""Fixtures every package's tests share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def shared_folder(name: str) -> Path:
+    """A folder of public measurements beside the checkout (or under $CAPACITY_PLANNER_SHARED); skips where absent."""
+    base = Path(os.environ.get("CAPACITY_PLANNER_SHARED", ROOT.parent / "shared"))
+    if not (base / name).is_dir():
+        pytest.skip(f"public measurements not found at {base / name}")
+    return base / name
+
+
+@pytest.fixture(scope="session")
+def public_data() -> Path:
+    return shared_folder("data")
+
+
+@pytest.fixture(scope="session")
+def validation_data() -> Path:
+    return shared_folder("validation")
