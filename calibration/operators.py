@@ -1,4 +1,4 @@
-"""The operator vocabulary: each noun knows its flops, its bytes and its roofline time.
+"""The operator vocabulary; calibration/roofline.py knows the flops, bytes and roofline time of each.
 
 Every field may be a number or a numpy array; fields broadcast, and so do flops, bytes and costs. One operator object
 describes what ONE rank runs (sizes are after the tensor-parallel split). Bytes are device-memory traffic.
@@ -70,10 +70,10 @@ class DecodeAttention:
 
 @dataclass(frozen=True, slots=True)
 class MlaModule:
-    """A whole MLA attention block (projections, absorbed products, attention) of one layer, as public tables measure it.
+    """A whole MLA attention block (projections, absorbed products, attention) of one layer, as public tables have it.
 
-    stage "prefill": tokens new tokens in `sequences` chunks with `pairs` query-key pairs; "decode": sequences queries over
-    context_tokens in all.
+    stage "prefill": tokens new tokens in `sequences` chunks with `pairs` query-key pairs; "decode": sequences queries
+    over context_tokens in all.
     """
 
     stage: str
@@ -108,14 +108,19 @@ class LinearAttentionScan:
 class Elementwise:
     """A memory-bound kernel: norm, activation, rotary, residual, KV write, quantise, sampling, embedding."""
 
-    kind: str  # "norm" | "activation" | "rotary" | "kv_write" | "quantize" | "embedding" | "sampling" | "routing"
+    # "norm" | "activation" | "rotary" | "kv_write" | "quantize" | "embedding" | "sampling" | "routing"
+    kind: str
     tokens: Num
     bytes_per_token: float  # read + written per token
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
-    """A collective over `ranks` accelerators of one node; message_bytes is the tensor on each rank."""
+    """A collective over `ranks` accelerators of one node.
+
+    message_bytes is the whole tensor: what is all-reduced, the gathered result, the input of a reduce-scatter, what one
+    rank sends in all of an all-to-all or a send.
+    """
 
     kind: str  # "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all" | "send_recv"
     message_bytes: Num

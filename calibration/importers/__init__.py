@@ -1,0 +1,1 @@
+"""Operator tables other projects measured, turned into this project's rows."""
