@@ -11,7 +11,7 @@ class Accelerator:
 
     name: str  # "h100"
     full_name: str
-    memory_bytes: float
+    memory_bytes: float  # what the driver reports as total: the base of an engine's memory share
     memory_bandwidth_bytes_per_s: float
     peak_flops: dict[str, float]  # dense, by dtype: "bf16", "fp8", ...; a dtype that is missing has no fast path
     tdp_w: float
@@ -26,6 +26,11 @@ class Accelerator:
             if d in self.peak_flops:
                 return self.peak_flops[d]
         raise KeyError(dtype)
+
+    @property
+    def is_slice(self) -> bool:
+        """A MIG instance: its memory and cores are its own, but it has no peer-to-peer link."""
+        return ":" in self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,7 @@ class Hardware:
     node: Node
     accelerators_per_node: int
     n_nodes: int = 1
+    notices: tuple[str, ...] = ()
 
     @property
     def accelerator(self) -> Accelerator:
@@ -57,3 +63,28 @@ class Hardware:
     @property
     def n_accelerators(self) -> int:
         return self.n_nodes * self.accelerators_per_node
+
+
+def parse_hardware(text: str) -> Hardware:
+    """Hardware from `NAME`, `NAMExCOUNT`, `NODES*NAMExCOUNT`, `NAME:MIGxCOUNT` or `local`.
+
+    With MIG the node is one GPU cut into COUNT instances; `3*a100-80gb:2g.20gbx3` is three such GPUs.
+    Raises InputError for an unknown name or a count that is not 1..the node's maximum, naming the nearest choice.
+    """
+    from catalogs.hardware_names import parse  # pydantic and YAML only when a name is looked up
+
+    return parse(text)
+
+
+def list_hardware() -> list[str]:
+    """Names `parse_hardware` accepts without a count, MIG profiles excluded, in alphabetical order."""
+    from catalogs.hardware_files import names
+
+    return names()
+
+
+def list_mig_profiles(name: str) -> list[str]:
+    """MIG profiles of a GPU (`1g.10gb`, ...), smallest first; [] where it has none. Raises InputError if unknown."""
+    from catalogs.hardware_files import read
+
+    return list(read(name).mig)
