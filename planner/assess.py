@@ -1,0 +1,179 @@
+"""How one candidate is measured against the best so far, with as few simulated requests as the question needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Final, Literal, Protocol
+
+from planner.candidate import Candidate
+from planner.capacity import find_capacity
+from planner.observation import Evaluator, Load, Verdict, judge
+from planner.slo import Slo
+
+#: Two plans closer than this are equal: bisection does not resolve more, and then the plainer one is preferred.
+TIE: Final = 0.02
+#: A short run discards a candidate only when it misses by more than its noise could explain.
+SHORT_RUN_MARGIN: Final = 1.3
+
+Status = Literal["measured", "tied", "pruned", "infeasible"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSizes:
+    """Simulated requests of a first look and of a full run: a percentile needs about twenty requests beyond it."""
+
+    quick: int
+    full: int
+
+    @classmethod
+    def for_slos(cls, slos: Sequence[Slo]) -> RunSizes:
+        beyond = min([1 - s.quantile for s in slos if s.quantile is not None] or [1.0])
+        full = min(max(1000, round(20 / beyond)), 20_000)
+        return cls(max(300, full // 5), full)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is known of a candidate. Rates of the whole deployment; score: lower is better, None where it has none."""
+
+    candidate: Candidate
+    status: Status
+    requests_per_s: float  # holds the SLO at this rate (0: none known)
+    upper_requests_per_s: float  # fails at this rate (inf: none known)
+    ratio: float  # value / limit of the binding objective where it was last looked at
+    binding: str  # name of that objective
+    score: float | None
+
+    @property
+    def feasible(self) -> bool:
+        return self.status in ("measured", "tied")
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, object]) -> Outcome:
+        values = dict(stored)
+        values["candidate"] = Candidate(**values["candidate"])  # type: ignore[arg-type]
+        return cls(**values)  # type: ignore[arg-type]
+
+
+class Assess(Protocol):
+    """Measures a candidate, given the best outcome so far (None: nothing feasible yet)."""
+
+    def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """The simulator, the objectives and one seed: every candidate sees the same requests."""
+
+    evaluator: Evaluator
+    slos: tuple[Slo, ...]
+    sizes: RunSizes
+    seed: int
+    requests_per_s: float | None  # the rate that must be carried; None: any
+
+    def probe(self, candidate: Candidate, requests_per_s: float, n_requests: int) -> Verdict:
+        return judge([self.evaluator.observe(candidate, Load(requests_per_s, n_requests, self.seed))], self.slos)
+
+    def floor_per_s(self, candidate: Candidate) -> float:
+        """The rate a candidate must at least hold: the one asked for, else a light load."""
+        return self.requests_per_s or self.evaluator.light_requests_per_s(candidate)
+
+    def refuse(self, candidate: Candidate, status: Status, verdict: Verdict) -> Outcome:
+        """An outcome without a holding rate. Its score tells the sampler how far off it was."""
+        ratio = verdict.ratio
+        return Outcome(candidate, status, 0.0, verdict.requests_per_s, ratio, verdict.worst.name, None)
+
+    def capacity(self, candidate: Candidate, floor: Verdict, guess_per_s: float) -> Outcome:
+        found = find_capacity(lambda r: self.probe(candidate, r, self.sizes.full), guess_per_s, floor)
+        at, upper = found.at_capacity, found.upper_requests_per_s
+        rate = found.requests_per_s
+        return Outcome(candidate, "measured", rate, upper, at.ratio, at.worst.name, -rate)
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityRace:
+    """Highest capacity wins (throughput, and cost on hardware of one price).
+
+    A newcomer first has to hold the record rate less a tie: one short run, then one full run. Only one that also
+    beats the record is bisected, so most candidates cost a single short simulation.
+    """
+
+    bench: Bench
+
+    def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
+        bench, sizes = self.bench, self.bench.sizes
+        if best is None:
+            floor = bench.probe(candidate, bench.floor_per_s(candidate), sizes.full)
+            if not floor.met:
+                return bench.refuse(candidate, "infeasible", floor)
+            return bench.capacity(candidate, floor, bench.evaluator.fluid_requests_per_s(candidate))
+        record = best.requests_per_s
+        first = bench.probe(candidate, record * (1 - TIE), sizes.quick)
+        if first.ratio > SHORT_RUN_MARGIN:
+            return bench.refuse(candidate, "pruned", first)
+        floor = bench.probe(candidate, record * (1 - TIE), sizes.full)
+        if not floor.met:
+            return bench.refuse(candidate, "pruned", floor)
+        above = bench.probe(candidate, record * (1 + TIE), sizes.full)
+        if not above.met:
+            rate = floor.requests_per_s
+            return Outcome(candidate, "tied", rate, above.requests_per_s, floor.ratio, floor.worst.name, -rate)
+        return bench.capacity(candidate, above, record * 1.1)
+
+
+@dataclass(frozen=True, slots=True)
+class LowestEnergy:
+    """Fewest joules per output token, at the asked rate or else at the candidate's own capacity."""
+
+    bench: Bench
+
+    def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
+        bench, sizes = self.bench, self.bench.sizes
+        if bench.requests_per_s is not None:
+            return self._at(candidate, bench.requests_per_s, best)
+        guess = bench.evaluator.fluid_requests_per_s(candidate)
+        if best is not None and best.score is not None:
+            full_load = bench.probe(candidate, guess, sizes.quick)  # batches at least as full as at capacity
+            if full_load.joules_per_output_token > best.score * (1 + TIE):
+                return bench.refuse(candidate, "pruned", full_load)
+        floor = bench.probe(candidate, bench.floor_per_s(candidate), sizes.quick)
+        if floor.ratio > SHORT_RUN_MARGIN:
+            return bench.refuse(candidate, "infeasible", floor)
+        found = find_capacity(lambda r: bench.probe(candidate, r, sizes.quick), guess, floor, 0.05)
+        return self._at(candidate, found.requests_per_s, best)
+
+    def _at(self, candidate: Candidate, rate: float, best: Outcome | None) -> Outcome:
+        verdict = self.bench.probe(candidate, rate, self.bench.sizes.quick)
+        if verdict.ratio > SHORT_RUN_MARGIN:
+            return self.bench.refuse(candidate, "infeasible" if best is None else "pruned", verdict)
+        verdict = self.bench.probe(candidate, rate, self.bench.sizes.full)
+        while not verdict.met and self.bench.requests_per_s is None and rate > self.bench.floor_per_s(candidate):
+            rate *= 1 - 2 * TIE  # the short runs were a little too hopeful
+            verdict = self.bench.probe(candidate, rate, self.bench.sizes.full)
+        if not verdict.met:
+            return self.bench.refuse(candidate, "infeasible" if best is None else "pruned", verdict)
+        joules = verdict.joules_per_output_token
+        return Outcome(candidate, "measured", rate, float("inf"), verdict.ratio, verdict.worst.name, joules)
+
+
+@dataclass(frozen=True, slots=True)
+class LowestLatency:
+    """Smallest worst value / limit at the asked rate, or else under a light load common to all candidates."""
+
+    bench: Bench
+
+    def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
+        bench, sizes = self.bench, self.bench.sizes
+        rate = bench.floor_per_s(candidate)
+        quick = bench.probe(candidate, rate, sizes.quick)
+        goal = 1.0 if best is None or best.score is None else min(best.score, 1.0)
+        if quick.ratio > SHORT_RUN_MARGIN * goal:
+            return bench.refuse(candidate, "infeasible" if best is None else "pruned", quick)
+        full = bench.probe(candidate, rate, sizes.full)
+        if not full.met:
+            return bench.refuse(candidate, "infeasible" if best is None else "pruned", full)
+        return Outcome(candidate, "measured", rate, float("inf"), full.ratio, full.worst.name, full.ratio)

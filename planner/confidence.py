@@ -1,0 +1,100 @@
+"""Error bars: sampling noise from independent seeds, and the calibration's error carried through the load.
+
+If every step took f times as long, a system under rate r would show f times the latencies it shows under rate r * f at
+the original speed (rescale the clock). So one curve of latency against rate answers what a calibration error does near
+saturation, where a plain factor on the latency would be far too kind.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Final
+
+import numpy as np
+
+from planner.observation import Observation, Verdict
+from planner.slo import Slo
+
+LEVEL: Final = 0.9  # of the intervals printed
+#: A normal's median absolute deviation over its standard deviation: median error -> sigma.
+_MEDIAN_TO_SIGMA: Final = 0.6745
+#: Two-sided 90 % quantile of Student's t by degrees of freedom 1..9.
+_T90: Final = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """An objective's statistic against the rate: increasing rates, values that never fall, stability at each."""
+
+    rates_per_s: tuple[float, ...]
+    values_s: tuple[float, ...]
+    stable: tuple[bool, ...]
+
+    @classmethod
+    def of(cls, verdicts: Sequence[Verdict], slo: Slo) -> Curve:
+        by_rate = {v.requests_per_s: v for v in verdicts}
+        ordered = [by_rate[rate] for rate in sorted(by_rate)]
+        values = np.maximum.accumulate([v.value_s(slo) for v in ordered])
+        stable = np.logical_and.accumulate([v.stable for v in ordered])
+        return cls(tuple(v.requests_per_s for v in ordered), tuple(map(float, values)), tuple(map(bool, stable)))
+
+    def value_s(self, rate_per_s: float) -> float:
+        """Log-linear between the rates simulated, constant outside them. Seconds."""
+        return float(np.exp(np.interp(rate_per_s, self.rates_per_s, np.log(self.values_s))))
+
+    def is_stable(self, rate_per_s: float) -> bool:
+        """Stable up to the highest rate simulated as stable (the next one up is not known to be)."""
+        stable_rates = [r for r, s in zip(self.rates_per_s, self.stable, strict=True) if s]
+        return bool(stable_rates) and (rate_per_s <= stable_rates[-1] or all(self.stable))
+
+
+@dataclass(frozen=True, slots=True)
+class Confidence:
+    """value_s with its two-sided LEVEL interval, and the probability that the true value meets the limit."""
+
+    value_s: float
+    low_s: float
+    high_s: float
+    probability_met: float
+
+
+def confidence(verdict: Verdict, curve: Curve, slo: Slo, expected_error: float) -> Confidence:
+    """expected_error: the calibration's median absolute relative error of a step time."""
+    rate, value_s = verdict.requests_per_s, verdict.value_s(slo)
+    noise = log_noise(verdict.observations, slo)
+    sigma = expected_error / _MEDIAN_TO_SIGMA
+    z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
+    t = _T90[min(max(len(verdict.observations) - 1, 1), len(_T90)) - 1]
+    ends = []
+    for sign in (-1, 1):
+        slower = math.exp(sign * z * sigma)
+        moved = slower * curve.value_s(rate * slower) / curve.value_s(rate)
+        ends.append(value_s * math.exp(sign * math.hypot(math.log(moved), t * noise)))
+    return Confidence(value_s, ends[0], ends[1], _probability_met(verdict, curve, slo, (sigma, noise)))
+
+
+def log_noise(observations: Sequence[Observation], slo: Slo) -> float:
+    """Standard error of the logarithm of the pooled statistic, from its spread over independent seeds."""
+    values = np.array([slo.value_s(o.samples_s[slo.metric]) for o in observations])
+    if len(values) < 2 or not np.all(np.isfinite(values)) or np.any(values <= 0):
+        return 0.0
+    return float(np.std(np.log(values), ddof=1) / math.sqrt(len(values)))
+
+
+def _probability_met(verdict: Verdict, curve: Curve, slo: Slo, spread: tuple[float, float]) -> float:
+    """Integrate over log-normal step times (sigma) and log-normal sampling error (noise), 201 quantiles each weight."""
+    sigma, noise = spread
+    normal = NormalDist()
+    rate, scale = verdict.requests_per_s, verdict.value_s(slo) / curve.value_s(verdict.requests_per_s)
+    n = 1 if sigma == 0 else 201
+    met = 0.0
+    for i in range(n):
+        slower = math.exp(sigma * normal.inv_cdf((i + 0.5) / n))
+        if not (curve.is_stable(rate * slower) and verdict.stable):
+            continue
+        margin = math.log(slo.limit_s / (slower * scale * curve.value_s(rate * slower)))
+        met += normal.cdf(margin / noise) if noise > 0 else float(margin >= 0)
+    return met / n

@@ -1,0 +1,96 @@
+"""What the planner asks of a simulator: put a load on a candidate, look at the steady part of the run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import numpy as np
+
+from planner.candidate import Candidate
+from planner.slo import FloatArray, Slo
+
+#: A queue that grows by more than this share of the arrivals in the window is not steady, whatever a percentile says.
+GROWTH_LIMIT: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Open-loop requests on a whole deployment: equal seeds give equal lengths, and arrivals scaled by the rate."""
+
+    requests_per_s: float
+    n_requests: int
+    seed: int
+    whole_cluster: bool = False  # False: one replica under its share of the rate; True: every replica and the router
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The steady window of one run. samples_s: seconds by metric (ttft, tpot, itl, e2e), one per request or token."""
+
+    load: Load
+    samples_s: Mapping[str, FloatArray]
+    n_measured: int
+    growth_fraction: float  # growth of requests in the system over the window, as a share of the arrivals in it
+    joules_per_output_token: float = float("nan")  # all accelerators and hosts, at the socket
+
+    @property
+    def stable(self) -> bool:
+        """Whether the system kept up. The allowance covers the random walk of a short, busy run (two sigma)."""
+        return self.growth_fraction <= max(GROWTH_LIMIT, 2 / math.sqrt(max(self.n_measured, 1)))
+
+
+class Evaluator(Protocol):
+    """The simulator as the search sees it; tests put a toy with a known answer here."""
+
+    def fluid_requests_per_s(self, candidate: Candidate) -> float:
+        """A guess at the saturation rate of the whole deployment: a place to start looking, never a bound."""
+
+    def light_requests_per_s(self, candidate: Candidate) -> float:
+        """A rate at which requests hardly ever meet."""
+
+    def observe(self, candidate: Candidate, load: Load) -> Observation:
+        """Simulate and measure."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The objectives of a request against one or more observations of the same load (seeds pooled)."""
+
+    requests_per_s: float
+    observations: tuple[Observation, ...]
+    ratio: float  # the worst of value / limit; inf where the system does not keep up
+    worst: Slo
+    stable: bool
+
+    @property
+    def met(self) -> bool:
+        return self.ratio <= 1
+
+    @property
+    def joules_per_output_token(self) -> float:
+        return float(np.mean([o.joules_per_output_token for o in self.observations]))
+
+    def value_s(self, slo: Slo) -> float:
+        """The objective's statistic over all seeds together, seconds."""
+        return pooled_value_s(self.observations, slo)
+
+
+def pooled_value_s(observations: Sequence[Observation], slo: Slo) -> float:
+    """The statistic of the samples of all observations together, seconds."""
+    return slo.value_s(np.concatenate([o.samples_s[slo.metric] for o in observations]))
+
+
+def judge(observations: Iterable[Observation], slos: Sequence[Slo]) -> Verdict:
+    """Compare pooled statistics with the limits. No samples (one-token outputs have no tpot) meet any limit."""
+    seen = tuple(observations)
+    stable = all(o.stable for o in seen)
+    ratios = [_ratio(pooled_value_s(seen, slo), slo.limit_s) for slo in slos]
+    worst = int(np.argmax(ratios))
+    return Verdict(seen[0].load.requests_per_s, seen, ratios[worst] if stable else float("inf"), slos[worst], stable)
+
+
+def _ratio(value_s: float, limit_s: float) -> float:
+    return 0.0 if np.isnan(value_s) else value_s / limit_s

@@ -1,0 +1,69 @@
+"""A queue with a known answer in place of the simulator: one server per replica, deterministic service (M/D/1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from planner.candidate import Candidate
+from planner.observation import Load, Observation
+
+
+def candidate(**changes: object) -> Candidate:
+    values: dict[str, object] = {
+        "hardware": "h100x8",
+        "replicas": 1,
+        "tensor_parallel": 8,
+        "pipeline_parallel": 1,
+        "data_parallel": 1,
+        "expert_parallel": False,
+        "weight_dtype": "bf16",
+        "kv_dtype": "bf16",
+        "max_num_seqs": 256,
+        "max_num_batched_tokens": 8192,
+    }
+    return Candidate(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def md1_waits_s(arrival_s: np.ndarray, service_s: float) -> np.ndarray:
+    """Lindley's recursion, vectorised: the wait of each customer before its service."""
+    steps = np.concatenate([[0.0], service_s - np.diff(arrival_s)])
+    walk = np.cumsum(steps)
+    return walk - np.minimum.accumulate(walk)
+
+
+@dataclass
+class QueueToy:
+    """Service time falls with max_num_seqs and rises with batched tokens, so candidates differ in a known way."""
+
+    service_s: float = 0.1
+    joules: float = 1.0
+    n_observed: int = 0
+    loads: list[tuple[Candidate, Load]] = field(default_factory=list)
+
+    def candidate_service_s(self, c: Candidate) -> float:
+        return self.service_s * (1 + 64 / c.max_num_seqs) * (1 + c.max_num_batched_tokens / 65536) / c.tensor_parallel
+
+    def fluid_requests_per_s(self, c: Candidate) -> float:
+        return c.replicas / self.candidate_service_s(c)
+
+    def light_requests_per_s(self, c: Candidate) -> float:
+        return 0.01 * self.fluid_requests_per_s(c)
+
+    def observe(self, c: Candidate, load: Load) -> Observation:
+        self.n_observed += 1
+        self.loads.append((c, load))
+        rng = np.random.default_rng(load.seed)
+        arrival_s = np.cumsum(rng.exponential(size=load.n_requests)) / (load.requests_per_s / c.replicas)
+        service_s = self.candidate_service_s(c)
+        wait_s = md1_waits_s(arrival_s, service_s)
+        ttft_s = wait_s + service_s
+        skip = load.n_requests // 10
+        window_s = arrival_s[-1] - arrival_s[skip]
+        n = load.n_requests - skip
+        in_system = [np.sum(arrival_s <= t) - np.sum(arrival_s + ttft_s <= t) for t in (arrival_s[skip], arrival_s[-1])]
+        growth = float(in_system[1] - in_system[0]) / n if window_s > 0 else 1.0
+        energy = self.joules * (0.2 + 1 / (load.requests_per_s * service_s)) * c.tensor_parallel
+        samples = {m: ttft_s[skip:] for m in ("ttft", "tpot", "itl", "e2e")}
+        return Observation(load, samples, n, growth, energy)
