@@ -65,5 +65,5 @@ class QueueToy:
         in_system = [np.sum(arrival_s <= t) - np.sum(arrival_s + ttft_s <= t) for t in (arrival_s[skip], arrival_s[-1])]
         growth = float(in_system[1] - in_system[0]) / n if window_s > 0 else 1.0
         energy = self.joules * (0.2 + 1 / (load.requests_per_s * service_s)) * c.tensor_parallel
-        samples = {m: ttft_s[skip:] for m in ("ttft", "tpot", "itl", "e2e")}
+        samples = dict.fromkeys(("ttft", "tpot", "itl", "e2e"), ttft_s[skip:])
         return Observation(load, samples, n, growth, energy)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
+from queue_toy import QueueToy, candidate
 
 from planner.assess import Bench, RunSizes
 from planner.capacity import find_capacity
 from planner.confidence import Curve, confidence
 from planner.observation import Load, Observation, judge
 from planner.slo import Slo, parse_slos
-from queue_toy import QueueToy, candidate
 
 MEAN = parse_slos(["ttft.mean=0.5s"])
 
@@ -59,7 +61,7 @@ def test_a_growing_queue_is_infeasible_even_if_the_percentile_of_a_short_run_hol
 def test_a_higher_rate_never_shortens_the_wait_under_common_random_numbers() -> None:
     toy, plan = QueueToy(0.1), candidate(tensor_parallel=1)
     values = [judge([toy.observe(plan, Load(r, 2000, 5))], MEAN).value_s(MEAN[0]) for r in np.geomspace(0.1, 20, 30)]
-    assert all(a <= b for a, b in zip(values, values[1:], strict=False))
+    assert all(a <= b for a, b in itertools.pairwise(values))
 
 
 def verdicts(toy: QueueToy, rates: list[float], slo: Slo, seeds: int = 4) -> list:  # type: ignore[type-arg]

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
+from queue_toy import QueueToy, candidate
 
 from planner import observation
 from planner.assess import Bench, CapacityRace, LowestEnergy, LowestLatency, Outcome, RunSizes
 from planner.candidate import Candidate
 from planner.search import SearchSettings, search
 from planner.slo import parse_slos
-from queue_toy import QueueToy, candidate
 
 SLOS = parse_slos(["ttft.p90=0.3s"])
 SIZES = RunSizes(300, 1500)
@@ -139,7 +139,7 @@ class IgnoresSlo:
 
     bench: Bench
 
-    def __call__(self, c: Candidate, best: Outcome | None) -> Outcome:
+    def __call__(self, c: Candidate, best: Outcome | None) -> Outcome:  # noqa: ARG002
         rate = 10 * self.bench.evaluator.fluid_requests_per_s(c)
         return Outcome(c, "measured", rate, float("inf"), 0.0, "ttft.p90", -rate)
 
