@@ -1,0 +1,96 @@
+"""What the engine did: one row per simulated step, or per run of decode steps that were simulated as one."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.batch import BatchShape
+
+FloatArray = npt.NDArray[np.float64]
+
+COLUMNS = (
+    "start_s",  # seconds, start of the (first) step
+    "steps",  # steps in this row; > 1 only for decode-only runs
+    "prefill_tokens",
+    "prefill_pairs",
+    "prefill_chunks",
+    "decodes",  # the same in every step of the row
+    "context_sum",  # of the first step; step j (0-based) has context_sum + j * decodes
+    "context_max",  # of the first step; step j has context_max + j
+    "logits",
+    "first_s",  # duration of the first step; step j takes first_s + j * slope_s
+    "slope_s",
+    "total_s",  # duration of the row
+)
+
+
+class _Column:
+    """A named column, read as a float64 array of shape (rows,)."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._index = COLUMNS.index(name)
+
+    def __get__(self, log: StepLog, owner: type) -> FloatArray:
+        return log.table()[:, self._index]
+
+
+class StepLog:
+    """Append-only, 96 bytes a row. Columns are float64 arrays (counts are exact below 2**53)."""
+
+    __slots__ = ("_values",)
+
+    start_s = _Column()
+    steps = _Column()
+    prefill_tokens = _Column()
+    prefill_pairs = _Column()
+    prefill_chunks = _Column()
+    decodes = _Column()
+    context_sum = _Column()
+    context_max = _Column()
+    logits = _Column()
+    first_s = _Column()
+    slope_s = _Column()
+    total_s = _Column()
+
+    def __init__(self) -> None:
+        self._values = array("d")
+
+    def add(
+        self, start_s: float, steps: int, shape: BatchShape, first_s: float, slope_s: float, total_s: float
+    ) -> None:
+        """Append one row; `shape` is the first step's."""
+        self._values.extend(
+            (
+                start_s,
+                steps,
+                shape.prefill_tokens,
+                shape.prefill_pairs,
+                shape.prefill_chunks,
+                shape.decodes,
+                shape.decode_context_sum,
+                shape.decode_context_max,
+                shape.logits,
+                first_s,
+                slope_s,
+                total_s,
+            )
+        )
+
+    def __len__(self) -> int:
+        return len(self._values) // len(COLUMNS)
+
+    def table(self) -> FloatArray:
+        """All rows, shape (rows, 12), columns in the order of COLUMNS. A copy: the log may grow on."""
+        return np.array(self._values, dtype=np.float64).reshape(-1, len(COLUMNS))
+
+    @classmethod
+    def merged(cls, logs: Iterable[StepLog]) -> StepLog:
+        """The rows of several logs (replicas), one after the other."""
+        merged = cls()
+        for log in logs:
+            merged._values.extend(log._values)
+        return merged
