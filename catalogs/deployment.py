@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from catalogs.engines import EngineProfile
 from catalogs.hardware import Hardware
@@ -14,26 +15,26 @@ from catalogs.models import ModelSpec
 class Deployment(BaseModel):
     """deployment.yaml as written; null means "the engine's default"."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     model: str
     engine: str = "vllm"
     hardware: str
-    replicas: int = 1
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    data_parallel: int = 1
+    replicas: PositiveInt = 1
+    tensor_parallel: PositiveInt = 1
+    pipeline_parallel: PositiveInt = 1
+    data_parallel: PositiveInt = 1
     expert_parallel: bool = False
     disaggregation: dict[str, object] | None = None
     weight_dtype: str | None = None
     kv_dtype: str | None = None
-    max_num_seqs: int | None = None
-    max_num_batched_tokens: int | None = None
-    max_model_len: int | None = None
-    block_size: int = 16
-    kv_blocks: int | None = None
+    max_num_seqs: PositiveInt | None = None
+    max_num_batched_tokens: PositiveInt | None = None
+    max_model_len: PositiveInt | None = None
+    block_size: PositiveInt = 16
+    kv_blocks: PositiveInt | None = None
     prefix_caching: bool | None = None
-    gpu_memory_utilization: float | None = None
+    gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,26 @@ class Resolved:
     kv_blocks: int | None
     prefix_caching: bool
     gpu_memory_utilization: float
+    notices: tuple[str, ...] = ()  # what the reader should know: one sentence each
 
     @property
     def accelerators_per_replica(self) -> int:
         return self.tensor_parallel * self.pipeline_parallel * self.data_parallel
+
+
+def load_deployment(path: Path) -> Deployment:
+    """deployment.yaml (or JSON). Raises InputError for an unreadable file, an unknown key or a value out of range."""
+    from catalogs.load import check, read_yaml
+
+    return check(Deployment, read_yaml(Path(path)), Path(path).name)
+
+
+def resolve(deployment: Deployment) -> Resolved:
+    """Looks every name up, fills every null with the engine's default, checks that the sizes fit together.
+
+    Raises InputError naming the broken rule, the value and the nearest valid choice. Whether the model fits in memory
+    is not decided here: that is an answer (no), not bad input.
+    """
+    from catalogs.resolving import resolve_deployment
+
+    return resolve_deployment(deployment)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from catalogs.errors import InputError, nearest_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,22 @@ class HostTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class DefaultLimits:
+    """Limits of the API server where device memory is at least `min_memory_bytes`; rules are tried in order."""
+
+    kind: str  # "gpu" | "cpu"
+    min_memory_bytes: float
+    max_num_batched_tokens: int
+    max_num_seqs: int
+    except_accelerators: tuple[str, ...] = ()  # parts of names the rule does not hold for
+    per_rank: bool = False  # multiplied by tensor x pipeline ranks
+
+    def holds(self, memory_bytes: float, accelerator_name: str, kind: str) -> bool:
+        excepted = any(part in accelerator_name for part in self.except_accelerators)
+        return self.kind == kind and memory_bytes >= self.min_memory_bytes and not excepted
+
+
+@dataclass(frozen=True, slots=True)
 class EngineProfile:
     """One engine version."""
 
@@ -37,13 +55,50 @@ class EngineProfile:
     graph_capture_sizes: tuple[int, ...]  # decode batches are padded up to the next of these; () = no graphs
     max_graph_tokens: int
     host: HostTimes
-    activation_bytes_dense: float  # peak activation at 8192 batched tokens, 80 GB card rule
+    activation_bytes_dense: float  # peak activation at `activation_at_tokens` batched tokens, 80 GB card rule
     activation_bytes_moe: float
     non_torch_bytes_single: float  # context, graphs, at TP1
-    non_torch_bytes_parallel: float  # at TP > 1 (communicators)
+    non_torch_bytes_parallel: float  # per GPU at TP > 1 (communicators)
+    admit_whole_prompt: bool = False  # a waiting request starts only if its whole prompt fits in free KV
+    activation_at_tokens: int = 8192
+    limits: tuple[DefaultLimits, ...] = ()
+    kv_dtypes: tuple[str, ...] = ("bf16",)
+    flags: dict[str, str] = field(default_factory=dict)  # deployment key -> command-line flag
     supported: bool = True  # False: known by name, refused with one line
     source: str = ""
 
     def default_limits(self, memory_bytes: float, accelerator_name: str, kind: str) -> tuple[int, int]:
-        """(max_num_batched_tokens, max_num_seqs) of the API server for this device memory."""
-        raise NotImplementedError
+        """(max_num_batched_tokens, max_num_seqs) of the API server for this device memory, per rank on CPUs.
+
+        Raises InputError where the engine has no rule for this kind of device.
+        """
+        rule = self.limits_rule(memory_bytes, accelerator_name, kind)
+        return rule.max_num_batched_tokens, rule.max_num_seqs
+
+    def limits_rule(self, memory_bytes: float, accelerator_name: str, kind: str) -> DefaultLimits:
+        """The first rule that holds."""
+        for rule in self.limits:
+            if rule.holds(memory_bytes, accelerator_name, kind):
+                return rule
+        raise InputError(f"{self.name} has no default limits for this kind of device", kind)
+
+
+def list_engines(supported_only: bool = False) -> list[str]:
+    """Engine names; versions are spelled `vllm-0.15`, the bare name is the newest."""
+    from catalogs.engine_files import names, read
+
+    return [n for n in names() if not supported_only or read(n).supported]
+
+
+def load_engine(name: str) -> EngineProfile:
+    """A supported engine by name. Raises InputError for an unknown name or one that is known but not simulated."""
+    from catalogs.engine_files import names, profile, read
+
+    folded = name.strip().lower()
+    if folded not in names():
+        raise InputError("unknown engine", name, nearest_name(folded, names()) or "vllm")
+    file = read(folded)
+    if not file.supported:
+        can = ", ".join(list_engines(supported_only=True))
+        raise InputError(f"engine is known but not supported yet ({file.why}); supported: {can}", name, "vllm")
+    return profile(file)

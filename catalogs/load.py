@@ -56,7 +56,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def check(cls: type[_M], data: dict[str, Any], where: str) -> _M:
-    """`data` as `cls`; the first broken rule becomes one InputError line, an unknown key names the nearest known one."""
+    """`data` as `cls`; the first broken rule becomes one InputError line; an unknown key names the nearest."""
     try:
         return cls.model_validate(data)
     except ValidationError as e:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from dataclasses import dataclass
@@ -69,7 +70,9 @@ def cpu_hardware(cpu: Cpu) -> Hardware:
     peak = {"fp32": fp32, "bf16": fp32 * (2 if {"avx512_bf16", "bf16"} & cpu.flags else 1)}
     if "amx_bf16" in cpu.flags:
         peak["bf16"] = fp32 * 16
-    source = f"{cpu.cores} cores x {cpu.hertz / GIGA:.2f} GHz x {width} fp32 flops per cycle, {bandwidth / GIGA:.0f} GB/s"
+    source = (
+        f"{cpu.cores} cores x {cpu.hertz / GIGA:.2f} GHz x {width} fp32 flops per cycle, {bandwidth / GIGA:.0f} GB/s"
+    )
     unit = Accelerator(
         name="local",
         full_name=cpu.model,
@@ -90,7 +93,7 @@ def cpu_hardware(cpu: Cpu) -> Hardware:
 def _gpus() -> Hardware | None:
     """The first kind of GPU the NVIDIA driver lists, or None without a driver, library or GPU."""
     try:
-        import pynvml
+        pynvml: Any = importlib.import_module("pynvml")  # optional: comes with the calibration extra
     except ImportError:
         return None
     try:
@@ -114,7 +117,9 @@ def _gpu_hardware(nvml: Any, count: int) -> Hardware:
     if file is None:
         unit = _unlisted_gpu(nvml, handles[0], driver_names[0])
         node = Node(unit, alike, "pcie4", 32 * GIGA, 12.5 * GIGA, host_idle_w=400.0, host_w_per_accelerator=60.0)
-        note = f"{driver_names[0]} is not in the catalog: peaks estimated from its clocks; run `calibrate` to measure it"
+        note = (
+            f"{driver_names[0]} is not in the catalog: peaks estimated from its clocks; run `calibrate` to measure it"
+        )
         return Hardware("local", node, alike, 1, (note,))
     alike = min(alike, file.node.max_accelerators)
     note = f"local is {alike} x {file.name} ({driver_names[0]})"

@@ -1,0 +1,170 @@
+"""Engine files: human units in, SI out. One YAML per engine version in data/engines/."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+
+from catalogs.engines import DefaultLimits, EngineProfile, HostTimes
+from catalogs.errors import InputError
+from catalogs.load import DATA, check, read_yaml
+from catalogs.units import GIB
+
+FOLDER = DATA / "engines"
+_MILLI, _MICRO = 1e-3, 1e-6
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class CaptureSizes(_Strict):
+    """CUDA-graph batch sizes: `first`, then multiples of `step` up to `to`, then of `then_step` up to `most`."""
+
+    first: tuple[int, ...] = Field(strict=False)
+    step: PositiveInt
+    to: PositiveInt
+    then_step: PositiveInt
+    most: PositiveInt
+
+    def sizes(self) -> tuple[int, ...]:
+        low = range(self.step, self.to + 1, self.step)
+        high = range(self.to + self.then_step, self.most + 1, self.then_step)
+        return (*self.first, *low, *high)
+
+
+class LimitsFile(_Strict):
+    kind: Literal["gpu", "cpu"]
+    min_memory_gib: float
+    except_accelerators: tuple[str, ...] = Field(default=(), strict=False)
+    max_num_batched_tokens: PositiveInt
+    max_num_seqs: PositiveInt
+    per_rank: bool = False
+
+
+class MemoryFile(_Strict):
+    activation_gib_dense: PositiveFloat
+    activation_gib_moe: PositiveFloat
+    activation_at_tokens: PositiveInt
+    non_torch_gib_single: PositiveFloat
+    non_torch_gib_parallel: PositiveFloat
+    source: str
+
+
+class HostTimesFile(_Strict):
+    """All positive: a missing host term must not read as zero cost."""
+
+    step_ms: PositiveFloat
+    step_ms_per_sequence: PositiveFloat
+    step_gap_ms: PositiveFloat
+    request_ms: PositiveFloat
+    request_us_per_input_token: PositiveFloat
+    output_ms: PositiveFloat
+    source: str
+
+
+class EngineFile(_Strict):
+    """One engine version as written in data/engines/NAME.yaml. `base`: a file whose keys this one changes."""
+
+    name: str
+    version: str
+    policy: str
+    block_size_tokens: PositiveInt
+    gpu_memory_utilization: float = Field(gt=0, le=1)
+    async_scheduling: bool
+    prefix_caching: bool
+    chunked_prefill: bool
+    admit_whole_prompt: bool
+    kv_dtypes: tuple[str, ...] = Field(strict=False)
+    graph_capture_sizes: CaptureSizes | None
+    default_limits: tuple[LimitsFile, ...] = Field(strict=False)
+    memory: MemoryFile
+    host_times: HostTimesFile
+    flags: dict[str, str] = {}
+    source: str
+    as_of: str
+    supported: Literal[True] = True
+    why: str = ""
+
+
+class UnsupportedEngine(_Strict):
+    """An engine known by name only."""
+
+    name: str
+    supported: Literal[False]
+    why: str
+
+
+def names() -> list[str]:
+    """Names of the shipped files."""
+    return sorted(p.stem for p in FOLDER.glob("*.yaml"))
+
+
+@cache
+def read(name: str) -> EngineFile | UnsupportedEngine:
+    """The file of an engine. Raises InputError where the file is malformed."""
+    data = _with_base(name)
+    if data.get("supported") is False:
+        return check(UnsupportedEngine, data, f"{name}.yaml")
+    return check(EngineFile, data, f"{name}.yaml")
+
+
+def _with_base(name: str) -> dict[str, Any]:
+    data = read_yaml(FOLDER / f"{name}.yaml")
+    base = data.pop("base", None)
+    return data if base is None else _with_base(str(base)) | data
+
+
+def profile(file: EngineFile | UnsupportedEngine) -> EngineProfile:
+    """The frozen profile of a supported engine. Raises InputError for one known by name only."""
+    if isinstance(file, UnsupportedEngine):
+        raise InputError("engine is known but not supported yet", file.name)
+    sizes = file.graph_capture_sizes.sizes() if file.graph_capture_sizes else ()
+    return EngineProfile(
+        name=file.name,
+        version=file.version,
+        policy=file.policy,
+        block_size_tokens=file.block_size_tokens,
+        gpu_memory_utilization=file.gpu_memory_utilization,
+        async_scheduling=file.async_scheduling,
+        prefix_caching=file.prefix_caching,
+        chunked_prefill=file.chunked_prefill,
+        graph_capture_sizes=sizes,
+        max_graph_tokens=max(sizes, default=0),
+        host=_host_times(file.host_times),
+        activation_bytes_dense=file.memory.activation_gib_dense * GIB,
+        activation_bytes_moe=file.memory.activation_gib_moe * GIB,
+        non_torch_bytes_single=file.memory.non_torch_gib_single * GIB,
+        non_torch_bytes_parallel=file.memory.non_torch_gib_parallel * GIB,
+        admit_whole_prompt=file.admit_whole_prompt,
+        activation_at_tokens=file.memory.activation_at_tokens,
+        limits=tuple(_limits(rule) for rule in file.default_limits),
+        kv_dtypes=file.kv_dtypes,
+        flags=dict(file.flags),
+        source=f"{file.source} (as of {file.as_of})",
+    )
+
+
+def _host_times(file: HostTimesFile) -> HostTimes:
+    return HostTimes(
+        step_s=file.step_ms * _MILLI,
+        step_s_per_sequence=file.step_ms_per_sequence * _MILLI,
+        step_gap_s=file.step_gap_ms * _MILLI,
+        request_s=file.request_ms * _MILLI,
+        request_s_per_input_token=file.request_us_per_input_token * _MICRO,
+        output_s=file.output_ms * _MILLI,
+        source=file.source,
+    )
+
+
+def _limits(file: LimitsFile) -> DefaultLimits:
+    return DefaultLimits(
+        kind=file.kind,
+        min_memory_bytes=file.min_memory_gib * GIB,
+        max_num_batched_tokens=file.max_num_batched_tokens,
+        max_num_seqs=file.max_num_seqs,
+        except_accelerators=file.except_accelerators,
+        per_rank=file.per_rank,
+    )

@@ -1,0 +1,93 @@
+"""Which parallel layouts a model and a cluster allow."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from catalogs.deployment import Deployment
+from catalogs.errors import InputError
+from catalogs.hardware import Hardware
+from catalogs.models import Attention, LinearAttention, MlaAttention, Mlp, ModelSpec, Moe
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """How a deployment is spread: replicas x data x pipeline x tensor ranks, one accelerator each."""
+
+    replicas: int
+    tensor_parallel: int
+    pipeline_parallel: int
+    data_parallel: int
+    expert_parallel: bool
+
+
+def ranks(deployment: Deployment, model: ModelSpec, hardware: Hardware) -> tuple[Ranks, tuple[str, ...]]:
+    """The layout and what to know about it. Raises InputError where the model cannot be cut so or it does not fit.
+
+    Data parallelism inside a replica is for mixture-of-experts models, where the ranks step together (expert_parallel:
+    experts spread over all data x tensor ranks; else every expert cut over them). Ranks of a dense model never meet,
+    so they are counted as replicas.
+    """
+    d = deployment
+    if d.expert_parallel and not model.is_moe:
+        raise InputError("expert_parallel needs a mixture-of-experts model", d.model, "expert_parallel: false")
+    check_tensor_parallel(model, d.tensor_parallel, d.expert_parallel)
+    _check_tensor_fits(d.tensor_parallel, hardware)
+    found = Ranks(d.replicas, d.tensor_parallel, d.pipeline_parallel, d.data_parallel, d.expert_parallel)
+    notices: tuple[str, ...] = ()
+    if d.data_parallel > 1 and not model.is_moe:
+        found = Ranks(d.replicas * d.data_parallel, d.tensor_parallel, d.pipeline_parallel, 1, False)
+        notices = (f"{model.name} is dense: its {d.data_parallel} data-parallel ranks are counted as replicas",)
+    _check_fits(found, hardware)
+    return found, notices
+
+
+def tensor_parallel_choices(model: ModelSpec, most: int, expert_parallel: bool = False) -> list[int]:
+    """Tensor-parallel sizes up to `most` that cut the model evenly, ascending; 1 is always one of them."""
+    return [tp for tp in range(1, most + 1) if not _broken_rules(model, tp, expert_parallel)]
+
+
+def check_tensor_parallel(model: ModelSpec, tp: int, expert_parallel: bool = False) -> None:
+    """Raises InputError unless `tp` divides what vLLM cuts: heads (KV heads are repeated where tp exceeds them),
+    heads of linear attention, feed-forward widths. Experts kept whole (expert_parallel) are not cut."""
+    broken = _broken_rules(model, tp, expert_parallel)
+    if broken:
+        fits = tensor_parallel_choices(model, tp, expert_parallel)
+        raise InputError(f"tensor_parallel does not divide {broken[0]} of {model.name}", tp, str(fits[-1]))
+
+
+def _broken_rules(model: ModelSpec, tp: int, expert_parallel: bool) -> list[str]:
+    """The first size of each kind that `tp` does not divide, in words."""
+    broken: list[str] = []
+    for group in (*model.groups, *model.encoder_groups):
+        if isinstance(group.mixer, Attention | MlaAttention) and group.mixer.n_heads % tp:
+            broken.append(f"the {group.mixer.n_heads} attention heads")
+        if isinstance(group.mixer, Attention) and group.mixer.n_kv_heads % tp and tp % group.mixer.n_kv_heads:
+            broken.append(f"the {group.mixer.n_kv_heads} KV heads (nor is it a multiple)")
+        if isinstance(group.mixer, LinearAttention) and group.mixer.n_value_heads % tp:
+            broken.append(f"the {group.mixer.n_value_heads} linear-attention heads")
+        if isinstance(group.ffn, Mlp) and group.ffn.intermediate_size % tp:
+            broken.append(f"the {group.ffn.intermediate_size} feed-forward width")
+        if isinstance(group.ffn, Moe) and not expert_parallel and group.ffn.expert_intermediate_size % tp:
+            broken.append(f"the {group.ffn.expert_intermediate_size} expert width")
+    return broken
+
+
+def _check_tensor_fits(tp: int, hardware: Hardware) -> None:
+    """A tensor-parallel group stays inside one node; MIG instances have no link, so theirs is one instance."""
+    if hardware.accelerator.is_slice and tp > 1:
+        raise InputError("tensor_parallel over MIG slices is not possible (no peer link)", tp, "1")
+    if tp > hardware.accelerators_per_node:
+        rule = f"tensor_parallel must fit in one node of {hardware.text}"
+        raise InputError(rule, tp, str(hardware.accelerators_per_node))
+
+
+def _check_fits(ranks: Ranks, hardware: Hardware) -> None:
+    groups = hardware.n_nodes * (hardware.accelerators_per_node // ranks.tensor_parallel)
+    per_replica = ranks.pipeline_parallel * ranks.data_parallel
+    if ranks.replicas * per_replica <= groups:
+        return
+    asked = ranks.replicas * per_replica * ranks.tensor_parallel
+    rule = f"replicas x tensor x pipeline x data parallel must fit in the {hardware.n_accelerators} of {hardware.text}"
+    fits = groups // per_replica
+    raise InputError(rule, asked, f"replicas: {fits}" if fits else f"data_parallel: {groups}")

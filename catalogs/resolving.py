@@ -1,0 +1,127 @@
+"""From a deployment as written to one that can run: names looked up, nulls filled, sizes checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from catalogs import parallelism
+from catalogs.deployment import Deployment, Resolved
+from catalogs.engines import EngineProfile, load_engine
+from catalogs.errors import InputError, nearest_name
+from catalogs.hardware import Accelerator, Hardware, parse_hardware
+from catalogs.models import ModelSpec, load_model
+from catalogs.units import DTYPE_BYTES
+
+#: Weight dtypes that are stored narrow but multiplied in 16 bit on every device (no fast path is expected).
+_WEIGHT_ONLY = frozenset({"int4"})
+_NO_BF16 = frozenset({"volta", "turing"})  # compute capability below 8.0: vLLM runs bf16 checkpoints in fp16
+_SIXTEEN_BIT = frozenset({"bf16", "fp16"})
+#: Other spellings, for the error's nearest choice.
+_SPELLINGS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "nvfp4": "fp4", "mxfp4": "fp4"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Names:
+    """What the names of a deployment mean."""
+
+    model: ModelSpec
+    engine: EngineProfile
+    hardware: Hardware
+
+
+def resolve_deployment(deployment: Deployment) -> Resolved:
+    """See catalogs.deployment.resolve."""
+    _check_supported_forms(deployment)
+    names = _Names(load_model(deployment.model), load_engine(deployment.engine), parse_hardware(deployment.hardware))
+    weight_dtype, weight_notices = _weight_dtype(deployment.weight_dtype, names)
+    kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
+    ranks, rank_notices = parallelism.ranks(deployment, names.model, names.hardware)
+    max_model_len = _max_model_len(deployment.max_model_len, names.model)
+    tokens, seqs = _limits(deployment, names, ranks.tensor_parallel * ranks.pipeline_parallel, max_model_len)
+    utilization = deployment.gpu_memory_utilization
+    caching = deployment.prefix_caching
+    return Resolved(
+        model=names.model,
+        engine=names.engine,
+        hardware=names.hardware,
+        replicas=ranks.replicas,
+        tensor_parallel=ranks.tensor_parallel,
+        pipeline_parallel=ranks.pipeline_parallel,
+        data_parallel=ranks.data_parallel,
+        expert_parallel=ranks.expert_parallel,
+        weight_dtype=weight_dtype,
+        kv_dtype=kv_dtype,
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
+        max_model_len=max_model_len,
+        block_size=deployment.block_size,
+        kv_blocks=deployment.kv_blocks,
+        prefix_caching=names.engine.prefix_caching if caching is None else caching,
+        gpu_memory_utilization=names.engine.gpu_memory_utilization if utilization is None else utilization,
+        notices=names.hardware.notices + weight_notices + kv_notices + rank_notices,
+    )
+
+
+def _check_supported_forms(deployment: Deployment) -> None:
+    if deployment.disaggregation is not None:
+        raise InputError("disaggregation is not supported yet", deployment.disaggregation, "disaggregation: null")
+    if deployment.pipeline_parallel > 1:
+        raise InputError("pipeline_parallel above 1 is not supported yet", deployment.pipeline_parallel, "1")
+
+
+def _known_dtype(rule: str, dtype: str) -> None:
+    if dtype not in DTYPE_BYTES:
+        raise InputError(rule, dtype, _SPELLINGS.get(dtype.lower()) or nearest_name(dtype, DTYPE_BYTES) or "bf16")
+
+
+def _sixteen_bit(accelerator: Accelerator) -> str:
+    return "fp16" if accelerator.architecture in _NO_BF16 else "bf16"
+
+
+def _weight_dtype(asked: str | None, names: _Names) -> tuple[str, tuple[str, ...]]:
+    """The dtype weights are stored in. Where the device cannot multiply it, weights stay narrow in memory and are
+    multiplied in 16 bit (what vLLM's Marlin kernels do: fp8 on A100, fp4 on H100); the notice says so."""
+    dtype, unit = asked or names.model.weight_dtype, names.hardware.accelerator
+    _known_dtype("unknown weight_dtype", dtype)
+    wide = _sixteen_bit(unit)
+    if dtype in _SIXTEEN_BIT and dtype not in unit.peak_flops and unit.kind == "gpu" and wide != dtype:
+        return wide, (f"{unit.name} has no {dtype}: the engine runs the model in {wide}",)
+    if dtype in unit.peak_flops or dtype in _WEIGHT_ONLY or dtype in _SIXTEEN_BIT:
+        return dtype, ()
+    return dtype, (f"{unit.name} has no {dtype} arithmetic: weights are stored in {dtype} and multiplied in {wide}",)
+
+
+def _kv_dtype(asked: str | None, weight_dtype: str, names: _Names) -> tuple[str, tuple[str, ...]]:
+    """The engine's default ("auto") is the dtype activations have: the weights' own if unquantised, else 16 bit."""
+    unit = names.hardware.accelerator
+    if asked is None:
+        return (weight_dtype if weight_dtype in ("fp32", *_SIXTEEN_BIT) else _sixteen_bit(unit)), ()
+    if asked not in names.engine.kv_dtypes:
+        _known_dtype("unknown kv_dtype", asked)
+        near = nearest_name(asked, names.engine.kv_dtypes) or names.engine.kv_dtypes[0]
+        raise InputError(f"{names.engine.name} has no such kv_dtype", asked, near)
+    if asked == "fp8" and "fp8" not in unit.peak_flops:
+        return asked, (f"{unit.name} has no fp8 arithmetic: the KV cache is stored in fp8 and attended to in 16 bit",)
+    return asked, ()
+
+
+def _max_model_len(asked: int | None, model: ModelSpec) -> int:
+    longest = model.max_position_tokens
+    if asked is not None and asked > longest:
+        raise InputError(f"max_model_len is beyond the {longest} positions of {model.name}", asked, str(longest))
+    return longest if asked is None else asked
+
+
+def _limits(deployment: Deployment, names: _Names, ranks: int, max_model_len: int) -> tuple[int, int]:
+    """(max_num_batched_tokens, max_num_seqs). A default never breaks the rule that one step holds a token of every
+    sequence (vLLM lowers the default sequence count to the token budget); two given numbers may, and are refused."""
+    unit = names.hardware.accelerator
+    rule = names.engine.limits_rule(unit.memory_bytes, unit.name, unit.kind)
+    scale = ranks if rule.per_rank else 1
+    seqs = deployment.max_num_seqs or rule.max_num_seqs * scale
+    tokens = deployment.max_num_batched_tokens or min(rule.max_num_batched_tokens * scale, seqs * max_model_len)
+    if deployment.max_num_seqs is None:
+        seqs = min(seqs, tokens)
+    if tokens < seqs:
+        raise InputError(f"max_num_batched_tokens must be at least max_num_seqs ({seqs})", tokens, str(seqs))
+    return tokens, seqs
