@@ -1,0 +1,96 @@
+"""A synthetic workload: distributions from which requests are drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from catalogs.arrivals import AllAtOnce, Arrivals, ClosedLoop, Rateless
+from catalogs.contents import BLOCK_TOKENS, Sessions, SharedPrefix, Turns, block_ids
+from catalogs.errors import InputError
+from catalogs.lengths import Lengths, sample_pairs
+from catalogs.request_set import RequestSet
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """Arrivals and lengths to draw from, and what prompts share."""
+
+    arrivals: Arrivals
+    input_tokens: Lengths
+    output_tokens: Lengths
+    n_requests: int
+    seed: int = 0
+    shared_prefix: SharedPrefix | None = None
+    turns: Turns | None = None
+
+    @property
+    def requests_per_s(self) -> float | None:
+        return self.arrivals.requests_per_s
+
+    @property
+    def concurrency(self) -> int | None:
+        return self.arrivals.concurrency if isinstance(self.arrivals, ClosedLoop) else None
+
+    @property
+    def has_rate(self) -> bool:
+        return not isinstance(self.arrivals, Rateless)
+
+    def draw(self, seed: int, n: int, requests_per_s: float) -> RequestSet:
+        """n requests. Arrivals, inputs, outputs, prefix groups, turns and think times come from six independent
+        streams of the seed: changing one distribution leaves the others' numbers as they were."""
+        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(6)]
+        sessions = Sessions.drawn(self.turns, streams[4], n) if self.turns else Sessions.single(n)
+        drawn = len(sessions.session)
+        inputs, outputs = sample_pairs(self.input_tokens, self.output_tokens, (streams[1], streams[2]), drawn)
+        if self.turns:
+            inputs = inputs + sessions.context_tokens(inputs, outputs)
+        arrival_s = self._arrival_s(sessions, streams, requests_per_s)
+        order = self._order(sessions, arrival_s)[:n]
+        hashes = self._block_hashes(sessions, inputs, outputs, streams[3])
+        return RequestSet(
+            arrival_s=arrival_s[order],
+            input_tokens=inputs[order],
+            output_tokens=outputs[order],
+            concurrency=self.concurrency,
+            block_hashes=tuple([hashes[i] for i in order.tolist()]) if hashes else None,
+            hash_block_tokens=BLOCK_TOKENS,
+            seed=seed,
+        )
+
+    def _arrival_s(self, sessions: Sessions, streams: list[np.random.Generator], rate: float) -> FloatArray:
+        """(n,) seconds. Sessions start at such a rate that turns arrive at `rate` on average."""
+        starts = self.arrivals.unit_times_s(streams[0], sessions.n_sessions)
+        if self.turns is None or not self.has_rate:
+            return np.asarray(starts[sessions.session] / rate)
+        thinking = streams[5].standard_exponential(len(sessions.session)) * self.turns.think_time_s
+        waited = np.cumsum(np.where(sessions.turn == 0, 0.0, thinking))
+        per_session = len(sessions.session) / sessions.n_sessions
+        started: FloatArray = starts[sessions.session] * per_session / rate
+        return started + np.maximum(waited - waited[sessions.first], 0.0)
+
+    def _order(self, sessions: Sessions, arrival_s: FloatArray) -> IntArray:
+        """Open loop: by arrival. Closed loop: `concurrency` sessions side by side, turn by turn, so that a client asks
+        for a next turn after the one before has ended."""
+        if self.turns and self.concurrency:
+            return np.lexsort((sessions.session, sessions.turn, sessions.session // self.concurrency))
+        return np.argsort(arrival_s, kind="stable")
+
+    def _block_hashes(
+        self, sessions: Sessions, inputs: IntArray, outputs: IntArray, rng: np.random.Generator
+    ) -> tuple[tuple[int, ...], ...] | None:
+        if self.turns is None and self.shared_prefix is None:
+            return None
+        groups = rng.integers(0, self.shared_prefix.groups if self.shared_prefix else 1, sessions.n_sessions)
+        return block_ids(sessions, inputs + outputs if self.turns else inputs, self.shared_prefix, groups)
+
+    def checked(self) -> Recipe:
+        """Itself; InputError where its parts do not go together."""
+        if self.turns and isinstance(self.arrivals, AllAtOnce):
+            raise InputError("turns of a session cannot arrive all at once; choose other arrivals", "all_at_once")
+        return self

@@ -1,0 +1,38 @@
+"""The requests of one run, drawn before it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSet:
+    """The requests of one run, in workload order.
+
+    Open loop: arrival_s is non-decreasing, concurrency is None.
+    Closed loop: arrival_s is all zeros and ignored; `concurrency` clients each send their next request when the
+    previous one ends, taking requests in order.
+    block_hashes[i]: content ids of the full blocks of request i (prompt first, then generated), in blocks of
+    hash_block_tokens tokens, or None where contents are unique to the request. Equal id = equal block *and* equal
+    prefix before it. A list may stop early: blocks past its end are unique to the request.
+    """
+
+    arrival_s: FloatArray
+    input_tokens: IntArray
+    output_tokens: IntArray
+    concurrency: int | None = None
+    block_hashes: tuple[tuple[int, ...], ...] | None = None
+    hash_block_tokens: int = 16
+    name: str = ""
+    source: str = ""
+    seed: int = 0
+
+    @property
+    def n(self) -> int:
+        return len(self.input_tokens)
