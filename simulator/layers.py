@@ -1,0 +1,294 @@
+"""The operators one engine step runs on one rank, as a function of what the batch holds.
+
+Four groups, by what they depend on: all tokens of the step (projections, norms, experts, collectives), sequences that need
+logits (output projection, sampling), decodes with their contexts (attention), prompt chunks (attention). Counts may be
+numbers or numpy arrays and broadcast, so one call prices a whole table.
+
+Why there are no quantise kernels: an FP8 or FP4 `Gemm` takes a 16-bit input and its measured rows quantise that input
+(the public tables time vLLM's whole linear layer); under torch.compile what remains is fused into the norm or activation
+before it. Why all-reduce and norm are separate: vLLM fuses them only when asked to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from calibration.operators import (
+    Collective,
+    DecodeAttention,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    LinearAttentionScan,
+    MlaModule,
+    Num,
+    Operator,
+    PrefillAttention,
+)
+from calibration.roofline import dtype_bytes
+from catalogs.model_parts import Attention, LayerGroup, LinearAttention, MlaAttention, Mlp, Moe, Part
+from simulator.shard import Shard
+
+ACT = 2  # bytes of a 16-bit activation
+CLASSES = ("gemm", "attention_prefill", "attention_decode", "moe", "collective", "elementwise")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`count` executions of one operator in a step."""
+
+    name: str
+    kind: str  # operator class of a time breakdown, one of CLASSES
+    count: int
+    op: Operator
+
+
+def token_lines(shard: Shard, tokens: Num, graph: bool = True) -> list[Line]:
+    """Everything on an attention rank that follows the number of tokens it holds."""
+    hidden = shard.model.hidden_size
+    lines = [Line("embedding", "elementwise", 1, Elementwise("embedding", tokens, 2 * hidden * ACT))]
+    lines += _all_reduce(shard, "embedding_all_reduce", 1, tokens, graph)
+    for group in shard.model.groups:
+        lines += _mixer_lines(shard, group, tokens, graph)
+        lines += _ffn_lines(shard, group, tokens, graph)
+    lines.append(Line("final_norm", "elementwise", 1, Elementwise("norm", tokens, 4 * hidden * ACT)))
+    if shard.pp > 1:  # hidden states and residual go to the next stage
+        send = Collective("send_recv", tokens * (2 * hidden * ACT), 2, graph)
+        lines.append(Line("stage_send", "collective", shard.pp - 1, send))
+    return lines
+
+
+def _all_reduce(shard: Shard, name: str, count: int, tokens: Num, graph: bool) -> list[Line]:
+    if shard.tp == 1:
+        return []
+    message = tokens * (shard.model.hidden_size * ACT)
+    return [Line(name, "collective", count, Collective("all_reduce", message, shard.tp, graph))]
+
+
+def _mixer_lines(shard: Shard, group: LayerGroup, tokens: Num, graph: bool) -> list[Line]:
+    if group.mixer is None:
+        return []
+    norm = Elementwise("norm", tokens, 4 * shard.model.hidden_size * ACT)  # fused with the residual add
+    lines = [Line("input_norm", "elementwise", group.count, norm)]
+    if isinstance(group.mixer, Attention):
+        lines += _attention_projections(shard, group.mixer, group.count, tokens)
+    elif isinstance(group.mixer, LinearAttention):
+        lines += _linear_projections(shard, group.mixer, group.count, tokens)
+    elif group.mixer.index_topk_tokens:
+        lines += _indexer_projections(shard, group.mixer, group.count, tokens)
+    return lines + _all_reduce(shard, "mixer_all_reduce", group.count, tokens, graph)
+
+
+def _attention_projections(shard: Shard, a: Attention, count: int, tokens: Num) -> list[Line]:
+    hidden, dtype = shard.model.hidden_size, shard.dtype("attention")
+    q, k = shard.heads(a) * a.head_dim, shard.kv_heads(a) * a.head_dim
+    kv = shard.kv_heads(a) * (a.head_dim + a.value_dim)
+    written = kv * (ACT + dtype_bytes(shard.kv_dtype))
+    lines = [
+        Line("qkv_proj", "gemm", count, Gemm(tokens, q * (2 if a.output_gate else 1) + kv, hidden, dtype)),
+        Line("rotary", "elementwise", count, Elementwise("rotary", tokens, 2 * (q + k) * ACT)),
+        Line("kv_write", "elementwise", count, Elementwise("kv_write", tokens, written)),
+        Line("o_proj", "gemm", count, Gemm(tokens, hidden, shard.heads(a) * a.value_dim, dtype)),
+    ]
+    if a.qk_norm:
+        lines.append(Line("qk_norm", "elementwise", count, Elementwise("norm", tokens, 2 * (q + k) * ACT)))
+    if a.output_gate:
+        lines.append(Line("output_gate", "elementwise", count, Elementwise("activation", tokens, 3 * q * ACT)))
+    return lines
+
+
+def _linear_projections(shard: Shard, a: LinearAttention, count: int, tokens: Num) -> list[Line]:
+    """Fused input projection (q, k, v, gate, scalars per value head), short convolution, gated norm, output."""
+    hidden, dtype = shard.model.hidden_size, shard.dtype("linear_attention")
+    value, conv = -(-a.value_size // shard.tp), -(-a.conv_size // shard.tp)
+    return [
+        Line("in_proj", "gemm", count, Gemm(tokens, -(-a.input_size // shard.tp), hidden, dtype)),
+        Line("conv", "elementwise", count, Elementwise("activation", tokens, 2 * conv * ACT)),
+        Line("gated_norm", "elementwise", count, Elementwise("norm", tokens, 3 * value * ACT)),
+        Line("out_proj", "gemm", count, Gemm(tokens, hidden, value, dtype)),
+    ]
+
+
+def _indexer_projections(shard: Shard, a: MlaAttention, count: int, tokens: Num) -> list[Line]:
+    """Queries, one key and head weights of a sparse-attention indexer; every rank runs all of it."""
+    hidden, dtype = shard.model.hidden_size, shard.dtype("attention")
+    return [
+        Line(
+            "index_q", "gemm", count, Gemm(tokens, a.index_n_heads * a.index_head_dim, a.q_lora_rank or hidden, dtype)
+        ),
+        Line("index_k", "gemm", count, Gemm(tokens, a.index_head_dim + a.index_n_heads, hidden, "bf16")),
+    ]
+
+
+def _ffn_lines(shard: Shard, group: LayerGroup, tokens: Num, graph: bool) -> list[Line]:
+    if group.ffn is None:
+        return []
+    hidden, count = shard.model.hidden_size, group.count
+    lines = [Line("post_norm", "elementwise", count, Elementwise("norm", tokens, 4 * hidden * ACT))]
+    if isinstance(group.ffn, Mlp):
+        lines += _times(count, _mlp(shard, "mlp", group.ffn.intermediate_size, group.ffn.gated, tokens))
+    else:
+        lines += _router(shard, group.ffn, count, tokens)
+    return lines + _all_reduce(shard, "ffn_all_reduce", count, tokens, graph)
+
+
+def _times(count: int, ops: dict[str, Operator]) -> list[Line]:
+    return [Line(name, "gemm" if isinstance(op, Gemm) else "elementwise", count, op) for name, op in ops.items()]
+
+
+def _mlp(shard: Shard, part: Part, intermediate: int, gated: bool, tokens: Num) -> dict[str, Operator]:
+    hidden, width, dtype = shard.model.hidden_size, -(-intermediate // shard.tp), shard.dtype(part)
+    up = 2 if gated else 1
+    return {
+        "gate_up_proj" if gated else "up_proj": Gemm(tokens, up * width, hidden, dtype),
+        "activation": Elementwise("activation", tokens, (up + 1) * width * ACT),
+        "down_proj": Gemm(tokens, hidden, width, dtype),
+    }
+
+
+def _router(shard: Shard, moe: Moe, count: int, tokens: Num) -> list[Line]:
+    """Router, shared expert and the way into a narrower latent; the routed experts themselves are `expert_lines`."""
+    hidden, dtype = shard.model.hidden_size, shard.dtype("shared_experts")
+    scores = moe.n_experts * (ACT + 4) + moe.experts_per_token * 8  # 16-bit logits, fp32 scores, chosen ids and weights
+    ops: dict[str, Operator] = {
+        "router": Gemm(tokens, moe.n_experts, hidden, "bf16"),
+        "routing": Elementwise("routing", tokens, scores),
+    }
+    if moe.expert_hidden_size:
+        ops["latent_in"] = Gemm(tokens, moe.expert_hidden_size, hidden, dtype)
+        ops["latent_out"] = Gemm(tokens, hidden, moe.expert_hidden_size, dtype)
+    if moe.shared_intermediate_size:
+        shared = _mlp(shard, "shared_experts", moe.shared_intermediate_size, moe.gated, tokens)
+        ops |= {f"shared_{name}": op for name, op in shared.items()}
+        ops["add_shared"] = Elementwise("activation", tokens, 3 * hidden * ACT)
+    return _times(count, ops)
+
+
+def expert_lines(shard: Shard, tokens: Num, graph: bool = True) -> list[Line]:
+    """Routed experts over all tokens of the data-parallel group, with its gather and scatter.
+
+    vLLM's default for dp > 1 gathers every rank's tokens, runs the local experts and reduce-scatters; with dp = 1 the
+    attention ranks already hold every token and the layer ends in the usual all-reduce.
+    """
+    lines = []
+    for group in shard.model.groups:
+        if not isinstance(group.ffn, Moe):
+            continue
+        m = group.ffn
+        hidden = m.expert_hidden_size or shard.model.hidden_size
+        op = GroupedGemm(
+            tokens,
+            hidden,
+            shard.expert_width(m),
+            m.n_experts,
+            m.experts_per_token,
+            shard.expert_ranks,
+            shard.dtype("experts"),
+        )
+        lines.append(Line("experts", "moe", group.count, op))
+        if shard.dp > 1:
+            lines += [
+                Line(name, "collective", group.count, Collective(kind, tokens * (hidden * ACT), shard.dp, graph))
+                for name, kind in (("dispatch", "all_gather"), ("combine", "reduce_scatter"))
+            ]
+    return lines
+
+
+def logits_lines(shard: Shard, sequences: Num) -> list[Line]:
+    """Output projection and sampling, for the sequences that get a token this step."""
+    m = shard.model
+    lines = [Line("lm_head", "gemm", 1, Gemm(sequences, shard.vocab, m.hidden_size, "bf16"))]
+    if shard.tp > 1:
+        gather = Collective("all_gather", sequences * (m.vocab_size * ACT), shard.tp, graph=False)
+        lines.append(Line("logits_all_gather", "collective", 1, gather))
+    # read 16-bit logits and write fp32, scale them in place, softmax, draw
+    sampling = Elementwise("sampling", sequences, m.vocab_size * (ACT + 4 + 8 + 8 + 4))
+    return [*lines, Line("sampling", "elementwise", 1, sampling)]
+
+
+def decode_lines(shard: Shard, sequences: Num, mean_context: Num, max_context: Num) -> list[Line]:
+    """Attention of one-token queries; contexts are per sequence, no window applied."""
+    return [line for g in shard.model.groups for line in _decode_group(shard, g, sequences, mean_context, max_context)]
+
+
+def _decode_group(shard: Shard, g: LayerGroup, n: Num, mean: Num, longest: Num) -> Iterator[Line]:
+    a, kind = g.mixer, "attention_decode"
+    if isinstance(a, Attention):
+        seen, top = _clip(mean, a.window_tokens), _clip(longest, a.window_tokens)
+        op = DecodeAttention(
+            n, n * seen, top, shard.heads(a), shard.kv_heads(a), a.head_dim, shard.kv_dtype, a.window_tokens
+        )
+        yield Line("decode_attention", kind, g.count, op)
+    elif isinstance(a, MlaAttention):
+        yield Line(
+            "mla_decode", kind, g.count, _mla(shard, a, "decode", (n, n, 0.0, n * _clip(mean, a.index_topk_tokens)))
+        )
+        if a.index_topk_tokens:  # only keys are read and scored: half the head size gives those bytes and flops
+            index = DecodeAttention(n, n * mean, longest, a.index_n_heads, 1, a.index_head_dim // 2, "fp8")
+            yield Line("indexer", kind, g.count, index)
+    elif isinstance(a, LinearAttention):
+        yield Line("scan_decode", kind, g.count, _scan(shard, a, n, n, "decode"))
+
+
+def prefill_lines(shard: Shard, chunks: Num, chunk_tokens: Num, mean_context: Num) -> list[Line]:
+    """Attention of `chunks` prompt chunks of `chunk_tokens` new tokens after `mean_context` earlier ones each."""
+    return [line for g in shard.model.groups for line in _prefill_group(shard, g, chunks, chunk_tokens, mean_context)]
+
+
+def _prefill_group(shard: Shard, g: LayerGroup, c: Num, q: Num, x: Num) -> Iterator[Line]:
+    a, kind = g.mixer, "attention_prefill"
+    if isinstance(a, Attention):
+        pairs = c * window_pairs(q, x, a.window_tokens)
+        op = PrefillAttention(
+            c, c * q, pairs, shard.heads(a), shard.kv_heads(a), a.head_dim, shard.kv_dtype, a.window_tokens
+        )
+        yield Line("prefill_attention", kind, g.count, op)
+    elif isinstance(a, MlaAttention):
+        pairs = c * window_pairs(q, x, a.index_topk_tokens)
+        yield Line("mla_prefill", kind, g.count, _mla(shard, a, "prefill", (c, c * q, pairs, c * x)))
+        if a.index_topk_tokens:
+            scored = c * window_pairs(q, x, None)
+            index = PrefillAttention(c, c * q, scored, a.index_n_heads, 1, a.index_head_dim // 2, "fp8")
+            yield Line("indexer", kind, g.count, index)
+    elif isinstance(a, LinearAttention):
+        yield Line("scan_prefill", kind, g.count, _scan(shard, a, c * q, c, "prefill"))
+
+
+def window_pairs(q: Num, context: Num, window: int | None) -> Num:
+    """Query-key pairs of a chunk of q tokens after `context`: the integral of min(context + t, window), t in 0..q."""
+    if window is None:
+        return q * (context + q / 2)
+    rising = np.clip(window - np.asarray(context, dtype=np.float64), 0.0, q)  # queries that still see everything
+    return np.asarray(rising * (context + rising / 2) + (q - rising) * window)
+
+
+def _clip(context: Num, window: int | None) -> Num:
+    return context if window is None else np.minimum(context, window)
+
+
+def _mla(shard: Shard, a: MlaAttention, stage: str, counts: tuple[Num, Num, Num, Num]) -> MlaModule:
+    sequences, tokens, pairs, context = counts
+    return MlaModule(
+        stage,
+        sequences,
+        tokens,
+        pairs,
+        context,
+        shard.heads(a),
+        shard.model.hidden_size,
+        a.q_lora_rank or 0,
+        a.kv_lora_rank,
+        a.nope_head_dim,
+        a.rope_head_dim,
+        a.v_head_dim,
+        shard.dtype("attention"),
+        shard.kv_dtype,
+    )
+
+
+def _scan(shard: Shard, a: LinearAttention, tokens: Num, sequences: Num, stage: str) -> LinearAttentionScan:
+    heads = -(-a.n_value_heads // shard.tp)
+    return LinearAttentionScan(tokens, sequences, heads, a.key_head_dim, a.value_head_dim, stage)

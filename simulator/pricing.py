@@ -1,0 +1,73 @@
+"""Operators of a step priced into channels: seconds by operator class, joules, and how well the seconds are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+import numpy as np
+
+from calibration.cost import INTERPOLATED, MEASURED, ROOFLINE, Cost
+from calibration.family import FAMILY_OF
+from calibration.operators import Collective, Operator
+from calibration.roofline import link_bytes
+from catalogs.hardware import Hardware
+from simulator.grid import FloatArray
+from simulator.layers import CLASSES, Line
+
+N_CLASSES: Final = len(CLASSES)
+JOULES: Final = N_CLASSES  # per accelerator
+MEASURED_S: Final = N_CLASSES + 1
+INTERPOLATED_S: Final = N_CLASSES + 2
+N_CHANNELS: Final = N_CLASSES + 3
+
+#: One message between nodes (RDMA through NCCL): launch, proxy and wire, seconds. nccl-tests report 20-30 us for small
+#: all-reduces over two nodes against 10-15 us within one.
+NETWORK_LATENCY_S: Final = 15e-6
+
+
+class CostSource(Protocol):
+    """What the simulator needs of a calibration bundle."""
+
+    def cost(self, op: Operator) -> Cost: ...
+
+    def relative_error(self, family: str) -> float: ...
+
+
+@dataclass(slots=True)
+class Pricer:
+    """Prices lines on one kind of accelerator; remembers which operator families it met in each class."""
+
+    source: CostSource
+    hardware: Hardware
+    families: dict[str, set[str]] = field(default_factory=dict)
+
+    def price(self, lines: Iterable[Line], shape: tuple[int, ...], at_nodes: bool = False) -> FloatArray:
+        """Channels of all lines together, shape + (N_CHANNELS,).
+
+        at_nodes: every value will be read exactly where it was asked for. Otherwise readers interpolate between these
+        values, and what was measured here is interpolated there.
+        """
+        total = np.zeros((*shape, N_CHANNELS))
+        for line in lines:
+            cost = self._cost(line.op)
+            self.families.setdefault(line.kind, set()).add(FAMILY_OF[type(line.op)])
+            seconds = np.broadcast_to(cost.seconds, shape) * line.count
+            measured = (np.broadcast_to(cost.origin, shape) == MEASURED) & at_nodes
+            known = np.broadcast_to(cost.origin, shape) <= INTERPOLATED
+            total[..., CLASSES.index(line.kind)] += seconds
+            total[..., JOULES] += seconds * cost.watts
+            total[..., MEASURED_S] += seconds * measured
+            total[..., INTERPOLATED_S] += seconds * (known & ~measured)
+        return total
+
+    def _cost(self, op: Operator) -> Cost:
+        """A collective over more ranks than a node holds runs inside each node, then between nodes."""
+        per_node = self.hardware.accelerators_per_node
+        if not isinstance(op, Collective) or op.ranks <= per_node:
+            return self.source.cost(op)
+        inside = self.source.cost(replace(op, ranks=per_node))
+        between = replace(op, ranks=-(-op.ranks // per_node), message_bytes=np.asarray(op.message_bytes) / per_node)
+        extra = NETWORK_LATENCY_S + link_bytes(between) / self.hardware.node.network_bytes_per_s
+        return Cost(inside.seconds + extra, inside.watts, np.full_like(inside.seconds + extra, ROOFLINE))

@@ -1,0 +1,95 @@
+"""What one rank runs: a model after the parallel split, and the data type of each of its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from catalogs.deployment import Resolved
+from catalogs.errors import InputError
+from catalogs.model_parts import Attention, LinearAttention, MlaAttention, Moe, Part
+from catalogs.model_spec import ModelSpec
+
+#: Publishers whose native FP8 checkpoints carry one scale per 128 x 128 block (their model cards); others, and FP8 made
+#: on the fly from a 16-bit checkpoint, use one scale per tensor.
+BLOCK_FP8_FAMILIES: Final = ("deepseek", "qwen", "minimax", "kimi", "glm", "mimo")
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A model split over tp x pp x dp ranks; sizes asked of it are those of one rank."""
+
+    model: ModelSpec
+    tp: int
+    pp: int
+    dp: int
+    expert_parallel: bool
+    weight_dtype: str
+    kv_dtype: str
+
+    @classmethod
+    def of(cls, resolved: Resolved) -> Shard:
+        """The shard of a deployment; InputError for models with an encoder, which no modelled engine step covers."""
+        model = resolved.model
+        if model.encoder_groups or any(g.cross_attention for g in model.groups):
+            raise InputError(
+                "serving covers decoder-only models, this one has an encoder", model.name, "a decoder-only model"
+            )
+        return cls(
+            model,
+            resolved.tensor_parallel,
+            resolved.pipeline_parallel,
+            resolved.data_parallel,
+            resolved.expert_parallel,
+            resolved.weight_dtype,
+            resolved.kv_dtype,
+        )
+
+    @property
+    def expert_group(self) -> int:
+        """Ranks that share the routed experts, whole (expert parallel) or sliced (tensor parallel)."""
+        return self.tp * self.dp
+
+    @property
+    def expert_ranks(self) -> int:
+        return self.expert_group if self.expert_parallel else 1
+
+    def expert_width(self, moe: Moe) -> int:
+        """Intermediate size of one expert on one rank, as if gated: two matrices count as two thirds of three."""
+        slices = 1 if self.expert_parallel else self.expert_group
+        return -(-moe.expert_intermediate_size * moe.matrices // (3 * slices))
+
+    def heads(self, mixer: Attention | MlaAttention) -> int:
+        return -(-mixer.n_heads // self.tp)
+
+    def kv_heads(self, mixer: Attention) -> int:
+        """KV heads are replicated once there are more ranks than heads."""
+        return max(1, -(-mixer.n_kv_heads // self.tp))
+
+    @property
+    def vocab(self) -> int:
+        """Rows of the vocabulary-parallel embedding and output projection."""
+        return -(-self.model.vocab_size // self.tp)
+
+    def dtype(self, part: Part) -> str:
+        """Type of a part's matrix products as the operator vocabulary names it."""
+        name = self.model.part_dtype(part, self.weight_dtype)
+        if name != "fp8" or self.model.weight_dtype != "fp8":
+            return name
+        label = f"{self.model.name} {self.model.hf_id} {self.model.architecture}".lower()
+        return "fp8_block" if any(family in label for family in BLOCK_FP8_FAMILIES) else name
+
+    @property
+    def has_experts(self) -> bool:
+        return any(isinstance(g.ffn, Moe) for g in self.model.groups)
+
+    @property
+    def has_state(self) -> bool:
+        return any(isinstance(g.mixer, LinearAttention) for g in self.model.groups)
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Lengths at which some layer stops attending further back, ascending."""
+        found = {g.mixer.window_tokens for g in self.model.groups if isinstance(g.mixer, Attention)}
+        found |= {g.mixer.index_topk_tokens for g in self.model.groups if isinstance(g.mixer, MlaAttention)}
+        return tuple(sorted(w for w in found if w))

@@ -1,0 +1,165 @@
+"""What a step costs: compiled once per deployment, read millions of times.
+
+Compiling prices the operators of `layers` on a few hundred nodes and keeps plain Python lists. A step's time is then
+
+    device_s = all tokens (padded to a CUDA graph) + logits + decode attention + prefill attention
+    cycle_s  = max(device_s, host_s) + gap     where the engine schedules ahead
+             = device_s + host_s + gap         where it does not
+
+Decode attention is piecewise linear in the mean context, for every number of decodes, plus a term linear in how far the
+longest context lies above the mean; while every decode grows by one token a step the second part keeps its distance, so a
+run of decode steps is an arithmetic series up to the next breakpoint (`decode_segment`).
+
+Ranks: a `BatchShape` is what the whole replica holds. Data-parallel ranks share it evenly (a lone prompt sits on one rank,
+which the others wait for), and with pipeline parallelism it is split into as many microbatches as keep the stages busy.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from math import ceil, inf
+from typing import Final
+
+import numpy as np
+
+from catalogs.deployment import Resolved
+from simulator.batch import BatchShape
+from simulator.pricing import N_CLASSES, CostSource
+from simulator.step_tables import StepTables
+
+#: A segment without a further breakpoint is as long as anybody asks.
+ENDLESS: Final = 1 << 30
+
+Cell = tuple[float, float, float, float, float, float]
+
+
+class StepCost:
+    """Seconds per engine step of one deployment. Build with `compile`."""
+
+    def __init__(self, tables: StepTables) -> None:
+        self.tables = tables
+        host = tables.engine.host
+        self._overlaps = tables.engine.async_scheduling
+        self._host_s, self._host_per_sequence_s, self._gap_s = host.step_s, host.step_s_per_sequence, host.step_gap_s
+        self._split = tables.split
+        self._rank = tables.rank_seconds()
+        self._group = tables.group_seconds()
+        self._logits = tables.logits_seconds()
+        self._rows: dict[int, tuple[float, list[Cell]]] = {}
+        self._contexts: list[float] = tables.decode.axes[1].tolist()
+        self._last_cell = len(self._contexts) - 2
+        self._prefill = tables.prefill.values[..., :N_CLASSES].sum(axis=-1).tolist()
+        self._chunks, self._chunk_tokens, self._prior = (a.tolist() for a in tables.prefill.axes)
+
+    @classmethod
+    def compile(cls, resolved: Resolved, bundle: CostSource) -> StepCost:
+        """Price everything the deployment's limits allow. InputError for models serving does not cover."""
+        return cls(StepTables.build(resolved, bundle))
+
+    def cycle_s(self, shape: BatchShape) -> float:
+        """Seconds from the start of this step to the start of the next."""
+        n = shape.decodes
+        if not shape.prefill_tokens and shape.logits == n and n:
+            return self.decode_segment(n, shape.decode_context_sum, shape.decode_context_max)[0]
+        device = self._batch_s(shape)
+        return self._cycle(device, self._host(n + shape.prefill_chunks))
+
+    def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
+        """(t0, slope, steps): step j (0-based, j < steps) of this decode-only batch takes t0 + slope * j seconds.
+
+        Every decode grows by one token a step. t0 is `cycle_s` of the same shape, bit for bit.
+        """
+        row = self._rows.get(decodes)
+        if row is None:
+            row = self._row(decodes)
+        mean = context_sum / decodes
+        k = bisect_right(self._contexts, mean) - 1
+        k = 0 if k < 0 else k if k < self._last_cell else self._last_cell
+        base, grow, skew, skew_grow, start, end = row[1][k]
+        beyond, above = mean - start, context_max - mean
+        device = row[0] + (base + grow * beyond + above * (skew + skew_grow * beyond))
+        slope = grow + above * skew_grow
+        steps = ENDLESS if end == inf else ceil(end - mean)
+        host = self._host_s + self._host_per_sequence_s * decodes
+        if not self._overlaps:
+            return device + host + self._gap_s, slope, steps
+        if device >= host:
+            if slope < 0.0:
+                steps = min(steps, int((device - host) / -slope) + 1)
+            return device + self._gap_s, slope, steps
+        if slope > 0.0:
+            steps = min(steps, ceil((host - device) / slope))
+        return host + self._gap_s, 0.0, steps
+
+    def _host(self, sequences: int) -> float:
+        return self._host_s + self._host_per_sequence_s * sequences
+
+    def _cycle(self, device: float, host: float) -> float:
+        if self._overlaps:
+            return (device if device >= host else host) + self._gap_s
+        return device + host + self._gap_s
+
+    def _batch_s(self, shape: BatchShape) -> float:
+        """Device seconds of any batch."""
+        n, chunks, split = shape.decodes, shape.prefill_chunks, self._split
+        tokens = 0
+        seconds = 0.0
+        if n:
+            tokens = -(-n // split)
+            seconds = self._decode_attention_s(n, shape.decode_context_sum / n, shape.decode_context_max)
+        if chunks:
+            parts = split if split < chunks else chunks
+            tokens += -(-shape.prefill_tokens // parts)
+            each = shape.prefill_tokens / chunks
+            prior = shape.prefill_pairs / shape.prefill_tokens - each / 2
+            seconds += self._prefill_attention_s(chunks / parts, each, prior)
+        seconds += _read(self._rank, tokens) + _read(self._logits, -(-shape.logits // split))
+        return seconds + _read(self._group, self.tables.group_tokens(tokens, shape.tokens))
+
+    def _decode_attention_s(self, decodes: int, mean: float, longest: float) -> float:
+        row = self._rows.get(decodes) or self._row(decodes)
+        k = min(max(bisect_right(self._contexts, mean) - 1, 0), self._last_cell)
+        base, grow, skew, skew_grow, start, _ = row[1][k]
+        beyond = mean - start
+        return base + grow * beyond + (longest - mean) * (skew + skew_grow * beyond)
+
+    def _prefill_attention_s(self, chunks: float, each: float, prior: float) -> float:
+        i, a = _cell(self._chunks, chunks)
+        j, b = _cell(self._chunk_tokens, each)
+        k, c = _cell(self._prior, prior)
+        total = 0.0
+        for plane, u in ((self._prefill[i], 1.0 - a), (self._prefill[i + 1], a)):
+            if u:
+                low, high = plane[j], plane[j + 1]
+                total += u * (
+                    (1.0 - b) * (low[k] + c * (low[k + 1] - low[k])) + b * (high[k] + c * (high[k + 1] - high[k]))
+                )
+        return total
+
+    def _row(self, decodes: int) -> tuple[float, list[Cell]]:
+        """(everything but attention, attention cells along the mean context) for a number of decodes."""
+        tokens = -(-decodes // self._split)
+        base, skew = self.tables.decode_row(tokens)
+        contexts = self._contexts
+        cells: list[Cell] = []
+        for k in range(self._last_cell + 1):
+            width = contexts[k + 1] - contexts[k]
+            end = contexts[k + 1] if k < self._last_cell else inf
+            grow, skew_grow = (base[k + 1] - base[k]) / width, (skew[k + 1] - skew[k]) / width
+            cells.append((base[k], grow, skew[k], skew_grow, contexts[k], end))
+        group = _read(self._group, self.tables.group_tokens(tokens, decodes))
+        offset = _read(self._rank, tokens) + _read(self._logits, tokens) + group
+        self._rows[decodes] = (offset, cells)
+        return self._rows[decodes]
+
+
+def _read(values: list[float], index: int) -> float:
+    """An entry of a list over 0..len-1, continued straight past its end (budgets raised after compiling)."""
+    if index < len(values):
+        return values[index]
+    return values[-1] + (values[-1] - values[-2]) * (index - len(values) + 1)
+
+
+def _cell(axis: list[float], x: float) -> tuple[int, float]:
+    i = min(max(bisect_right(axis, x) - 1, 0), len(axis) - 2)
+    return i, (x - axis[i]) / (axis[i + 1] - axis[i])

@@ -1,0 +1,158 @@
+"""The tables behind `StepCost`: operators of a deployment priced on nodes of what a batch may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from catalogs.deployment import Resolved
+from catalogs.engines import EngineProfile
+from simulator.grid import FloatArray, Grid, spaced
+from simulator.layers import Line, decode_lines, expert_lines, logits_lines, prefill_lines, token_lines
+from simulator.pricing import N_CHANNELS, N_CLASSES, CostSource, Pricer
+from simulator.shard import Shard
+
+TokenLines = Callable[[Shard, FloatArray, bool], list[Line]]
+
+EAGER_NODES: Final = 200
+LOGITS_NODES: Final = 48
+DECODE_NODES: Final = 36
+CONTEXT_NODES: Final = 56
+CHUNK_TOKEN_NODES: Final = 36
+PRIOR_NODES: Final = 14
+CHUNK_NODES: Final = (1, 2, 4, 8, 16, 64, 256, 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTables:
+    """Channels (see `pricing`) by: tokens on an attention rank, tokens of the expert group, sequences with logits,
+    (decodes, mean context), the same per token that the longest context lies above the mean, and
+    (chunks, tokens of a chunk, tokens before it). All per rank and microbatch."""
+
+    resolved: Resolved
+    pricer: Pricer
+    rank: Grid
+    group: Grid
+    logits: Grid
+    decode: Grid
+    skew: Grid
+    prefill: Grid
+    padded: npt.NDArray[np.int64]  # tokens that run where 0..len-1 were scheduled
+
+    @property
+    def engine(self) -> EngineProfile:
+        return self.resolved.engine
+
+    @property
+    def split(self) -> int:
+        """Shares a batch is cut into: data-parallel ranks x pipeline microbatches."""
+        return self.resolved.data_parallel * self.resolved.pipeline_parallel
+
+    @classmethod
+    def build(cls, resolved: Resolved, source: CostSource) -> StepTables:
+        shard, pricer = Shard.of(resolved), Pricer(source, resolved.hardware)
+        top = max(resolved.max_num_batched_tokens, resolved.max_num_seqs)
+        sizes, dp = captured(resolved), resolved.data_parallel
+        decode, skew = _decode_grids(shard, pricer, resolved)
+        return cls(
+            resolved,
+            pricer,
+            _token_grid(token_lines, shard, pricer, sizes, top),
+            _token_grid(expert_lines, shard, pricer, sizes * dp, top * dp),
+            _logits_grid(shard, pricer, resolved.max_num_seqs),
+            decode,
+            skew,
+            _prefill_grid(shard, pricer, resolved),
+            _padding(sizes, top),
+        )
+
+    def group_tokens(self, rank_tokens: int, tokens: int) -> int:
+        """Tokens the expert group computes: graphs pad every rank alike, otherwise what the batch holds."""
+        dp = self.resolved.data_parallel
+        if rank_tokens < len(self.padded) and rank_tokens <= graph_limit(self.resolved):
+            return dp * int(self.padded[rank_tokens])
+        return min(dp * rank_tokens, tokens)
+
+    def rank_seconds(self) -> list[float]:
+        """Seconds of `rank` for 0.. scheduled tokens, padding applied."""
+        return _expand(self.rank, self.padded)
+
+    def group_seconds(self) -> list[float]:
+        """Seconds of `group` for 0.. tokens of the group."""
+        return _expand(self.group, np.arange(int(self.group.axes[0][-1]) + 1))
+
+    def logits_seconds(self) -> list[float]:
+        """Seconds of `logits` for 0.. sequences."""
+        return _expand(self.logits, np.arange(int(self.logits.axes[0][-1]) + 1))
+
+    def decode_row(self, decodes: int) -> tuple[list[float], list[float]]:
+        """(seconds, seconds per token of skew) at every context node, for one number of decodes on a rank."""
+        n = np.full(len(self.decode.axes[1]), float(decodes))
+        rows = [grid.at(n, grid.axes[1])[:, :N_CLASSES].sum(axis=1).tolist() for grid in (self.decode, self.skew)]
+        return rows[0], rows[1]
+
+
+def graph_limit(resolved: Resolved) -> int:
+    """Most tokens a captured graph serves: the engine's limit, and no more than twice max_num_seqs (vLLM V1)."""
+    if not resolved.engine.graph_capture_sizes:
+        return 0
+    return min(resolved.engine.max_graph_tokens, 2 * resolved.max_num_seqs)
+
+
+def captured(resolved: Resolved) -> FloatArray:
+    """Token counts the engine captures graphs for, ascending."""
+    limit = graph_limit(resolved)
+    return np.array(sorted(s for s in set(resolved.engine.graph_capture_sizes) if s <= limit), dtype=np.float64)
+
+
+def _padding(sizes: FloatArray, top: int) -> npt.NDArray[np.int64]:
+    """Tokens that run for 0..top scheduled ones: the next captured size, or as many."""
+    tokens = np.arange(top + 1)
+    if not len(sizes):
+        return tokens
+    graphed = (tokens > 0) & (tokens <= sizes[-1])
+    up = sizes[np.minimum(np.searchsorted(sizes, tokens), len(sizes) - 1)].astype(np.int64)
+    return np.where(graphed, up, tokens)
+
+
+def _expand(grid: Grid, tokens: npt.NDArray[np.int64]) -> list[float]:
+    seconds = grid.values[:, :N_CLASSES].sum(axis=-1)
+    out: list[float] = np.interp(tokens, grid.axes[0], seconds).tolist()
+    return out
+
+
+def _token_grid(lines: TokenLines, shard: Shard, pricer: Pricer, sizes: FloatArray, top: int) -> Grid:
+    """Tokens 0..top: captured sizes exactly, then spaced nodes; 0 costs 0."""
+    first = sizes[-1] + 1 if len(sizes) else 1.0
+    eager = spaced(first, top, EAGER_NODES) if first <= top else np.zeros(0)
+    graphed = pricer.price(lines(shard, sizes, True), sizes.shape, at_nodes=True)
+    launched = pricer.price(lines(shard, eager, False), eager.shape)
+    values = np.concatenate([np.zeros((1, N_CHANNELS)), graphed, launched])
+    return Grid((np.concatenate([[0.0], sizes, eager]),), values)
+
+
+def _logits_grid(shard: Shard, pricer: Pricer, top: int) -> Grid:
+    nodes = spaced(1, top, LOGITS_NODES)
+    values = pricer.price(logits_lines(shard, nodes), nodes.shape)
+    return Grid((np.concatenate([[0.0], nodes]),), np.concatenate([np.zeros((1, N_CHANNELS)), values]))
+
+
+def _decode_grids(shard: Shard, pricer: Pricer, resolved: Resolved) -> tuple[Grid, Grid]:
+    n = spaced(1, resolved.max_num_seqs, DECODE_NODES, (3.0, 6.0))
+    contexts = spaced(1, max(resolved.max_model_len, 2), CONTEXT_NODES, tuple(float(w) for w in shard.windows))
+    sequences, mean = (a.copy() for a in np.broadcast_arrays(n[:, None], contexts[None, :]))
+    even = pricer.price(decode_lines(shard, sequences, mean, mean), mean.shape)
+    uneven = pricer.price(decode_lines(shard, sequences, mean, 2.0 * mean), mean.shape)
+    return Grid((n, contexts), even), Grid((n, contexts), (uneven - even) / mean[..., None])
+
+
+def _prefill_grid(shard: Shard, pricer: Pricer, resolved: Resolved) -> Grid:
+    chunks = np.array([c for c in CHUNK_NODES if c <= max(2, resolved.max_num_seqs)], dtype=np.float64)
+    each = spaced(1, max(resolved.max_num_batched_tokens, 2), CHUNK_TOKEN_NODES)
+    prior = np.concatenate([[0.0], spaced(16, max(resolved.max_model_len, 32), PRIOR_NODES)])
+    c, q, x = (a.copy() for a in np.broadcast_arrays(chunks[:, None, None], each[None, :, None], prior[None, None, :]))
+    return Grid((chunks, each, prior), pricer.price(prefill_lines(shard, c, q, x), c.shape))
