@@ -18,7 +18,6 @@ from calibration.operators import (
     GroupedGemm,
     LinearAttentionScan,
     MlaModule,
-    Operator,
     PrefillAttention,
 )
 from catalogs.hardware import Accelerator
@@ -66,19 +65,6 @@ class FamilyModel(Protocol):
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
         """Rows of this family (schema: dataset.py), already gated."""
         ...
-
-
-class PowerModel(Protocol):
-    """Mean accelerator power while an operator runs."""
-
-    def watts(self, op: Operator, seconds: Array, accelerator: Accelerator) -> Array:
-        """Watts of the broadcast shape, between idle and the accelerator's limit."""
-        ...
-
-    def to_parts(self) -> Parts: ...
-
-    @classmethod
-    def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self: ...
 
 
 @dataclass(frozen=True, slots=True)

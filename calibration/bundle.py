@@ -1,0 +1,140 @@
+"""A calibration bundle at run time: the cost of any operator on one accelerator, and how well it is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import catalogs
+from calibration.bundle_file import BundleFacts, read_bundle
+from calibration.cost import ROOFLINE, Cost
+from calibration.families import FAMILIES
+from calibration.family import FAMILY_OF, FamilyModel
+from calibration.operators import Operator
+from calibration.power import PowerModel
+from calibration.power_file import load_power
+from calibration.roofline import compute_s, memory_s
+from calibration.transfer import candidates
+from calibration.uncalibrated import DEFAULTS, UncalibratedModel
+from catalogs.errors import InputError
+from catalogs.hardware import Accelerator
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Cost models of one accelerator. `transferred`: fitted on a neighbour, every origin is 2."""
+
+    name: str
+    accelerator: Accelerator
+    models: Mapping[str, FamilyModel]
+    power: PowerModel
+    provenance: dict[str, Any]
+    notices: list[str]
+    errors: Mapping[str, float] = field(default_factory=dict)
+    transferred: bool = False
+
+    def cost(self, op: Operator) -> Cost:
+        """Seconds, watts and origin of the operator's broadcast shape."""
+        family = FAMILY_OF[type(op)]
+        model = self.models.get(family) or UncalibratedModel(family)
+        seconds, origin = model.cost(op, self.accelerator)
+        if self.transferred:
+            origin = np.full(np.shape(origin), ROOFLINE)
+        busy = np.maximum(seconds, 1e-12)
+        arithmetic = compute_s(op, self.accelerator) / busy
+        memory = memory_s(op, self.accelerator) / busy
+        return Cost(seconds, self.power.watts(family, arithmetic, memory, self.accelerator), origin)
+
+    def relative_error(self, family: str) -> float:
+        """Held-out median |relative error| of a family; the stated default where it is uncalibrated."""
+        if family not in DEFAULTS:
+            raise InputError("unknown operator family", family, ", ".join(DEFAULTS))
+        return self.errors.get(family, DEFAULTS[family].expected_error)
+
+    def notices_for(self, operators: list[Operator]) -> list[str]:
+        """Notices that these operators bring: a dtype nobody measured on this accelerator."""
+        found = []
+        for op in operators:
+            ask = getattr(self.models.get(FAMILY_OF[type(op)]), "notice", None)
+            line = ask(op, self.accelerator) if ask is not None else None
+            if line and line not in found:
+                found.append(line)
+        return found
+
+
+def user_folder() -> Path:
+    """Where this user's own calibrations live, one folder per hardware name."""
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("llm-capacity-planner", appauthor=False)) / "calibrations"
+
+
+def shipped_folder() -> Path:
+    """The calibrations that come with the package."""
+    return Path(catalogs.__file__).parent / "data" / "calibrations"
+
+
+def load_bundle(accelerator: Accelerator, path: Path | None = None) -> Bundle:
+    """The bundle at `path`, else the user's, else the shipped one, own hardware before neighbours; else pure roofline.
+
+    InputError where a bundle is damaged or belongs to other hardware that no transfer rule names.
+    """
+    if path is not None:
+        facts, arrays = _read(path, _stamp(path))
+        return _assemble(accelerator, facts, arrays, _rule(accelerator, facts.hardware))
+    for name, rule in candidates(accelerator):
+        for folder in (user_folder(), shipped_folder()):
+            if (folder / name / "bundle.json").is_file():
+                facts, arrays = _read(folder / name, _stamp(folder / name))
+                if facts.hardware != name:
+                    raise InputError(f"bundle in {folder / name} is for other hardware", facts.hardware, name)
+                return _assemble(accelerator, facts, arrays, rule)
+    notices = ["uncalibrated: roofline"]
+    provenance = {"source": "roofline with default efficiencies"}
+    return Bundle(f"{accelerator.name} (roofline)", accelerator, {}, load_power(), provenance, notices)
+
+
+def _rule(accelerator: Accelerator, hardware: str) -> str | None:
+    for name, rule in candidates(accelerator):
+        if name == hardware:
+            return rule
+    raise InputError(f"bundle is for other hardware than {accelerator.name}", hardware, accelerator.name)
+
+
+def _stamp(path: Path) -> float:
+    file = path / "bundle.json" if path.is_dir() else path
+    return file.stat().st_mtime if file.is_file() else 0.0
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, stamp: float) -> tuple[BundleFacts, dict[str, Any]]:  # noqa: ARG001 (re-read when it changes)
+    return read_bundle(path)
+
+
+def _assemble(accelerator: Accelerator, facts: BundleFacts, arrays: Mapping[str, Any], rule: str | None) -> Bundle:
+    models: dict[str, FamilyModel] = {}
+    errors: dict[str, float] = {}
+    notices = [rule] if rule else []
+    for family, record in facts.families.items():
+        if family not in FAMILIES:
+            raise InputError("bundle holds an unknown operator family", family, ", ".join(FAMILIES))
+        own = {n.split("/", 1)[1]: a for n, a in arrays.items() if n.startswith(f"{family}/")}
+        try:
+            models[family] = FAMILIES[family].from_parts(record.facts, own)
+        except (KeyError, ValueError, TypeError) as error:
+            raise InputError(f"bundle for {facts.hardware} lacks a part of {family}", str(error)) from None
+        inside = [e.median_abs_rel_error for e in record.held_out if e.region in ("inside", "all")]
+        if inside:
+            errors[family] = inside[0]
+    notices += [UncalibratedModel(f).notice for f in DEFAULTS if f not in models]
+    provenance = facts.model_dump(exclude={"families"}) | {
+        "rows": {f: r.rows for f, r in facts.families.items()},
+        "held_out": {f: [e.model_dump() for e in r.held_out] for f, r in facts.families.items()},
+    }
+    name = f"{facts.hardware} {facts.engine} {facts.engine_version}".strip()
+    return Bundle(name, accelerator, models, load_power(), provenance, notices, errors, rule is not None)

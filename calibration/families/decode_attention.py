@@ -1,0 +1,121 @@
+"""Decode attention: utilisation of the bytes roofline over key-value streams, group size and context; plus skew.
+
+Flash-decoding kernels split work by (sequence, key-value head): sequences x n_kv_heads streams of `context` tokens
+decide the time, the query heads per stream (group) refine it. A sliding window only shortens the context. Uneven
+batches: t = t(mean) + alpha (t(max) - t(mean)).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.cost import ROOFLINE, Array, broadcast
+from calibration.family import Parts
+from calibration.grid import Grid
+from calibration.operators import DecodeAttention
+from calibration.roofline import bytes_moved, l2_bytes, memory_s, roofline_s
+from catalogs.hardware import Accelerator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Median of the LLMServingSim skew tables where no table of the accelerator exists.
+DEFAULT_SKEW_ALPHA: Final = 0.05
+GROUP_NODES: Final = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeAttentionModel:
+    """grids: log utilisation on (log streams, log2 group, log context) by "head_dim/kv dtype"."""
+
+    grids: dict[str, Grid]
+    floors_s: dict[str, float]
+    skew_alpha: float = DEFAULT_SKEW_ALPHA
+    family: str = "decode_attention"
+
+    def cost(self, op: DecodeAttention, accelerator: Accelerator) -> tuple[Array, Array]:
+        """(seconds, origin) of the broadcast shape of sequences, context_tokens, max_context_tokens."""
+        sequences, context, longest = broadcast(op.sequences, op.context_tokens, op.max_context_tokens)
+        even, origin = self._even(op, sequences, context, accelerator)
+        if self.skew_alpha <= 0.0 or bool(np.all(longest * sequences <= context * (1 + 1e-9))):
+            return even, origin
+        worst, _ = self._even(op, sequences, np.maximum(longest * sequences, context), accelerator)
+        return even + self.skew_alpha * np.maximum(worst - even, 0.0), origin
+
+    def _even(
+        self, op: DecodeAttention, sequences: Array, context: Array, accelerator: Accelerator
+    ) -> tuple[Array, Array]:
+        key, borrowed = nearest_head(self.grids, op.head_dim, op.kv_dtype)
+        mean = np.maximum(context / np.maximum(sequences, 1.0), 1.0)
+        streams = np.maximum(sequences * op.n_kv_heads, 1.0)
+        group = np.full(mean.shape, np.log2(max(op.n_heads / op.n_kv_heads, 1.0)))
+        # Past the longest measured context: as many bytes in more streams, as kernels split long contexts among blocks.
+        surplus = np.maximum(np.log(mean) - self.grids[key].axes[2][-1], 0.0)
+        log_u, origin = self.grids[key].at([np.log(streams) + surplus, group, np.log(mean)])
+        bound = roofline_s(replace(op, sequences=sequences, context_tokens=context), accelerator)
+        seconds = np.maximum(bound / np.exp(log_u), self.floors_s[key])
+        return seconds, np.where(borrowed, ROOFLINE, origin)
+
+    def to_parts(self) -> Parts:
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        for key, grid in self.grids.items():
+            arrays |= grid.to_arrays(key)
+        return {"tables": list(self.grids), "floors_s": self.floors_s, "skew_alpha": self.skew_alpha}, arrays
+
+    @classmethod
+    def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
+        grids = {t: Grid.from_arrays(t, arrays) for t in facts["tables"]}
+        return cls(grids, dict(facts["floors_s"]), float(facts["skew_alpha"]))
+
+    @classmethod
+    def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
+        """Rows without a window; windowed rows are for validation (a window is a shorter context)."""
+        grids, floors = {}, {}
+        plain = rows[(rows.window_tokens == 0) & (rows.n_heads >= rows.n_kv_heads)]
+        for (head_dim, kv_dtype), table in plain.groupby(["head_dim", "kv_dtype"], sort=True):
+            key = f"{head_dim}/{kv_dtype}"
+            grids[key] = _fit_grid(table, int(head_dim), str(kv_dtype), accelerator)
+            floors[key] = float(table.seconds.min())
+        return cls(grids, floors)
+
+
+def nearest_head(tables: Mapping[str, Any], head_dim: int, kv_dtype: str) -> tuple[str, bool]:
+    """(table for a head, whether it is borrowed): own dtype first, then bf16; the nearest head dimension."""
+    dtype = "bf16" if kv_dtype == "fp16" else kv_dtype
+    if f"{head_dim}/{dtype}" in tables:
+        return f"{head_dim}/{dtype}", False
+    same = [t for t in tables if t.endswith(f"/{dtype}")] or [t for t in tables if t.endswith("/bf16")] or list(tables)
+    return min(same, key=lambda t: abs(np.log(int(t.split("/")[0]) / head_dim))), True
+
+
+def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Accelerator) -> Grid:
+    u_log, points = [], []
+    for (heads, kv_heads), rows in table.groupby(["n_heads", "n_kv_heads"], sort=True):
+        rows = rows.sort_values(["sequences", "context_tokens"], ascending=[True, False])
+        seconds = rows.groupby("sequences")["seconds"].cummin().to_numpy(float)
+        sequences, context = rows.sequences.to_numpy(float), rows.context_tokens.to_numpy(float)
+        longest = rows.max_context_tokens.to_numpy(float)
+        op = DecodeAttention(sequences, context, longest, int(heads), int(kv_heads), head_dim, kv_dtype)
+        u = np.minimum(roofline_s(op, accelerator) / seconds, 1.0)
+        u_log.append(np.log(np.minimum(u, _best_streaming(op, u, accelerator))))
+        group = np.full(len(rows), np.log2(max(float(heads) / float(kv_heads), 1.0)))
+        points.append(np.stack([np.log(sequences * kv_heads), group, np.log(context / sequences)], axis=1))
+    all_points, values = np.concatenate(points), np.concatenate(u_log)
+    groups = np.log2(np.array(GROUP_NODES))
+    present = np.min(np.abs(all_points[:, 1][:, None] - groups[None, :]), axis=0) < 1e-6
+    groups = groups[present] if present.any() else np.unique(all_points[:, 1])
+    streams = np.log(np.exp2(np.unique(np.round(all_points[:, 0] / np.log(2.0)))))
+    kept = np.min(np.abs(all_points[:, 1][:, None] - groups[None, :]), axis=1) < 0.2
+    return Grid.from_points([streams, groups, np.unique(all_points[:, 2])], all_points[kept], values[kept])
+
+
+def _best_streaming(op: DecodeAttention, u: Array, accelerator: Accelerator) -> float:
+    """Highest bandwidth utilisation of batches whose cache is four times larger than the second-level cache."""
+    streamed = memory_s(op, accelerator) >= roofline_s(op, accelerator) * (1 - 1e-9)
+    large = streamed & (bytes_moved(op, accelerator) > 4.0 * l2_bytes(accelerator))
+    return float(np.quantile(u[large], 0.99)) if large.any() else 0.9

@@ -1,0 +1,123 @@
+"""Matrix products: utilisation of the roofline on a (log m, log n, log k) grid per dtype, with a launch floor.
+
+Products in a real step read their weights from device memory, so utilisation learned from shapes that sat in the
+second-level cache during the benchmark is clamped to the best that shapes too large for it reached. fp8 tables time the
+layer with its activation quantisation inside: callers add no quantise operator for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.cost import ROOFLINE, Array, broadcast
+from calibration.family import Parts
+from calibration.grid import Grid
+from calibration.operators import Gemm
+from calibration.roofline import bytes_moved, compute_s, l2_bytes, memory_s, roofline_s
+from catalogs.hardware import Accelerator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SAME_AS: Final = {"fp16": "bf16"}
+PROXY: Final = {"int8": "fp8", "fp8_block": "fp8"}  # where the dtype itself was not measured
+#: Dequantising inside the kernel costs about a tenth of the arithmetic rate.
+WEIGHT_ONLY_EFFICIENCY: Final = 0.9
+#: A shape costs at most this much more than the same with more rows: an engine could pad, so rows above are outliers.
+PAD_MARGIN: Final = 1.10
+TILE_ROWS: Final = 512  # twins (m, m + 1) are kept apart up to here, where wave quantisation shows, pooled above
+SMALLEST: Final = 64  # n and k below are no layer's
+
+
+@dataclass(frozen=True, slots=True)
+class GemmModel:
+    """grids: log utilisation by dtype; floors_s: fastest measured product by dtype."""
+
+    grids: dict[str, Grid]
+    floors_s: dict[str, float]
+    family: str = "gemm"
+
+    def cost(self, op: Gemm, accelerator: Accelerator) -> tuple[Array, Array]:
+        """(seconds, origin) of the broadcast shape of m, n, k."""
+        m, n, k = broadcast(op.m, op.n, op.k)
+        dtype = SAME_AS.get(op.dtype, op.dtype)
+        table, borrowed = self._table(dtype, accelerator)
+        log_u, origin = self.grids[table].at([np.log(np.maximum(m, 1.0)), np.log(n), np.log(k)])
+        sized = Gemm(m, n, k, dtype)
+        bound = roofline_s(sized, accelerator)
+        if borrowed and dtype in ("int4", "fp4") and table == "bf16":
+            bound = np.maximum(
+                memory_s(sized, accelerator), compute_s(Gemm(m, n, k, "bf16"), accelerator) / WEIGHT_ONLY_EFFICIENCY
+            )
+        seconds = np.maximum(bound / np.exp(log_u), self.floors_s[table])
+        return seconds, np.where(borrowed, ROOFLINE, origin)
+
+    def _table(self, dtype: str, accelerator: Accelerator) -> tuple[str, bool]:
+        """(dtype whose utilisation is used, whether it is borrowed)."""
+        if dtype in self.grids:
+            return dtype, False
+        proxy = PROXY.get(dtype, "bf16")
+        if proxy in self.grids and dtype in accelerator.peak_flops:
+            return proxy, True
+        return ("bf16" if "bf16" in self.grids else next(iter(self.grids))), True
+
+    def notice(self, op: Gemm, accelerator: Accelerator) -> str | None:
+        """One line where the dtype was not measured."""
+        dtype = SAME_AS.get(op.dtype, op.dtype)
+        table, borrowed = self._table(dtype, accelerator)
+        return f"gemm in {dtype}: not measured, {table} utilisation against the {dtype} roofline" if borrowed else None
+
+    def to_parts(self) -> Parts:
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        for dtype, grid in self.grids.items():
+            arrays |= grid.to_arrays(dtype)
+        return {"dtypes": list(self.grids), "floors_s": self.floors_s}, arrays
+
+    @classmethod
+    def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
+        return cls({d: Grid.from_arrays(d, arrays) for d in facts["dtypes"]}, dict(facts["floors_s"]))
+
+    @classmethod
+    def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
+        """Fit every dtype; of several kernels for one shape the fastest counts, as the engine would choose it."""
+        grids, floors = {}, {}
+        for dtype, table in rows.groupby("dtype", sort=True):
+            fastest = table.groupby(["m", "n", "k"], as_index=False)["seconds"].min()
+            fastest = fastest[(fastest.n >= SMALLEST) & (fastest.k >= SMALLEST)]
+            if fastest.groupby(["n", "k"]).ngroups < 4:
+                continue  # too few shapes to say anything the proxy dtype does not
+            grids[str(dtype)] = _fit_grid(fastest, str(dtype), accelerator)
+            floors[str(dtype)] = float(fastest.seconds.min())
+        return cls(grids, floors)
+
+
+def _fit_grid(table: pd.DataFrame, dtype: str, accelerator: Accelerator) -> Grid:
+    table = table.sort_values(["n", "k", "m"], ascending=[True, True, False])
+    least_above = table.groupby(["n", "k"])["seconds"].cummin().groupby([table.n, table.k]).shift(1)
+    seconds = np.minimum(table.seconds, (PAD_MARGIN * least_above).fillna(np.inf)).to_numpy(float)
+    m, n, k = (table[c].to_numpy(float) for c in ("m", "n", "k"))
+    op = Gemm(m, n, k, dtype)
+    u = np.minimum(roofline_s(op, accelerator) / seconds, 1.0)
+    streamed = memory_s(op, accelerator) > compute_s(op, accelerator)
+    u = np.where(streamed, np.minimum(u, _best_streaming(op, u, streamed, accelerator)), u)
+    log_m = np.log(_pooled_m(m))
+    axes = [np.unique(log_m), np.unique(np.log(n)), np.unique(np.log(k))]
+    return Grid.from_points(axes, np.stack([log_m, np.log(n), np.log(k)], axis=1), np.log(u))
+
+
+def _best_streaming(op: Gemm, u: Array, streamed: npt.NDArray[np.bool_], accelerator: Accelerator) -> float:
+    """Highest bandwidth utilisation (99th percentile) of shapes four times larger than the cache."""
+    large = streamed & (bytes_moved(op, accelerator) > 4.0 * l2_bytes(accelerator))
+    return float(np.quantile(u[large], 0.99)) if large.any() else 0.9
+
+
+def _pooled_m(m: Array) -> Array:
+    """Node each row count belongs to: 1, 2, 4, 8, 16 for small ones, itself up to 513, the even twin above."""
+    small = np.exp2(np.floor(np.log2(m)))
+    twin = np.where(m > TILE_ROWS + 1, 2.0 * np.floor(m / 2.0), m)
+    return np.where(m <= 16, small, np.where(m == 17, 17.0, twin))

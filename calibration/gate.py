@@ -1,0 +1,72 @@
+"""No row may claim more than the hardware's peak: such rows are measurement errors, rejected and counted.
+
+Arithmetic: more than 2 % over the peak of the dtype. Bytes: more than 2 % over the memory bandwidth, unless all
+operands fit in the second-level cache, where repeated benchmark runs read from cache; those may reach 4 x the memory
+bandwidth (L2 bandwidth of A100, H100 and AD102 is about 2.5-5.5 x their DRAM's). Models clamp what they learn from such
+rows, because in a real step the weights of every layer pass through device memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.cost import Array
+from calibration.operators import Operator
+from calibration.roofline import bytes_moved, compute_s, l2_bytes, memory_s
+from catalogs.hardware import Accelerator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SLACK: Final = 1.02  # clock boosts and timer resolution
+CACHE_SPEEDUP: Final = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class GateReport:
+    """Rows kept and rejected, by the rule that rejected them."""
+
+    n_in: int
+    over_peak_flops: int
+    over_bandwidth: int
+
+    @property
+    def n_rejected(self) -> int:
+        return self.over_peak_flops + self.over_bandwidth
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "rows_in": self.n_in,
+            "rejected_over_peak_flops": self.over_peak_flops,
+            "rejected_over_bandwidth": self.over_bandwidth,
+        }
+
+
+def faults(op: Operator, seconds: Array, accelerator: Accelerator) -> tuple[npt.NDArray[np.bool_], ...]:
+    """(over peak flops, over bandwidth) per row; `seconds` has the operator's broadcast shape."""
+    over_flops = compute_s(op, accelerator) > SLACK * seconds
+    allowance = np.where(bytes_moved(op, accelerator) <= l2_bytes(accelerator), CACHE_SPEEDUP, 1.0)
+    over_bytes = memory_s(op, accelerator) > SLACK * allowance * seconds
+    return over_flops, over_bytes & ~over_flops
+
+
+def report(over_flops: npt.NDArray[np.bool_], over_bytes: npt.NDArray[np.bool_]) -> GateReport:
+    """Counts of two fault masks over the same rows."""
+    return GateReport(len(over_flops), int(over_flops.sum()), int(over_bytes.sum()))
+
+
+def gate(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> tuple[pd.DataFrame, GateReport]:
+    """The rows of one family that obey physics, and the count of the others."""
+    from calibration.row_operators import operators_of
+
+    over_flops = np.zeros(len(rows), dtype=bool)
+    over_bytes = np.zeros(len(rows), dtype=bool)
+    seconds = rows["seconds"].to_numpy(float)
+    for op, index in operators_of(family, rows):
+        over_flops[index], over_bytes[index] = faults(op, seconds[index], accelerator)
+    kept = rows[~(over_flops | over_bytes)].reset_index(drop=True)
+    return kept, report(over_flops, over_bytes)

@@ -1,0 +1,119 @@
+"""ai-dynamo/aiconfigurator's vLLM operator tables -> rows. `latency` is ms; `step` tokens are already in the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from catalogs.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COMMIT: Final = "095f58a51"
+LICENCE: Final = "Apache-2.0"
+#: Hardware name of the catalog -> folder of the tables.
+SYSTEM_OF: Final = {
+    "h100": "h100_sxm",
+    "h200": "h200_sxm",
+    "b200": "b200_sxm",
+    "l40s": "l40s",
+    "a100-80gb": "a100_sxm",
+    "rtxpro6000": "rtx_pro_6000_server",
+}
+_GEMM_DTYPE: Final = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "fp4"}
+_KV_DTYPE: Final = {"bfloat16": "bf16", "fp8": "fp8"}
+
+
+def newest_version(tables: Path, system: str, folder: str, engine: str = "vllm") -> str | None:
+    """The highest version of an engine under SYSTEM/FOLDER/ENGINE, None where there is none."""
+    base = tables / system / folder / engine
+    versions = [p.name for p in base.iterdir() if p.is_dir()] if base.is_dir() else []
+    return max(versions, key=lambda v: [int(x) for x in v.split(".")], default=None)
+
+
+def import_tables(tables: Path, hardware: str) -> dict[str, pd.DataFrame]:
+    """Rows by family of one accelerator, from the newest version of each table; InputError where there are none."""
+    if hardware not in SYSTEM_OF:
+        raise InputError("no public operator tables for this hardware", hardware, ", ".join(SYSTEM_OF))
+    system = SYSTEM_OF[hardware]
+    readers: dict[str, tuple[str, str, Callable[[pd.DataFrame], pd.DataFrame]]] = {
+        "gemm": ("gemm", "gemm_perf", _gemm),
+        "prefill_attention": ("attention", "context_attention_perf", _prefill),
+        "decode_attention": ("attention", "generation_attention_perf", _decode),
+    }
+    found: dict[str, pd.DataFrame] = {}
+    for family, (folder, name, reader) in readers.items():
+        version = newest_version(tables, system, folder)
+        if version is not None:
+            raw = _read(tables / system / folder / "vllm" / version / f"{name}.parquet")
+            rows = reader(raw)
+            rows["seconds"] = raw["latency"].to_numpy(float) * 1e-3
+            rows["kernel"] = raw["kernel_source"].to_numpy()
+            rows["source"] = f"aiconfigurator@{COMMIT} {system} vllm {version}"
+            found[family] = rows[rows.seconds > 0].reset_index(drop=True)
+    if not found:
+        raise InputError("no operator tables in this folder", str(tables / system))
+    return found
+
+
+def _read(file: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    try:
+        return pd.read_parquet(file)
+    except (OSError, ValueError) as error:
+        raise InputError(f"table cannot be read ({type(error).__name__})", str(file)) from None
+
+
+def _gemm(raw: pd.DataFrame) -> pd.DataFrame:
+    rows = raw[["m", "n", "k"]].astype(float)
+    rows["dtype"] = raw["gemm_dtype"].map(_GEMM_DTYPE)
+    return rows
+
+
+def _heads(raw: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
+    window = raw["window_size"] if "window_size" in raw.columns else pd.Series(0, index=raw.index)
+    return pd.DataFrame(
+        {
+            "n_heads": raw["num_heads"].astype(int),
+            "n_kv_heads": raw["num_key_value_heads"].astype(int),
+            "head_dim": raw["head_dim"].astype(int),
+            "kv_dtype": raw["kv_cache_dtype"].map(_KV_DTYPE),
+            "window_tokens": window.astype(int),
+        }
+    )
+
+
+def _prefill(raw: pd.DataFrame) -> pd.DataFrame:
+    rows = _heads(raw)
+    q, context, chunks = (raw[c].to_numpy(float) for c in ("isl", "step", "batch_size"))
+    window = rows.window_tokens.to_numpy(float)
+    rows["chunks"], rows["tokens"] = chunks, chunks * q
+    rows["pairs"] = chunks * windowed_pairs(q, context, window)
+    return rows
+
+
+def windowed_pairs(q: np.ndarray, context: np.ndarray, window: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+    """Query-key pairs of a chunk of q after `context` where each query sees at most `window` keys (0: all).
+
+    Row i sees min(context + i, window) keys, i = 0..q; integrated: q (context + q/2) without a window.
+    """
+    ramp = np.clip(window - context, 0.0, q)
+    limited = ramp * (context + ramp / 2.0) + (q - ramp) * window
+    return np.where(window > 0, limited, q * (context + q / 2.0))
+
+
+def _decode(raw: pd.DataFrame) -> pd.DataFrame:
+    rows = _heads(raw)
+    sequences = raw["batch_size"].to_numpy(float)
+    context = raw["step"].to_numpy(float) + 1.0
+    window = rows.window_tokens.to_numpy(float)
+    seen = np.where(window > 0, np.minimum(context, window), context)
+    rows["sequences"], rows["context_tokens"], rows["max_context_tokens"] = sequences, sequences * seen, seen
+    return rows

@@ -1,0 +1,54 @@
+"""What an operator costs where nothing was measured: the roofline over a stated efficiency, plus a launch floor.
+
+Efficiencies are medians of the shipped calibrations over shapes of common models, rounded down.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from calibration.cost import ROOFLINE, Array
+from calibration.roofline import roofline_s
+from catalogs.hardware import Accelerator
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultEfficiency:
+    """seconds = max(floor_s, roofline_s / efficiency); expected_error: stated median |relative error|."""
+
+    efficiency: float
+    floor_s: float
+    expected_error: float
+
+
+DEFAULTS: Final[dict[str, DefaultEfficiency]] = {
+    "gemm": DefaultEfficiency(0.70, 4e-6, 0.25),
+    "moe": DefaultEfficiency(0.50, 15e-6, 0.40),
+    "prefill_attention": DefaultEfficiency(0.50, 8e-6, 0.35),
+    "decode_attention": DefaultEfficiency(0.60, 8e-6, 0.35),
+    "mla": DefaultEfficiency(0.50, 20e-6, 0.40),
+    "linear_attention": DefaultEfficiency(0.50, 8e-6, 0.50),
+    "elementwise": DefaultEfficiency(0.70, 2.5e-6, 0.35),
+    "collective": DefaultEfficiency(0.60, 12e-6, 0.40),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UncalibratedModel:
+    """The stand-in for a family a bundle does not hold."""
+
+    family: str
+
+    def cost(self, op: Any, accelerator: Accelerator) -> tuple[Array, Array]:
+        """(seconds, origin 2) of the operator's broadcast shape."""
+        default = DEFAULTS[self.family]
+        seconds = np.maximum(roofline_s(op, accelerator) / default.efficiency, default.floor_s)
+        return seconds, np.full(np.shape(seconds), ROOFLINE)
+
+    @property
+    def notice(self) -> str:
+        d = DEFAULTS[self.family]
+        return f"{self.family}: uncalibrated: roofline / {d.efficiency:g}, at least {d.floor_s * 1e6:g} us"
