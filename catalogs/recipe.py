@@ -71,8 +71,8 @@ class Recipe:
         thinking = streams[5].standard_exponential(len(sessions.session)) * self.turns.think_time_s
         waited = np.cumsum(np.where(sessions.turn == 0, 0.0, thinking))
         per_session = len(sessions.session) / sessions.n_sessions
-        started: FloatArray = starts[sessions.session] * per_session / rate
-        return started + np.maximum(waited - waited[sessions.first], 0.0)
+        started = starts[sessions.session] * per_session / rate
+        return np.asarray(started + np.maximum(waited - waited[sessions.first], 0.0))
 
     def _order(self, sessions: Sessions, arrival_s: FloatArray) -> IntArray:
         """Open loop: by arrival. Closed loop: `concurrency` sessions side by side, turn by turn, so that a client asks
