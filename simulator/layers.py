@@ -1,12 +1,12 @@
 """The operators one engine step runs on one rank, as a function of what the batch holds.
 
-Four groups, by what they depend on: all tokens of the step (projections, norms, experts, collectives), sequences that need
-logits (output projection, sampling), decodes with their contexts (attention), prompt chunks (attention). Counts may be
-numbers or numpy arrays and broadcast, so one call prices a whole table.
+Four groups, by what they depend on: all tokens of the step (projections, norms, experts, collectives), sequences that
+need logits (output projection, sampling), decodes with their contexts (attention), prompt chunks (attention). Counts
+may be numbers or numpy arrays and broadcast, so one call prices a whole table.
 
 Why there are no quantise kernels: an FP8 or FP4 `Gemm` takes a 16-bit input and its measured rows quantise that input
-(the public tables time vLLM's whole linear layer); under torch.compile what remains is fused into the norm or activation
-before it. Why all-reduce and norm are separate: vLLM fuses them only when asked to.
+(the public tables time vLLM's whole linear layer), where torch.compile would fuse that into the norm or activation
+before it: counted once, never twice. Why all-reduce and norm are separate: vLLM fuses them only when asked to.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from calibration.operators import (
 )
 from calibration.roofline import dtype_bytes
 from catalogs.model_parts import Attention, LayerGroup, LinearAttention, MlaAttention, Mlp, Moe, Part
+from simulator.grid import FloatArray
 from simulator.shard import Shard
 
 ACT = 2  # bytes of a 16-bit activation
@@ -211,10 +212,15 @@ def logits_lines(shard: Shard, sequences: Num) -> list[Line]:
 
 def decode_lines(shard: Shard, sequences: Num, mean_context: Num, max_context: Num) -> list[Line]:
     """Attention of one-token queries; contexts are per sequence, no window applied."""
-    return [line for g in shard.model.groups for line in _decode_group(shard, g, sequences, mean_context, max_context)]
+    n, mean, longest = _floats(sequences, mean_context, max_context)
+    return [line for g in shard.model.groups for line in _decode_group(shard, g, n, mean, longest)]
 
 
-def _decode_group(shard: Shard, g: LayerGroup, n: Num, mean: Num, longest: Num) -> Iterator[Line]:
+def _floats(*counts: Num) -> list[FloatArray]:
+    return [np.asarray(c, dtype=np.float64) for c in counts]
+
+
+def _decode_group(shard: Shard, g: LayerGroup, n: FloatArray, mean: FloatArray, longest: FloatArray) -> Iterator[Line]:
     a, kind = g.mixer, "attention_decode"
     if isinstance(a, Attention):
         seen, top = _clip(mean, a.window_tokens), _clip(longest, a.window_tokens)
@@ -224,7 +230,7 @@ def _decode_group(shard: Shard, g: LayerGroup, n: Num, mean: Num, longest: Num) 
         yield Line("decode_attention", kind, g.count, op)
     elif isinstance(a, MlaAttention):
         yield Line(
-            "mla_decode", kind, g.count, _mla(shard, a, "decode", (n, n, 0.0, n * _clip(mean, a.index_topk_tokens)))
+            "mla_decode", kind, g.count, _mla(shard, a, "decode", (n, n, 0.0 * n, n * _clip(mean, a.index_topk_tokens)))
         )
         if a.index_topk_tokens:  # only keys are read and scored: half the head size gives those bytes and flops
             index = DecodeAttention(n, n * mean, longest, a.index_n_heads, 1, a.index_head_dim // 2, "fp8")
@@ -235,10 +241,11 @@ def _decode_group(shard: Shard, g: LayerGroup, n: Num, mean: Num, longest: Num) 
 
 def prefill_lines(shard: Shard, chunks: Num, chunk_tokens: Num, mean_context: Num) -> list[Line]:
     """Attention of `chunks` prompt chunks of `chunk_tokens` new tokens after `mean_context` earlier ones each."""
-    return [line for g in shard.model.groups for line in _prefill_group(shard, g, chunks, chunk_tokens, mean_context)]
+    c, q, x = _floats(chunks, chunk_tokens, mean_context)
+    return [line for g in shard.model.groups for line in _prefill_group(shard, g, c, q, x)]
 
 
-def _prefill_group(shard: Shard, g: LayerGroup, c: Num, q: Num, x: Num) -> Iterator[Line]:
+def _prefill_group(shard: Shard, g: LayerGroup, c: FloatArray, q: FloatArray, x: FloatArray) -> Iterator[Line]:
     a, kind = g.mixer, "attention_prefill"
     if isinstance(a, Attention):
         pairs = c * window_pairs(q, x, a.window_tokens)
@@ -257,19 +264,22 @@ def _prefill_group(shard: Shard, g: LayerGroup, c: Num, q: Num, x: Num) -> Itera
         yield Line("scan_prefill", kind, g.count, _scan(shard, a, c * q, c, "prefill"))
 
 
-def window_pairs(q: Num, context: Num, window: int | None) -> Num:
+def window_pairs(q: FloatArray, context: FloatArray, window: int | None) -> FloatArray:
     """Query-key pairs of a chunk of q tokens after `context`: the integral of min(context + t, window), t in 0..q."""
     if window is None:
         return q * (context + q / 2)
-    rising = np.clip(window - np.asarray(context, dtype=np.float64), 0.0, q)  # queries that still see everything
-    return np.asarray(rising * (context + rising / 2) + (q - rising) * window)
+    rising = np.clip(window - context, 0.0, q)  # queries that still see everything
+    pairs: FloatArray = rising * (context + rising / 2) + (q - rising) * window
+    return pairs
 
 
-def _clip(context: Num, window: int | None) -> Num:
+def _clip(context: FloatArray, window: int | None) -> FloatArray:
     return context if window is None else np.minimum(context, window)
 
 
-def _mla(shard: Shard, a: MlaAttention, stage: str, counts: tuple[Num, Num, Num, Num]) -> MlaModule:
+def _mla(
+    shard: Shard, a: MlaAttention, stage: str, counts: tuple[FloatArray, FloatArray, FloatArray, FloatArray]
+) -> MlaModule:
     sequences, tokens, pairs, context = counts
     return MlaModule(
         stage,

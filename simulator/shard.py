@@ -73,7 +73,7 @@ class Shard:
 
     def dtype(self, part: Part) -> str:
         """Type of a part's matrix products as the operator vocabulary names it."""
-        name = self.model.part_dtype(part, self.weight_dtype)
+        name = self.model.part_dtype(part, self.weight_dtype).replace("fp16", "bf16")  # as fast, and what tables hold
         if name != "fp8" or self.model.weight_dtype != "fp8":
             return name
         label = f"{self.model.name} {self.model.hf_id} {self.model.architecture}".lower()

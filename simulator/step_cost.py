@@ -7,11 +7,11 @@ Compiling prices the operators of `layers` on a few hundred nodes and keeps plai
              = device_s + host_s + gap         where it does not
 
 Decode attention is piecewise linear in the mean context, for every number of decodes, plus a term linear in how far the
-longest context lies above the mean; while every decode grows by one token a step the second part keeps its distance, so a
-run of decode steps is an arithmetic series up to the next breakpoint (`decode_segment`).
+longest context lies above the mean. While every decode grows by one token a step that distance stays, so a run of
+decode steps is an arithmetic series up to the next breakpoint (`decode_segment`).
 
-Ranks: a `BatchShape` is what the whole replica holds. Data-parallel ranks share it evenly (a lone prompt sits on one rank,
-which the others wait for), and with pipeline parallelism it is split into as many microbatches as keep the stages busy.
+Ranks: a `BatchShape` is what the whole replica holds. Data-parallel ranks share it evenly (a lone prompt sits on one
+rank, which the others wait for); with pipeline parallelism it is split into as many microbatches as keep stages busy.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from bisect import bisect_right
 from math import ceil, inf
 from typing import Final
 
-import numpy as np
-
 from catalogs.deployment import Resolved
 from simulator.batch import BatchShape
 from simulator.pricing import N_CLASSES, CostSource
+from simulator.step_log import StepLog
 from simulator.step_tables import StepTables
+from simulator.step_totals import StepTotals, total
 
 #: A segment without a further breakpoint is as long as anybody asks.
 ENDLESS: Final = 1 << 30
@@ -50,6 +50,10 @@ class StepCost:
         self._last_cell = len(self._contexts) - 2
         self._prefill = tables.prefill.values[..., :N_CLASSES].sum(axis=-1).tolist()
         self._chunks, self._chunk_tokens, self._prior = (a.tolist() for a in tables.prefill.axes)
+
+    def totals(self, log: StepLog) -> StepTotals:
+        """Seconds by operator class, joules and calibration coverage of everything in the log."""
+        return total(self.tables, log)
 
     @classmethod
     def compile(cls, resolved: Resolved, bundle: CostSource) -> StepCost:

@@ -1,0 +1,215 @@
+"""Device memory: what weights, activations and the runtime take, and how many KV blocks are left.
+
+    KV bytes = utilisation x memory - weights - activation peak - non-torch          per accelerator
+    blocks   = KV bytes / (block size x KV bytes per token)                          per data-parallel rank
+
+The activation peak is what vLLM's start-up run finds: the wider of the widest layer over a full token budget and the
+sampler over a full set of sequences.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from catalogs.deployment import Resolved
+from catalogs.model_parts import Attention, LayerGroup, LinearAttention, MlaAttention, Mlp, Moe
+from catalogs.units import DTYPE_BYTES, GIB
+from simulator.shard import Shard
+
+#: What the driver keeps of the memory it lists: torch sees 79.1-79.2 GiB of an H100's 81,559 MiB, 44.4 of an L40S's
+#: 46,068, 23.6 of an RTX 4090's 24,564. Engines take their share of what torch sees.
+DRIVER_BYTES: Final = 0.5 * GIB
+#: Vocabulary-wide buffers of vLLM's sampler with top-p, in fp32 copies of the logits: 16-bit logits (1/2), fp32 (1),
+#: sorted values (1) and 64-bit indices (2), softmax (1), running sum (1), scattered result (1), noise (1). With 8B,
+#: 2,048 batched tokens and 256 sequences on a 24 GB card this gives 1.19 GiB beyond the weights; 1.15 was measured.
+SAMPLER_COPIES: Final = 8.5
+#: Sequence length at which costs per sequence (windowed layers, linear-attention state) are spread over its tokens,
+#: because a pool of equal blocks can only charge by the token.
+REFERENCE_TOKENS: Final = 2048
+ACT_BYTES: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes of one accelerator. kv_blocks is per data-parallel rank, as the engine prints it."""
+
+    budget_bytes: float  # utilisation x memory
+    weights_bytes: float
+    activation_bytes: float
+    non_torch_bytes: float
+    kv_bytes: float  # what is left, never negative
+    kv_bytes_per_token: float  # at REFERENCE_TOKENS
+    kv_blocks: int
+    block_size: int
+    data_parallel: int
+    longest_sequence_tokens: int  # one sequence alone in the cache
+    max_model_len: int
+    accelerators: int
+
+    @property
+    def free_bytes(self) -> float:
+        """Left for KV; negative where weights and activations alone do not fit."""
+        return self.budget_bytes - self.weights_bytes - self.activation_bytes - self.non_torch_bytes
+
+    @property
+    def max_concurrency_tokens(self) -> int:
+        """Tokens the caches of one replica hold."""
+        return self.kv_blocks * self.block_size * self.data_parallel
+
+    @property
+    def fits(self) -> bool:
+        """The weights fit, and one sequence of max_model_len beside them: what the engine checks when it starts."""
+        return not self.why
+
+    @property
+    def why(self) -> str:
+        """Which limit is broken, with its numbers; empty where none is."""
+        held, n = self.weights_bytes, self.accelerators
+        if held > self.budget_bytes:
+            return f"weights {_gb(held * n)} > {_gb(self.budget_bytes * n)} usable on {n} accelerator(s)"
+        if self.free_bytes <= 0:
+            rest = self.activation_bytes + self.non_torch_bytes
+            return (
+                f"weights {_gb(held)} + activations and runtime {_gb(rest)} > {_gb(self.budget_bytes)} per accelerator"
+            )
+        if self.longest_sequence_tokens < self.max_model_len:
+            return (
+                f"the KV cache holds one sequence of {self.longest_sequence_tokens} tokens, "
+                f"less than max_model_len {self.max_model_len}"
+            )
+        return ""
+
+    @property
+    def equation(self) -> str:
+        """The KV size with its terms, in GiB, one line."""
+        terms = (self.budget_bytes, self.weights_bytes, self.activation_bytes, self.non_torch_bytes, self.free_bytes)
+        budget, weights, activations, runtime, left = (f"{t / GIB:.2f}" for t in terms)
+        return (
+            f"KV = {budget} (usable) - {weights} (weights) - {activations} (activations) - {runtime} (runtime) "
+            f"= {left} GiB per accelerator; at {self.kv_bytes_per_token:.0f} B per token "
+            f"{self.kv_blocks} blocks of {self.block_size}"
+        )
+
+
+def size_memory(resolved: Resolved) -> MemoryPlan:
+    """The memory plan of one replica's accelerators. A given `kv_blocks` overrides the count, nothing else."""
+    shard, engine = Shard.of(resolved), resolved.engine
+    unit = resolved.hardware.accelerator
+    seen = unit.memory_bytes - (DRIVER_BYTES if unit.kind == "gpu" else 0.0)
+    budget = resolved.gpu_memory_utilization * seen
+    weights, activations = weight_bytes(shard), activation_bytes(shard, resolved)
+    parallel = resolved.accelerators_per_replica > 1
+    runtime = engine.non_torch_bytes_parallel if parallel else engine.non_torch_bytes_single
+    kv_bytes = max(budget - weights - activations - runtime, 0.0)
+    per_token = sequence_bytes(shard, REFERENCE_TOKENS) / REFERENCE_TOKENS
+    block_bytes = per_token * resolved.block_size
+    blocks = int(kv_bytes / block_bytes) if block_bytes else resolved.max_num_seqs
+    if resolved.kv_blocks is not None:
+        blocks, kv_bytes = resolved.kv_blocks, resolved.kv_blocks * block_bytes
+    return MemoryPlan(
+        budget,
+        weights,
+        activations,
+        runtime,
+        kv_bytes,
+        per_token,
+        blocks,
+        resolved.block_size,
+        resolved.data_parallel,
+        _longest(shard, kv_bytes, resolved),
+        resolved.max_model_len,
+        resolved.accelerators_per_replica,
+    )
+
+
+def weight_bytes(shard: Shard) -> float:
+    """Weights on one rank: linear layers and vocabulary split, experts over all ranks, norms and routers on each."""
+    model = shard.model
+    layers = sum(g.count * _layer_bytes(shard, g) for g in model.groups) / shard.pp
+    vocabulary = (model.embedding_params + model.lm_head_params + model.other_params) / shard.tp
+    return layers + (vocabulary + model.norm_size) * _plain_bytes(shard)
+
+
+def _plain_bytes(shard: Shard) -> float:
+    """Bytes of a weight no checkpoint quantises."""
+    return DTYPE_BYTES[shard.weight_dtype] if shard.weight_dtype in ("fp32", "bf16", "fp16") else DTYPE_BYTES["bf16"]
+
+
+def _layer_bytes(shard: Shard, group: LayerGroup) -> float:
+    hidden = shard.model.hidden_size
+    parts = group.part_params(hidden)
+    held = {part: n / (shard.expert_group if part == "experts" else shard.tp) for part, n in parts.items()}
+    held["attention"] = _attention_params(shard, group, hidden)
+    linear = sum(n * shard.model.part_bytes_per_weight(part, shard.weight_dtype) for part, n in held.items())
+    return linear + group.small_params(hidden, shard.model.norm_size) * _plain_bytes(shard)
+
+
+def _attention_params(shard: Shard, group: LayerGroup, hidden: int) -> float:
+    """Queries and output split over ranks, KV heads while there are enough; MLA's down-projections on every rank."""
+    a = group.mixer
+    if isinstance(a, Attention):
+        kv = shard.kv_heads(a) * (a.head_dim + a.value_dim)
+        return hidden * ((a.q_size + a.output_size) / shard.tp + kv)
+    if isinstance(a, MlaAttention):
+        shared = hidden * ((a.q_lora_rank or 0) + a.latent_size) + a.indexer_params(hidden)
+        return shared + (a.linear_params(hidden) - shared) / shard.tp
+    return 0.0
+
+
+def activation_bytes(shard: Shard, resolved: Resolved) -> float:
+    """Peak of the engine's start-up run on one rank: the widest layer or the sampler, whichever is larger."""
+    model = shard.model
+    layer = max(_layer_width(shard, g) for g in model.groups) * resolved.max_num_batched_tokens * ACT_BYTES
+    sampler = resolved.max_num_seqs * model.vocab_size * DTYPE_BYTES["fp32"] * SAMPLER_COPIES
+    return max(layer, sampler)
+
+
+def _layer_width(shard: Shard, group: LayerGroup) -> float:
+    """Elements alive per token in a layer: residual and hidden state, and the wider of the two blocks inside."""
+    hidden, mixer, ffn = shard.model.hidden_size, group.mixer, group.ffn
+    inside = [0.0]
+    if isinstance(mixer, Attention):
+        inside.append((mixer.q_size + mixer.kv_size + mixer.output_size) / shard.tp)
+    elif isinstance(mixer, MlaAttention):
+        inside.append(2 * (mixer.q_size + mixer.n_heads * (mixer.nope_head_dim + mixer.v_head_dim)) / shard.tp)
+    elif isinstance(mixer, LinearAttention):
+        inside.append(2 * mixer.input_size / shard.tp)
+    if isinstance(ffn, Mlp):
+        inside.append((3 if ffn.gated else 2) * ffn.intermediate_size / shard.tp)
+    elif isinstance(ffn, Moe):  # every token is copied to each of its experts, and all ranks' tokens meet here
+        width = (ffn.expert_hidden_size or hidden) + ffn.matrices * shard.expert_width(ffn)
+        inside.append(shard.dp * ffn.experts_per_token * width / shard.expert_ranks + ffn.n_experts * 3)
+    return 2 * hidden + max(inside)
+
+
+def sequence_bytes(shard: Shard, tokens: float) -> float:
+    """Cache of one sequence on one rank: windowed layers keep only their window, states are constant.
+
+    Engines with a hybrid KV manager (vLLM V1, SGLang) free what lies behind a window. MLA's latent is on every rank.
+    """
+    element = DTYPE_BYTES[shard.kv_dtype]
+    total = 0.0
+    for g in shard.model.groups:
+        if isinstance(g.mixer, Attention):
+            seen = min(tokens, g.mixer.window_tokens or tokens)
+            total += g.count * seen * shard.kv_heads(g.mixer) * (g.mixer.head_dim + g.mixer.value_dim) * element
+        elif isinstance(g.mixer, LinearAttention):
+            total += g.count * g.state_bytes() / shard.tp
+        else:
+            total += g.count * tokens * g.kv_bytes_per_token(element)
+    return total / shard.pp
+
+
+def _longest(shard: Shard, kv_bytes: float, resolved: Resolved) -> int:
+    """Longest sequence that fits alone, at most max_model_len, in whole blocks."""
+    low, high = 0, -(-resolved.max_model_len // resolved.block_size)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = sequence_bytes(shard, middle * resolved.block_size) <= kv_bytes
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return min(low * resolved.block_size, resolved.max_model_len)
+
+
+def _gb(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:.1f} GB"
