@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from catalogs.deployment import Deployment
 from catalogs.errors import InputError
@@ -31,15 +31,26 @@ def ranks(deployment: Deployment, model: ModelSpec, hardware: Hardware) -> tuple
     d = deployment
     if d.expert_parallel and not model.is_moe:
         raise InputError("expert_parallel needs a mixture-of-experts model", d.model, "expert_parallel: false")
-    check_tensor_parallel(model, d.tensor_parallel, d.expert_parallel)
-    _check_tensor_fits(d.tensor_parallel, hardware)
     found = Ranks(d.replicas, d.tensor_parallel, d.pipeline_parallel, d.data_parallel, d.expert_parallel)
-    notices: tuple[str, ...] = ()
-    if d.data_parallel > 1 and not model.is_moe:
-        found = Ranks(d.replicas * d.data_parallel, d.tensor_parallel, d.pipeline_parallel, 1, False)
+    found, notices = _spread_experts(found, hardware)
+    check_tensor_parallel(model, found.tensor_parallel, found.expert_parallel)
+    _check_tensor_fits(found.tensor_parallel, hardware)
+    if found.data_parallel > 1 and not model.is_moe:
+        found = replace(found, replicas=found.replicas * found.data_parallel, data_parallel=1)
         notices = (f"{model.name} is dense: its {d.data_parallel} data-parallel ranks are counted as replicas",)
     _check_fits(found, hardware)
     return found, notices
+
+
+def _spread_experts(ranks: Ranks, hardware: Hardware) -> tuple[Ranks, tuple[str, ...]]:
+    """Experts are spread over data x tensor ranks, so over one rank the flag says nothing; a lone replica that has the
+    node to itself is then taken to mean all of it, attention by tensor parallelism (what published runs mean by it)."""
+    lone = ranks.replicas * ranks.tensor_parallel * ranks.pipeline_parallel * ranks.data_parallel == 1
+    if not (ranks.expert_parallel and lone and hardware.n_nodes == 1 and hardware.accelerators_per_node > 1):
+        return ranks, ()
+    count = hardware.accelerators_per_node
+    notice = f"expert_parallel over one accelerator says nothing: taken as tensor_parallel {count}, all of {hardware.text}"
+    return replace(ranks, tensor_parallel=count), (notice,)
 
 
 def tensor_parallel_choices(model: ModelSpec, most: int, expert_parallel: bool = False) -> list[int]:

@@ -1,9 +1,9 @@
-"""What hardware costs by the hour: a dated public table, or the user's own figure. An unknown price is None, never zero.
+"""What hardware costs by the hour: a dated public table, or the user's own figure. Unknown is None, never zero.
 
 data/prices.csv holds one row per cloud, accelerator, instance size and part of the world: the cheapest instance type of
-that size, its on-demand and spot price in a usual region there, and the lowest and median on-demand price over all of that
-cloud's regions. Left out of the public tables it was made from: rows that carry commitment prices, rows that price the
-accelerator without its host, rows without an on-demand price, local zones and government regions. Rows of kind
+that size, its on-demand and spot price in a usual region there, and the lowest and median on-demand price over all of
+that cloud's regions. Left out of the public tables it was made from: rows that carry commitment prices, rows that price
+the accelerator without its host, rows without an on-demand price, local zones and government regions. Rows of kind
 `ownership` are what it costs to run one's own (total cost of ownership); they are used only when asked for by cloud.
 """
 
