@@ -1,0 +1,78 @@
+"""What must hold after every schedule and at the end of a run, whatever the policy. Raises LawBroken."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simulator.request import Batch, Request
+from simulator.schedulers.base import Scheduler
+
+if TYPE_CHECKING:
+    from simulator.replica import Replica
+
+
+class LawBroken(AssertionError):
+    """An invariant of the simulator does not hold: a bug in a policy, not bad input."""
+
+
+def _law(holds: bool, text: str) -> None:
+    if not holds:
+        raise LawBroken(text)
+
+
+def check_replica(replica: Replica, batch: Batch) -> None:
+    """After `batch` has been scheduled on `replica`."""
+    scheduler = replica.scheduler
+    check_blocks(scheduler)
+    check_batch(scheduler, batch)
+    running, waiting = scheduler.running_requests(), scheduler.waiting_requests()
+    _law(len(running) <= scheduler.rules.max_num_seqs, f"{len(running)} running, more than max_num_seqs")
+    _law(len({id(r) for r in running + waiting}) == len(running) + len(waiting), "a request is in two places")
+    _law(replica.outstanding == len(running) + len(waiting), "a request was lost: sent != running + waiting")
+    for request in waiting:
+        _law(not request.units and request.shared_blocks == 0, f"waiting request {request.index} holds cached blocks")
+        _law(scheduler.computed_tokens(request) == 0, f"waiting request {request.index} counts computed tokens")
+
+
+def check_batch(scheduler: Scheduler, batch: Batch) -> None:
+    budget = scheduler.rules.max_num_batched_tokens
+    _law(1 <= batch.tokens <= budget, f"{batch.tokens} tokens in a batch of 1..{budget}")
+    _law(len({id(r) for r in batch.prompted}) == len(batch.prompted), "a request is twice in a batch")
+    _law(len({id(r) for r in batch.finishing}) == len(batch.finishing), "a request ends twice")
+    _law(batch.logits == batch.decodes + len(batch.prompted), "logits are not decodes + finished prompts")
+    prompted = set(batch.prompted)
+    could = [r for r in scheduler.running_requests() if _decodes(r) and r not in prompted]
+    could += [r for r in batch.finishing if r not in prompted and r not in could]
+    _law(batch.decodes == len(could), f"{batch.decodes} decodes scheduled, {len(could)} requests can decode")
+    contexts = [scheduler.computed_tokens(r) - 1 for r in could]
+    _law(batch.decode_context_sum == sum(contexts), f"context sum {batch.decode_context_sum} != {sum(contexts)}")
+    _law(batch.decode_context_max == max(contexts, default=0), "context max is wrong")
+
+
+def _decodes(request: Request) -> bool:
+    return request.computed_tokens < 0 and not request.retired
+
+
+def check_blocks(scheduler: Scheduler) -> None:
+    """free + held + cached = total, held counted request by request."""
+    kv = scheduler.kv
+    units = {}
+    held = 0
+    for request in scheduler.running_requests():
+        blocks = -(-scheduler.computed_tokens(request) // kv.block_size)
+        held += max(0, blocks - request.shared_blocks)
+        for unit in request.units:
+            units[id(unit)] = unit.count
+    held += sum(units.values())
+    _law(held == kv.held, f"requests hold {held} blocks, the cache counts {kv.held}")
+    free, cached = kv.count_queue()
+    _law(free + cached == kv.available, f"{free} free + {cached} cached != {kv.available} available")
+    _law(cached == kv.cached, f"{cached} cached blocks in the queue, the cache counts {kv.cached}")
+    _law(free + held + cached == kv.total, f"{free} free + {held} held + {cached} cached != {kv.total}")
+
+
+def check_drained(scheduler: Scheduler) -> None:
+    """When nothing runs, nothing is held."""
+    _law(scheduler.n_running == 0 and scheduler.n_waiting == 0, "requests are left in a drained engine")
+    _law(scheduler.kv.held == 0, f"{scheduler.kv.held} blocks are held when nothing runs")
+    check_blocks(scheduler)

@@ -1,0 +1,295 @@
+"""One engine: steps run back to back on the device, scheduled `lag` steps ahead. The clock of its requests.
+
+The device runs one batch at a time. When a step ends, its outputs are processed (finished requests give up seat and
+blocks), the next scheduled batch starts, and batches are scheduled until `lag` of them wait. With lag 1 a request that
+arrives during step i is first considered when step i + 1 starts and runs in step i + 2; with lag 0 in step i + 1. An idle
+engine schedules at once; with lag > 0 that step starts after the host's step time, which nothing hides (with lag 0 the
+cycle already contains it).
+
+Fast-forward: while the scheduled batches are the same decodes and nothing can change, several steps are one event. An
+arrival that could be admitted cuts the run at the next step boundary.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from math import sqrt
+from typing import Protocol
+
+from simulator.batch import BatchShape
+from simulator.clock import WAKE, Clock, Tick
+from simulator.laws import check_replica
+from simulator.request import Batch, Request
+from simulator.results import COMPLETED, Results
+from simulator.rules import EngineRules
+from simulator.schedulers import make_scheduler
+from simulator.step_log import StepLog
+
+
+class StepTimer(Protocol):
+    """What a replica asks of a cost model (StepCost is one)."""
+
+    def cycle_s(self, shape: BatchShape) -> float:
+        """Seconds from the start of this step to the start of the next."""
+
+    def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
+        """(t0, slope, steps): while exactly these decodes run, step j < steps takes t0 + slope * j."""
+
+
+class FinishListener(Protocol):
+    def finished(self, request: Request, replica: Replica) -> None:
+        """The request's last token has just come out."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaContext:
+    """What all replicas of a run share."""
+
+    clock: Clock
+    rules: EngineRules
+    timer: StepTimer
+    results: Results
+    output_tokens: list[int]  # true output lengths, by request index
+    listener: FinishListener
+    fast_forward: bool = True
+    check_laws: bool = False
+
+
+class Replica:
+    """One engine with its scheduler, cache and device."""
+
+    def __init__(self, index: int, context: ReplicaContext) -> None:
+        self.index = index
+        self.outstanding = 0  # requests sent here and not finished
+        self.scheduler = make_scheduler(context.rules)
+        self.log = StepLog()
+        self._context = context
+        self._clock = context.clock
+        self._lag = context.rules.lag
+        self._queue: deque[Batch] = deque()  # scheduled, not started
+        self._current: Batch | None = None  # on the device
+        self._tick: Tick | None = None  # the event this replica waits for; None: idle
+        self._start_s = self._first_s = self._slope_s = 0.0
+        self._steps = 0  # steps the event stands for
+        self._rounds = 0  # batches scheduled
+        self._due: dict[Request, int] = {}  # round in which the last token of a decoding request is scheduled
+        self._dues: list[tuple[int, int, Request]] = []  # heap of the same; stale entries are dropped
+        self._serial = 0
+
+    def receive(self, request: Request) -> None:
+        """A request reaches the engine core now."""
+        self.outstanding += 1
+        self.scheduler.add(request)
+        if self._tick is None:
+            self._tick = self._clock.at(self._clock.now, WAKE + self.index, self._wake)
+        elif self._steps > 1 and not self.scheduler.blocked:
+            self._cut(self._clock.now)
+
+    def _wake(self, _tick: Tick) -> None:
+        self._go_on(self._clock.now)
+
+    def _go_on(self, now: float) -> None:
+        """The device is free: start the next batch, or fall idle."""
+        self._steps = 0
+        if self._queue:
+            self._begin(self._queue.popleft(), now)
+            return
+        batch = self._schedule()
+        if batch is None:
+            self._tick = None
+            if self.scheduler.n_waiting:
+                stuck = self.scheduler.waiting_requests()[0]
+                raise RuntimeError(f"no progress: request {stuck.index} can never be scheduled on replica {self.index}")
+            return
+        host = self._context.rules.host
+        exposed_s = (
+            host.step_s + host.step_s_per_sequence * (batch.decodes + batch.prefill_chunks) if self._lag else 0.0
+        )
+        if exposed_s > 0.0:
+            self._queue.append(batch)
+            self._tick = self._clock.at(now + exposed_s, self.index, self._begin_queued)
+        else:
+            self._begin(batch, now)
+
+    def _begin_queued(self, _tick: Tick) -> None:
+        self._begin(self._queue.popleft(), self._clock.now)
+
+    def _begin(self, batch: Batch, now: float) -> None:
+        """Run `batch` on the device, and schedule ahead."""
+        self._current = batch
+        queue = self._queue
+        while len(queue) < self._lag:
+            ahead = self._schedule()
+            if ahead is None:
+                break
+            queue.append(ahead)
+        self._start_s = now
+        steps = 1
+        timer = self._context.timer
+        if batch.prefill_tokens:
+            self._first_s = first_s = timer.cycle_s(batch)
+            self._slope_s = slope_s = 0.0
+        else:
+            first_s, slope_s, most = timer.decode_segment(
+                batch.decodes, batch.decode_context_sum, batch.decode_context_max
+            )
+            self._first_s = first_s
+            self._slope_s = slope_s
+            if most > 1 and self._context.fast_forward and not batch.finishing:
+                steps += self._quiet_steps(batch, most - 1)
+        if not first_s > 0.0:
+            raise RuntimeError(f"a step must take time: {batch} takes {first_s} s")
+        self._steps = steps
+        end_s = now + (steps * first_s + slope_s * (0.5 * steps * (steps - 1)))
+        self._tick = self._clock.at(end_s, self.index, self._end_of_step)
+
+    def _quiet_steps(self, batch: Batch, most: int) -> int:
+        """Steps after this one that need no decision, at most `most`."""
+        for ahead in self._queue:
+            if ahead.prefill_tokens or ahead.finishing or ahead.decodes != batch.decodes:
+                return 0
+        dues = self._dues
+        while dues and self._due.get(dues[0][2]) != dues[0][0]:
+            heappop(dues)
+        if not dues:
+            return 0
+        return self.scheduler.quiet_rounds(batch, min(most, dues[0][0] - self._rounds))
+
+    def _elapsed_s(self, steps: int) -> float:
+        return steps * self._first_s + self._slope_s * (0.5 * steps * (steps - 1))
+
+    def _steps_until(self, now: float) -> int:
+        """The step of the present run (counted from 1) that is on the device at `now`."""
+        start_s, first_s, slope_s = self._start_s, self._first_s, self._slope_s
+        elapsed_s = now - start_s
+        linear = first_s - 0.5 * slope_s
+        steps = int(2.0 * elapsed_s / (linear + sqrt(max(0.0, linear * linear + 2.0 * slope_s * elapsed_s)))) + 1
+        while steps > 1 and start_s + self._elapsed_s(steps - 1) > now:
+            steps -= 1
+        while steps < self._steps and start_s + self._elapsed_s(steps) <= now:
+            steps += 1
+        return steps
+
+    def _cut(self, now: float) -> None:
+        """End the run with the step that is on the device: something may be admitted then."""
+        steps = self._steps_until(now)
+        if steps < self._steps:
+            self._steps = steps
+            self._tick = self._clock.at(self._start_s + self._elapsed_s(steps), self.index, self._end_of_step)
+
+    def _end_of_step(self, tick: Tick) -> None:
+        if tick is not self._tick:  # the run was cut
+            return
+        batch, now, steps = self._current, self._clock.now, self._steps
+        assert batch is not None
+        self.log.add(self._start_s, steps, batch, self._first_s, self._slope_s, self._elapsed_s(steps))
+        if steps > 1:
+            self._skip(batch, steps - 1)
+        self._current = None
+        if batch.prompted or batch.finishing or batch.parting:
+            self._process(batch, now)
+        self._go_on(now)
+
+    def _skip(self, batch: Batch, rounds: int) -> None:
+        """Catch up with the schedule calls a run left out."""
+        self.scheduler.skip(rounds)
+        self._rounds += rounds
+        for ahead in self._queue:
+            ahead.grow(rounds)
+        last = self._queue[-1] if self._queue else batch
+        dues = self._dues
+        if dues and dues[0][0] <= self._rounds:
+            self._retire_due(last)
+
+    def _schedule(self) -> Batch | None:
+        scheduler = self.scheduler
+        batch = scheduler.schedule()
+        if scheduler.preempted:
+            self._note_preempted(scheduler.preempted)
+        if batch is None:
+            return None
+        self._rounds += 1
+        if self._dues and self._dues[0][0] <= self._rounds:
+            self._retire_due(batch)
+        if batch.prompted:
+            self._foresee(batch)
+        if self._context.check_laws:
+            check_replica(self, batch)
+        return batch
+
+    def _foresee(self, batch: Batch) -> None:
+        """Note in which round each request that leaves its prompt behind schedules its last token."""
+        output_tokens = self._context.output_tokens
+        for request in batch.prompted:
+            generated = request.known_tokens - request.input_tokens
+            rest = output_tokens[request.index] - generated - 1
+            due = self._rounds + rest
+            self._due[request] = due
+            if rest:
+                self._serial += 1
+                heappush(self._dues, (due, self._serial, request))
+            else:
+                self.scheduler.retire(request)
+                batch.finishing.append(request)
+
+    def _retire_due(self, batch: Batch) -> None:
+        dues = self._dues
+        while dues and dues[0][0] <= self._rounds:
+            due, _, request = heappop(dues)
+            if self._due.get(request) == due:
+                self.scheduler.retire(request)
+                batch.finishing.append(request)
+
+    def _note_preempted(self, preempted: list[Request]) -> None:
+        last = self._queue[-1] if self._queue else self._current
+        for request in preempted:
+            if self._due.pop(request, None) is None:
+                continue  # its prompt was unfinished: no token of it is in flight
+            if last is None:
+                request.last_token_s = self._clock.now
+            else:
+                last.parting.append(request)
+
+    def _process(self, batch: Batch, now: float) -> None:
+        """The outputs of `batch` are there."""
+        results = self._context.results
+        output_s = self._context.rules.host.output_s
+        for request in batch.admitted:
+            results.started_s[request.index] = self._start_s
+        for request in batch.prompted:
+            if request.emitted:
+                results.gaps_s.append(now - request.last_token_s)
+            else:
+                request.emitted = True
+                results.first_token_s[request.index] = now + output_s
+        for request in batch.parting:
+            request.last_token_s = now
+        for request in batch.finishing:
+            index = request.index
+            results.last_token_s[index] = now + output_s
+            results.status[index] = COMPLETED
+            results.preemptions[index] = request.preemptions
+            results.cached_tokens[index] = request.cached_tokens
+            self._due.pop(request, None)
+            self.scheduler.release(request)
+            self.outstanding -= 1
+            self._context.listener.finished(request, self)
+
+    def stop(self, horizon_s: float) -> None:
+        """The run is cut off: log the finished steps of the run on the device, note what unfinished requests had."""
+        batch = self._current
+        if batch is not None and self._steps > 1:
+            steps = self._steps_until(horizon_s) - 1
+            if steps:
+                self.log.add(self._start_s, steps, batch, self._first_s, self._slope_s, self._elapsed_s(steps))
+        results = self._context.results
+        for request in (*self.scheduler.running_requests(), *self.scheduler.waiting_requests()):
+            results.preemptions[request.index] = request.preemptions
+            results.cached_tokens[request.index] = max(0, request.cached_tokens)
+
+    @property
+    def batches_ahead(self) -> list[Batch]:
+        """For checking laws: scheduled, and not yet finished."""
+        return [*([self._current] if self._current is not None else []), *self._queue]

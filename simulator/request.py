@@ -1,0 +1,65 @@
+"""A request inside an engine, and the batch of one step: the only mutable nouns of the simulator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from simulator.batch import BatchShape
+from simulator.kv_cache import BlockRun
+
+
+class Request:
+    """What an engine may know of a request. The true output length is not here: only the replica's clock knows it."""
+
+    __slots__ = (
+        "base_tokens",
+        "cached_tokens",
+        "computed_tokens",
+        "emitted",
+        "index",
+        "input_tokens",
+        "keys",
+        "keys_seen",
+        "known_tokens",
+        "last_token_s",
+        "own_full_blocks",
+        "own_run",
+        "preemptions",
+        "retired",
+        "shared_blocks",
+        "units",
+    )
+
+    def __init__(self, index: int, input_tokens: int, keys: tuple[int, ...] = ()) -> None:
+        self.index = index  # row in the workload
+        self.input_tokens = input_tokens
+        self.known_tokens = input_tokens  # tokens to compute before the next one: prompt + generated
+        self.computed_tokens = 0  # tokens whose KV is scheduled; of a decoding request: see DecodeSet
+        self.base_tokens = 0  # computed_tokens - rounds when it began to decode
+        self.cached_tokens = -1  # prefix-cache hit at first admission; -1 before
+        self.preemptions = 0
+        self.retired = False  # its last token is in flight: nothing left to schedule
+        self.emitted = False  # its first token is out
+        self.last_token_s = 0.0  # set at preemption: when the last token before it came out
+        # Prefix caching (kv_cache.py)
+        self.keys = keys  # content keys of its full cache units, prompt first, then generated
+        self.keys_seen = 0  # units already offered to the cache
+        self.units: list[BlockRun] = []  # cached units it holds a reference to
+        self.shared_blocks = 0  # blocks in those units
+        self.own_run: BlockRun | None = None  # after a preemption: its own freed blocks, not yet overwritten
+        self.own_full_blocks = 0
+
+
+@dataclass(slots=True)
+class Batch(BatchShape):
+    """One scheduled step: its shape, and the few requests for which something changes in it."""
+
+    admitted: list[Request] = field(default_factory=list)  # first scheduled in this step
+    prompted: list[Request] = field(default_factory=list)  # their prompt is complete: they emit a token in this step
+    finishing: list[Request] = field(default_factory=list)  # emit their last token in this step (set by the replica)
+    parting: list[Request] = field(default_factory=list)  # emit in this step, and were preempted since
+
+    def grow(self, steps: int) -> None:
+        """The same decodes, `steps` steps later."""
+        self.decode_context_sum += steps * self.decodes
+        self.decode_context_max += steps

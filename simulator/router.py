@@ -1,0 +1,46 @@
+"""Which replica serves a request. Replicas are identical; the choice is made when the request is handed to an engine."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+from catalogs.errors import InputError, nearest_name
+from simulator.replica import Replica
+from simulator.request import Request
+
+
+class Router(ABC):
+    """Sees requests without their output length, and how many each replica has outstanding."""
+
+    @abstractmethod
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
+        """Index of the replica that gets the request."""
+
+
+class RoundRobin(Router):
+    """Replicas in turn."""
+
+    def __init__(self) -> None:
+        self._next = -1
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
+        self._next = (self._next + 1) % len(replicas)
+        return self._next
+
+
+class LeastOutstanding(Router):
+    """The replica with the fewest unfinished requests, the first of equals."""
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
+        return min(range(len(replicas)), key=lambda i: replicas[i].outstanding)
+
+
+ROUTERS: dict[str, type[Router]] = {"round_robin": RoundRobin, "least_outstanding": LeastOutstanding}
+
+
+def make_router(name: str) -> Router:
+    """Raises InputError for an unknown name."""
+    if name not in ROUTERS:
+        raise InputError("unknown router", name, nearest_name(name, ROUTERS))
+    return ROUTERS[name]()

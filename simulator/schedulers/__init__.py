@@ -1,0 +1,18 @@
+"""Scheduling policies: one class per engine family, all under one contract test suite."""
+
+from __future__ import annotations
+
+from catalogs.errors import InputError, nearest_name
+from simulator.rules import EngineRules
+from simulator.schedulers.base import Scheduler
+from simulator.schedulers.vllm_v1 import VllmV1
+
+POLICIES: dict[str, type[Scheduler]] = {"vllm-v1": VllmV1}
+
+
+def make_scheduler(rules: EngineRules) -> Scheduler:
+    """The scheduler that `rules.policy` names. Raises InputError for an unknown policy."""
+    policy = POLICIES.get(rules.policy)
+    if policy is None:
+        raise InputError("unknown scheduling policy", rules.policy, nearest_name(rules.policy, POLICIES))
+    return policy(rules)

@@ -1,0 +1,72 @@
+"""What a replica asks of a scheduler."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from simulator.kv_cache import KvCache
+from simulator.request import Batch, Request
+from simulator.rules import EngineRules
+
+
+class Scheduler(ABC):
+    """Decides the batch of each step. Counts tokens when they are scheduled, not when they come out.
+
+    It never learns output lengths: the replica tells it when a request has nothing left to schedule (`retire`) and when
+    the last output has been processed (`release`).
+    """
+
+    def __init__(self, rules: EngineRules) -> None:
+        self.rules = rules
+        self.preempted: list[Request] = []  # by the last schedule() call
+        self.kv = KvCache(rules.kv_blocks, rules.block_size, rules.prefix_caching, rules.unit_blocks)
+
+    @abstractmethod
+    def add(self, request: Request) -> None:
+        """It reached the engine core."""
+
+    @abstractmethod
+    def schedule(self) -> Batch | None:
+        """The next step, or None if nothing can run."""
+
+    @abstractmethod
+    def retire(self, request: Request) -> None:
+        """Its last token has just been scheduled: keep its seat and blocks, schedule it no more."""
+
+    @abstractmethod
+    def release(self, request: Request) -> None:
+        """Its last output is processed: free seat and blocks."""
+
+    @abstractmethod
+    def quiet_rounds(self, batch: Batch, most: int) -> int:
+        """How many further schedule() calls (0..most) would give just the decodes of `batch` again, without a
+        decision, if nothing arrives and nothing is released. 0 when in doubt."""
+
+    @abstractmethod
+    def skip(self, rounds: int) -> None:
+        """As if schedule() had been called that often, where quiet_rounds() allowed it."""
+
+    @property
+    @abstractmethod
+    def blocked(self) -> bool:
+        """No waiting request can be admitted before something is released."""
+
+    @property
+    @abstractmethod
+    def n_running(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def n_waiting(self) -> int: ...
+
+    @abstractmethod
+    def running_requests(self) -> list[Request]:
+        """For checking laws: those with a seat, in order of service."""
+
+    @abstractmethod
+    def waiting_requests(self) -> list[Request]:
+        """For checking laws and for naming who is stuck."""
+
+    @abstractmethod
+    def computed_tokens(self, request: Request) -> int:
+        """For checking laws: tokens of the request whose KV is scheduled or stored."""
