@@ -128,12 +128,7 @@ def weight_bytes(shard: Shard) -> float:
     model = shard.model
     layers = sum(g.count * _layer_bytes(shard, g) for g in model.groups) / shard.pp
     vocabulary = (model.embedding_params + model.lm_head_params + model.other_params) / shard.tp
-    return layers + (vocabulary + model.norm_size) * _plain_bytes(shard)
-
-
-def _plain_bytes(shard: Shard) -> float:
-    """Bytes of a weight no checkpoint quantises."""
-    return DTYPE_BYTES[shard.weight_dtype] if shard.weight_dtype in ("fp32", "bf16", "fp16") else DTYPE_BYTES["bf16"]
+    return layers + (vocabulary + model.norm_size) * model.weight_format(shard.weight_dtype).other_bytes_per_weight()
 
 
 def _layer_bytes(shard: Shard, group: LayerGroup) -> float:
@@ -141,8 +136,9 @@ def _layer_bytes(shard: Shard, group: LayerGroup) -> float:
     parts = group.part_params(hidden)
     held = {part: n / (shard.expert_group if part == "experts" else shard.tp) for part, n in parts.items()}
     held["attention"] = _attention_params(shard, group, hidden)
-    linear = sum(n * shard.model.part_bytes_per_weight(part, shard.weight_dtype) for part, n in held.items())
-    return linear + group.small_params(hidden, shard.model.norm_size) * _plain_bytes(shard)
+    stored = shard.model.weight_format(shard.weight_dtype)
+    linear = sum(n * stored.part_bytes_per_weight(part) for part, n in held.items())
+    return linear + group.small_params(hidden, shard.model.norm_size) * stored.other_bytes_per_weight()
 
 
 def _attention_params(shard: Shard, group: LayerGroup, hidden: int) -> float:

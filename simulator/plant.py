@@ -1,0 +1,78 @@
+"""Everything a run of one deployment needs, built once: names looked up, memory sized, steps priced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from calibration.bundle import Bundle, load_bundle
+from catalogs.deployment import Deployment, Resolved, resolve
+from catalogs.errors import InputError
+from simulator.memory import MemoryPlan, size_memory
+from simulator.step_cost import StepCost
+
+#: A cache shorter than this serves nobody: the deployment does not fit.
+SHORTEST_SEQUENCE_TOKENS: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """One deployment, ready to run. `resolved.kv_blocks` is filled; the bundle may be shared between plants."""
+
+    resolved: Resolved
+    memory: MemoryPlan
+    cost: StepCost
+    bundle: Bundle
+    notices: tuple[str, ...] = ()
+
+
+def build_plant(deployment: Deployment, bundle_path: Path | None = None) -> Plant:
+    """Resolves, sizes and prices a deployment.
+
+    Raises InputError for bad names and sizes, and where the model does not fit, with the nearest choice that does. A
+    max_model_len left open is lowered to what the cache holds, with a notice.
+    """
+    resolved, memory, notices = fit(deployment)
+    bundle = load_bundle(resolved.hardware.accelerator, bundle_path)
+    resolved = replace(resolved, kv_blocks=memory.kv_blocks)
+    notices = resolved.notices + notices + tuple(bundle.notices)
+    return Plant(resolved, memory, StepCost.compile(resolved, bundle), bundle, notices)
+
+
+def fit(deployment: Deployment) -> tuple[Resolved, MemoryPlan, tuple[str, ...]]:
+    """(resolved, memory plan, notices) of a deployment that fits; InputError where it does not. Reads no calibration."""
+    resolved = resolve(deployment)
+    memory = size_memory(resolved)
+    if memory.fits:
+        return resolved, memory, ()
+    if deployment.max_model_len is None and memory.longest_sequence_tokens >= SHORTEST_SEQUENCE_TOKENS:
+        longest = memory.longest_sequence_tokens
+        notice = f"{memory.why}; simulated with max_model_len {longest}, without which the engine would not start"
+        resolved = replace(resolved, max_model_len=longest)
+        return resolved, size_memory(resolved), (notice,)
+    raise InputError(
+        f"{resolved.model.name} does not fit on {resolved.hardware.text}: {memory.why}",
+        None,
+        _nearest(resolved, memory),
+    )
+
+
+def _nearest(resolved: Resolved, memory: MemoryPlan) -> str:
+    """The smallest change that makes the deployment fit: a shorter length, narrower weights, more accelerators."""
+    if memory.longest_sequence_tokens >= SHORTEST_SEQUENCE_TOKENS:
+        return f"max_model_len {memory.longest_sequence_tokens}"
+    unit = resolved.hardware.accelerator
+    for dtype in ("fp8", "int4"):
+        narrower = replace(resolved, weight_dtype=dtype)
+        if dtype != resolved.weight_dtype and (dtype in unit.peak_flops or dtype == "int4") and _holds(narrower):
+            return f"weight_dtype {dtype}"
+    for more in (2, 4, 8, 16):
+        if _holds(replace(resolved, tensor_parallel=resolved.tensor_parallel * more)):
+            n = resolved.accelerators_per_replica * more
+            return f"tensor_parallel {resolved.tensor_parallel * more} ({n} accelerators)"
+    return "a smaller model"
+
+
+def _holds(resolved: Resolved) -> bool:
+    return size_memory(resolved).longest_sequence_tokens >= min(SHORTEST_SEQUENCE_TOKENS, resolved.max_model_len)
