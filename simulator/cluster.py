@@ -52,7 +52,7 @@ class Cluster:
             timer=timer,
             results=self.results,
             output_tokens=self._output_tokens,
-            listener=self,
+            on_finish=self._answered,
             fast_forward=options.fast_forward,
             check_laws=options.check_laws,
         )
@@ -131,11 +131,8 @@ class Cluster:
         stride = self.rules.hashes_per_unit
         return hashes[index] if stride == 1 else hashes[index][stride - 1 :: stride]
 
-    def finished(self, request: Request, replica: Replica) -> None:
-        if self.requests.concurrency is not None:
-            self._answered()
-
     def _answered(self) -> None:
+        """A request was served or rejected: its client sends the next one."""
         if self.requests.concurrency is not None:
             self._send_next(self.clock.now + self.rules.host.output_s)
 

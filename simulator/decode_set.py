@@ -8,7 +8,10 @@ from simulator.request import Request
 
 
 class DecodeSet:
-    """Counts over decoding requests. `rounds` counts scheduled steps; a member has base_tokens + rounds in its cache."""
+    """Counts over decoding requests.
+
+    `rounds` counts scheduled steps; a member has base_tokens + rounds tokens in its cache.
+    """
 
     __slots__ = ("_base_sum", "_block_size", "_longest", "_phases", "_serial", "n", "rounds")
 

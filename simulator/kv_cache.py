@@ -5,7 +5,7 @@ taken from its head, which forgets whatever was cached there; a prefix hit takes
 with nothing to tell apart form one `BlockRun`, so the cost is per run and not per block.
 
 A cached unit is max(block_size, hash_block_tokens) tokens. Where that is one block (the usual case) hits are vLLM's to
-the block. Otherwise a unit becomes hit-able when all of it is scheduled, and is forgotten when its first block is taken.
+the block. A larger unit becomes hit-able when all of it is scheduled, and is forgotten when its first block is taken.
 Second copies of a cached block (computed by two requests at once) are held but never hit.
 """
 
@@ -100,10 +100,7 @@ class KvCache:
         At least the last token is left to compute: with one block per unit its whole block is; a larger unit is held
         entire and the caller recomputes its last block.
         """
-        limit = (request.known_tokens - 1) // self.block_size if self.unit_blocks == 1 else request.known_tokens
-        limit = min(
-            len(request.keys), limit // self.unit_blocks if self.unit_blocks == 1 else limit // self.unit_tokens
-        )
+        most = request.known_tokens - 1 if self.unit_blocks == 1 else request.known_tokens
         units = queued = 0
         cache = self._cache
         for key in request.keys[: most // self.unit_tokens]:

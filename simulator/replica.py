@@ -2,9 +2,9 @@
 
 The device runs one batch at a time. When a step ends, its outputs are processed (finished requests give up seat and
 blocks), the next scheduled batch starts, and batches are scheduled until `lag` of them wait. With lag 1 a request that
-arrives during step i is first considered when step i + 1 starts and runs in step i + 2; with lag 0 in step i + 1. An idle
-engine schedules at once; with lag > 0 that step starts after the host's step time, which nothing hides (with lag 0 the
-cycle already contains it).
+arrives during step i is first considered when step i + 1 starts and runs in step i + 2; with lag 0 in step i + 1. An
+idle engine schedules at once; with lag > 0 that step starts after the host's step time, which nothing hides (with lag 0
+the cycle already contains it).
 
 Fast-forward: while the scheduled batches are the same decodes and nothing can change, several steps are one event. An
 arrival that could be admitted cuts the run at the next step boundary.
@@ -13,6 +13,7 @@ arrival that could be admitted cuts the run at the next step boundary.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import sqrt
@@ -38,11 +39,6 @@ class StepTimer(Protocol):
         """(t0, slope, steps): while exactly these decodes run, step j < steps takes t0 + slope * j."""
 
 
-class FinishListener(Protocol):
-    def finished(self, request: Request, replica: Replica) -> None:
-        """The request's last token has just come out."""
-
-
 @dataclass(frozen=True, slots=True)
 class ReplicaContext:
     """What all replicas of a run share."""
@@ -52,7 +48,7 @@ class ReplicaContext:
     timer: StepTimer
     results: Results
     output_tokens: list[int]  # true output lengths, by request index
-    listener: FinishListener
+    on_finish: Callable[[], None]  # the last token of a request has just come out
     fast_forward: bool = True
     check_laws: bool = False
 
@@ -275,7 +271,7 @@ class Replica:
             self._due.pop(request, None)
             self.scheduler.release(request)
             self.outstanding -= 1
-            self._context.listener.finished(request, self)
+            self._context.on_finish()
 
     def stop(self, horizon_s: float) -> None:
         """The run is cut off: log the finished steps of the run on the device, note what unfinished requests had."""

@@ -1,4 +1,4 @@
-"""Which replica serves a request. Replicas are identical; the choice is made when the request is handed to an engine."""
+"""Which replica serves a request. Replicas are identical; the choice is made when it is handed to an engine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RoundRobin(Router):
     def __init__(self) -> None:
         self._next = -1
 
-    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
         self._next = (self._next + 1) % len(replicas)
         return self._next
 
@@ -32,7 +32,7 @@ class RoundRobin(Router):
 class LeastOutstanding(Router):
     """The replica with the fewest unfinished requests, the first of equals."""
 
-    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
         return min(range(len(replicas)), key=lambda i: replicas[i].outstanding)
 
 

@@ -1,7 +1,7 @@
 """vLLM V1 (0.8 and later), first come first served.
 
-Running requests first: each decode one token, an unfinished prompt as much as the budget allows; then waiting requests in
-order while budget, seats and blocks allow, unless something was preempted in this step. Preemption takes the newest
+Running requests first: each decode one token, an unfinished prompt as much as the budget allows; then waiting requests
+in order while budget, seats and blocks allow, unless something was preempted in this step. Preemption takes the newest
 running request, frees its blocks and puts it at the head of the queue with nothing computed.
 
 At most one running prompt is unfinished and it is the newest, because a prompt is cut only where the budget ends.
