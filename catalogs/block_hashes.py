@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, overload
 
 import numpy as np
@@ -77,7 +78,10 @@ def prefix_true(hashes: Sequence[Sequence[int]]) -> tuple[BlockIds, ...]:
 def _is_prefix_true(hashes: Sequence[Sequence[int]]) -> bool:
     lengths = np.fromiter(map(len, hashes), dtype=np.int64, count=len(hashes))
     total = int(lengths.sum())
-    flat = np.fromiter((block for ids in hashes for block in ids), dtype=np.int64, count=total)
+    try:
+        flat = np.fromiter(chain.from_iterable(hashes), dtype=np.int64, count=total)
+    except OverflowError:  # 64-bit unsigned or wider hashes: give them small ids
+        return False
     before = np.empty_like(flat)
     before[1:] = flat[:-1]
     before[(np.cumsum(lengths) - lengths)[lengths > 0]] = -1

@@ -120,7 +120,7 @@ def _json_columns(text: str, where: str) -> Columns:
 
 
 def _json_rows(text: str, where: str) -> list[Any]:
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.split("\n") if line.strip()]
     whole = text if text.lstrip().startswith("[") else f"[{','.join(lines)}]"
     try:
         rows: list[Any] = json.loads(whole)
@@ -229,7 +229,7 @@ def _is_datetime(value: str) -> bool:
 
 def _id_lists(hashes: Sequence[Any], where: str) -> list[list[int]]:
     for i, row in enumerate(hashes, 1):
-        if row is not None and not (isinstance(row, list) and all(type(block) is int and block >= 0 for block in row)):
+        if row and not (isinstance(row, list) and set(map(type, row)) == {int} and min(row) >= 0):
             raise InputError(f"{where}: hash_ids of row {i} must be a list of whole numbers >= 0", row)
     return [row or [] for row in hashes]
 
