@@ -19,6 +19,8 @@ from planner.observation import Observation, Verdict
 from planner.slo import Slo
 
 LEVEL: Final = 0.9  # of the intervals printed
+SAFE: Final = 0.9  # the probability a cautious operator asks for
+_QUADRATURE: Final = 201  # equally likely step-time factors averaged over
 #: A normal's median absolute deviation over its standard deviation: median error -> sigma.
 _MEDIAN_TO_SIGMA: Final = 0.6745
 #: Two-sided 90 % quantile of Student's t by degrees of freedom 1..9.
@@ -41,6 +43,10 @@ class Curve:
         stable = np.logical_and.accumulate([v.stable for v in ordered])
         return cls(tuple(v.requests_per_s for v in ordered), tuple(map(float, values)), tuple(map(bool, stable)))
 
+    def scaled(self, factor: float) -> Curve:
+        """All values times `factor`."""
+        return Curve(self.rates_per_s, tuple(v * factor for v in self.values_s), self.stable)
+
     def value_s(self, rate_per_s: float) -> float:
         """Log-linear between the rates simulated, constant outside them. Seconds."""
         return float(np.exp(np.interp(rate_per_s, self.rates_per_s, np.log(self.values_s))))
@@ -61,19 +67,33 @@ class Confidence:
     probability_met: float
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """What is uncertain: sigma, of the logarithm of every step time; noise, of that of the sampled statistic."""
+
+    sigma: float
+    noise: float
+
+    @classmethod
+    def of(cls, observations: Sequence[Observation], slo: Slo, expected_error: float) -> Spread:
+        """expected_error: the calibration's median absolute relative error of a step time."""
+        return cls(expected_error / _MEDIAN_TO_SIGMA, log_noise(observations, slo))
+
+
 def confidence(verdict: Verdict, curve: Curve, slo: Slo, expected_error: float) -> Confidence:
-    """expected_error: the calibration's median absolute relative error of a step time."""
+    """The error bars of a verdict whose neighbourhood is `curve`."""
     rate, value_s = verdict.requests_per_s, verdict.value_s(slo)
-    noise = log_noise(verdict.observations, slo)
-    sigma = expected_error / _MEDIAN_TO_SIGMA
+    spread = Spread.of(verdict.observations, slo, expected_error)
     z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
     t = _T90[min(max(len(verdict.observations) - 1, 1), len(_T90)) - 1]
     ends = []
     for sign in (-1, 1):
-        slower = math.exp(sign * z * sigma)
+        slower = math.exp(sign * z * spread.sigma)
         moved = slower * curve.value_s(rate * slower) / curve.value_s(rate)
-        ends.append(value_s * math.exp(sign * math.hypot(math.log(moved), t * noise)))
-    return Confidence(value_s, ends[0], ends[1], _probability_met(verdict, curve, slo, (sigma, noise)))
+        ends.append(value_s * math.exp(sign * math.hypot(math.log(moved), t * spread.noise)))
+    scale = value_s / curve.value_s(rate)
+    sure = probability_met(curve.scaled(scale), slo, rate, spread) if verdict.stable else 0.0
+    return Confidence(value_s, ends[0], ends[1], sure)
 
 
 def log_noise(observations: Sequence[Observation], slo: Slo) -> float:
@@ -84,17 +104,21 @@ def log_noise(observations: Sequence[Observation], slo: Slo) -> float:
     return float(np.std(np.log(values), ddof=1) / math.sqrt(len(values)))
 
 
-def _probability_met(verdict: Verdict, curve: Curve, slo: Slo, spread: tuple[float, float]) -> float:
-    """Integrate over log-normal step times (sigma) and log-normal sampling error (noise), 201 quantiles each weight."""
-    sigma, noise = spread
+def probability_met(curve: Curve, slo: Slo, rate_per_s: float, spread: Spread) -> float:
+    """The mean over log-normal step times of the chance that the statistic at this rate meets the limit."""
     normal = NormalDist()
-    rate, scale = verdict.requests_per_s, verdict.value_s(slo) / curve.value_s(verdict.requests_per_s)
-    n = 1 if sigma == 0 else 201
+    n = 1 if spread.sigma == 0 else _QUADRATURE
     met = 0.0
     for i in range(n):
-        slower = math.exp(sigma * normal.inv_cdf((i + 0.5) / n))
-        if not (curve.is_stable(rate * slower) and verdict.stable):
+        slower = math.exp(spread.sigma * normal.inv_cdf((i + 0.5) / n))
+        if not curve.is_stable(rate_per_s * slower):
             continue
-        margin = math.log(slo.limit_s / (slower * scale * curve.value_s(rate * slower)))
-        met += normal.cdf(margin / noise) if noise > 0 else float(margin >= 0)
+        margin = math.log(slo.limit_s / (slower * curve.value_s(rate_per_s * slower)))
+        met += normal.cdf(margin / spread.noise) if spread.noise > 0 else float(margin >= 0)
     return met / n
+
+
+def safe_rate_per_s(curve: Curve, slo: Slo, highest_per_s: float, spread: Spread) -> float | None:
+    """The highest rate up to `highest_per_s` that meets the limit with SAFE probability; None where none seems to."""
+    rates = np.linspace(highest_per_s, 0.3 * highest_per_s, 71)
+    return next((float(r) for r in rates if probability_met(curve, slo, float(r), spread) >= SAFE), None)

@@ -49,6 +49,13 @@ class SearchResult:
         if outcome.feasible and (self.best is None or _score(outcome) < _score(self.best)):
             self.best = outcome
 
+    def join(self, other: SearchResult) -> None:
+        """Add the outcomes of a search over another part of the space."""
+        for outcome in other.outcomes:
+            self.add(outcome)
+        self.enumerated = self.enumerated and other.enumerated
+        self.n_resumed += other.n_resumed
+
     @property
     def n_pruned(self) -> int:
         return sum(o.status == "pruned" for o in self.outcomes)

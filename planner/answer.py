@@ -1,0 +1,116 @@
+"""The answer as data: what `plan --json` writes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from planner.final import Entry
+from planner.request import PlanRequest
+
+SCHEMA_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SearchBlock:
+    """How the answer was found. n_space = n_bounded_out + what the search could choose from."""
+
+    n_space: int
+    n_bounded_out: int
+    n_simulated: int
+    n_pruned: int
+    seconds: float
+    seed: int
+    method: str
+    n_resumed: int = 0
+    bounded_out: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why not: the constraint that binds (with its number), the closest plan, and what would meet the request."""
+
+    binding_constraint: str
+    closest: Entry | None
+    closest_block: dict[str, object] | None
+    what_would_meet_it: tuple[dict[str, object], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """entries: the best plan, then alternatives; empty where refused."""
+
+    request: PlanRequest
+    entries: Sequence[Entry]
+    refusal: Refusal | None
+    search: SearchBlock
+
+    @property
+    def feasible(self) -> bool:
+        return bool(self.entries)
+
+    def as_dict(self) -> dict[str, Any]:
+        """CONTRACT's `plan --json`. Numbers that are not finite are null."""
+        blocks = [e.block for e in self.entries]
+        refusal = self.refusal
+        answer = {
+            "schema_version": SCHEMA_VERSION,
+            "request": self.request.as_dict(),
+            "feasible": self.feasible,
+            "best": blocks[0] if blocks else None,
+            "alternatives": blocks[1:],
+            "pareto": [e.block for e in pareto(self.entries)],
+            "infeasible": None
+            if refusal is None
+            else {
+                "binding_constraint": refusal.binding_constraint,
+                "closest": refusal.closest_block,
+                "what_would_meet_it": list(refusal.what_would_meet_it),
+            },
+            "search": asdict(self.search),
+            "assumptions": assumptions(self.request),
+        }
+        clean: dict[str, Any] = finite(answer)
+        return clean
+
+
+def assumptions(request: PlanRequest) -> list[str]:
+    """What the figures take for granted, one sentence each."""
+    lines = [
+        f"workload {request.workload}: its lengths and arrivals, only the rate is scaled",
+        "the search puts each replica under its share of a Poisson stream; the final figures come from all replicas "
+        "behind one router",
+        "latencies of the steady part of each run, as a client sees them",
+    ]
+    if request.requests_per_s is None:
+        lines.append("no rate given: figures are at the highest rate that holds every objective")
+    return lines
+
+
+def pareto(entries: Sequence[Entry]) -> list[Entry]:
+    """Entries that no other beats in cost (or capacity, where no price is known), energy and latency at once."""
+    axes = [_axes(e) for e in entries]
+    return [e for e, a in zip(entries, axes, strict=True) if not any(_dominates(b, a) for b in axes)]
+
+
+def _axes(entry: Entry) -> tuple[float, float, float]:
+    cost, energy = entry.block["cost"], entry.block["energy"]
+    usd = cost["usd_per_million_output_tokens"] if isinstance(cost, dict) else None
+    kwh = energy["kwh_per_million_output_tokens"] if isinstance(energy, dict) else math.inf
+    money = -(entry.capacity_requests_per_s or 0.0) if usd is None else usd
+    return float(money), float(kwh), entry.verdict.ratio
+
+
+def _dominates(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return a != b and all(x <= y for x, y in zip(a, b, strict=True))
+
+
+def finite(value: Any) -> Any:
+    """The same structure with every number that is not finite replaced by None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    return [finite(v) for v in value] if isinstance(value, list | tuple) else value

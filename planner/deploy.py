@@ -1,0 +1,55 @@
+"""The command that starts a plan: `vllm serve` with every choice the planner made written out."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import Final
+
+from catalogs.deployment import Resolved
+
+#: Dtypes `--quantization` applies while loading a 16-bit checkpoint; the others need a checkpoint made for them.
+_ON_THE_FLY: Final = {"fp8": "fp8"}
+_KV_NAMES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"}
+
+
+@dataclass(frozen=True, slots=True)
+class ServeCommand:
+    """The command of one replica, and what a reader must do besides running it."""
+
+    command: str
+    notes: tuple[str, ...]
+
+
+def serve_command(resolved: Resolved) -> ServeCommand:
+    """`vllm serve` for one replica. Flags are left out only where the engine does the same without them."""
+    r = resolved
+    parts = ["vllm", "serve", r.model.hf_id or r.model.name]
+    parts += _sized("--tensor-parallel-size", r.tensor_parallel)
+    parts += _sized("--pipeline-parallel-size", r.pipeline_parallel)
+    parts += _sized("--data-parallel-size", r.data_parallel)
+    parts += ["--enable-expert-parallel"] if r.expert_parallel else []
+    notes = []
+    if r.weight_dtype != r.model.weight_dtype and r.weight_dtype in _ON_THE_FLY:
+        parts += ["--quantization", _ON_THE_FLY[r.weight_dtype]]
+    elif r.weight_dtype != r.model.weight_dtype:
+        notes.append(f"needs a {r.weight_dtype} checkpoint of {r.model.hf_id}: put its name in place of the model")
+    if r.kv_dtype == "fp8":
+        parts += ["--kv-cache-dtype", "fp8"]
+    elif r.kv_dtype not in ("bf16", "fp16"):
+        notes.append(f"KV cache in {_KV_NAMES.get(r.kv_dtype, r.kv_dtype)}")
+    parts += ["--max-num-seqs", str(r.max_num_seqs), "--max-num-batched-tokens", str(r.max_num_batched_tokens)]
+    parts += ["--max-model-len", str(r.max_model_len), "--gpu-memory-utilization", f"{r.gpu_memory_utilization:g}"]
+    if r.prefix_caching != r.engine.prefix_caching:
+        parts += ["--enable-prefix-caching" if r.prefix_caching else "--no-enable-prefix-caching"]
+    if r.block_size != r.engine.block_size_tokens:
+        parts += ["--block-size", str(r.block_size)]
+    if r.replicas > 1:
+        per = r.accelerators_per_replica
+        which = "accelerator" if per == 1 else f"group of {per} accelerators"
+        notes.append(f"start {r.replicas} of these, each on its own {which} and port, behind a router")
+    return ServeCommand(shlex.join(parts), tuple(notes))
+
+
+def _sized(flag: str, size: int) -> list[str]:
+    return [flag, str(size)] if size > 1 else []

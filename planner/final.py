@@ -1,0 +1,172 @@
+"""The numbers of one plan, measured properly: independent seeds, the real cluster, error bars."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from planner.assess import Bench
+from planner.candidate import Candidate
+from planner.capacity import TOLERANCE, find_capacity
+from planner.confidence import LEVEL, Curve, Spread, confidence, safe_rate_per_s
+from planner.cost import Rates, energy, money
+from planner.observation import Load, Verdict, judge
+from planner.slo import Slo
+from planner.world import Detail, World
+
+SEEDS_BEST: Final = 4
+SEEDS_OTHER: Final = 2
+#: Rates around the operating point that tell how steep the latency is there (for the error bars).
+_CURVE_STEPS: Final = (0.7, 0.88, 1.0, 1.12)
+_WALK_STEPS: Final = 40
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One plan of the answer. `block` is its JSON; the rest is what the screen and the comparison need."""
+
+    candidate: Candidate
+    requests_per_s: float
+    capacity_requests_per_s: float | None
+    verdict: Verdict
+    block: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Measures plans for one request."""
+
+    world: World
+    bench: Bench
+
+    def entry(self, candidate: Candidate, start_per_s: float | None, n_seeds: int) -> Entry:
+        """The plan at the rate asked for, else at its capacity. start_per_s: a rate near the capacity, if known."""
+        probe = partial(self._verdict, candidate, n_seeds=n_seeds)
+        seen: list[Verdict] = []
+        capacity = self._capacity(candidate, start_per_s, n_seeds, seen)
+        rate = self.bench.requests_per_s or capacity or self.bench.floor_per_s(candidate)
+        seen += [probe(rate * step) for step in _CURVE_STEPS]
+        if capacity is not None and capacity > rate * max(_CURVE_STEPS):
+            seen += [probe(capacity * step) for step in _CURVE_STEPS if step < 1]
+        details = [self.world.detail(candidate, load) for load in self._loads(candidate, rate, n_seeds)]
+        verdict = judge([d.observation for d in details], self.bench.slos)
+        return Entry(candidate, rate, capacity, verdict, self._block(candidate, capacity, verdict, details, seen))
+
+    def _loads(self, candidate: Candidate, rate: float, n_seeds: int) -> list[Load]:
+        """Runs the plan's figures come from: the whole cluster, half as long per replica where there are several."""
+        n = self.bench.sizes.full * max(2, candidate.replicas) // 2
+        whole = candidate.replicas > 1
+        return [Load(rate, n, self.bench.seed + i, whole) for i in range(n_seeds)]
+
+    def _verdict(self, candidate: Candidate, rate: float, n_seeds: int) -> Verdict:
+        loads = (Load(rate, self.bench.sizes.full, self.bench.seed + i) for i in range(n_seeds))
+        return judge([self.world.observe(candidate, load) for load in loads], self.bench.slos)
+
+    def _capacity(self, candidate: Candidate, start: float | None, n_seeds: int, seen: list[Verdict]) -> float | None:
+        """Highest rate that holds over all seeds together; None where even the lowest rate of interest does not."""
+        bench = self.bench
+        if start is None:
+            floor = bench.probe(candidate, self.world.light_requests_per_s(candidate), bench.sizes.full)
+            if not floor.met:
+                return None
+            guess = self.world.fluid_requests_per_s(candidate)
+            one_seed = partial(bench.probe, candidate, n_requests=bench.sizes.full)
+            start = find_capacity(one_seed, guess, floor).requests_per_s
+        rate, direction = start, 0
+        for _ in range(_WALK_STEPS):
+            verdict = self._verdict(candidate, rate, n_seeds)
+            seen.append(verdict)
+            step = 1 if verdict.met else -1
+            if direction and step != direction:
+                return rate if verdict.met else rate / (1 + TOLERANCE)
+            direction = step
+            rate *= (1 + TOLERANCE) ** step
+        return rate if direction > 0 else None
+
+    def _block(
+        self,
+        candidate: Candidate,
+        capacity: float | None,
+        verdict: Verdict,
+        details: Sequence[Detail],
+        seen: list[Verdict],
+    ) -> dict[str, object]:
+        facts = self.world.facts(candidate)
+        error = details[0].expected_error
+        curves = {slo.name: Curve.of(seen, slo) for slo in self.bench.slos}
+        rows = [_slo_row(slo, verdict, curves[slo.name], error) for slo in self.bench.slos]
+        rates = _rates(details)
+        price, grid = self.world.price(candidate), self.world.grid()
+        joules = energy(rates, grid)
+        return {
+            "deployment": facts.deployment,
+            "requests_per_s": verdict.requests_per_s,
+            "metrics": _steady_metrics(details, verdict),
+            "slo": rows,
+            "capacity_requests_per_s": capacity,
+            "safe_requests_per_s": None if capacity is None else self._safe_rate(capacity, seen, error),
+            "cost": asdict(money(rates, price)),
+            "energy": None if joules is None else asdict(joules),
+            "memory": facts.memory,
+            "time_breakdown": _shares(details),
+            "calibration": details[0].calibration,
+            "command": facts.command,
+            "command_notes": list(facts.command_notes),
+            "notices": list(facts.notices),
+        }
+
+    def _safe_rate(self, capacity: float, seen: Sequence[Verdict], expected_error: float) -> float | None:
+        """The highest rate that meets every objective with the probability SAFE each."""
+        nearest = min(seen, key=lambda v: abs(v.requests_per_s - capacity))
+        rates = []
+        for slo in self.bench.slos:
+            spread = Spread.of(nearest.observations, slo, expected_error)
+            rates.append(safe_rate_per_s(Curve.of(seen, slo), slo, capacity, spread))
+        return None if None in rates else min(r for r in rates if r is not None)
+
+
+def _slo_row(slo: Slo, verdict: Verdict, curve: Curve, expected_error: float) -> dict[str, object]:
+    bars = confidence(verdict, curve, slo, expected_error)
+    return {
+        "metric": slo.metric,
+        "stat": slo.stat,
+        "limit_s": slo.limit_s,
+        "value_s": bars.value_s,
+        "ci_low_s": bars.low_s,
+        "ci_high_s": bars.high_s,
+        "ci_level": LEVEL,
+        "met": verdict.stable and bars.value_s <= slo.limit_s,
+        "probability_met": bars.probability_met,
+    }
+
+
+def _rates(details: Sequence[Detail]) -> Rates:
+    return Rates(
+        float(np.mean([d.output_tokens_per_s for d in details])),
+        float(np.mean([d.total_tokens_per_s for d in details])),
+        float(np.mean([d.power_w for d in details])),
+    )
+
+
+def _steady_metrics(details: Sequence[Detail], verdict: Verdict) -> dict[str, object]:
+    """The first run's metrics, its latencies replaced by those of the steady window of all seeds."""
+    metrics = dict(details[0].metrics)
+    for metric in ("ttft", "tpot", "itl", "e2e"):
+        if metric in verdict.observations[0].samples_s:
+            stats = ("mean", "p50", "p90", "p95", "p99")
+            metrics[f"{metric}_s"] = {s: _finite(verdict.value_s(Slo(metric, s, 1.0))) for s in stats}
+    metrics["output_tokens_per_s"] = float(np.mean([d.output_tokens_per_s for d in details]))
+    return metrics
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _shares(details: Sequence[Detail]) -> dict[str, float]:
+    keys = details[0].time_breakdown
+    return {k: float(np.mean([d.time_breakdown.get(k, 0.0) for d in details])) for k in keys}

@@ -1,0 +1,152 @@
+"""From a question to an answer: space, bounds, search, a careful measurement of the winner and of what lost to it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from planner.answer import Answer, SearchBlock
+from planner.assess import TIE, Assess, Bench, CapacityRace, LowestEnergy, LowestLatency, Outcome, RunSizes
+from planner.bounds import Discard
+from planner.candidate import Candidate
+from planner.final import SEEDS_BEST, SEEDS_OTHER, Entry, Measure
+from planner.refusal import Refuser
+from planner.request import PlanRequest
+from planner.search import Progress, SearchResult, SearchSettings, search
+from planner.space import candidates, plainness
+from planner.world import World
+
+N_ALTERNATIVES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """The candidates after the bounds."""
+
+    n_space: int
+    left: tuple[Candidate, ...]
+    discards: tuple[tuple[Candidate, Discard], ...]
+
+
+def make_plan(
+    request: PlanRequest, world: World, elsewhere: Callable[[str], World], progress: Progress | None = None
+) -> Answer:
+    """Answer one request. `elsewhere` opens the world of other hardware, for what would meet a refused request.
+
+    Raises InputError for bad names; an objective that cannot be met is an answer with feasible False.
+    """
+    started = time.perf_counter()
+    bench = _bench(request, world)
+    field = bound(candidates(request, world.names), world)
+    result = _search(request, world, bench, field.left, progress)
+    measure = Measure(world, bench)
+    if result.best is None:
+        refusal = Refuser(request, measure, elsewhere).refuse(field.discards, result.outcomes)
+        entries: list[Entry] = []
+    else:
+        refusal = None
+        entries = _entries(request, world, measure, result)
+    block = SearchBlock(
+        n_space=field.n_space,
+        n_bounded_out=len(field.discards),
+        n_simulated=len(result.outcomes),
+        n_pruned=result.n_pruned,
+        seconds=time.perf_counter() - started,
+        seed=request.seed,
+        method="every candidate" if result.enumerated else f"TPE sample of {len(field.left)} candidates",
+        n_resumed=result.n_resumed,
+        bounded_out=dict(Counter(d.reason for _, d in field.discards).most_common(4)),
+    )
+    return Answer(request, entries, refusal, block)
+
+
+def bound(space: Sequence[Candidate], world: World) -> Field:
+    """Discard what can never meet the objectives."""
+    verdicts = [(c, world.discard(c)) for c in space]
+    left = tuple(c for c, d in verdicts if d is None)
+    return Field(len(space), left, tuple((c, d) for c, d in verdicts if d is not None))
+
+
+def _bench(request: PlanRequest, world: World) -> Bench:
+    return Bench(world, request.slos, RunSizes.for_slos(request.slos), request.seed, request.requests_per_s)
+
+
+def _search(
+    request: PlanRequest, world: World, bench: Bench, left: Sequence[Candidate], progress: Progress | None
+) -> SearchResult:
+    """One search; by ascending hardware where the cheapest that carries a rate is wanted, stopping at the first."""
+    if request.objective == "latency" and request.requests_per_s is None and left:
+        bench = replace(bench, requests_per_s=min(world.light_requests_per_s(c) for c in left[:8]))
+    assess = _assess(request.objective, bench)
+    groups = _by_hardware(left) if request.objective == "cost" and request.requests_per_s else [list(left)]
+    result = SearchResult()
+    for group in groups:
+        name = study_name(request, group)
+        settings = SearchSettings(request.trials, request.seed, name, request.study)
+        found = search(_by_promise(group, world), assess, settings, progress)
+        result.join(found)
+        if result.best is not None:
+            break
+    return result
+
+
+def _assess(objective: str, bench: Bench) -> Assess:
+    if objective == "energy":
+        return LowestEnergy(bench)
+    return LowestLatency(bench) if objective == "latency" else CapacityRace(bench)
+
+
+def _by_hardware(left: Sequence[Candidate]) -> list[list[Candidate]]:
+    """Groups of equal price, in the order of the space (ascending size)."""
+    names = list(dict.fromkeys(c.hardware for c in left))
+    return [[c for c in left if c.hardware == name] for name in names]
+
+
+def _by_promise(group: Sequence[Candidate], world: World) -> list[Candidate]:
+    """Default limits of every layout first, the fastest layouts leading; then the other limits of the fastest."""
+    by_layout: dict[object, list[Candidate]] = {}
+    for c in group:
+        by_layout.setdefault(c.layout, []).append(c)
+    fastest = sorted(by_layout.values(), key=lambda cs: -world.fluid_requests_per_s(cs[0]))
+    return [cs[0] for cs in fastest] + [c for cs in fastest for c in cs[1:]]
+
+
+def study_name(request: PlanRequest, group: Sequence[Candidate]) -> str:
+    """Names the question, so that a journal is only resumed for the same one."""
+    text = json.dumps([request.as_dict(), request.trials, [str(c) for c in group]], sort_keys=True)
+    return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+def choose(outcomes: Sequence[Outcome], world: World) -> Outcome:
+    """The plainest among those within a tie of the best: native precision, default limits. At least one is feasible."""
+    scored = [(o.score, o) for o in outcomes if o.feasible and o.score is not None]
+    best = min(score for score, _ in scored)
+    ties = [(score, o) for score, o in scored if score <= best + TIE * abs(best)]
+    return min(ties, key=lambda so: (plainness(so[1].candidate, world.names), so[0], so[1].candidate))[1]
+
+
+def _entries(request: PlanRequest, world: World, measure: Measure, result: SearchResult) -> list[Entry]:
+    """The winner and the best of other kinds, measured with independent seeds."""
+    best = choose(result.outcomes, world)
+    knows_capacity = request.objective in ("cost", "throughput")
+    entries = [measure.entry(best.candidate, best.requests_per_s if knows_capacity else None, SEEDS_BEST)]
+    entries += [measure.entry(o.candidate, None, SEEDS_OTHER) for o in _others(best, result.outcomes)]
+    return entries[:1] + [e for e in entries[1:] if e.capacity_requests_per_s is not None]
+
+
+def _others(best: Outcome, outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """The most promising candidate of each other family; another KV cache or limits where there are too few."""
+    found: list[Outcome] = []
+    taken: set[object] = {best.candidate.family}
+    ranked = sorted(outcomes, key=lambda o: (not o.feasible, o.score or 0.0, o.ratio, o.candidate))
+    for key in (lambda c: c.family, lambda c: (c.family, c.kv_dtype)):
+        taken.add(key(best.candidate))
+        for outcome in ranked:
+            if len(found) < N_ALTERNATIVES and key(outcome.candidate) not in taken:
+                taken |= {outcome.candidate.family, (outcome.candidate.family, outcome.candidate.kv_dtype)}
+                found.append(outcome)
+    return found

@@ -1,0 +1,76 @@
+"""What the user asked, in full: the first block of every answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from catalogs.errors import InputError, nearest_name
+from catalogs.units import DTYPE_BYTES
+from planner.slo import Slo
+
+Objective = Literal["cost", "energy", "throughput", "latency"]
+OBJECTIVES: Final[tuple[str, ...]] = get_args(Objective)
+NATIVE: Final = "native"
+DEFAULT_WORKLOAD: Final = "chat"
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """What an hour and a kilowatt-hour cost: an override, or how to read the catalogs."""
+
+    usd_per_hour: float | None = None
+    reading: str = "cheapest"
+    cloud: str | None = None
+    region: str | None = None
+    grid: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRequest:
+    """One question to the planner. requests_per_s None: whatever the hardware can carry."""
+
+    model: str
+    hardware: str
+    slos: tuple[Slo, ...]
+    workload: str = DEFAULT_WORKLOAD
+    requests_per_s: float | None = None
+    objective: str = "cost"
+    precisions: tuple[str, ...] = ()  # weight dtypes to choose from; empty: native, and fp8 where computed natively
+    engine: str = "vllm"
+    trials: int = 48
+    seed: int = 0
+    study: Path | None = None
+    tariff: Tariff = field(default_factory=Tariff)
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            near = nearest_name(self.objective, OBJECTIVES)
+            raise InputError(f"an objective is one of {', '.join(OBJECTIVES)}", self.objective, near)
+        if self.requests_per_s is not None and not 0 < self.requests_per_s < float("inf"):
+            raise InputError("a rate is a number of requests per second above zero", self.requests_per_s, "1")
+        if self.trials < 1:
+            raise InputError("trials is a whole number of at least 1", self.trials, "1")
+        price = self.tariff.usd_per_hour
+        if price is not None and not 0 < price < float("inf"):
+            raise InputError("a price is a number of US dollars per hour above zero", price, "24.5")
+        for precision in self.precisions:
+            if precision not in (NATIVE, *DTYPE_BYTES):
+                known = (NATIVE, *DTYPE_BYTES)
+                raise InputError(f"a precision is one of {', '.join(known)}", precision, nearest_name(precision, known))
+
+    def as_dict(self) -> dict[str, object]:
+        """The request block of the answer; the SLO in full and in words."""
+        return {
+            "model": self.model,
+            "hardware": self.hardware,
+            "slo": [slo.text for slo in self.slos],
+            "slo_words": [slo.words for slo in self.slos],
+            "workload": self.workload,
+            "rate": self.requests_per_s,
+            "objective": self.objective,
+            "precisions": list(self.precisions) or None,
+            "engine": self.engine,
+            "seed": self.seed,
+        }

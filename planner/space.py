@@ -1,0 +1,134 @@
+"""The legal deployments: what the planner may choose between, before memory and latency are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from catalogs.engines import EngineProfile
+from catalogs.errors import InputError
+from catalogs.hardware import Hardware, parse_hardware
+from catalogs.models import ModelSpec
+from catalogs.parallelism import tensor_parallel_choices
+from planner.candidate import Candidate
+from planner.request import NATIVE, PlanRequest
+
+SEQS_LADDER: Final = (64, 128, 256, 512, 1024)
+TOKENS_LADDER: Final = (2048, 4096, 8192, 16384)
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the names of a request mean."""
+
+    model: ModelSpec
+    hardware: Hardware
+    engine: EngineProfile
+
+    @property
+    def default_limits(self) -> tuple[int, int]:
+        """(max_num_batched_tokens, max_num_seqs) the engine takes on this device."""
+        unit = self.hardware.accelerator
+        return self.engine.default_limits(unit.memory_bytes, unit.name, unit.kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Ranks of one replica."""
+
+    tensor_parallel: int
+    data_parallel: int = 1
+    expert_parallel: bool = False
+
+    @property
+    def accelerators(self) -> int:
+        return self.tensor_parallel * self.data_parallel
+
+
+def candidates(request: PlanRequest, names: Names) -> list[Candidate]:
+    """Every legal candidate, in a fixed order: small hardware first, the engine's default limits first."""
+    found = [
+        Candidate(
+            hardware, replicas, layout.tensor_parallel, 1, layout.data_parallel, layout.expert_parallel, w, kv, s, t
+        )
+        for layout in layouts(names)
+        for hardware, replicas in placements(request, names, layout)
+        for w in weight_dtypes(request, names)
+        for kv in kv_dtypes(names)
+        for s, t in limits(names)
+    ]
+    order = {text: parse_hardware(text).n_accelerators for text in {c.hardware for c in found}}
+    return sorted(found, key=lambda c: (order[c.hardware], plainness(c, names), c))
+
+
+def layouts(names: Names) -> list[Layout]:
+    """TP sizes that cut the model evenly and divide a node; for mixtures of experts also attention data parallelism."""
+    hardware, model = names.hardware, names.model
+    most = 1 if hardware.accelerator.is_slice else hardware.accelerators_per_node
+    found = [Layout(tp) for tp in tensor_parallel_choices(model, most) if _cuts_node(tp, most)]
+    if model.is_moe and most > 1:
+        for tp in tensor_parallel_choices(model, most, expert_parallel=True):
+            sizes = (dp for dp in (1, 2, 4, 8, 16) if tp * dp <= most and most % (tp * dp) == 0 and tp * dp > 1)
+            found += [Layout(tp, dp, expert_parallel=True) for dp in sizes]
+    return found
+
+
+def _cuts_node(tp: int, most: int) -> bool:
+    return most % tp == 0 or tp & (tp - 1) == 0
+
+
+def placements(request: PlanRequest, names: Names, layout: Layout) -> Iterator[tuple[str, int]]:
+    """(hardware text, replicas): everything; where a rate is given and money counts, also any part of one node."""
+    hardware = names.hardware
+    most = hardware.n_nodes * (hardware.accelerators_per_node // layout.accelerators)
+    if most < 1:
+        return
+    whole_only = hardware.n_nodes > 1 or hardware.text == "local" or hardware.accelerator.is_slice
+    if request.requests_per_s is None or request.objective not in ("cost", "energy") or whole_only:
+        yield hardware.text, most
+        return
+    for replicas in range(1, most):
+        yield f"{hardware.accelerator.name}x{replicas * layout.accelerators}", replicas
+    yield hardware.text, most
+
+
+def weight_dtypes(request: PlanRequest, names: Names) -> list[str]:
+    """The native dtype, and fp8 where the hardware multiplies it; or exactly what was asked for."""
+    native = names.model.weight_dtype
+    if request.precisions:
+        asked = [native if p == NATIVE else p for p in request.precisions]
+        return list(dict.fromkeys(asked))
+    return [native, "fp8"] if native in ("bf16", "fp16", "fp32") and _computes_fp8(names.hardware) else [native]
+
+
+def kv_dtypes(names: Names) -> list[str]:
+    """16 bit, and fp8 where hardware and engine have it."""
+    wide = "bf16" if "bf16" in names.hardware.accelerator.peak_flops else "fp16"
+    if wide not in names.engine.kv_dtypes:
+        raise InputError(f"{names.engine.name} keeps no {wide} KV cache", wide, names.engine.kv_dtypes[0])
+    fp8 = _computes_fp8(names.hardware) and "fp8" in names.engine.kv_dtypes
+    return [wide, "fp8"] if fp8 else [wide]
+
+
+def _computes_fp8(hardware: Hardware) -> bool:
+    return "fp8" in hardware.accelerator.peak_flops
+
+
+def limits(names: Names) -> list[tuple[int, int]]:
+    """(max_num_seqs, max_num_batched_tokens): the engine's defaults first, then a ladder up to twice as far."""
+    tokens, seqs = names.default_limits
+    all_seqs = [seqs, *(s for s in SEQS_LADDER if s < seqs)]
+    all_tokens = [tokens, *(t for t in TOKENS_LADDER if t != tokens and t <= 2 * tokens)]
+    return [(s, t) for s in all_seqs for t in all_tokens if t >= s]
+
+
+def plainness(candidate: Candidate, names: Names) -> tuple[int, ...]:
+    """How far a candidate is from what runs without a flag, most serious first: precision, KV cache, limits."""
+    tokens, seqs = names.default_limits
+    return (
+        int(candidate.weight_dtype != names.model.weight_dtype),
+        int(candidate.kv_dtype == "fp8"),
+        int(candidate.max_num_seqs != seqs) + int(candidate.max_num_batched_tokens != tokens),
+        int(candidate.expert_parallel),
+    )

@@ -1,0 +1,59 @@
+"""Everything planning asks of the packages below: facts of a candidate, bounds, and simulated runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from catalogs.grid import Grid
+from catalogs.prices import Price
+from planner.bounds import Discard
+from planner.candidate import Candidate
+from planner.observation import Evaluator, Load, Observation
+from planner.space import Names
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """A candidate looked up: the resolved deployment, its memory and what a reader should know."""
+
+    deployment: dict[str, object]
+    memory: dict[str, object]
+    command: str
+    command_notes: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """One simulated run in full. expected_error: median relative error of a step time, from the calibration."""
+
+    observation: Observation
+    metrics: dict[str, object]
+    time_breakdown: dict[str, float]
+    calibration: dict[str, object]
+    output_tokens_per_s: float
+    total_tokens_per_s: float
+    power_w: float
+    expected_error: float
+
+
+class World(Evaluator, Protocol):
+    """The catalogs, the calibration and the simulator behind one door."""
+
+    names: Names
+
+    def discard(self, candidate: Candidate) -> Discard | None:
+        """Why a candidate can never meet the objectives, or None."""
+
+    def facts(self, candidate: Candidate) -> Facts:
+        """Never simulates."""
+
+    def detail(self, candidate: Candidate, load: Load) -> Detail:
+        """Simulate (or remember) this load and tell all."""
+
+    def price(self, candidate: Candidate) -> Price | None:
+        """US dollars per hour of the candidate's hardware, None where unknown."""
+
+    def grid(self) -> Grid | None:
+        """Carbon intensity, None where unknown."""
