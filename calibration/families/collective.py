@@ -1,0 +1,144 @@
+"""Collectives: measured seconds against message size, per kind, ranks and launch mode.
+
+All-reduce tables were measured through the engine's own dispatch (custom kernel for small messages, symmetric memory or
+NCCL for large ones), so the engine's size rule is inside the curve. Other kinds are NCCL. What was not measured:
+
+- ranks between measured counts: straight line in log ranks and log seconds;
+- more ranks than measured: wire time grows as the ring's share, the floor with log2(ranks); ranks beyond one node add a
+  leg over the network: log2(nodes) hops of 10 us and the message's ring share over the network's bandwidth;
+- all-gather and reduce-scatter: half an all-reduce (a ring all-reduce is both in sequence); all-to-all: an all-gather;
+  send_recv of M bytes: an all-gather of 2 M between two ranks, in which each rank sends M.
+
+Eager all-reduce seconds are back-to-back launches, so below some 1 MB they are the host's launch time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.cost import INTERPOLATED, ROOFLINE, Array, broadcast
+from calibration.families.curve import Curve, pack, unpack
+from calibration.families.fitted_on import FittedOn
+from calibration.family import Parts
+from calibration.operators import Collective
+from catalogs.errors import InputError
+from catalogs.hardware import Accelerator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NETWORK_HOP_S = 10e-6  # one hop between nodes; aiconfigurator's p2p_latency for the same systems
+
+Key = tuple[str, bool, int]  # kind, graph, ranks
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveModel:
+    curves: dict[Key, Curve]
+    fitted_on: FittedOn
+    family: str = field(default="collective", init=False)
+
+    MIN_RANKS: ClassVar[int] = 2
+
+    def cost(self, op: Collective, accelerator: Accelerator) -> tuple[Array, Array]:
+        """(seconds, origin) of the message sizes' shape; InputError for fewer than two ranks."""
+        if op.ranks < self.MIN_RANKS:
+            raise InputError("a collective needs at least two ranks", op.ranks, "2")
+        (size,) = broadcast(op.message_bytes)
+        seconds, origin = self._measured(op.kind, size, op.ranks, op.graph)
+        if self.fitted_on.is_same(accelerator):
+            return seconds, origin
+        floor, _ = self._measured(op.kind, np.float64(1.0), op.ranks, op.graph)
+        moved = floor + (seconds - floor) * self.fitted_on.link_ratio(accelerator)
+        return moved, np.full_like(moved, ROOFLINE)
+
+    def _measured(self, kind: str, size: Array | np.float64, ranks: int, graph: bool) -> tuple[Array, Array]:
+        known, mode = self._ranks_of(kind, graph)
+        if not known:
+            return self._derived(kind, np.asarray(size, dtype=np.float64), ranks, graph)
+        x = np.asarray(size, dtype=np.float64)
+        if ranks in known:
+            return self.curves[kind, mode, ranks].at(x)
+        if ranks > known[-1]:
+            return self._beyond(kind, x, ranks, mode, known[-1])
+        below = max(r for r in known if r < ranks) if ranks > known[0] else known[0]
+        above = min(r for r in known if r > ranks)
+        (low, o_low), (high, o_high) = (self.curves[kind, mode, r].at(x) for r in (below, above))
+        share = math.log(ranks / below) / math.log(above / below) if above > below else 0.0
+        return low ** (1 - share) * high**share, np.maximum(np.maximum(o_low, o_high), INTERPOLATED)
+
+    def _ranks_of(self, kind: str, graph: bool) -> tuple[list[int], bool]:
+        """Measured rank counts of a kind in this launch mode, else in the other, and the mode found."""
+        for mode in (graph, not graph):
+            if found := sorted(r for k, g, r in self.curves if k == kind and g == mode):
+                return found, mode
+        return [], graph
+
+    def _derived(self, kind: str, size: Array, ranks: int, graph: bool) -> tuple[Array, Array]:
+        if kind == "send_recv":
+            seconds, _ = self._measured("all_gather", 2.0 * size, 2, graph)
+        elif kind == "all_to_all":
+            seconds, _ = self._measured("all_gather", size, ranks, graph)
+        elif kind in ("all_gather", "reduce_scatter"):
+            seconds, _ = self._measured("all_reduce", size, ranks, graph)
+            seconds = 0.5 * seconds
+        else:
+            raise InputError("collective was not measured and follows from none that was", kind)
+        return seconds, np.full_like(seconds, ROOFLINE)
+
+    def _beyond(self, kind: str, size: Array, ranks: int, mode: bool, largest: int) -> tuple[Array, Array]:
+        curve = self.curves[kind, mode, largest]
+        seconds, _ = curve.at(size)
+        floor = curve.seconds[0]
+        wire = (seconds - floor) * ((ranks - 1) / ranks) / ((largest - 1) / largest)
+        total = floor * math.log2(ranks) / math.log2(largest) + wire + self._network_s(kind, size, ranks)
+        return total, np.full_like(total, ROOFLINE)
+
+    def _network_s(self, kind: str, size: Array, ranks: int) -> Array:
+        """Extra seconds where the ranks do not fit one node; after the leg inside the node each rank holds its
+        share."""
+        from catalogs.hardware import parse_hardware
+
+        try:
+            node = parse_hardware(self.fitted_on.accelerator.name).node
+        except InputError:
+            return np.zeros_like(size)
+        n_nodes = -(-ranks // node.max_accelerators)
+        if n_nodes <= 1:
+            return np.zeros_like(size)
+        per_rank = size / node.max_accelerators if kind != "all_to_all" else size
+        passes = 2.0 if kind == "all_reduce" else 1.0
+        wire = passes * per_rank * (n_nodes - 1) / n_nodes / node.network_bytes_per_s
+        return wire + NETWORK_HOP_S * math.ceil(math.log2(n_nodes))
+
+    def to_parts(self) -> Parts:
+        keys = sorted(self.curves)
+        facts = {
+            "curves": [{"kind": k, "graph": g, "ranks": r} for k, g, r in keys],
+            "fitted_on": self.fitted_on.to_facts(),
+            "axes": "size in bytes, seconds; log-log",
+        }
+        return facts, {f"collective_{n}": a for n, a in pack([self.curves[k] for k in keys]).items()}
+
+    @classmethod
+    def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> CollectiveModel:
+        keys = [(str(c["kind"]), bool(c["graph"]), int(c["ranks"])) for c in facts["curves"]]
+        curves = unpack(*(np.asarray(arrays[f"collective_{n}"], np.float64) for n in ("nodes", "size", "seconds")))
+        return cls(dict(zip(keys, curves, strict=True)), FittedOn.from_facts(facts["fitted_on"]))
+
+    @classmethod
+    def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> CollectiveModel:
+        """One monotone curve per (kind, graph, ranks); InputError where there is no row."""
+        if not len(rows):
+            raise InputError("no collective rows to fit")
+        curves: dict[Key, Curve] = {}
+        for key, part in rows.groupby(["kind", "graph", "ranks"]):
+            kind, graph, ranks = cast(tuple[Any, Any, Any], key)
+            curves[str(kind), bool(graph), int(ranks)] = Curve.fit(part.message_bytes, part.seconds)
+        return cls(curves, FittedOn.of(accelerator))

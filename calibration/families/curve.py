@@ -1,0 +1,73 @@
+"""One measured curve: seconds against size, both positive, interpolated as straight lines in logarithms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.cost import INTERPOLATED, MEASURED, ROOFLINE, Array
+
+#: Sizes closer than this (relative) to a node count as that node.
+NODE_TOLERANCE = 1e-6
+
+
+def isotonic(values: Array) -> Array:
+    """The non-decreasing sequence nearest to `values` in least squares (pool adjacent violators)."""
+    means: list[float] = []
+    sizes: list[int] = []
+    for value in np.asarray(values, dtype=np.float64):
+        means.append(float(value))
+        sizes.append(1)
+        while len(means) > 1 and means[-2] > means[-1]:
+            total = means[-1] * sizes[-1] + means[-2] * sizes[-2]
+            sizes[-2] += sizes[-1]
+            means[-2] = total / sizes[-2]
+            del means[-1], sizes[-1]
+    return np.repeat(means, sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Nodes (sizes ascending, seconds non-decreasing). Flat below the first, proportional to size above the last."""
+
+    size: Array
+    seconds: Array
+
+    @classmethod
+    def fit(cls, size: npt.ArrayLike, seconds: npt.ArrayLike) -> Curve:
+        """Nodes from points: equal sizes take their median, then noise that falls with size is pooled."""
+        x, y = np.asarray(size, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
+        nodes = np.unique(x)
+        medians = np.array([np.median(y[x == n]) for n in nodes])
+        return cls(nodes, np.exp(isotonic(np.log(medians))))
+
+    def at(self, size: Array) -> tuple[Array, Array]:
+        """(seconds, origin) at sizes of any shape; sizes below 1 count as 1."""
+        x = np.maximum(np.asarray(size, dtype=np.float64), 1.0)
+        inside = np.exp(np.interp(np.log(x), np.log(self.size), np.log(self.seconds)))
+        seconds = inside * np.maximum(1.0, x / self.size[-1])
+        return seconds, np.where(x > self.size[-1] * (1 + NODE_TOLERANCE), ROOFLINE, self._at_node(x))
+
+    def _at_node(self, x: Array) -> Array:
+        right = np.clip(np.searchsorted(self.size, x), 0, len(self.size) - 1)
+        left = np.maximum(right - 1, 0)
+        near = np.minimum(np.abs(self.size[right] / x - 1), np.abs(self.size[left] / x - 1))
+        return np.where(near < NODE_TOLERANCE, MEASURED, INTERPOLATED)
+
+
+def pack(curves: list[Curve]) -> dict[str, npt.NDArray[np.float64]]:
+    """Three arrays that hold the curves: node counts, sizes and seconds end to end."""
+    return {
+        "nodes": np.array([len(c.size) for c in curves], dtype=np.float64),
+        "size": np.concatenate([c.size for c in curves]) if curves else np.zeros(0),
+        "seconds": np.concatenate([c.seconds for c in curves]) if curves else np.zeros(0),
+    }
+
+
+def unpack(nodes: npt.NDArray[np.float64], size: Array, seconds: Array) -> list[Curve]:
+    """The inverse of pack."""
+    ends = np.cumsum(nodes).astype(int)
+    starts = np.concatenate([[0], ends[:-1]])
+    return [Curve(np.asarray(size[a:b]), np.asarray(seconds[a:b])) for a, b in zip(starts, ends, strict=True)]

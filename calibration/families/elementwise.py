@@ -1,0 +1,129 @@
+"""Memory-bound kernels: seconds against bytes, per kind, one monotone curve each.
+
+A curve bends where the bytes outgrow the second-level cache, which is why bytes over bandwidth alone is not enough.
+A kind without rows is derived from the measured `quantize` curve of the same accelerator: its floor times the kind's
+floor ratio, plus its time above the floor times the kind's streaming ratio. The ratios below are those of RTX PRO 6000,
+the one accelerator where both were measured (LLMServingSim layers under vLLM 0.19 against aiconfigurator's
+static_scaled_fp8_quant, kernels moving 16 KB to 1 MB for the floor, 4 to 64 MB for streaming). Costs are per kernel:
+which kernels a compiled engine fuses is the caller's knowledge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.cost import INTERPOLATED, ROOFLINE, Array, broadcast
+from calibration.families.curve import Curve, pack, unpack
+from calibration.families.fitted_on import FittedOn
+from calibration.family import Parts
+from calibration.operators import Elementwise
+from catalogs.errors import InputError
+from catalogs.hardware import Accelerator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REFERENCE = "quantize"
+BIN_PER_DOUBLING = 2  # rows are pooled by half doublings of bytes
+
+#: kind -> (floor, streaming) relative to `quantize`. Sampling is a dozen kernels over the logits.
+RATIO_TO_QUANTIZE: dict[str, tuple[float, float]] = {
+    "quantize": (1.0, 1.0),
+    "norm": (1.2, 3.0),
+    "activation": (1.3, 1.3),
+    "rotary": (1.3, 2.2),
+    "embedding": (2.0, 1.2),
+    "sampling": (9.0, 0.35),
+}
+#: Kinds that no table times, and the one they resemble: a KV write scatters rows, gating a router reduces them.
+ALIASES = {"kv_write": "rotary", "routing": "norm"}
+PASSES_REPEAT = {"sampling"}  # its bytes count many passes over the same logits, most of them in the cache
+MEMORY_EFFICIENCY = 0.9  # of peak bandwidth beyond the cache: quantize reaches 0.90 on H100, 0.91 on RTX PRO 6000
+
+
+@dataclass(frozen=True, slots=True)
+class ElementwiseModel:
+    curves: dict[str, Curve]
+    fitted_on: FittedOn
+    family: str = field(default="elementwise", init=False)
+
+    def cost(self, op: Elementwise, accelerator: Accelerator) -> tuple[Array, Array]:
+        """(seconds, origin) of the shape of tokens; InputError for an unknown kind."""
+        tokens, per_token = broadcast(op.tokens, op.bytes_per_token)
+        size = tokens * per_token
+        seconds, origin, floor = self._here(op.kind, size)
+        if self.fitted_on.is_same(accelerator):
+            return seconds, origin
+        moved = floor + (seconds - floor) * self.fitted_on.bandwidth_ratio(accelerator)
+        return moved, np.full_like(moved, ROOFLINE)
+
+    def _here(self, kind: str, size: Array) -> tuple[Array, Array, float]:
+        """(seconds, origin, floor) on the accelerator of the fit; pooled nodes count as interpolated."""
+        kind = ALIASES.get(kind, kind)
+        if kind in self.curves:
+            seconds, origin = self._at(kind, size)
+            return seconds, np.maximum(origin, INTERPOLATED), self._floor(kind)
+        if kind not in RATIO_TO_QUANTIZE:
+            raise InputError("unknown kind of elementwise kernel", kind, ", ".join([*RATIO_TO_QUANTIZE, *ALIASES]))
+        return self._derived(kind, size)
+
+    def _derived(self, kind: str, size: Array) -> tuple[Array, Array, float]:
+        """From quantize, or from the first curve there is; slower streaming stops where device memory is the limit."""
+        source = REFERENCE if REFERENCE in self.curves else sorted(self.curves)[0]
+        to, by = RATIO_TO_QUANTIZE[kind], RATIO_TO_QUANTIZE[source]
+        seconds, _ = self._at(source, size)
+        base = self._floor(source)
+        streaming = seconds - base
+        slower = np.minimum(to[1] / by[1] * streaming, np.maximum(streaming, size / self._memory_rate()))
+        floor = to[0] / by[0] * base
+        return floor + slower, np.full_like(seconds, ROOFLINE), floor
+
+    def _floor(self, kind: str) -> float:
+        return float(self.curves[kind].seconds[0])
+
+    def _at(self, kind: str, size: Array) -> tuple[Array, Array]:
+        """The curve; beyond its last node bytes no longer fit the cache and pass at the rate of device memory."""
+        curve = self.curves[kind]
+        seconds, origin = curve.at(size)
+        if kind in PASSES_REPEAT:
+            return seconds, origin
+        more = np.maximum(size - curve.size[-1], 0.0) / self._memory_rate()
+        return np.maximum(seconds, np.where(more > 0.0, curve.seconds[-1] + more, 0.0)), origin
+
+    def _memory_rate(self) -> float:
+        return MEMORY_EFFICIENCY * self.fitted_on.accelerator.memory_bandwidth_bytes_per_s
+
+    def to_parts(self) -> Parts:
+        kinds = sorted(self.curves)
+        facts = {"kinds": kinds, "fitted_on": self.fitted_on.to_facts(), "axes": "bytes, seconds; log-log"}
+        return facts, {f"elementwise_{n}": a for n, a in pack([self.curves[k] for k in kinds]).items()}
+
+    @classmethod
+    def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> ElementwiseModel:
+        curves = unpack(*(np.asarray(arrays[f"elementwise_{n}"], np.float64) for n in ("nodes", "size", "seconds")))
+        named = dict(zip([str(k) for k in facts["kinds"]], curves, strict=True))
+        return cls(named, FittedOn.from_facts(facts["fitted_on"]))
+
+    @classmethod
+    def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> ElementwiseModel:
+        """One curve per kind; InputError where there is no row."""
+        if not len(rows):
+            raise InputError("no elementwise rows to fit")
+        curves = {str(kind): _pooled(part) for kind, part in rows.groupby("kind")}
+        return cls(curves, FittedOn.of(accelerator))
+
+
+def _pooled(rows: pd.DataFrame) -> Curve:
+    size = (rows.tokens * rows.bytes_per_token).to_numpy(dtype=np.float64)
+    label = np.round(np.log2(size) * BIN_PER_DOUBLING)
+    seconds = rows.seconds.to_numpy(dtype=np.float64)
+    bins = np.unique(label)
+    # Geometric means of both axes, so that a straight log-log line through a bin keeps its place.
+    middle = np.array([np.exp(np.mean(np.log(size[label == b]))) for b in bins])
+    typical = np.array([np.exp(np.mean(np.log(seconds[label == b]))) for b in bins])
+    return Curve.fit(middle, typical)

@@ -1,0 +1,70 @@
+"""Linear-attention and Mamba state updates: no table was measured, so roofline over a stated efficiency.
+
+Decode reads and writes the whole state once and is bound by memory: 60 % of peak bandwidth, what the measured
+memory-bound kernels of the same size reach (norms, rotary). Prefill runs chunked matrix products at low intensity: 35 %
+of the roofline. A launch costs 4 us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.cost import ROOFLINE, Array
+from calibration.family import Parts
+from calibration.operators import LinearAttentionScan
+from calibration.roofline import roofline_s
+from calibration.row_operators import operators_of
+from catalogs.hardware import Accelerator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttentionModel:
+    decode_efficiency: float = 0.6
+    prefill_efficiency: float = 0.35
+    launch_s: float = 4e-6
+    family: str = field(default="linear_attention", init=False)
+
+    def cost(self, op: LinearAttentionScan, accelerator: Accelerator) -> tuple[Array, Array]:
+        """(seconds, origin) of the broadcast shape of tokens and sequences; origin is always 2."""
+        efficiency = self.decode_efficiency if op.stage == "decode" else self.prefill_efficiency
+        seconds = self.launch_s + roofline_s(op, accelerator) / efficiency
+        return seconds, np.full_like(seconds, ROOFLINE)
+
+    def to_parts(self) -> Parts:
+        facts = {
+            "decode_efficiency": self.decode_efficiency,
+            "prefill_efficiency": self.prefill_efficiency,
+            "launch_s": self.launch_s,
+        }
+        return facts, {}
+
+    @classmethod
+    def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> LinearAttentionModel:
+        del arrays  # three numbers are all there is
+        return cls(float(facts["decode_efficiency"]), float(facts["prefill_efficiency"]), float(facts["launch_s"]))
+
+    @classmethod
+    def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> LinearAttentionModel:
+        """Scales both efficiencies by the rows' median; without rows the stated defaults stay."""
+        model = cls()
+        fitted = {}
+        for stage, default in (("decode", model.decode_efficiency), ("prefill", model.prefill_efficiency)):
+            part = rows[rows.stage == stage] if len(rows) else rows
+            fitted[stage] = _efficiency(part, accelerator, model.launch_s) if len(part) else default
+        return cls(fitted["decode"], fitted["prefill"], model.launch_s)
+
+
+def _efficiency(rows: pd.DataFrame, accelerator: Accelerator, launch_s: float) -> float:
+    shares = np.zeros(len(rows))
+    for op, index in operators_of("linear_attention", rows):
+        seconds = rows.seconds.to_numpy(dtype=np.float64)[index]
+        shares[index] = roofline_s(op, accelerator) / np.maximum(seconds - launch_s, 1e-9)
+    return float(np.clip(np.median(shares), 0.01, 1.0))

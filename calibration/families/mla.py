@@ -1,0 +1,137 @@
+"""MLA attention blocks: seconds over a grid of heads per rank, sequences and length, as the public tables time them.
+
+The tables hold whole blocks of one layer (projections, absorbed products, attention) of the DeepSeek-V3 shape. Between
+nodes time is a straight line in length (it is affine in it) and in log heads and log sequences. A corner that ran out
+of memory follows the growth of the next smaller batch. Prefill rows start from an empty cache: a chunk with earlier
+context adds its extra query-key pairs at the marginal cost per pair of the longest measured prompts, and the
+up-projection of the context at 60 % of peak arithmetic. Other MLA shapes (GLM, DeepSeek-V2) and other accelerators
+scale by the roofline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.cost import INTERPOLATED, ROOFLINE, Array, broadcast
+from calibration.families.fitted_on import FittedOn
+from calibration.families.mla_grid import Grid
+from calibration.family import Parts
+from calibration.operators import MlaModule
+from calibration.roofline import compute_dtype, roofline_s
+from catalogs.errors import InputError
+from catalogs.hardware import Accelerator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+UP_PROJECTION_EFFICIENCY = 0.6
+#: The shape the tables measured: DeepSeek-V3 and R1, Kimi-K2.
+REFERENCE_SHAPE = {
+    "hidden_size": 7168,
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "nope_head_dim": 128,
+    "rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+#: Which measured projection dtype stands for which, best first; int4 checkpoints keep the attention block in 16 bit.
+STANDS_FOR: dict[str, tuple[str, ...]] = {
+    "fp8": ("fp8_block", "fp8"),
+    "fp8_block": ("fp8_block", "fp8"),
+    "fp4": ("fp4", "fp8_block"),
+    "int4": ("bf16",),
+    "int8": ("fp8_block", "bf16"),
+    "fp16": ("bf16",),
+    "fp32": ("bf16",),
+}
+
+GridKey = tuple[str, str, str]  # stage, dtype, kv_dtype
+
+
+@dataclass(frozen=True, slots=True)
+class MlaModel:
+    grids: dict[GridKey, Grid]
+    fitted_on: FittedOn
+    family: str = field(default="mla", init=False)
+
+    def cost(self, op: MlaModule, accelerator: Accelerator) -> tuple[Array, Array]:
+        """(seconds, origin) of the broadcast shape of sequences, tokens, pairs and context_tokens."""
+        sequences, tokens, pairs, context = broadcast(op.sequences, op.tokens, op.pairs, op.context_tokens)
+        grid, measured = self._grid(op)
+        length = (context if op.stage == "decode" else tokens) / np.maximum(sequences, 1e-9)
+        seconds, origin = grid.at(float(op.n_heads), sequences, length)
+        if op.stage == "prefill":
+            extra_s = self._earlier_context_s(op, grid, pairs - tokens * length / 2.0, context)
+            with_context = np.where(extra_s > 0.1 * seconds, ROOFLINE, np.maximum(origin, INTERPOLATED))
+            origin = np.where(extra_s > 0.0, with_context, origin)
+            seconds = seconds + extra_s
+        return self._scaled(op, measured, accelerator, seconds, origin)
+
+    def _grid(self, op: MlaModule) -> tuple[Grid, MlaModule]:
+        """The grid that answers, and the operator it measured (its dtypes, the reference shape)."""
+        for dtype in STANDS_FOR.get(op.dtype, (op.dtype,)):
+            for kv_dtype in (op.kv_dtype, "bf16", "fp8"):
+                if (op.stage, dtype, kv_dtype) in self.grids:
+                    same = dtype if dtype != "fp8_block" or op.dtype not in ("fp8", "fp8_block") else op.dtype
+                    measured = replace(op, dtype=same, kv_dtype=kv_dtype, **dict[str, Any](REFERENCE_SHAPE))
+                    return self.grids[op.stage, dtype, kv_dtype], measured
+        raise InputError(f"MLA {op.stage} was not measured in this dtype", f"{op.dtype}/{op.kv_dtype}")
+
+    def _scaled(
+        self, op: MlaModule, measured: MlaModule, accelerator: Accelerator, seconds: Array, origin: Array
+    ) -> tuple[Array, Array]:
+        if measured == op and self.fitted_on.is_same(accelerator):
+            return seconds, origin
+        here = self.fitted_on.roofline_ratio(measured, accelerator)
+        ratio = here * roofline_s(op, accelerator) / roofline_s(measured, accelerator)
+        return seconds * ratio, np.full_like(origin, ROOFLINE)
+
+    def _earlier_context_s(self, op: MlaModule, grid: Grid, extra_pairs: Array, context: Array) -> Array:
+        here = self.fitted_on.accelerator
+        per_token = 2.0 * op.kv_lora_rank * op.n_heads * (op.nope_head_dim + op.v_head_dim)
+        peak = here.flops_for(compute_dtype("bf16", here)) * UP_PROJECTION_EFFICIENCY
+        return np.maximum(extra_pairs, 0.0) * grid.pair_s(float(op.n_heads)) + context * per_token / peak
+
+    def to_parts(self) -> Parts:
+        keys = sorted(self.grids)
+        facts = {
+            "grids": [{"stage": s, "dtype": d, "kv_dtype": k} for s, d, k in keys],
+            "axes": "heads, sequences, tokens per sequence (decode: cached, prefill: new) -> seconds",
+            "shape": REFERENCE_SHAPE,
+            "fitted_on": self.fitted_on.to_facts(),
+        }
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        for i, key in enumerate(keys):
+            arrays |= {f"mla_{i}_{n}": a for n, a in self.grids[key].to_arrays().items()}
+        return facts, arrays
+
+    @classmethod
+    def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> MlaModel:
+        grids = {
+            (str(g["stage"]), str(g["dtype"]), str(g["kv_dtype"])): Grid.from_arrays(
+                {n: arrays[f"mla_{i}_{n}"] for n in ("heads", "sequences", "length", "seconds")}
+            )
+            for i, g in enumerate(facts["grids"])
+        }
+        return cls(grids, FittedOn.from_facts(facts["fitted_on"]))
+
+    @classmethod
+    def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> MlaModel:
+        """One grid per (stage, dtype, kv_dtype); the rows must be of the reference shape without earlier context."""
+        if not len(rows):
+            raise InputError("no mla rows to fit")
+        odd = [c for c, v in REFERENCE_SHAPE.items() if bool((rows[c] != v).any())]
+        if odd:
+            raise InputError("mla rows must be of the DeepSeek-V3 shape", odd[0], str(REFERENCE_SHAPE[odd[0]]))
+        grids = {}
+        for (stage, dtype, kv_dtype), part in rows.groupby(["stage", "dtype", "kv_dtype"]):
+            total = part.context_tokens if stage == "decode" else part.tokens
+            points = (part.n_heads, part.sequences, total / part.sequences, part.seconds)
+            if part.n_heads.nunique() > 1 and part.sequences.nunique() > 1:  # some kernels ran with one head only
+                grids[str(stage), str(dtype), str(kv_dtype)] = Grid.fit(*(np.asarray(p, np.float64) for p in points))
+        return cls(grids, FittedOn.of(accelerator))
