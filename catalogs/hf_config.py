@@ -14,6 +14,7 @@ from catalogs.hf_reader import ConfigReader, read_reader
 from catalogs.model_parts import Attention, FeedForward, LayerGroup, LinearAttention, Mixer, MlaAttention, Mlp, Moe
 from catalogs.model_spec import ModelSpec
 
+MAX_LAYERS: Final = 10_000  # more than any model has: a typing error
 #: Families whose feed-forward block has two matrices (no gate).
 UNGATED: Final = frozenset(
     ("opt", "bloom", "gpt2", "gpt_neox", "gptj", "gpt_bigcode", "falcon", "mpt", "phi", "starcoder2", "bart", "mbart")
@@ -42,10 +43,10 @@ def model_from_config(config: ConfigReader, name: str) -> ModelSpec:
     if kind in NOT_GENERATIVE:
         raise InputError(f"{config.where}: not a generative language model: model_type", kind)
     layers = decoder_layers(config)
-    weights = read_weight_format(config, layers)
+    hidden = config.count("hidden_size", "n_embd", "d_model")
+    weights = read_weight_format(config, layers, hidden)
     architectures = config.items("architectures") or [""]
     positions = config.count("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", default=2048)
-    hidden = config.count("hidden_size", "n_embd", "d_model")
     embedding = config.maybe_count("word_embed_proj_dim") or hidden
     return ModelSpec(
         name=name,
@@ -61,8 +62,7 @@ def model_from_config(config: ConfigReader, name: str) -> ModelSpec:
         layer_norm=kind in LAYER_NORM,
         max_position_tokens=positions,
         weight_dtype=weights.dtype,
-        native_bytes_per_weight=weights.native_bytes_per_weight,
-        unquantized=weights.unquantized,
+        formats=(weights,),
         other_params=vision_params(config),
         source=f"config.json at {config.where}",
     )
@@ -80,6 +80,8 @@ def decoder_layers(config: ConfigReader) -> list[LayerGroup]:
     cross = is_encoder_decoder(config)
     keys = ("num_decoder_layers", "decoder_layers") if cross else ()
     n = config.count(*keys, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    if n > MAX_LAYERS:
+        raise InputError(f"{config.where}: num_hidden_layers must be at most {MAX_LAYERS}", n)
     return [LayerGroup(1, mixer_of(config, i), feed_forward_of(config, i), cross) for i in range(n)]
 
 

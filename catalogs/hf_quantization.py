@@ -5,16 +5,16 @@ from __future__ import annotations
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from catalogs.errors import InputError
 from catalogs.hf_reader import ConfigReader
-from catalogs.model_parts import LayerGroup, Part
+from catalogs.model_parts import Attention, LayerGroup, MlaAttention, Part
+from catalogs.weight_format import WeightFormat
 
 #: A representative module of each part; MLP names differ by family, so several may be tried.
 PROBES: Final[dict[Part, tuple[str, ...]]] = {
-    "attention": ("self_attn.q_proj", "self_attn.q_a_proj", "self_attn.o_proj"),
+    "attention": ("self_attn.q_proj", "self_attn.q_a_proj"),
     "linear_attention": ("linear_attn.in_proj_qkvz", "linear_attn.out_proj", "mixer.in_proj"),
     "mlp": ("mlp.gate_proj", "mlp.up_proj", "feed_forward.up_proj"),
     "experts": (
@@ -28,13 +28,11 @@ PROBES: Final[dict[Part, tuple[str, ...]]] = {
 PREFIXES: Final = ("model.layers", "language_model.model.layers", "model.language_model.layers", "backbone.layers")
 
 
-@dataclass(frozen=True, slots=True)
-class WeightFormat:
-    """dtype of the quantised linear weights, their bytes with scales, and the share of each part left in bf16."""
-
-    dtype: str
-    native_bytes_per_weight: float | None = None
-    unquantized: tuple[tuple[Part, float], ...] = ()
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise InputError(f"quantization_config: not a regular expression ({error})", pattern) from error
 
 
 class IgnoreList:
@@ -42,7 +40,7 @@ class IgnoreList:
 
     def __init__(self, patterns: Iterable[object]) -> None:
         texts = [p for p in patterns if isinstance(p, str)]
-        self._regexes = [re.compile(p[3:]) for p in texts if p.startswith("re:")]
+        self._regexes = [_compiled(p[3:]) for p in texts if p.startswith("re:")]
         self._regexes += [
             re.compile(fnmatch.translate(p.rstrip("*") + "*")) for p in texts if "*" in p and p[:3] != "re:"
         ]
@@ -57,24 +55,34 @@ class IgnoreList:
         runs = (".".join(pieces[i:j]) for i in range(len(pieces)) for j in range(i + 1, len(pieces) + 1))
         return any(r in self._names for r in runs) or any(r.match(module) for r in self._regexes)
 
-    def covers(self, part: Part, layer: int) -> bool:
-        return any(self.holds(f"{prefix}.{layer}.{probe}") for prefix in PREFIXES for probe in PROBES[part])
+    def covers(self, probes: tuple[str, ...], layer: int) -> bool:
+        return any(self.holds(f"{prefix}.{layer}.{probe}") for prefix in PREFIXES for probe in probes)
+
+    def share(self, part: Part, layer: int, output_share: float) -> float:
+        """Ignored share of a part of one layer; an attention's output projection is often treated apart."""
+        inputs = self.covers(PROBES[part], layer)
+        if part != "attention":
+            return float(inputs)
+        return (1.0 - output_share) * inputs + output_share * self.covers(("self_attn.o_proj",), layer)
 
 
-def part_names(group: LayerGroup) -> list[Part]:
-    """The parts one layer has."""
-    return [part for part, n in group.part_params(1).items() if n]
+def output_share(group: LayerGroup, hidden: int) -> float:
+    """Share of an attention's linear weights in its output projection."""
+    if not isinstance(group.mixer, Attention | MlaAttention):
+        return 0.0
+    return group.mixer.output_size * hidden / group.mixer.linear_params(hidden)
 
 
-def unquantized_shares(ignored: IgnoreList, layers: list[LayerGroup]) -> tuple[tuple[Part, float], ...]:
-    """Share of the layers whose part is ignored, for parts ignored somewhere. `layers` in order, count 1 each."""
+def unquantized_shares(ignored: IgnoreList, layers: list[LayerGroup], hidden: int) -> tuple[tuple[Part, float], ...]:
+    """Share of each part's weights that is ignored, where it is not 0. `layers` in order, count 1 each."""
     if not ignored:
         return ()
-    seen: dict[Part, list[bool]] = {}
+    seen: dict[Part, list[float]] = {}
     for index, layer in enumerate(layers):
-        for part in part_names(layer):
-            seen.setdefault(part, []).append(ignored.covers(part, index))
-    return tuple((part, sum(hits) / len(hits)) for part, hits in seen.items() if any(hits))
+        for part, n in layer.part_params(hidden).items():
+            if n:
+                seen.setdefault(part, []).append(ignored.share(part, index, output_share(layer, hidden)))
+    return tuple((part, sum(shares) / len(shares)) for part, shares in seen.items() if any(shares))
 
 
 def _group_weights(config: ConfigReader) -> Mapping[str, Any]:
@@ -135,7 +143,7 @@ def _plain_dtype(config: ConfigReader) -> str:
     return {"float16": "fp16", "half": "fp16"}.get(name, "bf16")
 
 
-def read_weight_format(config: ConfigReader, layers: list[LayerGroup]) -> WeightFormat:
+def read_weight_format(config: ConfigReader, layers: list[LayerGroup], hidden: int) -> WeightFormat:
     """Storage of the weights. InputError for a quantisation that is not known."""
     section = config.section("quantization_config") or config.section("compression_config")
     if section is None:
@@ -146,4 +154,4 @@ def read_weight_format(config: ConfigReader, layers: list[LayerGroup]) -> Weight
     ignored: list[object] = []
     for key in ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers", "llm_int8_skip_modules"):
         ignored += section.items(key) or []
-    return WeightFormat(dtype, size, unquantized_shares(IgnoreList(ignored), layers))
+    return WeightFormat(dtype, size, unquantized_shares(IgnoreList(ignored), layers, hidden))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from datetime import date
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -13,6 +14,9 @@ from catalogs.errors import InputError
 from catalogs.model_names import MODELS, load_names
 from catalogs.model_parts import Attention, LayerGroup, LinearAttention, Mixer, MlaAttention, Mlp, Moe, Part
 from catalogs.model_spec import ModelSpec
+from catalogs.weight_format import WeightFormat
+
+Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class _Strict(BaseModel):
@@ -118,8 +122,11 @@ class WeightFacts(_Strict):
 
     dtype: Literal["bf16", "fp16", "fp8", "int8", "int4", "fp4"]
     bytes_per_weight: float | None = Field(None, gt=0)
-    unquantized: dict[Part, float] = Field(default_factory=dict)
+    unquantized: dict[Part, Share] = Field(default_factory=dict)
     source: str
+
+    def build(self) -> WeightFormat:
+        return WeightFormat(self.dtype, self.bytes_per_weight, tuple(self.unquantized.items()))
 
 
 class PublishedCount(_Strict):
@@ -146,9 +153,11 @@ class ModelFacts(_Strict):
     layers: tuple[LayerFacts, ...] | None = None
     encoder_layers: tuple[LayerFacts, ...] | None = None
     other_params: float | None = Field(None, ge=0)
-    weights: WeightFacts | None = None
+    weights: WeightFacts | None = None  # as the publisher stores them; bf16 where neither file nor base says
+    other_weights: tuple[WeightFacts, ...] = ()  # other published storages; only beside `weights`
     published: PublishedCount | None = None
     source: str
+    as_of: date
 
     def changes(self) -> dict[str, Any]:
         """Fields of ModelSpec this file states."""
@@ -176,11 +185,8 @@ class ModelFacts(_Strict):
     def _weight_changes(self) -> dict[str, Any]:
         if self.weights is None:
             return {}
-        return {
-            "weight_dtype": self.weights.dtype,
-            "native_bytes_per_weight": self.weights.bytes_per_weight,
-            "unquantized": tuple(self.weights.unquantized.items()),
-        }
+        stored = (self.weights, *self.other_weights)
+        return {"weight_dtype": self.weights.dtype, "formats": tuple(w.build() for w in stored)}
 
     def _published_changes(self) -> dict[str, Any]:
         if self.published is None:

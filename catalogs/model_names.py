@@ -48,9 +48,14 @@ class ModelNames:
         return next((alias for name, alias in self.all_names().items() if name.lower() == wanted), None)
 
     def similar(self, text: str) -> str:
-        """The alias of the only model whose plain name is that of `text`. InputError where none or several are."""
+        """The alias of the model whose plain name is that of `text`. InputError where none or several are.
+
+        Where a publisher is named it must be one of the model's; where several models match, an alias of that very
+        name wins.
+        """
         wanted, owner = plain(text), publisher(text)
         found = {a for n, a in self.all_names().items() if plain(n) == wanted and self._published_by(a, owner)}
+        found = {a for a in found if plain(a) == wanted} or found
         if len(found) == 1:
             return found.pop()
         if found:
@@ -58,8 +63,10 @@ class ModelNames:
         raise InputError("unknown model", text, self.nearest(text))
 
     def nearest(self, text: str) -> str | None:
-        names = self.all_names()
-        return nearest_name(text, names) or nearest_name(text.rsplit("/", 1)[-1], names)
+        """The likeliest alias: one that begins as `text` does, else the most alike."""
+        wanted = plain(text)
+        begins = [a for a in sorted(self.aliases) if wanted and plain(a).startswith(wanted)]
+        return min(begins, key=len, default=None) or nearest_name(text.rsplit("/", 1)[-1], self.aliases, cutoff=0.0)
 
     def _published_by(self, alias: str, owner: str) -> bool:
         return not owner or owner in {publisher(n) for n in self.aliases[alias]}

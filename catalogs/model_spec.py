@@ -3,21 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
-from catalogs.errors import InputError, nearest_name
 from catalogs.model_parts import PARTS, LayerGroup, Moe, Part
-from catalogs.units import DTYPE_BYTES
-
-#: dtypes that hold a whole checkpoint; any other dtype holds linear weights only, the rest stays in bf16.
-WHOLE_DTYPES: Final = frozenset({"fp32", "bf16", "fp16"})
-
-
-def dtype_bytes(dtype: str) -> float:
-    """Bytes per stored element. InputError for a dtype that is not known."""
-    if dtype not in DTYPE_BYTES:
-        raise InputError("unknown dtype", dtype, nearest_name(dtype, DTYPE_BYTES) or "bf16")
-    return DTYPE_BYTES[dtype]
+from catalogs.weight_format import WeightFormat, dtype_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +25,7 @@ class ModelSpec:
     layer_norm: bool = False  # norms with a bias (LayerNorm) rather than RMSNorm
     max_position_tokens: int = 4096
     weight_dtype: str = "bf16"  # native; "fp8" for an FP8 checkpoint, "fp4" for MXFP4/NVFP4
-    native_bytes_per_weight: float | None = None  # of a quantised weight with its scales; None: units.DTYPE_BYTES
-    unquantized: tuple[tuple[Part, float], ...] = ()  # share of a part's weights the native checkpoint leaves in bf16
+    formats: tuple[WeightFormat, ...] = ()  # published storages, the native one among them; others are plain
     other_params: float = 0.0  # loaded in bf16 but not run for text: vision tower, projector
     published_params: float | None = None  # the publisher's count, for the test
     published_active_params: float | None = None
@@ -113,35 +100,23 @@ class ModelSpec:
 
     # ---- bytes
 
-    def quantized_fraction(self, part: Part, weight_dtype: str) -> float:
-        """Share of a part's linear weights stored in weight_dtype.
-
-        The native checkpoint leaves out what its publisher left out; any other dtype covers all linear weights.
-        """
-        if weight_dtype in WHOLE_DTYPES or weight_dtype != self.weight_dtype:
-            return 1.0
-        return 1.0 - dict(self.unquantized).get(part, 0.0)
+    def weight_format(self, weight_dtype: str) -> WeightFormat:
+        """How the model is stored as weight_dtype: as published, else every linear weight in that dtype."""
+        return next((f for f in self.formats if f.dtype == weight_dtype), WeightFormat(weight_dtype))
 
     def part_dtype(self, part: Part, weight_dtype: str) -> str:
         """The dtype most of a part's matrix products run in when the model is served as weight_dtype."""
-        return weight_dtype if self.quantized_fraction(part, weight_dtype) >= 0.5 else "bf16"
-
-    def bytes_per_weight(self, weight_dtype: str) -> float:
-        if weight_dtype == self.weight_dtype and self.native_bytes_per_weight is not None:
-            return self.native_bytes_per_weight
-        return dtype_bytes(weight_dtype)
-
-    def part_bytes_per_weight(self, part: Part, weight_dtype: str) -> float:
-        """Mean stored bytes per linear weight of a part, scales included."""
-        share = self.quantized_fraction(part, weight_dtype)
-        return share * self.bytes_per_weight(weight_dtype) + (1.0 - share) * DTYPE_BYTES["bf16"]
+        return self.weight_format(weight_dtype).part_dtype(part)
 
     def weight_bytes(self, weight_dtype: str) -> float:
-        """Linear weights in weight_dtype; embeddings, output projection, norms, biases and routers in bf16."""
-        whole = dtype_bytes(weight_dtype) if weight_dtype in WHOLE_DTYPES else DTYPE_BYTES["bf16"]
-        linear = sum(n * self.part_bytes_per_weight(part, weight_dtype) for part, n in self.part_params.items())
+        """Linear weights as stored in weight_dtype; embeddings, output projection, norms, biases and routers in bf16.
+
+        InputError for a dtype that is not known.
+        """
+        stored = self.weight_format(weight_dtype)
+        linear = sum(n * stored.part_bytes_per_weight(part) for part, n in self.part_params.items())
         rest = self.small_params + self.embedding_params + self.lm_head_params + self.other_params
-        return linear + rest * whole
+        return linear + rest * stored.other_bytes_per_weight()
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
         """Cache of one token over all decoder layers, windowed ones included (an allocator may drop old tokens)."""

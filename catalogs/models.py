@@ -23,7 +23,8 @@ from catalogs.model_parts import (
     Moe,
     Part,
 )
-from catalogs.model_spec import ModelSpec, dtype_bytes
+from catalogs.model_spec import ModelSpec
+from catalogs.weight_format import WeightFormat, dtype_bytes
 
 __all__ = [
     "PARTS",
@@ -37,6 +38,7 @@ __all__ = [
     "ModelSpec",
     "Moe",
     "Part",
+    "WeightFormat",
     "dtype_bytes",
     "list_models",
     "load_model",
