@@ -1,0 +1,96 @@
+"""The `catalog` command as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalogs.cli import main
+from catalogs.describe import KINDS
+
+NAMES = {
+    "models": "llama3.1-8b",
+    "hardware": "h100x8",
+    "engines": "vllm",
+    "workloads": "chat",
+    "prices": "h100x8",
+    "grids": "de",
+}
+HEAVY = ("numpy", "pandas", "sklearn", "optuna", "scipy", "pyarrow", "torch", "transformers", "yaml", "pydantic")
+
+
+def ran(capsys: pytest.CaptureFixture[str], *args: str) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as left:
+        main(list(args))
+    out, err = capsys.readouterr()
+    return int(left.value.code or 0), out, err
+
+
+def as_json(capsys: pytest.CaptureFixture[str], *args: str) -> dict[str, Any]:
+    code, out, err = ran(capsys, *args, "--json", "-")
+    assert (code, err) == (0, "")
+    document: dict[str, Any] = json.loads(out)
+    return document
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_list_every_kind(capsys: pytest.CaptureFixture[str], kind: str) -> None:
+    code, out, _ = ran(capsys, "list", kind)
+    assert code == 0
+    assert out.strip()
+    entries = as_json(capsys, "list", kind)["entries"]
+    assert entries or kind == "calibrations"
+    assert all(entry.get("source") or kind in ("models", "grids", "calibrations") for entry in entries)
+
+
+@pytest.mark.parametrize(("kind", "name"), NAMES.items())
+def test_show(capsys: pytest.CaptureFixture[str], kind: str, name: str) -> None:
+    assert as_json(capsys, "show", kind, name)["entry"]
+    assert ran(capsys, "show", kind, name)[0] == 0
+
+
+def test_units_are_in_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
+    entry = as_json(capsys, "show", "hardware", "h100x8")["entry"]
+    assert (entry["memory_gib"], entry["bandwidth_gb_per_s"], entry["accelerators"]) == (79.65, 3350.0, 8)
+    assert "datasheet" in entry["source"]
+
+
+def test_json_into_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, out, _ = ran(capsys, "list", "engines", "--json", str(tmp_path / "e.json"))
+    assert code == 0
+    assert "vllm" in out
+    assert json.loads((tmp_path / "e.json").read_text())["kind"] == "engines"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("show", "hardware", "h1000"),
+        ("show", "engines", "sglang"),
+        ("show", "models", "lama3"),
+        ("show", "prices", "h100x9"),
+        ("show", "calibrations", "nothing"),
+        ("list", "hardwar"),
+        ("list", "engines", "--json", "/nonexistent/folder/x.json"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str], args: tuple[str, ...]) -> None:
+    code, out, err = ran(capsys, *args)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "Traceback" not in err
+
+
+def test_help_imports_nothing_heavy() -> None:
+    probe = (
+        "import sys\nsys.argv = ['catalog', '--help']\nfrom catalogs.cli import main\n"
+        "try:\n main()\nexcept SystemExit:\n pass\n"
+        f"print(sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"

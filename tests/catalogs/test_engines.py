@@ -1,0 +1,90 @@
+"""Engine profiles: defaults by device memory, capture sizes, refusals."""
+
+from __future__ import annotations
+
+import pytest
+
+from catalogs.engine_files import EngineFile, read
+from catalogs.engines import list_engines, load_engine
+from catalogs.errors import InputError
+from catalogs.hardware import parse_hardware
+
+UNSUPPORTED = ["vllm-v0", "sglang", "trtllm", "llama.cpp", "transformers", "triton"]
+
+
+@pytest.mark.parametrize(
+    ("hardware", "limits"),
+    [
+        ("b200", (16384, 1024)),
+        ("h200", (8192, 1024)),
+        ("h100", (8192, 1024)),
+        ("rtxpro6000", (8192, 1024)),
+        ("a100-80gb", (2048, 256)),  # as large as H100, but excepted by name
+        ("a100-40gb", (2048, 256)),
+        ("l40s", (2048, 256)),
+        ("rtx4090", (2048, 256)),
+        ("epyc-9654", (2048, 128)),
+    ],
+)
+def test_default_limits_by_device_memory(hardware: str, limits: tuple[int, int]) -> None:
+    a = parse_hardware(hardware).accelerator
+    assert load_engine("vllm").default_limits(a.memory_bytes, a.name, a.kind) == limits
+
+
+def test_unknown_device_kind_is_refused() -> None:
+    with pytest.raises(InputError, match="no default limits"):
+        load_engine("vllm").default_limits(1e12, "tpu", "tpu")
+
+
+def test_capture_sizes() -> None:
+    sizes = load_engine("vllm").graph_capture_sizes
+    assert sizes[:6] == (1, 2, 4, 8, 16, 24)
+    assert sizes[-1] == load_engine("vllm").max_graph_tokens == 512
+    assert list(sizes) == sorted(set(sizes))
+
+
+def test_versions_differ_where_the_engine_did() -> None:
+    new, old = load_engine("vllm"), load_engine("vllm-0.15")
+    assert (new.gpu_memory_utilization, old.gpu_memory_utilization) == (0.92, 0.90)
+    assert (new.admit_whole_prompt, old.admit_whole_prompt) == (True, False)
+    assert old.limits == new.limits
+    assert old.host == new.host
+
+
+def test_host_times_are_positive_and_sourced() -> None:
+    host = load_engine("vllm").host
+    assert min(host.step_s, host.step_s_per_sequence, host.step_gap_s, host.request_s, host.output_s) > 0
+    assert host.request_s_per_input_token > 0
+    assert host.step_s < 0.1  # seconds, not milliseconds
+    assert host.source
+
+
+def test_a_missing_host_term_is_an_error_not_zero() -> None:
+    file = read("vllm")
+    assert isinstance(file, EngineFile)
+    data = file.model_dump()
+    for fault in ({"output_ms": 0.0}, {"output_ms": None}):
+        with pytest.raises(ValueError, match="output_ms"):
+            EngineFile.model_validate(data | {"host_times": data["host_times"] | fault})
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_known_but_unsupported_engines_say_so(name: str) -> None:
+    assert name in list_engines()
+    with pytest.raises(InputError, match="not supported yet.*supported: vllm") as caught:
+        load_engine(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_engine_names_the_nearest() -> None:
+    with pytest.raises(InputError) as caught:
+        load_engine("vlm")
+    assert caught.value.nearest == "vllm"
+
+
+def test_flags_name_deployment_keys() -> None:
+    from catalogs.deployment import Deployment
+
+    flags = load_engine("vllm").flags
+    assert set(flags) <= set(Deployment.model_fields)
+    assert all(flag.startswith("--") for flag in flags.values())
