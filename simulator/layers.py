@@ -45,6 +45,7 @@ class Line:
     kind: str  # operator class of a time breakdown, one of CLASSES
     count: int
     op: Operator
+    stride: int = 1  # of the ranks of a collective: neighbours in a data-parallel group lie tp accelerators apart
 
 
 def token_lines(shard: Shard, tokens: Num, graph: bool = True) -> list[Line]:
@@ -191,10 +192,9 @@ def expert_lines(shard: Shard, tokens: Num, graph: bool = True) -> list[Line]:
         )
         lines.append(Line("experts", "moe", group.count, op))
         if shard.dp > 1:
-            lines += [
-                Line(name, "collective", group.count, Collective(kind, tokens * (hidden * ACT), shard.dp, graph))
-                for name, kind in (("dispatch", "all_gather"), ("combine", "reduce_scatter"))
-            ]
+            for name, kind in (("dispatch", "all_gather"), ("combine", "reduce_scatter")):
+                exchange = Collective(kind, tokens * (hidden * ACT), shard.dp, graph)
+                lines.append(Line(name, "collective", group.count, exchange, stride=shard.tp))
     return lines
 
 

@@ -41,7 +41,7 @@ def build_plant(deployment: Deployment, bundle_path: Path | None = None) -> Plan
 
 
 def fit(deployment: Deployment) -> tuple[Resolved, MemoryPlan, tuple[str, ...]]:
-    """(resolved, memory plan, notices) of a deployment that fits; InputError where it does not. Reads no calibration."""
+    """(resolved, memory plan, notices) of a deployment that fits, InputError of one that does not. No calibration."""
     resolved = resolve(deployment)
     memory = size_memory(resolved)
     if memory.fits:

@@ -51,7 +51,7 @@ class Pricer:
         """
         total = np.zeros((*shape, N_CHANNELS))
         for line in lines:
-            cost = self._cost(line.op)
+            cost = self._cost(line)
             self.families.setdefault(line.kind, set()).add(FAMILY_OF[type(line.op)])
             seconds = np.broadcast_to(cost.seconds, shape) * line.count
             measured = (np.broadcast_to(cost.origin, shape) == MEASURED) & at_nodes
@@ -62,12 +62,20 @@ class Pricer:
             total[..., INTERPOLATED_S] += seconds * (known & ~measured)
         return total
 
-    def _cost(self, op: Operator) -> Cost:
+    def _cost(self, line: Line) -> Cost:
         """A collective over more ranks than a node holds runs inside each node, then between nodes."""
-        per_node = self.hardware.accelerators_per_node
-        if not isinstance(op, Collective) or op.ranks <= per_node:
+        op = line.op
+        if not isinstance(op, Collective):
             return self.source.cost(op)
-        inside = self.source.cost(replace(op, ranks=per_node))
-        between = replace(op, ranks=-(-op.ranks // per_node), message_bytes=np.asarray(op.message_bytes) / per_node)
-        extra = NETWORK_LATENCY_S + link_bytes(between) / self.hardware.node.network_bytes_per_s
-        return Cost(inside.seconds + extra, inside.watts, np.full_like(inside.seconds + extra, ROOFLINE))
+        inside = max(self.hardware.accelerators_per_node // line.stride, 1)
+        if op.ranks <= inside:
+            return self.source.cost(op)
+        within = self.source.cost(replace(op, ranks=inside)) if inside > 1 else None
+        share = np.asarray(op.message_bytes, dtype=np.float64) / inside
+        between = replace(op, ranks=-(-op.ranks // inside), message_bytes=share)
+        seconds = NETWORK_LATENCY_S + link_bytes(between) / self.hardware.node.network_bytes_per_s
+        if within is None:
+            return Cost(
+                seconds, np.full_like(seconds, self.hardware.accelerator.idle_w), np.full_like(seconds, ROOFLINE)
+            )
+        return Cost(seconds + within.seconds, within.watts, np.full_like(seconds, ROOFLINE))

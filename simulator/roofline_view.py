@@ -2,10 +2,10 @@
 
 The published table (Llama-2-7B on an A6000, by a roofline viewer for LLMs) has conventions of its own, kept here only
 to reproduce it: every multiply-add of a linear layer counts 2 but lm_head's count 1; softmax, norm, residual and
-activation count 5, 7, 1 and 2 x hidden operations per token; attention runs without FlashAttention, so scores and softmax
-go through memory; residuals read one hidden vector and activations two; temporary activations are what one layer stores;
-weights in memory leave out lm_head and embedding. The real model (`layer_table`) counts lm_head twice and uses
-FlashAttention.
+activation count 5, 7, 1 and 2 x hidden operations per token; attention runs without FlashAttention, so scores and
+softmax go through memory; residuals read one hidden vector and activations two; temporary activations are what one
+layer stores; weights in memory leave out lm_head and embedding. The real model (`layer_table`) counts lm_head twice and
+uses FlashAttention.
 """
 
 from __future__ import annotations

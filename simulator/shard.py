@@ -10,8 +10,8 @@ from catalogs.errors import InputError
 from catalogs.model_parts import Attention, LinearAttention, MlaAttention, Moe, Part
 from catalogs.model_spec import ModelSpec
 
-#: Publishers whose native FP8 checkpoints carry one scale per 128 x 128 block (their model cards); others, and FP8 made
-#: on the fly from a 16-bit checkpoint, use one scale per tensor.
+#: Publishers whose own FP8 checkpoints carry one scale per 128 x 128 block (their model cards); others, and FP8 made on
+#: the fly from a 16-bit checkpoint, use one scale per tensor.
 BLOCK_FP8_FAMILIES: Final = ("deepseek", "qwen", "minimax", "kimi", "glm", "mimo")
 
 
@@ -74,7 +74,7 @@ class Shard:
     def dtype(self, part: Part) -> str:
         """Type of a part's matrix products as the operator vocabulary names it."""
         name = self.model.part_dtype(part, self.weight_dtype).replace("fp16", "bf16")  # as fast, and what tables hold
-        if name != "fp8" or self.model.weight_dtype != "fp8":
+        if name != "fp8" or all(f.dtype != "fp8" for f in self.model.formats):
             return name
         label = f"{self.model.name} {self.model.hf_id} {self.model.architecture}".lower()
         return "fp8_block" if any(family in label for family in BLOCK_FP8_FAMILIES) else name
