@@ -71,7 +71,7 @@ def test_a_missing_host_term_is_an_error_not_zero() -> None:
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_known_but_unsupported_engines_say_so(name: str) -> None:
     assert name in list_engines()
-    with pytest.raises(InputError, match="not supported yet.*supported: vllm") as caught:
+    with pytest.raises(InputError, match=r"not supported yet.*supported: vllm") as caught:
         load_engine(name)
     assert "\n" not in str(caught.value)
 
