@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from catalogs.block_hashes import EngineBlocks
 from catalogs.errors import InputError
-from catalogs.workloads import RequestSet
+from catalogs.request_set import RequestSet
 from simulator.clock import ARRIVAL, Clock, Tick
 from simulator.laws import LawBroken, check_drained
 from simulator.replica import Replica, ReplicaContext, StepTimer
@@ -34,8 +36,9 @@ class Cluster:
     def __init__(
         self, rules: EngineRules, timer: StepTimer, requests: RequestSet, n_replicas: int, options: RunOptions
     ) -> None:
-        _check_requests(requests, rules)
-        self.rules = rules
+        _check_requests(requests)
+        self._keys, unit_blocks = _content_keys(requests, rules)
+        self.rules = rules = replace(rules, unit_blocks=unit_blocks)
         self.requests = requests
         self.options = options
         self.results = Results(requests.n)
@@ -107,7 +110,7 @@ class Cluster:
             self.results.status[index] = rejection
             self._answered()
             return
-        request = Request(index, self._input_tokens[index], self._keys(index))
+        request = Request(index, self._input_tokens[index], self._keys[index] if self._keys else ())
         replica = self.replicas[self._router.choose(request, self.replicas)]
         self.results.status[index] = UNFINISHED
         self.results.replica[index] = replica.index
@@ -123,13 +126,6 @@ class Cluster:
         if -(-(tokens - 1) // rules.block_size) > rules.kv_blocks:
             return TOO_LARGE
         return 0
-
-    def _keys(self, index: int) -> tuple[int, ...]:
-        hashes = self.requests.block_hashes
-        if hashes is None or not self.rules.prefix_caching:
-            return ()
-        stride = self.rules.hashes_per_unit
-        return hashes[index] if stride == 1 else hashes[index][stride - 1 :: stride]
 
     def _answered(self) -> None:
         """A request was served or rejected: its client sends the next one."""
@@ -153,13 +149,18 @@ class Cluster:
             raise LawBroken(f"arrived != completed + rejected: request {open_ends[0]} was never answered")
 
 
-def _check_requests(requests: RequestSet, rules: EngineRules) -> None:
+def _check_requests(requests: RequestSet) -> None:
     if requests.n and (int(requests.input_tokens.min()) < 1 or int(requests.output_tokens.min()) < 1):
         raise InputError("every request needs at least one input and one output token")
     if requests.concurrency is not None and requests.concurrency < 1:
         raise InputError("closed-loop concurrency must be at least 1", requests.concurrency)
-    small, large = sorted((rules.block_size, rules.hash_block_tokens))
-    if requests.block_hashes is not None and rules.prefix_caching and large % small:
-        raise InputError(
-            f"block_size and hash_block_tokens ({rules.hash_block_tokens}) must divide one another", rules.block_size
-        )
+
+
+def _content_keys(requests: RequestSet, rules: EngineRules) -> tuple[Sequence[tuple[int, ...]], int]:
+    """(content keys by request, KV blocks per key); no keys where nothing is shared or caching is off."""
+    hashes = requests.block_hashes
+    if hashes is None or not rules.prefix_caching:
+        return (), 1
+    if requests.hash_block_tokens % rules.block_size == 0:
+        return hashes, requests.hash_block_tokens // rules.block_size
+    return EngineBlocks(hashes, requests.hash_block_tokens, rules.block_size), 1

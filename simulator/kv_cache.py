@@ -4,8 +4,9 @@ Free blocks wait in ONE queue, as in vLLM: freed blocks go to its end (a request
 taken from its head, which forgets whatever was cached there; a prefix hit takes blocks out of the middle. Neighbours
 with nothing to tell apart form one `BlockRun`, so the cost is per run and not per block.
 
-A cached unit is max(block_size, hash_block_tokens) tokens. Where that is one block (the usual case) hits are vLLM's to
-the block. A larger unit becomes hit-able when all of it is scheduled, and is forgotten when its first block is taken.
+A cached unit is `unit_blocks` blocks: one where contents are known block by block, and then hits are vLLM's; more where
+a trace names larger blocks (512 tokens), for speed. A larger unit becomes hit-able when all of it is scheduled, and is
+forgotten when its first block is taken.
 Second copies of a cached block (computed by two requests at once) are held but never hit.
 """
 

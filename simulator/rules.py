@@ -22,13 +22,4 @@ class EngineRules:
     admit_whole_prompt: bool = False  # admit a request only if its whole prompt fits now (newer vLLM)
     lag: int = 1  # steps scheduled ahead of the one that runs: 1 with async scheduling, 0 without
     policy: str = "vllm-v1"
-    hash_block_tokens: int = 16  # granularity of the workload's content ids
-
-    @property
-    def unit_blocks(self) -> int:
-        """KV blocks per cached unit (kv_cache.py)."""
-        return max(1, self.hash_block_tokens // self.block_size)
-
-    @property
-    def hashes_per_unit(self) -> int:
-        return max(1, self.block_size // self.hash_block_tokens)
+    unit_blocks: int = 1  # KV blocks that share one content key: more than 1 for traces with coarse keys (kv_cache.py)

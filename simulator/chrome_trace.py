@@ -1,0 +1,46 @@
+"""The step log as a Chrome trace (chrome://tracing, Perfetto): one lane of steps per replica, and batch counters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from simulator.outputs import write_whole
+from simulator.run_record import Run
+from simulator.step_log import COLUMNS, StepLog
+
+
+def write_chrome_trace(run: Run, path: Path) -> None:
+    """JSON array format, microseconds. A run of decode steps that was simulated as one event is one slice."""
+    write_whole(path, _parts(run))
+
+
+def _parts(run: Run) -> Iterator[str]:
+    yield '{"displayTimeUnit":"ms","traceEvents":['
+    separator = ""
+    for replica, log in enumerate(run.logs):
+        name = {"name": "process_name", "ph": "M", "pid": replica, "args": {"name": f"replica {replica}"}}
+        yield separator + json.dumps(name)
+        separator = ",\n"
+        for event in _events(replica, log):
+            yield separator + json.dumps(event, separators=(",", ":"))
+    yield "]}\n"
+
+
+def _events(replica: int, log: StepLog) -> Iterator[dict[str, object]]:
+    for values in log.table().tolist():
+        row = dict(zip(COLUMNS, values, strict=True))
+        start_us, total_us = row["start_s"] * 1e6, row["total_s"] * 1e6
+        steps, chunks, tokens, decodes = (
+            int(row[key]) for key in ("steps", "prefill_chunks", "prefill_tokens", "decodes")
+        )
+        parts = [f"{tokens} prompt tokens in {chunks}"] if chunks else []
+        parts += [f"{decodes} decodes"] if decodes else []
+        name = " + ".join(parts) + (f" x {steps} steps" if steps > 1 else "")
+        args = {key: row[key] for key in ("context_sum", "context_max", "logits", "first_s", "slope_s")}
+        yield {"name": name, "ph": "X", "pid": replica, "tid": 0, "ts": start_us, "dur": total_us, "args": args}
+        counts = {"decodes": decodes, "prompts": chunks}
+        yield {"name": "batch", "ph": "C", "pid": replica, "ts": start_us, "args": counts}
+        contexts = {"tokens": row["context_sum"]}
+        yield {"name": "decode context", "ph": "C", "pid": replica, "ts": start_us, "args": contexts}

@@ -1,0 +1,94 @@
+"""The `simulate` command: one deployment against one workload."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from catalogs.errors import InputError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from simulator.run_record import Run
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+
+_JSON = "Summary as JSON; - writes it to stdout and nothing else there."
+
+
+@app.command()
+def simulate(
+    deployment: Annotated[Path, typer.Argument(metavar="DEPLOYMENT.yaml", help="Model, engine, hardware, limits.")],
+    workload: Annotated[str, typer.Option(metavar="W", help="Catalog name, trace file or workload YAML.")],
+    json_file: Annotated[str | None, typer.Option("--json", metavar="OUT.json", help=_JSON)] = None,
+    requests_out: Annotated[
+        Path | None, typer.Option(metavar="OUT.csv", help="One row per request, in workload order.")
+    ] = None,
+    chrome_trace: Annotated[Path | None, typer.Option(metavar="T.json", help="Steps as a Chrome trace.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Instead of the workload's own seed.")] = None,
+) -> None:
+    """Simulate how a deployment serves a workload: latencies, throughput, power and where the time goes."""
+    from catalogs.deployment import load_deployment
+    from catalogs.workloads import load_workload
+    from simulator import outputs
+    from simulator.simulate import RunOptions, build_plant, run
+
+    written = load_deployment(deployment)
+    plant = build_plant(written)
+    asked = load_workload(workload)
+    requests = asked.materialise(seed)
+    done = run(plant, requests, RunOptions(seed=seed))
+    _notify([*plant.notices, *asked.notices, *_caveats(done)])
+    document = outputs.document(done, written, asked)
+    if requests_out is not None:
+        outputs.write_csv(done, requests_out)
+    if chrome_trace is not None:
+        from simulator.chrome_trace import write_chrome_trace
+
+        write_chrome_trace(done, chrome_trace)
+    if json_file is not None:
+        outputs.write_json(document, json_file)
+    if json_file != "-":
+        from simulator.screen import print_summary
+
+        print_summary(document)
+
+
+def _notify(notices: Iterable[str]) -> None:
+    for notice in dict.fromkeys(notices):
+        print(f"simulate: {notice}", file=sys.stderr)
+
+
+def _caveats(run: Run) -> list[str]:
+    """What a reader of the numbers must know about this run."""
+    from simulator.results import STATUS
+
+    lines = []
+    for code, text in enumerate(STATUS):
+        n = int((run.status == code).sum())
+        if text.startswith("rejected") and n:
+            lines.append(f"{n} of {run.requests.n} requests {text}")
+    n_done = int(run.completed.sum())
+    if n_done < 100:
+        lines.append(f"p99 of {n_done} requests is no more than their maximum; simulate more requests")
+    return lines
+
+
+def main(args: list[str] | None = None) -> Any:
+    """Entry point: bad input is one line on stderr and exit status 2."""
+    try:
+        app(args)
+    except InputError as error:
+        print(f"simulate: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # the reader (head, less) went away
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

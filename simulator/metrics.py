@@ -1,0 +1,141 @@
+"""Statistics of a run, in the words and units of the output contract. Vectorised, after the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.run_record import Run
+from simulator.step_log import StepLog
+from simulator.step_totals import StepTotals
+
+FloatArray = npt.NDArray[np.float64]
+
+QUANTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
+#: Points a run of decode steps is read at for inter-token latencies; its ramp is linear, so the error is far below the
+#: ramp / 16.
+ITL_POINTS = 16
+
+
+def summarise(run: Run) -> dict[str, Any]:
+    """The blocks metrics, time_breakdown and calibration of OUT.json. Statistics of nothing are None.
+
+    Raises ValueError for a run without a plant (use `latency_metrics`).
+    """
+    if run.plant is None:
+        raise ValueError("a run without a plant has no energy and no calibration")
+    log = StepLog.merged(run.logs)
+    totals = run.plant.cost.totals(log)
+    idle_s = max(0.0, duration_s(run) * len(run.logs) - totals.busy_s)
+    metrics = latency_metrics(run)
+    metrics |= _power(run, totals, idle_s, float((log.logits * log.steps).sum()))
+    return {
+        "metrics": metrics,
+        "time_breakdown": {**totals.seconds, "idle": idle_s},
+        "calibration": {
+            "bundle": run.plant.bundle.name,
+            "measured_fraction": totals.measured_fraction,
+            "interpolated_fraction": totals.interpolated_fraction,
+            "roofline_fraction": totals.roofline_fraction,
+            "expected_error": totals.expected_error,
+        },
+    }
+
+
+def duration_s(run: Run) -> float:
+    """First arrival to last token, or to the horizon where requests are still open."""
+    arrived = run.arrived
+    if not arrived.any():
+        return 0.0
+    ends = run.last_token_s[run.completed]
+    last_s = float(ends.max()) if len(ends) else float(run.arrival_s[arrived].max())
+    if run.unfinished.any() and run.options.horizon_s is not None:
+        last_s = run.options.horizon_s
+    return last_s - float(run.arrival_s[arrived].min())
+
+
+def latency_metrics(run: Run) -> dict[str, Any]:
+    """Everything in `metrics` but power and energy. Latencies are of completed requests."""
+    done, duration = run.completed, duration_s(run)
+    per_s = 1.0 / duration if duration > 0.0 else 0.0
+    log = StepLog.merged(run.logs)
+    started = ~np.isnan(run.started_s)
+    inputs = int(run.requests.input_tokens[started].sum())
+    return {
+        "n_arrived": int(run.arrived.sum()),
+        "n_completed": int(done.sum()),
+        "n_rejected": int(run.rejected.sum()),
+        "n_unfinished": int(run.unfinished.sum()),
+        "duration_s": duration,
+        "ttft_s": statistics(run.ttft_s[done]),
+        "tpot_s": statistics(run.tpot_s[done]),
+        "itl_s": itl_statistics(log, run.gaps_s),
+        "e2e_s": statistics(run.e2e_s[done]),
+        "queue_s": statistics(run.queue_s[done]),
+        "requests_per_s": int(done.sum()) * per_s,
+        "output_tokens_per_s": float((log.logits * log.steps).sum()) * per_s,
+        "input_tokens_per_s": inputs * per_s,
+        "prefix_hit_fraction": float(run.cached_tokens[started].sum()) / inputs if inputs else 0.0,
+        "n_preemptions": int(run.preemptions.sum()),
+        "kv_peak_fraction": run.kv_peak_fraction,
+    }
+
+
+def statistics(values: FloatArray) -> dict[str, float | None]:
+    """Mean and percentiles (linear interpolation) of what is not nan; None where there is nothing."""
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return dict.fromkeys(("mean", *QUANTILES))
+    points = np.percentile(values, list(QUANTILES.values()))
+    return {"mean": float(values.mean()), **dict(zip(QUANTILES, map(float, points), strict=True))}
+
+
+def itl_statistics(log: StepLog, gaps_s: FloatArray) -> dict[str, float | None]:
+    """Inter-token latencies: a step of duration d with n decodes is n gaps of d; `gaps_s` are those of preemptions."""
+    decoding = log.decodes > 0
+    steps, weight = log.steps[decoding], (log.decodes * log.steps)[decoding]
+    first_s, slope_s = log.first_s[decoding], log.slope_s[decoding]
+    count = float(weight.sum()) + len(gaps_s)
+    if not count:
+        return dict.fromkeys(("mean", *QUANTILES))
+    total_s = float((log.total_s * log.decodes)[decoding].sum() + gaps_s.sum())
+    points = np.minimum(steps, ITL_POINTS).astype(np.int64)
+    row = np.repeat(np.arange(len(points)), points)
+    at = (np.arange(len(row)) - np.repeat(np.cumsum(points) - points, points) + 0.5) / points[row]
+    values = np.concatenate([first_s[row] + slope_s[row] * (at * steps[row] - 0.5), gaps_s])
+    weights = np.concatenate([weight[row] / points[row], np.ones(len(gaps_s))])
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    found = np.searchsorted(reached, np.array(list(QUANTILES.values())) / 100.0 * reached[-1])
+    quantiles = values[order][np.minimum(found, len(values) - 1)]
+    return {"mean": total_s / count, **dict(zip(QUANTILES, map(float, quantiles), strict=True))}
+
+
+def _power(run: Run, totals: StepTotals, idle_s: float, output_tokens: float) -> dict[str, Any]:
+    """Power and energy of the hardware named by the deployment, from first arrival to last token.
+
+    Accelerators that no replica uses idle; the host draws its share of a whole node's idle power, and more for each
+    busy accelerator.
+    """
+    assert run.plant is not None
+    resolved, duration = run.plant.resolved, duration_s(run)
+    node, per_replica = resolved.hardware.node, resolved.accelerators_per_replica
+    used = per_replica * len(run.logs)
+    gpu_j = per_replica * (totals.joules_per_accelerator + idle_s * totals.idle_w)
+    unused_j = max(0, resolved.hardware.n_accelerators - used) * totals.idle_w * duration
+    host_j = node.host_idle_w * resolved.hardware.n_accelerators / node.max_accelerators * duration
+    host_j += node.host_w_per_accelerator * per_replica * totals.busy_s
+    total_j = gpu_j + unused_j + host_j
+    return {
+        "power": {
+            "gpu_w_mean": gpu_j / used / duration if duration else None,
+            "node_w_mean": total_j / duration if duration else None,
+        },
+        "energy": {
+            "gpu_j": gpu_j,
+            "gpu_j_per_output_token": gpu_j / output_tokens if output_tokens else None,
+            "total_j_per_output_token": total_j / output_tokens if output_tokens else None,
+        },
+    }

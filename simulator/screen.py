@@ -1,0 +1,93 @@
+"""The summary of a run on the screen: what OUT.json says, compactly."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from simulator.metrics import QUANTILES
+
+_LATENCIES = {
+    "ttft_s": "time to first token",
+    "tpot_s": "time per output token",
+    "itl_s": "inter-token latency",
+    "e2e_s": "end to end",
+    "queue_s": "queue",
+}
+
+
+def print_summary(document: dict[str, Any]) -> None:
+    """To stdout."""
+    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 120)
+    deployment, metrics, calibration = document["deployment"], document["metrics"], document["calibration"]
+    console.print(_deployment_line(deployment))
+    console.print(f"{deployment['kv_cache']}")
+    console.print(_latency_table(metrics))
+    for line in (_throughput(metrics), _power(metrics), _breakdown(document["time_breakdown"]), _origin(calibration)):
+        console.print(line)
+
+
+def _deployment_line(deployment: dict[str, Any]) -> str:
+    ranks = f"tp{deployment['tensor_parallel']}" + "".join(
+        f" {short}{deployment[key]}"
+        for short, key in (("pp", "pipeline_parallel"), ("dp", "data_parallel"))
+        if deployment[key] > 1
+    )
+    return (
+        f"{deployment['model']} ({deployment['weight_dtype']}, KV {deployment['kv_dtype']}) "
+        f"on {deployment['hardware']}, "
+        f"{deployment['engine']} {deployment['engine_version']}, {deployment['replicas']} x {ranks}"
+        f"{' ep' if deployment['expert_parallel'] else ''}, {deployment['max_num_seqs']} seqs, "
+        f"{deployment['max_num_batched_tokens']} batched tokens, max_model_len {deployment['max_model_len']}"
+    )
+
+
+def _latency_table(metrics: dict[str, Any]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("milliseconds")
+    for name in ("mean", *QUANTILES):
+        table.add_column(name, justify="right")
+    for key, words in _LATENCIES.items():
+        cells = (metrics[key][name] for name in ("mean", *QUANTILES))
+        table.add_row(words, *("-" if c is None else f"{1e3 * c:,.1f}" for c in cells))
+    return table
+
+
+def _throughput(metrics: dict[str, Any]) -> str:
+    rest = "".join(f", {metrics[key]} {key[2:]}" for key in ("n_rejected", "n_unfinished") if metrics[key])
+    return (
+        f"{metrics['n_completed']} requests in {metrics['duration_s']:,.1f} s{rest}: {metrics['requests_per_s']:.3g} "
+        f"requests/s, {metrics['output_tokens_per_s']:,.0f} output and "
+        f"{metrics['input_tokens_per_s']:,.0f} input tokens/s; "
+        f"prefix hits {metrics['prefix_hit_fraction']:.0%}, {metrics['n_preemptions']} preemptions, "
+        f"KV peak {metrics['kv_peak_fraction']:.0%}"
+    )
+
+
+def _power(metrics: dict[str, Any]) -> str:
+    power, energy = metrics["power"], metrics["energy"]
+    if power["gpu_w_mean"] is None or energy["gpu_j_per_output_token"] is None:
+        return "no power: nothing ran"
+    return (
+        f"{power['gpu_w_mean']:.0f} W per accelerator, {power['node_w_mean']:,.0f} W in all; "
+        f"{energy['gpu_j_per_output_token']:.3g} J per output token, "
+        f"{energy['total_j_per_output_token']:.3g} with hosts"
+    )
+
+
+def _breakdown(seconds: dict[str, float]) -> str:
+    total = sum(seconds.values()) or 1.0
+    parts = sorted(seconds.items(), key=lambda item: -item[1])
+    return "time: " + ", ".join(f"{name} {value / total:.0%}" for name, value in parts if value / total >= 0.005)
+
+
+def _origin(calibration: dict[str, Any]) -> str:
+    return (
+        f"calibration {calibration['bundle']}: {calibration['measured_fraction']:.0%} of step time measured, "
+        f"{calibration['interpolated_fraction']:.0%} interpolated, {calibration['roofline_fraction']:.0%} roofline; "
+        f"expected error of step times {calibration['expected_error']:.0%}"
+    )

@@ -1,0 +1,64 @@
+"""Simulate one deployment under one set of requests."""
+
+from __future__ import annotations
+
+from catalogs.errors import InputError
+from catalogs.request_set import RequestSet
+from simulator.cluster import Cluster, RunOptions
+from simulator.plant import Plant, build_plant
+from simulator.replica import StepTimer
+from simulator.rules import EngineRules
+from simulator.run_record import Run
+
+__all__ = ["Plant", "Run", "RunOptions", "build_plant", "engine_rules", "run", "run_rules"]
+
+
+def run(plant: Plant, requests: RequestSet, options: RunOptions | None = None) -> Run:
+    """Serve `requests` with the plant's replicas behind one router.
+
+    Raises InputError for requests without tokens or an unknown router; requests that can never run are rejected one by
+    one (Run.status).
+    """
+    options = options or RunOptions()
+    cluster = Cluster(engine_rules(plant), plant.cost, requests, plant.resolved.replicas, options)
+    cluster.run()
+    return Run.of(cluster, plant)
+
+
+def run_rules(
+    rules: EngineRules,
+    timer: StepTimer,
+    requests: RequestSet,
+    n_replicas: int = 1,
+    options: RunOptions | None = None,
+) -> Run:
+    """The same with any step timer and no plant: what tests and sketches use. No energy, no calibration."""
+    cluster = Cluster(rules, timer, requests, n_replicas, options or RunOptions())
+    cluster.run()
+    return Run.of(cluster)
+
+
+def engine_rules(plant: Plant) -> EngineRules:
+    """The rules of one replica.
+
+    With attention data parallelism (data_parallel > 1) one scheduler stands for the whole group: its seats, token
+    budget and blocks are the ranks' summed, so imbalance between ranks is not simulated (StepCost prices the shapes per
+    rank). A single prompt may then take more than one rank's budget in a step.
+    """
+    resolved = plant.resolved
+    ranks = resolved.data_parallel
+    if plant.memory.kv_blocks < 1:
+        raise InputError("the KV cache has no blocks", plant.memory.kv_blocks)
+    return EngineRules(
+        max_num_seqs=resolved.max_num_seqs * ranks,
+        max_num_batched_tokens=resolved.max_num_batched_tokens * ranks,
+        max_model_len=resolved.max_model_len,
+        kv_blocks=plant.memory.kv_blocks * ranks,
+        host=resolved.engine.host,
+        block_size=resolved.block_size,
+        prefix_caching=resolved.prefix_caching,
+        chunked_prefill=resolved.engine.chunked_prefill,
+        admit_whole_prompt=resolved.engine.admit_whole_prompt,
+        lag=1 if resolved.engine.async_scheduling else 0,
+        policy=resolved.engine.policy,
+    )
