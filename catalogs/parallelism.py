@@ -49,7 +49,7 @@ def _spread_experts(ranks: Ranks, hardware: Hardware) -> tuple[Ranks, tuple[str,
     if not (ranks.expert_parallel and lone and hardware.n_nodes == 1 and hardware.accelerators_per_node > 1):
         return ranks, ()
     count = hardware.accelerators_per_node
-    notice = f"expert_parallel over one accelerator says nothing: taken as tensor_parallel {count}, all of {hardware.text}"
+    notice = f"expert_parallel over one accelerator says nothing: taken as tensor_parallel {count} ({hardware.text})"
     return replace(ranks, tensor_parallel=count), (notice,)
 
 
