@@ -1,0 +1,139 @@
+"""`plan`: the command. `plan --model M --slo S --hw H` is the main job; other jobs are subcommands."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from planner.answer import Answer
+    from planner.request import PlanRequest
+
+app = typer.Typer(
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Find the deployment that serves a model within its latency objectives at the lowest cost or energy.",
+)
+
+
+@app.callback(invoke_without_command=True)
+def plan(
+    context: typer.Context,
+    model: Annotated[
+        str | None, typer.Option(help="Alias, Hugging Face id, or a directory with a config.json.")
+    ] = None,
+    slo: Annotated[
+        list[str] | None, typer.Option(help="METRIC.STAT=LIMIT, e.g. ttft.p99=2s; repeat or use commas.")
+    ] = None,
+    hw: Annotated[str | None, typer.Option(help="Hardware, e.g. h100x8, 2*h100x8, local.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Name, trace file or YAML file (default: chat).")] = None,
+    rate: Annotated[float | None, typer.Option(help="Requests per second it must carry (default: all it can).")] = None,
+    objective: Annotated[str, typer.Option(help="cost, energy, throughput or latency.")] = "cost",
+    precision: Annotated[list[str] | None, typer.Option(help="Weight dtypes to choose from; native is one.")] = None,
+    price: Annotated[float | None, typer.Option(help="US dollars per hour of all the hardware named.")] = None,
+    price_reading: Annotated[str, typer.Option(help="cheapest, median, list or spot.")] = "cheapest",
+    cloud: Annotated[str | None, typer.Option(help="Take the price of this cloud.")] = None,
+    region: Annotated[str | None, typer.Option(help="Take the price of this region.")] = None,
+    grid: Annotated[str | None, typer.Option(help="Where the electricity comes from (default: us).")] = None,
+    engine: Annotated[str, typer.Option(help="Serving engine.")] = "vllm",
+    trials: Annotated[int, typer.Option(help="Candidates to simulate at most.")] = 48,
+    seed: Annotated[int, typer.Option(help="Seed of workload and search.")] = 0,
+    study: Annotated[Path | None, typer.Option(help="Journal file: keeps the search, resumes it.")] = None,
+    json: Annotated[str | None, typer.Option(help="Write the answer as JSON to FILE, or - for stdout.")] = None,
+) -> None:
+    """plan --model llama3.1-405b --slo p99=2s --hw h100x8"""
+    if context.invoked_subcommand is not None:
+        return
+    from catalogs.errors import InputError
+    from planner.request import PlanRequest, Tariff
+    from planner.slo import parse_slos
+
+    for name, value in (("model", model), ("hw", hw)):
+        if not value:
+            raise InputError(f"--{name} is needed", None, "plan --model llama3.1-405b --slo p99=2s --hw h100x8")
+    request = PlanRequest(
+        model=model or "",
+        hardware=hw or "",
+        slos=parse_slos(slo or []),
+        workload=workload or "chat",
+        requests_per_s=rate,
+        objective=objective,
+        precisions=tuple(p.strip() for text in precision or [] for p in text.split(",") if p.strip()),
+        engine=engine,
+        trials=trials,
+        seed=seed,
+        study=study,
+        tariff=Tariff(price, price_reading, cloud, region, grid),
+    )
+    raise typer.Exit(answer_request(request, json))
+
+
+def answer_request(request: PlanRequest, json_to: str | None) -> int:
+    """Plan, print or write; the exit status: 0 feasible, 1 not."""
+    from planner.plan import make_plan
+    from planner.progress import search_progress
+    from planner.simulated import SimulatedWorld
+
+    world = SimulatedWorld(request)
+    with search_progress() as progress:
+        answer = make_plan(request, world, world.elsewhere, progress)
+    write_answer(answer, json_to)
+    return 0 if answer.feasible else 1
+
+
+def write_answer(answer: Answer, json_to: str | None) -> None:
+    """JSON to a file or stdout (and then nothing else there); the screen unless stdout is taken."""
+    data = answer.as_dict()
+    if json_to is not None:
+        _write_json(data, json_to)
+    if json_to != "-":
+        from planner.screen import show
+
+        show(data)
+
+
+def _write_json(data: dict[str, Any], json_to: str) -> None:
+    import json
+
+    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
+    if json_to == "-":
+        sys.stdout.write(text)
+        return
+    from catalogs.errors import InputError
+
+    try:
+        Path(json_to).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write the JSON file ({error.strerror})", json_to) from None
+
+
+def run_app(command: Callable[..., Any], args: list[str] | None = None) -> int:
+    """Run a typer app; every bad input becomes one line on stderr and exit status 2, Ctrl-C becomes 130."""
+    from catalogs.errors import InputError
+
+    usage_error = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+    try:
+        status = command(args, standalone_mode=False)
+    except InputError as error:
+        return _fail(str(error))
+    except usage_error as error:
+        return _fail(" ".join(str(getattr(error, "message", error)).split()))
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted; a search given --study continues from there", file=sys.stderr)
+        return 130
+    return status if isinstance(status, int) else 0
+
+
+def _fail(line: str) -> int:
+    print(f"error: {line}", file=sys.stderr)
+    return 2
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run_app(app))

@@ -1,0 +1,263 @@
+"""The answer on one screen: the plan first, then how sure, what it costs, what limits it, and the command to start it."""
+
+from __future__ import annotations
+
+import shlex
+import textwrap
+from collections.abc import Iterator
+from typing import Any, Final
+
+from planner.confidence import LEVEL, SAFE
+from planner.slo import human_s
+
+WIDTH: Final = 100
+_LABEL: Final = 10
+_BAR: Final = 40
+
+Line = tuple[str, str]  # (label, text); an empty label continues the line above
+
+
+def render(answer: dict[str, Any]) -> str:
+    """The screen of an answer (CONTRACT's `plan --json`), at most about 32 lines of 100 columns, plain text."""
+    lines = _yes(answer) if answer["feasible"] else _no(answer)
+    return "\n".join(row for label, text in lines for row in _rows(label, text))
+
+
+def show(answer: dict[str, Any]) -> None:
+    """Print the screen; labels are coloured on a terminal."""
+    text = render(answer)
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(highlight=False, soft_wrap=True)
+    if not console.is_terminal:
+        print(text)
+        return
+    for row in text.split("\n"):
+        styled = Text(row)
+        styled.stylize("bold cyan", 0, _LABEL if row[:1] != " " else 0)
+        if row.startswith(("Answer", "NO")):
+            styled.stylize("bold", _LABEL)
+        console.print(styled)
+
+
+def _rows(label: str, text: str) -> list[str]:
+    if label == "Start":  # a command is copied: never broken in the middle of a word
+        return _command_rows(text)
+    wrapped = textwrap.wrap(text, WIDTH - _LABEL, break_long_words=False) or [""]
+    return [f"{label if i == 0 else '':<{_LABEL}}{part}".rstrip() for i, part in enumerate(wrapped)]
+
+
+def _command_rows(command: str) -> list[str]:
+    rows, row = [], ""
+    for part in _flags(command):
+        if row and len(row) + len(part) + 3 > WIDTH - _LABEL:
+            rows.append(row + " \\")
+            row = "  " + part
+        else:
+            row = f"{row} {part}" if row else part
+    rows.append(row)
+    return [f"{'Start' if i == 0 else '':<{_LABEL}}{r}" for i, r in enumerate(rows)]
+
+
+def _flags(command: str) -> list[str]:
+    """A flag stays with its value."""
+    found: list[str] = []
+    for word in shlex.split(command):
+        if found and found[-1].startswith("--") and " " not in found[-1] and not word.startswith("--"):
+            found[-1] += f" {shlex.quote(word)}"
+        else:
+            found.append(shlex.quote(word))
+    return found
+
+
+def _yes(answer: dict[str, Any]) -> Iterator[Line]:
+    best, request = answer["best"], answer["request"]
+    yield _question(request)
+    yield "", ""
+    yield "Answer", deployment_words(best["deployment"])
+    yield from _slo_lines(best, request)
+    yield from _capacity_lines(best, request)
+    yield from _money_lines(best)
+    yield from _machine_lines(best)
+    for other in answer["alternatives"]:
+        yield "Instead", f"{deployment_words(other['deployment'])}: {_difference(best, other)}"
+    yield from _foot(answer, best)
+
+
+def _question(request: dict[str, Any]) -> Line:
+    rate = "the highest rate it holds" if request["rate"] is None else f"{request['rate']:g} requests/s"
+    return "Plan", f"{request['model']} on {request['hardware']}, workload {request['workload']}, {rate}, lowest " + (
+        request["objective"] if request["objective"] != "throughput" else "cost by highest throughput"
+    )
+
+
+def deployment_words(d: dict[str, Any]) -> str:
+    """One line for a deployment block."""
+    parallel = f"TP{d['tensor_parallel']}"
+    parallel += f" x DP{d['data_parallel']}" if d.get("data_parallel", 1) > 1 else ""
+    parallel += " + EP" if d.get("expert_parallel") else ""
+    count = "1 replica" if d["replicas"] == 1 else f"{d['replicas']} replicas"
+    return (
+        f"{count} x {parallel} on {d['hardware']}, {d['weight_dtype']} weights, {d['kv_dtype']} KV, "
+        f"{d['max_num_seqs']} sequences, {d['max_num_batched_tokens']} batched tokens"
+    )
+
+
+def _slo_lines(entry: dict[str, Any], request: dict[str, Any]) -> Iterator[Line]:
+    for words, row in zip(request["slo_words"], entry["slo"], strict=True):
+        yield "Objective", words
+        span = f"{_time(row['ci_low_s'])} to {_time(row['ci_high_s'])}"
+        sure = f"{_percent(row['probability_met'])} likely to hold"
+        verdict = "met" if row["met"] else "MISSED"
+        name = f"{row['metric']}.{row['stat']}"
+        yield "", f"{name} = {_time(row['value_s'])} ({LEVEL:.0%} interval {span}): {verdict}, {sure}"
+
+
+def _capacity_lines(entry: dict[str, Any], request: dict[str, Any]) -> Iterator[Line]:
+    capacity, safe = entry["capacity_requests_per_s"], entry.get("safe_requests_per_s")
+    tokens = entry["metrics"].get("output_tokens_per_s")
+    rate = entry["requests_per_s"]
+    said = "none" if capacity is None else f"{capacity:.3g} requests/s"
+    at = "there" if request["rate"] is None else f"at {rate:.3g} requests/s"
+    yield "Capacity", f"{said}; {tokens:,.0f} output tokens/s {at}"
+    if safe is not None and capacity is not None:
+        yield "", f"to be {SAFE:.0%} sure of each objective stay at or below {safe:.3g} requests/s"
+    elif capacity is not None:
+        yield "", f"no rate is {SAFE:.0%} sure: the calibration is too coarse so close to the limit"
+
+
+def _money_lines(entry: dict[str, Any]) -> Iterator[Line]:
+    cost, energy = entry["cost"], entry["energy"]
+    if cost is None or cost["usd_per_hour"] is None:
+        yield "Cost", "unknown: no price for this hardware (give one with --price USD_PER_HOUR)"
+    else:
+        each = _dollars(cost["usd_per_million_output_tokens"])
+        total = _dollars(cost["usd_per_million_total_tokens"])
+        yield "Cost", f"${cost['usd_per_hour']:.2f}/h; {each} per million output tokens, {total} per million tokens"
+        yield "", f"price of {cost['price_as_of']}, {cost['price_source']}" + _note(cost.get("price_note"))
+    if energy is None:
+        yield "Energy", "unknown"
+        return
+    carbon = energy["gco2e_per_million_output_tokens"]
+    grams = "unknown carbon" if carbon is None else f"{carbon:.0f} gCO2e"
+    yield (
+        "Energy",
+        f"{energy['w_mean'] / 1e3:.2f} kW; {energy['j_per_output_token']:.3g} J per output token; "
+        f"{energy['kwh_per_million_output_tokens']:.3g} kWh, {grams} per million (PUE {energy['pue']:g})",
+    )
+
+
+def _machine_lines(entry: dict[str, Any]) -> Iterator[Line]:
+    if entry["memory"]:
+        yield "Memory", memory_bar(entry["memory"])
+    breakdown = {k: v for k, v in (entry["time_breakdown"] or {}).items() if v > 0}
+    total = sum(breakdown.values())
+    if total:
+        top = sorted(breakdown.items(), key=lambda item: -item[1])[:5]
+        shares = ", ".join(f"{k.replace('_', ' ')} {v / total:.0%}" for k, v in top)
+        metrics = entry["metrics"]
+        kv, queue = metrics.get("kv_peak_fraction"), (metrics.get("queue_s") or {}).get("mean")
+        more = "" if kv is None else f"; KV cache peaks at {kv:.0%}"
+        more += "" if queue is None else f"; mean queue {_time(queue)}"
+        yield "Time", shares + more
+
+
+def memory_bar(memory: dict[str, Any]) -> str:
+    """Weights, activations and runtime, KV, and what is left, of one accelerator."""
+    total = memory["device_bytes"]
+    parts = [
+        ("#", "weights", memory["weights_bytes"]),
+        ("+", "activations", memory["activation_bytes"] + memory["non_torch_bytes"]),
+        ("=", "KV", memory["kv_bytes"]),
+    ]
+    bar = "".join(mark * round(_BAR * size / total) for mark, _, size in parts)[:_BAR]
+    free = max(total - sum(size for *_, size in parts), 0.0)
+    named = ", ".join(f"{mark} {name} {size / 1e9:.1f}" for mark, name, size in parts)
+    return f"[{bar:.<{_BAR}}] GB: {named}, . free {free / 1e9:.1f}"
+
+
+def _difference(best: dict[str, Any], other: dict[str, Any]) -> str:
+    found = []
+    ours, theirs = best["capacity_requests_per_s"], other["capacity_requests_per_s"]
+    if ours and theirs:
+        found.append(f"{theirs:.3g} requests/s ({theirs / ours - 1:+.0%})")
+    for block, key, name in (
+        ("cost", "usd_per_million_output_tokens", "cost"),
+        ("energy", "kwh_per_million_output_tokens", "energy"),
+    ):
+        a, b = (best[block] or {}).get(key), (other[block] or {}).get(key)
+        if a and b:
+            found.append(f"{name} per output token {b / a - 1:+.0%}")
+    return ", ".join(found) or "no figures"
+
+
+def _foot(answer: dict[str, Any], entry: dict[str, Any]) -> Iterator[Line]:
+    c = entry["calibration"] or {}
+    if c:
+        shares = ", ".join(
+            f"{_percent(c[f'{k}_fraction'])} {w}"
+            for k, w in (("measured", "measured"), ("interpolated", "interpolated"), ("roofline", "roofline only"))
+        )
+        yield "Known", f"step time {shares} ({c['bundle']}); expected error {c['expected_error']:.1%}"
+    for notice in entry["notices"][:3]:
+        yield "Note", notice
+    for note in entry["command_notes"]:
+        yield "Note", note
+    yield "Start", entry["command"]
+    yield _search_line(answer["search"])
+
+
+def _search_line(search: dict[str, Any]) -> Line:
+    return "Search", (
+        f"{search['n_space']} candidates, {search['n_bounded_out']} ruled out by bounds, {search['n_simulated']} simulated "
+        f"({search['n_pruned']} stopped early), {search['method']}, {search['seconds']:.1f} s"
+    )
+
+
+def _no(answer: dict[str, Any]) -> Iterator[Line]:
+    refusal = answer["infeasible"]
+    yield _question(answer["request"])
+    yield "", ""
+    yield "NO", refusal["binding_constraint"]
+    for words in answer["request"]["slo_words"]:
+        yield "Objective", words
+    closest = refusal["closest"]
+    if closest is not None:
+        yield "Closest", deployment_words(closest["deployment"])
+        for row in closest["slo"]:
+            met = "met" if row["met"] else "missed"
+            yield "", f"{row['metric']}.{row['stat']} = {_time(row['value_s'])} against {_time(row['limit_s'])}: {met}"
+        if closest["memory"]:
+            yield "Memory", memory_bar(closest["memory"])
+    label = "Instead"
+    for change in refusal["what_would_meet_it"]:
+        yield label, f"{change['change']} (checked by {change['verified_by']})"
+        label = ""
+    if not refusal["what_would_meet_it"]:
+        yield "Instead", "nothing tried would meet it: other counts of this hardware, its neighbours, narrower weights"
+    for reason, n in list(answer["search"]["bounded_out"].items())[:3]:
+        yield "Ruled out", f"{n} candidates: {reason}"
+    yield _search_line(answer["search"])
+
+
+def _time(value_s: float | None) -> str:
+    return "unbounded" if value_s is None else human_s(value_s)
+
+
+def _percent(share: float) -> str:
+    return (
+        f"{share:.0%}"
+        if 0.01 <= share <= 0.99
+        else "under 1%"
+        if 0 < share < 0.01
+        else f"{share:.1%}".replace(".0%", "%")
+    )
+
+
+def _dollars(value: float | None) -> str:
+    return "unknown" if value is None else f"${value:.3g}"
+
+
+def _note(note: str | None) -> str:
+    return f" ({note})" if note else ""
