@@ -11,7 +11,7 @@ before it: counted once, never twice. Why all-reduce and norm are separate: vLLM
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -216,6 +216,28 @@ def decode_lines(shard: Shard, sequences: Num, mean_context: Num, max_context: N
     return [line for g in shard.model.groups for line in _decode_group(shard, g, n, mean, longest)]
 
 
+def mixed_decode_lines(
+    shard: Shard, sequences: Num, mean_context: Num, max_context: Num, joins: Callable[[int, str], bool]
+) -> list[Line]:
+    """Attention of decodes in a step that also has prefill. Where the engine's kernel takes both at once (`joins` by
+    head size and KV type), a decode is a prompt chunk of one token, with its keys not split over the device."""
+    n, mean, longest = _floats(sequences, mean_context, max_context)
+    lines = []
+    for g in shard.model.groups:
+        a = g.mixer
+        if isinstance(a, Attention) and joins(a.head_dim, shard.kv_dtype):
+            pairs = n * (_clip(mean, a.window_tokens) + 0.5)
+            lines.append(Line("joined_decode_attention", "attention_decode", g.count, _prefill(shard, a, n, n, pairs)))
+        else:
+            lines += _decode_group(shard, g, n, mean, longest)
+    return lines
+
+
+def _prefill(shard: Shard, a: Attention, chunks: FloatArray, tokens: FloatArray, pairs: FloatArray) -> PrefillAttention:
+    heads, kv_heads = shard.heads(a), shard.kv_heads(a)
+    return PrefillAttention(chunks, tokens, pairs, heads, kv_heads, a.head_dim, shard.kv_dtype, a.window_tokens)
+
+
 def _floats(*counts: Num) -> list[FloatArray]:
     return [np.asarray(c, dtype=np.float64) for c in counts]
 
@@ -249,10 +271,7 @@ def _prefill_group(shard: Shard, g: LayerGroup, c: FloatArray, q: FloatArray, x:
     a, kind = g.mixer, "attention_prefill"
     if isinstance(a, Attention):
         pairs = c * window_pairs(q, x, a.window_tokens)
-        op = PrefillAttention(
-            c, c * q, pairs, shard.heads(a), shard.kv_heads(a), a.head_dim, shard.kv_dtype, a.window_tokens
-        )
-        yield Line("prefill_attention", kind, g.count, op)
+        yield Line("prefill_attention", kind, g.count, _prefill(shard, a, c, c * q, pairs))
     elif isinstance(a, MlaAttention):
         pairs = c * window_pairs(q, x, a.index_topk_tokens)
         yield Line("mla_prefill", kind, g.count, _mla(shard, a, "prefill", (c, c * q, pairs, c * x)))

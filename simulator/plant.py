@@ -9,11 +9,16 @@ from typing import Final
 from calibration.bundle import Bundle, load_bundle
 from catalogs.deployment import Deployment, Resolved, resolve
 from catalogs.errors import InputError
+from simulator.batch import BatchShape
 from simulator.memory import MemoryPlan, size_memory
+from simulator.roofline_view import step_lines
+from simulator.shard import Shard
 from simulator.step_cost import StepCost
 
 #: A cache shorter than this serves nobody: the deployment does not fit.
 SHORTEST_SEQUENCE_TOKENS: Final = 512
+#: One of everything, to ask which operators nobody measured.
+SAMPLE_STEP: Final = BatchShape(64, 2048.0, 1, 4, 1024, 256, 5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,8 @@ def build_plant(deployment: Deployment, bundle_path: Path | None = None) -> Plan
     resolved, memory, notices = fit(deployment)
     bundle = load_bundle(resolved.hardware.accelerator, bundle_path)
     resolved = replace(resolved, kv_blocks=memory.kv_blocks)
-    notices = resolved.notices + notices + tuple(bundle.notices)
+    operators = [line.op for line in step_lines(Shard.of(resolved), SAMPLE_STEP)]
+    notices = resolved.notices + notices + tuple(bundle.notices) + tuple(bundle.notices_for(operators))
     return Plant(resolved, memory, StepCost.compile(resolved, bundle), bundle, notices)
 
 

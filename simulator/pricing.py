@@ -34,6 +34,8 @@ class CostSource(Protocol):
 
     def relative_error(self, family: str) -> float: ...
 
+    def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool: ...
+
 
 @dataclass(slots=True)
 class Pricer:

@@ -24,7 +24,7 @@ from catalogs.deployment import Resolved
 from simulator.batch import BatchShape
 from simulator.pricing import N_CLASSES, CostSource
 from simulator.step_log import StepLog
-from simulator.step_tables import StepTables
+from simulator.step_tables import DecodeGrids, StepTables
 from simulator.step_totals import StepTotals, total
 
 #: A segment without a further breakpoint is as long as anybody asks.
@@ -45,8 +45,9 @@ class StepCost:
         self._rank = tables.rank_seconds()
         self._group = tables.group_seconds()
         self._logits = tables.logits_seconds()
-        self._rows: dict[int, tuple[float, list[Cell]]] = {}
-        self._contexts: list[float] = tables.decode.axes[1].tolist()
+        self._rows: dict[int, tuple[float, list[Cell]]] = {}  # decode-only steps: everything but attention, attention
+        self._mixed: dict[int, list[Cell]] = {}  # attention of decodes beside prefill
+        self._contexts: list[float] = tables.decode.contexts.tolist()
         self._last_cell = len(self._contexts) - 2
         self._prefill = tables.prefill.values[..., :N_CLASSES].sum(axis=-1).tolist()
         self._chunks, self._chunk_tokens, self._prior = (a.tolist() for a in tables.prefill.axes)
@@ -110,7 +111,7 @@ class StepCost:
         seconds = 0.0
         if n:
             tokens = -(-n // split)
-            seconds = self._decode_attention_s(n, shape.decode_context_sum / n, shape.decode_context_max)
+            seconds = self._decode_attention_s(n, shape.decode_context_sum / n, shape.decode_context_max, chunks > 0)
         if chunks:
             parts = split if split < chunks else chunks
             tokens += -(-shape.prefill_tokens // parts)
@@ -120,10 +121,15 @@ class StepCost:
         seconds += _read(self._rank, tokens) + _read(self._logits, -(-shape.logits // split))
         return seconds + _read(self._group, self.tables.group_tokens(tokens, shape.tokens))
 
-    def _decode_attention_s(self, decodes: int, mean: float, longest: float) -> float:
-        row = self._rows.get(decodes) or self._row(decodes)
+    def _decode_attention_s(self, decodes: int, mean: float, longest: float, mixed: bool) -> float:
+        if mixed:
+            cells = self._mixed.get(decodes)
+            if cells is None:
+                cells = self._mixed[decodes] = self._cells(self.tables.mixed, decodes)
+        else:
+            cells = (self._rows.get(decodes) or self._row(decodes))[1]
         k = min(max(bisect_right(self._contexts, mean) - 1, 0), self._last_cell)
-        base, grow, skew, skew_grow, start, _ = row[1][k]
+        base, grow, skew, skew_grow, start, _ = cells[k]
         beyond = mean - start
         return base + grow * beyond + (longest - mean) * (skew + skew_grow * beyond)
 
@@ -141,9 +147,16 @@ class StepCost:
         return total
 
     def _row(self, decodes: int) -> tuple[float, list[Cell]]:
-        """(everything but attention, attention cells along the mean context) for a number of decodes."""
+        """(everything but attention, attention cells along the mean context) of a decode-only step."""
         tokens = -(-decodes // self._split)
-        base, skew = self.tables.decode_row(tokens)
+        group = _read(self._group, self.tables.group_tokens(tokens, decodes))
+        offset = _read(self._rank, tokens) + _read(self._logits, tokens) + group
+        self._rows[decodes] = (offset, self._cells(self.tables.decode, decodes))
+        return self._rows[decodes]
+
+    def _cells(self, grids: DecodeGrids, decodes: int) -> list[Cell]:
+        """Pieces along the mean context: time and slope, the same of the skew term, first and last context."""
+        base, skew = grids.seconds(-(-decodes // self._split))
         contexts = self._contexts
         cells: list[Cell] = []
         for k in range(self._last_cell + 1):
@@ -151,10 +164,7 @@ class StepCost:
             end = contexts[k + 1] if k < self._last_cell else inf
             grow, skew_grow = (base[k + 1] - base[k]) / width, (skew[k + 1] - skew[k]) / width
             cells.append((base[k], grow, skew[k], skew_grow, contexts[k], end))
-        group = _read(self._group, self.tables.group_tokens(tokens, decodes))
-        offset = _read(self._rank, tokens) + _read(self._logits, tokens) + group
-        self._rows[decodes] = (offset, cells)
-        return self._rows[decodes]
+        return cells
 
 
 def _read(values: list[float], index: int) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -12,10 +13,19 @@ import numpy.typing as npt
 from catalogs.deployment import Resolved
 from catalogs.engines import EngineProfile
 from simulator.grid import FloatArray, Grid, spaced
-from simulator.layers import Line, decode_lines, expert_lines, logits_lines, prefill_lines, token_lines
+from simulator.layers import (
+    Line,
+    decode_lines,
+    expert_lines,
+    logits_lines,
+    mixed_decode_lines,
+    prefill_lines,
+    token_lines,
+)
 from simulator.pricing import N_CHANNELS, N_CLASSES, CostSource, Pricer
 from simulator.shard import Shard
 
+DecodeLines = Callable[[Shard, FloatArray, FloatArray, FloatArray], list[Line]]
 TokenLines = Callable[[Shard, FloatArray, bool], list[Line]]
 
 EAGER_NODES: Final = 200
@@ -28,9 +38,31 @@ CHUNK_NODES: Final = (1, 2, 4, 8, 16, 64, 256, 1024)
 
 
 @dataclass(frozen=True, slots=True)
+class DecodeGrids:
+    """Channels by (decodes, mean context): of even contexts, and per token the longest lies above the mean."""
+
+    even: Grid
+    skew: Grid
+
+    @property
+    def contexts(self) -> FloatArray:
+        return self.even.axes[1]
+
+    def at(self, decodes: FloatArray, mean: FloatArray, longest: FloatArray) -> FloatArray:
+        """Rows x channels."""
+        return self.even.at(decodes, mean) + (longest - mean)[:, None] * self.skew.at(decodes, mean)
+
+    def seconds(self, decodes: int) -> tuple[list[float], list[float]]:
+        """(seconds, seconds per token of skew) at every context node, for one number of decodes on a rank."""
+        n = np.full(len(self.contexts), float(decodes))
+        rows = [grid.at(n, self.contexts)[:, :N_CLASSES].sum(axis=1).tolist() for grid in (self.even, self.skew)]
+        return rows[0], rows[1]
+
+
+@dataclass(frozen=True, slots=True)
 class StepTables:
     """Channels (see `pricing`) by: tokens on an attention rank, tokens of the expert group, sequences with logits,
-    (decodes, mean context), the same per token that the longest context lies above the mean, and
+    (decodes, mean context) with what the longest context above the mean adds (alone, and beside prefill), and
     (chunks, tokens of a chunk, tokens before it). All per rank and microbatch."""
 
     resolved: Resolved
@@ -38,8 +70,8 @@ class StepTables:
     rank: Grid
     group: Grid
     logits: Grid
-    decode: Grid
-    skew: Grid
+    decode: DecodeGrids
+    mixed: DecodeGrids
     prefill: Grid
     padded: npt.NDArray[np.int64]  # tokens that run where 0..len-1 were scheduled
 
@@ -57,15 +89,14 @@ class StepTables:
         shard, pricer = Shard.of(resolved), Pricer(source, resolved.hardware)
         top = max(resolved.max_num_batched_tokens, resolved.max_num_seqs)
         sizes, dp = captured(resolved), resolved.data_parallel
-        decode, skew = _decode_grids(shard, pricer, resolved)
         return cls(
             resolved,
             pricer,
             _token_grid(token_lines, shard, pricer, sizes, top),
             _token_grid(expert_lines, shard, pricer, sizes * dp, top * dp),
             _logits_grid(shard, pricer, resolved.max_num_seqs),
-            decode,
-            skew,
+            _decode_grids(decode_lines, shard, pricer, resolved),
+            _decode_grids(partial(mixed_decode_lines, joins=source.joins_decodes), shard, pricer, resolved),
             _prefill_grid(shard, pricer, resolved),
             _padding(sizes, top),
         )
@@ -88,12 +119,6 @@ class StepTables:
     def logits_seconds(self) -> list[float]:
         """Seconds of `logits` for 0.. sequences."""
         return _expand(self.logits, np.arange(int(self.logits.axes[0][-1]) + 1))
-
-    def decode_row(self, decodes: int) -> tuple[list[float], list[float]]:
-        """(seconds, seconds per token of skew) at every context node, for one number of decodes on a rank."""
-        n = np.full(len(self.decode.axes[1]), float(decodes))
-        rows = [grid.at(n, grid.axes[1])[:, :N_CLASSES].sum(axis=1).tolist() for grid in (self.decode, self.skew)]
-        return rows[0], rows[1]
 
 
 def graph_limit(resolved: Resolved) -> int:
@@ -141,13 +166,13 @@ def _logits_grid(shard: Shard, pricer: Pricer, top: int) -> Grid:
     return Grid((np.concatenate([[0.0], nodes]),), np.concatenate([np.zeros((1, N_CHANNELS)), values]))
 
 
-def _decode_grids(shard: Shard, pricer: Pricer, resolved: Resolved) -> tuple[Grid, Grid]:
+def _decode_grids(lines: DecodeLines, shard: Shard, pricer: Pricer, resolved: Resolved) -> DecodeGrids:
     n = spaced(1, resolved.max_num_seqs, DECODE_NODES, (3.0, 6.0))
     contexts = spaced(1, max(resolved.max_model_len, 2), CONTEXT_NODES, tuple(float(w) for w in shard.windows))
     sequences, mean = (a.copy() for a in np.broadcast_arrays(n[:, None], contexts[None, :]))
-    even = pricer.price(decode_lines(shard, sequences, mean, mean), mean.shape)
-    uneven = pricer.price(decode_lines(shard, sequences, mean, 2.0 * mean), mean.shape)
-    return Grid((n, contexts), even), Grid((n, contexts), (uneven - even) / mean[..., None])
+    even = pricer.price(lines(shard, sequences, mean, mean), mean.shape)
+    uneven = pricer.price(lines(shard, sequences, mean, 2.0 * mean), mean.shape)
+    return DecodeGrids(Grid((n, contexts), even), Grid((n, contexts), (uneven - even) / mean[..., None]))
 
 
 def _prefill_grid(shard: Shard, pricer: Pricer, resolved: Resolved) -> Grid:

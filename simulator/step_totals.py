@@ -109,10 +109,10 @@ def step_channels(tables: StepTables, rows: _Rows) -> FloatArray:
 
 
 def _add_decode(tables: StepTables, rows: _Rows, device: FloatArray) -> None:
-    some = np.flatnonzero(rows.decodes)
-    n, mean = np.ceil(rows.decodes[some] / tables.split), rows.mean_context[some]
-    above = (rows.max_context[some] - mean)[:, None]
-    device[some] += tables.decode.at(n, mean) + above * tables.skew.at(n, mean)
+    for grids, mine in ((tables.decode, rows.chunks == 0), (tables.mixed, rows.chunks > 0)):
+        some = np.flatnonzero((rows.decodes > 0) & mine)
+        n = np.ceil(rows.decodes[some] / tables.split)
+        device[some] += grids.at(n, rows.mean_context[some], rows.max_context[some])
 
 
 def _add_prefill(tables: StepTables, rows: _Rows, parts: FloatArray, device: FloatArray) -> None:

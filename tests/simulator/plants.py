@@ -16,8 +16,9 @@ from catalogs.hardware import Accelerator
 class ToySource:
     """Every operator takes 2 us more than 1.25 x its roofline and draws 500 W; uneven decodes cost a little more."""
 
-    def __init__(self, accelerator: Accelerator) -> None:
+    def __init__(self, accelerator: Accelerator, joins: bool = False) -> None:
         self.accelerator = accelerator
+        self.joins = joins
 
     def cost(self, op: Operator) -> Cost:
         seconds = roofline_s(op, self.accelerator) * 1.25 + 2e-6
@@ -28,6 +29,9 @@ class ToySource:
 
     def relative_error(self, family: str) -> float:  # noqa: ARG002 - one error for all
         return 0.1
+
+    def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:  # noqa: ARG002 - one kernel for all
+        return self.joins
 
 
 def resolved(model: str = "llama-2-7b", hardware: str = "h100x1", **keys: object) -> Resolved:

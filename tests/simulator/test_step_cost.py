@@ -28,7 +28,8 @@ DENSE_70B = compiled(with_host(resolved("llama-2-70b", "h100x4", tensor_parallel
 WINDOWED = compiled(resolved("gpt-oss-120b", "h100x1", weight_dtype="fp4"))
 EXPERTS = compiled(resolved("qwen3-30b-a3b", "h100x4", tensor_parallel=2, data_parallel=2, expert_parallel=True))
 SEQUENTIAL = compiled(with_host(resolved(), 0.002, async_scheduling=False))
-ALL = (COST, DENSE_70B, WINDOWED, EXPERTS, SEQUENTIAL)
+JOINED = StepCost.compile(BARE, ToySource(BARE.hardware.accelerator, joins=True))
+ALL = (JOINED, COST, DENSE_70B, WINDOWED, EXPERTS, SEQUENTIAL)
 
 
 def decodes(n: int, mean: int, above: int = 0) -> BatchShape:
@@ -144,6 +145,15 @@ def test_host_time_hides_behind_the_device_only_when_scheduled_ahead() -> None:
 def test_the_longest_context_counts_beyond_the_mean() -> None:
     """Planted fault: a table without the skew term would give equal times."""
     assert COST.cycle_s(decodes(16, 700, 2000)) > COST.cycle_s(decodes(16, 700, 0)) + 1e-6
+
+
+def test_decodes_beside_prefill_may_run_as_chunks_of_one_token() -> None:
+    alone, mixed = decodes(16, 700, 900), prompt(512, 0, 1, decodes=16, decode_context_sum=16 * 700, logits=17)
+    mixed.decode_context_max = 1600
+    assert JOINED.cycle_s(alone) == COST.cycle_s(alone)
+    assert JOINED.cycle_s(mixed) != COST.cycle_s(mixed)
+    longer = prompt(512, 0, 1, decodes=16, decode_context_sum=16 * 700, decode_context_max=3000, logits=17)
+    assert JOINED.cycle_s(mixed) == JOINED.cycle_s(longer) < COST.cycle_s(longer)
 
 
 def test_data_parallel_ranks_share_decodes_and_wait_for_a_lone_prompt() -> None:
