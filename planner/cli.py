@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     add_completion=False,
+    pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Find the deployment that serves a model within its latency objectives at the lowest cost or energy.",
 )
@@ -115,7 +116,7 @@ def run_app(command: Callable[..., Any], args: list[str] | None = None) -> int:
     """Run a typer app; every bad input becomes one line on stderr and exit status 2, Ctrl-C becomes 130."""
     from catalogs.errors import InputError
 
-    usage_error = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+    usage_error: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
 
     try:
         status = command(args, standalone_mode=False)

@@ -1,4 +1,4 @@
-"""The answer on one screen: the plan first, then how sure, what it costs, what limits it, and the command to start it."""
+"""The answer on one screen: the plan, how sure it is, what it costs, what limits it, and the command to start it."""
 
 from __future__ import annotations
 
@@ -210,8 +210,9 @@ def _foot(answer: dict[str, Any], entry: dict[str, Any]) -> Iterator[Line]:
 
 def _search_line(search: dict[str, Any]) -> Line:
     return "Search", (
-        f"{search['n_space']} candidates, {search['n_bounded_out']} ruled out by bounds, {search['n_simulated']} simulated "
-        f"({search['n_pruned']} stopped early), {search['method']}, {search['seconds']:.1f} s"
+        f"{search['n_space']} candidates, {search['n_bounded_out']} ruled out by bounds, "
+        f"{search['n_simulated']} simulated ({search['n_pruned']} stopped early), {search['method']}, "
+        f"{search['seconds']:.1f} s"
     )
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from catalogs.deployment import resolve
+from catalogs.deployment import Deployment, Resolved, resolve
 from catalogs.engines import load_engine
+from catalogs.errors import InputError
 from catalogs.grid import DEFAULT_REGION, Grid, load_grid
 from catalogs.hardware import parse_hardware
 from catalogs.models import load_model
@@ -20,18 +21,21 @@ from planner.deploy import serve_command
 from planner.observation import Load, Observation
 from planner.request import PlanRequest
 from planner.space import Names
-from planner.window import observe_run
-from planner.world import Facts
+from planner.window import Reading, finish_s, observe_run, steady_window
+from planner.world import Detail, Facts
 from simulator.batch import BatchShape
 from simulator.memory import MemoryPlan, size_memory
-from simulator.plant import Plant, build_plant
-
-if TYPE_CHECKING:
-    from simulator.results import Run
+from simulator.metrics import summarise
+from simulator.plant import SHORTEST_SEQUENCE_TOKENS, Plant, build_plant
+from simulator.run_record import Run
+from simulator.simulate import run
 
 #: Requests drawn to know the lengths of a workload.
 _LENGTHS: Final = 2000
 _KEPT_RUNS: Final = 16
+#: A run lasts so many times the requests in flight at once, but at most so many times what was asked for.
+_IN_FLIGHT: Final = 8
+_MOST_LONGER: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,21 +95,16 @@ class SimulatedWorld:
         return latency_discard(cost.cycle_s, limits, self.lengths.sample, self.request.slos)
 
     def facts(self, candidate: Candidate) -> Facts:
-        resolved = resolve(candidate.deployment(self.request.model, self.request.engine))
-        memory = size_memory(resolved)
-        notices = resolved.notices
-        if memory.fits or self._fits_shorter(memory):
+        asked = candidate.deployment(self.request.model, self.request.engine)
+        resolved = resolve(asked)
+        memory, notices = size_memory(resolved), resolved.notices
+        if memory_discard(memory, self.lengths.longest) is None:
             plant = self.plant(candidate)
             resolved, memory, notices = plant.resolved, plant.memory, plant.notices
-        command = serve_command(resolved)
-        notices = (*self.workload.notices, *self._quality(candidate), *notices)
-        block = deployment_block(resolved, self.request.engine)
-        return Facts(
-            block, memory_block(memory, resolved), command.command, command.notes, tuple(dict.fromkeys(notices))
-        )
-
-    def _fits_shorter(self, memory: MemoryPlan) -> bool:
-        return memory_discard(memory, self.lengths.longest) is None
+        serve = serve_command(resolved)
+        notices = tuple(dict.fromkeys((*self._quality(candidate), *notices, *self.workload.notices)))
+        block = deployment_block(resolved, asked, memory)
+        return Facts(block, memory_block(memory, resolved), serve.command, serve.notes, notices)
 
     def _quality(self, candidate: Candidate) -> tuple[str, ...]:
         native = self.names.model.weight_dtype
@@ -163,9 +162,107 @@ class SimulatedWorld:
     def observe(self, candidate: Candidate, load: Load) -> Observation:
         key = (candidate, load)
         if key not in self._seen:
-            self._seen[key] = observe_run(self._run(candidate, load), load, self._metrics)
+            self._seen[key] = observe_run(self._run(candidate, load), load, self._reading)
         return self._seen[key]
 
     @cached_property
-    def _metrics(self) -> frozenset[str]:
-        return frozenset(slo.metric for slo in self.request.slos) | {"ttft", "tpot", "e2e"}
+    def _reading(self) -> Reading:
+        return Reading("itl" in {slo.metric for slo in self.request.slos}, self.request.objective == "energy")
+
+    def detail(self, candidate: Candidate, load: Load) -> Detail:
+        done = self._run(candidate, load)
+        blocks = summarise(done)
+        observation = self.observe(candidate, load)
+        window = steady_window(done.arrival_s, finish_s(done)).measured
+        outputs = float(done.requests.output_tokens[window].mean())
+        inputs = float(done.requests.input_tokens[window].mean())
+        rate = load.requests_per_s if observation.stable else blocks["metrics"]["requests_per_s"]
+        per_token_j = blocks["metrics"]["energy"]["total_j_per_output_token"]
+        power_w = float("nan") if per_token_j is None else per_token_j * rate * outputs
+        if not load.whole_cluster:
+            power_w *= candidate.replicas
+        return Detail(
+            observation,
+            blocks["metrics"],
+            blocks["time_breakdown"],
+            blocks["calibration"],
+            rate * outputs,
+            rate * (inputs + outputs),
+            power_w,
+            float(blocks["calibration"]["expected_error"]),
+        )
+
+    def _run(self, candidate: Candidate, load: Load) -> Run:
+        key = (candidate, load)
+        if key not in self._runs:
+            whole = load.whole_cluster or candidate.replicas == 1
+            plant = self.plant(candidate) if whole else self._one_replica(candidate)
+            rate = load.requests_per_s if whole else load.requests_per_s / candidate.replicas
+            n = self._enough(candidate, load)
+            self._runs[key] = run(plant, self.workload.materialise(load.seed, n, rate))
+        while len(self._runs) > _KEPT_RUNS:
+            self._runs.popitem(last=False)
+        return self._runs[key]
+
+    def _one_replica(self, candidate: Candidate) -> Plant:
+        """One replica on its own share of the node: what its energy and latency are reckoned from."""
+        plant = self.plant(candidate)
+        r = plant.resolved
+        share = replace(r.hardware, accelerators_per_node=r.accelerators_per_replica, n_nodes=1)
+        return replace(plant, resolved=replace(r, replicas=1, hardware=share))
+
+    def _enough(self, candidate: Candidate, load: Load) -> int:
+        """More requests where many are in flight at once, so that most of the run is steady. Never by the clock."""
+        cycle_s = self.plant(candidate).cost.cycle_s
+        context = int(self.lengths.input_mean + self.lengths.output_mean / 2)
+        batch = max(1, min(candidate.max_num_seqs, 64))
+        shape = BatchShape(decodes=batch, decode_context_sum=batch * context, decode_context_max=context, logits=batch)
+        in_flight = load.requests_per_s * self.lengths.output_mean * cycle_s(shape)
+        return round(min(max(load.n_requests, _IN_FLIGHT * in_flight), _MOST_LONGER * load.n_requests))
+
+
+def open_loop(workload: Workload) -> Workload:
+    """The workload, if its arrivals have a rate that can be scaled. Raises InputError otherwise."""
+    if workload.closed_loop or not workload.content.has_rate:
+        rule = f"planning scales a rate of arrivals, and workload {workload.name} has none (closed loop or all at once)"
+        raise InputError(rule, None, "arrivals: {poisson: {}}")
+    return workload
+
+
+def memory_discard(memory: MemoryPlan, longest_request_tokens: int) -> Discard | None:
+    """Why the model, or the workload's longest request, does not fit in memory."""
+    longest = memory.longest_sequence_tokens
+    if memory.free_bytes <= 0:
+        need = memory.weights_bytes + memory.activation_bytes + memory.non_torch_bytes
+        return Discard("memory", memory.why, need * memory.accelerators, memory.budget_bytes * memory.accelerators)
+    if longest < min(longest_request_tokens, memory.max_model_len) or longest < SHORTEST_SEQUENCE_TOKENS:
+        need = max(longest_request_tokens, SHORTEST_SEQUENCE_TOKENS)
+        why = f"the KV cache holds one sequence of {longest} tokens, a request needs {need}"
+        return Discard("memory", why, float(need), float(max(longest, 1)))
+    return None
+
+
+def deployment_block(resolved: Resolved, asked: Deployment, memory: MemoryPlan) -> dict[str, object]:
+    """deployment.yaml with every null filled in."""
+    written: dict[str, object] = asked.model_dump()
+    values: dict[str, object] = {key: getattr(resolved, key) for key in written if hasattr(resolved, key)}
+    values |= {"model": resolved.model.hf_id or resolved.model.name, "engine": resolved.engine.name}
+    values |= {"hardware": resolved.hardware.text, "kv_blocks": memory.kv_blocks}
+    return written | values
+
+
+def memory_block(memory: MemoryPlan, resolved: Resolved) -> dict[str, object]:
+    """Bytes of one accelerator."""
+    return {
+        "device_bytes": resolved.hardware.accelerator.memory_bytes,
+        "usable_bytes": memory.budget_bytes,
+        "weights_bytes": memory.weights_bytes,
+        "activation_bytes": memory.activation_bytes,
+        "non_torch_bytes": memory.non_torch_bytes,
+        "kv_bytes": memory.kv_bytes,
+        "kv_blocks": memory.kv_blocks,
+        "kv_tokens_per_replica": memory.max_concurrency_tokens,
+        "equation": memory.equation,
+        "fits": memory.fits,
+        "why": memory.why or None,
+    }

@@ -8,12 +8,17 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from planner.observation import Load, Observation
 from planner.slo import FloatArray
+from simulator.metrics import summarise
+from simulator.run_record import Run
+from simulator.step_log import StepLog
 
 #: Least share of the requests left out at the start, and most at start and end.
 WARM_UP: Final = 0.1
 MOST_WARM_UP: Final = 0.5
 MOST_DRAIN: Final = 0.1
+GAP_SAMPLES: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,3 +50,56 @@ def steady_window(arrival_s: FloatArray, finish_s: FloatArray) -> Window:
         return Window(measured, 0.0)
     left = np.searchsorted(finished, [arrived[first], arrived[-1]], side="right")
     return Window(measured, float(joined - (left[1] - left[0])) / joined)
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What to take from a run besides ttft, tpot and e2e; each costs a pass over its step log."""
+
+    itl: bool = False
+    joules: bool = False
+
+
+def observe_run(run: Run, load: Load, reading: Reading) -> Observation:
+    """The observation of a finished run. A request that was refused never had its first token: infinite."""
+    window = steady_window(run.arrival_s, finish_s(run))
+    seen = window.measured
+    samples = {"ttft": _endless(run.ttft_s[seen]), "e2e": _endless(run.e2e_s[seen])}
+    several = seen & (run.requests.output_tokens > 1)
+    samples["tpot"] = _endless(run.tpot_s[several])
+    if reading.itl:
+        samples["itl"] = token_gaps_s(run, (float(run.arrival_s[seen].min()), float(run.arrival_s[seen].max())))
+    joules = float("nan")
+    if reading.joules:
+        per_token = summarise(run)["metrics"]["energy"]["total_j_per_output_token"]
+        joules = float("nan") if per_token is None else float(per_token)
+    return Observation(load, samples, int(seen.sum()), window.growth_fraction, joules)
+
+
+def finish_s(run: Run) -> FloatArray:
+    """When each request ended, seconds; inf if never."""
+    return _endless(run.last_token_s)
+
+
+def _endless(values: FloatArray) -> FloatArray:
+    found: FloatArray = np.where(np.isnan(values), np.inf, values)
+    return found
+
+
+def token_gaps_s(run: Run, between_s: tuple[float, float]) -> FloatArray:
+    """GAP_SAMPLES equally likely gaps between tokens, of the steps that start in `between_s`. Shape (GAP_SAMPLES,).
+
+    A step of d seconds with n decodes is n gaps of d seconds. Gaps that preemptions made are taken from the whole run.
+    """
+    log = StepLog.merged(run.logs)
+    kept = (log.decodes > 0) & (log.start_s >= between_s[0]) & (log.start_s <= between_s[1])
+    if not kept.any():
+        return np.zeros(0)
+    mean_s = (log.total_s / log.steps)[kept]
+    values = np.concatenate([mean_s, run.gaps_s])
+    weights = np.concatenate([(log.decodes * log.steps)[kept], np.ones(len(run.gaps_s))])
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    wanted = (np.arange(GAP_SAMPLES) + 0.5) / GAP_SAMPLES * reached[-1]
+    gaps_s: FloatArray = values[order][np.minimum(np.searchsorted(reached, wanted), len(values) - 1)]
+    return gaps_s
