@@ -6,6 +6,9 @@ Compiling prices the operators of `layers` on a few hundred nodes and keeps plai
     cycle_s  = max(device_s, host_s) + gap     where the engine schedules ahead
              = device_s + host_s + gap         where it does not
 
+There is no term for gaps between kernels: the operator tables were timed in graph replay or as whole layers and hold
+them (decode steps of a real Llama-2-70B on four H100 come out 3 % short, which is host time).
+
 Decode attention is piecewise linear in the mean context, for every number of decodes, plus a term linear in how far the
 longest context lies above the mean. While every decode grows by one token a step that distance stays, so a run of
 decode steps is an arithmetic series up to the next breakpoint (`decode_segment`).
