@@ -14,6 +14,7 @@ import catalogs
 from calibration.bundle_file import BundleFacts, read_bundle
 from calibration.cost import ROOFLINE, Cost
 from calibration.families import FAMILIES
+from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.family import FAMILY_OF, FamilyModel
 from calibration.operators import Operator
 from calibration.power import PowerModel
@@ -55,6 +56,11 @@ class Bundle:
         if family not in DEFAULTS:
             raise InputError("unknown operator family", family, ", ".join(DEFAULTS))
         return self.errors.get(family, DEFAULTS[family].expected_error)
+
+    def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:
+        """Whether decodes in a step with prefill cost what prefill chunks of one token cost (one unsplit kernel)."""
+        model = self.models.get("prefill_attention")
+        return isinstance(model, PrefillAttentionModel) and model.joins_decodes(head_dim, kv_dtype)
 
     def notices_for(self, operators: list[Operator]) -> list[str]:
         """Notices that these operators bring: a dtype nobody measured on this accelerator."""

@@ -111,7 +111,7 @@ def write_bundle(
 
 
 def read_bundle(path: Path) -> tuple[BundleFacts, dict[str, npt.NDArray[Any]]]:
-    """Facts and arrays of a bundle folder or its JSON file; InputError where a file is missing, cut short or altered."""
+    """Facts and arrays of a bundle folder or its JSON file; InputError where a file is missing, cut or altered."""
     file = path / JSON_NAME if path.is_dir() else path
     try:
         facts = BundleFacts.model_validate_json(file.read_bytes())

@@ -43,7 +43,10 @@ FAMILY_OF: dict[type, str] = {
 class FamilyModel(Protocol):
     """Seconds of one operator family, fitted once, numpy only at run time."""
 
-    family: str  # a value of FAMILY_OF
+    @property
+    def family(self) -> str:
+        """A value of FAMILY_OF."""
+        ...
 
     def cost(self, op: Any, accelerator: Accelerator) -> tuple[Array, Array]:
         """(seconds, origin), both of the operator's broadcast shape; positive and finite, no file or pandas access.

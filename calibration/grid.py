@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from calibration.cost import INTERPOLATED, MEASURED, ROOFLINE, Array
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _ON_NODE = 1e-6  # in axis units: closer than this is the node itself
 
@@ -27,8 +30,13 @@ class Grid:
     measured: npt.NDArray[np.bool_]
 
     @classmethod
-    def from_points(cls, axes: Sequence[Array], points: Array, values: Array) -> Self:
-        """Average `values` (n,) at the nodes nearest to `points` (n, d); fill the nodes no point belongs to."""
+    def from_points(
+        cls, axes: Sequence[Array], points: Array, values: Array, elsewhere: Callable[..., Array] | None = None
+    ) -> Self:
+        """Average `values` (n,) at the nodes nearest to `points` (n, d).
+
+        Nodes no point belongs to take elsewhere(*node coordinates), or are interpolated from the others.
+        """
         shape = tuple(len(a) for a in axes)
         index = tuple(_nearest(axis, points[:, d]) for d, axis in enumerate(axes))
         total, count = np.zeros(shape), np.zeros(shape)
@@ -36,20 +44,22 @@ class Grid:
         np.add.at(count, index, 1.0)
         measured = count > 0
         known = np.where(measured, total / np.maximum(count, 1.0), np.nan)
-        return cls(tuple(axes), _filled(axes, known), measured)
+        if elsewhere is None:
+            return cls(tuple(axes), _filled(axes, known), measured)
+        return cls(tuple(axes), np.where(measured, known, elsewhere(*np.meshgrid(*axes, indexing="ij"))), measured)
 
     def at(self, coordinates: Sequence[Array]) -> tuple[Array, Array]:
         """(value, origin) at coordinates, one array of a common shape per axis."""
-        low, weight, on_node, outside = [], [], True, False
+        shape = np.shape(coordinates[0])
+        low, weight, on_node, outside = [], [], np.ones(shape, dtype=bool), np.zeros(shape, dtype=bool)
         for axis, x in zip(self.axes, coordinates, strict=True):
             i, w, node, out = _locate(axis, np.asarray(x, dtype=np.float64))
             low.append(i)
             weight.append(w)
             on_node, outside = on_node & node, outside | out
-        value = np.zeros(np.shape(low[0]))
-        known = np.zeros(np.shape(low[0]))
+        value, known = np.zeros(shape), np.zeros(shape)
         for corner in product((0, 1), repeat=len(self.axes)):
-            w = np.ones(np.shape(low[0]))
+            w = np.ones(shape)
             index = []
             for d, c in enumerate(corner):
                 w = w * (weight[d] if c else 1.0 - weight[d])
@@ -132,3 +142,9 @@ def _filled(axes: Sequence[Array], known: Array) -> Array:
         values[todo] = total[todo] / weight[todo]
         extending = not todo.any()
     return values
+
+
+def by(rows: pd.DataFrame, *columns: str) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """(values of `columns`, their rows), in ascending order of the values."""
+    for key, table in rows.groupby(list(columns), sort=True):
+        yield (key if isinstance(key, tuple) else (key,)), table

@@ -26,6 +26,7 @@ FloatArray = npt.NDArray[np.float64]
 #: Coefficient groups: matrix products (dense and grouped) and everything that streams attention state.
 GROUP_OF_FAMILY = {
     "gemm": "gemm",
+    "moe": "gemm",
     "grouped_gemm": "gemm",
     "mla": "attention",
     "prefill_attention": "attention",

@@ -45,4 +45,4 @@ def operators_of(family: str, rows: pd.DataFrame) -> Iterator[tuple[Operator, np
             values["window_tokens"] = values["window_tokens"] or None
         arrays = {c: rows[c].to_numpy(float)[index] for c in columns if c in ARRAY_FIELDS}
         known = {f.name for f in fields(kind)}
-        yield kind(**{c: v for c, v in {**values, **arrays}.items() if c in known}), index
+        yield kind(**{c: v for c, v in {**values, **arrays}.items() if c in known}), np.asarray(index)

@@ -1,4 +1,4 @@
-"""Which neighbour's calibration stands in for hardware that was not measured: the same utilisation, its own roofline."""
+"""Which neighbour's calibration stands in for unmeasured hardware: the same utilisation, its own roofline."""
 
 from __future__ import annotations
 

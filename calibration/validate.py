@@ -11,20 +11,33 @@ import numpy.typing as npt
 
 from calibration.cost import Array
 from calibration.families import FAMILIES
+from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.family import FamilyModel, HeldOut, held_out
 from calibration.row_operators import operators_of
 from catalogs.hardware import Accelerator
+from catalogs.units import MIB
 
 if TYPE_CHECKING:
     import pandas as pd
 
 N_FOLDS: Final = 5
 
-#: Rows of one group are held out together.
+#: Rows of one group are held out together: whole shapes, head configurations, architectures, kinds.
 GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "gemm": ("n", "k"),
     "prefill_attention": ("n_heads", "n_kv_heads"),
     "decode_attention": ("n_heads", "n_kv_heads"),
+    "moe": ("hidden_size", "intermediate_size", "n_experts", "experts_per_token"),
+    "mla": ("n_heads", "sequences"),
+    "linear_attention": ("n_heads",),
+    "elementwise": ("kind", "bytes_per_token"),
+    "collective": ("kind", "ranks", "message_bytes"),
+}
+
+#: What is held out where a table has one head configuration: all rows of one length.
+LENGTH: Final[dict[str, Callable[[pd.DataFrame], pd.Series[float]]]] = {
+    "prefill_attention": lambda rows: rows.tokens / rows.chunks,
+    "decode_attention": lambda rows: rows.context_tokens / rows.sequences,
 }
 
 #: Rows held out together as "beyond": what the model says past the end of a shorter grid.
@@ -32,6 +45,10 @@ BEYOND: Final[dict[str, Callable[[pd.DataFrame], pd.Series[bool]]]] = {
     "gemm": lambda rows: (rows.n > 12288) | (rows.k > 12288),
     "prefill_attention": lambda rows: rows.tokens / rows.chunks > 8192,
     "decode_attention": lambda rows: rows.context_tokens / rows.sequences > 16384,
+    "moe": lambda rows: rows.tokens > 4096,
+    "mla": lambda rows: (rows.tokens + rows.context_tokens) / rows.sequences > 8192,
+    "collective": lambda rows: rows.message_bytes > 64 * MIB,
+    "elementwise": lambda rows: rows.tokens * rows.bytes_per_token > 64 * MIB,
 }
 
 
@@ -48,7 +65,7 @@ def cross_validate(family: str, rows: pd.DataFrame, accelerator: Accelerator) ->
     rows = _as_engine(family, rows)
     fold = _folds(family, rows)
     predicted = np.full(len(rows), np.nan)
-    for f in range(N_FOLDS):
+    for f in np.unique(fold):
         test = fold == f
         if test.any() and not test.all():
             model = FAMILIES[family].fit(rows[~test], accelerator)
@@ -68,16 +85,44 @@ def _beyond(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> list[H
     return [held_out(family, "beyond", predict(model, test, accelerator), test.seconds.to_numpy(float))]
 
 
-def notes(family: str, model: FamilyModel, rows: pd.DataFrame, accelerator: Accelerator) -> list[str]:
-    """One line per check of the model's form on rows it was not fitted on."""
+def notes(model: FamilyModel, rows: pd.DataFrame, accelerator: Accelerator) -> list[str]:
+    """One line on rows of the fitted table that the fit left out: sliding windows."""
     if "window_tokens" not in rows.columns:
         return []
-    windowed = rows[rows.window_tokens > 0].reset_index(drop=True)
-    if windowed.empty:
+    return check(model, "sliding-window rows, not fitted", rows[rows.window_tokens > 0], accelerator)
+
+
+def check(model: FamilyModel, what: str, rows: pd.DataFrame, accelerator: Accelerator) -> list[str]:
+    """One line: error of the model on `rows` of its family that it was not fitted on; none where there are no rows."""
+    if rows.empty:
         return []
-    e = held_out(family, "windowed", predict(model, windowed, accelerator), windowed.seconds.to_numpy(float))
+    rows = rows.reset_index(drop=True)
+    return [line(what, held_out(model.family, "all", predict(model, rows, accelerator), rows.seconds.to_numpy(float)))]
+
+
+def line(what: str, e: HeldOut) -> str:
+    """A sentence about errors."""
+    return f"{what}: n {e.n}, median {e.median_abs:.1%}, p90 {e.p90_abs:.1%}, bias {e.bias:+.1%}"
+
+
+def check_mixed(
+    prefill: PrefillAttentionModel, decode: FamilyModel, rows: pd.DataFrame, accelerator: Accelerator
+) -> list[str]:
+    """How well a step with prefill and decodes is the sum of its two parts, by the two ways to price the decodes."""
+    parts = rows.reset_index(drop=True)
+    own = predict(prefill, parts, accelerator)
+    alone = predict(decode, parts, accelerator)
+    as_chunks = predict(
+        prefill,
+        parts.assign(
+            chunks=parts.sequences, tokens=parts.sequences, pairs=parts.context_tokens + 0.5 * parts.sequences
+        ),
+        accelerator,
+    )
+    seconds = parts.seconds.to_numpy(float)
+    found = {"a decode kernel of their own": own + alone, "prefill chunks of one token": own + as_chunks}
     return [
-        f"sliding-window rows (not fitted): n {e.n}, median {e.median_abs:.1%}, p90 {e.p90_abs:.1%}, bias {e.bias:+.1%}"
+        line(f"mixed steps, decodes priced as {how}", held_out("mixed", "all", p, seconds)) for how, p in found.items()
     ]
 
 
@@ -92,8 +137,17 @@ def _as_engine(family: str, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _folds(family: str, rows: pd.DataFrame) -> npt.NDArray[np.int64]:
-    """Fold of each row by a hash of its group: the same on every machine."""
-    columns = list(GROUPS[family])
-    names = rows[columns].astype(str).agg("/".join, axis=1)
-    code = {name: zlib.crc32(name.encode()) % N_FOLDS for name in names.unique()}
+    """Fold of each row by a hash of its group, the same on every machine; one group a fold where there are few.
+
+    A table with one head configuration holds out whole lengths instead.
+    """
+    names = _group_names(rows, GROUPS[family])
+    if names.nunique() == 1 and family in LENGTH:
+        names = LENGTH[family](rows).round().astype(str)
+    few = names.nunique() <= 2 * N_FOLDS
+    code = {n: i if few else zlib.crc32(n.encode()) % N_FOLDS for i, n in enumerate(sorted(names.unique()))}
     return names.map(code).to_numpy(np.int64)
+
+
+def _group_names(rows: pd.DataFrame, columns: tuple[str, ...]) -> pd.Series[str]:
+    return rows[list(columns)].astype(str).agg("/".join, axis=1)

@@ -1,8 +1,8 @@
-"""Decode attention: utilisation of the bytes roofline over key-value streams, group size and context; plus skew.
+"""Decode attention: utilisation of the roofline over sequences, key-value heads, group size and context; plus skew.
 
-Flash-decoding kernels split work by (sequence, key-value head): sequences x n_kv_heads streams of `context` tokens
-decide the time, the query heads per stream (group) refine it. A sliding window only shortens the context. Uneven
-batches: t = t(mean) + alpha (t(max) - t(mean)).
+Flash-decoding kernels split work by (sequence, key-value head) and long contexts among blocks, so heads or contexts
+past the grid count as more sequences. A sliding window only shortens the context. Uneven batches:
+t = t(mean) + alpha (t(max) - t(mean)).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from calibration.cost import ROOFLINE, Array, broadcast
 from calibration.family import Parts
-from calibration.grid import Grid
+from calibration.grid import Grid, by
 from calibration.operators import DecodeAttention
 from calibration.roofline import bytes_moved, l2_bytes, memory_s, roofline_s
 from catalogs.hardware import Accelerator
@@ -24,14 +24,15 @@ from catalogs.hardware import Accelerator
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Median of the LLMServingSim skew tables where no table of the accelerator exists.
-DEFAULT_SKEW_ALPHA: Final = 0.05
+#: Sample-weighted mean of `alpha` at prefill chunk 0 in LLMServingSim's skew_fit tables (0.045-0.09 over RTX 4090 and
+#: RTX PRO 6000, three models): used everywhere.
+DEFAULT_SKEW_ALPHA: Final = 0.06
 GROUP_NODES: Final = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodeAttentionModel:
-    """grids: log utilisation on (log streams, log2 group, log context) by "head_dim/kv dtype"."""
+    """grids: log utilisation on (log sequences, log n_kv_heads, log2 group, log context) by "head_dim/kv dtype"."""
 
     grids: dict[str, Grid]
     floors_s: dict[str, float]
@@ -52,11 +53,15 @@ class DecodeAttentionModel:
     ) -> tuple[Array, Array]:
         key, borrowed = nearest_head(self.grids, op.head_dim, op.kv_dtype)
         mean = np.maximum(context / np.maximum(sequences, 1.0), 1.0)
-        streams = np.maximum(sequences * op.n_kv_heads, 1.0)
         group = np.full(mean.shape, np.log2(max(op.n_heads / op.n_kv_heads, 1.0)))
         # Past the longest measured context: as many bytes in more streams, as kernels split long contexts among blocks.
-        surplus = np.maximum(np.log(mean) - self.grids[key].axes[2][-1], 0.0)
-        log_u, origin = self.grids[key].at([np.log(streams) + surplus, group, np.log(mean)])
+        # So do key-value heads past the most measured ones.
+        _, kv_axis, _, context_axis = self.grids[key].axes
+        log_kv = np.full(mean.shape, np.log(op.n_kv_heads))
+        surplus = np.maximum(np.log(mean) - context_axis[-1], 0.0) + np.maximum(log_kv - kv_axis[-1], 0.0)
+        at = [np.log(np.maximum(sequences, 1.0)) + surplus, np.minimum(log_kv, kv_axis[-1]), group]
+        log_u, origin = self.grids[key].at([*at, np.minimum(np.log(mean), context_axis[-1])])
+        origin = np.where(surplus > 0, ROOFLINE, origin)
         bound = roofline_s(replace(op, sequences=sequences, context_tokens=context), accelerator)
         seconds = np.maximum(bound / np.exp(log_u), self.floors_s[key])
         return seconds, np.where(borrowed, ROOFLINE, origin)
@@ -77,7 +82,7 @@ class DecodeAttentionModel:
         """Rows without a window; windowed rows are for validation (a window is a shorter context)."""
         grids, floors = {}, {}
         plain = rows[(rows.window_tokens == 0) & (rows.n_heads >= rows.n_kv_heads)]
-        for (head_dim, kv_dtype), table in plain.groupby(["head_dim", "kv_dtype"], sort=True):
+        for (head_dim, kv_dtype), table in by(plain, "head_dim", "kv_dtype"):
             key = f"{head_dim}/{kv_dtype}"
             grids[key] = _fit_grid(table, int(head_dim), str(kv_dtype), accelerator)
             floors[key] = float(table.seconds.min())
@@ -95,7 +100,7 @@ def nearest_head(tables: Mapping[str, Any], head_dim: int, kv_dtype: str) -> tup
 
 def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Accelerator) -> Grid:
     u_log, points = [], []
-    for (heads, kv_heads), rows in table.groupby(["n_heads", "n_kv_heads"], sort=True):
+    for (heads, kv_heads), rows in by(table, "n_heads", "n_kv_heads"):
         rows = rows.sort_values(["sequences", "context_tokens"], ascending=[True, False])
         seconds = rows.groupby("sequences")["seconds"].cummin().to_numpy(float)
         sequences, context = rows.sequences.to_numpy(float), rows.context_tokens.to_numpy(float)
@@ -104,14 +109,24 @@ def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Ac
         u = np.minimum(roofline_s(op, accelerator) / seconds, 1.0)
         u_log.append(np.log(np.minimum(u, _best_streaming(op, u, accelerator))))
         group = np.full(len(rows), np.log2(max(float(heads) / float(kv_heads), 1.0)))
-        points.append(np.stack([np.log(sequences * kv_heads), group, np.log(context / sequences)], axis=1))
+        log_kv = np.full(len(rows), np.log(float(kv_heads)))
+        points.append(np.stack([np.log(sequences), log_kv, group, np.log(context / sequences)], axis=1))
     all_points, values = np.concatenate(points), np.concatenate(u_log)
-    groups = np.log2(np.array(GROUP_NODES))
-    present = np.min(np.abs(all_points[:, 1][:, None] - groups[None, :]), axis=0) < 1e-6
-    groups = groups[present] if present.any() else np.unique(all_points[:, 1])
-    streams = np.log(np.exp2(np.unique(np.round(all_points[:, 0] / np.log(2.0)))))
-    kept = np.min(np.abs(all_points[:, 1][:, None] - groups[None, :]), axis=1) < 0.2
-    return Grid.from_points([streams, groups, np.unique(all_points[:, 2])], all_points[kept], values[kept])
+    kept = group_nodes(all_points[:, 2])
+    points4, values = all_points[kept], values[kept]
+    axes = [np.unique(points4[:, d]) for d in range(4)]
+    # Head splits nobody measured behave like the average split with as many streams.
+    points3 = np.column_stack([points4[:, 0] + points4[:, 1], points4[:, 2], points4[:, 3]])
+    streams = np.log(2.0) * np.unique(np.round(points3[:, 0] / np.log(2.0)))
+    pooled = Grid.from_points([streams, axes[2], axes[3]], points3, values)
+    return Grid.from_points(axes, points4, values, lambda s, kv, g, c: pooled.at([s + kv, g, c])[0])
+
+
+def group_nodes(log_group: Array) -> npt.NDArray[np.bool_]:
+    """Rows whose group size is a node of the grids; all of them where none is."""
+    distance = np.abs(log_group[:, None] - np.log2(np.array(GROUP_NODES))[None, :]).min(axis=1)
+    kept = distance < 1e-6
+    return kept if kept.any() else np.ones(len(kept), dtype=bool)
 
 
 def _best_streaming(op: DecodeAttention, u: Array, accelerator: Accelerator) -> float:

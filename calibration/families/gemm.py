@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from calibration.cost import ROOFLINE, Array, broadcast
 from calibration.family import Parts
-from calibration.grid import Grid
+from calibration.grid import Grid, by
 from calibration.operators import Gemm
 from calibration.roofline import bytes_moved, compute_s, l2_bytes, memory_s, roofline_s
 from catalogs.hardware import Accelerator
@@ -30,7 +30,7 @@ PROXY: Final = {"int8": "fp8", "fp8_block": "fp8"}  # where the dtype itself was
 WEIGHT_ONLY_EFFICIENCY: Final = 0.9
 #: A shape costs at most this much more than the same with more rows: an engine could pad, so rows above are outliers.
 PAD_MARGIN: Final = 1.10
-TILE_ROWS: Final = 512  # twins (m, m + 1) are kept apart up to here, where wave quantisation shows, pooled above
+FEWEST_SHAPES: Final = 8  # a dtype with fewer says less than its proxy, where another dtype has more
 SMALLEST: Final = 64  # n and k below are no layer's
 
 
@@ -85,21 +85,21 @@ class GemmModel:
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
         """Fit every dtype; of several kernels for one shape the fastest counts, as the engine would choose it."""
+        rows = rows[(rows.n >= SMALLEST) & (rows.k >= SMALLEST)]
+        fastest = rows.groupby(["dtype", "m", "n", "k"])["seconds"].min().reset_index()
+        shapes = fastest.groupby("dtype").apply(lambda t: t.groupby(["n", "k"]).ngroups)
         grids, floors = {}, {}
-        for dtype, table in rows.groupby("dtype", sort=True):
-            fastest = table.groupby(["m", "n", "k"], as_index=False)["seconds"].min()
-            fastest = fastest[(fastest.n >= SMALLEST) & (fastest.k >= SMALLEST)]
-            if fastest.groupby(["n", "k"]).ngroups < 4:
-                continue  # too few shapes to say anything the proxy dtype does not
-            grids[str(dtype)] = _fit_grid(fastest, str(dtype), accelerator)
-            floors[str(dtype)] = float(fastest.seconds.min())
+        for (dtype,), table in by(fastest, "dtype"):
+            if shapes[dtype] >= min(FEWEST_SHAPES, shapes.max()):
+                grids[str(dtype)] = _fit_grid(table, str(dtype), accelerator)
+                floors[str(dtype)] = float(table.seconds.min())
         return cls(grids, floors)
 
 
 def _fit_grid(table: pd.DataFrame, dtype: str, accelerator: Accelerator) -> Grid:
     table = table.sort_values(["n", "k", "m"], ascending=[True, True, False])
     least_above = table.groupby(["n", "k"])["seconds"].cummin().groupby([table.n, table.k]).shift(1)
-    seconds = np.minimum(table.seconds, (PAD_MARGIN * least_above).fillna(np.inf)).to_numpy(float)
+    seconds = table.seconds.clip(upper=(PAD_MARGIN * least_above).fillna(np.inf)).to_numpy(float)
     m, n, k = (table[c].to_numpy(float) for c in ("m", "n", "k"))
     op = Gemm(m, n, k, dtype)
     u = np.minimum(roofline_s(op, accelerator) / seconds, 1.0)
@@ -117,7 +117,5 @@ def _best_streaming(op: Gemm, u: Array, streamed: npt.NDArray[np.bool_], acceler
 
 
 def _pooled_m(m: Array) -> Array:
-    """Node each row count belongs to: 1, 2, 4, 8, 16 for small ones, itself up to 513, the even twin above."""
-    small = np.exp2(np.floor(np.log2(m)))
-    twin = np.where(m > TILE_ROWS + 1, 2.0 * np.floor(m / 2.0), m)
-    return np.where(m <= 16, small, np.where(m == 17, 17.0, twin))
+    """Node each row count belongs to: 1, 2, 4, 8, 16 for small ones, itself above: wave quantisation is kept."""
+    return np.where(m <= 16, np.exp2(np.floor(np.log2(m))), m)

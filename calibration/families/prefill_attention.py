@@ -1,81 +1,158 @@
-"""Prefill attention: utilisation of the roofline over equivalent prompt length, query-head streams and group size.
+"""Prefill attention: utilisation of the roofline over prompt length, query-head streams and group size; plus context.
 
-Tables measure whole prompts (pairs = q^2 / 2). A chunk with context is looked up at the prompt that holds as many pairs,
-q' = sqrt(2 pairs / chunk), because the kernels walk the same tiles in another order, but its query rows fill tiles of
-TILE_ROWS: a chunk shorter than a tile pays for a whole one. Never below the time to read its keys and values.
+Tables measure whole prompts (pairs = q^2 / 2). A chunk with context takes longer in one of two ways, told apart by how
+the time of a single head grows with its prompt:
+
+- Kernels that give a block of TILE_ROWS query rows all its keys in turn (FlashAttention 2, trtllm-gen): one head's time
+  is a straight line in prompt length, whose slope is the time per key. Every key of context adds it once per wave of
+  blocks, and the blocks that run at once ("lanes") follow from the saturated rate: rate = lanes x TILE_ROWS / slope. On
+  RTX PRO 6000 that gives 187 lanes, and the chip has 188 multiprocessors.
+- Kernels that split the keys among blocks (FlashAttention 3): no such line. A chunk costs what the whole prompt with as
+  many pairs costs, q' = sqrt(2 pairs / chunk); rows that do not fill a tile are paid for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from calibration.cost import ROOFLINE, Array, broadcast
-from calibration.families.decode_attention import GROUP_NODES, nearest_head
+from calibration.families.decode_attention import group_nodes, nearest_head
 from calibration.family import Parts
-from calibration.grid import Grid
+from calibration.grid import Grid, by
 from calibration.operators import PrefillAttention
-from calibration.roofline import roofline_s
+from calibration.roofline import memory_s, roofline_s
 from catalogs.hardware import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TILE_ROWS: Final = 64.0
+LINE_TOKENS: Final = (512.0, 1024.0, 2048.0, 4096.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Serial:
+    """A kernel whose blocks walk their keys in turn: seconds per key of one block, blocks that run at once."""
+
+    seconds_per_key: float
+    lanes: float
+    joins_decodes: bool  # decodes of a mixed step run in this kernel (FlashAttention 2)
+
+    def context_s(self, blocks: Array, context: Array) -> Array:
+        """Seconds that `context` keys add to `blocks` blocks: once per wave, between whole and fractional waves."""
+        waves = blocks / self.lanes
+        return np.maximum(0.5 * (waves + np.ceil(waves)), 1.0) * self.seconds_per_key * context
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillAttentionModel:
-    """grids: log utilisation on (log streams, log2 group, log equivalent length) by "head_dim/kv dtype"."""
+    """grids: log utilisation on (log streams, log2 group, log length), serial: both by "head_dim/kv dtype"."""
 
     grids: dict[str, Grid]
     floors_s: dict[str, float]
+    serial: dict[str, Serial]
+    peak_flops: float  # bf16, of the accelerator fitted on
     family: str = "prefill_attention"
 
     def cost(self, op: PrefillAttention, accelerator: Accelerator) -> tuple[Array, Array]:
         """(seconds, origin) of the broadcast shape of chunks, tokens, pairs."""
         chunks, tokens, pairs = broadcast(op.chunks, op.tokens, op.pairs)
+        chunks, tokens = np.maximum(chunks, 1.0), np.maximum(tokens, 1.0)
         key, borrowed = nearest_head(self.grids, op.head_dim, op.kv_dtype)
-        count = np.maximum(chunks, 1.0)
-        rows = np.maximum(tokens / count, 1.0)
-        length = np.sqrt(2.0 * np.maximum(pairs / count, 0.5))
-        padded = pairs * np.where(length > rows * 1.01, np.maximum(TILE_ROWS / rows, 1.0), 1.0)
+        # A window leaves fewer pairs than a whole prompt has: as many tokens and pairs in shorter prompts.
+        chunks = np.maximum(chunks, tokens**2 / np.maximum(2.0 * pairs, tokens))
+        rows = np.maximum(tokens / chunks, 1.0)
+        context = np.maximum(pairs / tokens - 0.5 * rows, 0.0)
+        if key in self.serial:
+            blocks = chunks * op.n_heads * np.ceil(rows / TILE_ROWS)
+            seconds, origin = self._prompt(key, op, chunks, rows, accelerator)
+            relative = accelerator.flops_for("bf16") / self.peak_flops  # of a transferred bundle: as many more lanes
+            seconds = seconds + self.serial[key].context_s(blocks / relative, context)
+        else:
+            fill = np.minimum(rows * max(op.n_heads / op.n_kv_heads, 1.0) / TILE_ROWS, 1.0)
+            length = np.sqrt(rows * (2.0 * context / np.where(context > 0.01 * rows, fill, 1.0) + rows))
+            seconds, origin = self._prompt(key, op, chunks, length, accelerator)
+        seconds = np.maximum(seconds, memory_s(op, accelerator))
+        return seconds, np.where(borrowed, ROOFLINE, np.where(context > 0.01 * rows, np.maximum(origin, 1.0), origin))
+
+    def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:
+        """Whether decodes that share a step with prefill are chunks of one token of the same kernel, unsplit."""
+        serial = self.serial.get(nearest_head(self.grids, head_dim, kv_dtype)[0])
+        return serial is not None and serial.joins_decodes
+
+    def _prompt(
+        self, key: str, op: PrefillAttention, chunks: Array, length: Array, accelerator: Accelerator
+    ) -> tuple[Array, Array]:
+        """(seconds, origin) of whole prompts of `length` tokens."""
         group = np.full(length.shape, np.log2(max(op.n_heads / op.n_kv_heads, 1.0)))
-        log_u, origin = self.grids[key].at([np.log(count * op.n_heads), group, np.log(length)])
-        bound = roofline_s(replace(op, chunks=count, tokens=tokens, pairs=padded), accelerator)
-        seconds = np.maximum(bound / np.exp(log_u), self.floors_s[key])
-        return seconds, np.where(borrowed, ROOFLINE, origin)
+        log_u, origin = self.grids[key].at([np.log(chunks * op.n_heads), group, np.log(length)])
+        sized = replace(op, chunks=chunks, tokens=chunks * length, pairs=0.5 * chunks * length**2)
+        return np.maximum(roofline_s(sized, accelerator) / np.exp(log_u), self.floors_s[key]), origin
 
     def to_parts(self) -> Parts:
         arrays: dict[str, npt.NDArray[Any]] = {}
         for key, grid in self.grids.items():
             arrays |= grid.to_arrays(key)
-        return {"tables": list(self.grids), "floors_s": self.floors_s}, arrays
+        serial = {k: asdict(v) for k, v in self.serial.items()}
+        facts = {"tables": list(self.grids), "floors_s": self.floors_s, "serial": serial, "peak_flops": self.peak_flops}
+        return facts, arrays
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
-        return cls({t: Grid.from_arrays(t, arrays) for t in facts["tables"]}, dict(facts["floors_s"]))
+        serial = {k: Serial(**v) for k, v in facts["serial"].items()}
+        grids = {t: Grid.from_arrays(t, arrays) for t in facts["tables"]}
+        return cls(grids, dict(facts["floors_s"]), serial, float(facts["peak_flops"]))
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
-        """Rows without window or context make the grids; the others validate the form."""
-        grids, floors = {}, {}
+        """Rows without window or context make the grids; rows with context, where there are any, the time per key."""
+        grids, floors, serial = {}, {}, {}
         whole = (rows.pairs * rows.chunks * 2.0 / rows.tokens**2).between(0.98, 1.02)
-        plain = rows[whole & (rows.window_tokens == 0)]
-        for (head_dim, kv_dtype), table in plain.groupby(["head_dim", "kv_dtype"], sort=True):
+        plain = rows[rows.window_tokens == 0]
+        for (head_dim, kv_dtype), table in by(plain, "head_dim", "kv_dtype"):
             key = f"{head_dim}/{kv_dtype}"
-            grids[key] = _fit_grid(table, int(head_dim), str(kv_dtype), accelerator)
+            grids[key] = _fit_grid(table[whole[table.index]], int(head_dim), str(kv_dtype), accelerator)
             floors[key] = float(table.seconds.min())
-        return cls(grids, floors)
+            found = _fit_serial(table)
+            if found is not None:
+                serial[key] = found
+        return cls(grids, floors, serial, accelerator.flops_for("bf16"))
+
+
+def _fit_serial(table: pd.DataFrame) -> Serial | None:
+    """The straight line of the fewest heads over prompt length, or of the shortest chunk over its context where rows
+    have one; None where it bends by more than 30 %."""
+    rows = table.tokens / table.chunks
+    context = table.pairs / table.tokens - 0.5 * rows
+    one = (table.chunks == 1) & (table.n_heads == table.n_heads.min())
+    if (context > 1.0).any():
+        one &= rows == rows[one & (context > 1.0)].min()
+        least = table[one].groupby(context[one].round())["seconds"].min()
+    else:
+        least = table[one].groupby("tokens")["seconds"].min()
+    marks = [q for q in LINE_TOKENS if q in least.index]
+    if len(marks) < 3:
+        return None
+    slopes = [(least[b] - least[a]) / (b - a) for a, b in pairwise(marks)]
+    typical = float(np.median(slopes))
+    if typical <= 0 or max(slopes) > 1.3 * typical or min(slopes) < 0.7 * typical:
+        return None
+    work = table.pairs * table.n_heads
+    rate = float((work / table.seconds)[work >= 0.3 * work.max()].quantile(0.9))
+    kernels = set(table["kernel"].astype(str)) if "kernel" in table.columns else set()
+    joins = not any("flashinfer" in k for k in kernels)  # which runs decodes in a kernel of their own
+    return Serial(typical, rate * typical / TILE_ROWS, joins)
 
 
 def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Accelerator) -> Grid:
     u_log, points = [], []
-    for (heads, kv_heads), rows in table.groupby(["n_heads", "n_kv_heads"], sort=True):
+    for (heads, kv_heads), rows in by(table, "n_heads", "n_kv_heads"):
         rows = rows.sort_values(["chunks", "tokens"], ascending=[True, False])
         seconds = rows.groupby("chunks")["seconds"].cummin().to_numpy(float)
         chunks, tokens, pairs = (rows[c].to_numpy(float) for c in ("chunks", "tokens", "pairs"))
@@ -84,9 +161,6 @@ def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Ac
         group = np.full(len(rows), np.log2(max(float(heads) / float(kv_heads), 1.0)))
         points.append(np.stack([np.log(chunks * heads), group, np.log(tokens / chunks)], axis=1))
     all_points, values = np.concatenate(points), np.concatenate(u_log)
-    groups = np.log2(np.array(GROUP_NODES))
-    present = np.min(np.abs(all_points[:, 1][:, None] - groups[None, :]), axis=0) < 1e-6
-    groups = groups[present] if present.any() else np.unique(all_points[:, 1])
-    kept = np.min(np.abs(all_points[:, 1][:, None] - groups[None, :]), axis=1) < 0.2
-    streams = np.unique(all_points[kept, 0])
-    return Grid.from_points([streams, groups, np.unique(all_points[kept, 2])], all_points[kept], values[kept])
+    kept = group_nodes(all_points[:, 1])
+    all_points, values = all_points[kept], values[kept]
+    return Grid.from_points([np.unique(all_points[:, d]) for d in range(3)], all_points, values)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from calibration.cost import Array
 from catalogs.errors import InputError
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _prefill(raw: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def windowed_pairs(q: np.ndarray, context: np.ndarray, window: np.ndarray) -> np.ndarray:  # type: ignore[type-arg]
+def windowed_pairs(q: Array, context: Array, window: Array) -> Array:
     """Query-key pairs of a chunk of q after `context` where each query sees at most `window` keys (0: all).
 
     Row i sees min(context + i, window) keys, i = 0..q; integrated: q (context + q/2) without a window.
