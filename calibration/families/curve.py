@@ -30,7 +30,7 @@ def isotonic(values: Array) -> Array:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Nodes (sizes ascending, seconds non-decreasing). Flat below the first, proportional to size above the last."""
+    """Nodes (sizes ascending, seconds non-decreasing). Flat below the first; above the last the slope goes on."""
 
     size: Array
     seconds: Array
@@ -47,8 +47,16 @@ class Curve:
         """(seconds, origin) at sizes of any shape; sizes below 1 count as 1."""
         x = np.maximum(np.asarray(size, dtype=np.float64), 1.0)
         inside = np.exp(np.interp(np.log(x), np.log(self.size), np.log(self.seconds)))
-        seconds = inside * np.maximum(1.0, x / self.size[-1])
-        return seconds, np.where(x > self.size[-1] * (1 + NODE_TOLERANCE), ROOFLINE, self._at_node(x))
+        beyond = np.maximum(x - self.size[-1], 0.0) * self.last_slope()
+        return inside + beyond, np.where(x > self.size[-1] * (1 + NODE_TOLERANCE), ROOFLINE, self._at_node(x))
+
+    def last_slope(self) -> float:
+        """Seconds per unit of size past the last node: of the last two nodes, within half of and their mean rate."""
+        mean = float(self.seconds[-1] / self.size[-1])
+        if len(self.size) < 2:
+            return mean
+        rise = float((self.seconds[-1] - self.seconds[-2]) / (self.size[-1] - self.size[-2]))
+        return min(max(rise, 0.5 * mean), mean)
 
     def _at_node(self, x: Array) -> Array:
         right = np.clip(np.searchsorted(self.size, x), 0, len(self.size) - 1)

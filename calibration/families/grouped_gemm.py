@@ -17,7 +17,7 @@ lie below the balanced roofline.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -82,10 +82,19 @@ class GroupedGemmModel:
         for key in _candidates(op):
             if key in self._row:
                 ratio, origin = self._own_curve(self._row[key], tokens)
-                break
-        else:
-            ratio, origin = self._regressed(_candidates(op), tokens)
+                seconds = np.exp(ratio) * roofline_s(op, accelerator)
+                return np.where(origin == ROOFLINE, self._tail_s(self._row[key], op, accelerator), seconds), origin
+        ratio, origin = self._regressed(_candidates(op), tokens)
         return np.exp(ratio) * roofline_s(op, accelerator), origin
+
+    def _tail_s(self, row: int, op: GroupedGemm, accelerator: Accelerator) -> Array:
+        """Beyond the last node time goes on along the line through the last two."""
+        nodes, values = self._nodes(row)
+        if len(nodes) < 2:
+            return np.asarray(np.exp(values[-1]) * roofline_s(op, accelerator), dtype=np.float64)
+        (t0, t1), (s0, s1) = nodes[-2:], np.exp(values[-2:]) * roofline_s(replace(op, tokens=nodes[-2:]), accelerator)
+        slope = max(float((s1 - s0) / (t1 - t0)), 0.0)
+        return np.asarray(s1 + (np.asarray(op.tokens, dtype=np.float64) - t1) * slope)
 
     def _own_curve(self, row: int, tokens: Array) -> tuple[Array, Array]:
         x = np.maximum(tokens, 1.0)

@@ -22,7 +22,7 @@ from calibration.families.fitted_on import FittedOn
 from calibration.families.mla_grid import Grid
 from calibration.family import Parts
 from calibration.operators import MlaModule
-from calibration.roofline import compute_dtype, roofline_s
+from calibration.roofline import roofline_s
 from catalogs.errors import InputError
 from catalogs.hardware import Accelerator
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 UP_PROJECTION_EFFICIENCY = 0.6
+ATTENTION_EFFICIENCY = 0.8  # of peak: no faster than this, however steep the part linear in length makes the rest look
 #: The shape the tables measured: DeepSeek-V3 and R1, Kimi-K2.
 REFERENCE_SHAPE = {
     "hidden_size": 7168,
@@ -92,10 +93,11 @@ class MlaModel:
         return seconds * ratio, np.full_like(origin, ROOFLINE)
 
     def _earlier_context_s(self, op: MlaModule, grid: Grid, extra_pairs: Array, context: Array) -> Array:
-        here = self.fitted_on.accelerator
+        peak = self.fitted_on.accelerator.flops_for("bf16")
         per_token = 2.0 * op.kv_lora_rank * op.n_heads * (op.nope_head_dim + op.v_head_dim)
-        peak = here.flops_for(compute_dtype("bf16", here)) * UP_PROJECTION_EFFICIENCY
-        return np.maximum(extra_pairs, 0.0) * grid.pair_s(float(op.n_heads)) + context * per_token / peak
+        per_pair = 2.0 * op.n_heads * (op.nope_head_dim + op.rope_head_dim + op.v_head_dim)
+        pair_s = max(grid.pair_s(float(op.n_heads)), per_pair / (ATTENTION_EFFICIENCY * peak))
+        return np.maximum(extra_pairs, 0.0) * pair_s + context * per_token / (UP_PROJECTION_EFFICIENCY * peak)
 
     def to_parts(self) -> Parts:
         keys = sorted(self.grids)

@@ -23,7 +23,9 @@ class Grid:
     _filled: npt.NDArray[np.float64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_filled", np.stack([_fill(plane, self.length) for plane in self.seconds]))
+        object.__setattr__(
+            self, "_filled", np.stack([_fill(plane, self.sequences, self.length) for plane in self.seconds])
+        )
 
     def at(self, heads: float, sequences: Array, length: Array) -> tuple[Array, Array]:
         """(seconds, origin). Beyond an axis: heads and sequences in proportion above, flat below; length along its last
@@ -34,7 +36,8 @@ class Grid:
         for dh, wh in ((0, 1.0 - h_share), (1, h_share)):
             for ds, ws in ((0, 1.0 - s_share), (1, s_share)):
                 total = total + wh * ws * np.log(self._along_length(h + dh, s + ds, length))
-        hole = self._touches_hole(h, s, length)
+        up = np.minimum(s + (s_share > 0), len(self.sequences) - 1)
+        hole = self._touches_hole(h, s, length) | self._touches_hole(h, up, length)
         node = (h_share % 1 == 0) & (s_share % 1 == 0) & np.isin(length, self.length)
         origin = np.where(h_out | s_out | hole, ROOFLINE, np.where(node, MEASURED, INTERPOLATED))
         return np.exp(total), origin
@@ -43,23 +46,26 @@ class Grid:
         i = np.clip(np.searchsorted(self.length, length, side="right") - 1, 0, len(self.length) - 2)
         low, high = self._filled[h, s, i], self._filled[h, s, i + 1]
         share = np.maximum((length - self.length[i]) / (self.length[i + 1] - self.length[i]), 0.0)
+        high = np.where(share > 1.0, np.maximum(high, low), high)  # noise must not carry a line below zero
         return np.asarray(low + share * (high - low), dtype=np.float64)
 
     def _touches_hole(self, h: Array, s: Array, length: Array) -> npt.NDArray[np.bool_]:
-        """Whether the nodes around are not all measured, or the length is beyond the axis."""
+        """Whether the node at or above the length was not measured, or the length is beyond the axis."""
         i = np.clip(np.searchsorted(self.length, length, side="left"), 0, len(self.length) - 1)
-        missing = np.isnan(self.seconds[h, s, i]) | np.isnan(
-            self.seconds[h, np.minimum(s + 1, len(self.sequences) - 1), i]
-        )
-        return np.asarray(missing | (length > self.length[-1]), dtype=np.bool_)
+        return np.asarray(np.isnan(self.seconds[h, s, i]) | (length > self.length[-1]), dtype=np.bool_)
 
     def pair_s(self, heads: float) -> float:
-        """Marginal seconds per query-key pair of the longest prompts of one sequence: the part quadratic in length."""
-        slopes = []
-        for plane in self.seconds:
-            known = np.flatnonzero(~np.isnan(plane[0]))[-2:]
-            (l1, l2), (t1, t2) = self.length[known], plane[0][known]
-            slopes.append(max((t2 - t1 * l2 / l1) / (l2 * l2 / 2 - l1 * l2 / 2), 1e-16))
+        """Seconds per query-key pair: the curvature in length of the smallest batch, over its last two doublings."""
+        if len(self.length) < 3:
+            return 0.0
+        last = len(self.length) - 1
+        half = min(int(np.argmin(np.abs(self.length - self.length[last] / 2))), last - 1)
+        quarter = max(min(int(np.argmin(np.abs(self.length - self.length[last] / 4))), half - 1), 0)
+        half = max(half, quarter + 1)
+        l0, l1, l2 = self.length[[quarter, half, last]]
+        t0, t1, t2 = (self._filled[:, 0, i] for i in (quarter, half, last))
+        curvature = 2.0 * ((t2 - t1) / (l2 - l1) - (t1 - t0) / (l1 - l0)) / (l2 - l0)
+        slopes = np.maximum(curvature / self.sequences[0], 1e-16)
         return float(np.exp(np.interp(np.log(heads), np.log(self.heads), np.log(slopes))))
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
@@ -92,20 +98,21 @@ def _bracket(axis: Array, x: Array) -> tuple[Any, Array, Any]:
     return i, share, (x > axis[-1] + 1e-9) | (x < axis[0] - 1e-9)
 
 
-def _fill(plane: npt.NDArray[np.float64], length: Array) -> npt.NDArray[np.float64]:
-    """Holes of one (sequences, length) plane: growth along length of the next smaller batch, else proportional."""
+def _fill(plane: npt.NDArray[np.float64], sequences: Array, length: Array) -> npt.NDArray[np.float64]:
+    """Holes of one (sequences, length) plane.
+
+    A row with some nodes grows along length as the nearest smaller batch does, else in proportion; before its first
+    node it is flat. A row with none lies on straight log-log lines between its neighbours.
+    """
     out = plane.copy()
-    for s in range(out.shape[0]):
-        for i in range(out.shape[1]):
+    known = [int(s) for s in np.flatnonzero(~np.isnan(plane).all(axis=1))]
+    for n, s in enumerate(known):
+        smaller = out[known[n - 1]] if n else length
+        first = int(np.flatnonzero(~np.isnan(out[s]))[0])
+        out[s, :first] = out[s, first]
+        for i in range(first + 1, len(length)):
             if np.isnan(out[s, i]):
-                out[s, i] = _guess(out, s, i, length)
+                out[s, i] = out[s, i - 1] * max(smaller[i] / smaller[i - 1], 1.0)
+    for i in range(len(length)):
+        out[:, i] = np.exp(np.interp(np.log(sequences), np.log(sequences[known]), np.log(out[known, i])))
     return out
-
-
-def _guess(plane: npt.NDArray[np.float64], s: int, i: int, length: Array) -> float:
-    if s > 0 and i > 0:
-        return float(plane[s, i - 1] * max(plane[s - 1, i] / plane[s - 1, i - 1], 1.0))
-    if i > 0:
-        return float(plane[s, i - 1] * length[i] / length[i - 1])
-    later = plane[s][~np.isnan(plane[s])]
-    return float(later[0]) if len(later) else float(2.0 * plane[s - 1, i])

@@ -1,10 +1,10 @@
 """Vidur's A800 profile of Llama-2-7B (attention and MLP operators, ms) -> rows.
 
 A800 is an A100 80 GB with NVLink cut to 400 GB/s: single-GPU operators are A100's. `time_stats.X.median` is the median
-in ms of CUDA-event times around an eager launch, so nothing is shorter than some 10 us. Attention rows are FlashInfer:
-one prompt chunk of `prefill_chunk_size` tokens after `kv_cache_size` cached ones, or `batch_size` decodes over
-`kv_cache_size` tokens each; the KV write is timed apart (attn_kv_cache_save). mlp_up_proj is gate and up in one
-product.
+in ms of CUDA-event times around an eager launch. Attention rows are FlashInfer: one prompt chunk of
+`prefill_chunk_size` tokens after `kv_cache_size` cached ones, or `batch_size` decodes over `kv_cache_size` tokens each;
+the KV write is timed apart (attn_kv_cache_save). mlp_up_proj is gate and up in one product. Norms, rotary and
+activation are not imported: their 6 us at one token is the launch, and their kernels are older than the engine's.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FOLDER: Final = Path("a800/meta-llama/Llama-2-7b-hf")
 
 
 def import_profiles(tables: Path, hardware: str = HARDWARE) -> dict[str, pd.DataFrame]:
-    """gemm, elementwise, prefill and decode attention rows; InputError for hardware other than the A100 80 GB."""
+    """gemm, prefill and decode attention rows; InputError for hardware other than the A100 80 GB."""
     import pandas as pd
 
     if hardware != HARDWARE:
@@ -33,7 +33,7 @@ def import_profiles(tables: Path, hardware: str = HARDWARE) -> dict[str, pd.Data
         attention = pd.read_csv(tables / _FOLDER / "attention.csv")
     except OSError:
         raise InputError("no Vidur profile in this folder", str(tables / _FOLDER)) from None
-    found = {"gemm": _gemm(mlp), "elementwise": _elementwise(mlp), **_attention(attention)}
+    found = {"gemm": _gemm(mlp), **_attention(attention)}
     return {f: t[t.seconds > 0].reset_index(drop=True).assign(source=SOURCE) for f, t in found.items()}
 
 
@@ -56,21 +56,6 @@ def _gemm(mlp: pd.DataFrame) -> pd.DataFrame:
     }
     parts = [_layer(mlp, layer).assign(n=float(n), k=float(k)) for layer, (n, k) in sizes.items()]
     return pd.concat(parts, ignore_index=True).rename(columns={"tokens": "m"}).assign(dtype="bf16")
-
-
-def _elementwise(mlp: pd.DataFrame) -> pd.DataFrame:
-    import pandas as pd
-
-    hidden, wide = int(mlp.n_embd.iloc[0]), int(mlp.n_expanded_embd.iloc[0])
-    kinds = {
-        "emb": ("embedding", 4.0 * hidden),
-        "input_layernorm": ("norm", 4.0 * hidden),
-        "post_attention_layernorm": ("norm", 4.0 * hidden),
-        "attn_rope": ("rotary", 8.0 * hidden),
-        "mlp_act": ("activation", 6.0 * wide),
-    }
-    parts = [_layer(mlp, name).assign(kind=kind, bytes_per_token=size) for name, (kind, size) in kinds.items()]
-    return pd.concat(parts, ignore_index=True)
 
 
 def _attention(raw: pd.DataFrame) -> dict[str, pd.DataFrame]:
