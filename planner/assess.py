@@ -8,13 +8,14 @@ from typing import Final, Literal, Protocol
 
 from planner.candidate import Candidate
 from planner.capacity import find_capacity
-from planner.observation import Evaluator, Load, Verdict, judge
+from planner.observation import SHORT_RUN_MARGIN, Evaluator, Load, Verdict, judge
 from planner.slo import Slo
 
 #: Two plans closer than this are equal: bisection does not resolve more, and then the plainer one is preferred.
 TIE: Final = 0.02
-#: A short run discards a candidate only when it misses by more than its noise could explain.
-SHORT_RUN_MARGIN: Final = 1.3
+
+#: Added to value / limit where the system does not keep up: further off than any that does.
+UNSTABLE: Final = 1000.0
 
 Status = Literal["measured", "tied", "pruned", "infeasible"]
 
@@ -84,7 +85,7 @@ class Bench:
 
     def refuse(self, candidate: Candidate, status: Status, verdict: Verdict) -> Outcome:
         """An outcome without a holding rate. Its score tells the sampler how far off it was."""
-        ratio = verdict.ratio
+        ratio = verdict.value_ratio if verdict.stable else UNSTABLE + verdict.value_ratio
         return Outcome(candidate, status, 0.0, verdict.requests_per_s, ratio, verdict.worst.name, None)
 
     def capacity(self, candidate: Candidate, floor: Verdict, guess_per_s: float) -> Outcome:
@@ -113,7 +114,7 @@ class CapacityRace:
             return bench.capacity(candidate, floor, bench.evaluator.fluid_requests_per_s(candidate))
         record = best.requests_per_s
         first = bench.probe(candidate, record * (1 - TIE), sizes.quick)
-        if first.ratio > SHORT_RUN_MARGIN:
+        if first.hopeless:
             return bench.refuse(candidate, "pruned", first)
         floor = bench.probe(candidate, record * (1 - TIE), sizes.full)
         if not floor.met:
@@ -141,14 +142,14 @@ class LowestEnergy:
             if full_load.joules_per_output_token > best.score * (1 + TIE):
                 return bench.refuse(candidate, "pruned", full_load)
         floor = bench.probe(candidate, bench.floor_per_s(candidate), sizes.quick)
-        if floor.ratio > SHORT_RUN_MARGIN:
+        if floor.hopeless:
             return bench.refuse(candidate, "infeasible", floor)
         found = find_capacity(lambda r: bench.probe(candidate, r, sizes.quick), guess, floor, 0.05)
         return self._at(candidate, found.requests_per_s, best)
 
     def _at(self, candidate: Candidate, rate: float, best: Outcome | None) -> Outcome:
         verdict = self.bench.probe(candidate, rate, self.bench.sizes.quick)
-        if verdict.ratio > SHORT_RUN_MARGIN:
+        if verdict.hopeless:
             return self.bench.refuse(candidate, "infeasible" if best is None else "pruned", verdict)
         verdict = self.bench.probe(candidate, rate, self.bench.sizes.full)
         while not verdict.met and self.bench.requests_per_s is None and rate > self.bench.floor_per_s(candidate):
@@ -171,7 +172,7 @@ class LowestLatency:
         rate = bench.floor_per_s(candidate)
         quick = bench.probe(candidate, rate, sizes.quick)
         goal = 1.0 if best is None or best.score is None else min(best.score, 1.0)
-        if quick.ratio > SHORT_RUN_MARGIN * goal:
+        if quick.value_ratio > SHORT_RUN_MARGIN * goal:
             return bench.refuse(candidate, "infeasible" if best is None else "pruned", quick)
         full = bench.probe(candidate, rate, sizes.full)
         if not full.met:

@@ -14,6 +14,9 @@ from planner.slo import FloatArray, Slo
 
 #: A queue that grows by more than this share of the arrivals in the window is not steady, whatever a percentile says.
 GROWTH_LIMIT: Final = 0.05
+#: A short run discards a candidate only when it misses by more than its noise could explain.
+SHORT_RUN_MARGIN: Final = 1.3
+HOPELESS_GROWTH: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,24 @@ class Verdict:
 
     requests_per_s: float
     observations: tuple[Observation, ...]
-    ratio: float  # the worst of value / limit; inf where the system does not keep up
+    value_ratio: float  # the worst of value / limit
     worst: Slo
     stable: bool
 
     @property
+    def ratio(self) -> float:
+        """value_ratio, but infinite where the system does not keep up: whatever a percentile says of a short run."""
+        return self.value_ratio if self.stable else float("inf")
+
+    @property
     def met(self) -> bool:
         return self.ratio <= 1
+
+    @property
+    def hopeless(self) -> bool:
+        """Of a short run: misses by more than noise explains, or falls behind by far. It may not be steady yet."""
+        far_behind = any(o.growth_fraction > HOPELESS_GROWTH for o in self.observations)
+        return self.value_ratio > SHORT_RUN_MARGIN or far_behind
 
     @property
     def joules_per_output_token(self) -> float:
@@ -89,7 +103,7 @@ def judge(observations: Iterable[Observation], slos: Sequence[Slo]) -> Verdict:
     stable = all(o.stable for o in seen)
     ratios = [_ratio(pooled_value_s(seen, slo), slo.limit_s) for slo in slos]
     worst = int(np.argmax(ratios))
-    return Verdict(seen[0].load.requests_per_s, seen, ratios[worst] if stable else float("inf"), slos[worst], stable)
+    return Verdict(seen[0].load.requests_per_s, seen, ratios[worst], slos[worst], stable)
 
 
 def _ratio(value_s: float, limit_s: float) -> float:

@@ -142,7 +142,7 @@ def _others(best: Outcome, outcomes: Sequence[Outcome]) -> list[Outcome]:
     """The most promising candidate of each other family; another KV cache or limits where there are too few."""
     found: list[Outcome] = []
     taken: set[object] = {best.candidate.family}
-    ranked = sorted(outcomes, key=lambda o: (not o.feasible, o.score or 0.0, o.ratio, o.candidate))
+    ranked = sorted(outcomes, key=lambda o: (not o.feasible, o.score or 0.0, o.ratio))  # then in order of promise
     for key in (lambda c: c.family, lambda c: (c.family, c.kv_dtype)):
         taken.add(key(best.candidate))
         for outcome in ranked:

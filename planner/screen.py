@@ -257,7 +257,7 @@ def _percent(share: float) -> str:
 
 
 def _dollars(value: float | None) -> str:
-    return "unknown" if value is None else f"${value:.3g}"
+    return "unknown" if value is None else f"${value:.2f}" if value >= 0.1 else f"${value:.2g}"
 
 
 def _note(note: str | None) -> str:

@@ -18,12 +18,12 @@ from catalogs.workloads import RequestSet, Workload, load_workload
 from planner.bounds import Discard, EngineLimits, latency_discard
 from planner.candidate import Candidate
 from planner.deploy import serve_command
+from planner.flow import Flow
 from planner.observation import Load, Observation
 from planner.request import PlanRequest
 from planner.space import Names
 from planner.window import Reading, finish_s, observe_run, steady_window
 from planner.world import Detail, Facts
-from simulator.batch import BatchShape
 from simulator.memory import MemoryPlan, size_memory
 from simulator.metrics import summarise
 from simulator.plant import SHORTEST_SEQUENCE_TOKENS, Plant, build_plant
@@ -102,9 +102,13 @@ class SimulatedWorld:
             plant = self.plant(candidate)
             resolved, memory, notices = plant.resolved, plant.memory, plant.notices
         serve = serve_command(resolved)
-        notices = tuple(dict.fromkeys((*self._quality(candidate), *notices, *self.workload.notices)))
+        notices = tuple(dict.fromkeys((*self._quality(candidate), *notices, *self._workload_notices())))
         block = deployment_block(resolved, asked, memory)
         return Facts(block, memory_block(memory, resolved), serve.command, serve.notes, notices)
+
+    def _workload_notices(self) -> tuple[str, ...]:
+        """What the workload says, less that it has no rate of its own: here the planner gives it one."""
+        return self.workload.notices[: -1 if self.workload.requests_per_s is None else None]
 
     def _quality(self, candidate: Candidate) -> tuple[str, ...]:
         native = self.names.model.weight_dtype
@@ -132,30 +136,18 @@ class SimulatedWorld:
 
     # ---- rates to start from
 
-    def fluid_requests_per_s(self, candidate: Candidate) -> float:
-        """Saturation rate if every step were as full as limits and KV allow, at mean lengths."""
+    def flow(self, candidate: Candidate) -> Flow:
         plant, lengths = self.plant(candidate), self.lengths
-        context = lengths.input_mean + lengths.output_mean / 2
-        held = plant.memory.max_concurrency_tokens / max(context + lengths.output_mean / 2, 1.0)
-        batch = int(max(1, min(candidate.max_num_seqs, held)))
-        decodes = BatchShape(
-            decodes=batch,
-            decode_context_sum=int(batch * context),
-            decode_context_max=int(2 * context),
-            logits=batch,
-        )
-        chunk = max(int(lengths.input_mean), 1)
-        n = max(1, candidate.max_num_batched_tokens // chunk)
-        prefill = BatchShape(prefill_tokens=n * chunk, prefill_pairs=n * chunk**2 / 2, prefill_chunks=n, logits=n)
-        decode_s = plant.cost.cycle_s(decodes) * lengths.output_mean / batch
-        return candidate.replicas / (decode_s + plant.cost.cycle_s(prefill) / n)
+        held = plant.memory.max_concurrency_tokens / max(lengths.input_mean + lengths.output_mean, 1.0)
+        seats = int(max(1, min(candidate.max_num_seqs * candidate.data_parallel, held)))
+        tokens = candidate.max_num_batched_tokens
+        return Flow(plant.cost.cycle_s, seats, tokens, lengths.input_mean, lengths.output_mean)
+
+    def fluid_requests_per_s(self, candidate: Candidate) -> float:
+        return candidate.replicas * self.flow(candidate).saturation_per_s
 
     def light_requests_per_s(self, candidate: Candidate) -> float:
-        """One request in twenty meets another on its replica."""
-        cycle_s = self.plant(candidate).cost.cycle_s
-        context = int(self.lengths.input_mean + self.lengths.output_mean / 2)
-        one = BatchShape(decodes=1, decode_context_sum=context, decode_context_max=context, logits=1)
-        return candidate.replicas * 0.05 / (cycle_s(one) * max(self.lengths.output_mean, 1.0))
+        return candidate.replicas * self.flow(candidate).light_per_s
 
     # ---- simulated runs
 
@@ -213,12 +205,11 @@ class SimulatedWorld:
 
     def _enough(self, candidate: Candidate, load: Load) -> int:
         """More requests where many are in flight at once, so that most of the run is steady. Never by the clock."""
-        cycle_s = self.plant(candidate).cost.cycle_s
-        context = int(self.lengths.input_mean + self.lengths.output_mean / 2)
-        batch = max(1, min(candidate.max_num_seqs, 64))
-        shape = BatchShape(decodes=batch, decode_context_sum=batch * context, decode_context_max=context, logits=batch)
-        in_flight = load.requests_per_s * self.lengths.output_mean * cycle_s(shape)
-        return round(min(max(load.n_requests, _IN_FLIGHT * in_flight), _MOST_LONGER * load.n_requests))
+        at_once = self.flow(candidate).in_flight(load.requests_per_s / candidate.replicas)
+        if at_once is None:
+            return load.n_requests  # hopelessly overloaded: any run shows it
+        replicas = candidate.replicas if load.whole_cluster else 1
+        return round(min(max(load.n_requests, _IN_FLIGHT * at_once * replicas), _MOST_LONGER * load.n_requests))
 
 
 def open_loop(workload: Workload) -> Workload:
