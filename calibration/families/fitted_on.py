@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from calibration.cost import Array
 from calibration.operators import Operator
 from calibration.roofline import link_bytes_per_s, roofline_s
@@ -33,7 +35,7 @@ class FittedOn:
 
     def roofline_ratio(self, op: Operator, accelerator: Accelerator) -> Array:
         """How many times longer `op` takes at the roofline of `accelerator` than of the measured one."""
-        return roofline_s(op, accelerator) / roofline_s(op, self.accelerator)
+        return roofline_s(op, accelerator) / np.maximum(roofline_s(op, self.accelerator), 1e-30)
 
     def bandwidth_ratio(self, accelerator: Accelerator) -> float:
         return self.accelerator.memory_bandwidth_bytes_per_s / accelerator.memory_bandwidth_bytes_per_s

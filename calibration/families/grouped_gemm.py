@@ -10,8 +10,10 @@ Routing. The tables hold balanced routing and power laws; under expert paralleli
 work. The kept one is the power law with exponent 1.01: routing in service is skewed, so balanced is too kind. Drawn
 with the collectors' sampler (8 of 256 experts, 4,096 tokens), 1.2 sends half of all tokens to one expert and puts 1.7
 times the mean on the busiest of 8 ranks, 1.01 a quarter and 1.5 times: the milder is nearer to what trained, load
-balanced routers do. Small batches touch some 20 % fewer experts than under balanced routing, so a measured time may
-lie below the balanced roofline.
+balanced routers do. Small batches touch some 20 % fewer experts than balanced routing, so a measured time may lie below
+the balanced roofline. On H100 the choice is worth -18 % at 8 to 64 tokens and +5 % above 512 without expert
+parallelism, +25 % at 4,096 tokens on 2 to 8 ranks. Another project's profile of Qwen3-30B-A3B on RTX PRO 6000, at the
+number of experts that random routing touches, lies 8 % (median) from 1.01; from balanced up to 54 % at 16 tokens.
 """
 
 from __future__ import annotations

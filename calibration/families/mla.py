@@ -41,6 +41,7 @@ REFERENCE_SHAPE = {
     "v_head_dim": 128,
 }
 #: Which measured projection dtype stands for which, best first; int4 checkpoints keep the attention block in 16 bit.
+#: Where none of them was measured, any that was does, scaled by the roofline like another shape.
 STANDS_FOR: dict[str, tuple[str, ...]] = {
     "fp8": ("fp8_block", "fp8"),
     "fp8_block": ("fp8_block", "fp8"),
@@ -75,13 +76,14 @@ class MlaModel:
 
     def _grid(self, op: MlaModule) -> tuple[Grid, MlaModule]:
         """The grid that answers, and the operator it measured (its dtypes, the reference shape)."""
-        for dtype in STANDS_FOR.get(op.dtype, (op.dtype,)):
+        near = STANDS_FOR.get(op.dtype, (op.dtype,))
+        for dtype in (*near, *(d for d in ("bf16", "fp8_block", "fp4") if d not in near)):
             for kv_dtype in (op.kv_dtype, "bf16", "fp8"):
                 if (op.stage, dtype, kv_dtype) in self.grids:
                     same = dtype if dtype != "fp8_block" or op.dtype not in ("fp8", "fp8_block") else op.dtype
                     measured = replace(op, dtype=same, kv_dtype=kv_dtype, **dict[str, Any](REFERENCE_SHAPE))
                     return self.grids[op.stage, dtype, kv_dtype], measured
-        raise InputError(f"MLA {op.stage} was not measured in this dtype", f"{op.dtype}/{op.kv_dtype}")
+        raise InputError("this stage of MLA was not measured", op.stage)
 
     def _scaled(
         self, op: MlaModule, measured: MlaModule, accelerator: Accelerator, seconds: Array, origin: Array
@@ -89,7 +91,7 @@ class MlaModel:
         if measured == op and self.fitted_on.is_same(accelerator):
             return seconds, origin
         here = self.fitted_on.roofline_ratio(measured, accelerator)
-        ratio = here * roofline_s(op, accelerator) / roofline_s(measured, accelerator)
+        ratio = here * roofline_s(op, accelerator) / np.maximum(roofline_s(measured, accelerator), 1e-30)
         return seconds * ratio, np.full_like(origin, ROOFLINE)
 
     def _earlier_context_s(self, op: MlaModule, grid: Grid, extra_pairs: Array, context: Array) -> Array:

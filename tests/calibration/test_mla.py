@@ -90,7 +90,7 @@ def test_earlier_context_adds_its_pairs_at_the_marginal_cost() -> None:
     assert float(origin) == 2.0
 
 
-def test_other_shapes_scale_by_the_roofline_and_unknown_dtypes_say_so() -> None:
+def test_other_shapes_scale_by_the_roofline_and_so_do_other_dtypes() -> None:
     model = MlaModel.fit(world(), H200)
     reference = decode(1.0, 64.0)
     small = replace(reference, hidden_size=2048, q_lora_rank=0)
@@ -98,8 +98,11 @@ def test_other_shapes_scale_by_the_roofline_and_unknown_dtypes_say_so() -> None:
     seconds, origin = model.cost(small, H200)
     assert float(seconds) == pytest.approx(ratio * float(model.cost(reference, H200)[0]))
     assert float(origin) == 2.0
+    narrow, origin = model.cost(replace(reference, dtype="fp8"), H200)
+    assert 0.4 < float(narrow / model.cost(reference, H200)[0]) < 0.6
+    assert float(origin) == 2.0
     with pytest.raises(InputError, match="not measured"):
-        model.cost(replace(reference, dtype="fp8"), H200)
+        model.cost(replace(reference, stage="dream"), H200)
 
 
 def test_parts_round_trip_and_vectors_equal_scalars() -> None:
