@@ -108,7 +108,9 @@ class CapacityRace:
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
         bench, sizes = self.bench, self.bench.sizes
         if best is None:
-            floor = bench.probe(candidate, bench.floor_per_s(candidate), sizes.full)
+            lowest = bench.floor_per_s(candidate)
+            first = bench.probe(candidate, lowest, sizes.quick)
+            floor = first if first.hopeless else bench.probe(candidate, lowest, sizes.full)
             if not floor.met:
                 return bench.refuse(candidate, "infeasible", floor)
             return bench.capacity(candidate, floor, bench.evaluator.fluid_requests_per_s(candidate))

@@ -9,11 +9,13 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from catalogs.hardware import parse_hardware
 from planner.answer import Answer, SearchBlock
 from planner.assess import TIE, Assess, Bench, CapacityRace, LowestEnergy, LowestLatency, Outcome, RunSizes
 from planner.bounds import Discard
 from planner.candidate import Candidate
 from planner.final import SEEDS_BEST, SEEDS_OTHER, Entry, Measure
+from planner.flow import OVERLOAD
 from planner.refusal import Refuser
 from planner.request import PlanRequest
 from planner.search import Progress, SearchResult, SearchSettings, search
@@ -82,28 +84,38 @@ def _search(
     if request.objective == "latency" and request.requests_per_s is None and left:
         bench = replace(bench, requests_per_s=min(world.light_requests_per_s(c) for c in left[:8]))
     assess = _assess(request.objective, bench)
-    groups = _by_hardware(left) if request.objective == "cost" and request.requests_per_s else [list(left)]
     result = SearchResult()
-    for group in groups:
+    for group in _groups(request, world, left):
         name = study_name(request, group)
         settings = SearchSettings(request.trials, request.seed, name, request.study)
-        found = search(_by_promise(group, world), assess, settings, progress)
-        result.join(found)
+        result.join(search(_by_promise(group, world), assess, settings, progress))
         if result.best is not None:
             break
     return result
+
+
+def _groups(request: PlanRequest, world: World, left: Sequence[Candidate]) -> list[list[Candidate]]:
+    """Everything at once; but where the cheapest that carries a rate is wanted, one group for each hardware (ascending)
+    and precision (plainest first): at equal price the first group that holds the rate is the answer.
+
+    Hardware that would be overloaded with every seat taken is left out, the largest kept: its failure is the answer.
+    """
+    rate = request.requests_per_s
+    if request.objective != "cost" or rate is None or not left:
+        return [list(left)]
+    most = max(parse_hardware(c.hardware).n_accelerators for c in left)
+    groups: dict[object, list[Candidate]] = {}
+    for c in left:
+        strong = parse_hardware(c.hardware).n_accelerators == most
+        if strong or world.fluid_requests_per_s(c) * OVERLOAD > rate:
+            groups.setdefault((c.hardware, plainness(c, world.names)[:2]), []).append(c)
+    return list(groups.values())
 
 
 def _assess(objective: str, bench: Bench) -> Assess:
     if objective == "energy":
         return LowestEnergy(bench)
     return LowestLatency(bench) if objective == "latency" else CapacityRace(bench)
-
-
-def _by_hardware(left: Sequence[Candidate]) -> list[list[Candidate]]:
-    """Groups of equal price, in the order of the space (ascending size)."""
-    names = list(dict.fromkeys(c.hardware for c in left))
-    return [[c for c in left if c.hardware == name] for name in names]
 
 
 def _by_promise(group: Sequence[Candidate], world: World) -> list[Candidate]:

@@ -154,7 +154,7 @@ def _other_hardware(hardware: Hardware) -> Iterator[tuple[str, bool]]:
     bigger = [n for n in (1, 2, 4, 8, 16) if count < n <= most]
     yield from ((f"{name}x{n}", True) for n in bigger[:_MAX_HARDWARE])
     nodes = hardware.n_nodes
-    yield from ((f"{n}*{name}x{most}", True) for n in (2, 4) if n > nodes)
+    yield from ((f"{n}*{name}x{most}", True) for n in (2, 3, 4, 6, 8) if n > nodes)
     others = [n for n in NEIGHBOURS if n != name]
     yield from (
         (f"{n}x{count}", False) for n in others[:_MAX_HARDWARE] if count <= parse_hardware(n).node.max_accelerators

@@ -69,6 +69,8 @@ def search(
     candidates: Sequence[Candidate], assess: Assess, settings: SearchSettings, progress: Progress | None = None
 ) -> SearchResult:
     """Assess candidates, given in order of promise. KeyboardInterrupt passes at once; the journal stays valid."""
+    if not candidates:
+        return SearchResult()
     study = _Study(candidates, settings)
     result = SearchResult(enumerated=len(candidates) <= settings.n_trials)
     for outcome in study.resumed():

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
+from calibration.bundle import Bundle, load_bundle
 from catalogs.deployment import Deployment, Resolved, resolve
 from catalogs.engines import load_engine
 from catalogs.errors import InputError
@@ -21,14 +22,16 @@ from planner.deploy import serve_command
 from planner.flow import Flow
 from planner.observation import Load, Observation
 from planner.request import PlanRequest
-from planner.space import Names
+from planner.space import Names, widest_limits
 from planner.window import Reading, finish_s, observe_run, steady_window
 from planner.world import Detail, Facts
 from simulator.memory import MemoryPlan, size_memory
 from simulator.metrics import summarise
-from simulator.plant import SHORTEST_SEQUENCE_TOKENS, Plant, build_plant
+from simulator.plant import SHORTEST_SEQUENCE_TOKENS, Plant, build_plant, fit
 from simulator.run_record import Run
 from simulator.simulate import run
+from simulator.step_cost import StepCost
+from simulator.step_tables import graph_limit
 
 #: Requests drawn to know the lengths of a workload.
 _LENGTHS: Final = 2000
@@ -56,9 +59,9 @@ class SimulatedWorld:
         self.names = Names(load_model(request.model), parse_hardware(request.hardware), load_engine(request.engine))
         self.workload = workload or open_loop(load_workload(request.workload))
         self._plants: dict[Candidate, Plant] = {}
+        self._costs: dict[tuple[object, ...], StepCost] = {}
         self._seen: dict[tuple[Candidate, Load], Observation] = {}
         self._runs: OrderedDict[tuple[Candidate, Load], Run] = OrderedDict()
-        self._requests: dict[tuple[float, int, int], RequestSet] = {}
         self._price_check()
 
     def _price_check(self) -> None:
@@ -82,8 +85,29 @@ class SimulatedWorld:
     def plant(self, candidate: Candidate) -> Plant:
         """The candidate, ready to run. InputError where it does not fit."""
         if candidate not in self._plants:
-            self._plants[candidate] = build_plant(candidate.deployment(self.request.model, self.request.engine))
+            resolved, memory, notices = fit(candidate.deployment(self.request.model, self.request.engine))
+            resolved = replace(resolved, kv_blocks=memory.kv_blocks)
+            self._plants[candidate] = Plant(resolved, memory, self._cost(candidate), self._bundle, notices)
         return self._plants[candidate]
+
+    @cached_property
+    def _bundle(self) -> Bundle:
+        return load_bundle(self.names.hardware.accelerator)
+
+    def _cost(self, candidate: Candidate) -> StepCost:
+        """Step costs shared by all that run the same ranks and capture the same graphs, compiled for the widest limits.
+
+        They agree with a compilation for the candidate's own limits to a few parts in ten thousand.
+        """
+        own = resolve(candidate.deployment(self.request.model, self.request.engine))
+        graphs = graph_limit(own)
+        key = (*candidate.layout[2:], graphs)
+        if key not in self._costs:
+            tokens, seqs = widest_limits(self.names)
+            widest = replace(own, max_num_batched_tokens=tokens, max_num_seqs=seqs)
+            wide = widest if graph_limit(widest) == graphs else replace(own, max_num_batched_tokens=tokens)
+            self._costs[key] = StepCost.compile(wide, self._bundle)
+        return self._costs[key]
 
     def discard(self, candidate: Candidate) -> Discard | None:
         resolved = resolve(candidate.deployment(self.request.model, self.request.engine))
@@ -91,15 +115,14 @@ class SimulatedWorld:
         if found is not None:
             return found
         limits = EngineLimits(candidate.max_num_seqs, candidate.max_num_batched_tokens)
-        cost = self.plant(candidate).cost
-        return latency_discard(cost.cycle_s, limits, self.lengths.sample, self.request.slos)
+        return latency_discard(self._cost(candidate).cycle_s, limits, self.lengths.sample, self.request.slos)
 
     def facts(self, candidate: Candidate) -> Facts:
         asked = candidate.deployment(self.request.model, self.request.engine)
         resolved = resolve(asked)
         memory, notices = size_memory(resolved), resolved.notices
         if memory_discard(memory, self.lengths.longest) is None:
-            plant = self.plant(candidate)
+            plant = build_plant(asked)
             resolved, memory, notices = plant.resolved, plant.memory, plant.notices
         serve = serve_command(resolved)
         notices = tuple(dict.fromkeys((*self._quality(candidate), *notices, *self._workload_notices())))

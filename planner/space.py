@@ -123,6 +123,12 @@ def limits(names: Names) -> list[tuple[int, int]]:
     return [(s, t) for s in all_seqs for t in all_tokens if t >= s]
 
 
+def widest_limits(names: Names) -> tuple[int, int]:
+    """(max_num_batched_tokens, max_num_seqs): the largest of `limits`."""
+    found = limits(names)
+    return max(t for _, t in found), max(s for s, _ in found)
+
+
 def plainness(candidate: Candidate, names: Names) -> tuple[int, ...]:
     """How far a candidate is from what runs without a flag, most serious first: precision, KV cache, limits."""
     tokens, seqs = names.default_limits
