@@ -122,7 +122,7 @@ class CollectiveModel:
         facts = {
             "curves": [{"kind": k, "graph": g, "ranks": r} for k, g, r in keys],
             "fitted_on": self.fitted_on.to_facts(),
-            "axes": "size in bytes, seconds; log-log",
+            "axes": "size in bytes, seconds",
         }
         return facts, {f"collective_{n}": a for n, a in pack([self.curves[k] for k in keys]).items()}
 

@@ -1,4 +1,8 @@
-"""One measured curve: seconds against size, both positive, interpolated as straight lines in logarithms."""
+"""One measured curve: seconds against size, joined by straight lines.
+
+Time is a floor plus bytes over a rate, so straight lines are exact where log-log lines run 2 to 4 % high between powers
+of two (held-out all-reduce sizes: 2.1 to 2.6 % median error against 3.2 to 4.2 %).
+"""
 
 from __future__ import annotations
 
@@ -46,7 +50,7 @@ class Curve:
     def at(self, size: Array) -> tuple[Array, Array]:
         """(seconds, origin) at sizes of any shape; sizes below 1 count as 1."""
         x = np.maximum(np.asarray(size, dtype=np.float64), 1.0)
-        inside = np.exp(np.interp(np.log(x), np.log(self.size), np.log(self.seconds)))
+        inside = np.interp(x, self.size, self.seconds)
         beyond = np.maximum(x - self.size[-1], 0.0) * self.last_slope()
         return inside + beyond, np.where(x > self.size[-1] * (1 + NODE_TOLERANCE), ROOFLINE, self._at_node(x))
 

@@ -103,7 +103,7 @@ class ElementwiseModel:
 
     def to_parts(self) -> Parts:
         kinds = sorted(self.curves)
-        facts = {"kinds": kinds, "fitted_on": self.fitted_on.to_facts(), "axes": "bytes, seconds; log-log"}
+        facts = {"kinds": kinds, "fitted_on": self.fitted_on.to_facts(), "axes": "bytes, seconds"}
         return facts, {f"elementwise_{n}": a for n, a in pack([self.curves[k] for k in kinds]).items()}
 
     @classmethod
@@ -126,7 +126,7 @@ def _pooled(rows: pd.DataFrame) -> Curve:
     label = np.round(np.log2(size) * BIN_PER_DOUBLING)
     seconds = rows.seconds.to_numpy(dtype=np.float64)
     bins = np.unique(label)
-    # Geometric means of both axes, so that a straight log-log line through a bin keeps its place.
+    # Geometric means of both axes: a bin spans a factor of 1.4.
     middle = np.array([np.exp(np.mean(np.log(size[label == b]))) for b in bins])
     typical = np.array([np.exp(np.mean(np.log(seconds[label == b]))) for b in bins])
     return Curve.fit(middle, typical)

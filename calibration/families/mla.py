@@ -1,7 +1,7 @@
 """MLA attention blocks: seconds over a grid of heads per rank, sequences and length, as the public tables time them.
 
 The tables hold whole blocks of one layer (projections, absorbed products, attention) of the DeepSeek-V3 shape. Between
-nodes time is a straight line in length (it is affine in it) and in log heads and log sequences. A corner that ran out
+nodes time is a straight line in length, heads and sequences. A corner that ran out
 of memory follows the growth of the next smaller batch. Prefill rows start from an empty cache: a chunk with earlier
 context adds its extra query-key pairs at the marginal cost per pair of the longest measured prompts, and the
 up-projection of the context at 60 % of peak arithmetic. Other MLA shapes (GLM, DeepSeek-V2) and other accelerators
