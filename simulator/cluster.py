@@ -26,7 +26,7 @@ class RunOptions:
     fast_forward: bool = True
     seed: int | None = None  # for materialising a workload; the simulation itself draws nothing
     router: str = "round_robin"
-    horizon_s: float | None = None  # stop here; what is unfinished stays so
+    horizon_s: float | None = None  # stop after this time; what is unfinished stays so
     check_laws: bool = False  # check every law after every schedule (slow)
 
 
@@ -72,10 +72,13 @@ class Cluster:
             for _ in range(min(self.requests.concurrency, self.requests.n)):
                 self._send_next(0.0)
         horizon_s = self.options.horizon_s
-        self.clock.run(until=horizon_s)
         if horizon_s is not None:
+            while self.clock.peek() <= horizon_s:
+                self.clock.step()
             self._stop(horizon_s)
-        elif self.options.check_laws:
+            return
+        self.clock.run()
+        if self.options.check_laws:
             self._check_end()
 
     def _start_open_loop(self) -> None:
@@ -137,7 +140,7 @@ class Cluster:
             replica.stop(horizon_s)
         status, arrival_s = self.results.status, self.results.arrival_s
         for index, sent_s in enumerate(arrival_s):
-            if status[index] == NOT_SENT and sent_s < horizon_s:
+            if status[index] == NOT_SENT and sent_s <= horizon_s:
                 status[index] = UNFINISHED
 
     def _check_end(self) -> None:

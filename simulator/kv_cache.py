@@ -7,7 +7,7 @@ with nothing to tell apart form one `BlockRun`, so the cost is per run and not p
 A cached unit is `unit_blocks` blocks: one where contents are known block by block, and then hits are vLLM's; more where
 a trace names larger blocks (512 tokens), for speed. A larger unit becomes hit-able when all of it is scheduled, and is
 forgotten when its first block is taken.
-Second copies of a cached block (computed by two requests at once) are held but never hit.
+Copies of a cached block (two requests computed it at once) are kept; hits go to the oldest.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BlockRun:
     def __init__(self, count: int, key: int | None = None) -> None:
         self.count = count
         self.key = key  # content, when the prefix cache knows it
-        self.references = 0  # requests that hold it; of an anonymous run always 0
+        self.references = 0  # requests that hold it
 
 
 class KvCache:
@@ -35,6 +35,7 @@ class KvCache:
 
     __slots__ = (
         "_cache",
+        "_copies",
         "_last",
         "_queue",
         "available",
@@ -61,6 +62,7 @@ class KvCache:
         self._last = BlockRun(total_blocks)  # the newest anonymous run, perhaps already taken
         self._queue: OrderedDict[BlockRun, None] = OrderedDict({self._last: None})
         self._cache: dict[int, BlockRun] = {}
+        self._copies: dict[int, list[BlockRun]] = {}  # more blocks of the same content, oldest first
 
     @property
     def held(self) -> int:
@@ -91,9 +93,21 @@ class KvCache:
             del queue[run]
 
     def _forget(self, run: BlockRun) -> None:
-        del self._cache[run.key]  # type: ignore[arg-type]
+        key = run.key
+        assert key is not None
         run.key = None
         self.cached -= run.count
+        copies = self._copies.get(key)
+        if copies is None:
+            del self._cache[key]
+            return
+        if self._cache[key] is run:
+            self._cache[key] = copies[0]
+            del copies[0]
+        else:
+            copies.remove(run)
+        if not copies:
+            del self._copies[key]
 
     def match(self, request: Request) -> tuple[int, int, int]:
         """Longest cached prefix: (units, blocks of its own it left behind, blocks of both that are in the queue).
@@ -143,15 +157,15 @@ class KvCache:
         """Make the request's newly full units hit-able (it holds them)."""
         full = min(computed_tokens // self.unit_tokens, len(request.keys))
         for key in request.keys[request.keys_seen : full]:
-            if key not in self._cache:
-                run = BlockRun(self.unit_blocks, key)
-                run.references = 1
-                self._cache[key] = run
-                request.units.append(run)
-                request.shared_blocks += self.unit_blocks
-                self.insertions += 1
+            run = BlockRun(self.unit_blocks, key)
+            run.references = 1
+            if self._cache.setdefault(key, run) is not run:
+                self._copies.setdefault(key, []).append(run)
+            self.insertions += 1
+            request.units.append(run)
         if full > request.keys_seen:
             request.keys_seen = full
+            request.shared_blocks = full * self.unit_blocks
 
     def release(self, request: Request, computed_tokens: int, returning: bool = False) -> None:
         """Free all its blocks, last first. `returning`: it was preempted and will look for them again."""
@@ -172,8 +186,7 @@ class KvCache:
     def _free_private(self, request: Request, blocks: int, computed_tokens: int, returning: bool) -> None:
         self.available += blocks
         last = self._last
-        prefix_is_shared = request.shared_blocks == request.keys_seen * self.unit_blocks
-        if returning and prefix_is_shared:
+        if returning:
             run = BlockRun(blocks)
             request.own_run = run
             request.own_full_blocks = computed_tokens // self.block_size - request.shared_blocks

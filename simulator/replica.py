@@ -70,8 +70,10 @@ class Replica:
         self._start_s = self._first_s = self._slope_s = 0.0
         self._steps = 0  # steps the event stands for
         self._rounds = 0  # batches scheduled
-        self._due: dict[Request, int] = {}  # round in which the last token of a decoding request is scheduled
-        self._dues: list[tuple[int, int, Request]] = []  # heap of the same; stale entries are dropped
+        # Heap of (round that schedules the request's last token, serial, request); an entry is stale, and dropped when
+        # met, unless its serial is the request's in _live.
+        self._dues: list[tuple[int, int, Request]] = []
+        self._live: dict[Request, int] = {}
         self._serial = 0
 
     def receive(self, request: Request) -> None:
@@ -147,7 +149,7 @@ class Replica:
             if ahead.prefill_tokens or ahead.finishing or ahead.decodes != batch.decodes:
                 return 0
         dues = self._dues
-        while dues and self._due.get(dues[0][2]) != dues[0][0]:
+        while dues and self._live.get(dues[0][2]) != dues[0][1]:
             heappop(dues)
         if not dues:
             return 0
@@ -184,7 +186,7 @@ class Replica:
         if steps > 1:
             self._skip(batch, steps - 1)
         self._current = None
-        if batch.prompted or batch.finishing or batch.parting:
+        if batch.prompted or batch.finishing or batch.admitted or batch.parting:
             self._process(batch, now)
         self._go_on(now)
 
@@ -221,11 +223,10 @@ class Replica:
         for request in batch.prompted:
             generated = request.known_tokens - request.input_tokens
             rest = output_tokens[request.index] - generated - 1
-            due = self._rounds + rest
-            self._due[request] = due
+            self._serial += 1
+            self._live[request] = self._serial
             if rest:
-                self._serial += 1
-                heappush(self._dues, (due, self._serial, request))
+                heappush(self._dues, (self._rounds + rest, self._serial, request))
             else:
                 self.scheduler.retire(request)
                 batch.finishing.append(request)
@@ -233,15 +234,15 @@ class Replica:
     def _retire_due(self, batch: Batch) -> None:
         dues = self._dues
         while dues and dues[0][0] <= self._rounds:
-            due, _, request = heappop(dues)
-            if self._due.get(request) == due:
+            _, serial, request = heappop(dues)
+            if self._live.get(request) == serial:
                 self.scheduler.retire(request)
                 batch.finishing.append(request)
 
     def _note_preempted(self, preempted: list[Request]) -> None:
         last = self._queue[-1] if self._queue else self._current
         for request in preempted:
-            if self._due.pop(request, None) is None:
+            if self._live.pop(request, None) is None:
                 continue  # its prompt was unfinished: no token of it is in flight
             if last is None:
                 request.last_token_s = self._clock.now
@@ -268,13 +269,13 @@ class Replica:
             results.status[index] = COMPLETED
             results.preemptions[index] = request.preemptions
             results.cached_tokens[index] = request.cached_tokens
-            self._due.pop(request, None)
+            self._live.pop(request, None)
             self.scheduler.release(request)
             self.outstanding -= 1
             self._context.on_finish()
 
     def stop(self, horizon_s: float) -> None:
-        """The run is cut off: log the finished steps of the run on the device, note what unfinished requests had."""
+        """The run is cut off: log the finished steps of what is on the device, note what unfinished requests had."""
         batch = self._current
         if batch is not None and self._steps > 1:
             steps = self._steps_until(horizon_s) - 1

@@ -43,8 +43,8 @@ class Request:
         self.last_token_s = 0.0  # set at preemption: when the last token before it came out
         # Prefix caching (kv_cache.py)
         self.keys = keys  # content keys of its full cache units, prompt first, then generated
-        self.keys_seen = 0  # units already offered to the cache
-        self.units: list[BlockRun] = []  # cached units it holds a reference to
+        self.keys_seen = 0  # units found in the cache or offered to it
+        self.units: list[BlockRun] = []  # the units of those keys; it holds a reference to each
         self.shared_blocks = 0  # blocks in those units
         self.own_run: BlockRun | None = None  # after a preemption: its own freed blocks, not yet overwritten
         self.own_full_blocks = 0

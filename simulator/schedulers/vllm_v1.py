@@ -125,12 +125,11 @@ class VllmV1(Scheduler):
         blocks = max(0, -(-(hit_tokens + tokens) // size) - hit_blocks)
         reserve = -(-request.known_tokens // size) - hit_blocks if self.rules.admit_whole_prompt else blocks
         if max(blocks, reserve) + queued > kv.available:
-            self._refusal = (request, kv.insertions, budget, kv.available)
-            self._refused = True
+            self._refuse(request, hit_blocks - queued, budget)
             return 0
         self._waiting.popleft()
         self._running[request] = None
-        if hit_blocks or request.own_run is not None:
+        if request.keys or request.own_run is not None:
             kv.claim(request, units, own)
         kv.take(blocks)
         request.computed_tokens = hit_tokens
@@ -139,6 +138,19 @@ class VllmV1(Scheduler):
             batch.admitted.append(request)
         self._prefill(batch, request, tokens)
         return tokens
+
+    def _refuse(self, request: Request, held_hits: int, budget: int) -> None:
+        """Remember a refusal that will last.
+
+        Blocks run out and hits in the queue are lost as time goes on. Losing hits can make a request fit whose chunk
+        the budget cuts, so the refusal lasts only if it would not fit even without the hits nobody holds.
+        """
+        tokens = request.known_tokens
+        if not self.rules.admit_whole_prompt:
+            tokens = min(tokens, held_hits * self.rules.block_size + budget)
+        if -(-tokens // self.rules.block_size) - held_hits > self.kv.available:
+            self._refusal = (request, self.kv.insertions, budget, self.kv.available)
+            self._refused = True
 
     def _preempt(self) -> None:
         """Take the seat and the blocks of the newest running request."""
@@ -150,6 +162,7 @@ class VllmV1(Scheduler):
         self.kv.release(request, request.computed_tokens, returning=True)
         request.computed_tokens = 0
         request.preemptions += 1
+        self._refusal = (None, 0, 0, 0)  # it left blocks that only it can hit
         self._waiting.appendleft(request)
         self.preempted.append(request)
 

@@ -1,0 +1,215 @@
+"""vLLM V1's scheduler written out the long way: every request visited in every step, every block an object.
+
+Slow and independent of the simulator's sums and runs; both must decide the same.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from simulator.request import Batch, Request
+from simulator.rules import EngineRules
+from simulator.schedulers.base import Scheduler
+
+
+class Block:
+    def __init__(self) -> None:
+        self.key: object = None
+        self.references = 0
+
+
+class Pool:
+    """One FIFO of free blocks and a map from content to block."""
+
+    def __init__(self, n: int) -> None:
+        self.free: deque[Block] = deque(Block() for _ in range(n))
+        self.known: dict[object, list[Block]] = {}
+
+    def take(self) -> Block:
+        block = self.free.popleft()
+        if block.key is not None:
+            self.known[block.key].remove(block)
+            if not self.known[block.key]:
+                del self.known[block.key]
+            block.key = None
+        block.references = 1
+        return block
+
+    def share(self, block: Block) -> None:
+        if block.references == 0:
+            self.free.remove(block)
+        block.references += 1
+
+    def give_back(self, blocks: list[Block]) -> None:
+        for block in reversed(blocks):
+            block.references -= 1
+            if block.references == 0:
+                self.free.append(block)
+
+
+class ReferenceScheduler(Scheduler):
+    def __init__(self, rules: EngineRules) -> None:
+        super().__init__(rules)
+        self.pool = Pool(rules.kv_blocks)
+        self.running: list[Request] = []
+        self.waiting: deque[Request] = deque()
+        self.computed: dict[Request, int] = {}
+        self.known: dict[Request, int] = {}
+        self.blocks: dict[Request, list[Block]] = {}
+
+    def key(self, request: Request, i: int) -> object:
+        return request.keys[i] if i < len(request.keys) else ("own", request.index, i)
+
+    def add(self, request: Request) -> None:
+        self.waiting.append(request)
+        self.computed[request], self.known[request], self.blocks[request] = 0, request.input_tokens, []
+
+    def allocate(self, request: Request, tokens: int) -> bool:
+        need = -(-(self.computed[request] + tokens) // self.rules.block_size) - len(self.blocks[request])
+        if need > len(self.pool.free):
+            return False
+        self.blocks[request] += [self.pool.take() for _ in range(need)]
+        return True
+
+    def remember(self, request: Request, upto: int) -> None:
+        """Make the full blocks before token `upto` hit-able."""
+        if not self.rules.prefix_caching:
+            return
+        for i, block in enumerate(self.blocks[request][: upto // self.rules.block_size]):
+            if block.key is None:
+                block.key = self.key(request, i)
+                self.pool.known.setdefault(block.key, []).append(block)
+
+    def put(self, batch: Batch, request: Request, tokens: int) -> None:
+        computed = self.computed[request]
+        decodes = self.known[request] > request.input_tokens and computed + 1 == self.known[request]
+        if decodes and request in self.decoding:
+            batch.decodes += 1
+            batch.decode_context_sum += computed
+            batch.decode_context_max = max(batch.decode_context_max, computed)
+        else:
+            batch.prefill_tokens += tokens
+            batch.prefill_pairs += tokens * (computed + 0.5 * tokens)
+            batch.prefill_chunks += 1
+            # generated blocks are remembered when the request leaves, as the simulator does
+            self.remember(request, computed + tokens)
+        self.computed[request] = computed + tokens
+        if self.computed[request] < self.known[request]:
+            return
+        batch.logits += 1
+        if request not in self.decoding:
+            request.known_tokens = self.known[request]
+            batch.prompted.append(request)
+            self.decoding.add(request)
+        self.known[request] += 1
+
+    def schedule(self) -> Batch | None:
+        self.preempted = []
+        batch = Batch()
+        budget = self.rules.max_num_batched_tokens
+        i = 0
+        while i < len(self.running) and budget > 0:
+            request = self.running[i]
+            if request.retired:
+                i += 1
+                continue
+            tokens = min(self.known[request] - self.computed[request], budget)
+            while not self.allocate(request, tokens):
+                victim = self.running.pop()
+                self.preempt(victim)
+                if victim is request:
+                    break
+            else:
+                self.put(batch, request, tokens)
+                budget -= tokens
+                i += 1
+        if not self.preempted:
+            self.admit(batch, budget)
+        return batch if batch.tokens else None
+
+    def admit(self, batch: Batch, budget: int) -> None:
+        size = self.rules.block_size
+        while self.waiting and budget > 0 and len(self.running) < self.rules.max_num_seqs:
+            request = self.waiting[0]
+            hits: list[Block] = []
+            if self.rules.prefix_caching:
+                for i in range((self.known[request] - 1) // size):
+                    copies = self.pool.known.get(self.key(request, i))
+                    if not copies:
+                        break
+                    hits.append(copies[0])
+            rest = self.known[request] - len(hits) * size
+            if rest > budget and not self.rules.chunked_prefill:
+                return
+            tokens = min(rest, budget)
+            whole = self.known[request] if self.rules.admit_whole_prompt else len(hits) * size + tokens
+            need = -(-whole // size) - len(hits) + sum(b.references == 0 for b in hits)
+            if need > len(self.pool.free):
+                return
+            self.waiting.popleft()
+            for block in hits:
+                self.pool.share(block)
+            self.blocks[request], self.computed[request] = list(hits), len(hits) * size
+            assert self.allocate(request, tokens)
+            if request.cached_tokens < 0:
+                request.cached_tokens = len(hits) * size
+                batch.admitted.append(request)
+            self.running.append(request)
+            self.put(batch, request, tokens)
+            budget -= tokens
+
+    @property
+    def decoding(self) -> set[Request]:
+        if not hasattr(self, "_decoding"):
+            self._decoding: set[Request] = set()
+        return self._decoding
+
+    def free(self, request: Request) -> None:
+        self.remember(request, self.computed[request])
+        self.pool.give_back(self.blocks[request])
+        self.blocks[request] = []
+
+    def preempt(self, request: Request) -> None:
+        self.free(request)
+        self.decoding.discard(request)
+        self.computed[request] = 0
+        request.preemptions += 1
+        self.waiting.appendleft(request)
+        self.preempted.append(request)
+
+    def retire(self, request: Request) -> None:
+        request.retired = True
+
+    def release(self, request: Request) -> None:
+        if request in self.running:
+            self.running.remove(request)
+            self.free(request)
+        else:
+            self.waiting.remove(request)
+
+    def quiet_rounds(self, batch: Batch, most: int) -> int:  # noqa: ARG002
+        return 0
+
+    def skip(self, rounds: int) -> None:
+        raise NotImplementedError
+
+    @property
+    def blocked(self) -> bool:
+        return False
+
+    @property
+    def n_running(self) -> int:
+        return len(self.running)
+
+    @property
+    def n_waiting(self) -> int:
+        return len(self.waiting)
+
+    def running_requests(self) -> list[Request]:
+        return list(self.running)
+
+    def waiting_requests(self) -> list[Request]:
+        return list(self.waiting)
+
+    def computed_tokens(self, request: Request) -> int:
+        return self.computed[request]

@@ -1,0 +1,139 @@
+"""Two ways of computing the same thing agree: step by step, fast-forwarded, and the engine written out the long way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from reference_engine import ReferenceScheduler
+from worlds import Linear, requests, rules
+
+from catalogs.engines import HostTimes
+from catalogs.request_set import RequestSet
+from simulator import schedulers
+from simulator.cluster import RunOptions
+from simulator.rules import EngineRules
+from simulator.run_record import Run
+from simulator.simulate import run_rules
+
+EXACT = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+TICK = 1.0 / 64  # every time below is a multiple of a small power of two: ties are real and sums exact
+
+
+@dataclass(frozen=True)
+class World:
+    rules: EngineRules
+    timer: Linear
+    requests: RequestSet
+    n_replicas: int
+    router: str
+
+
+def engine_rules(draw: st.DrawFn) -> EngineRules:
+    ticks = st.sampled_from([0, 1, 3, 40]).map(lambda t: t * TICK)
+    host = HostTimes(draw(ticks), 0.0, 0.0, draw(ticks), draw(st.sampled_from([0.0, TICK / 16])), draw(ticks))
+    seqs = draw(st.integers(1, 6))
+    return rules(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=draw(st.integers(seqs, 40)),
+        kv_blocks=draw(st.integers(11, 40)),
+        prefix_caching=draw(st.booleans()),
+        admit_whole_prompt=draw(st.booleans()),
+        lag=draw(st.integers(0, 1)),
+        host=host,
+    )
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> RequestSet:
+    n = draw(st.integers(1, 14))
+    inputs = draw(st.lists(st.integers(1, 24), min_size=n, max_size=n))
+    outputs = draw(st.lists(st.integers(1, 20), min_size=n, max_size=n))
+    gaps = draw(st.lists(st.sampled_from([0, 0, 5, 64, 70, 640]), min_size=n, max_size=n))
+    hashes = None
+    if draw(st.booleans()):  # three families of prompts; the generated blocks of two of them are known too
+        families = draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))
+        hashes = [
+            [100 * f + i for i in range((inputs[r] + (outputs[r] - 1 if f else 0)) // 4)]
+            for r, f in enumerate(families)
+        ]
+    concurrency = draw(st.none() | st.integers(1, 6))
+    arrivals = np.cumsum(gaps) * TICK if concurrency is None else np.zeros(n)
+    return requests(arrivals.tolist(), inputs, outputs, hashes, concurrency)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    timer = Linear(
+        base_s=draw(st.sampled_from([8, 64])) * TICK,
+        decode_s=draw(st.sampled_from([0, 1])) * TICK,
+        prompt_token_s=draw(st.sampled_from([0.0, TICK / 4])),
+        context_s=draw(st.sampled_from([0.0, TICK / 16])),
+        segment_steps=draw(st.sampled_from([1, 3, 1 << 40])),
+    )
+    router = draw(st.sampled_from(["round_robin", "least_outstanding"]))
+    return World(engine_rules(draw), timer, draw(workloads()), draw(st.integers(1, 2)), router)
+
+
+def simulate(world: World, **options: bool) -> Run:
+    chosen = RunOptions(router=world.router, **options)  # type: ignore[arg-type]
+    return run_rules(world.rules, world.timer, world.requests, world.n_replicas, chosen)
+
+
+def assert_same(a: Run, b: Run, tolerance_s: float = 1e-9) -> None:
+    for name in ("status", "replica", "preemptions", "cached_tokens"):
+        np.testing.assert_array_equal(getattr(a, name), getattr(b, name), err_msg=name)
+    for name in ("arrival_s", "started_s", "first_token_s", "last_token_s"):
+        np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=0, atol=tolerance_s, err_msg=name)
+    np.testing.assert_allclose(np.sort(a.gaps_s), np.sort(b.gaps_s), rtol=0, atol=tolerance_s)
+    for x, y in zip(a.logs, b.logs, strict=True):
+        assert x.steps.sum() == y.steps.sum()
+        assert x.logits @ x.steps == y.logits @ y.steps
+        np.testing.assert_allclose(x.total_s.sum(), y.total_s.sum(), rtol=0, atol=1e-9)
+    assert a.kv_peak_fraction == b.kv_peak_fraction
+
+
+@EXACT
+@given(worlds(), st.sampled_from([2, 4, 8]))
+def test_fast_forward_changes_nothing(world: World, hash_block_tokens: int) -> None:
+    world = replace(world, requests=replace(world.requests, hash_block_tokens=hash_block_tokens))
+    slow = simulate(world, fast_forward=False, check_laws=True)
+    fast = simulate(world, fast_forward=True, check_laws=True)
+    assert_same(slow, fast)
+    assert max(len(log) for log in fast.logs) <= max(len(log) for log in slow.logs)
+
+
+@EXACT
+@given(worlds())
+def test_decides_like_the_engine_written_out(world: World) -> None:
+    fast = simulate(world)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(schedulers.POLICIES, "vllm-v1", ReferenceScheduler)
+        slow = simulate(world, fast_forward=False)
+    for name in ("status", "replica", "preemptions", "cached_tokens"):
+        np.testing.assert_array_equal(getattr(slow, name), getattr(fast, name), err_msg=name)
+    for name in ("started_s", "first_token_s", "last_token_s"):
+        np.testing.assert_allclose(getattr(slow, name), getattr(fast, name), rtol=0, atol=1e-9, err_msg=name)
+
+
+def test_a_long_run_is_one_event() -> None:
+    world = World(
+        rules(max_model_len=100_000, kv_blocks=10_000), Linear(), requests([0.0], [8], [5000]), 1, "round_robin"
+    )
+    fast, slow = simulate(world), simulate(world, fast_forward=False)
+    assert len(slow.logs[0]) == 5000
+    assert len(fast.logs[0]) <= 3
+    assert_same(slow, fast)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_same_seed_same_bytes(lag: int) -> None:
+    rng = np.random.default_rng(7)
+    work = requests(np.cumsum(rng.exponential(1.0, 300)).tolist(), rng.integers(1, 60, 300).tolist(), [30] * 300)
+    world = World(rules(lag=lag, kv_blocks=60), Linear(base_s=0.1, context_s=1e-4), work, 2, "least_outstanding")
+    a, b = simulate(world), simulate(world)
+    assert a.last_token_s.tobytes() == b.last_token_s.tobytes()
+    assert [x.table().tobytes() for x in a.logs] == [x.table().tobytes() for x in b.logs]

@@ -1,0 +1,217 @@
+"""Whole timelines worked out by hand, compared without tolerance. Steps take 1 s unless said."""
+
+from __future__ import annotations
+
+from math import isnan
+
+import pytest
+from worlds import Linear, requests, rules
+
+from catalogs.engines import HostTimes
+from catalogs.errors import InputError
+from simulator.cluster import RunOptions
+from simulator.results import STATUS
+from simulator.rules import EngineRules
+from simulator.run_record import Run
+from simulator.simulate import run_rules
+
+BOTH = pytest.mark.parametrize("fast", [True, False])
+
+
+def simulate(
+    engine: EngineRules, work: object, fast: bool = True, timer: Linear | None = None, **options: object
+) -> Run:
+    chosen = RunOptions(fast_forward=fast, check_laws=True, **options)  # type: ignore[arg-type]
+    return run_rules(engine, timer or Linear(), work, 1, chosen)  # type: ignore[arg-type]
+
+
+@BOTH
+def test_one_request_without_lag(fast: bool) -> None:
+    run = simulate(rules(), requests([2.0], [5], [4]), fast)
+    assert run.started_s.tolist() == [2.0]
+    assert run.first_token_s.tolist() == [3.0]  # the prompt's step gives the first token
+    assert run.last_token_s.tolist() == [6.0]  # and three decodes follow
+    assert run.tpot_s.tolist() == [1.0]
+
+
+@BOTH
+def test_the_client_path_is_part_of_every_latency(fast: bool) -> None:
+    host = HostTimes(
+        step_s=0.25,
+        step_s_per_sequence=0.125,
+        step_gap_s=0.0,
+        request_s=0.5,
+        request_s_per_input_token=0.0625,
+        output_s=2.0,
+    )
+    run = simulate(rules(host=host, lag=1), requests([1.0], [4], [2]), fast)
+    # hand-over 0.5 + 4 x 0.0625, then the idle engine's own step time 0.25 + 0.125 before the device starts
+    assert run.started_s.tolist() == [2.125]
+    assert run.first_token_s.tolist() == [5.125]
+    assert run.last_token_s.tolist() == [6.125]
+    without = simulate(rules(host=host, lag=0), requests([1.0], [4], [2]), fast)
+    assert without.started_s.tolist() == [1.75]  # without lag the host's time is inside the cycle
+
+
+@BOTH
+def test_async_scheduling_costs_a_whole_cycle(fast: bool) -> None:
+    """An arrival during step i runs in step i + 2: the rest of i, all of i + 1, its own step."""
+    work = requests([0.0, 5.25], [4, 4], [20, 2])
+    run = simulate(rules(lag=1), work, fast)
+    assert run.first_token_s.tolist() == [1.0, 8.0]  # rest of [5, 6), [6, 7), own [7, 8)
+    assert simulate(rules(lag=0), work, fast).first_token_s.tolist() == [1.0, 7.0]
+    assert run.last_token_s.tolist() == [20.0, 9.0]
+
+
+@BOTH
+def test_a_finished_request_keeps_its_seat_until_its_output_is_processed(fast: bool) -> None:
+    work = requests([0.0, 0.5], [4, 4], [3, 1])
+    run = simulate(rules(max_num_seqs=1, lag=1), work, fast)
+    # Its last step is [2, 3). Its seat is free at 3; nothing was scheduled ahead, so the second runs [3, 4).
+    assert run.last_token_s.tolist() == [3.0, 4.0]
+    run = simulate(rules(max_num_seqs=2, lag=1), requests([0.0, 0.0, 0.5], [4, 4, 4], [3, 6, 1]), fast)
+    # Seat free at 3, seen by the schedule at 3 for the step [4, 5).
+    assert run.last_token_s.tolist() == [3.0, 6.0, 5.0]
+
+
+@BOTH
+def test_arrivals_at_the_end_of_a_step_wait_for_the_next_schedule(fast: bool) -> None:
+    run = simulate(rules(lag=0), requests([0.0, 4.0], [4, 4], [9, 1]), fast)
+    assert run.first_token_s.tolist() == [1.0, 6.0]
+
+
+@BOTH
+def test_simultaneous_arrivals_share_a_step(fast: bool) -> None:
+    run = simulate(rules(), requests([1.0, 1.0, 1.0], [4, 4, 4], [1, 1, 1]), fast)
+    assert run.last_token_s.tolist() == [2.0, 2.0, 2.0]
+
+
+@BOTH
+def test_a_long_prompt_is_cut_around_the_decodes(fast: bool) -> None:
+    """Budget 8: one decode, so chunks of 7, 7 and 2 of 16 tokens; the third request shares the last of these steps."""
+    timer = Linear(prompt_token_s=1.0)
+    work = requests([0.0, 0.5, 0.6], [1, 16, 2], [6, 1, 1])
+    run = simulate(rules(max_num_batched_tokens=8), work, fast, timer)
+    # [0,2) prompt 1; [2,10) decode + 7; [10,18) decode + 7; [18,23) decode + 2 + 2
+    assert run.first_token_s.tolist() == [2.0, 23.0, 23.0]
+    assert run.last_token_s.tolist() == [25.0, 23.0, 23.0]
+    log = run.logs[0]
+    assert log.prefill_tokens.tolist()[:4] == [1, 7, 7, 4]
+    assert log.prefill_pairs.tolist()[:4] == [0.5, 7 * 3.5, 7 * (7 + 3.5), 2 * (14 + 1) + 2 * 1.0]
+    assert log.prefill_chunks.tolist()[:4] == [1, 1, 1, 2]
+
+
+@BOTH
+def test_without_chunked_prefill_a_prompt_waits_for_room(fast: bool) -> None:
+    engine = rules(max_num_batched_tokens=8, chunked_prefill=False)
+    run = simulate(engine, requests([0.0, 0.0], [6, 4], [2, 2]), fast)
+    assert run.first_token_s.tolist() == [1.0, 2.0]
+
+
+@BOTH
+def test_preemption_takes_the_newest_and_recovers_its_prefix(fast: bool) -> None:
+    """4 blocks of 4; two prompts of 7 fill them with their first decode (8 tokens); at 9 tokens one must go."""
+    run = simulate(rules(kv_blocks=4), requests([0.0, 0.0], [7, 7], [6, 6]), fast)
+    # [0,1) both prompts; [1,2) both decode to 8 tokens. Then B loses its blocks and A decodes on, [2,6), taking 1 block
+    # of B's two (its second). A ends at 6. B hits its first block (4 tokens), recomputes 5 in [6,7) which gives its
+    # third token, and decodes [7,10).
+    assert run.last_token_s.tolist() == [6.0, 10.0]
+    assert run.preemptions.tolist() == [0, 1]
+    log = run.logs[0]
+    again = log.prefill_tokens.tolist().index(5)
+    assert log.start_s[again] == 6.0
+    assert log.prefill_pairs[again] == 5 * (4 + 2.5)
+    assert run.gaps_s.tolist() == [5.0]  # B's second token came at 2, its third at 7
+    without = simulate(rules(kv_blocks=4, prefix_caching=False), requests([0.0, 0.0], [7, 7], [6, 6]), fast)
+    assert 9 in without.logs[0].prefill_tokens.tolist()
+
+
+@BOTH
+def test_preempted_with_its_last_token_in_flight(fast: bool) -> None:
+    """With lag 1 a request can lose its blocks when nothing is left to schedule; it still finishes."""
+    run = simulate(rules(kv_blocks=4, lag=1), requests([0.0, 0.0], [7, 7], [6, 2]), fast)
+    assert run.last_token_s.tolist() == [6.0, 2.0]
+    assert run.preemptions.tolist() == [0, 1]
+
+
+@BOTH
+def test_prefix_hits_leave_the_last_token_to_compute(fast: bool) -> None:
+    """Blocks of 4. The first prompt of 8 is cached when scheduled; the same prompt hits one block, a longer one two."""
+    work = requests([0.0, 0.0, 3.0], [8, 8, 10], [1, 1, 1], hashes=[[1, 2], [1, 2], [1, 2]])
+    run = simulate(rules(), work, fast)
+    assert run.cached_tokens.tolist() == [0, 4, 8]
+    assert run.logs[0].prefill_tokens.tolist() == [8 + 4, 2]
+    assert simulate(rules(prefix_caching=False), work, fast).cached_tokens.tolist() == [0, 0, 0]
+
+
+@BOTH
+def test_generated_blocks_are_hit_by_the_next_turn(fast: bool) -> None:
+    """Prompt 6 + 6 generated leave 11 tokens in the cache: two full blocks, the second partly generated."""
+    work = requests([0.0, 20.0], [6, 15], [6, 1], hashes=[[1, 2, 3], [1, 2, 3]])
+    assert simulate(rules(), work, fast).cached_tokens.tolist() == [0, 8]
+
+
+@BOTH
+def test_cached_blocks_are_forgotten_oldest_first(fast: bool) -> None:
+    """6 blocks. A caches 2, B caches 2 and one more; C takes 4 fresh blocks: the 3 unused, then A's second; D hits A's
+    first block only."""
+    work = requests([0, 10, 20, 30], [8, 8, 16, 12], [1, 1, 1, 1], hashes=[[1, 2], [3, 4], [], [1, 2, 5]])
+    run = simulate(rules(kv_blocks=6), work, fast)
+    # free order after B: 2 untouched, A's 2nd, A's 1st, B's 2nd, B's 1st; C takes the first four: all of A is gone
+    assert run.cached_tokens.tolist() == [0, 0, 0, 0]
+    run = simulate(rules(kv_blocks=7), work, fast)
+    assert run.cached_tokens.tolist() == [0, 0, 0, 4]
+
+
+@BOTH
+def test_requests_that_can_never_run_are_rejected(fast: bool) -> None:
+    run = simulate(rules(max_model_len=20, kv_blocks=4), requests([0.0, 0.0, 0.0], [18, 12, 4], [3, 6, 1]), fast)
+    assert [STATUS[s] for s in run.status] == [
+        "rejected: longer than max_model_len",
+        "rejected: larger than the KV cache",
+        "completed",
+    ]
+    assert isnan(run.first_token_s[0])
+    assert run.last_token_s[2] == 1.0
+
+
+@BOTH
+def test_closed_loop_sends_when_the_last_answer_is_there(fast: bool) -> None:
+    host = HostTimes(0.0, 0.0, 0.0, 0.5, 0.0, 0.25)
+    run = simulate(rules(host=host), requests([0.0] * 3, [4] * 3, [2] * 3, concurrency=1), fast)
+    assert run.arrival_s.tolist() == [0.0, 2.75, 5.5]  # 0.5 + two steps + 0.25 each
+    rejected = simulate(rules(max_model_len=8), requests([0.0] * 2, [9, 4], [2, 1], concurrency=1), fast)
+    assert rejected.last_token_s[1] == 1.0  # a refusal is an answer too
+
+
+@BOTH
+def test_whole_prompt_admission_waits_for_blocks(fast: bool) -> None:
+    """A holds 2 of 5 blocks; B's first chunk would fit, its whole prompt (4 blocks) does not until A is gone."""
+    work = requests([0.0, 0.5], [8, 16], [3, 1])
+    eager = simulate(rules(kv_blocks=5, max_num_batched_tokens=9), work, fast)
+    whole = simulate(rules(kv_blocks=5, max_num_batched_tokens=9, admit_whole_prompt=True), work, fast)
+    assert eager.started_s.tolist() == [0.0, 1.0]
+    assert whole.started_s.tolist() == [0.0, 3.0]
+
+
+@BOTH
+@pytest.mark.parametrize("horizon_s", [4.5, 4.0, 3.5])
+def test_a_horizon_cuts_the_run(fast: bool, horizon_s: float) -> None:
+    run = simulate(rules(), requests([0.0, 0.0, 9.0], [4, 4, 4], [2, 20, 1]), fast, horizon_s=horizon_s)
+    assert [STATUS[s] for s in run.status] == ["completed", "unfinished", "not sent"]
+    assert float(run.logs[0].steps.sum()) == int(horizon_s)  # steps that have ended by then
+
+
+def test_round_robin_and_least_outstanding() -> None:
+    work = requests([0.0, 0.1, 0.2, 0.3], [4] * 4, [50, 1, 50, 1])
+    turns = run_rules(rules(), Linear(base_s=0.0625), work, 2, RunOptions(router="round_robin"))
+    assert turns.replica.tolist() == [0, 1, 0, 1]
+    fewest = run_rules(rules(), Linear(base_s=0.0625), work, 2, RunOptions(router="least_outstanding"))
+    assert fewest.replica.tolist() == [0, 1, 1, 0]
+    with pytest.raises(InputError, match="nearest valid choice: round_robin"):
+        run_rules(rules(), Linear(), work, 2, RunOptions(router="round-robin"))
+
+
+def test_requests_need_tokens() -> None:
+    with pytest.raises(InputError, match="at least one input and one output token"):
+        run_rules(rules(), Linear(), requests([0.0], [4], [0]))
