@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from simulator.request import Batch, Request
+from simulator.rules import EngineRules
 from simulator.schedulers.base import Scheduler
 
 if TYPE_CHECKING:
@@ -22,11 +23,11 @@ def _law(holds: bool, text: str) -> None:
 
 def check_replica(replica: Replica, batch: Batch) -> None:
     """After `batch` has been scheduled on `replica`."""
-    scheduler = replica.scheduler
+    scheduler, rules = replica.scheduler, replica.rules
     check_blocks(scheduler)
-    check_batch(scheduler, batch)
+    check_batch(scheduler, rules, batch)
     running, waiting = scheduler.running_requests(), scheduler.waiting_requests()
-    _law(len(running) <= scheduler.rules.max_num_seqs, f"{len(running)} running, more than max_num_seqs")
+    _law(len(running) <= rules.max_num_seqs, f"{len(running)} running, more than max_num_seqs")
     _law(len({id(r) for r in running + waiting}) == len(running) + len(waiting), "a request is in two places")
     _law(replica.outstanding == len(running) + len(waiting), "a request was lost: sent != running + waiting")
     for request in waiting:
@@ -34,8 +35,9 @@ def check_replica(replica: Replica, batch: Batch) -> None:
         _law(scheduler.computed_tokens(request) == 0, f"waiting request {request.index} counts computed tokens")
 
 
-def check_batch(scheduler: Scheduler, batch: Batch) -> None:
-    budget = scheduler.rules.max_num_batched_tokens
+def check_batch(scheduler: Scheduler, rules: EngineRules, batch: Batch) -> None:
+    """Tokens within the budget; nobody twice; every request that can decode does, and nobody else."""
+    budget = rules.max_num_batched_tokens
     _law(1 <= batch.tokens <= budget, f"{batch.tokens} tokens in a batch of 1..{budget}")
     _law(len({id(r) for r in batch.prompted}) == len(batch.prompted), "a request is twice in a batch")
     _law(len({id(r) for r in batch.finishing}) == len(batch.finishing), "a request ends twice")

@@ -60,6 +60,7 @@ class Replica:
         self.index = index
         self.outstanding = 0  # requests sent here and not finished
         self.scheduler = make_scheduler(context.rules)
+        self.rules = context.rules
         self.log = StepLog()
         self._context = context
         self._clock = context.clock
