@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-import catalogs
 from calibration.bundle_file import BundleFacts, read_bundle
 from calibration.cost import ROOFLINE, Cost
 from calibration.families import FAMILIES
@@ -24,6 +23,7 @@ from calibration.transfer import candidates
 from calibration.uncalibrated import DEFAULTS, UncalibratedModel
 from catalogs.errors import InputError
 from catalogs.hardware import Accelerator
+from catalogs.load import DATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def user_folder() -> Path:
 
 def shipped_folder() -> Path:
     """The calibrations that come with the package."""
-    return Path(catalogs.__file__).parent / "data" / "calibrations"
+    return DATA / "calibrations"
 
 
 def load_bundle(accelerator: Accelerator, path: Path | None = None) -> Bundle:

@@ -46,7 +46,7 @@ def fit_bundle(
     for (family, source), rows in (others or {}).items():
         _check_with(fitted, family, source, rows, accelerator)
     sources = sources_of({f: tables[f] for f in fitted})
-    version = next((s["version"] for s in sources if s["version"]), "")
+    version = sources_of({"": tables[max(fitted, key=lambda f: len(tables[f]))]})[-1]["version"]
     return write_bundle(folder, accelerator.name, version, sources, fitted)
 
 

@@ -7,8 +7,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-import catalogs
 from calibration.power import PowerCurve, PowerModel
+from catalogs.load import DATA
 
 #: Where no fitted file is shipped: half the range for streaming, most of it for arithmetic.
 _UNFITTED: Final = PowerCurve(base=0.2, memory=0.4, memory_exponent=1.0, compute=0.6, compute_exponent=0.6)
@@ -16,7 +16,7 @@ _UNFITTED: Final = PowerCurve(base=0.2, memory=0.4, memory_exponent=1.0, compute
 
 def power_path() -> Path:
     """catalogs/data/calibrations/power.json of the package."""
-    return Path(catalogs.__file__).parent / "data" / "calibrations" / "power.json"
+    return DATA / "calibrations" / "power.json"
 
 
 @lru_cache(maxsize=1)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -124,6 +125,30 @@ def check_mixed(
     return [
         line(f"mixed steps, decodes priced as {how}", held_out("mixed", "all", p, seconds)) for how, p in found.items()
     ]
+
+
+def validate_bundle(path: Path, rows: Path | None) -> list[dict[str, Any]]:
+    """Inside errors a bundle records (its files checked against their hashes), and its errors on more rows."""
+    from calibration.bundle import load_bundle
+    from calibration.bundle_file import read_bundle
+    from calibration.dataset import read_rows
+    from calibration.gate import gate
+    from catalogs.hardware import parse_hardware
+
+    facts, _ = read_bundle(path)
+    accelerator = parse_hardware(facts.hardware).accelerator
+    bundle = load_bundle(accelerator, path)
+    found: list[dict[str, Any]] = [
+        {"family": f, **e.model_dump()} for f, r in facts.families.items() for e in r.held_out if e.region == "inside"
+    ]
+    for family, table in (read_rows(rows) if rows is not None else {}).items():
+        if family in bundle.models:
+            kept = _as_engine(family, gate(family, table, accelerator)[0])
+            seconds = predict(bundle.models[family], kept, accelerator)
+            found.append(
+                {"family": family, **held_out(family, "rows", seconds, kept.seconds.to_numpy(float)).to_dict()}
+            )
+    return found
 
 
 def _as_engine(family: str, rows: pd.DataFrame) -> pd.DataFrame:

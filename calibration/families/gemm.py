@@ -47,7 +47,7 @@ class GemmModel:
         m, n, k = broadcast(op.m, op.n, op.k)
         dtype = SAME_AS.get(op.dtype, op.dtype)
         table, borrowed = self._table(dtype, accelerator)
-        log_u, origin = self.grids[table].at([np.log(np.maximum(m, 1.0)), np.log(n), np.log(k)])
+        log_u, origin = self._utilisation(self.grids[table], np.log(np.maximum(m, 1.0)), np.log(n), np.log(k))
         sized = Gemm(m, n, k, dtype)
         bound = roofline_s(sized, accelerator)
         if borrowed and dtype in ("int4", "fp4") and table == "bf16":
@@ -56,6 +56,14 @@ class GemmModel:
             )
         seconds = np.maximum(bound / np.exp(log_u), self.floors_s[table])
         return seconds, np.where(borrowed, ROOFLINE, origin)
+
+    @staticmethod
+    def _utilisation(grid: Grid, log_m: Array, log_n: Array, log_k: Array) -> tuple[Array, Array]:
+        """(log utilisation, origin). Past the largest n or k: as many weights, the surplus moved to the other side."""
+        _, n_axis, k_axis = grid.axes
+        over_n, over_k = np.maximum(log_n - n_axis[-1], 0.0), np.maximum(log_k - k_axis[-1], 0.0)
+        log_u, origin = grid.at([log_m, log_n - over_n + over_k, log_k - over_k + over_n])
+        return log_u, np.where(over_n + over_k > 0, ROOFLINE, origin)
 
     def _table(self, dtype: str, accelerator: Accelerator) -> tuple[str, bool]:
         """(dtype whose utilisation is used, whether it is borrowed)."""

@@ -1,0 +1,187 @@
+"""The `calibrate` command: rows from tables, bundles from rows, and how far to trust them."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from catalogs.errors import InputError
+
+if TYPE_CHECKING:
+    from calibration.bundle_file import BundleFacts
+
+app = typer.Typer(
+    help="Fit what operators cost on an accelerator, check it, show it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Hardware = Annotated[str, typer.Option("--hw", metavar="NAME", help="Hardware name of the catalog, such as h100.")]
+Tables = Annotated[
+    Path, typer.Option(metavar="DIR", help="Folder of public tables: aiconfigurator/, llmservingsim/, …")
+]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.")]
+JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE, or - for stdout.")]
+
+
+@app.command("import")
+def import_tables(tables: Tables, hw: Hardware, out: Out) -> None:
+    """Turn public operator tables into rows: one FAMILY.parquet each."""
+    from calibration.dataset import write_rows
+    from calibration.importers.public import import_public
+
+    for path in write_rows(out, import_public(tables, _name(hw)).fit):
+        typer.echo(str(path))
+
+
+@app.command()
+def fit(
+    rows: Annotated[Path, typer.Argument(metavar="ROWS", help="Folder of FAMILY.parquet files.")],
+    hw: Hardware,
+    out: Out,
+) -> None:
+    """Fit rows into a bundle, with its held-out errors."""
+    from calibration.dataset import read_rows
+    from calibration.fit import fit_bundle
+    from catalogs.hardware import parse_hardware
+
+    path = fit_bundle(read_rows(rows), parse_hardware(hw).accelerator, out)
+    typer.echo(str(path))
+    _print_errors(_facts(path))
+
+
+@app.command()
+def validate(
+    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="Folder of a bundle, or its bundle.json.")],
+    rows: Annotated[Path | None, typer.Option(metavar="DIR", help="Predict these rows too.")] = None,
+    max_error: Annotated[float, typer.Option(metavar="X", help="Largest median relative error that passes.")] = 0.15,
+    json_file: JsonFile = None,
+) -> None:
+    """Check a bundle's hashes and its held-out errors; exit 1 where a median exceeds the limit."""
+    from calibration.validate import validate_bundle
+
+    found = validate_bundle(bundle, rows)
+    missed = [e["family"] for e in found if e["median_abs_rel_error"] > max_error]
+    document = {"schema_version": 1, "max_error": max_error, "met": not missed, "errors": found}
+    if json_file != "-":
+        _print_lines(found)
+        typer.echo(
+            f"over {max_error:.0%}: {', '.join(sorted(set(missed)))}" if missed else f"all within {max_error:.0%}"
+        )
+    _write_json(document, json_file)
+    if missed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def show(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Hardware name, or the folder of a bundle.")],
+    json_file: JsonFile = None,
+) -> None:
+    """What a calibration holds: sources, rows, errors, and what is not calibrated."""
+    from calibration.bundle import load_bundle
+    from catalogs.hardware import parse_hardware
+
+    path = Path(name)
+    if (path / "bundle.json").is_file():
+        facts = _facts(path)
+        bundle = load_bundle(parse_hardware(facts.hardware).accelerator, path)
+    else:
+        bundle = load_bundle(parse_hardware(name).accelerator)
+    document = {
+        "schema_version": 1,
+        "bundle": bundle.name,
+        "notices": bundle.notices,
+        "provenance": bundle.provenance,
+    }
+    if json_file != "-":
+        typer.echo(bundle.name)
+        for source in bundle.provenance.get("sources", []):
+            typer.echo(f"  source: {source['name']} {source['licence']}".rstrip())
+        _print_lines(_error_lines(bundle.provenance.get("held_out", {})))
+        for notice in bundle.notices:
+            typer.echo(f"  {notice}")
+    _write_json(document, json_file)
+
+
+@app.command("build-shipped")
+def build_shipped(
+    tables: Tables,
+    hw: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this hardware; repeatable.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Instead of the package's own folder.")] = None,
+    docs: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table of errors here.")] = None,
+) -> None:
+    """Reproduce every shipped calibration, and its table of errors, from the public tables."""
+    from calibration.bundle import shipped_folder
+    from calibration.error_table import error_table
+    from calibration.fit import fit_bundle
+    from calibration.importers.public import SHIPPED, import_public
+    from catalogs.hardware import parse_hardware
+
+    folder = out or shipped_folder()
+    for name in hw or SHIPPED:
+        public = import_public(tables, _name(name))
+        path = fit_bundle(public.fit, parse_hardware(name).accelerator, folder / _name(name), public.check)
+        typer.echo(str(path), err=True)
+    if docs is not None:
+        docs.write_text(error_table(folder), encoding="utf-8")
+
+
+def _name(text: str) -> str:
+    from catalogs.hardware import parse_hardware
+
+    return parse_hardware(text).accelerator.name
+
+
+def _facts(path: Path) -> BundleFacts:
+    from calibration.bundle_file import read_bundle
+
+    return read_bundle(path)[0]
+
+
+def _print_errors(facts: BundleFacts) -> None:
+    _print_lines(_error_lines({f: [e.model_dump() for e in r.held_out] for f, r in facts.families.items()}))
+
+
+def _error_lines(held_out: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return [{"family": family, **e} for family, errors in held_out.items() for e in errors]
+
+
+def _print_lines(errors: list[dict[str, Any]]) -> None:
+    for e in errors:
+        size = f"median {e['median_abs_rel_error']:.1%}  p90 {e['p90_abs_rel_error']:.1%}  bias {e['bias']:+.1%}"
+        typer.echo(f"  {e['family']:18} {e['region']:7} n {e['n']:>7,}  {size}")
+
+
+def _write_json(document: dict[str, Any], target: str | None) -> None:
+    if target is None:
+        return
+    text = json.dumps(document, indent=1) + "\n"
+    if target == "-":
+        sys.stdout.write(text)
+        return
+    try:
+        Path(target).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot write {target}: {error.strerror}") from None
+
+
+def main(args: list[str] | None = None) -> None:
+    """Entry point: bad input is one line on stderr and exit status 2."""
+    try:
+        app(args)
+    except InputError as error:
+        print(f"calibrate: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # the reader (head, less) went away
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()
