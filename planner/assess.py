@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Final, Literal, Protocol
 
 from planner.candidate import Candidate
@@ -77,7 +77,8 @@ class Bench:
     requests_per_s: float | None  # the rate that must be carried; None: any
 
     def probe(self, candidate: Candidate, requests_per_s: float, n_requests: int) -> Verdict:
-        return judge([self.evaluator.observe(candidate, Load(requests_per_s, n_requests, self.seed))], self.slos)
+        load = Load(requests_per_s, n_requests, self.seed, patient=n_requests >= self.sizes.full)
+        return judge([self.evaluator.observe(candidate, load)], self.slos)
 
     def floor_per_s(self, candidate: Candidate) -> float:
         """The rate a candidate must at least hold: the one asked for, else a light load."""
@@ -99,33 +100,42 @@ class Bench:
 class CapacityRace:
     """Highest capacity wins (throughput, and cost on hardware of one price).
 
-    A newcomer first has to hold the record rate less a tie: one short run, then one full run. Only one that also
-    beats the record is bisected, so most candidates cost a single short simulation.
+    A newcomer has to beat the record by more than a tie, in one short run and then one full run; only one that does is
+    bisected, so most candidates cost a single short simulation. One that is plainer than the record's holder (see
+    `space.plainness`) gets a second chance: to come within a tie of it.
     """
 
     bench: Bench
+    plainness: Callable[[Candidate], tuple[int, ...]]
 
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
-        bench, sizes = self.bench, self.bench.sizes
+        bench = self.bench
         if best is None:
-            lowest = bench.floor_per_s(candidate)
-            first = bench.probe(candidate, lowest, sizes.quick)
-            floor = first if first.hopeless else bench.probe(candidate, lowest, sizes.full)
-            if not floor.met:
-                return bench.refuse(candidate, "infeasible", floor)
-            return bench.capacity(candidate, floor, bench.evaluator.fluid_requests_per_s(candidate))
-        record = best.requests_per_s
-        first = bench.probe(candidate, record * (1 - TIE), sizes.quick)
-        if first.hopeless:
-            return bench.refuse(candidate, "pruned", first)
-        floor = bench.probe(candidate, record * (1 - TIE), sizes.full)
+            return self._first(candidate)
+        above = self._race(candidate, best.requests_per_s * (1 + TIE))
+        if above.met:
+            return bench.capacity(candidate, above, best.requests_per_s * 1.1)
+        if self.plainness(candidate) >= self.plainness(best.candidate):
+            return bench.refuse(candidate, "pruned", above)
+        tied = self._race(candidate, best.requests_per_s * (1 - TIE))
+        if not tied.met:
+            return bench.refuse(candidate, "pruned", tied)
+        rate = tied.requests_per_s
+        return Outcome(candidate, "tied", rate, above.requests_per_s, tied.ratio, tied.worst.name, -rate)
+
+    def _first(self, candidate: Candidate) -> Outcome:
+        """Nothing to beat yet: does it hold the lowest rate of interest, and how much more?"""
+        floor = self._race(candidate, self.bench.floor_per_s(candidate))
         if not floor.met:
-            return bench.refuse(candidate, "pruned", floor)
-        above = bench.probe(candidate, record * (1 + TIE), sizes.full)
-        if not above.met:
-            rate = floor.requests_per_s
-            return Outcome(candidate, "tied", rate, above.requests_per_s, floor.ratio, floor.worst.name, -rate)
-        return bench.capacity(candidate, above, record * 1.1)
+            return self.bench.refuse(candidate, "infeasible", floor)
+        return self.bench.capacity(candidate, floor, self.bench.evaluator.fluid_requests_per_s(candidate))
+
+    def _race(self, candidate: Candidate, rate: float) -> Verdict:
+        """The verdict of a full run, or of a short one that leaves no hope. It is met only on a full run."""
+        quick = self.bench.probe(candidate, rate, self.bench.sizes.quick)
+        if quick.hopeless:
+            return replace(quick, stable=False) if quick.met else quick
+        return self.bench.probe(candidate, rate, self.bench.sizes.full)
 
 
 @dataclass(frozen=True, slots=True)

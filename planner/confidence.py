@@ -37,7 +37,9 @@ class Curve:
 
     @classmethod
     def of(cls, verdicts: Sequence[Verdict], slo: Slo) -> Curve:
-        by_rate = {v.requests_per_s: v for v in verdicts}
+        by_rate: dict[float, Verdict] = {}
+        for v in sorted(verdicts, key=lambda v: len(v.observations)):  # of equal rates the one with most seeds counts
+            by_rate[v.requests_per_s] = v
         ordered = [by_rate[rate] for rate in sorted(by_rate)]
         values = np.maximum.accumulate([v.value_s(slo) for v in ordered])
         stable = np.logical_and.accumulate([v.stable for v in ordered])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -18,11 +17,24 @@ from planner.observation import Load, Verdict, judge
 from planner.slo import Slo
 from planner.world import Detail, World
 
-SEEDS_BEST: Final = 4
-SEEDS_OTHER: Final = 2
 #: Rates around the operating point that tell how steep the latency is there (for the error bars).
-_CURVE_STEPS: Final = (0.7, 0.88, 1.0, 1.12)
+_CURVE_STEPS: Final = (0.7, 0.88, 1.08)
 _WALK_STEPS: Final = 40
+#: Lowering of the rate, at most, where the whole cluster turns out a little worse than one replica under its share.
+_CLUSTER_STEPS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """Independent seeds: for the capacity, for the latency curve around it, for the plan's own figures."""
+
+    capacity: int
+    curve: int
+    figures: int
+
+
+BEST: Final = Effort(capacity=4, curve=2, figures=4)
+OTHER: Final = Effort(capacity=1, curve=1, figures=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +55,31 @@ class Measure:
     world: World
     bench: Bench
 
-    def entry(self, candidate: Candidate, start_per_s: float | None, n_seeds: int) -> Entry:
+    def entry(self, candidate: Candidate, start_per_s: float | None, effort: Effort) -> Entry:
         """The plan at the rate asked for, else at its capacity. start_per_s: a rate near the capacity, if known."""
-        probe = partial(self._verdict, candidate, n_seeds=n_seeds)
         seen: list[Verdict] = []
-        capacity = self._capacity(candidate, start_per_s, n_seeds, seen)
-        rate = self.bench.requests_per_s or capacity or self.bench.floor_per_s(candidate)
-        seen += [probe(rate * step) for step in _CURVE_STEPS]
+        capacity = self._capacity(candidate, start_per_s, effort.capacity, seen)
+        asked = self.bench.requests_per_s
+        rate = asked or capacity or self.bench.floor_per_s(candidate)
+        details, verdict = self._figures(candidate, rate, effort.figures)
+        for _ in range(_CLUSTER_STEPS if asked is None and capacity is not None else 0):
+            if verdict.met:
+                break
+            rate /= 1 + TOLERANCE
+            capacity = rate
+            details, verdict = self._figures(candidate, rate, effort.figures)
+        seen += [self._verdict(candidate, rate * step, effort.curve) for step in (*_CURVE_STEPS, 1.0)]
         if capacity is not None and capacity > rate * max(_CURVE_STEPS):
-            seen += [probe(capacity * step) for step in _CURVE_STEPS if step < 1]
-        details = [self.world.detail(candidate, load) for load in self._loads(candidate, rate, n_seeds)]
-        verdict = judge([d.observation for d in details], self.bench.slos)
+            seen += [self._verdict(candidate, capacity * step, effort.curve) for step in _CURVE_STEPS if step < 1]
         return Entry(candidate, rate, capacity, verdict, self._block(candidate, capacity, verdict, details, seen))
 
-    def _loads(self, candidate: Candidate, rate: float, n_seeds: int) -> list[Load]:
+    def _figures(self, candidate: Candidate, rate: float, n_seeds: int) -> tuple[list[Detail], Verdict]:
         """Runs the plan's figures come from: the whole cluster, half as long per replica where there are several."""
         n = self.bench.sizes.full * max(2, candidate.replicas) // 2
         whole = candidate.replicas > 1
-        return [Load(rate, n, self.bench.seed + i, whole) for i in range(n_seeds)]
+        loads = [Load(rate, n, self.bench.seed + i, whole, patient=not whole) for i in range(n_seeds)]
+        details = [self.world.detail(candidate, load) for load in loads]
+        return details, judge([d.observation for d in details], self.bench.slos)
 
     def _verdict(self, candidate: Candidate, rate: float, n_seeds: int) -> Verdict:
         loads = (Load(rate, self.bench.sizes.full, self.bench.seed + i) for i in range(n_seeds))
@@ -68,18 +87,21 @@ class Measure:
 
     def _capacity(self, candidate: Candidate, start: float | None, n_seeds: int, seen: list[Verdict]) -> float | None:
         """Highest rate that holds over all seeds together; None where even the lowest rate of interest does not."""
-        bench = self.bench
+
+        def probe(rate: float, n: int = 1) -> Verdict:
+            seen.append(self._verdict(candidate, rate, n))
+            return seen[-1]
+
         if start is None:
-            floor = bench.probe(candidate, self.world.light_requests_per_s(candidate), bench.sizes.full)
+            floor = probe(self.world.light_requests_per_s(candidate))
             if not floor.met:
                 return None
-            guess = self.world.fluid_requests_per_s(candidate)
-            one_seed = partial(bench.probe, candidate, n_requests=bench.sizes.full)
-            start = find_capacity(one_seed, guess, floor).requests_per_s
+            start = find_capacity(probe, self.world.fluid_requests_per_s(candidate), floor).requests_per_s
+        if n_seeds == 1:
+            return start
         rate, direction = start, 0
         for _ in range(_WALK_STEPS):
-            verdict = self._verdict(candidate, rate, n_seeds)
-            seen.append(verdict)
+            verdict = probe(rate, n_seeds)
             step = 1 if verdict.met else -1
             if direction and step != direction:
                 return rate if verdict.met else rate / (1 + TOLERANCE)

@@ -14,6 +14,8 @@ from planner.slo import FloatArray, Slo
 
 #: A queue that grows by more than this share of the arrivals in the window is not steady, whatever a percentile says.
 GROWTH_LIMIT: Final = 0.05
+#: Growth that no filling explains.
+OVERLOAD_GROWTH: Final = 0.3
 #: A short run discards a candidate only when it misses by more than its noise could explain.
 SHORT_RUN_MARGIN: Final = 1.3
 HOPELESS_GROWTH: Final = 0.5
@@ -27,6 +29,7 @@ class Load:
     n_requests: int
     seed: int
     whole_cluster: bool = False  # False: one replica under its share of the rate; True: every replica and the router
+    patient: bool = True  # run on while it is undecided whether the system keeps up
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +41,11 @@ class Observation:
     n_measured: int
     growth_fraction: float  # growth of requests in the system over the window, as a share of the arrivals in it
     joules_per_output_token: float = float("nan")  # all accelerators and hosts, at the socket
+
+    @property
+    def undecided(self) -> bool:
+        """Growing, but no faster than a batch that is still filling up: a longer run will tell."""
+        return not self.stable and self.growth_fraction <= OVERLOAD_GROWTH
 
     @property
     def stable(self) -> bool:

@@ -14,7 +14,7 @@ from planner.answer import Answer, SearchBlock
 from planner.assess import TIE, Assess, Bench, CapacityRace, LowestEnergy, LowestLatency, Outcome, RunSizes
 from planner.bounds import Discard
 from planner.candidate import Candidate
-from planner.final import SEEDS_BEST, SEEDS_OTHER, Entry, Measure
+from planner.final import BEST, OTHER, Entry, Measure
 from planner.flow import OVERLOAD
 from planner.refusal import Refuser
 from planner.request import PlanRequest
@@ -83,7 +83,7 @@ def _search(
     """One search; by ascending hardware where the cheapest that carries a rate is wanted, stopping at the first."""
     if request.objective == "latency" and request.requests_per_s is None and left:
         bench = replace(bench, requests_per_s=min(world.light_requests_per_s(c) for c in left[:8]))
-    assess = _assess(request.objective, bench)
+    assess = _assess(request.objective, bench, world)
     result = SearchResult()
     for group in _groups(request, world, left):
         name = study_name(request, group)
@@ -112,10 +112,10 @@ def _groups(request: PlanRequest, world: World, left: Sequence[Candidate]) -> li
     return list(groups.values())
 
 
-def _assess(objective: str, bench: Bench) -> Assess:
+def _assess(objective: str, bench: Bench, world: World) -> Assess:
     if objective == "energy":
         return LowestEnergy(bench)
-    return LowestLatency(bench) if objective == "latency" else CapacityRace(bench)
+    return LowestLatency(bench) if objective == "latency" else CapacityRace(bench, lambda c: plainness(c, world.names))
 
 
 def _by_promise(group: Sequence[Candidate], world: World) -> list[Candidate]:
@@ -144,21 +144,33 @@ def choose(outcomes: Sequence[Outcome], world: World) -> Outcome:
 def _entries(request: PlanRequest, world: World, measure: Measure, result: SearchResult) -> list[Entry]:
     """The winner and the best of other kinds, measured with independent seeds."""
     best = choose(result.outcomes, world)
-    knows_capacity = request.objective in ("cost", "throughput")
-    entries = [measure.entry(best.candidate, best.requests_per_s if knows_capacity else None, SEEDS_BEST)]
-    entries += [measure.entry(o.candidate, None, SEEDS_OTHER) for o in _others(best, result.outcomes)]
-    return entries[:1] + [e for e in entries[1:] if e.capacity_requests_per_s is not None]
+    races = request.objective in ("cost", "throughput")
+    first = measure.entry(best.candidate, best.requests_per_s if races else None, BEST)
+    others = _others(best, result.outcomes, _speed(world) if races else _score)
+    rest = [measure.entry(o.candidate, None, OTHER) for o in others]
+    return [first, *(e for e in rest if e.capacity_requests_per_s is not None)]
 
 
-def _others(best: Outcome, outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """The most promising candidate of each other family; another KV cache or limits where there are too few."""
+def _speed(world: World) -> Callable[[Outcome], float]:
+    return lambda outcome: -world.fluid_requests_per_s(outcome.candidate)
+
+
+def _score(outcome: Outcome) -> float:
+    return outcome.ratio if outcome.score is None else outcome.score
+
+
+def _others(best: Outcome, outcomes: Sequence[Outcome], rank: Callable[[Outcome], float]) -> list[Outcome]:
+    """The most promising candidate of each other family; another KV cache where there are too few families.
+
+    Within a family one that held a rate, then the one closest to it, then the order of promise.
+    """
     found: list[Outcome] = []
-    taken: set[object] = {best.candidate.family}
-    ranked = sorted(outcomes, key=lambda o: (not o.feasible, o.score or 0.0, o.ratio))  # then in order of promise
-    for key in (lambda c: c.family, lambda c: (c.family, c.kv_dtype)):
-        taken.add(key(best.candidate))
-        for outcome in ranked:
-            if len(found) < N_ALTERNATIVES and key(outcome.candidate) not in taken:
-                taken |= {outcome.candidate.family, (outcome.candidate.family, outcome.candidate.kv_dtype)}
-                found.append(outcome)
+    for kind in (lambda c: c.family, lambda c: (c.family, c.kv_dtype)):
+        taken = {kind(o.candidate) for o in (best, *found)}
+        kinds: dict[object, list[Outcome]] = {}
+        for outcome in outcomes:
+            if kind(outcome.candidate) not in taken:
+                kinds.setdefault(kind(outcome.candidate), []).append(outcome)
+        leaders = [min(group, key=lambda o: (not o.feasible, _score(o))) for group in kinds.values()]
+        found += sorted(leaders, key=lambda o: (rank(o), o.candidate))[: N_ALTERNATIVES - len(found)]
     return found

@@ -13,7 +13,7 @@ from planner.answer import Refusal
 from planner.assess import Outcome
 from planner.bounds import Discard
 from planner.candidate import Candidate
-from planner.final import SEEDS_OTHER, Entry, Measure
+from planner.final import OTHER, Entry, Measure
 from planner.observation import Verdict
 from planner.request import PlanRequest
 from planner.slo import Slo, human_s
@@ -52,7 +52,7 @@ class Refuser:
             block = {"deployment": self.measure.world.facts(candidate).deployment} | _no_figures()
             block["memory"] = self.measure.world.facts(candidate).memory
             return Refusal(discard.reason, None, block, tuple(suggestions))
-        entry = self.measure.entry(candidate, None, SEEDS_OTHER)
+        entry = self.measure.entry(candidate, None, OTHER)
         binding = discard.reason if discard is not None else self._binding(entry)
         return Refusal(binding, entry, entry.block, (*self._load(entry), *suggestions))
 

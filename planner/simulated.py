@@ -20,7 +20,7 @@ from planner.bounds import Discard, EngineLimits, latency_discard
 from planner.candidate import Candidate
 from planner.deploy import serve_command
 from planner.flow import Flow
-from planner.observation import Load, Observation
+from planner.observation import Load, Observation, judge
 from planner.request import PlanRequest
 from planner.space import Names, widest_limits
 from planner.window import Reading, finish_s, observe_run, steady_window
@@ -177,7 +177,7 @@ class SimulatedWorld:
     def observe(self, candidate: Candidate, load: Load) -> Observation:
         key = (candidate, load)
         if key not in self._seen:
-            self._seen[key] = observe_run(self._run(candidate, load), load, self._reading)
+            self._run(candidate, load)
         return self._seen[key]
 
     @cached_property
@@ -210,14 +210,29 @@ class SimulatedWorld:
     def _run(self, candidate: Candidate, load: Load) -> Run:
         key = (candidate, load)
         if key not in self._runs:
-            whole = load.whole_cluster or candidate.replicas == 1
-            plant = self.plant(candidate) if whole else self._one_replica(candidate)
-            rate = load.requests_per_s if whole else load.requests_per_s / candidate.replicas
-            n = self._enough(candidate, load)
-            self._runs[key] = run(plant, self.workload.materialise(load.seed, n, rate))
+            self._runs[key], self._seen[key] = self._settled(candidate, load)
         while len(self._runs) > _KEPT_RUNS:
             self._runs.popitem(last=False)
         return self._runs[key]
+
+    def _settled(self, candidate: Candidate, load: Load) -> tuple[Run, Observation]:
+        """Simulate, and longer while it is undecided whether the system keeps up: near saturation it fills slowly."""
+        whole = load.whole_cluster or candidate.replicas == 1
+        plant = self.plant(candidate) if whole else self._one_replica(candidate)
+        rate = load.requests_per_s if whole else load.requests_per_s / candidate.replicas
+        n = self._enough(candidate, load)
+        done, seen = self._once(plant, rate, load, n)
+        if n < _MOST_LONGER * load.n_requests and load.patient and self._open(seen):
+            return self._once(plant, rate, load, _MOST_LONGER * load.n_requests)
+        return done, seen
+
+    def _once(self, plant: Plant, rate: float, load: Load, n: int) -> tuple[Run, Observation]:
+        done = run(plant, self.workload.materialise(load.seed, n, rate))
+        return done, observe_run(done, load, self._reading)
+
+    def _open(self, seen: Observation) -> bool:
+        """The objectives hold so far, and it is undecided whether the system keeps up."""
+        return seen.undecided and judge([seen], self.request.slos).value_ratio <= 1
 
     def _one_replica(self, candidate: Candidate) -> Plant:
         """One replica on its own share of the node: what its energy and latency are reckoned from."""

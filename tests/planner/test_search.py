@@ -28,6 +28,14 @@ def space() -> list[Candidate]:
     ]
 
 
+def plain(c: Candidate) -> tuple[int, ...]:
+    return (int(c.max_num_seqs != 1024), int(c.max_num_batched_tokens != 8192))
+
+
+def race_of(bench: Bench) -> CapacityRace:
+    return CapacityRace(bench, plain)
+
+
 def brute_force(toy: QueueToy, candidates: list[Candidate]) -> dict[Candidate, float]:
     bench = Bench(toy, SLOS, SIZES, 0, None)
     rates = {}
@@ -40,18 +48,18 @@ def brute_force(toy: QueueToy, candidates: list[Candidate]) -> dict[Candidate, f
 def test_search_equals_brute_force_on_a_small_space() -> None:
     toy, candidates = QueueToy(0.4), space()
     rates = brute_force(toy, candidates)
-    result = search(candidates, CapacityRace(Bench(toy, SLOS, SIZES, 0, None)), SearchSettings(100, 0))
+    result = search(candidates, race_of(Bench(toy, SLOS, SIZES, 0, None)), SearchSettings(100, 0))
     assert result.enumerated
     assert len(result.outcomes) == len(candidates)
     assert result.best is not None
-    assert result.best.requests_per_s == pytest.approx(max(rates.values()), rel=0.021)
-    assert rates[result.best.candidate] == pytest.approx(max(rates.values()), rel=0.021)
+    assert result.best.requests_per_s == pytest.approx(max(rates.values()), rel=0.041)
+    assert rates[result.best.candidate] == pytest.approx(max(rates.values()), rel=0.041)
 
 
 def test_the_race_costs_far_fewer_requests_than_brute_force() -> None:
     brute, raced, candidates = QueueToy(0.4), QueueToy(0.4), space()
     brute_force(brute, candidates)
-    search(candidates, CapacityRace(Bench(raced, SLOS, SIZES, 0, None)), SearchSettings(100, 0))
+    search(candidates, race_of(Bench(raced, SLOS, SIZES, 0, None)), SearchSettings(100, 0))
     brute_cost = sum(load.n_requests for _, load in brute.loads)
     assert sum(load.n_requests for _, load in raced.loads) < brute_cost / 4
 
@@ -59,7 +67,7 @@ def test_the_race_costs_far_fewer_requests_than_brute_force() -> None:
 def test_sampling_finds_a_near_best_plan_with_few_trials() -> None:
     toy, candidates = QueueToy(0.4), space()
     best = max(brute_force(toy, candidates).values())
-    result = search(candidates, CapacityRace(Bench(toy, SLOS, SIZES, 0, None)), SearchSettings(18, 0))
+    result = search(candidates, race_of(Bench(toy, SLOS, SIZES, 0, None)), SearchSettings(18, 0))
     assert not result.enumerated
     assert result.best is not None
     assert result.best.requests_per_s >= 0.9 * best
@@ -68,9 +76,7 @@ def test_sampling_finds_a_near_best_plan_with_few_trials() -> None:
 @pytest.mark.parametrize("trials", [12, 100])
 def test_equal_seeds_give_equal_searches(trials: int) -> None:
     def once() -> list[Outcome]:
-        return search(
-            space(), CapacityRace(Bench(QueueToy(0.4), SLOS, SIZES, 0, None)), SearchSettings(trials, 7)
-        ).outcomes
+        return search(space(), race_of(Bench(QueueToy(0.4), SLOS, SIZES, 0, None)), SearchSettings(trials, 7)).outcomes
 
     assert once() == once()
 
@@ -78,7 +84,7 @@ def test_equal_seeds_give_equal_searches(trials: int) -> None:
 @pytest.mark.parametrize("trials", [12, 100])
 def test_no_candidate_is_assessed_twice(trials: int) -> None:
     seen: Counter[Candidate] = Counter()
-    race = CapacityRace(Bench(QueueToy(0.4), SLOS, SIZES, 0, None))
+    race = race_of(Bench(QueueToy(0.4), SLOS, SIZES, 0, None))
 
     def assess(c: Candidate, best: Outcome | None) -> Outcome:
         seen[c] += 1
@@ -91,7 +97,7 @@ def test_no_candidate_is_assessed_twice(trials: int) -> None:
 
 def test_a_journal_resumes_where_it_was_interrupted(tmp_path: Path) -> None:
     candidates = space()[:12]
-    race = CapacityRace(Bench(QueueToy(0.4), SLOS, SIZES, 0, None))
+    race = race_of(Bench(QueueToy(0.4), SLOS, SIZES, 0, None))
     settings = SearchSettings(50, 0, "request", tmp_path / "study.log")
 
     def interrupted(c: Candidate, best: Outcome | None) -> Outcome:
@@ -128,7 +134,7 @@ def test_energy_and_latency_objectives_equal_brute_force() -> None:
 
 def test_nothing_feasible_is_an_answer_and_ends() -> None:
     tight = parse_slos(["ttft.p90=1ms"])
-    result = search(space(), CapacityRace(Bench(QueueToy(0.4), tight, SIZES, 0, None)), SearchSettings(100, 0))
+    result = search(space(), race_of(Bench(QueueToy(0.4), tight, SIZES, 0, None)), SearchSettings(100, 0))
     assert result.best is None
     assert {o.status for o in result.outcomes} == {"infeasible"}
 
@@ -152,7 +158,7 @@ def holds_its_slo(outcome: Outcome, toy: QueueToy) -> bool:
 def test_a_search_that_ignores_the_slo_is_caught() -> None:
     toy = QueueToy(0.4)
     bench = Bench(toy, SLOS, SIZES, 0, None)
-    honest = search(space(), CapacityRace(bench), SearchSettings(100, 0)).best
+    honest = search(space(), race_of(bench), SearchSettings(100, 0)).best
     faulty = search(space(), IgnoresSlo(bench), SearchSettings(100, 0)).best
     assert honest is not None
     assert faulty is not None
