@@ -230,7 +230,7 @@ class Replica:
                 heappush(self._dues, (self._rounds + rest, self._serial, request))
             else:
                 self.scheduler.retire(request)
-                batch.finishing.append(request)
+                batch.finishing += (request,)
 
     def _retire_due(self, batch: Batch) -> None:
         dues = self._dues
@@ -238,7 +238,7 @@ class Replica:
             _, serial, request = heappop(dues)
             if self._live.get(request) == serial:
                 self.scheduler.retire(request)
-                batch.finishing.append(request)
+                batch.finishing += (request,)
 
     def _note_preempted(self, preempted: list[Request]) -> None:
         last = self._queue[-1] if self._queue else self._current
@@ -248,7 +248,7 @@ class Replica:
             if last is None:
                 request.last_token_s = self._clock.now
             else:
-                last.parting.append(request)
+                last.parting += (request,)
 
     def _process(self, batch: Batch, now: float) -> None:
         """The outputs of `batch` are there."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from simulator.batch import BatchShape
 from simulator.kv_cache import BlockRun
@@ -54,10 +54,10 @@ class Request:
 class Batch(BatchShape):
     """One scheduled step: its shape, and the few requests for which something changes in it."""
 
-    admitted: list[Request] = field(default_factory=list)  # first scheduled in this step
-    prompted: list[Request] = field(default_factory=list)  # their prompt is complete: they emit a token in this step
-    finishing: list[Request] = field(default_factory=list)  # emit their last token in this step (set by the replica)
-    parting: list[Request] = field(default_factory=list)  # emit in this step, and were preempted since
+    admitted: tuple[Request, ...] = ()  # first scheduled in this step
+    prompted: tuple[Request, ...] = ()  # their prompt is complete: they emit a token in this step
+    finishing: tuple[Request, ...] = ()  # emit their last token in this step (set by the replica)
+    parting: tuple[Request, ...] = ()  # emit in this step, and were preempted since
 
     def grow(self, steps: int) -> None:
         """The same decodes, `steps` steps later."""

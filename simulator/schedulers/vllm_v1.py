@@ -88,7 +88,7 @@ class VllmV1(Scheduler):
             return
         self._partial = None
         batch.logits += 1
-        batch.prompted.append(request)
+        batch.prompted += (request,)
         self.decodes.add(request)
 
     def _admit(self, batch: Batch, budget: int) -> None:
@@ -135,7 +135,7 @@ class VllmV1(Scheduler):
         request.computed_tokens = hit_tokens
         if request.cached_tokens < 0:
             request.cached_tokens = hit_tokens
-            batch.admitted.append(request)
+            batch.admitted += (request,)
         self._prefill(batch, request, tokens)
         return tokens
 

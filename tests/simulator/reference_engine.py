@@ -99,7 +99,7 @@ class ReferenceScheduler(Scheduler):
         batch.logits += 1
         if request not in self.decoding:
             request.known_tokens = self.known[request]
-            batch.prompted.append(request)
+            batch.prompted += (request,)
             self.decoding.add(request)
         self.known[request] += 1
 
@@ -153,7 +153,7 @@ class ReferenceScheduler(Scheduler):
             assert self.allocate(request, tokens)
             if request.cached_tokens < 0:
                 request.cached_tokens = len(hits) * size
-                batch.admitted.append(request)
+                batch.admitted += (request,)
             self.running.append(request)
             self.put(batch, request, tokens)
             budget -= tokens

@@ -9,9 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reference_engine import ReferenceScheduler
-from worlds import Linear, requests, rules
+from worlds import Linear, host_times, requests, rules
 
-from catalogs.engines import HostTimes
 from catalogs.request_set import RequestSet
 from simulator import schedulers
 from simulator.cluster import RunOptions
@@ -34,7 +33,12 @@ class World:
 
 def engine_rules(draw: st.DrawFn) -> EngineRules:
     ticks = st.sampled_from([0, 1, 3, 40]).map(lambda t: t * TICK)
-    host = HostTimes(draw(ticks), 0.0, 0.0, draw(ticks), draw(st.sampled_from([0.0, TICK / 16])), draw(ticks))
+    host = host_times(
+        step_s=draw(ticks),
+        request_s=draw(ticks),
+        request_s_per_input_token=draw(st.sampled_from([0.0, TICK / 16])),
+        output_s=draw(ticks),
+    )
     seqs = draw(st.integers(1, 6))
     return rules(
         max_num_seqs=seqs,

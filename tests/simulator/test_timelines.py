@@ -5,9 +5,8 @@ from __future__ import annotations
 from math import isnan
 
 import pytest
-from worlds import Linear, requests, rules
+from worlds import Linear, host_times, requests, rules
 
-from catalogs.engines import HostTimes
 from catalogs.errors import InputError
 from simulator.cluster import RunOptions
 from simulator.results import STATUS
@@ -36,10 +35,9 @@ def test_one_request_without_lag(fast: bool) -> None:
 
 @BOTH
 def test_the_client_path_is_part_of_every_latency(fast: bool) -> None:
-    host = HostTimes(
+    host = host_times(
         step_s=0.25,
         step_s_per_sequence=0.125,
-        step_gap_s=0.0,
         request_s=0.5,
         request_s_per_input_token=0.0625,
         output_s=2.0,
@@ -177,7 +175,7 @@ def test_requests_that_can_never_run_are_rejected(fast: bool) -> None:
 
 @BOTH
 def test_closed_loop_sends_when_the_last_answer_is_there(fast: bool) -> None:
-    host = HostTimes(0.0, 0.0, 0.0, 0.5, 0.0, 0.25)
+    host = host_times(request_s=0.5, output_s=0.25)
     run = simulate(rules(host=host), requests([0.0] * 3, [4] * 3, [2] * 3, concurrency=1), fast)
     assert run.arrival_s.tolist() == [0.0, 2.75, 5.5]  # 0.5 + two steps + 0.25 each
     rejected = simulate(rules(max_model_len=8), requests([0.0] * 2, [9, 4], [2, 1], concurrency=1), fast)

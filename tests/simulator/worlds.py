@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -12,7 +12,14 @@ from catalogs.request_set import RequestSet
 from simulator.batch import BatchShape
 from simulator.rules import EngineRules
 
-NO_HOST = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+def host_times(**seconds: float) -> HostTimes:
+    """Free but for what is given."""
+    free = {field.name: 0.0 for field in fields(HostTimes) if field.name != "source"}
+    return HostTimes(**{**free, **seconds})  # type: ignore[arg-type]
+
+
+NO_HOST = host_times()
 ENDLESS = 1 << 40
 
 
