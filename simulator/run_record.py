@@ -43,7 +43,7 @@ class Run:
     def of(cls, cluster: Cluster, plant: Plant | None = None) -> Run:
         """The record of a cluster that has run."""
         results = cluster.results
-        peaks = [1.0 - r.scheduler.kv.min_available / max(1, r.scheduler.kv.total) for r in cluster.replicas]
+        peaks = [(kv.total - kv.min_available) / max(1, kv.total) for kv in (r.scheduler.kv for r in cluster.replicas)]
         return cls(
             requests=cluster.requests,
             options=cluster.options,

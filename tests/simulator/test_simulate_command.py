@@ -1,0 +1,171 @@
+"""The `simulate` command as a user and as other programs meet it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from simulator.cli import main
+
+METRICS = {
+    *("n_arrived", "n_completed", "n_rejected", "n_unfinished", "duration_s"),
+    *("ttft_s", "tpot_s", "itl_s", "e2e_s", "queue_s"),
+    *("requests_per_s", "output_tokens_per_s", "input_tokens_per_s", "prefix_hit_fraction", "n_preemptions"),
+    *("kv_peak_fraction", "power", "energy"),
+}
+CLASSES = {
+    *("gemm", "attention_prefill", "attention_decode", "moe", "collective", "elementwise"),
+    *("host", "idle"),
+}
+COLUMNS = (
+    "request_id,arrival_s,input_tokens,output_tokens,cached_tokens,"
+    "ttft_s,tpot_s,e2e_s,queue_s,preemptions,replica,status"
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    deployment = {"model": "llama3.1-8b", "hardware": "h100x2", "replicas": 2, "max_model_len": 4096}
+    workload = {
+        "arrivals": {"poisson": {"requests_per_s": 6}},
+        "requests": 120,
+        "seed": 3,
+        "input_tokens": {"uniform": {"low": 1, "high": 900}},
+        "output_tokens": {"uniform": {"low": 1, "high": 40}},
+    }
+    (tmp_path / "d.yaml").write_text(yaml.safe_dump(deployment))
+    (tmp_path / "w.yaml").write_text(yaml.safe_dump(workload))
+    return {name: tmp_path / name for name in ("d.yaml", "w.yaml", "o.json", "o.csv", "t.json")}
+
+
+def simulate(*words: object) -> int:
+    """Exit status of the command, run in this process."""
+    with pytest.raises(SystemExit) as exit_:
+        main([str(word) for word in words])
+    return int(exit_.value.code or 0)
+
+
+def test_outputs_are_the_contract(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["--json", files["o.json"], "--requests-out", files["o.csv"], "--chrome-trace", files["t.json"]]
+    assert simulate(files["d.yaml"], "--workload", files["w.yaml"], *out) == 0
+    document = json.loads(files["o.json"].read_text())
+    assert set(document) == {
+        *("schema_version", "deployment", "workload", "seed"),
+        *("metrics", "time_breakdown", "calibration"),
+    }
+    assert set(document["metrics"]) == METRICS
+    assert set(document["time_breakdown"]) == CLASSES
+    assert set(document["metrics"]["ttft_s"]) == {"mean", "p50", "p90", "p95", "p99"}
+    assert document["deployment"]["max_num_seqs"] == 1024  # what null resolved to
+    assert document["seed"] == 3
+    rows = list(csv.DictReader(files["o.csv"].open()))
+    assert files["o.csv"].read_text().splitlines()[0] == COLUMNS
+    assert [int(r["request_id"]) for r in rows] == list(range(120))
+    check_consistency(document, rows)
+    trace = json.loads(files["t.json"].read_text())["traceEvents"]
+    assert {e["pid"] for e in trace if e["ph"] == "X"} == {0, 1}
+    assert not [path for path in files["o.csv"].parent.iterdir() if path.name.endswith(".part")]
+    assert "time to first token" in capsys.readouterr().out
+
+
+def check_consistency(document: dict[str, dict], rows: list[dict[str, str]]) -> None:
+    metrics = document["metrics"]
+    ttft = [float(r["ttft_s"]) for r in rows]
+    assert metrics["ttft_s"]["mean"] == pytest.approx(sum(ttft) / len(ttft), rel=1e-12)
+    for r in rows:
+        assert (r["tpot_s"] == "") == (r["output_tokens"] == "1")
+        gaps = int(r["output_tokens"]) - 1
+        last = float(r["ttft_s"]) + (float(r["tpot_s"]) * gaps if gaps else 0.0)
+        assert last == pytest.approx(float(r["e2e_s"]), rel=1e-9)
+    tokens = sum(int(r["output_tokens"]) for r in rows)
+    assert metrics["output_tokens_per_s"] * metrics["duration_s"] == pytest.approx(tokens)
+    assert metrics["energy"]["gpu_j_per_output_token"] * tokens == pytest.approx(metrics["energy"]["gpu_j"])
+    # two accelerators: mean power x 2 x duration is the energy
+    assert metrics["power"]["gpu_w_mean"] * 2 * metrics["duration_s"] == pytest.approx(metrics["energy"]["gpu_j"])
+    assert 60.0 < metrics["power"]["gpu_w_mean"] < 700.0
+    # every second of both replicas is in some class; steps may end after the last token is out, never by much
+    seconds = sum(document["time_breakdown"].values())
+    assert seconds == pytest.approx(2 * metrics["duration_s"], rel=0.02)
+    fractions = [document["calibration"][f"{kind}_fraction"] for kind in ("measured", "interpolated", "roofline")]
+    assert sum(fractions) == pytest.approx(1.0)
+
+
+def test_same_seed_same_bytes(files: dict[str, Path]) -> None:
+    texts = []
+    for _ in range(2):
+        out = ["--json", files["o.json"], "--requests-out", files["o.csv"]]
+        assert simulate(files["d.yaml"], "--workload", files["w.yaml"], "--seed", 5, *out) == 0
+        texts.append((files["o.json"].read_bytes(), files["o.csv"].read_bytes()))
+    assert texts[0] == texts[1]
+    assert simulate(files["d.yaml"], "--workload", files["w.yaml"], "--seed", 6, "--json", files["o.json"]) == 0
+    assert files["o.json"].read_bytes() != texts[0][0]
+
+
+def test_json_to_stdout_is_only_json(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    assert simulate(files["d.yaml"], "--workload", files["w.yaml"], "--json", "-") == 0
+    assert json.loads(capsys.readouterr().out)["metrics"]["n_completed"] == 120
+
+
+def test_rejected_requests_are_named(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    files["w.yaml"].write_text(
+        "{arrivals: all_at_once, requests: 3, input_tokens: {constant: 5000}, output_tokens: {constant: 2}}"
+    )
+    assert simulate(files["d.yaml"], "--workload", files["w.yaml"], "--requests-out", files["o.csv"]) == 0
+    said = capsys.readouterr()
+    assert "3 of 3 requests rejected: longer than max_model_len" in said.err
+    row = next(csv.DictReader(files["o.csv"].open()))
+    assert row["status"] == "rejected: longer than max_model_len"
+    assert row["ttft_s"] == row["e2e_s"] == row["replica"] == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{model: llama3.1-8b, hardware: h100x2, replica: 2}", "replicas"),
+        ("{model: llama3.1-8c, hardware: h100x2}", "llama3.1-8b"),
+        ("{model: llama3.1-405b, hardware: h100}", "does not fit"),
+        ("[1, 2", "d.yaml"),
+    ],
+)
+def test_bad_input_is_one_line(
+    files: dict[str, Path], capsys: pytest.CaptureFixture[str], text: str, says: str
+) -> None:
+    files["d.yaml"].write_text(text)
+    assert simulate(files["d.yaml"], "--workload", files["w.yaml"]) == 2
+    said = capsys.readouterr()
+    assert says in said.err
+    assert said.err.startswith("simulate: ")
+    assert len(said.err.splitlines()) == 1
+    assert said.out == ""
+
+
+def test_an_unwritable_target_is_bad_input(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    target = files["o.csv"].parent / "nowhere" / "o.csv"
+    assert simulate(files["d.yaml"], "--workload", files["w.yaml"], "--requests-out", target) == 2
+    assert "cannot write" in capsys.readouterr().err
+
+
+def test_a_run_imports_nothing_heavy(files: dict[str, Path]) -> None:
+    code = (
+        "import sys\nfrom simulator.cli import main\n"
+        f"try: main([{str(files['d.yaml'])!r}, '--workload', {str(files['w.yaml'])!r}])\n"
+        "except SystemExit as e: assert not e.code\n"
+        "heavy = {'pandas', 'sklearn', 'scipy', 'optuna', 'pyarrow', 'torch', 'transformers'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def test_help_is_quick() -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run([sys.executable, "-m", "simulator.cli", "--help"], capture_output=True, text=True, check=True)
+    assert "--requests-out" in done.stdout
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
