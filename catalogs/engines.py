@@ -17,10 +17,11 @@ class HostTimes:
 
     step_s: float
     step_s_per_sequence: float
-    step_gap_s: float  # device idle between two steps that nothing hides
+    step_gap_s: float  # between two steps, hidden by nothing: sampling, input copies, device idle
     request_s: float  # HTTP, validation, hand-over to the engine core, per request
     request_s_per_input_token: float  # tokenisation
     output_s: float  # detokenise, hand back, stream: from the end of a step to the client
+    step_gap_s_per_sequence: float = 0.0  # of step_gap_s, per running sequence
     source: str = ""
 
 

@@ -43,7 +43,8 @@ class StepCost:
         self.tables = tables
         host = tables.engine.host
         self._overlaps = tables.engine.async_scheduling
-        self._host_s, self._host_per_sequence_s, self._gap_s = host.step_s, host.step_s_per_sequence, host.step_gap_s
+        self._host_s, self._host_per_sequence_s = host.step_s, host.step_s_per_sequence
+        self._gap_s, self._gap_per_sequence_s = host.step_gap_s, host.step_gap_s_per_sequence
         self._split = tables.split
         self._rank = tables.rank_seconds()
         self._group = tables.group_seconds()
@@ -70,7 +71,7 @@ class StepCost:
         if not shape.prefill_tokens and shape.logits == n and n:
             return self.decode_segment(n, shape.decode_context_sum, shape.decode_context_max)[0]
         device = self._batch_s(shape)
-        return self._cycle(device, self._host(n + shape.prefill_chunks))
+        return self._cycle(device, n + shape.prefill_chunks)
 
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
         """(t0, slope, steps): step j (0-based, j < steps) of this decode-only batch takes t0 + slope * j seconds.
@@ -89,23 +90,23 @@ class StepCost:
         slope = grow + above * skew_grow
         steps = ENDLESS if end == inf else ceil(end - mean)
         host = self._host_s + self._host_per_sequence_s * decodes
+        gap = self._gap_s + self._gap_per_sequence_s * decodes
         if not self._overlaps:
-            return device + host + self._gap_s, slope, steps
+            return device + host + gap, slope, steps
         if device >= host:
             if slope < 0.0:
                 steps = min(steps, int((device - host) / -slope) + 1)
-            return device + self._gap_s, slope, steps
+            return device + gap, slope, steps
         if slope > 0.0:
             steps = min(steps, ceil((host - device) / slope))
-        return host + self._gap_s, 0.0, steps
+        return host + gap, 0.0, steps
 
-    def _host(self, sequences: int) -> float:
-        return self._host_s + self._host_per_sequence_s * sequences
-
-    def _cycle(self, device: float, host: float) -> float:
+    def _cycle(self, device: float, sequences: int) -> float:
+        host = self._host_s + self._host_per_sequence_s * sequences
+        gap = self._gap_s + self._gap_per_sequence_s * sequences
         if self._overlaps:
-            return (device if device >= host else host) + self._gap_s
-        return device + host + self._gap_s
+            return (device if device >= host else host) + gap
+        return device + host + gap
 
     def _batch_s(self, shape: BatchShape) -> float:
         """Device seconds of any batch."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import sys
-import time
 import types
 from pathlib import Path
 
@@ -316,15 +315,3 @@ def test_validation_cases_read_with_16_token_blocks(validation_data: Path, tmp_p
             assert requests.block_hashes == tuple(tuple(row["hash_ids"]) for row in rows)
         else:
             assert requests.block_hashes is None
-
-
-def test_reading_a_large_trace_is_quick(tmp_path: Path) -> None:
-    rows = [(k * 100, 400, 90, list(range(k * 25, k * 25 + 25))) for k in range(20_000)]
-    names = ("timestamp", "input_length", "output_length", "hash_ids")
-    path = write(tmp_path, "\n".join(json.dumps(dict(zip(names, row, strict=True))) for row in rows))
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        load_workload(path)
-        times.append(time.perf_counter() - start)
-    assert min(times) < 0.3

@@ -121,7 +121,8 @@ def test_tables_equal_the_operators_they_stand_for() -> None:
     source = COST.tables.pricer.source
     lines = step_lines(Shard.of(BARE), shape)
     direct = sum(line.count * float(source.cost(line.op).seconds) for line in lines)
-    assert COST.cycle_s(shape) == pytest.approx(direct + BARE.engine.host.step_gap_s, rel=2e-3)
+    host = BARE.engine.host
+    assert COST.cycle_s(shape) == pytest.approx(direct + host.step_gap_s + 16 * host.step_gap_s_per_sequence, rel=2e-3)
 
 
 @pytest.mark.parametrize(("tokens", "context", "chunks"), [(300, 0, 1), (1000, 900, 1), (777, 333, 3), (64, 3000, 1)])
@@ -135,10 +136,11 @@ def test_prefill_tables_follow_the_operators_between_nodes(tokens: int, context:
 def test_host_time_hides_behind_the_device_only_when_scheduled_ahead() -> None:
     shape = decodes(8, 500)
     device = COST._batch_s(shape)
-    host = SEQUENTIAL._host(8)
-    assert SEQUENTIAL.cycle_s(shape) == pytest.approx(device + host + SEQUENTIAL._gap_s)
+    times = BARE.engine.host
+    gap_s = times.step_gap_s + 8 * times.step_gap_s_per_sequence
+    assert SEQUENTIAL.cycle_s(shape) == pytest.approx(device + 0.002 + 8 * times.step_s_per_sequence + gap_s)
     slow = compiled(with_host(resolved(), 1.0))
-    assert slow.cycle_s(shape) == pytest.approx(slow._host(8) + slow._gap_s)
+    assert slow.cycle_s(shape) == pytest.approx(1.0 + 8 * times.step_s_per_sequence + gap_s)
     assert slow.decode_segment(8, 4000, 500)[1] == 0.0
 
 
