@@ -6,7 +6,7 @@ very end of a step misses the schedule made there, and requests that arrive toge
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heappush
 
 import simpy
@@ -14,14 +14,16 @@ import simpy
 ARRIVAL = 1 << 20  # steps use the replica's index
 WAKE = ARRIVAL + 1  # + the replica's index
 
+Callbacks = Sequence[Callable[["Tick"], None]]
+
 
 class Tick:
     """A light event: what SimPy needs of one, a callback and a payload."""
 
     __slots__ = ("_ok", "callbacks", "payload")
 
-    def __init__(self, callback: Callable[[Tick], None], payload: int = 0) -> None:
-        self.callbacks: list[Callable[[Tick], None]] | None = [callback]
+    def __init__(self, callbacks: Callbacks, payload: int = 0) -> None:
+        self.callbacks: Callbacks | None = callbacks
         self._ok = True
         self.payload = payload
 
@@ -29,8 +31,8 @@ class Tick:
 class Clock(simpy.Environment):  # type: ignore[misc,unused-ignore]
     """`at` schedules without adding a delay to now, so that times are exactly what was computed."""
 
-    def at(self, time_s: float, order: int, callback: Callable[[Tick], None], payload: int = 0) -> Tick:
-        """Call `callback(tick)` at time_s (not before now). Callers may drop the tick and ignore the call."""
-        tick = Tick(callback, payload)
+    def at(self, time_s: float, order: int, callbacks: Callbacks, payload: int = 0) -> Tick:
+        """Call each of `callbacks` with the tick at time_s (not before now). Ticks may share one list of them."""
+        tick = Tick(callbacks, payload)
         heappush(self._queue, (time_s, order, next(self._eid), tick))  # type: ignore[misc,arg-type,unused-ignore]
         return tick

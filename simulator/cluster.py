@@ -61,6 +61,7 @@ class Cluster:
         )
         self.replicas = [Replica(i, context) for i in range(n_replicas)]
         self._n_sent = 0
+        self._on_reach = [self._reach_open_loop if requests.concurrency is None else self._reach_closed_loop]
         self._order: list[int] = []  # open loop: requests in the order they reach an engine
         self._reach_s: list[float] = []
 
@@ -87,12 +88,12 @@ class Cluster:
         order = np.argsort(reach_s, kind="stable")
         self._order, self._reach_s = order.tolist(), reach_s[order].tolist()
         if self._order:
-            self.clock.at(self._reach_s[0], ARRIVAL, self._reach_open_loop, 0)
+            self.clock.at(self._reach_s[0], ARRIVAL, self._on_reach, 0)
 
     def _reach_open_loop(self, tick: Tick) -> None:
         position = tick.payload
         if position + 1 < len(self._order):
-            self.clock.at(self._reach_s[position + 1], ARRIVAL, self._reach_open_loop, position + 1)
+            self.clock.at(self._reach_s[position + 1], ARRIVAL, self._on_reach, position + 1)
         self._reach(self._order[position])
 
     def _send_next(self, now: float) -> None:
@@ -101,7 +102,7 @@ class Cluster:
         if index < self.requests.n:
             self._n_sent += 1
             self.results.arrival_s[index] = now
-            self.clock.at(now + self._delay_s[index], ARRIVAL, self._reach_closed_loop, index)
+            self.clock.at(now + self._delay_s[index], ARRIVAL, self._on_reach, index)
 
     def _reach_closed_loop(self, tick: Tick) -> None:
         self._reach(tick.payload)

@@ -64,9 +64,12 @@ class Replica:
         self.log = StepLog()
         self._context = context
         self._clock = context.clock
+        self._timer = context.timer
+        self._fast_forward = context.fast_forward
         self._lag = context.rules.lag
         self._queue: deque[Batch] = deque()  # scheduled, not started
         self._current: Batch | None = None  # on the device
+        self._on_end = [self._end_of_step]
         self._tick: Tick | None = None  # the event this replica waits for; None: idle
         self._start_s = self._first_s = self._slope_s = 0.0
         self._steps = 0  # steps the event stands for
@@ -82,7 +85,7 @@ class Replica:
         self.outstanding += 1
         self.scheduler.add(request)
         if self._tick is None:
-            self._tick = self._clock.at(self._clock.now, WAKE + self.index, self._wake)
+            self._tick = self._clock.at(self._clock.now, WAKE + self.index, [self._wake])
         elif self._steps > 1 and not self.scheduler.blocked:
             self._cut(self._clock.now)
 
@@ -108,7 +111,7 @@ class Replica:
         )
         if exposed_s > 0.0:
             self._queue.append(batch)
-            self._tick = self._clock.at(now + exposed_s, self.index, self._begin_queued)
+            self._tick = self._clock.at(now + exposed_s, self.index, [self._begin_queued])
         else:
             self._begin(batch, now)
 
@@ -126,23 +129,22 @@ class Replica:
             queue.append(ahead)
         self._start_s = now
         steps = 1
-        timer = self._context.timer
         if batch.prefill_tokens:
-            self._first_s = first_s = timer.cycle_s(batch)
+            self._first_s = first_s = self._timer.cycle_s(batch)
             self._slope_s = slope_s = 0.0
         else:
-            first_s, slope_s, most = timer.decode_segment(
+            first_s, slope_s, most = self._timer.decode_segment(
                 batch.decodes, batch.decode_context_sum, batch.decode_context_max
             )
             self._first_s = first_s
             self._slope_s = slope_s
-            if most > 1 and self._context.fast_forward and not batch.finishing:
+            if most > 1 and self._fast_forward and not batch.finishing:
                 steps += self._quiet_steps(batch, most - 1)
         if not first_s > 0.0:
             raise RuntimeError(f"a step must take time: {batch} takes {first_s} s")
         self._steps = steps
         end_s = now + (steps * first_s + slope_s * (0.5 * steps * (steps - 1)))
-        self._tick = self._clock.at(end_s, self.index, self._end_of_step)
+        self._tick = self._clock.at(end_s, self.index, self._on_end)
 
     def _quiet_steps(self, batch: Batch, most: int) -> int:
         """Steps after this one that need no decision, at most `most`."""
@@ -176,7 +178,7 @@ class Replica:
         steps = self._steps_until(now)
         if steps < self._steps:
             self._steps = steps
-            self._tick = self._clock.at(self._start_s + self._elapsed_s(steps), self.index, self._end_of_step)
+            self._tick = self._clock.at(self._start_s + self._elapsed_s(steps), self.index, self._on_end)
 
     def _end_of_step(self, tick: Tick) -> None:
         if tick is not self._tick:  # the run was cut

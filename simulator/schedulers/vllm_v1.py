@@ -39,14 +39,18 @@ class VllmV1(Scheduler):
         decodes = self.decodes
         if self.preempted:
             self.preempted = []
-        blocks = decodes.blocks_next()
-        if blocks:
-            while blocks > self.kv.available:
-                self._preempt()
-                blocks = decodes.blocks_next()
-            self.kv.take(blocks)
         n = decodes.n
-        batch = Batch(0, 0.0, 0, n, decodes.context_sum, decodes.context_max, n)
+        if n:
+            blocks = decodes.blocks_next()
+            if blocks:
+                while blocks > self.kv.available:
+                    self._preempt()
+                    blocks = decodes.blocks_next()
+                self.kv.take(blocks)
+                n = decodes.n
+            batch = Batch(0, 0.0, 0, n, decodes.context_sum, decodes.context_max, n)
+        else:
+            batch = Batch()
         decodes.rounds += 1
         budget = self.rules.max_num_batched_tokens - n
         if self._partial is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import isnan
 
 import pytest
@@ -213,3 +214,15 @@ def test_round_robin_and_least_outstanding() -> None:
 def test_requests_need_tokens() -> None:
     with pytest.raises(InputError, match="at least one input and one output token"):
         run_rules(rules(), Linear(), requests([0.0], [4], [0]))
+
+
+@BOTH
+def test_coarse_content_keys_cover_several_blocks(fast: bool) -> None:
+    """Keys name 8 tokens, blocks hold 4: a fully known prompt of 16 leaves its last block to compute."""
+    work = replace(requests([0.0, 0.0, 5.0], [16, 16, 15], [1, 1, 1], hashes=[[1, 2]] * 3), hash_block_tokens=8)
+    run = simulate(rules(), work, fast)
+    assert run.cached_tokens.tolist() == [0, 12, 8]
+    fine = replace(requests([0.0, 0.0, 5.0], [16, 16, 15], [1, 1, 1], hashes=[[1, 2, 3, 4]] * 3), hash_block_tokens=4)
+    assert simulate(rules(), fine, fast).cached_tokens.tolist() == [0, 12, 12]
+    uneven = replace(work, hash_block_tokens=6)  # neither divides the other: block by block, never a false hit
+    assert simulate(rules(), uneven, fast).cached_tokens.tolist() == [0, 12, 12]
