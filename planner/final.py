@@ -31,10 +31,11 @@ class Effort:
     capacity: int
     curve: int
     figures: int
+    whole_cluster: bool
 
 
-BEST: Final = Effort(capacity=4, curve=2, figures=4)
-OTHER: Final = Effort(capacity=1, curve=1, figures=2)
+BEST: Final = Effort(capacity=4, curve=2, figures=4, whole_cluster=True)
+OTHER: Final = Effort(capacity=1, curve=1, figures=2, whole_cluster=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,23 +62,25 @@ class Measure:
         capacity = self._capacity(candidate, start_per_s, effort.capacity, seen)
         asked = self.bench.requests_per_s
         rate = asked or capacity or self.bench.floor_per_s(candidate)
-        details, verdict = self._figures(candidate, rate, effort.figures)
+        details, verdict = self._figures(candidate, rate, effort)
         for _ in range(_CLUSTER_STEPS if asked is None and capacity is not None else 0):
             if verdict.met:
                 break
             rate /= 1 + TOLERANCE
             capacity = rate
-            details, verdict = self._figures(candidate, rate, effort.figures)
+            details, verdict = self._figures(candidate, rate, effort)
         seen += [self._verdict(candidate, rate * step, effort.curve) for step in (*_CURVE_STEPS, 1.0)]
         if capacity is not None and capacity > rate * max(_CURVE_STEPS):
             seen += [self._verdict(candidate, capacity * step, effort.curve) for step in _CURVE_STEPS if step < 1]
         return Entry(candidate, rate, capacity, verdict, self._block(candidate, capacity, verdict, details, seen))
 
-    def _figures(self, candidate: Candidate, rate: float, n_seeds: int) -> tuple[list[Detail], Verdict]:
-        """Runs the plan's figures come from: the whole cluster, half as long per replica where there are several."""
-        n = self.bench.sizes.full * max(2, candidate.replicas) // 2
-        whole = candidate.replicas > 1
-        loads = [Load(rate, n, self.bench.seed + i, whole, patient=not whole) for i in range(n_seeds)]
+    def _figures(self, candidate: Candidate, rate: float, effort: Effort) -> tuple[list[Detail], Verdict]:
+        """Runs the plan's figures come from. The best plan's are of the whole cluster, which needs fewer seeds: it is
+        many replicas at once."""
+        whole = effort.whole_cluster and candidate.replicas > 1
+        n_seeds = max(2, effort.figures // 2) if whole else effort.figures
+        n = self.bench.sizes.full
+        loads = [Load(rate, n, self.bench.seed + i, whole) for i in range(n_seeds)]
         details = [self.world.detail(candidate, load) for load in loads]
         return details, judge([d.observation for d in details], self.bench.slos)
 

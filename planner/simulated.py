@@ -39,6 +39,8 @@ _KEPT_RUNS: Final = 16
 #: A run lasts so many times the requests in flight at once, but at most so many times what was asked for.
 _IN_FLIGHT: Final = 8
 _MOST_LONGER: Final = 4
+#: Of the requests one replica needs to settle, those each replica of a cluster gets; whether it keeps up is then known.
+_OF_A_CLUSTER: Final = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +193,10 @@ class SimulatedWorld:
         window = steady_window(done.arrival_s, finish_s(done)).measured
         outputs = float(done.requests.output_tokens[window].mean())
         inputs = float(done.requests.input_tokens[window].mean())
-        rate = load.requests_per_s if observation.stable else blocks["metrics"]["requests_per_s"]
+        done_per_s = blocks["metrics"]["requests_per_s"] * (1 if load.whole_cluster else candidate.replicas)
+        rate = load.requests_per_s if observation.stable else done_per_s
         per_token_j = blocks["metrics"]["energy"]["total_j_per_output_token"]
         power_w = float("nan") if per_token_j is None else per_token_j * rate * outputs
-        if not load.whole_cluster:
-            power_w *= candidate.replicas
         return Detail(
             observation,
             blocks["metrics"],
@@ -220,6 +221,11 @@ class SimulatedWorld:
         whole = load.whole_cluster or candidate.replicas == 1
         plant = self.plant(candidate) if whole else self._one_replica(candidate)
         rate = load.requests_per_s if whole else load.requests_per_s / candidate.replicas
+        if load.whole_cluster:
+            share = replace(load, whole_cluster=False)
+            n_alone = self._run(candidate, share).requests.n
+            done, seen = self._once(plant, rate, load, round(_OF_A_CLUSTER * candidate.replicas * n_alone))
+            return done, replace(seen, growth_fraction=self._seen[candidate, share].growth_fraction)
         n = self._enough(candidate, load)
         done, seen = self._once(plant, rate, load, n)
         if n < _MOST_LONGER * load.n_requests and load.patient and self._open(seen):
@@ -246,8 +252,7 @@ class SimulatedWorld:
         at_once = self.flow(candidate).in_flight(load.requests_per_s / candidate.replicas)
         if at_once is None:
             return load.n_requests  # hopelessly overloaded: any run shows it
-        replicas = candidate.replicas if load.whole_cluster else 1
-        return round(min(max(load.n_requests, _IN_FLIGHT * at_once * replicas), _MOST_LONGER * load.n_requests))
+        return round(min(max(load.n_requests, _IN_FLIGHT * at_once), _MOST_LONGER * load.n_requests))
 
 
 def open_loop(workload: Workload) -> Workload:
