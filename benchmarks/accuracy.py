@@ -1,4 +1,4 @@
-"""Runs the three score tables against public measurements and writes them, whole, between the marks of docs/accuracy.md.
+"""Runs the score tables against public measurements and writes them whole between the marks of docs/accuracy.md.
 
     python benchmarks/accuracy.py SCORE.py [--closed-loop 40] [--steady-state 24] [--page docs/accuracy.md]
 

@@ -3,10 +3,10 @@
     python benchmarks/host_terms.py STEP_CYCLES.csv
 
 STEP_CYCLES.csv holds scheduler steps of vLLM 0.15 serving Llama-2-70B at tensor parallel 4 on H100 (inference-sim/
-training): cycle time and batch contents. gap(n) = measured cycle - device time of the step, over decode-only steps below
-the largest CUDA graph used; device time comes from the shipped H100 bundle. One run fits, the other checks; the last line,
-fitted on both, is what the profile ships. The file has
-no contexts; prompts and outputs of that data set average 580 and 248 tokens, so a running decode has seen about 700.
+training): cycle time and batch contents. gap(n) = measured cycle - device time of the step, over decode-only steps;
+device time comes from the shipped H100 bundle. One run fits, the other checks; the last line, fitted on both, is what
+the profile ships. The file has no contexts; prompts and outputs of that data set average 580 and 248 tokens, so a
+running decode has seen about 700.
 """
 
 from __future__ import annotations
@@ -80,7 +80,8 @@ def main() -> None:
         n, cycle = steps[:, 0], steps[:, 1]
         gap, per_sequence = least_absolute(n, cycle - device_s(cost, n))
         print(
-            f"fitted on {fitted} ({len(n)} steps): step_gap {gap * 1e3:.3f} ms + {per_sequence * 1e6:.2f} us per sequence"
+            f"fitted on {fitted} ({len(n)} steps): "
+            f"step_gap {gap * 1e3:.3f} ms + {per_sequence * 1e6:.2f} us per sequence"
         )
         for name, other in runs.items():
             predicted = device_s(cost, other[:, 0]) + gap + per_sequence * other[:, 0]
