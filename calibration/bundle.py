@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from calibration.bundle_file import BundleFacts, read_bundle
+from calibration.bundle_file import ARRAYS_NAME, JSON_NAME, BundleFacts, read_bundle
 from calibration.cost import ROOFLINE, Cost
 from calibration.families import FAMILIES
 from calibration.families.prefill_attention import PrefillAttentionModel
@@ -112,13 +112,15 @@ def _rule(accelerator: Accelerator, hardware: str) -> str | None:
     raise InputError(f"bundle is for other hardware than {accelerator.name}", hardware, accelerator.name)
 
 
-def _stamp(path: Path) -> float:
-    file = path / "bundle.json" if path.is_dir() else path
-    return file.stat().st_mtime if file.is_file() else 0.0
+def _stamp(path: Path) -> tuple[float, ...]:
+    """Changes whenever either file of a bundle does."""
+    folder = path if path.is_dir() else path.parent
+    files = [f for f in (folder / JSON_NAME, folder / ARRAYS_NAME) if f.is_file()]
+    return tuple(x for f in files for x in (f.stat().st_mtime, f.stat().st_size))
 
 
 @lru_cache(maxsize=8)
-def _read(path: Path, stamp: float) -> tuple[BundleFacts, dict[str, Any]]:  # noqa: ARG001 (re-read when it changes)
+def _read(path: Path, stamp: tuple[float, ...]) -> tuple[BundleFacts, dict[str, Any]]:  # noqa: ARG001 (the cache's key)
     return read_bundle(path)
 
 

@@ -69,6 +69,12 @@ class Grid:
         origin = np.where(on_node, MEASURED, INTERPOLATED)
         return value, np.where(outside | (known < 0.5), ROOFLINE, np.where(known < 1.0 - 1e-9, INTERPOLATED, origin))
 
+    def rising(self, power: float) -> Self:
+        """The grid with time never falling along its last, logarithmic axis: what was filled in may not undercut what
+        was measured before it. Values are log(bound / time); the bound grows as the `power` of that axis."""
+        bound = power * self.axes[-1]
+        return type(self)(self.axes, bound - np.maximum.accumulate(bound - self.values, axis=-1), self.measured)
+
     def to_arrays(self, name: str) -> dict[str, npt.NDArray[Any]]:
         """Arrays to store: float32 axes, float16 values (0.05 % of a log-utilisation), packed mask."""
         out: dict[str, npt.NDArray[Any]] = {f"{name}.axis{d}": a.astype(np.float32) for d, a in enumerate(self.axes)}

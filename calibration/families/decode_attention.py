@@ -18,7 +18,7 @@ from calibration.cost import ROOFLINE, Array, broadcast
 from calibration.family import Parts
 from calibration.grid import Grid, by
 from calibration.operators import DecodeAttention
-from calibration.roofline import bytes_moved, l2_bytes, memory_s, roofline_s
+from calibration.roofline import ACTIVATION_BYTES, bytes_moved, compute_s, l2_bytes, memory_s, roofline_s
 from catalogs.hardware import Accelerator
 
 if TYPE_CHECKING:
@@ -62,8 +62,9 @@ class DecodeAttentionModel:
         at = [np.log(np.maximum(sequences, 1.0)) + surplus, np.minimum(log_kv, kv_axis[-1]), group]
         log_u, origin = self.grids[key].at([*at, np.minimum(np.log(mean), context_axis[-1])])
         origin = np.where(surplus > 0, ROOFLINE, origin)
-        bound = roofline_s(replace(op, sequences=sequences, context_tokens=context), accelerator)
-        seconds = np.maximum(bound / np.exp(log_u), self.floors_s[key])
+        sized = replace(op, sequences=sequences, context_tokens=np.maximum(context, sequences))
+        seconds = np.maximum(_per_key_s(sized, accelerator) / np.exp(log_u), self.floors_s[key])
+        seconds = np.maximum(seconds, roofline_s(sized, accelerator))
         return seconds, np.where(borrowed, ROOFLINE, origin)
 
     def to_parts(self) -> Parts:
@@ -106,7 +107,7 @@ def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Ac
         sequences, context = rows.sequences.to_numpy(float), rows.context_tokens.to_numpy(float)
         longest = rows.max_context_tokens.to_numpy(float)
         op = DecodeAttention(sequences, context, longest, int(heads), int(kv_heads), head_dim, kv_dtype)
-        u = np.minimum(roofline_s(op, accelerator) / seconds, 1.0)
+        u = np.minimum(_per_key_s(op, accelerator) / seconds, 1.0)
         u_log.append(np.log(np.minimum(u, _best_streaming(op, u, accelerator))))
         group = np.full(len(rows), np.log2(max(float(heads) / float(kv_heads), 1.0)))
         log_kv = np.full(len(rows), np.log(float(kv_heads)))
@@ -119,7 +120,14 @@ def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Ac
     points3 = np.column_stack([points4[:, 0] + points4[:, 1], points4[:, 2], points4[:, 3]])
     streams = np.log(2.0) * np.unique(np.round(points3[:, 0] / np.log(2.0)))
     pooled = Grid.from_points([streams, axes[2], axes[3]], points3, values)
-    return Grid.from_points(axes, points4, values, lambda s, kv, g, c: pooled.at([s + kv, g, c])[0])
+    return Grid.from_points(axes, points4, values, lambda s, kv, g, c: pooled.at([s + kv, g, c])[0]).rising(1.0)
+
+
+def _per_key_s(op: DecodeAttention, accelerator: Accelerator) -> Array:
+    """What of the roofline grows with context, so that between nodes time is a power of context, never falling."""
+    queries = 2.0 * broadcast(op.sequences)[0] * op.n_heads * op.head_dim * ACTIVATION_BYTES
+    keys = bytes_moved(op, accelerator) - queries
+    return np.maximum(compute_s(op, accelerator), keys / accelerator.memory_bandwidth_bytes_per_s)
 
 
 def group_nodes(log_group: Array) -> npt.NDArray[np.bool_]:

@@ -1,4 +1,4 @@
-"""Prefill attention: utilisation of the roofline over prompt length, query-head streams and group size; plus context.
+"""Prefill attention: utilisation of arithmetic over prompt length, query-head streams and group size; plus context.
 
 Tables measure whole prompts (pairs = q^2 / 2). A chunk with context takes longer in one of two ways, told apart by how
 the time of a single head grows with its prompt:
@@ -26,7 +26,7 @@ from calibration.families.decode_attention import group_nodes, nearest_head
 from calibration.family import Parts
 from calibration.grid import Grid, by
 from calibration.operators import PrefillAttention
-from calibration.roofline import memory_s, roofline_s
+from calibration.roofline import compute_s, roofline_s
 from catalogs.hardware import Accelerator
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class PrefillAttentionModel:
             fill = np.minimum(rows * max(op.n_heads / op.n_kv_heads, 1.0) / TILE_ROWS, 1.0)
             length = np.sqrt(rows * (2.0 * context / np.where(context > 0.01 * rows, fill, 1.0) + rows))
             seconds, origin = self._prompt(key, op, chunks, length, accelerator)
-        seconds = np.maximum(seconds, memory_s(op, accelerator))
+        seconds = np.maximum(seconds, roofline_s(op, accelerator))
         return seconds, np.where(borrowed, ROOFLINE, np.where(context > 0.01 * rows, np.maximum(origin, 1.0), origin))
 
     def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:
@@ -93,7 +93,7 @@ class PrefillAttentionModel:
         group = np.full(length.shape, np.log2(max(op.n_heads / op.n_kv_heads, 1.0)))
         log_u, origin = self.grids[key].at([np.log(chunks * op.n_heads), group, np.log(length)])
         sized = replace(op, chunks=chunks, tokens=chunks * length, pairs=0.5 * chunks * length**2)
-        return np.maximum(roofline_s(sized, accelerator) / np.exp(log_u), self.floors_s[key]), origin
+        return np.maximum(compute_s(sized, accelerator) / np.exp(log_u), self.floors_s[key]), origin
 
     def to_parts(self) -> Parts:
         arrays: dict[str, npt.NDArray[Any]] = {}
@@ -159,10 +159,10 @@ def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Ac
         seconds = rows.groupby("chunks")["seconds"].cummin().to_numpy(float)
         chunks, tokens, pairs = (rows[c].to_numpy(float) for c in ("chunks", "tokens", "pairs"))
         op = PrefillAttention(chunks, tokens, pairs, int(heads), int(kv_heads), head_dim, kv_dtype)
-        u_log.append(np.log(np.minimum(roofline_s(op, accelerator) / seconds, 1.0)))
+        u_log.append(np.log(np.minimum(compute_s(op, accelerator) / seconds, 1.0)))
         group = np.full(len(rows), np.log2(max(float(heads) / float(kv_heads), 1.0)))
         points.append(np.stack([np.log(chunks * heads), group, np.log(tokens / chunks)], axis=1))
     all_points, values = np.concatenate(points), np.concatenate(u_log)
     kept = group_nodes(all_points[:, 1])
     all_points, values = all_points[kept], values[kept]
-    return Grid.from_points([np.unique(all_points[:, d]) for d in range(3)], all_points, values)
+    return Grid.from_points([np.unique(all_points[:, d]) for d in range(3)], all_points, values).rising(2.0)

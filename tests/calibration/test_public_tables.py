@@ -1,0 +1,57 @@
+"""Importing the public tables and reproducing what is shipped from them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from calibration.bundle import shipped_folder
+from calibration.cli import app
+from calibration.importers.aiconfigurator import windowed_pairs
+
+RUN = CliRunner()
+
+
+def _rebuilt(public_data: Path, tmp_path: Path, name: str) -> tuple[dict[str, object], dict[str, object]]:
+    args = ["build-shipped", "--tables", str(public_data / "profiles"), "--hw", name, "--out", str(tmp_path)]
+    result = RUN.invoke(app, args)
+    assert result.exit_code == 0, result.output
+    new, old = (json.loads((f / name / "bundle.json").read_text()) for f in (tmp_path, shipped_folder()))
+    return new, old
+
+
+def _same(new: dict[str, object], old: dict[str, object], tmp_path: Path, name: str) -> None:
+    assert {k: v for k, v in new.items() if k != "arrays_sha256"} == {
+        k: v for k, v in old.items() if k != "arrays_sha256"
+    }
+    a, b = (np.load(f / name / "arrays.npz") for f in (tmp_path, shipped_folder()))
+    assert sorted(a.files) == sorted(b.files)
+    assert all(np.allclose(a[x], b[x], rtol=2e-3, atol=1e-6) for x in a.files)
+
+
+def test_the_smallest_shipped_bundle_is_reproducible(public_data: Path, tmp_path: Path) -> None:
+    _same(*_rebuilt(public_data, tmp_path, "rtx4090"), tmp_path, "rtx4090")
+
+
+@pytest.mark.slow
+def test_a_large_shipped_bundle_is_reproducible(public_data: Path, tmp_path: Path) -> None:
+    _same(*_rebuilt(public_data, tmp_path, "a100-80gb"), tmp_path, "a100-80gb")
+
+
+def test_windowed_pairs_against_counting() -> None:
+    for q, context, window in ((8, 0, 0), (8, 4, 0), (8, 0, 4), (100, 10, 30), (16, 64, 32), (5, 0, 100)):
+        exact = sum(min(context + i + 0.5, window or np.inf) for i in range(q))
+        got = float(windowed_pairs(np.array(float(q)), np.array(float(context)), np.array(float(window))))
+        assert got == pytest.approx(exact, rel=0.02), (q, context, window)
+
+
+def test_shipped_bundles_are_small_and_complete() -> None:
+    from calibration.importers.public import SHIPPED
+
+    files = [f for f in shipped_folder().rglob("*") if f.is_file()]
+    assert sum(f.stat().st_size for f in files) < 6e6
+    assert {f.parent.name for f in files if f.name == "bundle.json"} == set(SHIPPED)
