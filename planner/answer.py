@@ -80,12 +80,13 @@ def assumptions(request: PlanRequest) -> list[str]:
     """What the figures take for granted, one sentence each."""
     lines = [
         f"workload {request.workload}: its lengths and arrivals, only the rate is scaled",
-        "the search puts each replica under its share of a Poisson stream; the final figures come from all replicas "
-        "behind one router",
+        "the search and the alternatives look at one replica under its share of the requests; the best plan's figures "
+        "come from all its replicas behind one round-robin router",
         "latencies of the steady part of each run, as a client sees them",
     ]
     if request.requests_per_s is None:
-        lines.append("no rate given: figures are at the highest rate that holds every objective")
+        at = "a light load" if request.objective == "latency" else "the highest rate that holds every objective"
+        lines.append(f"no rate given: figures are at {at}")
     return lines
 
 

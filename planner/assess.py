@@ -22,7 +22,7 @@ Status = Literal["measured", "tied", "pruned", "infeasible"]
 
 @dataclass(frozen=True, slots=True)
 class RunSizes:
-    """Simulated requests of a first look and of a full run: a percentile needs about twenty requests beyond it."""
+    """Simulated requests of a first look and of a full run: a percentile needs a dozen measured requests beyond it."""
 
     quick: int
     full: int
@@ -30,7 +30,7 @@ class RunSizes:
     @classmethod
     def for_slos(cls, slos: Sequence[Slo]) -> RunSizes:
         beyond = min([1 - s.quantile for s in slos if s.quantile is not None] or [1.0])
-        full = min(max(1000, round(20 / beyond)), 20_000)
+        full = min(max(1000, round(16 / beyond)), 20_000)
         return cls(max(300, full // 5), full)
 
 

@@ -41,7 +41,7 @@ def plan(
     region: Annotated[str | None, typer.Option(help="Take the price of this region.")] = None,
     grid: Annotated[str | None, typer.Option(help="Where the electricity comes from (default: us).")] = None,
     engine: Annotated[str, typer.Option(help="Serving engine.")] = "vllm",
-    trials: Annotated[int, typer.Option(help="Candidates to simulate at most.")] = 48,
+    trials: Annotated[int, typer.Option(help="Candidates to simulate at most.")] = 40,
     seed: Annotated[int, typer.Option(help="Seed of workload and search.")] = 0,
     study: Annotated[Path | None, typer.Option(help="Journal file: keeps the search, resumes it.")] = None,
     json: Annotated[str | None, typer.Option(help="Write the answer as JSON to FILE, or - for stdout.")] = None,

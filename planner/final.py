@@ -133,6 +133,7 @@ class Measure:
             "metrics": _steady_metrics(details, verdict),
             "slo": rows,
             "capacity_requests_per_s": capacity,
+            "limited_by": None if capacity is None else _limit(capacity, seen),
             "safe_requests_per_s": None if capacity is None else self._safe_rate(capacity, seen, error),
             "cost": asdict(money(rates, price)),
             "energy": None if joules is None else asdict(joules),
@@ -152,6 +153,17 @@ class Measure:
             spread = Spread.of(nearest.observations, slo, expected_error)
             rates.append(safe_rate_per_s(Curve.of(seen, slo), slo, capacity, spread))
         return None if None in rates else min(r for r in rates if r is not None)
+
+
+def _limit(capacity: float, seen: Sequence[Verdict]) -> str | None:
+    """What breaks first beyond the capacity."""
+    beyond = [v for v in seen if v.requests_per_s > capacity and not v.met]
+    if not beyond:
+        return None
+    first = min(beyond, key=lambda v: v.requests_per_s)
+    if first.value_ratio > 1:
+        return f"beyond it {first.worst.name} is missed"
+    return "beyond it the queue grows"
 
 
 def _slo_row(slo: Slo, verdict: Verdict, curve: Curve, expected_error: float) -> dict[str, object]:

@@ -7,7 +7,8 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 
 from catalogs.hardware import parse_hardware
 from planner.answer import Answer, SearchBlock
@@ -42,8 +43,8 @@ def make_plan(
     Raises InputError for bad names; an objective that cannot be met is an answer with feasible False.
     """
     started = time.perf_counter()
-    bench = _bench(request, world)
     field = bound(candidates(request, world.names), world)
+    bench = _bench(request, world, field.left)
     result = _search(request, world, bench, field.left, progress)
     measure = Measure(world, bench)
     if result.best is None:
@@ -73,16 +74,18 @@ def bound(space: Sequence[Candidate], world: World) -> Field:
     return Field(len(space), left, tuple((c, d) for c, d in verdicts if d is not None))
 
 
-def _bench(request: PlanRequest, world: World) -> Bench:
-    return Bench(world, request.slos, RunSizes.for_slos(request.slos), request.seed, request.requests_per_s)
+def _bench(request: PlanRequest, world: World, left: Sequence[Candidate]) -> Bench:
+    """Latency without a rate is compared under one light load, common to all candidates."""
+    rate = request.requests_per_s
+    if request.objective == "latency" and rate is None and left:
+        rate = min(world.light_requests_per_s(c) for c in left)
+    return Bench(world, request.slos, RunSizes.for_slos(request.slos), request.seed, rate)
 
 
 def _search(
     request: PlanRequest, world: World, bench: Bench, left: Sequence[Candidate], progress: Progress | None
 ) -> SearchResult:
     """One search; by ascending hardware where the cheapest that carries a rate is wanted, stopping at the first."""
-    if request.objective == "latency" and request.requests_per_s is None and left:
-        bench = replace(bench, requests_per_s=min(world.light_requests_per_s(c) for c in left[:8]))
     assess = _assess(request.objective, bench, world)
     result = SearchResult()
     for group in _groups(request, world, left):
@@ -146,24 +149,21 @@ def _entries(request: PlanRequest, world: World, measure: Measure, result: Searc
     best = choose(result.outcomes, world)
     races = request.objective in ("cost", "throughput")
     first = measure.entry(best.candidate, best.requests_per_s if races else None, BEST)
-    others = _others(best, result.outcomes, _speed(world) if races else _score)
+    others = _others(best, result.outcomes, partial(_rank, world, races))
     rest = [measure.entry(o.candidate, None, OTHER) for o in others]
     return [first, *(e for e in rest if e.capacity_requests_per_s is not None)]
 
 
-def _speed(world: World) -> Callable[[Outcome], float]:
-    return lambda outcome: -world.fluid_requests_per_s(outcome.candidate)
+def _rank(world: World, races: bool, outcome: Outcome) -> tuple[float, ...]:
+    """Most promising first. A race stops losers before they are measured: there the fluid guess speaks for all."""
+    fluid = -world.fluid_requests_per_s(outcome.candidate)
+    if races or outcome.score is None:
+        return (float(not races), fluid)
+    return (0.0, outcome.score)
 
 
-def _score(outcome: Outcome) -> float:
-    return outcome.ratio if outcome.score is None else outcome.score
-
-
-def _others(best: Outcome, outcomes: Sequence[Outcome], rank: Callable[[Outcome], float]) -> list[Outcome]:
-    """The most promising candidate of each other family; another KV cache where there are too few families.
-
-    Within a family one that held a rate, then the one closest to it, then the order of promise.
-    """
+def _others(best: Outcome, outcomes: Sequence[Outcome], rank: Callable[[Outcome], tuple[float, ...]]) -> list[Outcome]:
+    """The most promising candidate of each other family; another KV cache where there are too few families."""
     found: list[Outcome] = []
     for kind in (lambda c: c.family, lambda c: (c.family, c.kv_dtype)):
         taken = {kind(o.candidate) for o in (best, *found)}
@@ -171,6 +171,6 @@ def _others(best: Outcome, outcomes: Sequence[Outcome], rank: Callable[[Outcome]
         for outcome in outcomes:
             if kind(outcome.candidate) not in taken:
                 kinds.setdefault(kind(outcome.candidate), []).append(outcome)
-        leaders = [min(group, key=lambda o: (not o.feasible, _score(o))) for group in kinds.values()]
-        found += sorted(leaders, key=lambda o: (rank(o), o.candidate))[: N_ALTERNATIVES - len(found)]
+        leaders = [min(group, key=rank) for group in kinds.values()]
+        found += sorted(leaders, key=rank)[: N_ALTERNATIVES - len(found)]
     return found

@@ -17,7 +17,7 @@ from planner.final import OTHER, Entry, Measure
 from planner.observation import Verdict
 from planner.request import PlanRequest
 from planner.slo import Slo, human_s
-from planner.space import candidates
+from planner.space import candidates, plainness
 from planner.world import World
 
 #: Hardware worth asking about when what was named cannot do it, beside more of the same.
@@ -130,10 +130,12 @@ def _closest(
     if outcomes:
         strong = {o.candidate: -world.fluid_requests_per_s(o.candidate) for o in outcomes}
         return min(outcomes, key=lambda o: (o.ratio, strong[o.candidate], o.candidate)).candidate, None
-    over = [(d.constraint == "memory", d.value / d.limit, c, d) for c, d in discards]
+    over = [
+        (d.constraint == "memory", round(d.value / d.limit, 2), plainness(c, world.names), c, d) for c, d in discards
+    ]
     if not over:
         return None
-    _, _, candidate, discard = min(over, key=lambda item: item[:3])
+    *_, candidate, discard = min(over, key=lambda item: item[:4])
     return candidate, discard
 
 

@@ -39,7 +39,7 @@ class PlanRequest:
     objective: str = "cost"
     precisions: tuple[str, ...] = ()  # weight dtypes to choose from; empty: native, and fp8 where computed natively
     engine: str = "vllm"
-    trials: int = 48
+    trials: int = 40
     seed: int = 0
     study: Path | None = None
     tariff: Tariff = field(default_factory=Tariff)

@@ -77,7 +77,7 @@ def _yes(answer: dict[str, Any]) -> Iterator[Line]:
     yield "", ""
     yield "Answer", deployment_words(best["deployment"])
     yield from _slo_lines(best, request)
-    yield from _capacity_lines(best, request)
+    yield from _capacity_lines(best)
     yield from _money_lines(best)
     yield from _machine_lines(best)
     for other in answer["alternatives"]:
@@ -86,10 +86,10 @@ def _yes(answer: dict[str, Any]) -> Iterator[Line]:
 
 
 def _question(request: dict[str, Any]) -> Line:
-    rate = "the highest rate it holds" if request["rate"] is None else f"{request['rate']:g} requests/s"
-    return "Plan", f"{request['model']} on {request['hardware']}, workload {request['workload']}, {rate}, lowest " + (
-        request["objective"] if request["objective"] != "throughput" else "cost by highest throughput"
-    )
+    free = "a light load" if request["objective"] == "latency" else "the highest rate it holds"
+    rate = free if request["rate"] is None else f"{request['rate']:g} requests/s"
+    goal = "highest throughput" if request["objective"] == "throughput" else f"lowest {request['objective']}"
+    return "Plan", f"{request['model']} on {request['hardware']}, workload {request['workload']}, {rate}, {goal}"
 
 
 def deployment_words(d: dict[str, Any]) -> str:
@@ -114,17 +114,17 @@ def _slo_lines(entry: dict[str, Any], request: dict[str, Any]) -> Iterator[Line]
         yield "", f"{name} = {_time(row['value_s'])} ({LEVEL:.0%} interval {span}): {verdict}, {sure}"
 
 
-def _capacity_lines(entry: dict[str, Any], request: dict[str, Any]) -> Iterator[Line]:
-    capacity, safe = entry["capacity_requests_per_s"], entry.get("safe_requests_per_s")
-    tokens = entry["metrics"].get("output_tokens_per_s")
-    rate = entry["requests_per_s"]
-    said = "none" if capacity is None else f"{capacity:.3g} requests/s"
-    at = "there" if request["rate"] is None else f"at {rate:.3g} requests/s"
+def _capacity_lines(entry: dict[str, Any]) -> Iterator[Line]:
+    capacity, safe = entry["capacity_requests_per_s"], entry["safe_requests_per_s"]
+    tokens, rate = entry["metrics"]["output_tokens_per_s"], entry["requests_per_s"]
+    said = "none" if capacity is None else f"{_rate(capacity)} requests/s"
+    said += f" ({entry['limited_by']})" if entry.get("limited_by") else ""
+    at = "there" if rate == capacity else f"at {_rate(rate)} requests/s"
     yield "Capacity", f"{said}; {tokens:,.0f} output tokens/s {at}"
-    if safe is not None and capacity is not None:
-        yield "", f"to be {SAFE:.0%} sure of each objective stay at or below {safe:.3g} requests/s"
+    if safe is not None:
+        yield "", f"to be {SAFE:.0%} sure of each objective stay at or below {_rate(safe)} requests/s"
     elif capacity is not None:
-        yield "", f"no rate is {SAFE:.0%} sure: the calibration is too coarse so close to the limit"
+        yield "", f"no rate looked at is {SAFE:.0%} sure: the expected error is too large so close to the limit"
 
 
 def _money_lines(entry: dict[str, Any]) -> Iterator[Line]:
@@ -181,7 +181,7 @@ def _difference(best: dict[str, Any], other: dict[str, Any]) -> str:
     found = []
     ours, theirs = best["capacity_requests_per_s"], other["capacity_requests_per_s"]
     if ours and theirs:
-        found.append(f"{theirs:.3g} requests/s ({theirs / ours - 1:+.0%})")
+        found.append(f"{_rate(theirs)} requests/s ({theirs / ours - 1:+.0%})")
     for block, key, name in (
         ("cost", "usd_per_million_output_tokens", "cost"),
         ("energy", "kwh_per_million_output_tokens", "energy"),
@@ -240,6 +240,10 @@ def _no(answer: dict[str, Any]) -> Iterator[Line]:
     for reason, n in list(answer["search"]["bounded_out"].items())[:3]:
         yield "Ruled out", f"{n} candidates: {reason}"
     yield _search_line(answer["search"])
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= 1000 else f"{per_s:.3g}"
 
 
 def _time(value_s: float | None) -> str:
