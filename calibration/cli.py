@@ -121,9 +121,11 @@ def build_shipped(
     from calibration.error_table import error_table
     from calibration.fit import fit_bundle
     from calibration.importers.public import SHIPPED, import_public
+    from calibration.power_file import write_power
     from catalogs.hardware import parse_hardware
 
     folder = out or shipped_folder()
+    typer.echo(str(write_power(tables, folder)), err=True)
     for name in hw or SHIPPED:
         public = import_public(tables, _name(name))
         path = fit_bundle(public.fit, parse_hardware(name).accelerator, folder / _name(name), public.check)

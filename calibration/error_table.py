@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from calibration.bundle_file import BundleFacts, read_bundle
+from calibration.power_file import load_power
 from calibration.transfer import NEIGHBOUR
 from calibration.uncalibrated import DEFAULTS
 
@@ -33,7 +34,13 @@ def error_table(bundles: Path) -> str:
     found = [read_bundle(p.parent)[0] for p in sorted(bundles.glob("*/bundle.json"))]
     lines = [line for facts in found for line in _rows(facts)]
     notes = [note for facts in found for note in _notes(facts)]
-    return _HEAD + "\n".join(lines) + "\n" + "\n".join([*notes, *_transfers(), *_defaults(), *_sources(found)]) + "\n"
+    return (
+        _HEAD
+        + "\n".join(lines)
+        + "\n"
+        + "\n".join([*notes, *_power(), *_transfers(), *_defaults(), *_sources(found)])
+        + "\n"
+    )
 
 
 def _rows(facts: BundleFacts) -> list[str]:
@@ -53,6 +60,17 @@ def _rows(facts: BundleFacts) -> list[str]:
 def _notes(facts: BundleFacts) -> list[str]:
     lines = [f"- {family}: {note}" for family, r in facts.families.items() for note in r.notes]
     return ["", f"## {facts.hardware}: checks on rows that were not fitted", "", *lines] if lines else []
+
+
+def _power() -> list[str]:
+    model = load_power()
+    errors = model.provenance.get("held_out", {})
+    lines = [
+        f"- {g}: n {e['n']} cells of equal utilisation, median {e['median_abs']:.1%}, p90 {e['p90_abs']:.1%}"
+        for g, e in errors.items()
+    ]
+    head = f"One model for all hardware (calibration/power.py), held-out shapes; {model.provenance.get('source', '')}."
+    return ["", "## Power while an operator runs", "", head, "", *lines]
 
 
 def _transfers() -> list[str]:

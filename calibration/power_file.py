@@ -7,22 +7,43 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from calibration.power import PowerCurve, PowerModel
+from calibration.power import PowerCurve, PowerModel, fit_power
+from catalogs.errors import InputError
 from catalogs.load import DATA
 
+FILE_NAME: Final = "power.json"
+SOURCE: Final = "aiconfigurator@095f58a51 h200_sxm vllm 0.22.0 (Apache-2.0)"
 #: Where no fitted file is shipped: half the range for streaming, most of it for arithmetic.
 _UNFITTED: Final = PowerCurve(base=0.2, memory=0.4, memory_exponent=1.0, compute=0.6, compute_exponent=0.6)
 
 
-def power_path() -> Path:
-    """catalogs/data/calibrations/power.json of the package."""
-    return DATA / "calibrations" / "power.json"
-
-
 @lru_cache(maxsize=1)
 def load_power() -> PowerModel:
-    """The shipped power model."""
-    path = power_path()
+    """The shipped power model; InputError where its file is damaged."""
+    path = DATA / "calibrations" / FILE_NAME
     if not path.is_file():
         return PowerModel(dict.fromkeys(("gemm", "attention", "other"), _UNFITTED), {"source": "stated default"})
-    return PowerModel.from_json(json.loads(path.read_text()))
+    try:
+        return PowerModel.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError("power model is not valid JSON", str(path)) from None
+
+
+def write_power(tables: Path, folder: Path) -> Path:
+    """Fit the public H200 rows with watts (`tables`/aiconfigurator/h200_sxm) and write the model to `folder`."""
+    from calibration.importers.power import read_power_rows
+    from catalogs.hardware import parse_hardware
+
+    rows = read_power_rows(tables / "aiconfigurator" / "h200_sxm", parse_hardware("h200").accelerator)
+    model, errors = fit_power(rows)
+    held_out = {
+        str(row["group"]): {"n": int(row["n"]), **{k: round(float(row[k]), 4) for k in ("median_abs", "p90_abs")}}
+        for row in errors.to_dict("records")
+    }
+    fitted = PowerModel(model.curves, {"source": SOURCE, "rows": len(rows), "held_out": held_out})
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / FILE_NAME
+    path.write_text(json.dumps(fitted.to_json(), indent=1) + "\n", encoding="utf-8")
+    return path

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 from calibration.bundle import shipped_folder
 from calibration.cli import app
 from calibration.importers.aiconfigurator import windowed_pairs
+from calibration.power_file import load_power, write_power
 
 RUN = CliRunner()
 
@@ -35,6 +36,14 @@ def _same(new: dict[str, object], old: dict[str, object], tmp_path: Path, name: 
 
 def test_the_smallest_shipped_bundle_is_reproducible(public_data: Path, tmp_path: Path) -> None:
     _same(*_rebuilt(public_data, tmp_path, "rtx4090"), tmp_path, "rtx4090")
+
+
+def test_the_power_model_is_reproducible(public_data: Path, tmp_path: Path) -> None:
+    new = json.loads(write_power(public_data / "profiles", tmp_path).read_text())
+    old = load_power().to_json()
+    assert new["provenance"] == old["provenance"]
+    for group, curve in new["curves"].items():
+        assert curve == pytest.approx(old["curves"][group], rel=0.02, abs=0.01)
 
 
 @pytest.mark.slow
