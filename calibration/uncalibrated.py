@@ -1,8 +1,9 @@
 """What an operator costs where nothing was measured: the roofline over a stated efficiency, plus a launch floor.
 
-Efficiencies are medians over the shipped calibrations, rounded down to 0.05: layers of Llama 7B to 405B at 1-8192 rows,
-prompts of 512-8192, batches of 8-256 at context 1500, experts of Mixtral and Qwen3-30B, MLA decode at 2000, all-reduce of
-1-256 MB, norms of 512-8192 rows. Linear attention was measured nowhere: its number is a guess.
+Efficiencies are medians over the shipped calibrations, rounded down to 0.05: layers of Llama 7B to 405B at 1-8192
+rows, prompts of 512-8192, batches of 8-256 at context 1500, experts of Mixtral and Qwen3-30B, MLA decode at 2000,
+all-reduce of 1-256 MB, norms of 512-8192 rows. Linear attention was measured nowhere: its number is a guess, and the
+stated errors of all families are wide guesses too.
 """
 
 from __future__ import annotations
