@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from planner.answer import Answer
     from planner.request import PlanRequest
 
+INTERRUPTED = 130
+
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -74,14 +76,19 @@ def plan(
 
 
 def answer_request(request: PlanRequest, json_to: str | None) -> int:
-    """Plan, print or write; the exit status: 0 feasible, 1 not."""
+    """Plan, print or write; the exit status: 0 feasible, 1 not, 130 interrupted."""
     from planner.plan import make_plan
     from planner.progress import search_progress
     from planner.simulated import SimulatedWorld
 
     world = SimulatedWorld(request)
-    with search_progress() as progress:
-        answer = make_plan(request, world, world.elsewhere, progress)
+    try:
+        with search_progress() as progress:
+            answer = make_plan(request, world, world.elsewhere, progress)
+    except KeyboardInterrupt:
+        kept = f"; the search so far is kept in {request.study}" if request.study else "; --study FILE would keep it"
+        print(f"interrupted{kept}", file=sys.stderr)
+        return INTERRUPTED
     write_answer(answer, json_to)
     return 0 if answer.feasible else 1
 
@@ -123,10 +130,10 @@ def run_app(command: Callable[..., Any], args: list[str] | None = None) -> int:
     except InputError as error:
         return _fail(str(error))
     except usage_error as error:
-        return _fail(" ".join(str(getattr(error, "message", error)).split()))
+        told = getattr(error, "format_message", error.__str__)()
+        return _fail(" ".join(told.split()))
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted; a search given --study continues from there", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     return status if isinstance(status, int) else 0
 
 

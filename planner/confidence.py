@@ -122,5 +122,5 @@ def probability_met(curve: Curve, slo: Slo, rate_per_s: float, spread: Spread) -
 
 def safe_rate_per_s(curve: Curve, slo: Slo, highest_per_s: float, spread: Spread) -> float | None:
     """The highest rate up to `highest_per_s` that meets the limit with SAFE probability; None where none seems to."""
-    rates = np.linspace(highest_per_s, 0.3 * highest_per_s, 71)
+    rates = np.linspace(highest_per_s, 0.2 * highest_per_s, 81)
     return next((float(r) for r in rates if probability_met(curve, slo, float(r), spread) >= SAFE), None)

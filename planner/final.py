@@ -18,7 +18,7 @@ from planner.slo import Slo
 from planner.world import Detail, World
 
 #: Rates around the operating point that tell how steep the latency is there (for the error bars).
-_CURVE_STEPS: Final = (0.7, 0.88, 1.08)
+_CURVE_STEPS: Final = (0.3, 0.7, 0.88, 1.08)
 _WALK_STEPS: Final = 40
 #: Lowering of the rate, at most, where the whole cluster turns out a little worse than one replica under its share.
 _CLUSTER_STEPS: Final = 8

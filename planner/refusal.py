@@ -159,7 +159,9 @@ def _other_hardware(hardware: Hardware) -> Iterator[tuple[str, bool]]:
     yield from ((f"{n}*{name}x{most}", True) for n in (2, 3, 4, 6, 8) if n > nodes)
     others = [n for n in NEIGHBOURS if n != name]
     yield from (
-        (f"{n}x{count}", False) for n in others[:_MAX_HARDWARE] if count <= parse_hardware(n).node.max_accelerators
+        (f"{nodes}*{n}x{count}" if nodes > 1 else f"{n}x{count}", False)
+        for n in others[:_MAX_HARDWARE]
+        if count <= parse_hardware(n).node.max_accelerators
     )
 
 

@@ -46,7 +46,7 @@ class PlanRequest:
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
-            near = nearest_name(self.objective, OBJECTIVES)
+            near = nearest_name(self.objective, OBJECTIVES) or OBJECTIVES[0]
             raise InputError(f"an objective is one of {', '.join(OBJECTIVES)}", self.objective, near)
         if self.requests_per_s is not None and not 0 < self.requests_per_s < float("inf"):
             raise InputError("a rate is a number of requests per second above zero", self.requests_per_s, "1")

@@ -135,7 +135,9 @@ def _money_lines(entry: dict[str, Any]) -> Iterator[Line]:
         each = _dollars(cost["usd_per_million_output_tokens"])
         total = _dollars(cost["usd_per_million_total_tokens"])
         yield "Cost", f"${cost['usd_per_hour']:.2f}/h; {each} per million output tokens, {total} per million tokens"
-        yield "", f"price of {cost['price_as_of']}, {cost['price_source']}" + _note(cost.get("price_note"))
+        given = cost["price_as_of"] == "given"
+        dated = "the price you gave" if given else f"price of {cost['price_as_of']}, {cost['price_source']}"
+        yield "", dated + _note(cost["price_note"])
     if energy is None:
         yield "Energy", "unknown"
         return

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from catalogs.errors import InputError
 from planner.assess import Assess, Outcome
 from planner.candidate import Candidate
 
@@ -108,12 +109,7 @@ class _Study:
             name: optuna.distributions.CategoricalDistribution(sorted({p[i] for p in self._by_params}))
             for i, name in enumerate(names)
         }
-        self._study = optuna.create_study(
-            storage=_journal(settings.journal),
-            study_name=settings.study_name,
-            sampler=optuna.samplers.TPESampler(seed=settings.seed, n_startup_trials=10),
-            load_if_exists=True,
-        )
+        self._study = _create(settings)
 
     def resumed(self) -> list[Outcome]:
         stored = (t.user_attrs.get(OUTCOME_KEY) for t in self._study.trials)
@@ -144,6 +140,18 @@ class _Study:
             self._study.tell(trial, state=optuna.trial.TrialState.PRUNED)
 
 
+def _create(settings: SearchSettings) -> optuna.Study:
+    import optuna
+
+    sampler = optuna.samplers.TPESampler(seed=settings.seed, n_startup_trials=10)
+    try:
+        return optuna.create_study(
+            storage=_journal(settings.journal), study_name=settings.study_name, sampler=sampler, load_if_exists=True
+        )
+    except (ValueError, KeyError):
+        raise InputError("the study file is not a journal of earlier searches", str(settings.journal)) from None
+
+
 def _params(candidate: Candidate) -> tuple[str, int, int]:
     layout = " ".join(str(part) for part in candidate.layout)
     return layout, candidate.max_num_seqs, candidate.max_num_batched_tokens
@@ -155,5 +163,8 @@ def _journal(path: Path | None) -> Any:
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return JournalStorage(JournalFileBackend(str(path)))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return JournalStorage(JournalFileBackend(str(path)))
+    except OSError as error:
+        raise InputError(f"the study file cannot be used ({error.strerror})", str(path)) from None

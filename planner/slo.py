@@ -54,10 +54,13 @@ class Slo:
         """The objective as a sentence; says so where the metric was assumed."""
         limit = human_s(self.limit_s)
         what = METRIC_WORDS[self.metric]
+        if self.metric == "itl" and self.quantile is not None:
+            return f"{self.stat[1:]} % of gaps between two tokens are at most {limit}"
         if self.quantile is None:
             said = f"the mean {what} is at most {limit}"
         else:
-            said = f"{self.stat[1:]} % of requests have a {what} of at most {limit}"
+            article = "an" if what[0] in "aeiou" else "a"
+            said = f"{self.stat[1:]} % of requests have {article} {what} of at most {limit}"
         return said if self.metric_given else f"{said} (no metric given: time to first token assumed)"
 
     def value_s(self, samples_s: FloatArray) -> float:

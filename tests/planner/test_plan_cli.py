@@ -1,0 +1,86 @@
+"""The command: exit statuses, one line for bad input, JSON and nothing else, a quick start."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from planner.cli import app, run_app
+
+GOOD = ["--model", "llama3.1-8b", "--slo", "p99=2s", "--hw", "rtx4090", "--trials", "2"]
+
+
+def but(option: str, value: str) -> list[str]:
+    """GOOD with one option replaced or added."""
+    args = dict(zip(GOOD[::2], GOOD[1::2], strict=True)) | {option: value}
+    return [word for pair in args.items() for word in pair]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ([], "--model is needed"),
+        (["--model", "llama3.1-8b"], "--hw is needed"),
+        (["frobnicate"], "frobnicate"),
+        (but("--model", "llama3.1-405"), "llama3.1-405b"),
+        (but("--hw", "rtx409"), "rtx4090"),
+        (but("--slo", "p99=2"), "2s"),
+        (but("--objective", "cheap"), "cost"),
+        (but("--rate", "-1"), "above zero"),
+        (but("--rate", "many"), "--rate"),
+        (but("--workload", "chatt"), "chat"),
+        (but("--precision", "fp7"), "fp"),
+        (but("--price", "0"), "above zero"),
+        (but("--grid", "mars"), "grid"),
+        (but("--engine", "vlm"), "vllm"),
+        (but("--seed", "-1"), "seed"),
+        (but("--nonsense", "1"), "--nonsense"),
+        (but("--study", "/proc/nowhere/study.log"), "study"),
+        (but("--json", "/nowhere/answer.json"), "JSON"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(app, args) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert says in err
+
+
+def test_json_on_stdout_is_all_there_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_app(app, [*GOOD, "--json", "-"]) == 0
+    assert json.loads(capsys.readouterr().out)["feasible"] is True
+
+
+def test_no_is_status_1_and_a_file_holds_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "answer.json"
+    assert run_app(app, [*but("--slo", "tpot.p99=1ms"), "--json", str(target)]) == 1
+    assert capsys.readouterr().out.startswith("Plan")
+    assert json.loads(target.read_text())["feasible"] is False
+
+
+def test_a_file_that_is_no_journal_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    study = tmp_path / "study.log"
+    study.write_text("not a journal\n")
+    assert run_app(app, but("--study", str(study))) == 2
+    assert "journal" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_status_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("planner.plan.make_plan", interrupted)
+    assert run_app(app, GOOD) == 130
+    assert "interrupted" in capsys.readouterr().err
+
+
+def test_starting_up_imports_nothing_heavy() -> None:
+    heavy = {"numpy", "pandas", "optuna", "scipy", "sklearn", "torch", "simpy", "yaml", "pydantic"}
+    code = f"import planner.cli, sys; print(sorted({heavy!r} & set(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
