@@ -13,6 +13,7 @@ import numpy as np
 from calibration.bundle_file import ARRAYS_NAME, JSON_NAME, BundleFacts, read_bundle
 from calibration.cost import ROOFLINE, Cost
 from calibration.families import FAMILIES
+from calibration.families.gemm import GemmModel
 from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.family import FAMILY_OF, FamilyModel
 from calibration.operators import Operator
@@ -62,12 +63,22 @@ class Bundle:
         model = self.models.get("prefill_attention")
         return isinstance(model, PrefillAttentionModel) and model.joins_decodes(head_dim, kv_dtype)
 
+    @property
+    def uncalibrated(self) -> list[str]:
+        """One line for every operator family without measured rows."""
+        return [UncalibratedModel(f).notice for f in DEFAULTS if f not in self.models]
+
     def notices_for(self, operators: list[Operator]) -> list[str]:
-        """Notices that these operators bring: a dtype nobody measured on this accelerator."""
-        found = []
+        """Notices that these operators bring: a family or a dtype nobody measured on this accelerator."""
+        found: list[str] = []
         for op in operators:
-            ask = getattr(self.models.get(FAMILY_OF[type(op)]), "notice", None)
-            line = ask(op, self.accelerator) if ask is not None else None
+            family = FAMILY_OF[type(op)]
+            model = self.models.get(family)
+            line: str | None = None
+            if model is None and self.models:
+                line = UncalibratedModel(family).notice
+            elif isinstance(model, GemmModel):
+                line = model.notice(op, self.accelerator)  # type: ignore[arg-type]
             if line and line not in found:
                 found.append(line)
         return found
@@ -139,7 +150,6 @@ def _assemble(accelerator: Accelerator, facts: BundleFacts, arrays: Mapping[str,
         inside = [e.median_abs_rel_error for e in record.held_out if e.region in ("inside", "all")]
         if inside:
             errors[family] = inside[0]
-    notices += [UncalibratedModel(f).notice for f in DEFAULTS if f not in models]
     provenance = facts.model_dump(exclude={"families"}) | {
         "rows": {f: r.rows for f, r in facts.families.items()},
         "held_out": {f: [e.model_dump() for e in r.held_out] for f, r in facts.families.items()},

@@ -96,7 +96,7 @@ def show(
     document = {
         "schema_version": 1,
         "bundle": bundle.name,
-        "notices": bundle.notices,
+        "notices": [*bundle.notices, *bundle.uncalibrated],
         "provenance": bundle.provenance,
     }
     if json_file != "-":
@@ -104,7 +104,7 @@ def show(
         for source in bundle.provenance.get("sources", []):
             typer.echo(f"  source: {source['name']} {source['licence']}".rstrip())
         _print_lines(_error_lines(bundle.provenance.get("held_out", {})))
-        for notice in bundle.notices:
+        for notice in (*bundle.notices, *bundle.uncalibrated):
             typer.echo(f"  {notice}")
     _write_json(document, json_file)
 
