@@ -145,3 +145,7 @@ def _fail(line: str) -> int:
 def main() -> None:
     """Entry point of the console script."""
     sys.exit(run_app(app))
+
+
+if __name__ == "__main__":
+    main()

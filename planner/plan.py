@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Final
 
 from catalogs.hardware import parse_hardware
 from planner.answer import Answer, SearchBlock
@@ -23,7 +24,9 @@ from planner.search import Progress, SearchResult, SearchSettings, search
 from planner.space import candidates, plainness
 from planner.world import World
 
-N_ALTERNATIVES = 2
+N_ALTERNATIVES: Final = 2
+#: Capacity over the rate asked for that counts as room to spare.
+ROOM: Final = 1.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +88,15 @@ def _bench(request: PlanRequest, world: World, left: Sequence[Candidate]) -> Ben
 def _search(
     request: PlanRequest, world: World, bench: Bench, left: Sequence[Candidate], progress: Progress | None
 ) -> SearchResult:
-    """One search; by ascending hardware where the cheapest that carries a rate is wanted, stopping at the first."""
+    """One search; by ascending hardware where the cheapest that carries a rate is wanted, stopping at the first that
+    does so with room to spare (the first that does at all is the answer, the roomy one then an alternative)."""
     assess = _assess(request.objective, bench, world)
     result = SearchResult()
     for group in _groups(request, world, left):
-        name = study_name(request, group)
+        name = study_name(request, group, world.fingerprint)
         settings = SearchSettings(request.trials, request.seed, name, request.study)
         result.join(search(_by_promise(group, world), assess, settings, progress))
-        if result.best is not None:
+        if result.best is not None and result.best.requests_per_s >= ROOM * (request.requests_per_s or 0.0):
             break
     return result
 
@@ -111,8 +115,12 @@ def _groups(request: PlanRequest, world: World, left: Sequence[Candidate]) -> li
     for c in left:
         strong = parse_hardware(c.hardware).n_accelerators == most
         if strong or world.fluid_requests_per_s(c) * OVERLOAD > rate:
-            groups.setdefault((c.hardware, plainness(c, world.names)[:2]), []).append(c)
+            groups.setdefault(_group(c, world), []).append(c)
     return list(groups.values())
+
+
+def _group(candidate: Candidate, world: World) -> tuple[object, ...]:
+    return candidate.hardware, *plainness(candidate, world.names)[:2]
 
 
 def _assess(objective: str, bench: Bench, world: World) -> Assess:
@@ -130,9 +138,9 @@ def _by_promise(group: Sequence[Candidate], world: World) -> list[Candidate]:
     return [cs[0] for cs in fastest] + [c for cs in fastest for c in cs[1:]]
 
 
-def study_name(request: PlanRequest, group: Sequence[Candidate]) -> str:
-    """Names the question, so that a journal is only resumed for the same one."""
-    text = json.dumps([request.as_dict(), request.trials, [str(c) for c in group]], sort_keys=True)
+def study_name(request: PlanRequest, group: Sequence[Candidate], fingerprint: str) -> str:
+    """Names the question and what answers it, so that a journal is only resumed for the same."""
+    text = json.dumps([request.as_dict(), request.trials, fingerprint, [str(c) for c in group]], sort_keys=True)
     return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -146,12 +154,21 @@ def choose(outcomes: Sequence[Outcome], world: World) -> Outcome:
 
 def _entries(request: PlanRequest, world: World, measure: Measure, result: SearchResult) -> list[Entry]:
     """The winner and the best of other kinds, measured with independent seeds."""
-    best = choose(result.outcomes, world)
+    best = _best(request, world, result.outcomes)
     races = request.objective in ("cost", "throughput")
     first = measure.entry(best.candidate, best.requests_per_s if races else None, BEST)
     others = _others(best, result.outcomes, partial(_rank, world, races))
     rest = [measure.entry(o.candidate, None, OTHER) for o in others]
-    return [first, *(e for e in rest if e.capacity_requests_per_s is not None)]
+    held = [e for e in rest if e.capacity_requests_per_s is not None]
+    return [first, *(e for e in held if request.requests_per_s is None or e.verdict.met)]
+
+
+def _best(request: PlanRequest, world: World, outcomes: Sequence[Outcome]) -> Outcome:
+    """The chosen outcome; where the cheapest that carries a rate is wanted, of the first group that has one."""
+    if request.objective == "cost" and request.requests_per_s is not None:
+        first = next(_group(o.candidate, world) for o in outcomes if o.feasible)
+        outcomes = [o for o in outcomes if _group(o.candidate, world) == first]
+    return choose(outcomes, world)
 
 
 def _rank(world: World, races: bool, outcome: Outcome) -> tuple[float, ...]:

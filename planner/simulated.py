@@ -97,6 +97,10 @@ class SimulatedWorld:
     def _bundle(self) -> Bundle:
         return load_bundle(self.names.hardware.accelerator)
 
+    @property
+    def fingerprint(self) -> str:
+        return f"{self._bundle.name} {sorted(self._bundle.provenance.items(), key=str)}"
+
     def _cost(self, candidate: Candidate) -> StepCost:
         """Step costs shared by all that run the same ranks and capture the same graphs, compiled for the widest limits.
 

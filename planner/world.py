@@ -43,6 +43,10 @@ class World(Evaluator, Protocol):
 
     names: Names
 
+    @property
+    def fingerprint(self) -> str:
+        """Names the calibration: equal requests to equal fingerprints have equal answers."""
+
     def discard(self, candidate: Candidate) -> Discard | None:
         """Why a candidate can never meet the objectives, or None."""
 

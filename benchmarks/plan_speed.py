@@ -1,0 +1,68 @@
+"""How long `plan` takes and how much memory it needs: whole commands, as a user runs them.
+
+python benchmarks/plan_speed.py              # the table below
+python benchmarks/plan_speed.py --only 405b  # questions whose text contains a word
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+QUESTIONS = (
+    "--help",
+    "--model llama3.1-405b --slo p99=2s --hw h100x8",
+    "--model llama3.1-405b --slo p99=2s --hw h100x4",
+    "--model llama3.1-8b --slo ttft.p99=500ms,tpot.p99=30ms --hw h100x8",
+    "--model llama3.1-8b --slo p99=1s --hw h100x8 --rate 40",
+    "--model deepseek-v3 --slo ttft.p99=2s,tpot.p99=60ms --hw h200x8",
+    "--model llama3.1-70b --slo p99=2s --hw h100x8 --objective energy",
+    "--model llama3.1-8b --slo p99=2s --hw rtx4090",
+)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """One command. peak_mib: largest resident set of any command so far (the system keeps only that)."""
+
+    wall_s: float
+    cpu_s: float
+    peak_mib: float
+    status: int
+    search: dict[str, object]
+
+
+def measure(question: str) -> Timing:
+    """Run one `plan` command."""
+    words = question.split()
+    json_args = [] if question == "--help" else ["--json", "-"]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    start = time.perf_counter()
+    done = subprocess.run([sys.executable, "-m", "planner.cli", *words, *json_args], capture_output=True, text=True)
+    wall_s = time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    search = json.loads(done.stdout)["search"] if json_args and done.returncode < 2 else {}
+    return Timing(wall_s, cpu_s, after.ru_maxrss / 1024, done.returncode, search)
+
+
+def main() -> None:
+    """Print one row per question."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="questions whose text contains this")
+    only = parser.parse_args().only
+    print("wall s  CPU s  peak MiB  exit   space  bounded  simulated  question")
+    for question in (q for q in QUESTIONS if only in q):
+        t = measure(question)
+        space, bounded, simulated = (str(t.search.get(k, "")) for k in ("n_space", "n_bounded_out", "n_simulated"))
+        times = f"{t.wall_s:6.2f} {t.cpu_s:6.2f} {t.peak_mib:9.0f} {t.status:5d}"
+        print(f"{times} {space:>7} {bounded:>8} {simulated:>10}  plan {question}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
