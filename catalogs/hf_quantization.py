@@ -143,6 +143,15 @@ def _plain_dtype(config: ConfigReader) -> str:
     return {"float16": "fp16", "half": "fp16"}.get(name, "bf16")
 
 
+def _kv_dtype(section: ConfigReader) -> str | None:
+    """KV dtype a checkpoint declares: ModelOpt's kv_cache_quant_algo, or the kv_cache_scheme of compressed-tensors."""
+    scheme = section.values.get("kv_cache_scheme")
+    if isinstance(scheme, Mapping):
+        return "fp8" if (scheme.get("num_bits"), scheme.get("type")) == (8, "float") else None
+    declared = scheme or section.values.get("kv_cache_quant_algo")
+    return "fp8" if isinstance(declared, str) and declared.upper() == "FP8" else None
+
+
 def read_weight_format(config: ConfigReader, layers: list[LayerGroup], hidden: int) -> WeightFormat:
     """Storage of the weights. InputError for a quantisation that is not known."""
     section = config.section("quantization_config") or config.section("compression_config")
@@ -154,4 +163,4 @@ def read_weight_format(config: ConfigReader, layers: list[LayerGroup], hidden: i
     ignored: list[object] = []
     for key in ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers", "llm_int8_skip_modules"):
         ignored += section.items(key) or []
-    return WeightFormat(dtype, size, unquantized_shares(IgnoreList(ignored), layers, hidden))
+    return WeightFormat(dtype, size, unquantized_shares(IgnoreList(ignored), layers, hidden), _kv_dtype(section))

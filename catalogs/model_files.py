@@ -123,10 +123,11 @@ class WeightFacts(_Strict):
     dtype: Literal["bf16", "fp16", "fp8", "int8", "int4", "fp4"]
     bytes_per_weight: float | None = Field(None, gt=0)
     unquantized: dict[Part, Share] = Field(default_factory=dict)
+    kv_dtype: Literal["fp8"] | None = None
     source: str
 
     def build(self) -> WeightFormat:
-        return WeightFormat(self.dtype, self.bytes_per_weight, tuple(self.unquantized.items()))
+        return WeightFormat(self.dtype, self.bytes_per_weight, tuple(self.unquantized.items()), self.kv_dtype)
 
 
 class PublishedCount(_Strict):

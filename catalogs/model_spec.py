@@ -101,8 +101,12 @@ class ModelSpec:
     # ---- bytes
 
     def weight_format(self, weight_dtype: str) -> WeightFormat:
-        """How the model is stored as weight_dtype: as published, else every linear weight in that dtype."""
-        return next((f for f in self.formats if f.dtype == weight_dtype), WeightFormat(weight_dtype))
+        """How the model is stored as weight_dtype: as published, else every linear weight in that dtype.
+
+        Checkpoints requantised to fp8 or fp4 (NVIDIA's, made with ModelOpt) declare an fp8 KV cache.
+        """
+        requantised = WeightFormat(weight_dtype, kv_dtype="fp8" if weight_dtype in ("fp8", "fp4") else None)
+        return next((f for f in self.formats if f.dtype == weight_dtype), requantised)
 
     def part_dtype(self, part: Part, weight_dtype: str) -> str:
         """The dtype most of a part's matrix products run in when the model is served as weight_dtype."""

@@ -27,6 +27,7 @@ class WeightFormat:
     dtype: str
     bytes_per_weight: float | None = None  # of a quantised weight with its scales; None: units.DTYPE_BYTES
     unquantized: tuple[tuple[Part, float], ...] = ()  # share of a part's weights left in bf16
+    kv_dtype: str | None = None  # of the KV cache where the checkpoint declares one: the engine's "auto" follows it
 
     def quantized_fraction(self, part: Part) -> float:
         """Share of a part's linear weights stored in `dtype`."""

@@ -155,12 +155,21 @@ def test_dtypes() -> None:
     assert refused(weight_dtype="bfloat16").nearest == "bf16"
     assert refused(weight_dtype="nvfp4").nearest == "fp4"
     assert refused(kv_dtype="int4").nearest
-    assert made(weight_dtype="fp8").notices == ()
+    assert made(weight_dtype="fp8", kv_dtype="bf16").notices == ()
     weight_only = made(hardware="a100-80gb", weight_dtype="fp8")
     assert weight_only.weight_dtype == "fp8"
     assert "multiplied in bf16" in weight_only.notices[0]
     old = made(hardware="t4")
     assert (old.weight_dtype, old.kv_dtype) == ("fp16", "fp16")
+
+
+def test_the_default_kv_dtype_is_what_the_checkpoint_declares() -> None:
+    requantised = made(weight_dtype="fp8")
+    assert (requantised.kv_dtype, "set kv_dtype" in requantised.notices[0]) == ("fp8", True)
+    assert made(hardware="a100-80gb", weight_dtype="fp8").kv_dtype == "bf16"  # no fp8 arithmetic
+    assert made(model="llama3.3-70b-fp8", hardware="h100x8", tensor_parallel=8).kv_dtype == "fp8"  # ModelOpt's
+    assert made(model="llama3.1-405b-fp8", hardware="h100x8", tensor_parallel=8).kv_dtype == "bf16"  # Meta's own
+    assert made(model="deepseek-v3", hardware="h200x8", tensor_parallel=8).kv_dtype == "bf16"
 
 
 def test_max_model_len_within_the_models_positions() -> None:

@@ -200,6 +200,20 @@ def test_unknown_quantisation_is_refused(config: dict[str, Any]) -> None:
         quantised(config)
 
 
+@pytest.mark.parametrize(
+    ("declares", "kv_dtype"),
+    [
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "FP8"}, "fp8"),
+        ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": None}, None),
+        ({"quant_method": "fp8", "kv_cache_scheme": {"num_bits": 8, "type": "float"}}, "fp8"),
+        ({"quant_method": "fp8", "kv_cache_scheme": {"num_bits": 8, "type": "int"}}, None),
+        ({"quant_method": "fp8"}, None),
+    ],
+)
+def test_the_kv_dtype_a_checkpoint_declares(declares: dict[str, Any], kv_dtype: str | None) -> None:
+    assert quantised(declares).formats[0].kv_dtype == kv_dtype
+
+
 def test_plain_dtypes() -> None:
     assert read({}).weight_dtype == "bf16"
     assert read({"torch_dtype": "float16"}).weight_dtype == "fp16"
