@@ -84,6 +84,10 @@ class Measure:
         details = [self.world.detail(candidate, load) for load in loads]
         return details, judge([d.observation for d in details], self.bench.slos)
 
+    def holds(self, candidate: Candidate, rate_per_s: float) -> bool:
+        """Whether the objectives hold at this rate over independent seeds together."""
+        return self._verdict(candidate, rate_per_s, 1).met and self._verdict(candidate, rate_per_s, BEST.capacity).met
+
     def _verdict(self, candidate: Candidate, rate: float, n_seeds: int) -> Verdict:
         loads = (Load(rate, self.bench.sizes.full, self.bench.seed + i) for i in range(n_seeds))
         return judge([self.world.observe(candidate, load) for load in loads], self.bench.slos)

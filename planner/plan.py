@@ -25,6 +25,10 @@ from planner.space import candidates, plainness
 from planner.world import World
 
 N_ALTERNATIVES: Final = 2
+#: Winners of the search, which saw one seed, that may fail with all seeds before the answer is no.
+MOST_TRIES: Final = 4
+#: Where the space is searched in groups each gets this part of the trials.
+GROUP_SHARE: Final = 4
 #: Capacity over the rate asked for that counts as room to spare.
 ROOM: Final = 1.1
 
@@ -50,12 +54,9 @@ def make_plan(
     bench = _bench(request, world, field.left)
     result = _search(request, world, bench, field.left, progress)
     measure = Measure(world, bench)
-    if result.best is None:
-        refusal = Refuser(request, measure, elsewhere).refuse(field.discards, result.outcomes)
-        entries: list[Entry] = []
-    else:
-        refusal = None
-        entries = _entries(request, world, measure, result)
+    entries = _entries(request, world, measure, result)
+    refuser = Refuser(request, measure, elsewhere)
+    refusal = None if entries else refuser.refuse(field.discards, result.outcomes)
     block = SearchBlock(
         n_space=field.n_space,
         n_bounded_out=len(field.discards),
@@ -92,9 +93,11 @@ def _search(
     does so with room to spare (the first that does at all is the answer, the roomy one then an alternative)."""
     assess = _assess(request.objective, bench, world)
     result = SearchResult()
-    for group in _groups(request, world, left):
+    groups = _groups(request, world, left)
+    trials = request.trials if len(groups) < 2 else max(request.trials // GROUP_SHARE, 1)
+    for group in groups:
         name = study_name(request, group, world.fingerprint)
-        settings = SearchSettings(request.trials, request.seed, name, request.study)
+        settings = SearchSettings(trials, request.seed, name, request.study)
         result.join(search(_by_promise(group, world), assess, settings, progress))
         if result.best is not None and result.best.requests_per_s >= ROOM * (request.requests_per_s or 0.0):
             break
@@ -153,14 +156,31 @@ def choose(outcomes: Sequence[Outcome], world: World) -> Outcome:
 
 
 def _entries(request: PlanRequest, world: World, measure: Measure, result: SearchResult) -> list[Entry]:
-    """The winner and the best of other kinds, measured with independent seeds."""
-    best = _best(request, world, result.outcomes)
+    """The winner and the best of other kinds, measured with independent seeds; empty where nothing holds."""
     races = request.objective in ("cost", "throughput")
-    first = measure.entry(best.candidate, best.requests_per_s if races else None, BEST)
+    best, first = _winner(request, measure, result.outcomes, races)
+    if best is None or first is None:
+        return []
     others = _others(best, result.outcomes, partial(_rank, world, races))
     rest = [measure.entry(o.candidate, None, OTHER) for o in others]
     held = [e for e in rest if e.capacity_requests_per_s is not None]
     return [first, *(e for e in held if request.requests_per_s is None or e.verdict.met)]
+
+
+def _winner(
+    request: PlanRequest, measure: Measure, outcomes: Sequence[Outcome], races: bool
+) -> tuple[Outcome | None, Entry | None]:
+    """The first choice that still meets the request with all seeds together."""
+    left = [o for o in outcomes if o.feasible]
+    for _ in range(MOST_TRIES):
+        if not left:
+            break
+        best = _best(request, measure.world, left)
+        entry = measure.entry(best.candidate, best.requests_per_s if races else None, BEST)
+        if entry.verdict.met and entry.capacity_requests_per_s is not None:
+            return best, entry
+        left.remove(best)
+    return None, None
 
 
 def _best(request: PlanRequest, world: World, outcomes: Sequence[Outcome]) -> Outcome:
@@ -173,9 +193,9 @@ def _best(request: PlanRequest, world: World, outcomes: Sequence[Outcome]) -> Ou
 
 def _rank(world: World, races: bool, outcome: Outcome) -> tuple[float, ...]:
     """Most promising first. A race stops losers before they are measured: there the fluid guess speaks for all."""
-    fluid = -world.fluid_requests_per_s(outcome.candidate)
     if races or outcome.score is None:
-        return (float(not races), fluid)
+        fluid = float(f"{world.fluid_requests_per_s(outcome.candidate):.1e}")  # two digits: nearer is equal
+        return (float(not races), -fluid, *plainness(outcome.candidate, world.names))
     return (0.0, outcome.score)
 
 

@@ -13,7 +13,7 @@ from planner.answer import Refusal
 from planner.assess import Outcome
 from planner.bounds import Discard
 from planner.candidate import Candidate
-from planner.final import OTHER, Entry, Measure
+from planner.final import BEST, Entry, Measure
 from planner.observation import Verdict
 from planner.request import PlanRequest
 from planner.slo import Slo, human_s
@@ -52,7 +52,7 @@ class Refuser:
             block = {"deployment": self.measure.world.facts(candidate).deployment} | _no_figures()
             block["memory"] = self.measure.world.facts(candidate).memory
             return Refusal(discard.reason, None, block, tuple(suggestions))
-        entry = self.measure.entry(candidate, None, OTHER)
+        entry = self.measure.entry(candidate, None, replace(BEST, whole_cluster=False))
         binding = discard.reason if discard is not None else self._binding(entry)
         return Refusal(binding, entry, entry.block, (*self._load(entry), *suggestions))
 
@@ -113,12 +113,10 @@ class Refuser:
             plain.setdefault(c.layout, c)
         left = [c for c in plain.values() if world.discard(c) is None]
         left.sort(key=lambda c: -world.fluid_requests_per_s(c))
+        measure = Measure(world, bench)
         for candidate in left[:_MAX_TRIES]:
             rate = bench.floor_per_s(candidate)
-            if (
-                bench.probe(candidate, rate, bench.sizes.quick).met
-                and bench.probe(candidate, rate, bench.sizes.full).met
-            ):
+            if not bench.probe(candidate, rate, bench.sizes.quick).hopeless and measure.holds(candidate, rate):
                 return candidate
         return None
 
