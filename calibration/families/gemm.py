@@ -112,8 +112,8 @@ def _without_launches(rows: pd.DataFrame) -> pd.DataFrame:
     """Replace rows that hold an eager launch by the proxy dtype's row, scaled by how the two compare elsewhere.
 
     An engine replays these products from a CUDA graph, where the launch costs nothing. The public fp8_block tables were
-    timed eagerly: 60 to 340 us for any product below some 300 MFLOP; above, they equal the per-tensor fp8 ones (median
-    ratio 0.9 to 1.0 on Hopper and Blackwell, 1.3 on Ada).
+    timed eagerly (aiconfigurator's collect_gemm.py turns graphs off for that dtype alone): 60 to 340 us for any small
+    product; large ones equal the per-tensor fp8 ones (median ratio 0.9 to 1.0 on Hopper and Blackwell, 1.3 on Ada).
     """
     import pandas as pd
 
