@@ -92,7 +92,12 @@ def _read_file(stem: str) -> HardwareFile:
 
 def names() -> list[str]:
     """Names of the shipped files."""
-    return sorted(p.stem for p in FOLDER.glob("*.yaml"))
+    return list(_stems())
+
+
+@cache
+def _stems() -> tuple[str, ...]:
+    return tuple(sorted(p.stem for p in FOLDER.glob("*.yaml")))
 
 
 def all_names() -> dict[str, str]:

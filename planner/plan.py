@@ -113,11 +113,11 @@ def _groups(request: PlanRequest, world: World, left: Sequence[Candidate]) -> li
     rate = request.requests_per_s
     if request.objective != "cost" or rate is None or not left:
         return [list(left)]
-    most = max(parse_hardware(c.hardware).n_accelerators for c in left)
+    sizes = {text: parse_hardware(text).n_accelerators for text in {c.hardware for c in left}}
+    most = max(sizes.values())
     groups: dict[object, list[Candidate]] = {}
     for c in left:
-        strong = parse_hardware(c.hardware).n_accelerators == most
-        if strong or world.fluid_requests_per_s(c) * OVERLOAD > rate:
+        if sizes[c.hardware] == most or world.fluid_requests_per_s(c) * OVERLOAD > rate:
             groups.setdefault(_group(c, world), []).append(c)
     return list(groups.values())
 

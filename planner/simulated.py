@@ -62,6 +62,8 @@ class SimulatedWorld:
         self.names = Names(load_model(request.model), parse_hardware(request.hardware), load_engine(request.engine))
         self.workload = workload or open_loop(load_workload(request.workload))
         self._plants: dict[Candidate, Plant] = {}
+        self._resolved: dict[Candidate, Resolved] = {}
+        self._floors: dict[tuple[object, ...], Discard | None] = {}
         self._costs: dict[tuple[object, ...], StepCost] = {}
         self._seen: dict[tuple[Candidate, Load], Observation] = {}
         self._runs: OrderedDict[tuple[Candidate, Load], Run] = OrderedDict()
@@ -106,7 +108,7 @@ class SimulatedWorld:
 
         They agree with a compilation for the candidate's own limits to a few parts in ten thousand.
         """
-        own = resolve(candidate.deployment(self.request.model, self.request.engine))
+        own = self.resolved(candidate)
         graphs = graph_limit(own)
         key = (*candidate.layout[2:], graphs)
         if key not in self._costs:
@@ -117,12 +119,21 @@ class SimulatedWorld:
         return self._costs[key]
 
     def discard(self, candidate: Candidate) -> Discard | None:
-        resolved = resolve(candidate.deployment(self.request.model, self.request.engine))
-        found = memory_discard(size_memory(resolved), self.lengths.longest)
+        found = memory_discard(size_memory(self.resolved(candidate)), self.lengths.longest)
         if found is not None:
             return found
-        limits = EngineLimits(candidate.max_num_seqs, candidate.max_num_batched_tokens)
-        return latency_discard(self._cost(candidate).cycle_s, limits, self.lengths.sample, self.request.slos)
+        key = (*candidate.layout[2:], candidate.max_num_seqs, candidate.max_num_batched_tokens)
+        if key not in self._floors:  # a latency floor is the same for any number of replicas
+            limits = EngineLimits(candidate.max_num_seqs, candidate.max_num_batched_tokens)
+            cycle_s = self._cost(candidate).cycle_s
+            self._floors[key] = latency_discard(cycle_s, limits, self.lengths.sample, self.request.slos)
+        return self._floors[key]
+
+    def resolved(self, candidate: Candidate) -> Resolved:
+        """The candidate with every name looked up; its memory is not sized."""
+        if candidate not in self._resolved:
+            self._resolved[candidate] = resolve(candidate.deployment(self.request.model, self.request.engine))
+        return self._resolved[candidate]
 
     def facts(self, candidate: Candidate) -> Facts:
         asked = candidate.deployment(self.request.model, self.request.engine)
@@ -263,7 +274,8 @@ class SimulatedWorld:
         at_once = self.flow(candidate).in_flight(load.requests_per_s / candidate.replicas)
         if at_once is None:
             return load.n_requests  # hopelessly overloaded: any run shows it
-        return round(min(max(load.n_requests, _IN_FLIGHT * at_once), _MOST_LONGER * load.n_requests))
+        enough = _IN_FLIGHT * at_once <= load.n_requests
+        return load.n_requests * (1 if enough else _MOST_LONGER)
 
 
 def open_loop(workload: Workload) -> Workload:
