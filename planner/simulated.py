@@ -161,7 +161,12 @@ class SimulatedWorld:
         native = self.names.model.weight_dtype
         found = []
         if candidate.weight_dtype != native:
-            found.append(f"{candidate.weight_dtype} weights instead of the model's own {native}: check answer quality")
+            own = memory_discard(
+                size_memory(self.resolved(replace(candidate, weight_dtype=native))), self.lengths.longest
+            )
+            reason = "" if own is None else f" because in {native} it does not fit ({own.reason})"
+            said = f"{candidate.weight_dtype} weights instead of the model's own {native}{reason}: check answer quality"
+            found.append(said)
         if candidate.kv_dtype == "fp8":
             found.append("fp8 KV cache: check answer quality on long contexts")
         return tuple(found)

@@ -15,6 +15,7 @@ from planner.request import PlanRequest, Tariff
 from planner.screen import render
 from planner.simulated import SimulatedWorld
 from planner.slo import Slo, parse_slos
+from planner.space import candidates
 from simulator.metrics import summarise
 from simulator.simulate import build_plant, run
 
@@ -150,3 +151,13 @@ def test_the_screen_is_one_screen(answer: Any) -> None:
         assert "vllm serve meta-llama/Llama-3.1-8B" in "\n".join(lines)
     else:
         assert lines[2].startswith("NO")
+
+
+def test_a_precision_taken_because_the_native_one_does_not_fit_says_so() -> None:
+    request = PlanRequest("llama3.1-405b", "h100x8", parse_slos(["p99=2s"]))
+    world = SimulatedWorld(request)
+    fits = [c for c in candidates(request, world.names) if world.discard(c) is None]
+    assert {c.weight_dtype for c in fits} == {"fp8"}
+    (notice,) = (n for n in world.facts(fits[0]).notices if "instead of" in n)
+    assert "does not fit" in notice
+    assert "GB >" in notice
