@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from calibration.family import FamilyModel
 from catalogs.errors import InputError
+from catalogs.files import write_json
 
 SCHEMA_VERSION: Final = 1
 JSON_NAME: Final = "bundle.json"
@@ -106,7 +106,7 @@ def write_bundle(
         arrays_sha256=_sha256(folder / ARRAYS_NAME),
     )
     path = folder / JSON_NAME
-    path.write_text(json.dumps(facts_model.model_dump(), indent=1) + "\n")
+    write_json(facts_model.model_dump(), str(path))
     return path
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from catalogs.errors import InputError
+from catalogs.command import run_command
+from catalogs.files import write_json, write_whole
 
 if TYPE_CHECKING:
     from calibration.bundle_file import BundleFacts
@@ -73,7 +73,8 @@ def validate(
         typer.echo(
             f"over {max_error:.0%}: {', '.join(sorted(set(missed)))}" if missed else f"all within {max_error:.0%}"
         )
-    _write_json(document, json_file)
+    if json_file is not None:
+        write_json(document, json_file)
     if missed:
         raise typer.Exit(1)
 
@@ -106,7 +107,8 @@ def show(
         _print_lines(_error_lines(bundle.provenance.get("held_out", {})))
         for notice in (*bundle.notices, *bundle.uncalibrated):
             typer.echo(f"  {notice}")
-    _write_json(document, json_file)
+    if json_file is not None:
+        write_json(document, json_file)
 
 
 @app.command("build-shipped")
@@ -131,7 +133,7 @@ def build_shipped(
         path = fit_bundle(public.fit, parse_hardware(name).accelerator, folder / _name(name), public.check)
         typer.echo(str(path), err=True)
     if docs is not None:
-        docs.write_text(error_table(folder), encoding="utf-8")
+        write_whole(docs, [error_table(folder)])
 
 
 def _name(text: str) -> str:
@@ -160,29 +162,9 @@ def _print_lines(errors: list[dict[str, Any]]) -> None:
         typer.echo(f"  {e['family']:18} {e['region']:7} n {e['n']:>7,}  {size}")
 
 
-def _write_json(document: dict[str, Any], target: str | None) -> None:
-    if target is None:
-        return
-    text = json.dumps(document, indent=1) + "\n"
-    if target == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        Path(target).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write {target}: {error.strerror}") from None
-
-
 def main(args: list[str] | None = None) -> None:
-    """Entry point: bad input is one line on stderr and exit status 2."""
-    try:
-        app(args)
-    except InputError as error:
-        print(f"calibrate: {error}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:  # the reader (head, less) went away
-        sys.stderr.close()
-        sys.exit(0)
+    """Entry point of the console script."""
+    sys.exit(run_command("calibrate", app, args))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Final
 
 from calibration.power import PowerCurve, PowerModel, fit_power
 from catalogs.errors import InputError
+from catalogs.files import write_json
 from catalogs.load import DATA
 
 FILE_NAME: Final = "power.json"
@@ -45,5 +46,5 @@ def write_power(tables: Path, folder: Path) -> Path:
     fitted = PowerModel(model.curves, {"source": SOURCE, "rows": len(rows), "held_out": held_out})
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE_NAME
-    path.write_text(json.dumps(fitted.to_json(), indent=1) + "\n", encoding="utf-8")
+    write_json(fitted.to_json(), str(path))
     return path

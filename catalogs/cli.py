@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from catalogs.errors import InputError
+from catalogs.command import run_command
+from catalogs.files import write_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,7 +38,7 @@ def list_entries(
     if match is not None:
         rows = [row for row in rows if any(match.lower() in str(value).lower() for value in row.values())]
     if json_file is not None:
-        _write_json({"schema_version": 1, "kind": kind.lower(), "entries": rows}, json_file)
+        write_json({"schema_version": 1, "kind": kind.lower(), "entries": rows}, json_file)
     if json_file != "-":
         _print_rows(kind, rows)
 
@@ -54,22 +54,9 @@ def show(
 
     record = find_kind(kind).show(name)
     if json_file is not None:
-        _write_json({"schema_version": 1, "kind": kind.lower(), "entry": record}, json_file)
+        write_json({"schema_version": 1, "kind": kind.lower(), "entry": record}, json_file)
     if json_file != "-":
         _print_record(record)
-
-
-def _write_json(document: dict[str, Any], target: str) -> None:
-    import json
-
-    text = json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-    if target == "-":
-        sys.stdout.write(text)
-        return
-    try:
-        Path(target).write_text(text, encoding="utf-8")
-    except OSError as e:
-        raise InputError(f"cannot write {target}: {e.strerror}") from None
 
 
 def _print_rows(title: str, rows: list[dict[str, Any]]) -> None:
@@ -121,15 +108,8 @@ def _text(value: Any) -> str:
 
 
 def main(args: list[str] | None = None) -> None:
-    """Entry point: bad input is one line on stderr and exit status 2."""
-    try:
-        app(args)
-    except InputError as e:
-        print(f"catalog: {e}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:  # the reader (head, less) went away
-        sys.stderr.close()
-        sys.exit(0)
+    """Entry point of the console script."""
+    sys.exit(run_command("catalog", app, args))
 
 
 if __name__ == "__main__":

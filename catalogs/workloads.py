@@ -46,6 +46,13 @@ class Workload:
         return self.content.requests_per_s
 
     @property
+    def rate_notice(self) -> str | None:
+        """What to tell where the workload's own rate is asked for and it has none."""
+        if not self.content.has_rate or self.requests_per_s is not None:
+            return None
+        return f"{self.name} has no arrival rate of its own: {DEFAULT_REQUESTS_PER_S:g} request/s unless one is given"
+
+    @property
     def closed_loop(self) -> bool:
         return self.content.concurrency is not None
 
@@ -109,7 +116,7 @@ def load_workload(text: str) -> Workload:
         return _from_mapping(_yaml(path), path.stem, path.parent, path.name)
     trace = read_trace(path)
     content = Replay(trace, len(trace.input_tokens))
-    return Workload(path.name, f"{trace.format} trace {path.name}", content, (*trace.notices, *_no_rate(content)))
+    return Workload(path.name, f"{trace.format} trace {path.name}", content, trace.notices)
 
 
 def _yaml(path: Path) -> dict[str, object]:
@@ -125,13 +132,7 @@ def _yaml(path: Path) -> dict[str, object]:
 def _from_mapping(data: dict[str, object], name: str, folder: Path, where: str) -> Workload:
     written, content, notices = parse_workload_file(data, folder, where)
     source = written.source or (f"trace {written.trace}" if written.trace else f"workload file {where}")
-    return Workload(written.name or name, source, content, (*notices, *_no_rate(content)))
-
-
-def _no_rate(content: Recipe | Replay) -> tuple[str, ...]:
-    if not content.has_rate or content.requests_per_s is not None:
-        return ()
-    return (f"the workload has no arrival rate of its own: {DEFAULT_REQUESTS_PER_S:g} request/s unless one is given",)
+    return Workload(written.name or name, source, content, notices)
 
 
 def _whole(name: str, value: int, low: int) -> int:

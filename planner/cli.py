@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from catalogs.command import INTERRUPTED, run_command
 
 if TYPE_CHECKING:
     from planner.answer import Answer
     from planner.request import PlanRequest
-
-INTERRUPTED = 130
 
 app = typer.Typer(
     add_completion=False,
@@ -46,12 +45,18 @@ def plan(
     trials: Annotated[int, typer.Option(help="Candidates to simulate at most.")] = 40,
     seed: Annotated[int, typer.Option(help="Seed of workload and search.")] = 0,
     study: Annotated[Path | None, typer.Option(help="Journal file: keeps the search, resumes it.")] = None,
-    json: Annotated[str | None, typer.Option(help="Write the answer as JSON to FILE, or - for stdout.")] = None,
+    json: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Write the answer as JSON; - writes it to stdout.")
+    ] = None,
+    deployment_out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the chosen deployment, for `simulate`.")
+    ] = None,
 ) -> None:
     """plan --model llama3.1-405b --slo p99=2s --hw h100x8"""
     if context.invoked_subcommand is not None:
         return
     from catalogs.errors import InputError
+    from catalogs.files import check_folder
     from planner.request import PlanRequest, Tariff
     from planner.slo import parse_slos
 
@@ -72,10 +77,12 @@ def plan(
         study=study,
         tariff=Tariff(price, price_reading, cloud, region, grid),
     )
-    raise typer.Exit(answer_request(request, json))
+    for target in (json, deployment_out):
+        check_folder(target)
+    raise typer.Exit(answer_request(request, json, deployment_out))
 
 
-def answer_request(request: PlanRequest, json_to: str | None) -> int:
+def answer_request(request: PlanRequest, json_to: str | None, deployment_to: Path | None = None) -> int:
     """Plan, print or write; the exit status: 0 feasible, 1 not, 130 interrupted."""
     from planner.plan import make_plan
     from planner.progress import search_progress
@@ -89,62 +96,31 @@ def answer_request(request: PlanRequest, json_to: str | None) -> int:
         kept = f"; the search so far is kept in {request.study}" if request.study else "; --study FILE would keep it"
         print(f"interrupted{kept}", file=sys.stderr)
         return INTERRUPTED
-    write_answer(answer, json_to)
+    write_answer(answer, json_to, deployment_to)
     return 0 if answer.feasible else 1
 
 
-def write_answer(answer: Answer, json_to: str | None) -> None:
+def write_answer(answer: Answer, json_to: str | None, deployment_to: Path | None) -> None:
     """JSON to a file or stdout (and then nothing else there); the screen unless stdout is taken."""
+    from catalogs.files import write_json, write_whole
+
     data = answer.as_dict()
+    if deployment_to is not None and answer.feasible:
+        import yaml
+
+        chosen = data["best"]["deployment"] | {"kv_blocks": None}  # computed from memory again, as here
+        write_whole(deployment_to, [yaml.safe_dump(chosen, sort_keys=False)])
     if json_to is not None:
-        _write_json(data, json_to)
+        write_json(data, json_to)
     if json_to != "-":
         from planner.screen import show
 
         show(data)
 
 
-def _write_json(data: dict[str, Any], json_to: str) -> None:
-    import json
-
-    text = json.dumps(data, indent=2, allow_nan=False) + "\n"
-    if json_to == "-":
-        sys.stdout.write(text)
-        return
-    from catalogs.errors import InputError
-
-    try:
-        Path(json_to).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot write the JSON file ({error.strerror})", json_to) from None
-
-
-def run_app(command: Callable[..., Any], args: list[str] | None = None) -> int:
-    """Run a typer app; every bad input becomes one line on stderr and exit status 2, Ctrl-C becomes 130."""
-    from catalogs.errors import InputError
-
-    usage_error: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
-
-    try:
-        status = command(args, standalone_mode=False)
-    except InputError as error:
-        return _fail(str(error))
-    except usage_error as error:
-        told = getattr(error, "format_message", error.__str__)()
-        return _fail(" ".join(told.split()))
-    except (KeyboardInterrupt, typer.Abort):
-        return INTERRUPTED
-    return status if isinstance(status, int) else 0
-
-
-def _fail(line: str) -> int:
-    print(f"error: {line}", file=sys.stderr)
-    return 2
-
-
 def main() -> None:
     """Entry point of the console script."""
-    sys.exit(run_app(app))
+    sys.exit(run_command("plan", app))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from functools import cached_property
 from typing import Final
 
 from calibration.bundle import Bundle, load_bundle
-from calibration.families import FAMILIES
 from catalogs.deployment import Deployment, Resolved, resolve
 from catalogs.engines import load_engine
 from catalogs.errors import InputError
@@ -143,19 +142,10 @@ class SimulatedWorld:
             plant = build_plant(asked)
             resolved, memory, notices = plant.resolved, plant.memory, plant.notices
         serve = serve_command(resolved)
-        notices = (*self._quality(candidate), *self._workload_notices(), *self._told(candidate, notices))
+        notices = (*self._quality(candidate), *self.workload.notices, *notices)
         notices = tuple(dict.fromkeys(notices))
         block = deployment_block(resolved, asked, memory)
         return Facts(block, memory_block(memory, resolved), serve.command, serve.notes, notices)
-
-    def _told(self, candidate: Candidate, notices: tuple[str, ...]) -> list[str]:
-        """Notices, less those about operator families this model does not run."""
-        used = {f for families in self._cost(candidate).tables.pricer.families.values() for f in families}
-        return [n for n in notices if n.partition(":")[0] not in set(FAMILIES) - used]
-
-    def _workload_notices(self) -> tuple[str, ...]:
-        """What the workload says, less that it has no rate of its own: here the planner gives it one."""
-        return self.workload.notices[: -1 if self.workload.requests_per_s is None else None]
 
     def _quality(self, candidate: Candidate) -> tuple[str, ...]:
         native = self.names.model.weight_dtype

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-from simulator.outputs import write_whole
+from catalogs.files import write_whole
 from simulator.run_record import Run
 from simulator.step_log import COLUMNS, StepLog
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from catalogs.errors import InputError
+from catalogs.command import run_command
+from catalogs.files import check_folder, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,6 +31,8 @@ def simulate(
     ] = None,
     chrome_trace: Annotated[Path | None, typer.Option(metavar="T.json", help="Steps as a Chrome trace.")] = None,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Instead of the workload's own seed.")] = None,
+    rate: Annotated[float | None, typer.Option(metavar="R", help="Requests per second, instead of its own.")] = None,
+    requests: Annotated[int | None, typer.Option(metavar="N", help="How many, instead of its own number.")] = None,
 ) -> None:
     """Simulate how a deployment serves a workload: latencies, throughput, power and where the time goes."""
     from catalogs.deployment import load_deployment
@@ -37,12 +40,14 @@ def simulate(
     from simulator import outputs
     from simulator.simulate import RunOptions, build_plant, run
 
+    for target in (json_file, requests_out, chrome_trace):
+        check_folder(target)
     written = load_deployment(deployment)
     plant = build_plant(written)
     asked = load_workload(workload)
-    requests = asked.materialise(seed)
-    done = run(plant, requests, RunOptions(seed=seed))
-    _notify([*plant.notices, *asked.notices, *_caveats(done)])
+    done = run(plant, asked.materialise(seed, requests, rate), RunOptions(seed=seed))
+    rate_notice = asked.rate_notice if rate is None else None
+    _notify([*plant.notices, *asked.notices, *([rate_notice] if rate_notice else []), *_caveats(done)])
     document = outputs.document(done, written, asked)
     if requests_out is not None:
         outputs.write_csv(done, requests_out)
@@ -51,7 +56,7 @@ def simulate(
 
         write_chrome_trace(done, chrome_trace)
     if json_file is not None:
-        outputs.write_json(document, json_file)
+        write_json(document, json_file)
     if json_file != "-":
         from simulator.screen import print_summary
 
@@ -78,16 +83,9 @@ def _caveats(run: Run) -> list[str]:
     return lines
 
 
-def main(args: list[str] | None = None) -> Any:
-    """Entry point: bad input is one line on stderr and exit status 2."""
-    try:
-        app(args)
-    except InputError as error:
-        print(f"simulate: {error}", file=sys.stderr)
-        sys.exit(2)
-    except BrokenPipeError:  # the reader (head, less) went away
-        sys.stderr.close()
-        sys.exit(0)
+def main(args: list[str] | None = None) -> None:
+    """Entry point of the console script."""
+    sys.exit(run_command("simulate", app, args))
 
 
 if __name__ == "__main__":

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from catalogs.deployment import Deployment
-from catalogs.errors import InputError
+from catalogs.files import write_whole
 from catalogs.workloads import Workload
 from simulator.metrics import FloatArray, summarise
 from simulator.results import STATUS
@@ -40,6 +36,7 @@ def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, 
             "concurrency": run.requests.concurrency,
         },
         "seed": run.requests.seed,
+        "notices": list(dict.fromkeys((*run.plant.notices, *workload.notices))),
         **summarise(run),
     }
 
@@ -62,15 +59,6 @@ def resolved_deployment(run: Run, deployment: Deployment) -> dict[str, Any]:
         "kv_cache": memory.equation,
         "host_times": asdict(resolved.engine.host),
     }
-
-
-def write_json(data: dict[str, Any], target: str) -> None:
-    """To a file, or to stdout for "-"."""
-    text = json.dumps(data, indent=1, allow_nan=False) + "\n"
-    if target == "-":
-        sys.stdout.write(text)
-    else:
-        write_whole(Path(target), [text])
 
 
 def write_csv(run: Run, path: Path) -> None:
@@ -96,15 +84,3 @@ def write_csv(run: Run, path: Path) -> None:
 
 def _texts(values: FloatArray) -> list[str]:
     return ["" if v != v else repr(v) for v in np.asarray(values).tolist()]
-
-
-def write_whole(path: Path, parts: Iterable[str]) -> None:
-    """Write beside the target and rename. Raises InputError where that cannot be done."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
-            file.writelines(parts)
-        os.replace(temporary, path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        raise InputError(f"cannot write {path}: {error.strerror}") from None

@@ -77,7 +77,7 @@ def test_parquet_and_azure_with_a_zone(tmp_path: Path) -> None:
 def test_lengths_without_times_arrive_at_the_rate_asked_for(tmp_path: Path) -> None:
     workload = load_workload(write(tmp_path, "num_prefill_tokens,num_decode_tokens\n5,6\n7,8\n"))
     assert workload.requests_per_s is None
-    assert "1 request/s" in workload.notices[0]
+    assert "1 request/s" in (workload.rate_notice or "")
     requests = workload.materialise(0, 20_000, 50)
     assert requests.n / requests.arrival_s[-1] == pytest.approx(50, rel=0.04)
     assert requests.input_tokens[:4].tolist() == [5, 7, 5, 7]

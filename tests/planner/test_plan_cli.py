@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.cli import app, run_app
+from catalogs.command import run_command
+from planner.cli import app
 
 GOOD = ["--model", "llama3.1-8b", "--slo", "p99=2s", "--hw", "rtx4090", "--trials", "2"]
 
@@ -40,11 +41,11 @@ def but(option: str, value: str) -> list[str]:
         (but("--seed", "-1"), "seed"),
         (but("--nonsense", "1"), "--nonsense"),
         (but("--study", "/proc/nowhere/study.log"), "study"),
-        (but("--json", "/nowhere/answer.json"), "JSON"),
+        (but("--json", "/nowhere/answer.json"), "folder"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_app(app, args) == 2
+    assert run_command("plan", app, args) == 2
     out, err = capsys.readouterr()
     assert out == ""
     assert err.count("\n") == 1
@@ -52,13 +53,13 @@ def test_bad_input_is_one_line_and_status_2(args: list[str], says: str, capsys: 
 
 
 def test_json_on_stdout_is_all_there_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_app(app, [*GOOD, "--json", "-"]) == 0
+    assert run_command("plan", app, [*GOOD, "--json", "-"]) == 0
     assert json.loads(capsys.readouterr().out)["feasible"] is True
 
 
 def test_no_is_status_1_and_a_file_holds_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "answer.json"
-    assert run_app(app, [*but("--slo", "tpot.p99=1ms"), "--json", str(target)]) == 1
+    assert run_command("plan", app, [*but("--slo", "tpot.p99=1ms"), "--json", str(target)]) == 1
     assert capsys.readouterr().out.startswith("Plan")
     assert json.loads(target.read_text())["feasible"] is False
 
@@ -66,7 +67,7 @@ def test_no_is_status_1_and_a_file_holds_the_answer(tmp_path: Path, capsys: pyte
 def test_a_file_that_is_no_journal_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = tmp_path / "study.log"
     study.write_text("not a journal\n")
-    assert run_app(app, but("--study", str(study))) == 2
+    assert run_command("plan", app, but("--study", str(study))) == 2
     assert "journal" in capsys.readouterr().err
 
 
@@ -75,7 +76,7 @@ def test_ctrl_c_is_status_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
         raise KeyboardInterrupt
 
     monkeypatch.setattr("planner.plan.make_plan", interrupted)
-    assert run_app(app, GOOD) == 130
+    assert run_command("plan", app, GOOD) == 130
     assert "interrupted" in capsys.readouterr().err
 
 

@@ -1,0 +1,38 @@
+"""How every console script ends: bad input is one line and exit status 2, Ctrl-C is 130, a closed pipe is silent."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import typer
+
+from catalogs.errors import InputError
+
+DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
+
+#: The base of every usage error (unknown option, missing argument), wherever typer keeps its click.
+_USAGE_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+
+def run_command(name: str, command: Callable[..., Any], args: list[str] | None = None) -> int:
+    """Run a typer app to its exit status."""
+    try:
+        status = command(args, standalone_mode=False, prog_name=name)
+    except InputError as error:
+        return _refuse(name, str(error))
+    except _USAGE_ERROR as error:
+        return _refuse(name, getattr(error, "format_message", error.__str__)())
+    except (KeyboardInterrupt, typer.Abort):
+        print(f"{name}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:  # the reader (head, less) went away
+        sys.stderr.close()
+        return DONE
+    return status if isinstance(status, int) else DONE
+
+
+def _refuse(name: str, line: str) -> int:
+    print(f"{name}: {' '.join(line.split())}", file=sys.stderr)
+    return BAD_INPUT
