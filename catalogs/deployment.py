@@ -31,7 +31,7 @@ class Deployment(BaseModel):
     max_num_seqs: PositiveInt | None = None
     max_num_batched_tokens: PositiveInt | None = None
     max_model_len: PositiveInt | None = None
-    block_size: PositiveInt = 16
+    block_size: PositiveInt | None = None
     kv_blocks: PositiveInt | None = None
     prefix_caching: bool | None = None
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)

@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
-from catalogs.engines import DefaultLimits, EngineProfile, HostTimes
+from catalogs.engines import DefaultLimits, EngineProfile, HostTimes, StaticReserve
 from catalogs.errors import InputError
 from catalogs.load import DATA, check, read_yaml
-from catalogs.units import GIB
+from catalogs.units import GIB, MIB
 
 FOLDER = DATA / "engines"
 _MILLI, _MICRO = 1e-3, 1e-6
@@ -66,6 +66,14 @@ class HostTimesFile(_Strict):
     source: str
 
 
+class StaticReserveFile(_Strict):
+    base_mib: PositiveFloat
+    mib_per_batched_token: PositiveFloat
+    mib_per_rank: PositiveFloat
+    least_mib: PositiveFloat
+    least_from_memory_gib: PositiveFloat
+
+
 class EngineFile(_Strict):
     """One engine version as written in data/engines/NAME.yaml. `base`: a file whose keys this one changes."""
 
@@ -82,6 +90,9 @@ class EngineFile(_Strict):
     graph_capture_sizes: CaptureSizes | None
     default_limits: tuple[LimitsFile, ...] = Field(strict=False)
     memory: MemoryFile
+    memory_rule: Literal["profiled", "static", "free"] = "profiled"
+    static_reserve: StaticReserveFile | None = None
+    notice: str = ""
     host_times: HostTimesFile
     flags: dict[str, str] = {}
     source: str
@@ -145,6 +156,21 @@ def profile(file: EngineFile | UnsupportedEngine) -> EngineProfile:
         kv_dtypes=file.kv_dtypes,
         flags=dict(file.flags),
         source=f"{file.source} (as of {file.as_of})",
+        memory_rule=file.memory_rule,
+        static_reserve=_static_reserve(file.static_reserve),
+        notice=file.notice,
+    )
+
+
+def _static_reserve(file: StaticReserveFile | None) -> StaticReserve | None:
+    if file is None:
+        return None
+    return StaticReserve(
+        base_bytes=file.base_mib * MIB,
+        bytes_per_batched_token=file.mib_per_batched_token * MIB,
+        bytes_per_rank=file.mib_per_rank * MIB,
+        least_bytes=file.least_mib * MIB,
+        least_from_bytes=file.least_from_memory_gib * GIB,
     )
 
 

@@ -42,6 +42,24 @@ class DefaultLimits:
 
 
 @dataclass(frozen=True, slots=True)
+class StaticReserve:
+    """Memory an engine leaves outside its static share (weights and KV cache) for activations and graphs. Bytes."""
+
+    base_bytes: float
+    bytes_per_batched_token: float
+    bytes_per_rank: float
+    least_bytes: float  # on accelerators of at least `least_from_bytes`
+    least_from_bytes: float
+
+    def share(self, memory_bytes: float, batched_tokens: int, ranks: int) -> float:
+        """What is left of the memory, as a share rounded to three digits as SGLang does."""
+        reserved = self.base_bytes + self.bytes_per_batched_token * batched_tokens + self.bytes_per_rank * ranks
+        if memory_bytes >= self.least_from_bytes:
+            reserved = max(reserved, self.least_bytes)
+        return round(1.0 - reserved / memory_bytes, 3)
+
+
+@dataclass(frozen=True, slots=True)
 class EngineProfile:
     """One engine version."""
 
@@ -67,6 +85,18 @@ class EngineProfile:
     flags: dict[str, str] = field(default_factory=dict)  # deployment key -> command-line flag
     supported: bool = True  # False: known by name, refused with one line
     source: str = ""
+    #: What gpu_memory_utilization is a share of. "profiled": all memory, for weights, activations of a start-up run and
+    #: KV (vLLM); "static": all memory, for weights and KV only (SGLang); "free": what weights and activations leave,
+    #: for KV (TensorRT-LLM).
+    memory_rule: str = "profiled"
+    static_reserve: StaticReserve | None = None  # where the default share follows from the limits
+    notice: str = ""  # what the reader of every result must know of this profile
+
+    def default_utilization(self, memory_bytes: float, batched_tokens: int, ranks: int) -> float:
+        """The share of memory the engine takes where none is given."""
+        if self.static_reserve is None:
+            return self.gpu_memory_utilization
+        return self.static_reserve.share(memory_bytes, batched_tokens, ranks)
 
     def default_limits(self, memory_bytes: float, accelerator_name: str, kind: str) -> tuple[int, int]:
         """(max_num_batched_tokens, max_num_seqs) of the API server for this device memory, per rank on CPUs.

@@ -37,7 +37,8 @@ def resolve_deployment(deployment: Deployment) -> Resolved:
     kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
     ranks, rank_notices = parallelism.ranks(deployment, names.model, names.hardware)
     max_model_len = _max_model_len(deployment.max_model_len, names.model)
-    tokens, seqs = _limits(deployment, names, ranks.tensor_parallel * ranks.pipeline_parallel, max_model_len)
+    shards = ranks.tensor_parallel * ranks.pipeline_parallel
+    tokens, seqs = _limits(deployment, names, shards, max_model_len)
     utilization = deployment.gpu_memory_utilization
     caching = deployment.prefix_caching
     return Resolved(
@@ -54,12 +55,20 @@ def resolve_deployment(deployment: Deployment) -> Resolved:
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
         max_model_len=max_model_len,
-        block_size=deployment.block_size,
+        block_size=deployment.block_size or names.engine.block_size_tokens,
         kv_blocks=deployment.kv_blocks,
         prefix_caching=names.engine.prefix_caching if caching is None else caching,
-        gpu_memory_utilization=names.engine.gpu_memory_utilization if utilization is None else utilization,
-        notices=names.hardware.notices + weight_notices + kv_notices + rank_notices,
+        gpu_memory_utilization=_utilization(names, tokens, shards) if utilization is None else utilization,
+        notices=_engine_notice(names.engine) + names.hardware.notices + weight_notices + kv_notices + rank_notices,
     )
+
+
+def _engine_notice(engine: EngineProfile) -> tuple[str, ...]:
+    return (f"{engine.name}: {engine.notice}",) if engine.notice else ()
+
+
+def _utilization(names: _Names, batched_tokens: int, shards: int) -> float:
+    return names.engine.default_utilization(names.hardware.accelerator.memory_bytes, batched_tokens, shards)
 
 
 def _check_supported_forms(deployment: Deployment) -> None:
@@ -92,8 +101,12 @@ def _weight_dtype(asked: str | None, names: _Names) -> tuple[str, tuple[str, ...
 
 
 def _kv_dtype(asked: str | None, weight_dtype: str, names: _Names) -> tuple[str, tuple[str, ...]]:
-    """The engine's default ("auto") is the dtype activations have: the weights' own if unquantised, else 16 bit."""
+    """The engine's default ("auto") is what the checkpoint declares, else the dtype activations have."""
     unit = names.hardware.accelerator
+    declared = names.model.weight_format(weight_dtype).kv_dtype
+    if asked is None and declared in unit.peak_flops and declared in names.engine.kv_dtypes:
+        told = f"{declared} KV cache, as {weight_dtype} checkpoints of it declare; set kv_dtype if yours does not"
+        return str(declared), (told,)
     if asked is None:
         return (weight_dtype if weight_dtype in ("fp32", *_SIXTEEN_BIT) else _sixteen_bit(unit)), ()
     if asked not in names.engine.kv_dtypes:

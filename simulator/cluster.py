@@ -17,6 +17,7 @@ from simulator.request import Request
 from simulator.results import NOT_SENT, TOO_LARGE, TOO_LONG, UNFINISHED, Results
 from simulator.router import make_router
 from simulator.rules import EngineRules
+from simulator.schedulers import POLICIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +39,16 @@ class Cluster:
     ) -> None:
         _check_requests(requests)
         self._keys, unit_blocks = _content_keys(requests, rules)
-        self.rules = rules = replace(rules, unit_blocks=unit_blocks)
+        self._input_tokens: list[int] = requests.input_tokens.tolist()
+        self._output_tokens: list[int] = requests.output_tokens.tolist()
+        # Workloads do not say which max_tokens their clients declare: all declare the same, which is enough for each.
+        declared = max(rules.max_output_tokens, max(self._output_tokens, default=0))
+        self.rules = rules = replace(rules, unit_blocks=unit_blocks, max_output_tokens=declared)
         self.requests = requests
         self.options = options
         self.results = Results(requests.n)
         self.clock = Clock()
         self._router = make_router(options.router)
-        self._input_tokens: list[int] = requests.input_tokens.tolist()
-        self._output_tokens: list[int] = requests.output_tokens.tolist()
         host = rules.host
         delays_s = host.request_s + host.request_s_per_input_token * requests.input_tokens
         self._delay_s: list[float] = delays_s.tolist()  # from the client to the engine core
@@ -125,8 +128,10 @@ class Cluster:
         tokens = self._input_tokens[index] + self._output_tokens[index]
         if tokens > rules.max_model_len:
             return TOO_LONG
-        if not rules.chunked_prefill and tokens > rules.max_num_batched_tokens:
-            return TOO_LONG
+        if not rules.chunked_prefill:  # all it may have to compute at once must fit in one step
+            longest = tokens if POLICIES[rules.policy].preempts else self._input_tokens[index]
+            if longest > rules.max_num_batched_tokens:
+                return TOO_LONG
         if -(-(tokens - 1) // rules.block_size) > rules.kv_blocks:
             return TOO_LARGE
         return 0

@@ -36,14 +36,16 @@ def check_replica(replica: Replica, batch: Batch) -> None:
 
 
 def check_batch(scheduler: Scheduler, rules: EngineRules, batch: Batch) -> None:
-    """Tokens within the budget; nobody twice; every request that can decode does, and nobody else."""
+    """Tokens within the budget; nobody twice; every request that can decode does, and nobody else (nobody at all
+    beside prefill, where the policy does not mix them)."""
     budget = rules.max_num_batched_tokens
     _law(1 <= batch.tokens <= budget, f"{batch.tokens} tokens in a batch of 1..{budget}")
     _law(len({id(r) for r in batch.prompted}) == len(batch.prompted), "a request is twice in a batch")
     _law(len({id(r) for r in batch.finishing}) == len(batch.finishing), "a request ends twice")
     _law(batch.logits == batch.decodes + len(batch.prompted), "logits are not decodes + finished prompts")
     prompted = set(batch.prompted)
-    could = [r for r in scheduler.running_requests() if _decodes(r) and r not in prompted]
+    decoding = scheduler.mixes_phases or not batch.prefill_tokens
+    could = [r for r in scheduler.running_requests() if decoding and _decodes(r) and r not in prompted]
     could += [r for r in batch.finishing if r not in prompted and r not in could]
     _law(batch.decodes == len(could), f"{batch.decodes} decodes scheduled, {len(could)} requests can decode")
     contexts = [scheduler.computed_tokens(r) - 1 for r in could]

@@ -3,6 +3,10 @@
     KV bytes = utilisation x memory - weights - activation peak - non-torch          per accelerator
     blocks   = KV bytes / (block size x KV bytes per token)                          per data-parallel rank
 
+Two engines share memory by another rule (EngineProfile.memory_rule): SGLang's share leaves activations and runtime
+outside; TensorRT-LLM gives KV a share of what weights, activations and runtime leave, so that "usable" is all but the
+rest of that.
+
 The activation peak is what vLLM's start-up run finds: the wider of the widest layer over a full token budget and the
 sampler over a full set of sequences.
 """
@@ -97,10 +101,15 @@ def size_memory(resolved: Resolved) -> MemoryPlan:
     shard, engine = Shard.of(resolved), resolved.engine
     unit = resolved.hardware.accelerator
     seen = unit.memory_bytes - (DRIVER_BYTES if unit.kind == "gpu" else 0.0)
-    budget = resolved.gpu_memory_utilization * seen
     weights, activations = weight_bytes(shard), activation_bytes(shard, resolved)
     parallel = resolved.accelerators_per_replica > 1
     runtime = engine.non_torch_bytes_parallel if parallel else engine.non_torch_bytes_single
+    share = resolved.gpu_memory_utilization
+    budget = share * seen
+    if engine.memory_rule == "static":
+        activations = runtime = 0.0  # they live in the rest
+    elif engine.memory_rule == "free":
+        budget = seen - (1.0 - share) * max(seen - weights - activations - runtime, 0.0)
     kv_bytes = max(budget - weights - activations - runtime, 0.0)
     per_token = sequence_bytes(shard, REFERENCE_TOKENS) / REFERENCE_TOKENS
     block_bytes = per_token * resolved.block_size
@@ -157,6 +166,8 @@ def activation_bytes(shard: Shard, resolved: Resolved) -> float:
     """Peak of the engine's start-up run on one rank: the widest layer or the sampler, whichever is larger."""
     model = shard.model
     layer = max(_layer_width(shard, g) for g in model.groups) * resolved.max_num_batched_tokens * ACT_BYTES
+    if resolved.engine.memory_rule == "free":  # TensorRT-LLM tries a few long prompts, not a full set of sequences
+        return layer
     sampler = resolved.max_num_seqs * model.vocab_size * DTYPE_BYTES["fp32"] * SAMPLER_COPIES
     return max(layer, sampler)
 

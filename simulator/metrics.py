@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ def latency_metrics(run: Run) -> dict[str, Any]:
         "duration_s": duration,
         "ttft_s": statistics(run.ttft_s[done]),
         "tpot_s": statistics(run.tpot_s[done]),
-        "itl_s": itl_statistics(log, run.gaps_s),
+        "itl_s": itl_statistics(log, run.gaps_s, prefill_waits(run.logs)),
         "e2e_s": statistics(run.e2e_s[done]),
         "queue_s": statistics(run.queue_s[done]),
         "requests_per_s": int(done.sum()) * per_s,
@@ -92,22 +93,55 @@ def statistics(values: FloatArray) -> dict[str, float | None]:
     return {"mean": float(values.mean()), **dict(zip(QUANTILES, map(float, points), strict=True))}
 
 
-def itl_statistics(log: StepLog, gaps_s: FloatArray) -> dict[str, float | None]:
-    """Inter-token latencies: a step of duration d with n decodes is n gaps of d; `gaps_s` are those of preemptions."""
+def prefill_waits(logs: Sequence[StepLog]) -> FloatArray:
+    """Gaps in which steps of prefill alone kept decodes waiting (engines that do not mix the two).
+
+    Rows of (seconds of the decode step that ends the wait, seconds waited before it, requests that did), shape (n, 3).
+    Requests whose prompt ended in between waited since then; those that ended with it, after one token, are not told
+    apart from them.
+    """
+    found: list[tuple[float, float, float]] = []
+    for log in logs:
+        columns = (log.start_s, log.total_s, log.prefill_tokens, log.decodes, log.logits, log.first_s)
+        emitted: list[tuple[float, float]] = []  # end and requests of the steps that gave tokens since the last decodes
+        stalled = False
+        for start_s, total_s, prefill, decodes, logits, first_s in zip(*(c.tolist() for c in columns), strict=True):
+            if decodes and stalled:
+                left = decodes
+                for end_s, requests in reversed(emitted):
+                    taken = min(left, requests)
+                    if taken and start_s > end_s:
+                        found.append((first_s, start_s - end_s, taken))
+                    left -= taken
+            stalled = not decodes and bool(prefill)
+            emitted = [(start_s + total_s, logits)] if decodes else [*emitted, (start_s + total_s, logits)]
+    return np.array(found, dtype=np.float64).reshape(-1, 3)
+
+
+NO_WAITS: FloatArray = np.zeros((0, 3))
+
+
+def itl_statistics(log: StepLog, gaps_s: FloatArray, waits: FloatArray = NO_WAITS) -> dict[str, float | None]:
+    """Inter-token latencies: a step of duration d with n decodes is n gaps of d; `gaps_s` are those of preemptions.
+
+    `waits` (prefill_waits) are gaps among them that were longer.
+    """
     decoding = log.decodes > 0
     steps, weight = log.steps[decoding], (log.decodes * log.steps)[decoding]
     first_s, slope_s = log.first_s[decoding], log.slope_s[decoding]
     count = float(weight.sum()) + len(gaps_s)
     if not count:
         return dict.fromkeys(("mean", *QUANTILES))
-    total_s = float((log.total_s * log.decodes)[decoding].sum() + gaps_s.sum())
+    step_s, wait_s, waiting = waits.T
+    total_s = float((log.total_s * log.decodes)[decoding].sum() + gaps_s.sum() + wait_s @ waiting)
     points = np.minimum(steps, ITL_POINTS).astype(np.int64)
     row = np.repeat(np.arange(len(points)), points)
     at = (np.arange(len(row)) - np.repeat(np.cumsum(points) - points, points) + 0.5) / points[row]
-    values = np.concatenate([first_s[row] + slope_s[row] * (at * steps[row] - 0.5), gaps_s])
-    weights = np.concatenate([weight[row] / points[row], np.ones(len(gaps_s))])
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order])
+    read_s = first_s[row] + slope_s[row] * (at * steps[row] - 0.5)
+    values = np.concatenate([read_s, gaps_s, step_s + wait_s, step_s])
+    weights = np.concatenate([weight[row] / points[row], np.ones(len(gaps_s)), waiting, -waiting])
+    order = np.lexsort((weights, values))  # what is taken away before what is there
+    reached = np.maximum.accumulate(np.cumsum(weights[order]))
     found = np.searchsorted(reached, np.array(list(QUANTILES.values())) / 100.0 * reached[-1])
     quantiles = values[order][np.minimum(found, len(values) - 1)]
     return {"mean": total_s / count, **dict(zip(QUANTILES, map(float, quantiles), strict=True))}

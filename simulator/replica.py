@@ -73,7 +73,7 @@ class Replica:
         self._tick: Tick | None = None  # the event this replica waits for; None: idle
         self._start_s = self._first_s = self._slope_s = 0.0
         self._steps = 0  # steps the event stands for
-        self._rounds = 0  # batches scheduled
+        self._rounds = 0  # batches with decodes scheduled: decoding requests advance in these, all of them
         # Heap of (round that schedules the request's last token, serial, request); an entry is stale, and dropped when
         # met, unless its serial is the request's in _live.
         self._dues: list[tuple[int, int, Request]] = []
@@ -211,7 +211,8 @@ class Replica:
             self._note_preempted(scheduler.preempted)
         if batch is None:
             return None
-        self._rounds += 1
+        if batch.decodes:
+            self._rounds += 1
         if self._dues and self._dues[0][0] <= self._rounds:
             self._retire_due(batch)
         if batch.prompted:

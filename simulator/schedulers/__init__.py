@@ -5,9 +5,12 @@ from __future__ import annotations
 from catalogs.errors import InputError, nearest_name
 from simulator.rules import EngineRules
 from simulator.schedulers.base import Scheduler
+from simulator.schedulers.batching import ContinuousBatching
+from simulator.schedulers.sglang import Sglang
+from simulator.schedulers.trtllm import TrtLlm
 from simulator.schedulers.vllm_v1 import VllmV1
 
-POLICIES: dict[str, type[Scheduler]] = {"vllm-v1": VllmV1}
+POLICIES: dict[str, type[ContinuousBatching]] = {"vllm-v1": VllmV1, "sglang": Sglang, "trtllm": TrtLlm}
 
 
 def make_scheduler(rules: EngineRules) -> Scheduler:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from simulator.kv_cache import KvCache
 from simulator.request import Batch, Request
@@ -13,8 +14,11 @@ class Scheduler(ABC):
     """Decides the batch of each step. Counts tokens when they are scheduled, not when they come out.
 
     It never learns output lengths: the replica tells it when a request has nothing left to schedule (`retire`) and when
-    the last output has been processed (`release`).
+    the last output has been processed (`release`). What clients declare as their limit is in the rules, one for all.
     """
+
+    mixes_phases: ClassVar[bool] = True  # a step may hold prefill and decodes; False: one or the other
+    preempts: ClassVar[bool] = True  # a request may lose its blocks and have all it knows computed again
 
     def __init__(self, rules: EngineRules) -> None:
         self.rules = rules

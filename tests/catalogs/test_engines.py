@@ -9,7 +9,7 @@ from catalogs.engines import list_engines, load_engine
 from catalogs.errors import InputError
 from catalogs.hardware import parse_hardware
 
-UNSUPPORTED = ["vllm-v0", "sglang", "trtllm", "llama.cpp", "transformers", "triton"]
+UNSUPPORTED = ["vllm-v0", "llama.cpp", "transformers", "triton"]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_a_missing_host_term_is_an_error_not_zero() -> None:
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_known_but_unsupported_engines_say_so(name: str) -> None:
     assert name in list_engines()
-    with pytest.raises(InputError, match=r"not supported yet.*supported: vllm") as caught:
+    with pytest.raises(InputError, match=r"not supported yet.*supported: sglang, trtllm, vllm") as caught:
         load_engine(name)
     assert "\n" not in str(caught.value)
 
@@ -88,3 +88,44 @@ def test_flags_name_deployment_keys() -> None:
     flags = load_engine("vllm").flags
     assert set(flags) <= set(Deployment.model_fields)
     assert all(flag.startswith("--") for flag in flags.values())
+
+
+@pytest.mark.parametrize(
+    ("hardware", "tokens", "share"),
+    [("b200", 16384, 0.857), ("h200", 8192, 0.903), ("h100", 8192, 0.83), ("l40s", 4096, 0.832), ("t4", 2048, 0.695)],
+)
+def test_sglang_defaults_follow_from_device_memory(hardware: str, tokens: int, share: float) -> None:
+    """mem_fraction_static = 1 - (1488 + 1.5 per token + 128 per rank) / memory, in MiB: B200 1 - 26192 / 183359."""
+    engine, a = load_engine("sglang"), parse_hardware(hardware).accelerator
+    assert engine.default_limits(a.memory_bytes, a.name, a.kind) == (tokens, 2048)
+    assert engine.default_utilization(a.memory_bytes, tokens, 1) == pytest.approx(share, abs=5e-4)
+    assert engine.default_utilization(a.memory_bytes, tokens, 8) < engine.default_utilization(a.memory_bytes, tokens, 1)
+
+
+def test_sglang_keeps_ten_gib_free_on_large_cards() -> None:
+    a = parse_hardware("h100").accelerator
+    assert load_engine("sglang").default_utilization(a.memory_bytes, 2048, 1) == round(
+        1 - 10 * 2**30 / a.memory_bytes, 3
+    )
+
+
+@pytest.mark.parametrize("name", ["sglang", "trtllm"])
+def test_engines_without_measurements_say_so_and_use_those_of_vllm(name: str) -> None:
+    from catalogs.deployment import Deployment, resolve
+
+    engine, vllm = load_engine(name), load_engine("vllm")
+    assert engine.host == vllm.host
+    told = f"{name}: its scheduler and defaults are modelled; operator and host times are those measured on vLLM"
+    deployment = Deployment(model="llama3.1-8b", hardware="h100", engine=name)
+    assert resolve(deployment).notices == (told,)
+    assert resolve(deployment.model_copy(update={"engine": "vllm"})).notices == ()
+
+
+def test_block_size_left_open_is_the_engines() -> None:
+    from catalogs.deployment import Deployment, resolve
+
+    def size(engine: str, **keys: int) -> int:
+        return resolve(Deployment(model="llama3.1-8b", hardware="h100", engine=engine, **keys)).block_size
+
+    assert [size(e) for e in ("vllm", "sglang", "trtllm")] == [16, 1, 32]
+    assert [size(e, block_size=64) for e in ("vllm", "sglang", "trtllm")] == [64, 64, 64]

@@ -1,4 +1,4 @@
-"""vLLM V1's scheduler written out the long way: every request visited in every step, every block an object.
+"""The schedulers written out the long way: every request visited in every step, every block an object.
 
 Slow and independent of the simulator's sums and runs; both must decide the same.
 """
@@ -48,6 +48,8 @@ class Pool:
 
 
 class ReferenceScheduler(Scheduler):
+    """vLLM V1."""
+
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
         self.pool = Pool(rules.kv_blocks)
@@ -213,3 +215,174 @@ class ReferenceScheduler(Scheduler):
 
     def computed_tokens(self, request: Request) -> int:
         return self.computed[request]
+
+
+class ReferenceTrtLlm(ReferenceScheduler):
+    """vLLM V1 with the worst case of everybody reserved."""
+
+    preempts = False
+
+    def worst(self, request: Request) -> int:
+        tokens = min(request.input_tokens + self.rules.max_output_tokens, self.rules.max_model_len)
+        return min(-(-tokens // self.rules.block_size), self.rules.kv_blocks)
+
+    def admit(self, batch: Batch, budget: int) -> None:
+        while self.waiting and budget > 0:
+            owed = sum(self.worst(r) - len(self.blocks[r]) for r in self.running)
+            if self.worst(self.waiting[0]) > len(self.pool.free) - owed:
+                return
+            before, waiting = batch.prefill_tokens, self.waiting
+            self.waiting = deque([waiting[0]])
+            super().admit(batch, budget)
+            admitted, self.waiting = not self.waiting, waiting
+            if not admitted:
+                return
+            waiting.popleft()
+            budget -= batch.prefill_tokens - before
+
+    def preempt(self, request: Request) -> None:
+        raise AssertionError(f"request {request.index} was preempted")
+
+
+class ReferenceSglang(ReferenceScheduler):
+    """SGLang's get_next_batch_to_run, PrefillAdder and retract_decode over lists of requests."""
+
+    mixes_phases = False
+
+    def __init__(self, rules: EngineRules) -> None:
+        super().__init__(rules)
+        self.full = False
+        self.finished_in_batch = 0  # finished requests the running batch has not dropped yet
+        self.ratio = 0.7
+
+    def chunked(self) -> Request | None:
+        return next((r for r in self.running if r not in self.decoding), None)
+
+    def output(self, request: Request) -> int:
+        return self.known[request] - request.input_tokens
+
+    def max_new(self, request: Request) -> int:
+        longest = min(self.rules.max_model_len, self.rules.kv_blocks * self.rules.block_size)
+        return min(self.rules.max_output_tokens, longest - request.input_tokens)
+
+    def estimate(self, request: Request) -> int:
+        return min(max(self.max_new(request) - self.output(request), 0), 4096)
+
+    def remember(self, request: Request, upto: int) -> None:
+        super().remember(request, min(upto, request.input_tokens) if request in self.preempted else upto)
+
+    def schedule(self) -> Batch | None:
+        self.preempted = []
+        for _ in range(2):
+            batch = self.new_prefill() or self.new_decode()
+            if batch is not None:
+                return batch
+        if not self.running and not self.waiting:
+            self.ratio = 0.7
+        return None
+
+    def new_prefill(self) -> Batch | None:
+        chunked = self.chunked()
+        if (self.full or not self.waiting) and chunked is None:
+            return None
+        batch, size = Batch(), self.rules.block_size
+        budget = self.rules.max_num_batched_tokens
+        offset = self.ratio * sum(self.estimate(r) for r in self.running if r in self.decoding and not r.retired)
+        queue = [chunked] if chunked else []
+        while budget > 0:
+            if queue:
+                request, hits = queue.pop(), []
+            elif self.waiting and self.chunked() is None:
+                request = self.waiting[0]
+                if len(self.running) + self.finished_in_batch >= self.rules.max_num_seqs:
+                    self.full = True
+                    break
+                hits = self.hits(request)
+                extend = self.known[request] - len(hits) * size
+                room = (len(self.pool.free) - sum(b.references == 0 for b in hits)) * size - offset
+                if self.running and extend + self.estimate(request) + size >= room:
+                    self.full = True
+                    break
+            else:
+                break
+            start = len(hits) * size if hits or request is not chunked else self.computed[request]
+            extend = self.known[request] - start
+            tokens = extend if extend <= budget else (budget - budget % size or budget)
+            if request is not chunked:
+                cut = tokens < extend
+                if cut and (not self.rules.chunked_prefill or (batch.prefill_tokens and tokens % size)):
+                    break
+                self.waiting.popleft()
+                for block in hits:
+                    self.pool.share(block)
+                self.blocks[request], self.computed[request] = list(hits), start
+                self.running.append(request)
+                if request.cached_tokens < 0:
+                    request.cached_tokens = start
+                    batch.admitted += (request,)
+            assert self.allocate(request, tokens)
+            self.put(batch, request, tokens)
+            budget -= -(-tokens // size) * size
+            if request in self.decoding:
+                offset += self.estimate(request) + size
+        return batch if batch.tokens else None
+
+    def hits(self, request: Request) -> list[Block]:
+        found: list[Block] = []
+        if self.rules.prefix_caching:
+            for i in range((self.known[request] - 1) // self.rules.block_size):
+                copies = self.pool.known.get(self.key(request, i))
+                if not copies:
+                    break
+                found.append(copies[0])
+        return found
+
+    def new_decode(self) -> Batch | None:
+        if self.finished_in_batch or not self.running:
+            self.full, self.finished_in_batch = False, 0
+        batch = [r for r in self.running if r in self.decoding and not r.retired]
+        if not batch:
+            return None
+
+        def fits() -> bool:
+            return sum(self.computed[r] % self.rules.block_size == 0 for r in batch) <= len(self.pool.free)
+
+        if not fits():
+            while not fits() and len(batch) > 1:
+                order = sorted(batch, key=lambda r: (self.output(r), -r.input_tokens), reverse=True)
+                batch.remove(order[-1])
+                self.retract(order[-1])
+            if not fits():
+                self.full = True
+                return None
+            made = sum(map(self.output, batch))
+            declared = sum(max(self.max_new(r), self.output(r)) for r in batch)
+            self.ratio = min(1.0, (made + 20 * len(batch)) / (declared + 1))
+            self.full = False
+        else:
+            self.ratio = max(self.ratio - (0.7 - 0.7 * 0.14) / 600, 0.7 * 0.14)
+        shape = Batch()
+        for request in batch:
+            assert self.allocate(request, 1)
+            self.put(shape, request, 1)
+        return shape
+
+    def retract(self, request: Request) -> None:
+        self.preempted.append(request)
+        self.free(request)
+        self.running.remove(request)
+        self.decoding.discard(request)
+        self.computed[request] = 0
+        request.preemptions += 1
+        self.waiting.append(request)
+
+    def release(self, request: Request) -> None:
+        super().release(request)
+        self.finished_in_batch += 1
+
+
+REFERENCES: dict[str, type[Scheduler]] = {
+    "vllm-v1": ReferenceScheduler,
+    "trtllm": ReferenceTrtLlm,
+    "sglang": ReferenceSglang,
+}

@@ -124,3 +124,19 @@ def test_an_open_length_is_lowered_to_the_cache_and_a_given_one_is_not() -> None
     with pytest.raises(InputError, match="max_model_len") as error:
         fit(open_length.model_copy(update={"max_model_len": 131072}))
     assert error.value.nearest == f"max_model_len {lowered.max_model_len}"
+
+
+def test_engines_take_their_share_of_different_things() -> None:
+    """vLLM: share x all, less weights, activations, runtime. SGLang: less weights. TensorRT-LLM: share x the rest."""
+    vllm, sglang, trtllm = (resolved(engine=e, gpu_memory_utilization=0.8) for e in ("vllm", "sglang", "trtllm"))
+    plans = [size_memory(r) for r in (vllm, sglang, trtllm)]
+    seen = vllm.hardware.accelerator.memory_bytes - GIB / 2
+    weights = plans[0].weights_bytes
+    assert plans[0].kv_bytes == 0.8 * seen - weights - plans[0].activation_bytes - plans[0].non_torch_bytes
+    assert plans[1].kv_bytes == 0.8 * seen - weights
+    rest = seen - weights - plans[2].activation_bytes - plans[2].non_torch_bytes
+    assert plans[2].kv_bytes == pytest.approx(0.8 * rest)
+    for plan in plans:
+        assert plan.kv_bytes == pytest.approx(plan.free_bytes)
+        assert plan.fits
+    assert [p.block_size for p in plans] == [16, 1, 32]

@@ -16,7 +16,9 @@ from simulator.laws import LawBroken
 from simulator.request import Batch, Request
 from simulator.rules import EngineRules
 from simulator.run_record import Run
-from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.base import Scheduler
+from simulator.schedulers.batching import ContinuousBatching
+from simulator.schedulers.trtllm import TrtLlm
 from simulator.simulate import run_rules
 
 FEW = settings(max_examples=60, deadline=None)
@@ -71,8 +73,8 @@ def test_the_device_idles_only_when_nobody_is_there(policy: str, rows: list[tupl
 def test_output_lengths_are_not_known_before_they_end(
     policy: str, rows: list[tuple[int, int, int]], lag: int, more: int
 ) -> None:
-    """Longer outputs change nothing before the first request ends."""
-    engine = replace(tight(policy, lag), kv_blocks=60)
+    """Longer outputs change nothing before the first request ends, whatever limit they all declare."""
+    engine = replace(tight(policy, lag), max_output_tokens=30)
     short = simulate(engine, work_of(rows), fast_forward=False)
     long = simulate(engine, work_of([(i, o + more, gap) for i, o, gap in rows]), fast_forward=False)
     until = short.last_token_s.min() - 1.0 * lag
@@ -99,99 +101,144 @@ def test_a_request_does_not_say_how_long_its_output_is() -> None:
     assert not any("output" in name for name in Request.__slots__)
 
 
-def test_a_budget_below_the_seats_is_refused() -> None:
+@POLICIES
+def test_a_budget_below_the_seats_is_refused(policy: str) -> None:
     with pytest.raises(ValueError, match="at least max_num_seqs"):
-        VllmV1(rules(max_num_seqs=8, max_num_batched_tokens=7))
+        schedulers.POLICIES[policy](rules(max_num_seqs=8, max_num_batched_tokens=7))
+
+
+@FEW
+@given(rows=sizes, lag=lags)
+def test_a_started_request_is_never_preempted_by_trtllm(rows: list[tuple[int, int, int]], lag: int) -> None:
+    assert not simulate(tight("trtllm", lag), work_of(rows)).preemptions.any()
 
 
 # Planted faults
 
 
-class IgnoresBudget(VllmV1):
-    def __init__(self, engine: EngineRules) -> None:
-        super().__init__(replace(engine, max_num_batched_tokens=1_000_000))
+def faults_of(sound: type[ContinuousBatching]) -> list[tuple[type[Scheduler], type[Exception], str]]:
+    """Broken versions of a policy, with the complaint each must bring about."""
+
+    class IgnoresBudget(sound):  # type: ignore[valid-type,misc]
+        def __init__(self, engine: EngineRules) -> None:
+            super().__init__(replace(engine, max_num_batched_tokens=1_000_000))
+
+    class LeaksBlocks(sound):  # type: ignore[valid-type,misc]
+        def release(self, request: Request) -> None:
+            self._running.pop(request)
+
+    class SchedulesFinished(sound):  # type: ignore[valid-type,misc]
+        def retire(self, request: Request) -> None:
+            request.retired = True  # and goes on decoding
+
+    class ReadsOutputLength(sound):  # type: ignore[valid-type,misc]
+        def add(self, request: Request) -> None:
+            if request.output_tokens > 0:  # type: ignore[attr-defined]
+                super().add(request)
+
+    class LosesRequests(sound):  # type: ignore[valid-type,misc]
+        def add(self, request: Request) -> None:
+            if request.index != 1:
+                super().add(request)
+
+    class TakesTooManySeats(sound):  # type: ignore[valid-type,misc]
+        def __init__(self, engine: EngineRules) -> None:
+            super().__init__(replace(engine, max_num_seqs=16))
+
+    class CountsContextWrong(sound):  # type: ignore[valid-type,misc]
+        def schedule(self) -> Batch | None:
+            batch = super().schedule()
+            if batch is not None and batch.decodes:
+                batch.decode_context_sum += 1
+            return batch
+
+    class SitsIdle(sound):  # type: ignore[valid-type,misc]
+        def schedule(self) -> Batch | None:
+            return None
+
+    return [
+        (IgnoresBudget, LawBroken, "tokens in a batch"),
+        (LeaksBlocks, LawBroken, "blocks"),
+        (SchedulesFinished, LawBroken, "decodes scheduled|requests hold"),
+        (ReadsOutputLength, AttributeError, "output_tokens"),
+        (LosesRequests, LawBroken, "lost"),
+        (TakesTooManySeats, LawBroken, "max_num_seqs"),
+        (CountsContextWrong, LawBroken, "context sum"),
+        (SitsIdle, RuntimeError, "no progress: request 0"),
+        *(preemption_faults_of(sound) if sound.preempts else []),
+        *([(other_phase_fault_of(sound), LawBroken, "decodes scheduled")]),
+    ]
 
 
-class LeaksBlocks(VllmV1):
-    def release(self, request: Request) -> None:
-        self._running.pop(request)
+def preemption_faults_of(sound: type[ContinuousBatching]) -> list[tuple[type[Scheduler], type[Exception], str]]:
+    class ForgetsToReset(sound):  # type: ignore[valid-type,misc]
+        def _preempt(self) -> None:
+            super()._preempt()
+            self.preempted[-1].computed_tokens = 3
+
+    class KeepsBlocksWhenPreempting(sound):  # type: ignore[valid-type,misc]
+        def _preempt(self) -> None:
+            held = self.kv.available
+            super()._preempt()
+            self.kv.take((self.kv.available - held) // 2)
+
+    return [
+        (ForgetsToReset, LawBroken, "counts computed tokens"),
+        (KeepsBlocksWhenPreempting, LawBroken, "blocks"),
+    ]
 
 
-class ForgetsToReset(VllmV1):
-    def _preempt(self) -> None:
-        request = next(reversed(self._running))
-        super()._preempt()
-        request.computed_tokens = 3
+def other_phase_fault_of(sound: type[ContinuousBatching]) -> type[Scheduler]:
+    """It claims to mix prefill and decodes where it does not, and the other way round."""
 
+    class MixesUpPhases(sound):  # type: ignore[valid-type,misc]
+        mixes_phases = not sound.mixes_phases
 
-class SchedulesFinished(VllmV1):
-    def retire(self, request: Request) -> None:
-        request.retired = True  # and goes on decoding
-
-
-class ReadsOutputLength(VllmV1):
-    def add(self, request: Request) -> None:
-        if request.output_tokens > 0:  # type: ignore[attr-defined]
-            super().add(request)
-
-
-class LosesRequests(VllmV1):
-    def add(self, request: Request) -> None:
-        if request.index != 1:
-            super().add(request)
-
-
-class TakesTooManySeats(VllmV1):
-    def __init__(self, engine: EngineRules) -> None:
-        super().__init__(replace(engine, max_num_seqs=16))
-
-
-class CountsContextWrong(VllmV1):
-    def schedule(self) -> Batch | None:
-        batch = super().schedule()
-        if batch is not None and batch.decodes:
-            batch.decode_context_sum += 1
-        return batch
-
-
-class SitsIdle(VllmV1):
-    def schedule(self) -> Batch | None:
-        return None
-
-
-class KeepsBlocksWhenPreempting(VllmV1):
-    def _preempt(self) -> None:
-        held = self.kv.available
-        super()._preempt()
-        self.kv.take((self.kv.available - held) // 2)
+    return MixesUpPhases
 
 
 FAULTS = [
-    (IgnoresBudget, LawBroken, "tokens in a batch"),
-    (LeaksBlocks, LawBroken, "blocks"),
-    (ForgetsToReset, LawBroken, "counts computed tokens"),
-    (SchedulesFinished, LawBroken, "decodes scheduled|requests hold"),
-    (ReadsOutputLength, AttributeError, "output_tokens"),
-    (LosesRequests, LawBroken, "lost"),
-    (TakesTooManySeats, LawBroken, "max_num_seqs"),
-    (CountsContextWrong, LawBroken, "context sum"),
-    (SitsIdle, RuntimeError, "no progress: request 0"),
-    (KeepsBlocksWhenPreempting, LawBroken, "blocks"),
+    (policy, *fault) for policy in sorted(schedulers.POLICIES) for fault in faults_of(schedulers.POLICIES[policy])
 ]
 
 
-@pytest.mark.parametrize(("policy", "error", "says"), FAULTS, ids=[f[0].__name__ for f in FAULTS])
+def crowd(policy: str, lag: int) -> tuple[EngineRules, object]:
+    """Enough requests to fill budget, seats and, where the policy lets it come to that, the cache."""
+    inputs, outputs = [20, 9, 9, 9, 9, 1, 1, 1, 1, 1], [6, 12, 9, 20, 2, 2, 5, 5, 5, 5]
+    engine = tight(policy, lag)
+    if policy == "vllm-v1":
+        return engine, requests([0.0, 0.0, *[0.5] * 8], inputs, outputs)
+    if policy == "trtllm":
+        return replace(engine, kv_blocks=40), requests([0.0, 0.0, *[0.5] * 8], inputs, outputs)
+    # SGLang keeps 70 % of what the running ones declare: four of 60 tokens need 60 blocks, the last is let in at 52
+    late = requests([0.0, 2.0, 6.0, 8.0, 10.0, 12.0, *[14.0] * 4], [20, *[1] * 9], [2, *[60] * 5, *[5] * 4])
+    return replace(engine, kv_blocks=54), late
+
+
+@pytest.mark.parametrize(("policy", "broken", "error", "says"), FAULTS, ids=[f"{f[0]}-{f[1].__name__}" for f in FAULTS])
 @pytest.mark.parametrize("lag", [0, 1])
 def test_planted_faults_are_caught(
-    monkeypatch: pytest.MonkeyPatch, policy: type[VllmV1], error: type[Exception], says: str, lag: int
+    monkeypatch: pytest.MonkeyPatch, policy: str, broken: type[Scheduler], error: type[Exception], says: str, lag: int
 ) -> None:
-    inputs, outputs = [20, 9, 9, 9, 9, 1, 1, 1, 1, 1], [6, 12, 9, 20, 2, 2, 5, 5, 5, 5]
-    work = requests([0.0, 0.0, *[0.5] * 8], inputs, outputs)
-    engine = tight("vllm-v1", lag)
-    assert simulate(engine, work).preemptions.sum() > 0  # the sound policy passes, and meets every situation
-    monkeypatch.setitem(schedulers.POLICIES, "vllm-v1", policy)
+    engine, work = crowd(policy, lag)
+    sound = simulate(engine, work)  # the sound policy passes, and meets every situation
+    assert bool(sound.preemptions.sum()) == schedulers.POLICIES[policy].preempts
+    monkeypatch.setitem(schedulers.POLICIES, policy, broken)
+    if broken.__name__ == "TakesTooManySeats":
+        engine = replace(engine, kv_blocks=400)  # where the cache does not hold them back
     with pytest.raises(error, match=says):
         simulate(engine, work)
+
+
+@pytest.mark.parametrize("lag", [0, 1])
+def test_a_reservation_that_is_too_small_is_caught(monkeypatch: pytest.MonkeyPatch, lag: int) -> None:
+    class PromisesTooLittle(TrtLlm):
+        def _worst_blocks(self, request: Request) -> int:
+            return -(-request.input_tokens // self.rules.block_size)
+
+    monkeypatch.setitem(schedulers.POLICIES, "trtllm", PromisesTooLittle)
+    with pytest.raises(RuntimeError, match="ran out of blocks"):
+        simulate(tight("trtllm", lag), requests([0.0] * 4, [9] * 4, [20] * 4))
 
 
 def test_a_step_must_take_time() -> None:

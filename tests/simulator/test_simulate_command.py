@@ -58,7 +58,7 @@ def test_outputs_are_the_contract(files: dict[str, Path], capsys: pytest.Capture
     document = json.loads(files["o.json"].read_text())
     assert set(document) == {
         *("schema_version", "deployment", "workload", "seed"),
-        *("metrics", "time_breakdown", "calibration"),
+        *("metrics", "time_breakdown", "calibration", "notices"),
     }
     assert set(document["metrics"]) == METRICS
     assert set(document["time_breakdown"]) == CLASSES
@@ -169,3 +169,16 @@ def test_help_is_quick() -> None:
     assert "--requests-out" in done.stdout
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 0.5
+
+
+@pytest.mark.parametrize("engine", ["sglang", "trtllm"])
+def test_engines_without_measurements_say_so_in_every_output(
+    files: dict[str, Path], engine: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = f"{engine}: its scheduler and defaults are modelled; operator and host times are those measured on vLLM"
+    files["d.yaml"].write_text(yaml.safe_dump({"model": "llama3.1-8b", "hardware": "h100", "engine": engine}))
+    assert simulate(files["d.yaml"], "--workload", files["w.yaml"], "--json", files["o.json"]) == 0
+    assert capsys.readouterr().err.count(told) == 1
+    document = json.loads(files["o.json"].read_text())
+    assert document["notices"].count(told) == 1
+    assert (document["deployment"]["engine"], document["metrics"]["n_completed"]) == (engine, 120)

@@ -226,3 +226,82 @@ def test_coarse_content_keys_cover_several_blocks(fast: bool) -> None:
     assert simulate(rules(), fine, fast).cached_tokens.tolist() == [0, 12, 12]
     uneven = replace(work, hash_block_tokens=6)  # neither divides the other: block by block, never a false hit
     assert simulate(rules(), uneven, fast).cached_tokens.tolist() == [0, 12, 12]
+
+
+@BOTH
+def test_sglang_prefills_before_it_decodes(fast: bool) -> None:
+    """Chunks of 8, no step holds both. A's prompt of 4 runs [0, 1). B (12) and C (4) come at 1.5, during A's first
+    decode [1, 2): B's first 8 tokens run [2, 3), its last 4 with all of C [3, 4). A waits; A and B decode from 4."""
+    engine = rules(policy="sglang", max_num_batched_tokens=8)
+    run = simulate(engine, requests([0.0, 1.5, 1.5], [4, 12, 4], [4, 3, 1]), fast)
+    assert run.first_token_s.tolist() == [1.0, 4.0, 4.0]
+    assert run.last_token_s.tolist() == [6.0, 6.0, 4.0]
+    log = run.logs[0].table()
+    assert log[:4, 2].tolist() == [4, 0, 8, 8]  # prompt tokens
+    assert log[:4, 5].tolist() == [0, 1, 0, 0]  # decodes
+    assert log[3, 3] == 4 * (8 + 2) + 4 * 2.0  # pairs: the end of B behind its 8, then C
+    # one step ahead: B and C miss the schedule at 1 for [2, 3), and run [3, 4), [4, 5)
+    ahead = simulate(replace(engine, lag=1), requests([0.0, 1.5, 1.5], [4, 12, 4], [4, 3, 1]), fast)
+    assert ahead.first_token_s.tolist() == [1.0, 5.0, 5.0]
+    assert ahead.last_token_s.tolist() == [6.0, 7.0, 5.0]
+
+
+@BOTH
+def test_sglang_tries_no_prefill_between_a_refusal_and_the_step_after_a_release(fast: bool) -> None:
+    """One seat. B is refused at 1 and the batch is full; A ends at 3. B would start at 3 in vLLM; here too, because
+    nothing else runs. With a second seat taken by C until 9, the step [3, 4) notices that A left, and B runs [4, 5)."""
+    alone = simulate(rules(policy="sglang", max_num_seqs=1), requests([0.0, 0.5], [4, 4], [3, 1]), fast)
+    assert alone.last_token_s.tolist() == [3.0, 4.0]
+    work = requests([0.0, 0.0, 0.5], [4, 4, 4], [3, 8, 1])
+    run = simulate(rules(policy="sglang", max_num_seqs=2), work, fast)
+    assert run.last_token_s.tolist() == [3.0, 9.0, 5.0]
+    assert simulate(rules(max_num_seqs=2), work, fast).last_token_s.tolist() == [3.0, 8.0, 4.0]
+
+
+@BOTH
+def test_sglang_admits_by_what_is_declared(fast: bool) -> None:
+    """Both declare 40 tokens. A takes [0, 1) and, alone, ends at 40. B comes at 4.5; at 5, A holds 8 tokens, 35 of its
+    output are to come, and 0.7 of them less four steps' decay are 24.36. B asks for 4 + 40 + one block = 48 tokens: not
+    less than 20 x 4 - 8 - 24.36 = 47.64, so it waits for A. With 21 blocks it runs [5, 6), and A ends a step later."""
+    work = requests([0.0, 4.5], [4, 4], [40, 40])
+    assert simulate(rules(policy="sglang", kv_blocks=20), work, fast).started_s.tolist() == [0.0, 40.0]
+    run = simulate(rules(policy="sglang", kv_blocks=21), work, fast)
+    assert run.started_s.tolist() == [0.0, 5.0]
+    assert run.last_token_s.tolist() == [41.0, 45.0]
+
+
+@BOTH
+def test_sglang_retracts_to_the_end_of_the_queue_and_keeps_the_prompt(fast: bool) -> None:
+    """20 blocks. B comes at 0.5 and is let in at 1: 48 < 80 - 4 - 0.7 x 39. Both decode from 2 and hold 40 tokens each,
+    all blocks, at 38. As far as each other, the later goes: B. A ends at 41. At 39 B asked for 37 + 3 + 4 of 30 tokens.
+    It hits the block of its prompt, computes 37 tokens in [41, 42) for its 38th, and ends at 44."""
+    run = simulate(rules(policy="sglang", kv_blocks=20), requests([0.0, 0.5], [4, 4], [40, 40]), fast)
+    assert run.preemptions.tolist() == [0, 1]
+    assert run.last_token_s.tolist() == [41.0, 44.0]
+    log = run.logs[0]
+    again = log.prefill_tokens.tolist().index(37)
+    assert log.start_s[again] == 41.0
+    assert log.prefill_pairs[again] == 37 * (4 + 18.5)
+    assert run.gaps_s.tolist() == [4.0]  # B's 37th token came at 38, its 38th at 42
+
+
+@BOTH
+def test_trtllm_starts_a_request_only_if_its_worst_case_fits(fast: bool) -> None:
+    """10 blocks of 4; all declare 12 tokens of output: 4 blocks each. Two run, the third waits for a release though
+    blocks are free; A ends at 3 and gives back its 4, so C runs [3, 4). vLLM takes all three at once."""
+    work = requests([0.0, 0.0, 0.0], [4, 4, 4], [3, 12, 3])
+    run = simulate(rules(policy="trtllm", kv_blocks=10), work, fast)
+    assert run.started_s.tolist() == [0.0, 0.0, 3.0]
+    assert run.last_token_s.tolist() == [3.0, 12.0, 6.0]
+    assert run.preemptions.tolist() == [0, 0, 0]
+    assert simulate(rules(kv_blocks=10), work, fast).started_s.tolist() == [0.0, 0.0, 0.0]
+    declared = simulate(rules(policy="trtllm", kv_blocks=10, max_output_tokens=24), work, fast)
+    assert declared.started_s.tolist() == [0.0, 3.0, 15.0]  # 7 blocks each: one at a time
+
+
+@BOTH
+def test_trtllm_refuses_prompts_beyond_a_step_and_waits_for_whole_ones(fast: bool) -> None:
+    engine = rules(policy="trtllm", chunked_prefill=False, max_num_batched_tokens=8)
+    run = simulate(engine, requests([0.0] * 3, [9, 6, 4], [1, 20, 2]), fast)
+    assert [STATUS[s] for s in run.status] == ["rejected: longer than max_model_len", "completed", "completed"]
+    assert run.first_token_s.tolist()[1:] == [1.0, 2.0]

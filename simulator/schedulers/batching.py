@@ -1,0 +1,119 @@
+"""What continuous-batching policies share: a queue, seats, one unfinished prompt, decodes as sums.
+
+At most one running prompt is unfinished, because a prompt is cut only where the token budget ends. So decodes are
+handled as sums (DecodeSet) and a step costs the same however many run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from simulator.decode_set import DecodeSet
+from simulator.request import Batch, Request
+from simulator.rules import EngineRules
+from simulator.schedulers.base import Scheduler
+
+
+class ContinuousBatching(Scheduler):
+    """Needs max_num_batched_tokens >= max_num_seqs, as the engines do; raises ValueError otherwise."""
+
+    def __init__(self, rules: EngineRules) -> None:
+        super().__init__(rules)
+        if rules.max_num_batched_tokens < rules.max_num_seqs:
+            raise ValueError("max_num_batched_tokens must be at least max_num_seqs")
+        self.decodes = DecodeSet(rules.block_size)
+        self._waiting: deque[Request] = deque()
+        self._running: dict[Request, None] = {}  # in order of admission
+        self._partial: Request | None = None  # the running request whose prompt is unfinished
+
+    def add(self, request: Request) -> None:
+        self._waiting.append(request)
+
+    def _prefill(self, batch: Batch, request: Request, tokens: int) -> None:
+        """Add `tokens` prompt tokens to the batch; their blocks are held already."""
+        computed = request.computed_tokens
+        batch.prefill_tokens += tokens
+        batch.prefill_pairs += tokens * (computed + 0.5 * tokens)
+        batch.prefill_chunks += 1
+        computed += tokens
+        request.computed_tokens = computed
+        if request.keys:
+            self.kv.offer(request, computed)
+        if computed < request.known_tokens:
+            self._partial = request
+            return
+        self._partial = None
+        batch.logits += 1
+        batch.prompted += (request,)
+        self.decodes.add(request)
+
+    def _hits(self, request: Request) -> tuple[int, int, int, int]:
+        """The cached prefix of a waiting request: (units, own blocks, blocks of both in the queue, tokens)."""
+        if not request.keys and request.own_run is None:
+            return 0, 0, 0, 0
+        units, own, queued = self.kv.match(request)
+        size = self.rules.block_size
+        tokens = min((units * self.kv.unit_blocks + own) * size, (request.known_tokens - 1) // size * size)
+        return units, own, queued, tokens
+
+    def _chunk_blocks(self, request: Request, tokens: int) -> int:
+        """Blocks that the next `tokens` of the running prompt need; not positive where it holds them already."""
+        size, computed = self.rules.block_size, request.computed_tokens
+        return -(-(computed + tokens) // size) - max(-(-computed // size), request.shared_blocks)
+
+    def _seat(self, batch: Batch, request: Request, hits: tuple[int, int, int, int], tokens: int) -> None:
+        """The head of the queue gets a seat, its cached prefix, the blocks of its first `tokens`, and computes them."""
+        units, own, _, hit_tokens = hits
+        self._waiting.popleft()
+        self._running[request] = None
+        if request.keys or request.own_run is not None:
+            self.kv.claim(request, units, own)
+        held = units * self.kv.unit_blocks + own
+        self.kv.take(max(0, -(-(hit_tokens + tokens) // self.rules.block_size) - held))
+        request.computed_tokens = hit_tokens
+        if request.cached_tokens < 0:
+            request.cached_tokens = hit_tokens
+            batch.admitted += (request,)
+        self._prefill(batch, request, tokens)
+
+    def _decode_rounds(self, most: int) -> int:
+        """How many further rounds of decodes (0..most) find free blocks."""
+        decodes, available = self.decodes, self.kv.available
+        if decodes.blocks_for(most) <= available:
+            return most
+        low, high = 0, most  # blocks_for(low) fits, blocks_for(high) does not
+        while high - low > 1:
+            middle = (low + high) // 2
+            if decodes.blocks_for(middle) <= available:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def retire(self, request: Request) -> None:
+        self.decodes.remove(request)
+        request.retired = True
+
+    def skip(self, rounds: int) -> None:
+        blocks = self.decodes.blocks_for(rounds)
+        if blocks:
+            self.kv.take(blocks)
+        self.decodes.rounds += rounds
+
+    @property
+    def n_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def n_waiting(self) -> int:
+        return len(self._waiting)
+
+    def running_requests(self) -> list[Request]:
+        return list(self._running)
+
+    def waiting_requests(self) -> list[Request]:
+        return list(self._waiting)
+
+    def computed_tokens(self, request: Request) -> int:
+        computed = request.computed_tokens
+        return computed if computed >= 0 else request.base_tokens + self.decodes.rounds

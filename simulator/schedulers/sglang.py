@@ -1,0 +1,181 @@
+"""SGLang (0.4.8 and later), first come first served, radix cache, no mixed chunks.
+
+A step is either prefill or decode, and prefill comes first: whenever waiting requests can be admitted they are, up to
+chunked_prefill_size tokens (max_num_batched_tokens here), the last prompt cut and continued in the next step. A request
+is admitted if its prompt, all the output it declares (clipped) and a share of what the running ones may still produce
+fit in the free cache. The share, new_token_ratio, falls with every decode step and is estimated anew when the cache
+runs out; then the requests with the fewest output tokens go back to the end of the queue.
+
+After a refusal for want of tokens or seats no prefill is tried before the running batch gets smaller, which is noticed
+in the decode step after the one that made it smaller.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from simulator.request import Batch, Request
+from simulator.rules import EngineRules
+from simulator.schedulers.batching import ContinuousBatching
+
+# Environment defaults of SGLang (python/sglang/srt/environ.py): SGLANG_INIT_NEW_TOKEN_RATIO,
+# SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR, SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS, SGLANG_RETRACT_DECODE_STEPS,
+# SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION.
+INIT_RATIO: Final = 0.7
+MIN_RATIO: Final = 0.7 * 0.14
+DECAY: Final = (INIT_RATIO - MIN_RATIO) / 600
+RETRACT_STEPS: Final = 20
+CLIP_TOKENS: Final = 4096
+
+
+class Sglang(ContinuousBatching):
+    """See the module."""
+
+    mixes_phases = False
+
+    def __init__(self, rules: EngineRules) -> None:
+        super().__init__(rules)
+        self._size = rules.block_size
+        self._longest = min(rules.max_model_len, rules.kv_blocks * rules.block_size)
+        self._full = False  # no prefill before the running batch gets smaller
+        self._left = 0  # requests that left the running batch and still count in it
+        self._ratio_from = INIT_RATIO  # new_token_ratio, and the decode steps since
+        self._decays = 0
+        self._promised = 0.0  # tokens the running requests and those of this batch may still take
+
+    @property
+    def new_token_ratio(self) -> float:
+        """Share of the declared output still to come that admission keeps free."""
+        return max(self._ratio_from - DECAY * self._decays, MIN_RATIO) if self._decays else self._ratio_from
+
+    def schedule(self) -> Batch | None:
+        if self.preempted:
+            self.preempted = []
+        batch = self._prefill_batch() or self._decode_batch() or self._prefill_batch()
+        if batch is None and not self._running and not self._waiting:
+            self._ratio_from, self._decays = INIT_RATIO, 0  # as SGLang when idle
+        return batch
+
+    def _prefill_batch(self) -> Batch | None:
+        partial = self._partial
+        if partial is None and (self._full or not self._waiting):
+            return None
+        ratio = self.new_token_ratio
+        self._promised = ratio * sum(min(self._left_of(r), CLIP_TOKENS) for r in self._running if r.computed_tokens < 0)
+        batch = Batch()
+        budget = self.rules.max_num_batched_tokens
+        if partial is not None:
+            tokens = self._cut(partial.known_tokens - partial.computed_tokens, budget)
+            self.kv.take(max(0, self._chunk_blocks(partial, tokens)))
+            self._prefill(batch, partial, tokens)
+            budget -= self._charge(partial, tokens)
+        while self._waiting and budget > 0 and self._partial is None:
+            tokens = self._admit_head(batch, self._waiting[0], budget)
+            if not tokens:
+                break
+            budget -= tokens
+        return batch if batch.prefill_tokens else None
+
+    def _cut(self, tokens: int, budget: int) -> int:
+        """A prompt that is longer than the budget is cut at a page."""
+        if tokens <= budget:
+            return tokens
+        return budget // self._size * self._size or budget
+
+    def _charge(self, request: Request, tokens: int) -> int:
+        """Account for a prompt's chunk: its budget in whole pages; its output once the prompt is complete."""
+        size = self._size
+        if request is not self._partial:
+            self._promised += min(self._left_of(request), CLIP_TOKENS) + size
+        return -(-tokens // size) * size
+
+    def _left_of(self, request: Request) -> int:
+        """Output tokens it may still produce, by what it declares."""
+        most = min(request.input_tokens + self.rules.max_output_tokens, self._longest)
+        known = request.base_tokens + self.decodes.rounds + 1 if request.computed_tokens < 0 else request.known_tokens
+        return most - known if most > known else 0
+
+    def _admit_head(self, batch: Batch, request: Request, budget: int) -> int:
+        """Admit the head of the queue; returns what it costs of the budget, 0 if it must wait."""
+        if len(self._running) + self._left >= self.rules.max_num_seqs:
+            self._full = True
+            return 0
+        hits = _, _, queued, hit_tokens = self._hits(request)
+        rest = request.known_tokens - hit_tokens
+        room = (self.kv.available - queued) * self._size - self._promised
+        if self._running and rest + min(self._left_of(request), CLIP_TOKENS) + self._size >= room:
+            self._full = True
+            return 0
+        tokens = self._cut(rest, budget)
+        if tokens < rest and (not self.rules.chunked_prefill or (batch.prefill_tokens and tokens % self._size)):
+            return 0
+        self._seat(batch, request, hits, tokens)
+        return self._charge(request, tokens)
+
+    def _decode_batch(self) -> Batch | None:
+        decodes = self.decodes
+        if self._left:
+            self._left, self._full = 0, False
+        elif not self._running:
+            self._full = False
+        n = decodes.n
+        if not n:
+            return None
+        blocks = decodes.blocks_next()
+        if blocks > self.kv.available:
+            while blocks > self.kv.available and decodes.n > 1:
+                self._preempt()
+                blocks = decodes.blocks_next()
+            if blocks > self.kv.available:
+                self._full = True
+                return None  # until a request whose last token is in flight gives up its blocks
+            self._estimate_ratio()
+            self._full = False
+            n = decodes.n
+        else:
+            self._decays += 1
+        self.kv.take(blocks)
+        batch = Batch(0, 0.0, 0, n, decodes.context_sum, decodes.context_max, n)
+        decodes.rounds += 1
+        return batch
+
+    def _preempt(self) -> None:
+        """Retract the decoding request with the fewest output tokens, of those the one with the longest prompt."""
+        decoding = [r for r in reversed(self._running) if r.computed_tokens < 0]
+        request = min(decoding, key=lambda r: (r.base_tokens - r.input_tokens, -r.input_tokens))
+        del self._running[request]
+        self.decodes.remove(request)
+        prompt_blocks = request.input_tokens // self._size - request.shared_blocks
+        self.kv.release(request, request.computed_tokens, returning=True)
+        request.own_full_blocks = min(request.own_full_blocks, max(0, prompt_blocks))  # generated tokens are not kept
+        request.computed_tokens = 0
+        request.preemptions += 1
+        self._waiting.append(request)
+        self.preempted.append(request)
+
+    def _estimate_ratio(self) -> None:
+        """After a retraction: what the remaining requests have produced, and a little, of what they declared."""
+        decoding = [r for r in self._running if r.computed_tokens < 0]
+        made = sum(self.computed_tokens(r) - r.input_tokens + 1 for r in decoding)
+        declared = made + sum(map(self._left_of, decoding))
+        self._ratio_from, self._decays = min(1.0, (made + RETRACT_STEPS * len(decoding)) / (declared + 1)), 0
+
+    def release(self, request: Request) -> None:
+        del self._running[request]
+        self._left += 1
+        self.kv.release(request, request.computed_tokens)
+
+    def quiet_rounds(self, batch: Batch, most: int) -> int:
+        if most <= 0 or self.preempted or self._partial is not None or self.decodes.n != batch.decodes:
+            return 0
+        return self._decode_rounds(most) if self.blocked else 0
+
+    def skip(self, rounds: int) -> None:
+        super().skip(rounds)
+        self._decays += rounds
+        if rounds and self._left:
+            self._left, self._full = 0, False
+
+    @property
+    def blocked(self) -> bool:
+        return not self._waiting or (self._full and not self._left)
