@@ -74,7 +74,7 @@ def test_output_lengths_are_not_known_before_they_end(
     policy: str, rows: list[tuple[int, int, int]], lag: int, more: int
 ) -> None:
     """Longer outputs change nothing before the first request ends, whatever limit they all declare."""
-    engine = replace(tight(policy, lag), max_output_tokens=30)
+    engine = replace(tight(policy, lag), kv_blocks=30, max_output_tokens=30)
     short = simulate(engine, work_of(rows), fast_forward=False)
     long = simulate(engine, work_of([(i, o + more, gap) for i, o, gap in rows]), fast_forward=False)
     until = short.last_token_s.min() - 1.0 * lag
