@@ -14,7 +14,7 @@ from simulator.clock import ARRIVAL, Clock, Tick
 from simulator.laws import LawBroken, check_drained
 from simulator.replica import Replica, ReplicaContext, StepTimer
 from simulator.request import Request
-from simulator.results import NOT_SENT, TOO_LARGE, TOO_LONG, UNFINISHED, Results
+from simulator.results import NOT_SENT, TOO_LARGE, TOO_LONG, TOO_WIDE, UNFINISHED, Results
 from simulator.router import make_router
 from simulator.rules import EngineRules
 from simulator.schedulers import POLICIES
@@ -131,7 +131,7 @@ class Cluster:
         if not rules.chunked_prefill:  # all it may have to compute at once must fit in one step
             longest = tokens if POLICIES[rules.policy].preempts else self._input_tokens[index]
             if longest > rules.max_num_batched_tokens:
-                return TOO_LONG
+                return TOO_WIDE
         if -(-(tokens - 1) // rules.block_size) > rules.kv_blocks:
             return TOO_LARGE
         return 0

@@ -5,13 +5,14 @@ from __future__ import annotations
 from array import array
 from math import nan
 
-NOT_SENT, UNFINISHED, COMPLETED, TOO_LONG, TOO_LARGE = range(5)
+NOT_SENT, UNFINISHED, COMPLETED, TOO_LONG, TOO_LARGE, TOO_WIDE = range(6)
 STATUS = (
     "not sent",
     "unfinished",
     "completed",
     "rejected: longer than max_model_len",
     "rejected: larger than the KV cache",
+    "rejected: longer than a step without chunked prefill",
 )
 
 

@@ -10,14 +10,14 @@ import numpy.typing as npt
 from catalogs.request_set import RequestSet
 from simulator.cluster import Cluster, RunOptions
 from simulator.plant import Plant
-from simulator.results import COMPLETED, NOT_SENT, TOO_LARGE, TOO_LONG, UNFINISHED
+from simulator.results import COMPLETED, NOT_SENT, TOO_LARGE, TOO_LONG, TOO_WIDE, UNFINISHED
 from simulator.step_log import StepLog
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-_REJECTED = (TOO_LONG, TOO_LARGE)
+_REJECTED = (TOO_LONG, TOO_LARGE, TOO_WIDE)
 
 
 @dataclass(frozen=True, slots=True)

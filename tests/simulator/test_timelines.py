@@ -303,5 +303,6 @@ def test_trtllm_starts_a_request_only_if_its_worst_case_fits(fast: bool) -> None
 def test_trtllm_refuses_prompts_beyond_a_step_and_waits_for_whole_ones(fast: bool) -> None:
     engine = rules(policy="trtllm", chunked_prefill=False, max_num_batched_tokens=8)
     run = simulate(engine, requests([0.0] * 3, [9, 6, 4], [1, 20, 2]), fast)
-    assert [STATUS[s] for s in run.status] == ["rejected: longer than max_model_len", "completed", "completed"]
+    refused = "rejected: longer than a step without chunked prefill"
+    assert [STATUS[s] for s in run.status] == [refused, "completed", "completed"]
     assert run.first_token_s.tolist()[1:] == [1.0, 2.0]
