@@ -1,12 +1,12 @@
-"""Fits the step gap of the vLLM profile from real step cycles, and shows how well it predicts cycles it has not seen.
+"""Fits what ranks of a tensor-parallel group wait for each other, from real step cycles, and checks it on unseen ones.
 
     python benchmarks/host_terms.py STEP_CYCLES.csv
 
 STEP_CYCLES.csv holds scheduler steps of vLLM 0.15 serving Llama-2-70B at tensor parallel 4 on H100 (inference-sim/
-training): cycle time and batch contents. gap(n) = measured cycle - device time of the step, over decode-only steps;
-device time comes from the shipped H100 bundle. One run fits, the other checks; the last line, fitted on both, is what
-the profile ships. The file has no contexts; prompts and outputs of that data set average 580 and 248 tokens, so a
-running decode has seen about 700.
+training): cycle time and batch contents. Over decode-only steps, skew = median of (measured cycle - predicted cycle
+without skew) / collectives in a step. Predicted cycles come from the shipped H100 bundle and the profile's step gap.
+One run fits, the other checks; the last line, fitted on both, is what the profile ships. The file has no contexts;
+prompts and outputs of that data set average 580 and 248 tokens, so a running decode has seen about 700.
 """
 
 from __future__ import annotations
@@ -18,18 +18,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import linprog
 
 from calibration.bundle import load_bundle
 from catalogs.deployment import Deployment, resolve
 from simulator.batch import BatchShape
+from simulator.roofline_view import step_lines
+from simulator.shard import Shard
 from simulator.step_cost import StepCost
 
 MEAN_CONTEXT, MAX_CONTEXT = 700, 830
 
 
-def device_cost() -> StepCost:
-    """Step cost with every host term at zero."""
+def without_skew() -> tuple[StepCost, int]:
+    """Step cost with the profile's host terms but no skew, and how many collectives a decode step runs."""
     deployment = Deployment(
         model="llama-2-70b",
         engine="vllm-0.15",
@@ -39,11 +40,11 @@ def device_cost() -> StepCost:
         max_num_batched_tokens=2048,
     )
     resolved = resolve(deployment)
-    host = replace(
-        resolved.engine.host, step_s=0.0, step_s_per_sequence=0.0, step_gap_s=0.0, step_gap_s_per_sequence=0.0
-    )
+    host = replace(resolved.engine.host, collective_skew_s=0.0)
     resolved = replace(resolved, engine=replace(resolved.engine, host=host))
-    return StepCost.compile(resolved, load_bundle(resolved.hardware.accelerator))
+    lines = step_lines(Shard.of(resolved), BatchShape(0, 0.0, 0, 1, MEAN_CONTEXT, MAX_CONTEXT, 1))
+    n_collectives = sum(line.count for line in lines if line.kind == "collective")
+    return StepCost.compile(resolved, load_bundle(resolved.hardware.accelerator)), n_collectives
 
 
 def decode_steps(path: Path) -> dict[str, np.ndarray]:
@@ -57,35 +58,22 @@ def decode_steps(path: Path) -> dict[str, np.ndarray]:
     return {name: np.array(rows) for name, rows in runs.items()}
 
 
-def device_s(cost: StepCost, sequences: np.ndarray) -> np.ndarray:
+def predicted_s(cost: StepCost, sequences: np.ndarray) -> np.ndarray:
     shapes = [BatchShape(0, 0.0, 0, int(n), int(n) * MEAN_CONTEXT, MAX_CONTEXT, int(n)) for n in sequences]
     return np.array([cost.cycle_s(s) for s in shapes])
-
-
-def least_absolute(n: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """(a, b) >= 0 that minimise sum |y - a - b n|."""
-    ones, count = np.ones_like(n), len(n)
-    a_ub = np.block([[ones[:, None], n[:, None], -np.eye(count)], [-ones[:, None], -n[:, None], -np.eye(count)]])
-    found = linprog(np.r_[0, 0, np.ones(count)], A_ub=a_ub, b_ub=np.r_[y, -y], bounds=[(0, None)] * (count + 2))
-    return float(found.x[0]), float(found.x[1])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cycles", type=Path)
     runs = decode_steps(parser.parse_args().cycles)
-    cost = device_cost()
+    cost, n_collectives = without_skew()
     everything = np.concatenate(list(runs.values()))
     for fitted, steps in [*runs.items(), ("both runs", everything)]:
-        n, cycle = steps[:, 0], steps[:, 1]
-        gap, per_sequence = least_absolute(n, cycle - device_s(cost, n))
-        print(
-            f"fitted on {fitted} ({len(n)} steps): "
-            f"step_gap {gap * 1e3:.3f} ms + {per_sequence * 1e6:.2f} us per sequence"
-        )
+        skew = float(np.median(steps[:, 1] - predicted_s(cost, steps[:, 0]))) / n_collectives
+        print(f"fitted on {fitted} ({len(steps)} steps): {skew * 1e6:.2f} us for each of {n_collectives} collectives")
         for name, other in runs.items():
-            predicted = device_s(cost, other[:, 0]) + gap + per_sequence * other[:, 0]
-            error = predicted / other[:, 1] - 1
+            error = (predicted_s(cost, other[:, 0]) + skew * n_collectives) / other[:, 1] - 1
             kind = "held out" if fitted in runs and name != fitted else "in sample"
             print(f"  {kind:9} {name}: median {np.median(error):+.1%}, median |error| {np.median(abs(error)):.1%}")
 

@@ -59,7 +59,7 @@ class HostTimesFile(_Strict):
     step_ms: PositiveFloat
     step_ms_per_sequence: PositiveFloat
     step_gap_ms: PositiveFloat
-    step_gap_us_per_sequence: NonNegativeFloat
+    collective_skew_us: NonNegativeFloat
     request_ms: PositiveFloat
     request_us_per_input_token: PositiveFloat
     output_ms: PositiveFloat
@@ -179,7 +179,7 @@ def _host_times(file: HostTimesFile) -> HostTimes:
         step_s=file.step_ms * _MILLI,
         step_s_per_sequence=file.step_ms_per_sequence * _MILLI,
         step_gap_s=file.step_gap_ms * _MILLI,
-        step_gap_s_per_sequence=file.step_gap_us_per_sequence * _MICRO,
+        collective_skew_s=file.collective_skew_us * _MICRO,
         request_s=file.request_ms * _MILLI,
         request_s_per_input_token=file.request_us_per_input_token * _MICRO,
         output_s=file.output_ms * _MILLI,

@@ -43,6 +43,7 @@ class Pricer:
 
     source: CostSource
     hardware: Hardware
+    collective_skew_s: float = 0.0  # what ranks wait for each other before a collective, beyond its lone-run time
     families: dict[str, set[str]] = field(default_factory=dict)
 
     def price(self, lines: Iterable[Line], shape: tuple[int, ...], at_nodes: bool = False) -> FloatArray:
@@ -65,11 +66,15 @@ class Pricer:
         return total
 
     def _cost(self, line: Line) -> Cost:
-        """A collective over more ranks than a node holds runs inside each node, then between nodes."""
         op = line.op
         if not isinstance(op, Collective):
             return self.source.cost(op)
-        inside = max(self.hardware.accelerators_per_node // line.stride, 1)
+        alone = self._collective(op, line.stride)
+        return replace(alone, seconds=alone.seconds + (self.collective_skew_s if op.ranks > 1 else 0.0))
+
+    def _collective(self, op: Collective, stride: int) -> Cost:
+        """A collective over more ranks than a node holds runs inside each node, then between nodes."""
+        inside = max(self.hardware.accelerators_per_node // stride, 1)
         if op.ranks <= inside:
             return self.source.cost(op)
         within = self.source.cost(replace(op, ranks=inside)) if inside > 1 else None

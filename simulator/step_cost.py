@@ -44,7 +44,7 @@ class StepCost:
         host = tables.engine.host
         self._overlaps = tables.engine.async_scheduling
         self._host_s, self._host_per_sequence_s = host.step_s, host.step_s_per_sequence
-        self._gap_s, self._gap_per_sequence_s = host.step_gap_s, host.step_gap_s_per_sequence
+        self._gap_s = host.step_gap_s
         self._split = tables.split
         self._rank = tables.rank_seconds()
         self._group = tables.group_seconds()
@@ -90,7 +90,7 @@ class StepCost:
         slope = grow + above * skew_grow
         steps = ENDLESS if end == inf else ceil(end - mean)
         host = self._host_s + self._host_per_sequence_s * decodes
-        gap = self._gap_s + self._gap_per_sequence_s * decodes
+        gap = self._gap_s
         if not self._overlaps:
             return device + host + gap, slope, steps
         if device >= host:
@@ -103,10 +103,9 @@ class StepCost:
 
     def _cycle(self, device: float, sequences: int) -> float:
         host = self._host_s + self._host_per_sequence_s * sequences
-        gap = self._gap_s + self._gap_per_sequence_s * sequences
         if self._overlaps:
-            return (device if device >= host else host) + gap
-        return device + host + gap
+            return (device if device >= host else host) + self._gap_s
+        return device + host + self._gap_s
 
     def _batch_s(self, shape: BatchShape) -> float:
         """Device seconds of any batch."""

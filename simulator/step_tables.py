@@ -86,7 +86,7 @@ class StepTables:
 
     @classmethod
     def build(cls, resolved: Resolved, source: CostSource) -> StepTables:
-        shard, pricer = Shard.of(resolved), Pricer(source, resolved.hardware)
+        shard, pricer = Shard.of(resolved), Pricer(source, resolved.hardware, resolved.engine.host.collective_skew_s)
         top = max(resolved.max_num_batched_tokens, resolved.max_num_seqs)
         sizes, dp = captured(resolved), resolved.data_parallel
         return cls(
