@@ -50,6 +50,8 @@ class PlanRequest:
             raise InputError(f"an objective is one of {', '.join(OBJECTIVES)}", self.objective, near)
         if self.requests_per_s is not None and not 0 < self.requests_per_s < float("inf"):
             raise InputError("a rate is a number of requests per second above zero", self.requests_per_s, "1")
+        if not self.engine.startswith("vllm") or self.engine == "vllm-v0":
+            raise InputError("the planner chooses among vLLM deployments only, for now", self.engine, "vllm")
         if self.trials < 1:
             raise InputError("trials is a whole number of at least 1", self.trials, "1")
         price = self.tariff.usd_per_hour
