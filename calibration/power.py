@@ -27,7 +27,6 @@ FloatArray = npt.NDArray[np.float64]
 GROUP_OF_FAMILY = {
     "gemm": "gemm",
     "moe": "gemm",
-    "grouped_gemm": "gemm",
     "mla": "attention",
     "prefill_attention": "attention",
     "decode_attention": "attention",

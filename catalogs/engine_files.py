@@ -45,9 +45,6 @@ class LimitsFile(_Strict):
 
 
 class MemoryFile(_Strict):
-    activation_gib_dense: PositiveFloat
-    activation_gib_moe: PositiveFloat
-    activation_at_tokens: PositiveInt
     non_torch_gib_single: PositiveFloat
     non_torch_gib_parallel: PositiveFloat
     source: str
@@ -146,12 +143,9 @@ def profile(file: EngineFile | UnsupportedEngine) -> EngineProfile:
         graph_capture_sizes=sizes,
         max_graph_tokens=max(sizes, default=0),
         host=_host_times(file.host_times),
-        activation_bytes_dense=file.memory.activation_gib_dense * GIB,
-        activation_bytes_moe=file.memory.activation_gib_moe * GIB,
         non_torch_bytes_single=file.memory.non_torch_gib_single * GIB,
         non_torch_bytes_parallel=file.memory.non_torch_gib_parallel * GIB,
         admit_whole_prompt=file.admit_whole_prompt,
-        activation_at_tokens=file.memory.activation_at_tokens,
         limits=tuple(_limits(rule) for rule in file.default_limits),
         kv_dtypes=file.kv_dtypes,
         flags=dict(file.flags),

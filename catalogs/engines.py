@@ -74,16 +74,12 @@ class EngineProfile:
     graph_capture_sizes: tuple[int, ...]  # decode batches are padded up to the next of these; () = no graphs
     max_graph_tokens: int
     host: HostTimes
-    activation_bytes_dense: float  # peak activation at `activation_at_tokens` batched tokens, 80 GB card rule
-    activation_bytes_moe: float
     non_torch_bytes_single: float  # context, graphs, at TP1
     non_torch_bytes_parallel: float  # per GPU at TP > 1 (communicators)
     admit_whole_prompt: bool = False  # a waiting request starts only if its whole prompt fits in free KV
-    activation_at_tokens: int = 8192
     limits: tuple[DefaultLimits, ...] = ()
     kv_dtypes: tuple[str, ...] = ("bf16",)
     flags: dict[str, str] = field(default_factory=dict)  # deployment key -> command-line flag
-    supported: bool = True  # False: known by name, refused with one line
     source: str = ""
     #: What gpu_memory_utilization is a share of. "profiled": all memory, for weights, activations of a start-up run and
     #: KV (vLLM); "static": all memory, for weights and KV only (SGLang); "free": what weights and activations leave,

@@ -16,7 +16,6 @@ DEFAULT_REGION: Final = "us"
 #: Power usage effectiveness: site power over server power. Uptime Institute, Global Data Center Survey 2024: 1.56 on
 #: average, 1.3 or better at newer and larger sites, which is where accelerators are.
 DEFAULT_PUE: Final = 1.3
-PUE_SOURCE: Final = "Uptime Institute Global Data Center Survey 2024: newer, larger sites (average of all: 1.56)"
 
 #: What the short names of data/grid.csv's source columns stand for.
 SOURCES: Final = {

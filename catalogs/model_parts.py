@@ -198,9 +198,6 @@ class Moe:
     def routed_params(self, hidden: int) -> int:
         return self.n_experts * self.expert_params(hidden)
 
-    def active_routed_params(self, hidden: int) -> int:
-        return self.experts_per_token * self.expert_params(hidden)
-
     def shared_params(self, hidden: int) -> int:
         """Shared experts, and the projections into and out of the routed experts' latent width."""
         latent = 2 * hidden * self.expert_hidden_size if self.expert_hidden_size else 0

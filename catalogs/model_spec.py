@@ -127,11 +127,6 @@ class ModelSpec:
         size = dtype_bytes(kv_dtype)
         return sum(g.count * g.kv_bytes_per_token(size) for g in self.groups)
 
-    def cross_kv_bytes_per_token(self, kv_dtype: str) -> float:
-        """Cache of one encoder token over all decoder layers that attend to the encoder's output."""
-        size = dtype_bytes(kv_dtype)
-        return sum(g.count * g.kv_bytes_per_token(size) for g in self.groups if g.cross_attention)
-
     @property
     def state_bytes_per_sequence(self) -> float:
         """Constant-size state of linear-attention layers, one sequence."""

@@ -7,7 +7,6 @@ from typing import Final
 KIB: Final = 1024
 MIB: Final = 1024**2
 GIB: Final = 1024**3
-KILO: Final = 1e3
 MEGA: Final = 1e6
 GIGA: Final = 1e9
 TERA: Final = 1e12

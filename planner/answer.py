@@ -33,8 +33,7 @@ class Refusal:
     """Why not: the constraint that binds (with its number), the closest plan, and what would meet the request."""
 
     binding_constraint: str
-    closest: Entry | None
-    closest_block: dict[str, object] | None
+    closest: dict[str, object] | None  # its block
     what_would_meet_it: tuple[dict[str, object], ...]
 
 
@@ -66,7 +65,7 @@ class Answer:
             if refusal is None
             else {
                 "binding_constraint": refusal.binding_constraint,
-                "closest": refusal.closest_block,
+                "closest": refusal.closest,
                 "what_would_meet_it": list(refusal.what_would_meet_it),
             },
             "search": asdict(self.search),

@@ -1,4 +1,5 @@
-"""The command that starts a plan: `vllm serve` with every choice the planner made written out."""
+"""The command that starts a plan: `vllm serve` with every choice the planner made written out. Flags are the engine's
+own, from its catalog file."""
 
 from __future__ import annotations
 
@@ -23,33 +24,29 @@ class ServeCommand:
 
 def serve_command(resolved: Resolved) -> ServeCommand:
     """`vllm serve` for one replica. Flags are left out only where the engine does the same without them."""
-    r = resolved
+    r, flags = resolved, resolved.engine.flags
     parts = ["vllm", "serve", r.model.hf_id or r.model.name]
-    parts += _sized("--tensor-parallel-size", r.tensor_parallel)
-    parts += _sized("--pipeline-parallel-size", r.pipeline_parallel)
-    parts += _sized("--data-parallel-size", r.data_parallel)
-    parts += ["--enable-expert-parallel"] if r.expert_parallel else []
+    for key in ("tensor_parallel", "pipeline_parallel", "data_parallel"):
+        parts += [flags[key], str(getattr(r, key))] if getattr(r, key) > 1 else []
+    parts += [flags["expert_parallel"]] if r.expert_parallel else []
     notes = []
     if r.weight_dtype != r.model.weight_dtype and r.weight_dtype in _ON_THE_FLY:
-        parts += ["--quantization", _ON_THE_FLY[r.weight_dtype]]
+        parts += [flags["weight_dtype"], _ON_THE_FLY[r.weight_dtype]]
     elif r.weight_dtype != r.model.weight_dtype:
         notes.append(f"needs a {r.weight_dtype} checkpoint of {r.model.hf_id}: put its name in place of the model")
     if r.kv_dtype == "fp8":
-        parts += ["--kv-cache-dtype", "fp8"]
+        parts += [flags["kv_dtype"], "fp8"]
     elif r.kv_dtype not in ("bf16", "fp16"):
         notes.append(f"KV cache in {_KV_NAMES.get(r.kv_dtype, r.kv_dtype)}")
-    parts += ["--max-num-seqs", str(r.max_num_seqs), "--max-num-batched-tokens", str(r.max_num_batched_tokens)]
-    parts += ["--max-model-len", str(r.max_model_len), "--gpu-memory-utilization", f"{r.gpu_memory_utilization:g}"]
+    for key in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "gpu_memory_utilization"):
+        parts += [flags[key], f"{getattr(r, key):.12g}"]
     if r.prefix_caching != r.engine.prefix_caching:
-        parts += ["--enable-prefix-caching" if r.prefix_caching else "--no-enable-prefix-caching"]
+        flag = flags["prefix_caching"]
+        parts += [flag if r.prefix_caching else flag.replace("--enable", "--no-enable")]
     if r.block_size != r.engine.block_size_tokens:
-        parts += ["--block-size", str(r.block_size)]
+        parts += [flags["block_size"], str(r.block_size)]
     if r.replicas > 1:
         per = r.accelerators_per_replica
         which = "accelerator" if per == 1 else f"group of {per} accelerators"
         notes.append(f"start {r.replicas} of these, each on its own {which} and port, behind a router")
     return ServeCommand(shlex.join(parts), tuple(notes))
-
-
-def _sized(flag: str, size: int) -> list[str]:
-    return [flag, str(size)] if size > 1 else []

@@ -46,15 +46,15 @@ class Refuser:
         suggestions = [*self._hardware(), *self._precision()]
         if closest is None:
             limit = f"{self.request.model} cannot be cut over {self.request.hardware}"
-            return Refusal(limit, None, None, tuple(suggestions))
+            return Refusal(limit, None, tuple(suggestions))
         candidate, discard = closest
         if discard is not None and discard.constraint == "memory":
             block = {"deployment": self.measure.world.facts(candidate).deployment} | _no_figures()
             block["memory"] = self.measure.world.facts(candidate).memory
-            return Refusal(discard.reason, None, block, tuple(suggestions))
+            return Refusal(discard.reason, block, tuple(suggestions))
         entry = self.measure.entry(candidate, None, replace(BEST, whole_cluster=False))
         binding = discard.reason if discard is not None else self._binding(entry)
-        return Refusal(binding, entry, entry.block, (*self._load(entry), *suggestions))
+        return Refusal(binding, entry.block, (*self._load(entry), *suggestions))
 
     def _binding(self, entry: Entry) -> str:
         verdict, asked = entry.verdict, self.request.requests_per_s

@@ -95,6 +95,7 @@ def _question(request: dict[str, Any]) -> Line:
 def deployment_words(d: dict[str, Any]) -> str:
     """One line for a deployment block."""
     parallel = f"TP{d['tensor_parallel']}"
+    parallel += f" x PP{d['pipeline_parallel']}" if d.get("pipeline_parallel", 1) > 1 else ""
     parallel += f" x DP{d['data_parallel']}" if d.get("data_parallel", 1) > 1 else ""
     parallel += " + EP" if d.get("expert_parallel") else ""
     count = "1 replica" if d["replicas"] == 1 else f"{d['replicas']} replicas"

@@ -289,8 +289,3 @@ class Replica:
         for request in (*self.scheduler.running_requests(), *self.scheduler.waiting_requests()):
             results.preemptions[request.index] = request.preemptions
             results.cached_tokens[request.index] = max(0, request.cached_tokens)
-
-    @property
-    def batches_ahead(self) -> list[Batch]:
-        """For checking laws: scheduled, and not yet finished."""
-        return [*([self._current] if self._current is not None else []), *self._queue]

@@ -7,7 +7,7 @@ from typing import Final
 
 from catalogs.deployment import Resolved
 from catalogs.errors import InputError
-from catalogs.model_parts import Attention, LinearAttention, MlaAttention, Moe, Part
+from catalogs.model_parts import Attention, MlaAttention, Moe, Part
 from catalogs.model_spec import ModelSpec
 
 #: Publishers whose own FP8 checkpoints carry one scale per 128 x 128 block (their model cards); others, and FP8 made on
@@ -78,14 +78,6 @@ class Shard:
             return name
         label = f"{self.model.name} {self.model.hf_id} {self.model.architecture}".lower()
         return "fp8_block" if any(family in label for family in BLOCK_FP8_FAMILIES) else name
-
-    @property
-    def has_experts(self) -> bool:
-        return any(isinstance(g.ffn, Moe) for g in self.model.groups)
-
-    @property
-    def has_state(self) -> bool:
-        return any(isinstance(g.mixer, LinearAttention) for g in self.model.groups)
 
     @property
     def windows(self) -> tuple[int, ...]:

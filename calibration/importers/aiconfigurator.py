@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COMMIT: Final = "095f58a51"
-LICENCE: Final = "Apache-2.0"
 #: Hardware name of the catalog -> folder of the tables.
 SYSTEM_OF: Final = {
     "h100": "h100_sxm",

@@ -1,4 +1,4 @@
-"""Collective times others measured: apex_plus's nccl-tests CSVs (us by KB) and Vidur's all_reduce (ms by bytes).
+"""Collective times others measured: apex_plus's nccl-tests CSVs (us by KB).
 
 nccl-tests sizes are bytes of the whole tensor (all-gather: gathered; reduce-scatter: before; all-to-all: sent by a
 rank). A size of 0 KB is the latency of an empty message and is dropped.
@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NCCL_TESTS_SOURCE: Final = "nccl-tests from microsoft/apex_plus (MIT)"
-VIDUR_SOURCE: Final = "microsoft/vidur (MIT)"
-#: Hardware name of the catalog -> folder of nccl-tests CSVs, and of Vidur's network tables.
+#: Hardware name of the catalog -> folder of nccl-tests CSVs.
 NCCL_TESTS_FOLDER: Final = {"h100": "H100-SXM-80GB", "h200": "H200-SXM-141GB", "v100-pcie-16gb": "V100-PCIE-16GB"}
-VIDUR_FOLDER: Final = {"a100-80gb": "a100_dgx", "h100": "h100_dgx"}
 _KIND: Final = {
     "all_gather": "all_gather",
     "all_reduce": "all_reduce",
@@ -50,25 +48,3 @@ def import_nccl_tests(tables: Path, hardware: str) -> pd.DataFrame:
         parts.append(rows)
     out = pd.concat(parts, ignore_index=True)
     return out.assign(source=NCCL_TESTS_SOURCE, kernel="NCCL")
-
-
-def import_vidur(tables: Path, hardware: str) -> pd.DataFrame:
-    """All-reduce rows inside one node (`tables`/network); InputError where the hardware was not measured."""
-    import pandas as pd
-
-    if hardware not in VIDUR_FOLDER:
-        raise InputError("no Vidur network table for this hardware", hardware, ", ".join(VIDUR_FOLDER))
-    raw = pd.read_csv(tables / "network" / VIDUR_FOLDER[hardware] / "all_reduce.csv")
-    raw = raw[(raw.collective == "all_reduce") & (raw.num_workers == raw.devices_per_node) & (raw["rank"] == 0)]
-    rows = pd.DataFrame(
-        {
-            "kind": "all_reduce",
-            "message_bytes": raw["size"].astype(float),
-            "ranks": raw.num_workers.astype(int),
-            "graph": True,
-            "seconds": raw["time_stats.all_reduce.median"] * 1e-3,
-        }
-    )
-    keys = ["kind", "message_bytes", "ranks", "graph"]
-    medians: pd.DataFrame = rows[rows.seconds > 0].groupby(keys)[["seconds"]].median().reset_index()
-    return medians.assign(source=VIDUR_SOURCE, kernel="NCCL")

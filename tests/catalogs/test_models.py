@@ -153,12 +153,11 @@ def test_state_of_linear_attention_by_hand() -> None:
     assert load_model("llama3.1-8b").state_bytes_per_sequence == 0
 
 
-def test_encoder_decoder_keeps_a_second_cache() -> None:
+def test_encoder_decoder_counts_both_stacks() -> None:
     bart = load_model("bart-base")
     assert bart.is_encoder_decoder
     assert (bart.n_layers, bart.n_encoder_layers) == (6, 6)
-    assert bart.cross_kv_bytes_per_token("bf16") == bart.kv_bytes_per_token("bf16") == 6 * 2 * 768 * 2
-    assert load_model("llama3.1-8b").cross_kv_bytes_per_token("bf16") == 0
+    assert bart.kv_bytes_per_token("bf16") == 6 * 2 * 768 * 2
 
 
 @pytest.mark.parametrize("alias", ALIASES)
