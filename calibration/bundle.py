@@ -15,8 +15,8 @@ from calibration.cost import ROOFLINE, Cost
 from calibration.families import FAMILIES
 from calibration.families.gemm import GemmModel
 from calibration.families.prefill_attention import PrefillAttentionModel
-from calibration.family import FAMILY_OF, FamilyModel
-from calibration.operators import Operator
+from calibration.family import FamilyModel
+from calibration.operators import Gemm, Operator
 from calibration.power import PowerModel
 from calibration.power_file import load_power
 from calibration.roofline import compute_s, memory_s
@@ -42,15 +42,14 @@ class Bundle:
 
     def cost(self, op: Operator) -> Cost:
         """Seconds, watts and origin of the operator's broadcast shape."""
-        family = FAMILY_OF[type(op)]
-        model = self.models.get(family) or UncalibratedModel(family)
+        model = self.models.get(op.family) or UncalibratedModel(op.family)
         seconds, origin = model.cost(op, self.accelerator)
         if self.transferred:
             origin = np.full(np.shape(origin), ROOFLINE)
         busy = np.maximum(seconds, 1e-12)
         arithmetic = compute_s(op, self.accelerator) / busy
         memory = memory_s(op, self.accelerator) / busy
-        return Cost(seconds, self.power.watts(family, arithmetic, memory, self.accelerator), origin)
+        return Cost(seconds, self.power.watts(op.family, arithmetic, memory, self.accelerator), origin)
 
     def relative_error(self, family: str) -> float:
         """Held-out median |relative error| of a family; the stated default where it is uncalibrated."""
@@ -72,13 +71,12 @@ class Bundle:
         """Notices that these operators bring: a family or a dtype nobody measured on this accelerator."""
         found: list[str] = []
         for op in operators:
-            family = FAMILY_OF[type(op)]
-            model = self.models.get(family)
+            model = self.models.get(op.family)
             line: str | None = None
             if model is None and self.models:
-                line = UncalibratedModel(family).notice
-            elif isinstance(model, GemmModel):
-                line = model.notice(op, self.accelerator)  # type: ignore[arg-type]
+                line = UncalibratedModel(op.family).notice
+            elif isinstance(model, GemmModel) and isinstance(op, Gemm):
+                line = model.notice(op, self.accelerator)
             if line and line not in found:
                 found.append(line)
         return found

@@ -8,52 +8,24 @@ are the operator's own fields, named as in operators.py; `window_tokens` is 0 wh
 from __future__ import annotations
 
 import hashlib
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from calibration.operators import OPERATOR_OF
 from catalogs.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_HEADS = ("n_heads", "n_kv_heads", "head_dim", "kv_dtype", "window_tokens")
-
-#: family -> operator columns. "mixed_attention" has no operator: one kernel over prefill chunks and decodes together,
-#: used only to check how well the two times add up.
+#: family -> operator columns: the fields of its operator. "mixed_attention" has no operator: one kernel over prefill
+#: chunks and decodes together, used only to check how well the two times add up.
 OPERATOR_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
-    "gemm": ("m", "n", "k", "dtype"),
-    "prefill_attention": ("chunks", "tokens", "pairs", *_HEADS),
-    "decode_attention": ("sequences", "context_tokens", "max_context_tokens", *_HEADS),
-    "mixed_attention": ("chunks", "tokens", "pairs", "sequences", "context_tokens", "max_context_tokens", *_HEADS),
-    "moe": (
-        "tokens",
-        "hidden_size",
-        "intermediate_size",
-        "n_experts",
-        "experts_per_token",
-        "expert_ranks",
-        "dtype",
-    ),
-    "mla": (
-        "stage",
-        "sequences",
-        "tokens",
-        "pairs",
-        "context_tokens",
-        "n_heads",
-        "hidden_size",
-        "q_lora_rank",
-        "kv_lora_rank",
-        "nope_head_dim",
-        "rope_head_dim",
-        "v_head_dim",
-        "dtype",
-        "kv_dtype",
-    ),
-    "linear_attention": ("tokens", "sequences", "n_heads", "key_head_dim", "value_head_dim", "stage"),
-    "elementwise": ("kind", "tokens", "bytes_per_token"),
-    "collective": ("kind", "message_bytes", "ranks", "graph"),
+    family: tuple(f.name for f in fields(op)) for family, op in OPERATOR_OF.items()
 }
+OPERATOR_COLUMNS["mixed_attention"] = tuple(
+    dict.fromkeys(OPERATOR_COLUMNS["prefill_attention"] + OPERATOR_COLUMNS["decode_attention"])
+)
 COMMON_COLUMNS: Final = ("seconds", "source")
 OPTIONAL_COLUMNS: Final = ("watts", "kernel", "distribution")
 

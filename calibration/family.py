@@ -10,16 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from calibration.cost import Array
-from calibration.operators import (
-    Collective,
-    DecodeAttention,
-    Elementwise,
-    Gemm,
-    GroupedGemm,
-    LinearAttentionScan,
-    MlaModule,
-    PrefillAttention,
-)
 from catalogs.hardware import Accelerator
 
 if TYPE_CHECKING:
@@ -28,24 +18,13 @@ if TYPE_CHECKING:
 #: JSON-able facts and named arrays: all a fitted model is.
 Parts = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
 
-FAMILY_OF: dict[type, str] = {
-    Gemm: "gemm",
-    GroupedGemm: "moe",
-    PrefillAttention: "prefill_attention",
-    DecodeAttention: "decode_attention",
-    MlaModule: "mla",
-    LinearAttentionScan: "linear_attention",
-    Elementwise: "elementwise",
-    Collective: "collective",
-}
-
 
 class FamilyModel(Protocol):
     """Seconds of one operator family, fitted once, numpy only at run time."""
 
     @property
     def family(self) -> str:
-        """A value of FAMILY_OF."""
+        """The family of its operator (operators.py)."""
         ...
 
     def cost(self, op: Any, accelerator: Accelerator) -> tuple[Array, Array]:

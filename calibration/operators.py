@@ -7,16 +7,22 @@ describes what ONE rank runs (sizes are after the tensor-parallel split). Bytes 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
 
 Num = int | float | npt.NDArray[np.float64] | npt.NDArray[np.int64]
 
+#: Bytes a sampler moves for each logit: read 16 bit and write fp32, scale in place, softmax, draw.
+SAMPLING_BYTES_PER_LOGIT: Final = 2 + 4 + 8 + 8 + 4
+
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
     """y[m, n] = x[m, k] w[k, n]; w stored as `dtype`, x quantised to it where the dtype computes natively."""
+
+    family: ClassVar[str] = "gemm"
 
     m: Num
     n: Num
@@ -27,6 +33,8 @@ class Gemm:
 @dataclass(frozen=True, slots=True)
 class GroupedGemm:
     """One MoE layer's routed experts on one rank: gate/up and down projections of the experts touched."""
+
+    family: ClassVar[str] = "moe"
 
     tokens: Num  # tokens routed by the whole expert-parallel group
     hidden_size: int
@@ -44,6 +52,8 @@ class PrefillAttention:
     pairs = sum over chunks of q * (context + q / 2), window already applied.
     """
 
+    family: ClassVar[str] = "prefill_attention"
+
     chunks: Num
     tokens: Num
     pairs: Num
@@ -57,6 +67,8 @@ class PrefillAttention:
 @dataclass(frozen=True, slots=True)
 class DecodeAttention:
     """Attention of `sequences` one-token queries over `context_tokens` cached tokens in all; longest is max_context."""
+
+    family: ClassVar[str] = "decode_attention"
 
     sequences: Num
     context_tokens: Num  # sum over sequences, window already applied
@@ -75,6 +87,8 @@ class MlaModule:
     stage "prefill": tokens new tokens in `sequences` chunks with `pairs` query-key pairs; "decode": sequences queries
     over context_tokens in all.
     """
+
+    family: ClassVar[str] = "mla"
 
     stage: str
     sequences: Num
@@ -96,6 +110,8 @@ class MlaModule:
 class LinearAttentionScan:
     """State update of a linear-attention or Mamba mixer: tokens new tokens in `sequences` sequences."""
 
+    family: ClassVar[str] = "linear_attention"
+
     tokens: Num
     sequences: Num
     n_heads: int
@@ -107,6 +123,8 @@ class LinearAttentionScan:
 @dataclass(frozen=True, slots=True)
 class Elementwise:
     """A memory-bound kernel: norm, activation, rotary, residual, KV write, quantise, sampling, embedding."""
+
+    family: ClassVar[str] = "elementwise"
 
     # "norm" | "activation" | "rotary" | "kv_write" | "quantize" | "embedding" | "sampling" | "routing"
     kind: str
@@ -122,6 +140,8 @@ class Collective:
     rank sends in all of an all-to-all or a send.
     """
 
+    family: ClassVar[str] = "collective"
+
     kind: str  # "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all" | "send_recv"
     message_bytes: Num
     ranks: int
@@ -131,3 +151,31 @@ class Collective:
 Operator = (
     Gemm | GroupedGemm | PrefillAttention | DecodeAttention | MlaModule | LinearAttentionScan | Elementwise | Collective
 )
+
+#: The operator of each family.
+OPERATOR_OF: Final[dict[str, type[Operator]]] = {
+    op.family: op
+    for op in (
+        Gemm,
+        GroupedGemm,
+        PrefillAttention,
+        DecodeAttention,
+        MlaModule,
+        LinearAttentionScan,
+        Elementwise,
+        Collective,
+    )
+}
+
+
+def window_pairs(q: Num, context: Num, window: Num | None) -> npt.NDArray[np.float64]:
+    """Query-key pairs of a chunk of q tokens after `context`: the integral of min(context + t, window), t in 0..q.
+
+    window None or 0: all keys are seen.
+    """
+    everything = np.asarray(q * (context + np.asarray(q) / 2.0), dtype=np.float64)
+    if window is None:
+        return everything
+    rising = np.clip(window - np.asarray(context, dtype=np.float64), 0.0, q)  # queries that still see everything
+    seen = rising * (context + rising / 2.0) + (q - rising) * window
+    return np.where(np.asarray(window) > 0, seen, everything)

@@ -26,10 +26,10 @@ from calibration.operators import (
     PrefillAttention,
 )
 from catalogs.errors import InputError
-from catalogs.hardware import Accelerator
+from catalogs.hardware import Accelerator, parse_hardware
 from catalogs.units import DTYPE_BYTES, MIB
 
-ACTIVATION_BYTES: Final = 2.0
+ACTIVATION_BYTES: Final = 2
 STATE_BYTES: Final = 4.0  # linear-attention state is kept in fp32
 PCIE4_BYTES_PER_S: Final = 25e9  # where the catalog does not know a link: PCIe 4.0 x16, achieved
 
@@ -76,11 +76,9 @@ def l2_bytes(accelerator: Accelerator) -> float:
 @lru_cache(maxsize=64)
 def link_bytes_per_s(accelerator_name: str) -> float:
     """Link bandwidth per accelerator, one direction, of the node the catalog puts it in; PCIe 4.0 where unknown."""
-    from catalogs import hardware
-
     try:
-        return float(hardware.parse_hardware(accelerator_name).node.link_bytes_per_s)
-    except (InputError, AttributeError):
+        return parse_hardware(accelerator_name).node.link_bytes_per_s
+    except InputError:
         return PCIE4_BYTES_PER_S
 
 

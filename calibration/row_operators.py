@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibration.dataset import OPERATOR_COLUMNS
-from calibration.family import FAMILY_OF
-from calibration.operators import Operator
+from calibration.operators import OPERATOR_OF, Operator
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +32,7 @@ ARRAY_FIELDS = {
 
 def operators_of(family: str, rows: pd.DataFrame) -> Iterator[tuple[Operator, npt.NDArray[np.int64]]]:
     """(operator with array fields, positions of its rows) for every combination of scalar fields in `rows`."""
-    kind = next(k for k, f in FAMILY_OF.items() if f == family)
+    kind = OPERATOR_OF[family]
     columns = OPERATOR_COLUMNS[family]
     scalars = [c for c in columns if c not in ARRAY_FIELDS]
     whole = {(): np.arange(len(rows))}

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibration.operators import (
+    SAMPLING_BYTES_PER_LOGIT,
     Collective,
     DecodeAttention,
     Elementwise,
@@ -27,13 +28,14 @@ from calibration.operators import (
     Num,
     Operator,
     PrefillAttention,
+    window_pairs,
 )
+from calibration.roofline import ACTIVATION_BYTES as ACT
 from calibration.roofline import dtype_bytes
 from catalogs.model_parts import Attention, LayerGroup, LinearAttention, MlaAttention, Mlp, Moe, Part
 from simulator.grid import FloatArray
 from simulator.shard import Shard
 
-ACT = 2  # bytes of a 16-bit activation
 CLASSES = ("gemm", "attention_prefill", "attention_decode", "moe", "collective", "elementwise")
 
 
@@ -205,8 +207,7 @@ def logits_lines(shard: Shard, sequences: Num) -> list[Line]:
     if shard.tp > 1:
         gather = Collective("all_gather", sequences * (m.vocab_size * ACT), shard.tp, graph=False)
         lines.append(Line("logits_all_gather", "collective", 1, gather))
-    # read 16-bit logits and write fp32, scale them in place, softmax, draw
-    sampling = Elementwise("sampling", sequences, m.vocab_size * (ACT + 4 + 8 + 8 + 4))
+    sampling = Elementwise("sampling", sequences, m.vocab_size * SAMPLING_BYTES_PER_LOGIT)
     return [*lines, Line("sampling", "elementwise", 1, sampling)]
 
 
@@ -281,15 +282,6 @@ def _prefill_group(shard: Shard, g: LayerGroup, c: FloatArray, q: FloatArray, x:
             yield Line("indexer", kind, g.count, index)
     elif isinstance(a, LinearAttention):
         yield Line("scan_prefill", kind, g.count, _scan(shard, a, c * q, c, "prefill"))
-
-
-def window_pairs(q: FloatArray, context: FloatArray, window: int | None) -> FloatArray:
-    """Query-key pairs of a chunk of q tokens after `context`: the integral of min(context + t, window), t in 0..q."""
-    if window is None:
-        return q * (context + q / 2)
-    rising = np.clip(window - context, 0.0, q)  # queries that still see everything
-    pairs: FloatArray = rising * (context + rising / 2) + (q - rising) * window
-    return pairs
 
 
 def _clip(context: FloatArray, window: int | None) -> FloatArray:

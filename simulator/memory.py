@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from calibration.roofline import ACTIVATION_BYTES
 from catalogs.deployment import Resolved
 from catalogs.model_parts import Attention, LayerGroup, LinearAttention, MlaAttention, Mlp, Moe
 from catalogs.units import DTYPE_BYTES, GIB
@@ -31,7 +32,6 @@ SAMPLER_COPIES: Final = 8.5
 #: Sequence length at which costs per sequence (windowed layers, linear-attention state) are spread over its tokens,
 #: because a pool of equal blocks can only charge by the token.
 REFERENCE_TOKENS: Final = 2048
-ACT_BYTES: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,7 +165,7 @@ def _attention_params(shard: Shard, group: LayerGroup, hidden: int) -> float:
 def activation_bytes(shard: Shard, resolved: Resolved) -> float:
     """Peak of the engine's start-up run on one rank: the widest layer or the sampler, whichever is larger."""
     model = shard.model
-    layer = max(_layer_width(shard, g) for g in model.groups) * resolved.max_num_batched_tokens * ACT_BYTES
+    layer = max(_layer_width(shard, g) for g in model.groups) * resolved.max_num_batched_tokens * ACTIVATION_BYTES
     if resolved.engine.memory_rule == "free":  # TensorRT-LLM tries a few long prompts, not a full set of sequences
         return layer
     sampler = resolved.max_num_seqs * model.vocab_size * DTYPE_BYTES["fp32"] * SAMPLER_COPIES

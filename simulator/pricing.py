@@ -9,7 +9,6 @@ from typing import Final, Protocol
 import numpy as np
 
 from calibration.cost import INTERPOLATED, MEASURED, ROOFLINE, Cost
-from calibration.family import FAMILY_OF
 from calibration.operators import Collective, Operator
 from calibration.roofline import link_bytes
 from catalogs.hardware import Hardware
@@ -55,7 +54,7 @@ class Pricer:
         total = np.zeros((*shape, N_CHANNELS))
         for line in lines:
             cost = self._cost(line)
-            self.families.setdefault(line.kind, set()).add(FAMILY_OF[type(line.op)])
+            self.families.setdefault(line.kind, set()).add(line.op.family)
             seconds = np.broadcast_to(cost.seconds, shape) * line.count
             measured = (np.broadcast_to(cost.origin, shape) == MEASURED) & at_nodes
             known = np.broadcast_to(cost.origin, shape) <= INTERPOLATED

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from calibration.cost import Array
+from calibration.operators import window_pairs
 from catalogs.errors import InputError
 
 if TYPE_CHECKING:
@@ -95,18 +95,8 @@ def _prefill(raw: pd.DataFrame) -> pd.DataFrame:
     q, context, chunks = (raw[c].to_numpy(float) for c in ("isl", "step", "batch_size"))
     window = rows.window_tokens.to_numpy(float)
     rows["chunks"], rows["tokens"] = chunks, chunks * q
-    rows["pairs"] = chunks * windowed_pairs(q, context, window)
+    rows["pairs"] = chunks * window_pairs(q, context, window)
     return rows
-
-
-def windowed_pairs(q: Array, context: Array, window: Array) -> Array:
-    """Query-key pairs of a chunk of q after `context` where each query sees at most `window` keys (0: all).
-
-    Row i sees min(context + i, window) keys, i = 0..q; integrated: q (context + q/2) without a window.
-    """
-    ramp = np.clip(window - context, 0.0, q)
-    limited = ramp * (context + ramp / 2.0) + (q - ramp) * window
-    return np.where(window > 0, limited, q * (context + q / 2.0))
 
 
 def _decode(raw: pd.DataFrame) -> pd.DataFrame:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from calibration.operators import SAMPLING_BYTES_PER_LOGIT
 from calibration.roofline import distinct_experts
 from catalogs.errors import InputError
 
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 SOURCE: Final = "LLMServingSim@5daddb2 (MIT) vllm 0.19 eager"
 #: Hardware name of the catalog -> folder.
 FOLDER_OF: Final = {"rtx4090": "RTX4090", "rtxpro6000": "RTXPRO6000"}
-SAMPLING_BYTES_PER_LOGIT: Final = (
-    26  # read 16 bit, write fp32, scale in place, softmax, draw: the simulator's own count
-)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from calibration.bundle import shipped_folder
 from calibration.cli import app
-from calibration.importers.aiconfigurator import windowed_pairs
 from calibration.power_file import load_power, write_power
 
 RUN = CliRunner()
@@ -49,13 +48,6 @@ def test_the_power_model_is_reproducible(public_data: Path, tmp_path: Path) -> N
 @pytest.mark.slow
 def test_a_large_shipped_bundle_is_reproducible(public_data: Path, tmp_path: Path) -> None:
     _same(*_rebuilt(public_data, tmp_path, "a100-80gb"), tmp_path, "a100-80gb")
-
-
-def test_windowed_pairs_against_counting() -> None:
-    for q, context, window in ((8, 0, 0), (8, 4, 0), (8, 0, 4), (100, 10, 30), (16, 64, 32), (5, 0, 100)):
-        exact = sum(min(context + i + 0.5, window or np.inf) for i in range(q))
-        got = float(windowed_pairs(np.array(float(q)), np.array(float(context)), np.array(float(window))))
-        assert got == pytest.approx(exact, rel=0.02), (q, context, window)
 
 
 def test_shipped_bundles_are_small_and_complete() -> None:

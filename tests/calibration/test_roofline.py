@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from calibration.operators import (
+    OPERATOR_OF,
     Collective,
     DecodeAttention,
     Elementwise,
@@ -15,6 +16,7 @@ from calibration.operators import (
     MlaModule,
     Operator,
     PrefillAttention,
+    window_pairs,
 )
 from calibration.roofline import bytes_moved, dtype_bytes, flops, l2_bytes, link_bytes, roofline_s
 from catalogs.errors import InputError
@@ -82,3 +84,22 @@ def test_unknown_dtype_and_cache_names() -> None:
     with pytest.raises(InputError, match="unknown dtype"):
         dtype_bytes("bf17")
     assert l2_bytes(TOY) == 0
+
+
+@pytest.mark.parametrize("window", [None, 0, 3, 32, 64, 100])
+def test_window_pairs_are_counted_query_by_query(window: int | None) -> None:
+    for q, context in ((7, 0), (8, 4), (40, 100), (10, 20), (60, 30), (100, 10)):
+        exact = sum(min(context + t + 0.5, window or np.inf) for t in range(q))
+        assert float(window_pairs(q, context, window)) == pytest.approx(exact, rel=0.02)
+        array = window_pairs(np.array([float(q)]), np.array([float(context)]), np.array([float(window or 0)]))
+        assert array[0] == window_pairs(q, context, window)
+
+
+def test_every_family_stands_in_every_table() -> None:
+    """A new operator family: what else must know it."""
+    from calibration.families import FAMILIES
+    from calibration.uncalibrated import DEFAULTS
+    from calibration.validate import GROUPS
+
+    for table in (FAMILIES, DEFAULTS, GROUPS):
+        assert set(table) == set(OPERATOR_OF)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from plants import resolved
 
@@ -14,7 +13,7 @@ from catalogs.errors import InputError
 from catalogs.model_parts import Attention, LayerGroup, Mlp
 from catalogs.models import load_model
 from simulator.batch import BatchShape
-from simulator.layers import CLASSES, Line, decode_lines, expert_lines, logits_lines, token_lines, window_pairs
+from simulator.layers import CLASSES, Line, decode_lines, expert_lines, logits_lines, token_lines
 from simulator.roofline_view import step_lines
 from simulator.shard import Shard
 
@@ -94,13 +93,6 @@ def test_output_projection_and_router_stay_in_16_bit() -> None:
     assert named(lines, "router").op.dtype == "bf16"  # type: ignore[union-attr]
     assert named(lines, "experts").op.dtype == "fp8_block"  # type: ignore[union-attr]
     assert named(token_lines(shard("llama-2-7b", weight_dtype="fp8"), 4), "qkv_proj").op.dtype == "fp8"  # type: ignore[union-attr]
-
-
-def test_window_pairs_are_counted_query_by_query() -> None:
-    for q, context, window in ((7, 0, None), (7, 0, 3), (40, 100, 64), (10, 20, 64), (60, 30, 64)):
-        exact = sum(min(context + t + 0.5, window or np.inf) for t in range(q))
-        got = float(window_pairs(np.float64(q), np.float64(context), window))  # type: ignore[arg-type]
-        assert got == pytest.approx(exact, rel=0.01)
 
 
 def test_a_window_bounds_decode_attention() -> None:
