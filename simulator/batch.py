@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulator.request import Request
 
 
 @dataclass(slots=True)
@@ -20,3 +24,18 @@ class BatchShape:
     @property
     def tokens(self) -> int:
         return self.prefill_tokens + self.decodes
+
+
+@dataclass(slots=True)
+class Batch(BatchShape):
+    """One scheduled step: its shape, and the few requests for which something changes in it."""
+
+    admitted: tuple[Request, ...] = ()  # first scheduled in this step
+    prompted: tuple[Request, ...] = ()  # their prompt is complete: they emit a token in this step
+    finishing: tuple[Request, ...] = ()  # emit their last token in this step (set by the replica)
+    parting: tuple[Request, ...] = ()  # emit in this step, and were preempted since
+
+    def grow(self, steps: int) -> None:
+        """The same decodes, `steps` steps later."""
+        self.decode_context_sum += steps * self.decodes
+        self.decode_context_max += steps

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simulator.request import Batch, Request
+from simulator.batch import Batch
+from simulator.request import Request
 from simulator.rules import EngineRules
 from simulator.schedulers.base import Scheduler
 

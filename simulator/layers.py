@@ -33,8 +33,9 @@ from calibration.operators import (
 from calibration.roofline import ACTIVATION_BYTES as ACT
 from calibration.roofline import dtype_bytes
 from catalogs.model_parts import Attention, LayerGroup, LinearAttention, MlaAttention, Mlp, Moe, Part
-from simulator.grid import FloatArray
+from simulator.batch import BatchShape
 from simulator.shard import Shard
+from simulator.table import FloatArray
 
 CLASSES = ("gemm", "attention_prefill", "attention_decode", "moe", "collective", "elementwise")
 
@@ -48,6 +49,20 @@ class Line:
     count: int
     op: Operator
     stride: int = 1  # of the ranks of a collective: neighbours in a data-parallel group lie tp accelerators apart
+
+
+def step_lines(shard: Shard, shape: BatchShape) -> list[Line]:
+    """The operators of one step with this shape, unpadded, on one rank that holds the whole batch."""
+    n, c = shape.decodes, shape.prefill_chunks
+    lines = token_lines(shard, shape.tokens) + expert_lines(shard, shape.tokens * shard.dp)
+    if shape.logits:
+        lines += logits_lines(shard, shape.logits)
+    if n:
+        lines += decode_lines(shard, n, shape.decode_context_sum / n, shape.decode_context_max)
+    if c:
+        each = shape.prefill_tokens / c
+        lines += prefill_lines(shard, c, each, shape.prefill_pairs / shape.prefill_tokens - each / 2)
+    return lines
 
 
 def token_lines(shard: Shard, tokens: Num, graph: bool = True) -> list[Line]:

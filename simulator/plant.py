@@ -10,8 +10,8 @@ from calibration.bundle import Bundle, load_bundle
 from catalogs.deployment import Deployment, Resolved, resolve
 from catalogs.errors import InputError
 from simulator.batch import BatchShape
+from simulator.layers import step_lines
 from simulator.memory import MemoryPlan, size_memory
-from simulator.roofline_view import step_lines
 from simulator.shard import Shard
 from simulator.step_cost import StepCost
 

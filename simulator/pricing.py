@@ -12,8 +12,8 @@ from calibration.cost import INTERPOLATED, MEASURED, ROOFLINE, Cost
 from calibration.operators import Collective, Operator
 from calibration.roofline import link_bytes
 from catalogs.hardware import Hardware
-from simulator.grid import FloatArray
 from simulator.layers import CLASSES, Line
+from simulator.table import FloatArray
 
 N_CLASSES: Final = len(CLASSES)
 JOULES: Final = N_CLASSES  # per accelerator

@@ -19,10 +19,10 @@ from heapq import heappop, heappush
 from math import sqrt
 from typing import Protocol
 
-from simulator.batch import BatchShape
+from simulator.batch import Batch, BatchShape
 from simulator.clock import WAKE, Clock, Tick
 from simulator.laws import check_replica
-from simulator.request import Batch, Request
+from simulator.request import Request
 from simulator.results import COMPLETED, Results
 from simulator.rules import EngineRules
 from simulator.schedulers import make_scheduler

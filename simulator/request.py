@@ -1,10 +1,7 @@
-"""A request inside an engine, and the batch of one step: the only mutable nouns of the simulator."""
+"""A request inside an engine."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from simulator.batch import BatchShape
 from simulator.kv_cache import BlockRun
 
 
@@ -48,18 +45,3 @@ class Request:
         self.shared_blocks = 0  # blocks in those units
         self.own_run: BlockRun | None = None  # after a preemption: its own freed blocks, not yet overwritten
         self.own_full_blocks = 0
-
-
-@dataclass(slots=True)
-class Batch(BatchShape):
-    """One scheduled step: its shape, and the few requests for which something changes in it."""
-
-    admitted: tuple[Request, ...] = ()  # first scheduled in this step
-    prompted: tuple[Request, ...] = ()  # their prompt is complete: they emit a token in this step
-    finishing: tuple[Request, ...] = ()  # emit their last token in this step (set by the replica)
-    parting: tuple[Request, ...] = ()  # emit in this step, and were preempted since
-
-    def grow(self, steps: int) -> None:
-        """The same decodes, `steps` steps later."""
-        self.decode_context_sum += steps * self.decodes
-        self.decode_context_max += steps

@@ -21,9 +21,7 @@ from catalogs.errors import InputError
 from catalogs.hardware import Accelerator
 from catalogs.model_parts import Attention, Mlp
 from catalogs.model_spec import ModelSpec
-from simulator.batch import BatchShape
-from simulator.layers import Line, decode_lines, expert_lines, logits_lines, prefill_lines, token_lines
-from simulator.shard import Shard
+from simulator.layers import Line
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +36,6 @@ class LayerRow:
     intensity: float  # flops per byte
     bound: str  # "compute" | "memory" | "link"
     seconds: float  # at the roofline: no execution beats it
-
-
-def step_lines(shard: Shard, shape: BatchShape) -> list[Line]:
-    """The operators of one step with this shape, unpadded, on one rank that holds the whole batch."""
-    n, c = shape.decodes, shape.prefill_chunks
-    lines = token_lines(shard, shape.tokens) + expert_lines(shard, shape.tokens * shard.dp)
-    if shape.logits:
-        lines += logits_lines(shard, shape.logits)
-    if n:
-        lines += decode_lines(shard, n, shape.decode_context_sum / n, shape.decode_context_max)
-    if c:
-        each = shape.prefill_tokens / c
-        lines += prefill_lines(shard, c, each, shape.prefill_pairs / shape.prefill_tokens - each / 2)
-    return lines
 
 
 def layer_table(lines: Iterable[Line], accelerator: Accelerator) -> list[LayerRow]:

@@ -27,7 +27,7 @@ from catalogs.deployment import Resolved
 from simulator.batch import BatchShape
 from simulator.pricing import N_CLASSES, CostSource
 from simulator.step_log import StepLog
-from simulator.step_tables import DecodeGrids, StepTables
+from simulator.step_tables import DecodeTables, StepTables
 from simulator.step_totals import StepTotals, total
 
 #: A segment without a further breakpoint is as long as anybody asks.
@@ -157,9 +157,9 @@ class StepCost:
         self._rows[decodes] = (offset, self._cells(self.tables.decode, decodes))
         return self._rows[decodes]
 
-    def _cells(self, grids: DecodeGrids, decodes: int) -> list[Cell]:
+    def _cells(self, tables: DecodeTables, decodes: int) -> list[Cell]:
         """Pieces along the mean context: time and slope, the same of the skew term, first and last context."""
-        base, skew = grids.seconds(-(-decodes // self._split))
+        base, skew = tables.seconds(-(-decodes // self._split))
         contexts = self._contexts
         cells: list[Cell] = []
         for k in range(self._last_cell + 1):

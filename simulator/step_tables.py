@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from catalogs.deployment import Resolved
 from catalogs.engines import EngineProfile
-from simulator.grid import FloatArray, Grid, spaced
 from simulator.layers import (
     Line,
     decode_lines,
@@ -24,6 +23,7 @@ from simulator.layers import (
 )
 from simulator.pricing import N_CHANNELS, N_CLASSES, CostSource, Pricer
 from simulator.shard import Shard
+from simulator.table import FloatArray, Table, spaced
 
 DecodeLines = Callable[[Shard, FloatArray, FloatArray, FloatArray], list[Line]]
 TokenLines = Callable[[Shard, FloatArray, bool], list[Line]]
@@ -38,11 +38,11 @@ CHUNK_NODES: Final = (1, 2, 4, 8, 16, 64, 256, 1024)
 
 
 @dataclass(frozen=True, slots=True)
-class DecodeGrids:
+class DecodeTables:
     """Channels by (decodes, mean context): of even contexts, and per token the longest lies above the mean."""
 
-    even: Grid
-    skew: Grid
+    even: Table
+    skew: Table
 
     @property
     def contexts(self) -> FloatArray:
@@ -55,7 +55,7 @@ class DecodeGrids:
     def seconds(self, decodes: int) -> tuple[list[float], list[float]]:
         """(seconds, seconds per token of skew) at every context node, for one number of decodes on a rank."""
         n = np.full(len(self.contexts), float(decodes))
-        rows = [grid.at(n, self.contexts)[:, :N_CLASSES].sum(axis=1).tolist() for grid in (self.even, self.skew)]
+        rows = [table.at(n, self.contexts)[:, :N_CLASSES].sum(axis=1).tolist() for table in (self.even, self.skew)]
         return rows[0], rows[1]
 
 
@@ -67,12 +67,12 @@ class StepTables:
 
     resolved: Resolved
     pricer: Pricer
-    rank: Grid
-    group: Grid
-    logits: Grid
-    decode: DecodeGrids
-    mixed: DecodeGrids
-    prefill: Grid
+    rank: Table
+    group: Table
+    logits: Table
+    decode: DecodeTables
+    mixed: DecodeTables
+    prefill: Table
     padded: npt.NDArray[np.int64]  # tokens that run where 0..len-1 were scheduled
 
     @property
@@ -92,12 +92,12 @@ class StepTables:
         return cls(
             resolved,
             pricer,
-            _token_grid(token_lines, shard, pricer, sizes, top),
-            _token_grid(expert_lines, shard, pricer, sizes * dp, top * dp),
-            _logits_grid(shard, pricer, resolved.max_num_seqs),
-            _decode_grids(decode_lines, shard, pricer, resolved),
-            _decode_grids(partial(mixed_decode_lines, joins=source.joins_decodes), shard, pricer, resolved),
-            _prefill_grid(shard, pricer, resolved),
+            _token_table(token_lines, shard, pricer, sizes, top),
+            _token_table(expert_lines, shard, pricer, sizes * dp, top * dp),
+            _logits_table(shard, pricer, resolved.max_num_seqs),
+            _decode_tables(decode_lines, shard, pricer, resolved),
+            _decode_tables(partial(mixed_decode_lines, joins=source.joins_decodes), shard, pricer, resolved),
+            _prefill_table(shard, pricer, resolved),
             _padding(sizes, top),
         )
 
@@ -144,40 +144,40 @@ def _padding(sizes: FloatArray, top: int) -> npt.NDArray[np.int64]:
     return np.where(graphed, up, tokens)
 
 
-def _expand(grid: Grid, tokens: npt.NDArray[np.int64]) -> list[float]:
-    seconds = grid.values[:, :N_CLASSES].sum(axis=-1)
-    out: list[float] = np.interp(tokens, grid.axes[0], seconds).tolist()
+def _expand(table: Table, tokens: npt.NDArray[np.int64]) -> list[float]:
+    seconds = table.values[:, :N_CLASSES].sum(axis=-1)
+    out: list[float] = np.interp(tokens, table.axes[0], seconds).tolist()
     return out
 
 
-def _token_grid(lines: TokenLines, shard: Shard, pricer: Pricer, sizes: FloatArray, top: int) -> Grid:
+def _token_table(lines: TokenLines, shard: Shard, pricer: Pricer, sizes: FloatArray, top: int) -> Table:
     """Tokens 0..top: captured sizes exactly, then spaced nodes; 0 costs 0."""
     first = sizes[-1] + 1 if len(sizes) else 1.0
     eager = spaced(first, top, EAGER_NODES) if first <= top else np.zeros(0)
     graphed = pricer.price(lines(shard, sizes, True), sizes.shape, at_nodes=True)
     launched = pricer.price(lines(shard, eager, False), eager.shape)
     values = np.concatenate([np.zeros((1, N_CHANNELS)), graphed, launched])
-    return Grid((np.concatenate([[0.0], sizes, eager]),), values)
+    return Table((np.concatenate([[0.0], sizes, eager]),), values)
 
 
-def _logits_grid(shard: Shard, pricer: Pricer, top: int) -> Grid:
+def _logits_table(shard: Shard, pricer: Pricer, top: int) -> Table:
     nodes = spaced(1, top, LOGITS_NODES)
     values = pricer.price(logits_lines(shard, nodes), nodes.shape)
-    return Grid((np.concatenate([[0.0], nodes]),), np.concatenate([np.zeros((1, N_CHANNELS)), values]))
+    return Table((np.concatenate([[0.0], nodes]),), np.concatenate([np.zeros((1, N_CHANNELS)), values]))
 
 
-def _decode_grids(lines: DecodeLines, shard: Shard, pricer: Pricer, resolved: Resolved) -> DecodeGrids:
+def _decode_tables(lines: DecodeLines, shard: Shard, pricer: Pricer, resolved: Resolved) -> DecodeTables:
     n = spaced(1, resolved.max_num_seqs, DECODE_NODES, (3.0, 6.0))
     contexts = spaced(1, max(resolved.max_model_len, 2), CONTEXT_NODES, tuple(float(w) for w in shard.windows))
     sequences, mean = (a.copy() for a in np.broadcast_arrays(n[:, None], contexts[None, :]))
     even = pricer.price(lines(shard, sequences, mean, mean), mean.shape)
     uneven = pricer.price(lines(shard, sequences, mean, 2.0 * mean), mean.shape)
-    return DecodeGrids(Grid((n, contexts), even), Grid((n, contexts), (uneven - even) / mean[..., None]))
+    return DecodeTables(Table((n, contexts), even), Table((n, contexts), (uneven - even) / mean[..., None]))
 
 
-def _prefill_grid(shard: Shard, pricer: Pricer, resolved: Resolved) -> Grid:
+def _prefill_table(shard: Shard, pricer: Pricer, resolved: Resolved) -> Table:
     chunks = np.array([c for c in CHUNK_NODES if c <= max(2, resolved.max_num_seqs)], dtype=np.float64)
     each = spaced(1, max(resolved.max_num_batched_tokens, 2), CHUNK_TOKEN_NODES)
     prior = np.concatenate([[0.0], spaced(16, max(resolved.max_model_len, 32), PRIOR_NODES)])
     c, q, x = (a.copy() for a in np.broadcast_arrays(chunks[:, None, None], each[None, :, None], prior[None, None, :]))
-    return Grid((chunks, each, prior), pricer.price(prefill_lines(shard, c, q, x), c.shape))
+    return Table((chunks, each, prior), pricer.price(prefill_lines(shard, c, q, x), c.shape))

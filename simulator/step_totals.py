@@ -7,11 +7,11 @@ from typing import Final
 
 import numpy as np
 
-from simulator.grid import FloatArray
 from simulator.layers import CLASSES
 from simulator.pricing import INTERPOLATED_S, JOULES, MEASURED_S, N_CHANNELS, N_CLASSES
 from simulator.step_log import StepLog
 from simulator.step_tables import StepTables, graph_limit
+from simulator.table import FloatArray
 
 #: Accelerator power between kernels while the host is busy, as a share of the way from idle to TDP: clocks stay up and
 #: no unit works. An assumption (an H100 in P0 with a context draws some 110-130 W against 70 W idle).
@@ -109,10 +109,10 @@ def step_channels(tables: StepTables, rows: _Rows) -> FloatArray:
 
 
 def _add_decode(tables: StepTables, rows: _Rows, device: FloatArray) -> None:
-    for grids, mine in ((tables.decode, rows.chunks == 0), (tables.mixed, rows.chunks > 0)):
+    for held, mine in ((tables.decode, rows.chunks == 0), (tables.mixed, rows.chunks > 0)):
         some = np.flatnonzero((rows.decodes > 0) & mine)
         n = np.ceil(rows.decodes[some] / tables.split)
-        device[some] += grids.at(n, rows.mean_context[some], rows.max_context[some])
+        device[some] += held.at(n, rows.mean_context[some], rows.max_context[some])
 
 
 def _add_prefill(tables: StepTables, rows: _Rows, parts: FloatArray, device: FloatArray) -> None:

@@ -4,8 +4,8 @@ All-reduce tables were measured through the engine's own dispatch (custom kernel
 NCCL for large ones), so the engine's size rule is inside the curve. Other kinds are NCCL. What was not measured:
 
 - ranks between measured counts: straight line in log ranks and log seconds;
-- more ranks than measured: wire time grows as the ring's share, the floor with log2(ranks); ranks beyond one node add a
-  leg over the network: log2(nodes) hops of 10 us and the message's ring share over the network's bandwidth;
+- more ranks than measured: wire time grows as the ring's share, the floor with log2(ranks). Ranks are those of one
+  node: what crosses the network is the simulator's to add (simulator/pricing.py), which knows the nodes;
 - all-gather and reduce-scatter: half an all-reduce (a ring all-reduce is both in sequence); all-to-all: an all-gather;
   send_recv of M bytes: an all-gather of 2 M between two ranks, in which each rank sends M.
 
@@ -32,8 +32,6 @@ from catalogs.hardware import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd
-
-NETWORK_HOP_S = 10e-6  # one hop between nodes; aiconfigurator's p2p_latency for the same systems
 
 Key = tuple[str, bool, int]  # kind, graph, ranks
 
@@ -97,25 +95,8 @@ class CollectiveModel:
         seconds, _ = curve.at(size)
         floor = curve.seconds[0]
         wire = (seconds - floor) * ((ranks - 1) / ranks) / ((largest - 1) / largest)
-        total = floor * math.log2(ranks) / math.log2(largest) + wire + self._network_s(kind, size, ranks)
+        total = floor * math.log2(ranks) / math.log2(largest) + wire
         return total, np.full_like(total, ROOFLINE)
-
-    def _network_s(self, kind: str, size: Array, ranks: int) -> Array:
-        """Extra seconds where the ranks do not fit one node; after the leg inside the node each rank holds its
-        share."""
-        from catalogs.hardware import parse_hardware
-
-        try:
-            node = parse_hardware(self.fitted_on.accelerator.name).node
-        except InputError:
-            return np.zeros_like(size)
-        n_nodes = -(-ranks // node.max_accelerators)
-        if n_nodes <= 1:
-            return np.zeros_like(size)
-        per_rank = size / node.max_accelerators if kind != "all_to_all" else size
-        passes = 2.0 if kind == "all_reduce" else 1.0
-        wire = passes * per_rank * (n_nodes - 1) / n_nodes / node.network_bytes_per_s
-        return wire + NETWORK_HOP_S * math.ceil(math.log2(n_nodes))
 
     def to_parts(self) -> Parts:
         keys = sorted(self.curves)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from calibration.cost import INTERPOLATED, ROOFLINE, Array, broadcast
 from calibration.families.fitted_on import FittedOn
-from calibration.families.mla_grid import Grid
+from calibration.families.mla_grid import MlaGrid
 from calibration.family import Parts
 from calibration.operators import MlaModule
 from calibration.roofline import roofline_s
@@ -57,7 +57,7 @@ GridKey = tuple[str, str, str]  # stage, dtype, kv_dtype
 
 @dataclass(frozen=True, slots=True)
 class MlaModel:
-    grids: dict[GridKey, Grid]
+    grids: dict[GridKey, MlaGrid]
     fitted_on: FittedOn
     family: str = field(default="mla", init=False)
 
@@ -74,7 +74,7 @@ class MlaModel:
             seconds = seconds + extra_s
         return self._scaled(op, measured, accelerator, seconds, origin)
 
-    def _grid(self, op: MlaModule) -> tuple[Grid, MlaModule]:
+    def _grid(self, op: MlaModule) -> tuple[MlaGrid, MlaModule]:
         """The grid that answers, and the operator it measured (its dtypes, the reference shape)."""
         near = STANDS_FOR.get(op.dtype, (op.dtype,))
         for dtype in (*near, *(d for d in ("bf16", "fp8_block", "fp4") if d not in near)):
@@ -94,7 +94,7 @@ class MlaModel:
         ratio = here * roofline_s(op, accelerator) / np.maximum(roofline_s(measured, accelerator), 1e-30)
         return seconds * ratio, np.full_like(origin, ROOFLINE)
 
-    def _earlier_context_s(self, op: MlaModule, grid: Grid, extra_pairs: Array, context: Array) -> Array:
+    def _earlier_context_s(self, op: MlaModule, grid: MlaGrid, extra_pairs: Array, context: Array) -> Array:
         peak = self.fitted_on.accelerator.flops_for("bf16")
         per_token = 2.0 * op.kv_lora_rank * op.n_heads * (op.nope_head_dim + op.v_head_dim)
         per_pair = 2.0 * op.n_heads * (op.nope_head_dim + op.rope_head_dim + op.v_head_dim)
@@ -117,7 +117,7 @@ class MlaModel:
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> MlaModel:
         grids = {
-            (str(g["stage"]), str(g["dtype"]), str(g["kv_dtype"])): Grid.from_arrays(
+            (str(g["stage"]), str(g["dtype"]), str(g["kv_dtype"])): MlaGrid.from_arrays(
                 {n: arrays[f"mla_{i}_{n}"] for n in ("heads", "sequences", "length", "seconds")}
             )
             for i, g in enumerate(facts["grids"])
@@ -137,5 +137,5 @@ class MlaModel:
             total = part.context_tokens if stage == "decode" else part.tokens
             points = (part.n_heads, part.sequences, total / part.sequences, part.seconds)
             if part.n_heads.nunique() > 1 and part.sequences.nunique() > 1:  # some kernels ran with one head only
-                grids[str(stage), str(dtype), str(kv_dtype)] = Grid.fit(*(np.asarray(p, np.float64) for p in points))
+                grids[str(stage), str(dtype), str(kv_dtype)] = MlaGrid.fit(*(np.asarray(p, np.float64) for p in points))
         return cls(grids, FittedOn.of(accelerator))

@@ -13,7 +13,7 @@ from calibration.cost import INTERPOLATED, MEASURED, ROOFLINE, Array
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class MlaGrid:
     """Axes ascending; seconds (heads, sequences, length) with NaN where not measured."""
 
     heads: Array
@@ -73,11 +73,11 @@ class Grid:
         return {**axes, "seconds": self.seconds.astype(np.float32)}
 
     @classmethod
-    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> Grid:
+    def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> MlaGrid:
         return cls(*(np.asarray(arrays[n], dtype=np.float64) for n in ("heads", "sequences", "length", "seconds")))
 
     @classmethod
-    def fit(cls, heads: Array, sequences: Array, length: Array, seconds: Array) -> Grid:
+    def fit(cls, heads: Array, sequences: Array, length: Array, seconds: Array) -> MlaGrid:
         """The grid spanned by the points' distinct values; repeated points take their median."""
         axes = [np.unique(a) for a in (heads, sequences, length)]
         cells = np.ravel_multi_index(

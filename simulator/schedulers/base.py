@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+from simulator.batch import Batch
 from simulator.kv_cache import KvCache
-from simulator.request import Batch, Request
+from simulator.request import Request
 from simulator.rules import EngineRules
 
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import deque
 
+from simulator.batch import Batch
 from simulator.decode_set import DecodeSet
-from simulator.request import Batch, Request
+from simulator.request import Request
 from simulator.rules import EngineRules
 from simulator.schedulers.base import Scheduler
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from simulator.request import Batch, Request
+from simulator.batch import Batch
+from simulator.request import Request
 from simulator.rules import EngineRules
 from simulator.schedulers.batching import ContinuousBatching
 

@@ -7,7 +7,8 @@ ever preempted. Without chunked context a prompt runs in one step or waits.
 
 from __future__ import annotations
 
-from simulator.request import Batch, Request
+from simulator.batch import Batch
+from simulator.request import Request
 from simulator.rules import EngineRules
 from simulator.schedulers.vllm_v1 import VllmV1
 

@@ -9,7 +9,8 @@ The unfinished prompt, if there is one, is the newest running request.
 
 from __future__ import annotations
 
-from simulator.request import Batch, Request
+from simulator.batch import Batch
+from simulator.request import Request
 from simulator.rules import EngineRules
 from simulator.schedulers.batching import ContinuousBatching
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from simulator.request import Batch, Request
+from simulator.batch import Batch
+from simulator.request import Request
 from simulator.rules import EngineRules
 from simulator.schedulers.base import Scheduler
 

@@ -9,7 +9,8 @@ from catalogs.errors import InputError
 from catalogs.hardware import parse_hardware
 from catalogs.models import load_model
 from simulator.batch import BatchShape
-from simulator.roofline_view import layer_table, published_decode_table, step_lines
+from simulator.layers import step_lines
+from simulator.roofline_view import layer_table, published_decode_table
 from simulator.shard import Shard
 
 

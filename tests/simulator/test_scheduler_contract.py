@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from worlds import Linear, requests, rules
 
 from simulator import schedulers
+from simulator.batch import Batch
 from simulator.cluster import RunOptions
 from simulator.laws import LawBroken
-from simulator.request import Batch, Request
+from simulator.request import Request
 from simulator.rules import EngineRules
 from simulator.run_record import Run
 from simulator.schedulers.base import Scheduler

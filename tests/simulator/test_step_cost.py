@@ -12,7 +12,7 @@ from plants import ToySource, resolved, with_host
 
 from catalogs.deployment import Resolved
 from simulator.batch import BatchShape
-from simulator.roofline_view import step_lines
+from simulator.layers import step_lines
 from simulator.shard import Shard
 from simulator.step_cost import StepCost
 from simulator.step_log import StepLog

@@ -12,7 +12,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Grid:
+class Table:
     """values has one dimension per axis and, last, one entry per channel; axes ascend."""
 
     axes: tuple[FloatArray, ...]
