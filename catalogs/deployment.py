@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
@@ -63,6 +64,12 @@ class Resolved:
     @property
     def accelerators_per_replica(self) -> int:
         return self.tensor_parallel * self.pipeline_parallel * self.data_parallel
+
+    def filled_in(self, written: Deployment) -> dict[str, Any]:
+        """deployment.yaml as it was written, every null filled in. kv_blocks stays null until memory is sized."""
+        values = written.model_dump()
+        values |= {key: getattr(self, key) for key in values if hasattr(self, key)}
+        return values | {"model": self.model.name, "engine": self.engine.name, "hardware": self.hardware.text}
 
 
 def load_deployment(path: Path) -> Deployment:

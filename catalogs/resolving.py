@@ -21,18 +21,29 @@ _SPELLINGS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": 
 
 
 @dataclass(frozen=True, slots=True)
-class _Names:
+class Names:
     """What the names of a deployment mean."""
 
     model: ModelSpec
     engine: EngineProfile
     hardware: Hardware
 
+    @classmethod
+    def of(cls, model: str, engine: str, hardware: str) -> Names:
+        """Raises InputError with the nearest name for one that is unknown."""
+        return cls(load_model(model), load_engine(engine), parse_hardware(hardware))
+
+    @property
+    def default_limits(self) -> tuple[int, int]:
+        """(max_num_batched_tokens, max_num_seqs) the engine takes on this device, per rank on CPUs."""
+        unit = self.hardware.accelerator
+        return self.engine.default_limits(unit.memory_bytes, unit.name, unit.kind)
+
 
 def resolve_deployment(deployment: Deployment) -> Resolved:
     """See catalogs.deployment.resolve."""
     _check_supported_forms(deployment)
-    names = _Names(load_model(deployment.model), load_engine(deployment.engine), parse_hardware(deployment.hardware))
+    names = Names.of(deployment.model, deployment.engine, deployment.hardware)
     weight_dtype, weight_notices = _weight_dtype(deployment.weight_dtype, names)
     kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
     ranks, rank_notices = parallelism.ranks(deployment, names.model, names.hardware)
@@ -67,7 +78,7 @@ def _engine_notice(engine: EngineProfile) -> tuple[str, ...]:
     return (f"{engine.name}: {engine.notice}",) if engine.notice else ()
 
 
-def _utilization(names: _Names, batched_tokens: int, shards: int) -> float:
+def _utilization(names: Names, batched_tokens: int, shards: int) -> float:
     return names.engine.default_utilization(names.hardware.accelerator.memory_bytes, batched_tokens, shards)
 
 
@@ -87,7 +98,7 @@ def _sixteen_bit(accelerator: Accelerator) -> str:
     return "fp16" if accelerator.architecture in _NO_BF16 else "bf16"
 
 
-def _weight_dtype(asked: str | None, names: _Names) -> tuple[str, tuple[str, ...]]:
+def _weight_dtype(asked: str | None, names: Names) -> tuple[str, tuple[str, ...]]:
     """The dtype weights are stored in. Where the device cannot multiply it, weights stay narrow in memory and are
     multiplied in 16 bit (what vLLM's Marlin kernels do: fp8 on A100, fp4 on H100); the notice says so."""
     dtype, unit = asked or names.model.weight_dtype, names.hardware.accelerator
@@ -100,7 +111,7 @@ def _weight_dtype(asked: str | None, names: _Names) -> tuple[str, tuple[str, ...
     return dtype, (f"{unit.name} has no {dtype} arithmetic: weights are stored in {dtype} and multiplied in {wide}",)
 
 
-def _kv_dtype(asked: str | None, weight_dtype: str, names: _Names) -> tuple[str, tuple[str, ...]]:
+def _kv_dtype(asked: str | None, weight_dtype: str, names: Names) -> tuple[str, tuple[str, ...]]:
     """The engine's default ("auto") is what the checkpoint declares, else the dtype activations have."""
     unit = names.hardware.accelerator
     declared = names.model.weight_format(weight_dtype).kv_dtype
@@ -125,7 +136,7 @@ def _max_model_len(asked: int | None, model: ModelSpec) -> int:
     return longest if asked is None else asked
 
 
-def _limits(deployment: Deployment, names: _Names, ranks: int, max_model_len: int) -> tuple[int, int]:
+def _limits(deployment: Deployment, names: Names, ranks: int, max_model_len: int) -> tuple[int, int]:
     """(max_num_batched_tokens, max_num_seqs). A default never breaks the rule that one step holds a token of every
     sequence (vLLM lowers the default sequence count to the token budget); two given numbers may, and are refused."""
     unit = names.hardware.accelerator

@@ -14,9 +14,11 @@ from typing import Final
 
 import numpy as np
 
-from catalogs.workloads import RequestSet
+from catalogs.request_set import RequestSet
 from planner.slo import FloatArray, Slo, human_s, statistic_s
 from simulator.batch import BatchShape
+from simulator.memory import MemoryPlan
+from simulator.plant import SHORTEST_SEQUENCE_TOKENS
 
 #: A floor must exceed the limit by this much before it discards: cost tables are not perfectly monotone.
 MARGIN: Final = 1.05
@@ -43,6 +45,19 @@ class EngineLimits:
 
     max_num_seqs: int
     max_num_batched_tokens: int
+
+
+def memory_discard(memory: MemoryPlan, longest_request_tokens: int) -> Discard | None:
+    """Why the model, or the workload's longest request, does not fit in memory."""
+    longest = memory.longest_sequence_tokens
+    if memory.free_bytes <= 0:
+        need = memory.weights_bytes + memory.activation_bytes + memory.non_torch_bytes
+        return Discard("memory", memory.why, need * memory.accelerators, memory.budget_bytes * memory.accelerators)
+    if longest < min(longest_request_tokens, memory.max_model_len) or longest < SHORTEST_SEQUENCE_TOKENS:
+        need = max(longest_request_tokens, SHORTEST_SEQUENCE_TOKENS)
+        why = f"the KV cache holds one sequence of {longest} tokens, a request needs {need}"
+        return Discard("memory", why, float(need), float(max(longest, 1)))
+    return None
 
 
 def latency_discard(cycle_s: CycleS, limits: EngineLimits, requests: RequestSet, slos: Sequence[Slo]) -> Discard | None:

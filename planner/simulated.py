@@ -8,26 +8,26 @@ from functools import cached_property
 from typing import Final
 
 from calibration.bundle import Bundle, load_bundle
-from catalogs.deployment import Deployment, Resolved, resolve
-from catalogs.engines import load_engine
+from catalogs.deployment import Resolved, resolve
 from catalogs.errors import InputError
 from catalogs.grid import DEFAULT_REGION, Grid, load_grid
 from catalogs.hardware import parse_hardware
-from catalogs.models import load_model
 from catalogs.prices import Price, node_price
-from catalogs.workloads import RequestSet, Workload, load_workload
-from planner.bounds import Discard, EngineLimits, latency_discard
+from catalogs.request_set import RequestSet
+from catalogs.resolving import Names
+from catalogs.workloads import Workload, load_workload
+from planner.bounds import Discard, EngineLimits, latency_discard, memory_discard
 from planner.candidate import Candidate
 from planner.deploy import serve_command
 from planner.flow import Flow
 from planner.observation import Load, Observation, judge
 from planner.request import PlanRequest
-from planner.space import Names, widest_limits
+from planner.space import widest_limits
 from planner.window import Reading, finish_s, observe_run, steady_window
 from planner.world import Detail, Facts
 from simulator.memory import MemoryPlan, size_memory
 from simulator.metrics import summarise
-from simulator.plant import SHORTEST_SEQUENCE_TOKENS, Plant, build_plant, fit
+from simulator.plant import Plant, fit
 from simulator.run_record import Run
 from simulator.simulate import run
 from simulator.step_cost import StepCost
@@ -58,7 +58,7 @@ class SimulatedWorld:
 
     def __init__(self, request: PlanRequest, workload: Workload | None = None) -> None:
         self.request = request
-        self.names = Names(load_model(request.model), parse_hardware(request.hardware), load_engine(request.engine))
+        self.names = Names.of(request.model, request.engine, request.hardware)
         self.workload = workload or open_loop(load_workload(request.workload))
         self._plants: dict[Candidate, Plant] = {}
         self._resolved: dict[Candidate, Resolved] = {}
@@ -89,9 +89,8 @@ class SimulatedWorld:
     def plant(self, candidate: Candidate) -> Plant:
         """The candidate, ready to run. InputError where it does not fit."""
         if candidate not in self._plants:
-            resolved, memory, notices = fit(candidate.deployment(self.request.model, self.request.engine))
-            resolved = replace(resolved, kv_blocks=memory.kv_blocks)
-            self._plants[candidate] = Plant(resolved, memory, self._cost(candidate), self._bundle, notices)
+            resolved, memory = fit(candidate.deployment(self.request.model, self.request.engine))
+            self._plants[candidate] = Plant(resolved, memory, self._cost(candidate), self._bundle)
         return self._plants[candidate]
 
     @cached_property
@@ -135,17 +134,16 @@ class SimulatedWorld:
         return self._resolved[candidate]
 
     def facts(self, candidate: Candidate) -> Facts:
-        asked = candidate.deployment(self.request.model, self.request.engine)
-        resolved = resolve(asked)
+        resolved = self.resolved(candidate)
         memory, notices = size_memory(resolved), resolved.notices
         if memory_discard(memory, self.lengths.longest) is None:
-            plant = build_plant(asked)
+            plant = self.plant(candidate)
             resolved, memory, notices = plant.resolved, plant.memory, plant.notices
         serve = serve_command(resolved)
         notices = (*self._quality(candidate), *self.workload.notices, *notices)
-        notices = tuple(dict.fromkeys(notices))
-        block = deployment_block(resolved, asked, memory)
-        return Facts(block, memory_block(memory, resolved), serve.command, serve.notes, notices)
+        block = resolved.filled_in(candidate.deployment(self.request.model, self.request.engine))
+        block |= {"model": resolved.model.hf_id or resolved.model.name, "kv_blocks": memory.kv_blocks}
+        return Facts(block, memory_block(memory, resolved), serve.command, serve.notes, tuple(dict.fromkeys(notices)))
 
     def _quality(self, candidate: Candidate) -> tuple[str, ...]:
         native = self.names.model.weight_dtype
@@ -279,28 +277,6 @@ def open_loop(workload: Workload) -> Workload:
         rule = f"planning scales a rate of arrivals, and workload {workload.name} has none (closed loop or all at once)"
         raise InputError(rule, None, "arrivals: {poisson: {}}")
     return workload
-
-
-def memory_discard(memory: MemoryPlan, longest_request_tokens: int) -> Discard | None:
-    """Why the model, or the workload's longest request, does not fit in memory."""
-    longest = memory.longest_sequence_tokens
-    if memory.free_bytes <= 0:
-        need = memory.weights_bytes + memory.activation_bytes + memory.non_torch_bytes
-        return Discard("memory", memory.why, need * memory.accelerators, memory.budget_bytes * memory.accelerators)
-    if longest < min(longest_request_tokens, memory.max_model_len) or longest < SHORTEST_SEQUENCE_TOKENS:
-        need = max(longest_request_tokens, SHORTEST_SEQUENCE_TOKENS)
-        why = f"the KV cache holds one sequence of {longest} tokens, a request needs {need}"
-        return Discard("memory", why, float(need), float(max(longest, 1)))
-    return None
-
-
-def deployment_block(resolved: Resolved, asked: Deployment, memory: MemoryPlan) -> dict[str, object]:
-    """deployment.yaml with every null filled in."""
-    written: dict[str, object] = asked.model_dump()
-    values: dict[str, object] = {key: getattr(resolved, key) for key in written if hasattr(resolved, key)}
-    values |= {"model": resolved.model.hf_id or resolved.model.name, "engine": resolved.engine.name}
-    values |= {"hardware": resolved.hardware.text, "kv_blocks": memory.kv_blocks}
-    return written | values
 
 
 def memory_block(memory: MemoryPlan, resolved: Resolved) -> dict[str, object]:

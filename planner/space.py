@@ -6,31 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from catalogs.engines import EngineProfile
 from catalogs.errors import InputError
 from catalogs.hardware import Hardware, parse_hardware
-from catalogs.models import ModelSpec
 from catalogs.parallelism import tensor_parallel_choices
+from catalogs.resolving import Names
 from planner.candidate import Candidate
 from planner.request import NATIVE, PlanRequest
 
 SEQS_LADDER: Final = (64, 128, 256, 512, 1024)
 TOKENS_LADDER: Final = (2048, 4096, 8192, 16384)
-
-
-@dataclass(frozen=True, slots=True)
-class Names:
-    """What the names of a request mean."""
-
-    model: ModelSpec
-    hardware: Hardware
-    engine: EngineProfile
-
-    @property
-    def default_limits(self) -> tuple[int, int]:
-        """(max_num_batched_tokens, max_num_seqs) the engine takes on this device."""
-        unit = self.hardware.accelerator
-        return self.engine.default_limits(unit.memory_bytes, unit.name, unit.kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from typing import Protocol
 
 from catalogs.grid import Grid
 from catalogs.prices import Price
+from catalogs.resolving import Names
 from planner.bounds import Discard
 from planner.candidate import Candidate
 from planner.observation import Evaluator, Load, Observation
-from planner.space import Names
 
 
 @dataclass(frozen=True, slots=True)

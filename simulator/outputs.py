@@ -45,15 +45,8 @@ def resolved_deployment(run: Run, deployment: Deployment) -> dict[str, Any]:
     """deployment.yaml with every null filled in, and what follows from it."""
     assert run.plant is not None
     resolved, memory = run.plant.resolved, run.plant.memory
-    written = deployment.model_dump()
-    values = {key: getattr(resolved, key) for key in written if hasattr(resolved, key)}
-    values["model"] = resolved.model.name
-    values["engine"] = resolved.engine.name
-    values["hardware"] = resolved.hardware.text
-    values["kv_blocks"] = memory.kv_blocks
     return {
-        **written,
-        **values,
+        **resolved.filled_in(deployment),
         "engine_version": resolved.engine.version,
         "model_id": resolved.model.hf_id,
         "kv_cache": memory.equation,

@@ -23,13 +23,18 @@ SAMPLE_STEP: Final = BatchShape(64, 2048.0, 1, 4, 1024, 256, 5)
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """One deployment, ready to run. `resolved.kv_blocks` is filled; the bundle may be shared between plants."""
+    """One deployment, ready to run. `resolved.kv_blocks` is filled; bundle and cost may be shared between plants."""
 
     resolved: Resolved
     memory: MemoryPlan
     cost: StepCost
     bundle: Bundle
-    notices: tuple[str, ...] = ()
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What the reader of any result must know, one sentence each."""
+        operators = [line.op for line in step_lines(Shard.of(self.resolved), SAMPLE_STEP)]
+        return (*self.resolved.notices, *self.bundle.notices, *self.bundle.notices_for(operators))
 
 
 def build_plant(deployment: Deployment, bundle_path: Path | None = None) -> Plant:
@@ -38,25 +43,23 @@ def build_plant(deployment: Deployment, bundle_path: Path | None = None) -> Plan
     Raises InputError for bad names and sizes, and where the model does not fit, with the nearest choice that does. A
     max_model_len left open is lowered to what the cache holds, with a notice.
     """
-    resolved, memory, notices = fit(deployment)
+    resolved, memory = fit(deployment)
     bundle = load_bundle(resolved.hardware.accelerator, bundle_path)
-    resolved = replace(resolved, kv_blocks=memory.kv_blocks)
-    operators = [line.op for line in step_lines(Shard.of(resolved), SAMPLE_STEP)]
-    notices = resolved.notices + notices + tuple(bundle.notices) + tuple(bundle.notices_for(operators))
-    return Plant(resolved, memory, StepCost.compile(resolved, bundle), bundle, notices)
+    return Plant(resolved, memory, StepCost.compile(resolved, bundle), bundle)
 
 
-def fit(deployment: Deployment) -> tuple[Resolved, MemoryPlan, tuple[str, ...]]:
-    """(resolved, memory plan, notices) of a deployment that fits, InputError of one that does not. No calibration."""
+def fit(deployment: Deployment) -> tuple[Resolved, MemoryPlan]:
+    """A deployment that fits, its kv_blocks filled, and its memory plan; InputError of one that does not fit."""
     resolved = resolve(deployment)
     memory = size_memory(resolved)
     if memory.fits:
-        return resolved, memory, ()
+        return replace(resolved, kv_blocks=memory.kv_blocks), memory
     if deployment.max_model_len is None and memory.longest_sequence_tokens >= SHORTEST_SEQUENCE_TOKENS:
         longest = memory.longest_sequence_tokens
         notice = f"{memory.why}; simulated with max_model_len {longest}, without which the engine would not start"
-        resolved = replace(resolved, max_model_len=longest)
-        return resolved, size_memory(resolved), (notice,)
+        resolved = replace(resolved, max_model_len=longest, notices=(*resolved.notices, notice))
+        memory = size_memory(resolved)
+        return replace(resolved, kv_blocks=memory.kv_blocks), memory
     raise InputError(
         f"{resolved.model.name} does not fit on {resolved.hardware.text}: {memory.why}",
         None,

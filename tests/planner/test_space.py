@@ -5,13 +5,12 @@ from __future__ import annotations
 import pytest
 
 from catalogs.deployment import resolve
-from catalogs.engines import load_engine
 from catalogs.errors import InputError
 from catalogs.hardware import parse_hardware
-from catalogs.models import load_model
+from catalogs.resolving import Names
 from planner.request import PlanRequest
 from planner.slo import parse_slos
-from planner.space import Names, candidates, plainness
+from planner.space import candidates, plainness
 
 SLOS = parse_slos(["p99=2s"])
 CASES = [
@@ -25,7 +24,7 @@ CASES = [
 
 
 def space(model: str, hardware: str, **asked: object) -> tuple[list, Names]:  # type: ignore[type-arg]
-    names = Names(load_model(model), parse_hardware(hardware), load_engine("vllm"))
+    names = Names.of(model, "vllm", hardware)
     return candidates(PlanRequest(model, hardware, SLOS, **asked), names), names  # type: ignore[arg-type]
 
 

@@ -117,10 +117,10 @@ def test_a_plant_that_does_not_fit_names_the_nearest_that_does() -> None:
 
 def test_an_open_length_is_lowered_to_the_cache_and_a_given_one_is_not() -> None:
     open_length = Deployment(model="llama-3.1-8b", hardware="rtx4090x1", weight_dtype="bf16")
-    lowered, plan, notices = fit(open_length)
+    lowered, plan = fit(open_length)
     assert plan.fits
     assert lowered.max_model_len < 131072
-    assert any("max_model_len" in n for n in notices)
+    assert any("max_model_len" in n for n in lowered.notices)
     with pytest.raises(InputError, match="max_model_len") as error:
         fit(open_length.model_copy(update={"max_model_len": 131072}))
     assert error.value.nearest == f"max_model_len {lowered.max_model_len}"
