@@ -21,9 +21,10 @@ from catalogs.deployment import Deployment
 from catalogs.engines import load_engine
 from catalogs.request_set import RequestSet
 from simulator.batch import BatchShape
+from simulator.plant import build_plant
 from simulator.replica import StepTimer
 from simulator.rules import EngineRules
-from simulator.simulate import build_plant, engine_rules, run_rules
+from simulator.simulate import engine_rules, run_rules
 
 RULES = EngineRules(256, 8192, 131072, 30000, load_engine("vllm").host)
 

@@ -22,9 +22,9 @@ from calibration.power_file import load_power
 from calibration.roofline import compute_s, memory_s
 from calibration.transfer import candidates
 from calibration.uncalibrated import DEFAULTS, UncalibratedModel
+from catalogs import load
 from catalogs.errors import InputError
 from catalogs.hardware import Accelerator
-from catalogs.load import DATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,12 @@ class Bundle:
 
 def user_folder() -> Path:
     """Where this user's own calibrations live, one folder per hardware name."""
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("llm-capacity-planner", appauthor=False)) / "calibrations"
+    return load.user_folder("calibrations")
 
 
 def shipped_folder() -> Path:
     """The calibrations that come with the package."""
-    return DATA / "calibrations"
+    return load.DATA / "calibrations"
 
 
 def load_bundle(accelerator: Accelerator, path: Path | None = None) -> Bundle:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, overload
+from typing import overload
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from catalogs.workloads import RequestSet
 
 BlockIds = tuple[int, ...]
 
@@ -46,13 +43,6 @@ class EngineBlocks(Sequence[BlockIds]):
             return ids
         ends = range(step - 1, len(ids) * size, step)
         return tuple([ids[e // size] * size + e % size for e in ends])
-
-
-def engine_block_hashes(requests: RequestSet, block_size: int) -> EngineBlocks | None:
-    """Ids per request and engine block of `block_size` tokens; None where contents are unique to each request."""
-    if requests.block_hashes is None:
-        return None
-    return EngineBlocks(requests.block_hashes, requests.hash_block_tokens, block_size)
 
 
 def prefix_true(hashes: Sequence[Sequence[int]]) -> tuple[BlockIds, ...]:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from catalogs.engines import EngineProfile
 from catalogs.hardware import Hardware
-from catalogs.models import ModelSpec
+from catalogs.model_spec import ModelSpec
 
 
 class Deployment(BaseModel):

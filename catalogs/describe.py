@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from catalogs.errors import InputError, nearest_name
-from catalogs.load import DATA
+from catalogs.load import DATA, user_folder
 from catalogs.units import GIB, GIGA, TERA
 
 Record = dict[str, Any]
@@ -175,12 +175,9 @@ def _grid(region: str) -> Record:
 
 def _calibration_folders() -> dict[str, Path]:
     """Shipped calibrations by hardware name, and the user's own, which win."""
-    import platformdirs
-
-    own = Path(platformdirs.user_data_dir("llm-capacity-planner", appauthor=False)) / "calibrations"
     return {
         path.parent.name: path.parent
-        for folder in (DATA / "calibrations", own)
+        for folder in (DATA / "calibrations", user_folder("calibrations"))
         for path in sorted(folder.glob("*/bundle.json"))
     }
 

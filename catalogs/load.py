@@ -13,6 +13,14 @@ from catalogs.errors import InputError, nearest_name
 #: Where the shipped facts live.
 DATA: Path = Path(__file__).resolve().parent / "data"
 
+
+def user_folder(kind: str) -> Path:
+    """Where this user's own entries of a kind live, one folder each; they win over the shipped ones."""
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("llm-capacity-planner", appauthor=False)) / kind
+
+
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _M = TypeVar("_M", bound=BaseModel)
 

@@ -11,38 +11,7 @@ from catalogs.errors import InputError
 from catalogs.hf_config import load_config
 from catalogs.model_files import load_entry
 from catalogs.model_names import load_names
-from catalogs.model_parts import (
-    PARTS,
-    Attention,
-    FeedForward,
-    LayerGroup,
-    LinearAttention,
-    Mixer,
-    MlaAttention,
-    Mlp,
-    Moe,
-    Part,
-)
 from catalogs.model_spec import ModelSpec
-from catalogs.weight_format import WeightFormat, dtype_bytes
-
-__all__ = [
-    "PARTS",
-    "Attention",
-    "FeedForward",
-    "LayerGroup",
-    "LinearAttention",
-    "MlaAttention",
-    "Mixer",
-    "Mlp",
-    "ModelSpec",
-    "Moe",
-    "Part",
-    "WeightFormat",
-    "dtype_bytes",
-    "list_models",
-    "load_model",
-]
 
 
 def list_models() -> list[str]:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from catalogs.deployment import Deployment
 from catalogs.errors import InputError
 from catalogs.hardware import Hardware
-from catalogs.models import Attention, LinearAttention, MlaAttention, Mlp, ModelSpec, Moe
+from catalogs.model_parts import Attention, LinearAttention, MlaAttention, Mlp, Moe
+from catalogs.model_spec import ModelSpec
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from catalogs.deployment import Deployment, Resolved
 from catalogs.engines import EngineProfile, load_engine
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import Accelerator, Hardware, parse_hardware
-from catalogs.models import ModelSpec, load_model
+from catalogs.model_spec import ModelSpec
+from catalogs.models import load_model
 from catalogs.units import DTYPE_BYTES
 
 #: Weight dtypes that are stored narrow but multiplied in 16 bit on every device (no fast path is expected).

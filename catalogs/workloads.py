@@ -9,7 +9,6 @@ from typing import Final
 
 import numpy as np
 
-from catalogs.block_hashes import EngineBlocks, engine_block_hashes
 from catalogs.errors import InputError, nearest_name
 from catalogs.load import DATA, parse_yaml, read_yaml
 from catalogs.recipe import Recipe
@@ -17,8 +16,6 @@ from catalogs.replay import Replay
 from catalogs.request_set import RequestSet
 from catalogs.traces import read_trace
 from catalogs.workload_file import parse_workload_file
-
-__all__ = ["EngineBlocks", "RequestSet", "Workload", "engine_block_hashes", "list_workloads", "load_workload"]
 
 #: Used where neither the workload nor the caller gives a rate; a notice says so.
 DEFAULT_REQUESTS_PER_S: Final = 1.0

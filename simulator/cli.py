@@ -38,7 +38,9 @@ def simulate(
     from catalogs.deployment import load_deployment
     from catalogs.workloads import load_workload
     from simulator import outputs
-    from simulator.simulate import RunOptions, build_plant, run
+    from simulator.cluster import RunOptions
+    from simulator.plant import build_plant
+    from simulator.simulate import run
 
     for target in (json_file, requests_out, chrome_trace):
         check_folder(target)

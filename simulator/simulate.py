@@ -5,12 +5,10 @@ from __future__ import annotations
 from catalogs.errors import InputError
 from catalogs.request_set import RequestSet
 from simulator.cluster import Cluster, RunOptions
-from simulator.plant import Plant, build_plant
+from simulator.plant import Plant
 from simulator.replica import StepTimer
 from simulator.rules import EngineRules
 from simulator.run_record import Run
-
-__all__ = ["Plant", "Run", "RunOptions", "build_plant", "engine_rules", "run", "run_rules"]
 
 
 def run(plant: Plant, requests: RequestSet, options: RunOptions | None = None) -> Run:

@@ -14,7 +14,9 @@ from catalogs.errors import InputError
 from catalogs.hf_config import load_config, model_from_config
 from catalogs.hf_quantization import IgnoreList
 from catalogs.hf_reader import merged_reader
-from catalogs.models import Attention, LinearAttention, MlaAttention, Mlp, ModelSpec, Moe, load_model
+from catalogs.model_parts import Attention, LinearAttention, MlaAttention, Mlp, Moe
+from catalogs.model_spec import ModelSpec
+from catalogs.models import load_model
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -9,18 +9,10 @@ import pytest
 from catalogs.errors import InputError
 from catalogs.model_files import read_facts
 from catalogs.model_names import load_names
-from catalogs.models import (
-    Attention,
-    LayerGroup,
-    LinearAttention,
-    MlaAttention,
-    Mlp,
-    ModelSpec,
-    Moe,
-    WeightFormat,
-    list_models,
-    load_model,
-)
+from catalogs.model_parts import Attention, LayerGroup, LinearAttention, MlaAttention, Mlp, Moe
+from catalogs.model_spec import ModelSpec
+from catalogs.models import list_models, load_model
+from catalogs.weight_format import WeightFormat
 
 ALIASES = list_models()
 

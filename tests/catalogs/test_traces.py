@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from catalogs.block_hashes import EngineBlocks, engine_block_hashes, prefix_true
+from catalogs.block_hashes import EngineBlocks, prefix_true
 from catalogs.errors import InputError
 from catalogs.request_set import RequestSet
 from catalogs.workloads import load_workload
@@ -246,12 +246,8 @@ def test_engine_blocks_match_exactly_where_tokens_do(lists: list[list[int]], siz
 
 
 def test_one_mooncake_block_is_32_engine_blocks() -> None:
-    one, two = np.array([512]), np.array([1024])
-    requests = RequestSet(np.zeros(1), two, one, block_hashes=((4, 7),), hash_block_tokens=512)
-    blocks = engine_block_hashes(requests, 16)
-    assert blocks is not None
+    blocks = EngineBlocks(((4, 7),), 512, 16)
     assert len(blocks[0]) == len(set(blocks[0])) == 64
-    assert engine_block_hashes(RequestSet(np.zeros(1), two, one), 16) is None
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalogs.errors import InputError
+from catalogs.request_set import RequestSet
 from catalogs.workload_file import parse_workload_file
-from catalogs.workloads import RequestSet, Workload, list_workloads, load_workload
+from catalogs.workloads import Workload, list_workloads, load_workload
 
 BASE = {"arrivals": {"poisson": {"requests_per_s": 8}}, "input_tokens": 100, "output_tokens": 10}
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from catalogs.workloads import RequestSet
+from catalogs.request_set import RequestSet
 from planner.bounds import EngineLimits, fastest_decode_s, latency_discard, lucky_statistic_s, prefill_floor_s
 from planner.candidate import Candidate
 from planner.observation import Load, judge

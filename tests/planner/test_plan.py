@@ -17,7 +17,8 @@ from planner.simulated import SimulatedWorld
 from planner.slo import Slo, parse_slos
 from planner.space import candidates
 from simulator.metrics import summarise
-from simulator.simulate import build_plant, run
+from simulator.plant import build_plant
+from simulator.simulate import run
 
 TIGHT = "ttft.p90=50ms"
 
