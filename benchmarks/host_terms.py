@@ -22,7 +22,7 @@ import numpy as np
 from calibration.bundle import load_bundle
 from catalogs.deployment import Deployment, resolve
 from simulator.batch import BatchShape
-from simulator.roofline_view import step_lines
+from simulator.layers import step_lines
 from simulator.shard import Shard
 from simulator.step_cost import StepCost
 

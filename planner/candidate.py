@@ -27,11 +27,14 @@ class Candidate:
         return self.replicas * self.tensor_parallel * self.pipeline_parallel * self.data_parallel
 
     @property
-    def layout(self) -> tuple[str, int, int, int, int, bool, str, str]:
-        """Everything but the batching limits: what decides memory for weights and the time of a given step."""
+    def layout(self) -> tuple[object, ...]:
+        """Everything but the batching limits."""
+        return (self.hardware, self.replicas, *self.ranks)
+
+    @property
+    def ranks(self) -> tuple[object, ...]:
+        """One replica without its batching limits: what decides memory for weights and the time of a given step."""
         return (
-            self.hardware,
-            self.replicas,
             self.tensor_parallel,
             self.pipeline_parallel,
             self.data_parallel,

@@ -108,7 +108,7 @@ class SimulatedWorld:
         """
         own = self.resolved(candidate)
         graphs = graph_limit(own)
-        key = (*candidate.layout[2:], graphs)
+        key = (*candidate.ranks, graphs)
         if key not in self._costs:
             tokens, seqs = widest_limits(self.names)
             widest = replace(own, max_num_batched_tokens=tokens, max_num_seqs=seqs)
@@ -120,7 +120,7 @@ class SimulatedWorld:
         found = memory_discard(size_memory(self.resolved(candidate)), self.lengths.longest)
         if found is not None:
             return found
-        key = (*candidate.layout[2:], candidate.max_num_seqs, candidate.max_num_batched_tokens)
+        key = (*candidate.ranks, candidate.max_num_seqs, candidate.max_num_batched_tokens)
         if key not in self._floors:  # a latency floor is the same for any number of replicas
             limits = EngineLimits(candidate.max_num_seqs, candidate.max_num_batched_tokens)
             cycle_s = self._cost(candidate).cycle_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,11 @@ def test_an_upward_import_would_be_seen() -> None:
 def test_files_stay_readable(package: str) -> None:
     long = {f.name: n for f in (ROOT / package).rglob("*.py") if (n := len(f.read_text().splitlines())) > 400}
     assert not long
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda p: p.stem)
+def test_benchmarks_still_import(script: Path) -> None:
+    runpy.run_path(str(script), run_name="imported")
 
 
 @pytest.mark.parametrize("module", ["catalogs.cli", "calibration.cli", "simulator.cli", "planner.cli"])
