@@ -134,7 +134,7 @@ def _read(path: Path, stamp: tuple[float, ...]) -> tuple[BundleFacts, dict[str, 
 def _assemble(accelerator: Accelerator, facts: BundleFacts, arrays: Mapping[str, Any], rule: str | None) -> Bundle:
     models: dict[str, FamilyModel] = {}
     errors: dict[str, float] = {}
-    notices = [rule] if rule else []
+    notices = [*([rule] if rule else []), *facts.notices]
     for family, record in facts.families.items():
         if family not in FAMILIES:
             raise InputError("bundle holds an unknown operator family", family, ", ".join(FAMILIES))

@@ -63,6 +63,7 @@ class BundleFacts(_Strict):
     engine_version: str = ""
     driver: str | None = None
     sources: list[Source] = []
+    notices: list[str] = []  # what every answer resting on this bundle should say
     families: dict[str, FamilyRecord] = {}
     arrays_sha256: str
 

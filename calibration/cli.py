@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from catalogs.command import run_command
+from catalogs.errors import InputError
 from catalogs.files import write_json, write_whole
 
 if TYPE_CHECKING:
     from calibration.bundle_file import BundleFacts
+    from calibration.profile.here import Profiled
+    from catalogs.hardware import Accelerator
 
 app = typer.Typer(
     help="Fit what operators cost on an accelerator, check it, show it.",
@@ -53,6 +56,81 @@ def fit(
     path = fit_bundle(read_rows(rows), parse_hardware(hw).accelerator, out)
     typer.echo(str(path))
     _print_errors(_facts(path))
+
+
+Budget = Annotated[str, typer.Option(metavar="TIME", help="Measuring time, such as 5m or 90s.")]
+ProfileOut = Annotated[
+    Path | None, typer.Option("--out", metavar="DIR", help="Folder of the profile; one that was cut short goes on.")
+]
+Device = Annotated[str | None, typer.Option(metavar="KIND", help="cpu or cuda; the GPU where there is one.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of the order and of the held-out shapes.")]
+
+
+@app.command()
+def profile(
+    hw: Hardware = "local", budget: Budget = "5m", out: ProfileOut = None, device: Device = None, seed: Seed = 0
+) -> None:
+    """Measure what operators cost on this machine; rows only, nothing is installed."""
+    done = _profile(hw, budget, out, device, seed)
+    from calibration.profile.tables import write_measured
+
+    typer.echo(str(write_measured(done.session.rows, done.folder / "measured.parquet")))
+
+
+@app.command()
+def run(
+    hw: Hardware = "local",
+    budget: Budget = "5m",
+    out: ProfileOut = None,
+    device: Device = None,
+    seed: Seed = 0,
+    json_file: JsonFile = None,
+) -> None:
+    """Profile this machine, fit, show the held-out errors, and install the calibration for plan and simulate."""
+    done = _profile(hw, budget, out, device, seed)
+    from calibration.profile.here import fit_and_install
+
+    bundle, installed, peaks = fit_and_install(done)
+    facts = _facts(bundle)
+    if json_file != "-":
+        _print_peaks(done.accelerator)
+        _print_errors(facts)
+        for text in facts.notices:
+            typer.echo(f"  {text}")
+        typer.echo(f"installed: {installed}" + (f", {peaks}" if peaks else ""))
+    if json_file is not None:
+        errors = _error_lines({f: [e.model_dump() for e in r.held_out] for f, r in facts.families.items()})
+        document = {
+            "schema_version": 1,
+            "profile": str(done.folder),
+            "installed": str(installed),
+            "counts": done.counts,
+            "peak_flops": done.accelerator.peak_flops,
+            "memory_bandwidth_bytes_per_s": done.accelerator.memory_bandwidth_bytes_per_s,
+            "errors": errors,
+            "notices": facts.notices,
+        }
+        write_json(document, json_file)
+
+
+@app.command()
+def diff(
+    a: Annotated[Path, typer.Argument(metavar="A", help="Folder of a profile.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Folder of another.")],
+    json_file: JsonFile = None,
+) -> None:
+    """Compare two profiles: machines, versions, and the times of the shapes both measured."""
+    from calibration.profile.diff import compare
+
+    found = compare(a, b, lambda text: typer.echo(text, err=True))
+    if json_file != "-":
+        for name, (left, right) in found.facts.items():
+            typer.echo(f"  {name}: {left} | {right}")
+        for t in found.times:
+            typer.echo(f"  {t.family:18} n {t.n:>6,}  B/A median {t.median:.3f}  p10 {t.p10:.3f}  p90 {t.p90:.3f}")
+    if json_file is not None:
+        facts = {n: list(pair) for n, pair in found.facts.items()}
+        write_json({"schema_version": 1, "differ": facts, "times": [t.to_dict() for t in found.times]}, json_file)
 
 
 @app.command()
@@ -134,6 +212,22 @@ def build_shipped(
         typer.echo(str(path), err=True)
     if docs is not None:
         write_whole(docs, [error_table(folder)])
+
+
+def _profile(hw: str, budget: str, out: Path | None, device: str | None, seed: int) -> Profiled:
+    from calibration.profile.here import Options, budget_s, run_profile
+
+    if device not in (None, "cpu", "cuda"):
+        raise InputError("a device is cpu or cuda", device, "cpu")
+    done = run_profile(Options(hw, budget_s(budget), out, device, seed))
+    counts = ", ".join(f"{n} {what.replace('_', ' ')}" for what, n in done.counts.items() if n)
+    typer.echo(f"{done.folder}: {counts}", err=True)
+    return done
+
+
+def _print_peaks(accelerator: Accelerator) -> None:
+    rates = ", ".join(f"{d} {f / 1e12:.3g} TFLOP/s" for d, f in accelerator.peak_flops.items())
+    typer.echo(f"{accelerator.full_name}: {rates}, memory {accelerator.memory_bandwidth_bytes_per_s / 1e9:.3g} GB/s")
 
 
 def _name(text: str) -> str:

@@ -69,6 +69,8 @@ def operand_bytes(dtype: str, accelerator: Accelerator) -> float:
 
 def l2_bytes(accelerator: Accelerator) -> float:
     """Second-level cache of the accelerator, by the longest known name it starts with; 0 where unknown."""
+    if accelerator.cache_bytes:
+        return accelerator.cache_bytes
     known = [n for n in L2_BYTES if accelerator.name.startswith(n)]
     return L2_BYTES[max(known, key=len)] if known else 0.0
 

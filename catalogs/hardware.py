@@ -19,6 +19,7 @@ class Accelerator:
     kind: str = "gpu"  # "gpu" | "cpu"
     architecture: str = ""  # "hopper", "blackwell", ...
     source: str = ""
+    cache_bytes: float = 0.0  # last-level cache where it was read from the machine; 0: not known here
 
     def flops_for(self, dtype: str) -> float:
         """Peak dense flops of a matrix product whose operands are `dtype`; falls back to bf16, then fp16, fp32."""

@@ -1,15 +1,17 @@
-"""`--hw local`: what this machine holds, read from the GPU driver or from /proc. Never a measured speed."""
+"""`--hw local`: what this machine holds, read from the GPU driver or from /proc; speeds as `calibrate` measured them,
+else estimated."""
 
 from __future__ import annotations
 
 import importlib
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from catalogs import hardware_files as files
+from catalogs import measured_peaks
 from catalogs.errors import InputError
 from catalogs.hardware import Accelerator, Hardware, Node
 from catalogs.units import GIGA, KIB, MEGA
@@ -37,8 +39,18 @@ class Cpu:
 
 
 def local_hardware() -> Hardware:
-    """This machine: its GPUs where a driver answers, else its CPU cores and memory. Uncalibrated, and says so."""
-    return _gpus() or cpu_hardware(read_cpu())
+    """This machine: its GPUs where a driver answers, else its CPU cores and memory. Says where its peaks come from."""
+    return with_measured_peaks(_gpus() or cpu_hardware(read_cpu()))
+
+
+def with_measured_peaks(hardware: Hardware) -> Hardware:
+    """`hardware` with the peaks `calibrate` measured on this machine, where its own are estimates ("local")."""
+    unit = hardware.accelerator
+    measured = measured_peaks.find(unit.full_name) if unit.name == "local" else None
+    if measured is None:
+        return hardware
+    note = f"local is {unit.full_name}: peaks measured {measured.as_of} by calibrate"
+    return replace(hardware, node=replace(hardware.node, accelerator=measured.applied(unit)), notices=(note,))
 
 
 def read_cpu(proc: Path = Path("/proc")) -> Cpu:

@@ -1,0 +1,111 @@
+"""Which shape to measure next: a pure function of the candidates and of what was measured so far.
+
+Queues (families, dtypes) take turns by the time they have had. Within a queue the first shape is a corner, then always
+the one farthest from all measured, in doublings, where the measured neighbours of that place disagree most about
+efficiency. Every SIXTH is a held-out shape. Kill and resume therefore goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.profile.shape import CHECKS, FIT, HELD_OUT, Shape
+
+SIXTH: Final = 6
+NEIGHBOURS: Final = 3
+UNKNOWN_WORDS: Final = 8.0  # doublings between shapes of different words (dtype, kind)
+TRUST: Final = 0.25  # weight of distance alone, where the neighbours agree
+
+Array = npt.NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Queue:
+    """Shapes of one kind; `done` maps positions to log(seconds / roofline), NaN where the measurement failed."""
+
+    shapes: list[Shape]
+    share: float
+    spent_s: float = 0.0
+    done: dict[int, float] = field(default_factory=dict)
+    dropped: set[int] = field(default_factory=set)
+    points: Array = field(init=False)
+    words: list[tuple[str, ...]] = field(init=False)
+    tie: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.points = np.array([s.coordinates() for s in self.shapes], dtype=np.float64)
+        self.words = [s.labels() for s in self.shapes]
+        self.tie = np.random.default_rng(len(self.shapes)).uniform(0.0, 1e-3, len(self.shapes))
+
+    def next(self) -> int | None:
+        """Position of the next shape, None where none is left."""
+        left = [i for i in range(len(self.shapes)) if i not in self.done and i not in self.dropped]
+        fit = [i for i in left if self.shapes[i].role == FIT]
+        other = [i for i in left if self.shapes[i].role in (HELD_OUT, CHECKS)]
+        if not left:
+            return None
+        if other and (not fit or len(self.done) % SIXTH == SIXTH - 1):
+            return max(other, key=lambda i: self.tie[i])
+        scores = self._scores(np.array(fit))
+        return fit[int(np.argmax(scores))]
+
+    def _scores(self, positions: npt.NDArray[np.int64]) -> Array:
+        known = [i for i, v in self.done.items() if np.isfinite(v) and self.shapes[i].role == FIT]
+        if not known:
+            corner: Array = np.abs(self.points[positions] - self.points.mean(axis=0)).sum(axis=1)
+            return corner + self.tie[positions]
+        gap = np.linalg.norm(self.points[positions][:, None, :] - self.points[known][None, :, :], axis=2)
+        differ = np.array([[self.words[i] != self.words[j] for j in known] for i in positions])
+        gap = gap + UNKNOWN_WORDS * differ
+        nearest = np.argsort(gap, axis=1)[:, :NEIGHBOURS]
+        values = np.array([self.done[i] for i in known])[nearest]
+        scores: Array = gap.min(axis=1) * (TRUST + values.std(axis=1)) + self.tie[positions]
+        return scores
+
+
+@dataclass(slots=True)
+class Choice:
+    """All queues of a session."""
+
+    queues: dict[str, Queue]
+    place: dict[str, tuple[str, int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.place = {s.key: (name, i) for name, q in self.queues.items() for i, s in enumerate(q.shapes)}
+
+    @classmethod
+    def of(cls, shapes: Sequence[Shape], shares: Mapping[str, float]) -> Choice:
+        """Queues by Shape.queue; one that `shares` does not name gets a small share."""
+        names = sorted({s.queue for s in shapes})
+        return cls({n: Queue([s for s in shapes if s.queue == n], shares.get(n, 0.05)) for n in names})
+
+    def next(self) -> Shape | None:
+        """The queue with the least time for its share goes first; None where all are empty."""
+        for queue in sorted(self.queues.values(), key=lambda q: (q.spent_s / q.share, -q.share)):
+            i = queue.next()
+            if i is not None:
+                return queue.shapes[i]
+        return None
+
+    def observe(self, key: str, spent_s: float, log_ratio: float) -> None:
+        """Note a measured shape: seconds it took to measure, log(seconds / roofline) or NaN. Unknown keys: ignored."""
+        if key in self.place:
+            name, i = self.place[key]
+            self.queues[name].done[i] = log_ratio
+            self.queues[name].spent_s += spent_s
+
+    def drop(self, keys: Sequence[str]) -> None:
+        """Leave shapes out from now on."""
+        for key in keys:
+            if key in self.place:
+                name, i = self.place[key]
+                self.queues[name].dropped.add(i)
+
+    @property
+    def left(self) -> list[Shape]:
+        return [s for q in self.queues.values() for i, s in enumerate(q.shapes) if i not in q.done]

@@ -1,0 +1,121 @@
+"""The device that is profiled, seen through torch: what it computes, how much memory and cache it has."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import dataclass
+from typing import Any, Final
+
+from catalogs.errors import InputError
+from catalogs.units import KIB, MIB
+
+#: Types of matrix products in the order they are worth measuring.
+CPU_DTYPES: Final = ("bf16", "fp32")
+TORCH_DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "float8_e4m3fn"}
+FP8_CAPABILITY: Final = (8, 9)
+BF16_CAPABILITY: Final = (8, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """`kind` cpu or cuda; cache_bytes of the last level; memory_bytes of the device; threads torch uses on a CPU."""
+
+    kind: str
+    dtypes: tuple[str, ...]
+    cache_bytes: float
+    memory_bytes: float
+    threads: int
+    cores: tuple[int, ...]
+    torch: Any
+
+    @property
+    def is_cuda(self) -> bool:
+        return self.kind == "cuda"
+
+    def dtype(self, name: str) -> Any:
+        """The torch dtype of a name of ours."""
+        return getattr(self.torch, TORCH_DTYPES[name])
+
+    def free_bytes(self) -> float:
+        """Memory that may be allocated now."""
+        if self.is_cuda:
+            return float(self.torch.cuda.mem_get_info()[0])
+        return _meminfo_bytes("MemAvailable")
+
+    def synchronize(self) -> None:
+        if self.is_cuda:
+            self.torch.cuda.synchronize()
+
+
+def load_torch() -> Any:
+    """torch, imported when first needed. Raises InputError where it is not installed."""
+    cores = len(_affinity())
+    os.environ.setdefault("OMP_NUM_THREADS", str(cores))
+    try:
+        return importlib.import_module("torch")
+    except ImportError as error:
+        raise InputError("profiling needs torch: pip install 'llm-capacity-planner[calibration]'", str(error)) from None
+
+
+def open_device(kind: str | None = None) -> Device:
+    """The GPU where torch sees one, else the CPU. Raises InputError for `cuda` without a GPU or with a bad driver."""
+    cores = _affinity()  # before torch starts threads, which may bind the main one to a core
+    torch = load_torch()
+    if kind == "cuda" or kind is None:
+        found = _cuda_problem(torch)
+        if found is None:
+            return _cuda(torch, cores)
+        if kind == "cuda":
+            raise InputError("no GPU to profile", found, "--device cpu")
+    torch.set_num_threads(len(cores))
+    memory = _meminfo_bytes("MemTotal")
+    return Device("cpu", CPU_DTYPES, last_level_cache_bytes(), memory, len(cores), cores, torch)
+
+
+def _cuda_problem(torch: Any) -> str | None:
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device"
+    try:
+        torch.zeros(1, device="cuda").add_(1).item()
+    except RuntimeError as error:  # driver older than the CUDA runtime, wrong architecture
+        return str(error).splitlines()[0]
+    return None
+
+
+def _cuda(torch: Any, cores: tuple[int, ...]) -> Device:
+    facts = torch.cuda.get_device_properties(0)
+    capability = (facts.major, facts.minor)
+    dtypes = ["bf16"] if capability >= BF16_CAPABILITY else ["fp16"]
+    if capability >= FP8_CAPABILITY and hasattr(torch, "_scaled_mm"):
+        dtypes.append("fp8")
+    dtypes += ["fp16", "fp32"] if capability >= BF16_CAPABILITY else ["fp32"]
+    torch.backends.cuda.matmul.allow_tf32 = False  # fp32 rows are fp32
+    cache = float(getattr(facts, "L2_cache_size", 0) or 64 * MIB)
+    return Device("cuda", tuple(dtypes), cache, float(facts.total_memory), len(cores), cores, torch)
+
+
+def last_level_cache_bytes(root: str = "/sys/devices/system/cpu/cpu0/cache") -> float:
+    """Largest cache the first core reaches; 32 MiB where the system does not say."""
+    sizes = []
+    for index in range(8):
+        try:
+            with open(f"{root}/index{index}/size", encoding="ascii") as file:
+                sizes.append(float(file.read().strip().rstrip("K")) * KIB)
+        except (OSError, ValueError):
+            continue
+    return max(sizes, default=32.0 * MIB)
+
+
+def _affinity() -> tuple[int, ...]:
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def _meminfo_bytes(name: str) -> float:
+    try:
+        with open("/proc/meminfo", encoding="ascii") as file:
+            return next(float(line.split()[1]) * KIB for line in file if line.startswith(f"{name}:"))
+    except (OSError, StopIteration):
+        return 8e9

@@ -1,0 +1,137 @@
+"""A profile to a bundle: fit every family measured, check it on the held-out shapes, install it for this machine."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from calibration.bundle import user_folder
+from calibration.bundle_file import ARRAYS_NAME, JSON_NAME, FittedFamily, read_bundle, write_bundle
+from calibration.dataset import rows_sha256, write_rows
+from calibration.families import FAMILIES
+from calibration.families.decode_attention import DecodeAttentionModel
+from calibration.family import FamilyModel, held_out
+from calibration.gate import gate
+from calibration.profile.manifest import Manifest
+from calibration.profile.session import Row
+from calibration.profile.tables import Tables, tables, write_measured
+from calibration.validate import cross_validate, line, predict
+from catalogs.errors import InputError
+from catalogs.files import write_json
+from catalogs.hardware import Accelerator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FEWEST_FOR_GROUPS: Final = 40  # rows below which whole groups held out leave too little to fit
+CONTENDED_WARNING: Final = 0.1
+HOST_NOTICE: Final = "host times per step and per request are the engine profile's, not measured on this machine"
+
+
+def fit_profile(rows: list[Row], manifest: Manifest, accelerator: Accelerator, folder: Path) -> Path:
+    """Write rows/, held_out/, measured.parquet and bundle/ under `folder`; returns bundle.json's path.
+
+    Raises InputError where no family has rows that obey the accelerator's peaks.
+    """
+    version = manifest["libraries"]["torch"]
+    source = f"calibrate profile of {accelerator.full_name}, torch {version}, {manifest['started_at'][:10]}"
+    found = tables(rows, source, manifest["device"] == "cpu" or "bf16" in accelerator.peak_flops)
+    write_measured(rows, folder / "measured.parquet")
+    write_rows(folder / "rows", found.fit)
+    if found.held_out:
+        write_rows(folder / "held_out", found.held_out)
+    fitted = {f: fit for f in found.fit if f in FAMILIES and (fit := _fit(f, found, accelerator)) is not None}
+    if not fitted:
+        raise InputError("no measured row obeys the peaks of this machine", str(folder))
+    path = write_bundle(folder / "bundle", accelerator.name, version, [{"name": source}], fitted)
+    facts = read_bundle(path)[0]
+    driver = (manifest.get("gpu") or {}).get("driver")
+    update = {"engine": "torch", "driver": driver, "notices": notices(found, manifest)}
+    write_json(facts.model_copy(update=update).model_dump(), str(path))
+    return path
+
+
+def notices(found: Tables, manifest: Manifest) -> list[str]:
+    """What every answer that rests on this bundle should say."""
+    lines = [HOST_NOTICE]
+    if found.contended_share > CONTENDED_WARNING:
+        share = f"{found.contended_share:.0%} of the rows were measured while others used the machine"
+        families = ", ".join(found.contended_families)
+        lines.append(share + (f" (fitted on such rows: {families})" if families else "") + ": times may be high")
+    if manifest["device"] == "cpu":
+        lines.append("attention and elementwise kernels are torch's, not an engine's own")
+    return lines
+
+
+def _fit(family: str, found: Tables, accelerator: Accelerator) -> FittedFamily | None:
+    kept, report = gate(family, found.fit[family], accelerator)
+    if family == "prefill_attention" and accelerator.kind == "cpu":
+        kept = kept[_whole(kept)].reset_index(drop=True)  # chunks after context are two merged calls there
+    if kept.empty:
+        return None
+    model = FAMILIES[family].fit(kept, accelerator)
+    remarks: list[str] = []
+    if isinstance(model, DecodeAttentionModel) and family in found.check:
+        model, remark = _with_skew(model, found.check[family], accelerator)
+        remarks.append(remark)
+    errors = _held_out(model, found.held_out.get(family), accelerator)
+    if len(kept) >= FEWEST_FOR_GROUPS:
+        lines = [e for e in cross_validate(family, kept, accelerator) if e.region == "inside"]
+        errors += [replace(e, region="groups" if errors else "inside").to_dict() for e in lines]
+    if family == "prefill_attention":
+        later = found.fit[family][~_whole(found.fit[family])].reset_index(drop=True)
+        if len(later):
+            error = held_out(family, "all", predict(model, later, accelerator), later.seconds.to_numpy(float))
+            remarks.append(line("chunks after context", error))
+    return FittedFamily(model, report.to_dict(), rows_sha256(kept), errors, remarks)
+
+
+def _whole(rows: pd.DataFrame) -> pd.Series[bool]:
+    return (rows.pairs * rows.chunks * 2.0 / rows.tokens**2).between(0.98, 1.02)
+
+
+def _held_out(model: FamilyModel, rows: pd.DataFrame | None, accelerator: Accelerator) -> list[dict[str, Any]]:
+    """Errors on shapes measured only to check: random batch and context, sizes that were not fitted."""
+    if rows is None or rows.empty:
+        return []
+    kept, _ = gate(model.family, rows, accelerator)
+    if kept.empty:
+        return []
+    error = held_out(model.family, "inside", predict(model, kept, accelerator), kept.seconds.to_numpy(float))
+    return [error.to_dict()]
+
+
+def _with_skew(
+    model: DecodeAttentionModel, rows: pd.DataFrame, accelerator: Accelerator
+) -> tuple[DecodeAttentionModel, str]:
+    """alpha of t = t(mean) + alpha (t(longest) - t(mean)), the median over the uneven batches measured."""
+    even = predict(replace(model, skew_alpha=0.0), rows, accelerator)
+    worst = predict(replace(model, skew_alpha=1.0), rows, accelerator)
+    seconds = rows.seconds.to_numpy(float)
+    usable = worst > 1.05 * even
+    if not usable.any():
+        return model, "uneven batches: none measured, the public tables' alpha"
+    alpha = float(np.clip(np.median((seconds - even)[usable] / (worst - even)[usable]), 0.0, 1.0))
+    return replace(
+        model, skew_alpha=round(alpha, 4)
+    ), f"uneven batches: alpha {alpha:.3f} from {int(usable.sum())} rows"
+
+
+def install(bundle: Path, name: str) -> Path:
+    """Copy a bundle to the user's calibrations, whole or not at all; returns its folder there."""
+    target = user_folder() / name
+    part = target.with_name(f".{name}.part")
+    try:
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        for file in (JSON_NAME, ARRAYS_NAME):
+            shutil.copy2(bundle.parent / file, part / file)
+        shutil.rmtree(target, ignore_errors=True)
+        part.rename(target)
+    except OSError as error:
+        raise InputError(f"cannot install the calibration ({error.strerror})", str(target)) from None
+    return target

@@ -1,0 +1,149 @@
+"""`calibrate profile` and `calibrate run` on the machine at hand, from options to files."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from calibration.profile import machine, manifest
+from calibration.profile.device import Device, open_device
+from calibration.profile.energy import open_meter
+from calibration.profile.measure import Bench
+from calibration.profile.peaks import measured
+from calibration.profile.run import Job, Told, profile, start
+from calibration.profile.session import Session
+from calibration.profile.shapes import CPU, CUDA, candidates
+from calibration.profile.sizes import catalog_sizes
+from catalogs.errors import InputError
+from catalogs.hardware import Accelerator, parse_hardware
+
+SHARE_OF_BUDGET: Final = 1 / 500  # that one shape's repeats may take
+LIMIT_S: Final = (0.03, 2.0)
+_UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line says."""
+
+    hardware: str
+    budget_s: float
+    out: Path | None = None
+    device: str | None = None
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Profiled:
+    """A finished profile."""
+
+    folder: Path
+    session: Session
+    facts: manifest.Manifest
+    accelerator: Accelerator  # with measured peaks where the catalog does not know them
+    counts: dict[str, Any]
+
+
+def budget_s(text: str) -> float:
+    """Seconds of "5m", "300s", "1h" or "90". Raises InputError for anything else, or nothing."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text.lower())
+    if found is None or float(found[1]) <= 0:
+        raise InputError("a budget is a time", text, "5m")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def this_machine(text: str, device: Device) -> Accelerator:
+    """The accelerator profiled. Raises InputError where `text` names other hardware than this machine's."""
+    from catalogs.local_machine import cpu_hardware, local_hardware, read_cpu
+
+    here = local_hardware().accelerator
+    if not device.is_cuda and here.kind != "cpu":  # the CPU of a machine with a GPU
+        raise InputError("--device cpu on a machine with a GPU is not supported", here.name, "no --device")
+    if text.strip().lower() not in ("local", here.name):
+        named = parse_hardware(text).accelerator
+        if named.name != here.name:
+            raise InputError("only this machine can be profiled, it is not", named.name, f"local ({here.full_name})")
+    return cpu_hardware(read_cpu()).accelerator if here.kind == "cpu" else here
+
+
+def run_profile(options: Options) -> Profiled:
+    """Profile this machine into a folder, or go on with an unfinished profile of it."""
+    device = open_device(options.device)
+    accelerator = this_machine(options.hardware, device)
+    reach = CUDA if device.is_cuda else CPU
+    sizes = catalog_sizes(device.memory_bytes, reach.splits)
+    shapes = candidates(sizes, reach, device.dtypes, options.seed)
+    facts = manifest.describe(accelerator.name, device, options.budget_s, options.seed)
+    folder = options.out or default_folder(accelerator.name)
+    job = Job(accelerator, machine.shapes(device), shapes, options.budget_s, device.cache_bytes)
+    limit = min(max(options.budget_s * SHARE_OF_BUDGET, LIMIT_S[0]), LIMIT_S[1])
+    meter = open_meter(device)
+    with progress(options.budget_s) as told:
+        session = start(folder, facts, told)
+        if meter.why_not:
+            told.line(meter.why_not)
+        try:
+            counts = profile(job, session, Bench(device, meter, limit), told)
+        except KeyboardInterrupt:
+            told.line(f"interrupted: {len(session.rows)} rows are kept; the same command with --out {folder} goes on")
+            raise
+    facts = (manifest.read(folder) or facts) | {"finished_at": manifest.now(), "counts": counts, "power": meter.why_not}
+    manifest.write(folder, facts)
+    unit = accelerator if accelerator.name != "local" else measured(accelerator, session.rows, device.cache_bytes)
+    return Profiled(folder, session, facts, unit, counts)
+
+
+def default_folder(name: str) -> Path:
+    """The newest unfinished profile of this hardware in the user's data, else a new one named by the time."""
+    from calibration.bundle import user_folder
+
+    root = user_folder().parent / "profiles"
+    for folder in sorted(root.glob(f"{name}-*"), reverse=True):
+        found = manifest.read(folder)
+        if found is not None and found.get("finished_at") is None:
+            return folder
+    return root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def fit_and_install(done: Profiled) -> tuple[Path, Path, Path | None]:
+    """(bundle.json, installed folder, file of measured peaks): what plan and simulate then use."""
+    from calibration.profile.fitted import fit_profile, install
+    from catalogs import measured_peaks
+
+    bundle = fit_profile(done.session.rows, done.facts, done.accelerator, done.folder)
+    peaks = None
+    if done.accelerator.name == "local":
+        source = f"calibrate profile, torch {done.facts['libraries']['torch']}"
+        found = measured_peaks.MeasuredPeaks.of(done.accelerator, done.facts["started_at"][:10], source)
+        peaks = measured_peaks.save(found)
+    return bundle, install(bundle, done.accelerator.name), peaks
+
+
+@contextmanager
+def progress(total_s: float) -> Iterator[Told]:
+    """A bar on stderr; lines above it. Without a terminal only the lines, and one for every fifth of the budget."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("profiling"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=total_s)
+        said = [0]
+
+        def line(text: str) -> None:
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+        def step(spent_s: float, what: str) -> None:
+            bar.update(task, completed=min(spent_s, total_s), description=what)
+            fifth = int(5 * spent_s / total_s)
+            if not console.is_terminal and fifth > said[0]:
+                said[0] = fifth
+                line(f"profiled {min(fifth, 5) * 20} % of the budget")
+
+        yield Told(line, step)

@@ -1,0 +1,93 @@
+"""One shape to one row: time it, note who disturbed it; a shape that fails becomes a row that says why."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from calibration.profile.contention import CONTENDED, Usage, others_share, usage
+from calibration.profile.device import Device
+from calibration.profile.energy import Meter
+from calibration.profile.families import WORK
+from calibration.profile.inputs import DoesNotFit
+from calibration.profile.session import Row
+from calibration.profile.shape import Shape
+from calibration.profile.timing import Timing, measure
+
+SAMPLES_KEPT: Final = 300
+PREEMPTED_SHARE: Final = 0.5  # of the samples, beyond which a row is contended whatever the counters say
+OUT_OF_MEMORY: Final = ("out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """Measures shapes on one device, each within limit_s of repeats."""
+
+    device: Device
+    meter: Meter
+    limit_s: float
+    read_usage: Callable[[], Usage] = usage
+
+    def row(self, shape: Shape) -> Row:
+        """Never raises for what one shape does wrong: status "oom" or "error" with a reason."""
+        start, before = time.perf_counter(), self.read_usage()
+        row = self._head(shape)
+        try:
+            row |= self._timed(shape)
+        except DoesNotFit as error:
+            row |= {"status": "oom", "reason": str(error)}
+        except (RuntimeError, MemoryError, NotImplementedError, TypeError, ValueError) as error:
+            text = str(error).splitlines()[0] if str(error) else type(error).__name__
+            out = isinstance(error, MemoryError) or any(w in str(error) for w in OUT_OF_MEMORY)
+            row |= {"status": "oom" if out else "error", "reason": text[:300]}
+        if row["status"] != "ok":
+            self._release()
+        row |= self._disturbance(before, row)
+        row["elapsed_s"] = round(time.perf_counter() - start, 6)
+        return row
+
+    def _head(self, shape: Shape) -> Row:
+        head = {"key": shape.key, "family": shape.family, "role": shape.role, "status": "ok"}
+        return {**head, **dict(shape.fields), "threads": self.device.threads, "at": round(time.time(), 3)}
+
+    def _timed(self, shape: Shape) -> dict[str, Any]:
+        grad = self.device.torch.inference_mode()
+        with grad:
+            work = WORK[shape.family](shape, self.device)
+            timing = measure(work, self.device, self.limit_s)
+            run = timing.replay or (work.calls[0] if not self.device.is_cuda else None)
+            watts = self.meter.watts(timing, run, self.limit_s)
+        found = _timing_fields(timing) | {"kernel": work.kernel, "input_sets": len(work.calls)}
+        found |= self.meter.sample()
+        return found | ({"watts": round(watts, 2)} if watts is not None else {})
+
+    def _disturbance(self, before: Usage, row: Row) -> dict[str, Any]:
+        after = self.read_usage()
+        others = others_share(before, after, len(self.device.cores))
+        n, hit = row.get("n_samples", 0), len(row.get("preempted", ()))
+        return {
+            "others_share": round(others, 4),
+            "contended": bool(others > CONTENDED or (n and hit > PREEMPTED_SHARE * n)),
+            "page_faults": after.page_faults - before.page_faults,
+            "context_switches": after.switches - before.switches,
+        }
+
+    def _release(self) -> None:
+        gc.collect()
+        if self.device.is_cuda:
+            self.device.torch.cuda.empty_cache()
+
+
+def _timing_fields(timing: Timing) -> dict[str, Any]:
+    return {
+        "seconds": timing.seconds,
+        "ci_fraction": round(timing.ci_fraction, 5),
+        "n_samples": len(timing.samples_s),
+        "samples_us": [round(s * 1e6, 4) for s in timing.samples_s[:SAMPLES_KEPT]],
+        "outliers": list(timing.outliers),
+        "preempted": list(timing.preempted),
+        "mode": timing.mode,
+    }

@@ -1,0 +1,70 @@
+"""The machine's ceilings as measured: bytes and operations per second that no row exceeds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
+
+from calibration.operators import DecodeAttention, Gemm
+from calibration.profile import machine
+from calibration.profile.session import Row
+from calibration.profile.shape import Shape
+from calibration.roofline import bytes_moved, flops
+from catalogs.hardware import Accelerator
+
+STREAMS: Final = 2.0  # times the cache: smaller operands may come from it
+DIGITS: Final = 4
+
+
+def shape_of(row: Row) -> Shape:
+    """The shape a row was measured for."""
+    from calibration.dataset import OPERATOR_COLUMNS
+
+    own = OPERATOR_COLUMNS.get(row["family"])
+    if own is None:
+        own = tuple(c for c in ("kind", "dtype", "message_bytes") if c in row)
+    return Shape(row["family"], tuple((c, row[c]) for c in own), row["role"])
+
+
+def measured(accelerator: Accelerator, rows: Iterable[Row], cache_bytes: float) -> Accelerator:
+    """`accelerator` with the peaks that rows reached; those nothing was measured for stay as they are.
+
+    A dtype is computed at the best rate of any product in it; memory at the best of plain streaming and of operators
+    that move more than twice the cache.
+    """
+    rows = [r for r in rows if r["status"] == "ok"]
+    rates: dict[str, float] = {}
+    bandwidth = 0.0
+    for row in rows:
+        shape = shape_of(row)
+        if shape.family == "peak":
+            rate = machine.amount(shape, accelerator.kind if accelerator.kind == "cpu" else "cuda") / row["seconds"]
+            if shape["kind"] == "arithmetic":
+                rates[shape["dtype"]] = max(rates.get(shape["dtype"], 0.0), rate)
+            else:
+                bandwidth = max(bandwidth, rate)
+            continue
+        op = shape.operator
+        if isinstance(op, Gemm):
+            rates[op.dtype] = max(rates.get(op.dtype, 0.0), float(flops(op)) / row["seconds"])
+        if isinstance(op, (Gemm, DecodeAttention)):
+            moved = float(bytes_moved(op, accelerator))
+            if moved > STREAMS * cache_bytes:
+                bandwidth = max(bandwidth, moved / row["seconds"])
+    peaks = accelerator.peak_flops | {d: _up(r) for d, r in rates.items()}
+    found = _up(bandwidth) if bandwidth else accelerator.memory_bandwidth_bytes_per_s
+    return replace(
+        accelerator,
+        peak_flops=peaks,
+        memory_bandwidth_bytes_per_s=found,
+        cache_bytes=cache_bytes,
+        source="measured by calibrate",
+    )
+
+
+def _up(x: float) -> float:
+    """Rounded up, so that the fastest row still obeys the peak that is stored."""
+    unit = 10.0 ** (math.floor(math.log10(x)) - DIGITS + 1)
+    return math.ceil(x / unit) * unit

@@ -1,0 +1,62 @@
+"""Prefill attention: prompt chunks after some context, causal, grouped heads without copying keys.
+
+On a CPU a chunk with context is two calls, over the context and causal over itself, merged by their log-sums, because
+torch's CPU kernel has no causal mask that ends at the lower right. On CUDA it is one call with that mask.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from calibration.profile.device import Device
+from calibration.profile.inputs import cycle, random
+from calibration.profile.shape import Shape
+from calibration.profile.timing import Work
+
+
+def work(shape: Shape, device: Device) -> Work:
+    """Equal chunks of tokens / chunks new tokens; context follows from pairs = q (context + q / 2) per chunk."""
+    chunks, heads, kv_heads, head_dim = (int(shape[c]) for c in ("chunks", "n_heads", "n_kv_heads", "head_dim"))
+    rows = int(shape["tokens"]) // chunks
+    context = round(float(shape["pairs"]) / chunks / rows - rows / 2)
+    sets = cycle(device, 4.0 * chunks * head_dim * (kv_heads * (rows + context) + heads * rows))
+    dtype = device.dtype("fp16" if "bf16" not in device.dtypes else "bf16")
+    size = (chunks, kv_heads, heads // kv_heads, rows, context, head_dim)
+    make = _cuda if device.is_cuda else _cpu
+    merged = context > 0 and not device.is_cuda
+    return Work([make(device, size, dtype) for _ in sets], "sdpa" + (", context and chunk merged" if merged else ""))
+
+
+def _cuda(device: Device, size: tuple[int, ...], dtype: Any) -> Callable[[], object]:
+    chunks, kv_heads, group, rows, context, head_dim = size
+    attention = device.torch.nn.functional.scaled_dot_product_attention
+    q = random(device, (chunks, kv_heads * group, rows, head_dim), dtype)
+    k, v = (random(device, (chunks, kv_heads, rows + context, head_dim), dtype) for _ in "kv")
+    if not context:
+        return lambda: attention(q, k, v, is_causal=True, enable_gqa=group > 1)
+    bias = importlib.import_module("torch.nn.attention.bias")
+    mask = bias.causal_lower_right(rows, rows + context)
+    return lambda: attention(q, k, v, attn_mask=mask, enable_gqa=group > 1)
+
+
+def _cpu(device: Device, size: tuple[int, ...], dtype: Any) -> Callable[[], object]:
+    chunks, kv_heads, group, rows, context, head_dim = size
+    streams = chunks * kv_heads
+    q = random(device, (streams, group, rows, head_dim), dtype)
+    own = [random(device, (streams, 1, rows, head_dim), dtype).expand(-1, group, -1, -1) for _ in "kv"]
+    if not context:
+        attention = device.torch.nn.functional.scaled_dot_product_attention
+        return lambda: attention(q, *own, is_causal=True)
+    earlier = [random(device, (streams, 1, context, head_dim), dtype).expand(-1, group, -1, -1) for _ in "kv"]
+    torch = device.torch
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+
+    def run() -> object:
+        a, sum_a = attention(q, *earlier, 0.0, False)
+        b, sum_b = attention(q, *own, 0.0, True)
+        share = torch.sigmoid(sum_a - sum_b).unsqueeze(-1).to(a.dtype)
+        return torch.lerp(b, a, share)
+
+    return run

@@ -1,0 +1,125 @@
+"""The profile itself: shape after shape until the budget is spent, every row on disk before the next starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from calibration.profile import manifest
+from calibration.profile.choose import Choice
+from calibration.profile.families import SHARES
+from calibration.profile.peaks import measured, shape_of
+from calibration.profile.session import Row, Session
+from calibration.profile.shape import Shape
+from catalogs.errors import InputError
+from catalogs.hardware import Accelerator
+
+LONGEST_SHARE: Final = 0.02  # of the budget that one shape may be expected to take
+REPEATS: Final = 4.0  # warm-up and samples that a long shape needs at least
+EFFICIENCY: Final = 0.4  # of the roofline, to guess how long a shape takes before any like it was measured
+
+
+class Measures(Protocol):
+    """What turns a shape into a row: profile/measure.py, or a stand-in of a test."""
+
+    def row(self, shape: Shape) -> Row: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What to profile: machine shapes first, then the most informative of `shapes` until budget_s is spent."""
+
+    accelerator: Accelerator
+    machine: list[Shape]
+    shapes: list[Shape]
+    budget_s: float
+    cache_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Where progress goes: line(text) for what happens once, step(spent_s, what) after every row."""
+
+    line: Callable[[str], None]
+    step: Callable[[float, str], None]
+
+
+def profile(job: Job, session: Session, bench: Measures, told: Told) -> dict[str, Any]:
+    """Measure until the budget is spent or nothing is left; returns counts by what became of the shapes.
+
+    Goes on after the rows the session holds. KeyboardInterrupt passes through: rows measured so far are on disk.
+    """
+    done = {r["key"] for r in session.rows}
+    for shape in job.machine:
+        if shape.key not in done:
+            _measure(shape, session, bench, told)
+    accelerator = measured(job.accelerator, _machine_rows(session), job.cache_bytes)
+    choice = Choice.of(job.shapes, SHARES)
+    long = [s.key for s in job.shapes if _guess_s(s, accelerator) * REPEATS > LONGEST_SHARE * job.budget_s]
+    choice.drop(long)
+    for row in session.rows:
+        _observe(choice, row, job.shapes, accelerator)
+    while session.spent_s < job.budget_s:
+        chosen = choice.next()
+        if chosen is None:
+            break
+        row = _measure(chosen, session, bench, told)
+        _observe(choice, row, job.shapes, accelerator)
+    return _counts(session.rows, choice, len(long))
+
+
+def start(folder: Path, facts: manifest.Manifest, told: Told) -> Session:
+    """Open a session's folder; InputError where it holds a profile of something else."""
+    session = Session.open(folder, told.line)
+    old = manifest.read(folder)
+    if old is not None and session.rows:
+        other = manifest.mismatch(old, facts)
+        if other is not None:
+            raise InputError(f"the folder holds another profile: {other}", str(folder), "another --out")
+        told.line(f"going on after {len(session.rows)} rows in {folder}")
+    else:
+        manifest.write(folder, facts)
+    return session
+
+
+def _measure(shape: Shape, session: Session, bench: Measures, told: Told) -> Row:
+    row = bench.row(shape)
+    session.append(row)
+    if row["status"] != "ok":
+        told.line(f"{row['status']}: {shape.key.replace('/fit/', ' ')}: {row.get('reason', '')}")
+    told.step(session.spent_s, f"{shape.queue}")
+    return row
+
+
+def _machine_rows(session: Session) -> list[Row]:
+    return [r for r in session.rows if r["family"] == "peak"]
+
+
+def _guess_s(shape: Shape, accelerator: Accelerator) -> float:
+    return shape.roofline_s(accelerator) / EFFICIENCY
+
+
+def _observe(choice: Choice, row: Row, shapes: list[Shape], accelerator: Accelerator) -> None:
+    """Note a row; after one that ran out of memory, larger ones of its queue are left out."""
+    shape = shape_of(row)
+    bound = shape.roofline_s(accelerator)
+    good = row["status"] == "ok" and bound > 0
+    choice.observe(row["key"], row["elapsed_s"], math.log(row["seconds"] / bound) if good else math.nan)
+    if row["status"] == "oom":
+        size = shape.bytes(accelerator)
+        choice.drop([s.key for s in shapes if s.queue == shape.queue and s.bytes(accelerator) >= size])
+
+
+def _counts(rows: list[Row], choice: Choice, n_long: int) -> dict[str, Any]:
+    by_status = {s: sum(r["status"] == s for r in rows) for s in ("ok", "oom", "error")}
+    contended = sum(bool(r.get("contended")) for r in rows)
+    return {
+        **by_status,
+        "contended": contended,
+        "not_reached": len(choice.left),
+        "longer_than_the_budget_allows": n_long,
+        "measuring_s": round(float(sum(r["elapsed_s"] for r in rows)), 1),
+    }

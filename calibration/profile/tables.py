@@ -1,0 +1,76 @@
+"""Rows of a session as the tables the fit reads: clean rows to fit, held-out rows to check with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from calibration.dataset import OPERATOR_COLUMNS, OPTIONAL_COLUMNS
+from calibration.profile.session import Row
+from calibration.profile.shape import CHECKS, FIT, HELD_OUT
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Where at least this share of a family's rows is clean, contended rows are left out of its fit.
+CLEAN_SHARE: Final = 0.7
+LISTS: Final = ("samples_us", "outliers", "preempted")  # kept in rows.jsonl only
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Family -> rows in the schema of dataset.py, by what they were measured for."""
+
+    fit: dict[str, pd.DataFrame]
+    held_out: dict[str, pd.DataFrame]
+    check: dict[str, pd.DataFrame]
+    contended_share: float  # of all good rows
+    contended_families: tuple[str, ...]  # fitted on contended rows too
+
+
+def tables(rows: Sequence[Row], source: str, computes_bf16: bool) -> Tables:
+    """Good rows by family. Without bf16 on the device, fp16 products stand for bf16 ones (the fit knows them as one);
+    with it they are kept out of the fit."""
+    good = [_sixteen_bit(r, computes_bf16) for r in rows if r["status"] == "ok" and r["family"] in OPERATOR_COLUMNS]
+    good = [r for r in good if r["role"] == CHECKS or r.get("dtype") != "fp16"]
+    fit: dict[str, pd.DataFrame] = {}
+    dirty: list[str] = []
+    for family in sorted({r["family"] for r in good}):
+        mine = [r for r in good if r["family"] == family and r["role"] == FIT]
+        clean = [r for r in mine if not r["contended"]]
+        if len(clean) < CLEAN_SHARE * len(mine):
+            clean, dirty = mine, [*dirty, family]
+        if clean:
+            fit[family] = _frame(family, clean, source)
+    held, check = (_by_family([r for r in good if r["role"] == role], source) for role in (HELD_OUT, CHECKS))
+    share = sum(bool(r["contended"]) for r in good) / max(len(good), 1)
+    return Tables(fit, held, check, share, tuple(dirty))
+
+
+def write_measured(rows: Sequence[Row], path: Path) -> Path:
+    """Every row, whatever became of it, as one parquet file; the sample lists stay in rows.jsonl."""
+    import pandas as pd
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    frame = pd.DataFrame([{k: v for k, v in r.items() if k not in LISTS} for r in rows])
+    frame.to_parquet(path, index=False)
+    return path
+
+
+def _sixteen_bit(row: Row, computes_bf16: bool) -> Row:
+    return {**row, "dtype": "bf16"} if row.get("dtype") == "fp16" and not computes_bf16 else row
+
+
+def _by_family(rows: Sequence[Row], source: str) -> dict[str, pd.DataFrame]:
+    families = sorted({r["family"] for r in rows})
+    return {f: _frame(f, [r for r in rows if r["family"] == f], source) for f in families}
+
+
+def _frame(family: str, rows: Sequence[Row], source: str) -> pd.DataFrame:
+    import pandas as pd
+
+    wanted = (*OPERATOR_COLUMNS[family], "seconds", *OPTIONAL_COLUMNS)
+    frame = pd.DataFrame([{c: r[c] for c in wanted if c in r} for r in rows])
+    return frame.assign(source=source)
