@@ -38,6 +38,27 @@ class Deployment(BaseModel):
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Layout:
+    """How one replica is cut: data x pipeline x tensor ranks, one accelerator each."""
+
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+    data_parallel: int = 1
+    expert_parallel: bool = False
+
+    @property
+    def accelerators(self) -> int:
+        return self.tensor_parallel * self.pipeline_parallel * self.data_parallel
+
+    @property
+    def words(self) -> str:
+        """ "TP4 x PP2 x DP2 + EP"; what is 1 is left out, but for TP."""
+        further = (("PP", self.pipeline_parallel), ("DP", self.data_parallel))
+        cut = "".join(f" x {name}{size}" for name, size in further if size > 1)
+        return f"TP{self.tensor_parallel}{cut}{' + EP' if self.expert_parallel else ''}"
+
+
 @dataclass(frozen=True, slots=True)
 class Resolved:
     """A deployment with every default filled in and every name looked up. kv_blocks is None until memory is sized."""
@@ -62,8 +83,12 @@ class Resolved:
     notices: tuple[str, ...] = ()  # what the reader should know: one sentence each
 
     @property
+    def layout(self) -> Layout:
+        return Layout(self.tensor_parallel, self.pipeline_parallel, self.data_parallel, self.expert_parallel)
+
+    @property
     def accelerators_per_replica(self) -> int:
-        return self.tensor_parallel * self.pipeline_parallel * self.data_parallel
+        return self.layout.accelerators
 
     def filled_in(self, written: Deployment) -> dict[str, Any]:
         """deployment.yaml as it was written, every null filled in. kv_blocks stays null until memory is sized."""

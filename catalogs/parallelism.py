@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from catalogs.deployment import Deployment
+from catalogs.deployment import Deployment, Layout
 from catalogs.errors import InputError
 from catalogs.hardware import Hardware
 from catalogs.model_parts import Attention, LinearAttention, MlaAttention, Mlp, Moe
 from catalogs.model_spec import ModelSpec
 
 
-@dataclass(frozen=True, slots=True)
-class Ranks:
-    """How a deployment is spread: replicas x data x pipeline x tensor ranks, one accelerator each."""
-
-    replicas: int
-    tensor_parallel: int
-    pipeline_parallel: int
-    data_parallel: int
-    expert_parallel: bool
-
-
-def ranks(deployment: Deployment, model: ModelSpec, hardware: Hardware) -> tuple[Ranks, tuple[str, ...]]:
-    """The layout and what to know about it. Raises InputError where the model cannot be cut so or it does not fit.
+def layout_of(deployment: Deployment, model: ModelSpec, hardware: Hardware) -> tuple[int, Layout, tuple[str, ...]]:
+    """(replicas, layout of each, what to know about it). Raises InputError where the model cannot be cut so or where it
+    does not fit.
 
     Data parallelism inside a replica is for mixture-of-experts models, where the ranks step together (expert_parallel:
     experts spread over all data x tensor ranks; else every expert cut over them). Ranks of a dense model never meet,
@@ -32,26 +22,27 @@ def ranks(deployment: Deployment, model: ModelSpec, hardware: Hardware) -> tuple
     d = deployment
     if d.expert_parallel and not model.is_moe:
         raise InputError("expert_parallel needs a mixture-of-experts model", d.model, "expert_parallel: false")
-    found = Ranks(d.replicas, d.tensor_parallel, d.pipeline_parallel, d.data_parallel, d.expert_parallel)
-    found, notices = _spread_experts(found, hardware)
+    replicas = d.replicas
+    found = Layout(d.tensor_parallel, d.pipeline_parallel, d.data_parallel, d.expert_parallel)
+    found, notices = _spread_experts(replicas, found, hardware)
     check_tensor_parallel(model, found.tensor_parallel, found.expert_parallel)
     _check_tensor_fits(found.tensor_parallel, hardware)
     if found.data_parallel > 1 and not model.is_moe:
-        found = replace(found, replicas=found.replicas * found.data_parallel, data_parallel=1)
+        replicas, found = replicas * found.data_parallel, replace(found, data_parallel=1)
         notices = (f"{model.name} is dense: its {d.data_parallel} data-parallel ranks are counted as replicas",)
-    _check_fits(found, hardware)
-    return found, notices
+    _check_fits(replicas, found, hardware)
+    return replicas, found, notices
 
 
-def _spread_experts(ranks: Ranks, hardware: Hardware) -> tuple[Ranks, tuple[str, ...]]:
+def _spread_experts(replicas: int, layout: Layout, hardware: Hardware) -> tuple[Layout, tuple[str, ...]]:
     """Experts are spread over data x tensor ranks, so over one rank the flag says nothing; a lone replica that has the
     node to itself is then taken to mean all of it, attention by tensor parallelism (what published runs mean by it)."""
-    lone = ranks.replicas * ranks.tensor_parallel * ranks.pipeline_parallel * ranks.data_parallel == 1
-    if not (ranks.expert_parallel and lone and hardware.n_nodes == 1 and hardware.accelerators_per_node > 1):
-        return ranks, ()
+    lone = replicas * layout.accelerators == 1
+    if not (layout.expert_parallel and lone and hardware.n_nodes == 1 and hardware.accelerators_per_node > 1):
+        return layout, ()
     count = hardware.accelerators_per_node
     notice = f"expert_parallel over one accelerator says nothing: taken as tensor_parallel {count} ({hardware.text})"
-    return replace(ranks, tensor_parallel=count), (notice,)
+    return replace(layout, tensor_parallel=count), (notice,)
 
 
 def tensor_parallel_choices(model: ModelSpec, most: int, expert_parallel: bool = False) -> list[int]:
@@ -94,12 +85,12 @@ def _check_tensor_fits(tp: int, hardware: Hardware) -> None:
         raise InputError(rule, tp, str(hardware.accelerators_per_node))
 
 
-def _check_fits(ranks: Ranks, hardware: Hardware) -> None:
-    groups = hardware.n_nodes * (hardware.accelerators_per_node // ranks.tensor_parallel)
-    per_replica = ranks.pipeline_parallel * ranks.data_parallel
-    if ranks.replicas * per_replica <= groups:
+def _check_fits(replicas: int, layout: Layout, hardware: Hardware) -> None:
+    groups = hardware.n_nodes * (hardware.accelerators_per_node // layout.tensor_parallel)
+    per_replica = layout.pipeline_parallel * layout.data_parallel
+    if replicas * per_replica <= groups:
         return
-    asked = ranks.replicas * per_replica * ranks.tensor_parallel
+    asked = replicas * layout.accelerators
     rule = f"replicas x tensor x pipeline x data parallel must fit in the {hardware.n_accelerators} of {hardware.text}"
     fits = groups // per_replica
     raise InputError(rule, asked, f"replicas: {fits}" if fits else f"data_parallel: {groups}")

@@ -47,9 +47,9 @@ def resolve_deployment(deployment: Deployment) -> Resolved:
     names = Names.of(deployment.model, deployment.engine, deployment.hardware)
     weight_dtype, weight_notices = _weight_dtype(deployment.weight_dtype, names)
     kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
-    ranks, rank_notices = parallelism.ranks(deployment, names.model, names.hardware)
+    replicas, layout, layout_notices = parallelism.layout_of(deployment, names.model, names.hardware)
     max_model_len = _max_model_len(deployment.max_model_len, names.model)
-    shards = ranks.tensor_parallel * ranks.pipeline_parallel
+    shards = layout.tensor_parallel * layout.pipeline_parallel
     tokens, seqs = _limits(deployment, names, shards, max_model_len)
     utilization = deployment.gpu_memory_utilization
     caching = deployment.prefix_caching
@@ -57,11 +57,11 @@ def resolve_deployment(deployment: Deployment) -> Resolved:
         model=names.model,
         engine=names.engine,
         hardware=names.hardware,
-        replicas=ranks.replicas,
-        tensor_parallel=ranks.tensor_parallel,
-        pipeline_parallel=ranks.pipeline_parallel,
-        data_parallel=ranks.data_parallel,
-        expert_parallel=ranks.expert_parallel,
+        replicas=replicas,
+        tensor_parallel=layout.tensor_parallel,
+        pipeline_parallel=layout.pipeline_parallel,
+        data_parallel=layout.data_parallel,
+        expert_parallel=layout.expert_parallel,
         weight_dtype=weight_dtype,
         kv_dtype=kv_dtype,
         max_num_seqs=seqs,
@@ -71,7 +71,7 @@ def resolve_deployment(deployment: Deployment) -> Resolved:
         kv_blocks=deployment.kv_blocks,
         prefix_caching=names.engine.prefix_caching if caching is None else caching,
         gpu_memory_utilization=_utilization(names, tokens, shards) if utilization is None else utilization,
-        notices=_engine_notice(names.engine) + names.hardware.notices + weight_notices + kv_notices + rank_notices,
+        notices=_engine_notice(names.engine) + names.hardware.notices + weight_notices + kv_notices + layout_notices,
     )
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
-from catalogs.deployment import Deployment
+from catalogs.deployment import Deployment, Layout
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -24,47 +24,33 @@ class Candidate:
 
     @property
     def accelerators(self) -> int:
-        return self.replicas * self.tensor_parallel * self.pipeline_parallel * self.data_parallel
+        return self.replicas * self.layout.accelerators
 
     @property
-    def layout(self) -> tuple[object, ...]:
+    def layout(self) -> Layout:
+        return Layout(self.tensor_parallel, self.pipeline_parallel, self.data_parallel, self.expert_parallel)
+
+    @property
+    def placement(self) -> tuple[object, ...]:
         """Everything but the batching limits."""
         return (self.hardware, self.replicas, *self.ranks)
 
     @property
     def ranks(self) -> tuple[object, ...]:
         """One replica without its batching limits: what decides memory for weights and the time of a given step."""
-        return (
-            self.tensor_parallel,
-            self.pipeline_parallel,
-            self.data_parallel,
-            self.expert_parallel,
-            self.weight_dtype,
-            self.kv_dtype,
-        )
+        return (*astuple(self.layout), self.weight_dtype, self.kv_dtype)
 
     @property
-    def family(self) -> tuple[str, int, int, int, bool, str]:
+    def family(self) -> tuple[object, ...]:
         """What makes two plans different in kind (parallelism and weights), for choosing alternatives."""
-        return (
-            self.hardware,
-            self.tensor_parallel,
-            self.pipeline_parallel,
-            self.data_parallel,
-            self.expert_parallel,
-            self.weight_dtype,
-        )
+        return (self.hardware, *astuple(self.layout), self.weight_dtype)
 
     @property
     def words(self) -> str:
         """ "2 replicas x TP4, fp8 weights, bf16 KV, 256 sequences, 8192 batched tokens"."""
-        parallel = f"TP{self.tensor_parallel}"
-        parallel += f" x PP{self.pipeline_parallel}" if self.pipeline_parallel > 1 else ""
-        parallel += f" x DP{self.data_parallel}" if self.data_parallel > 1 else ""
-        parallel += " + EP" if self.expert_parallel else ""
         count = "1 replica" if self.replicas == 1 else f"{self.replicas} replicas"
         return (
-            f"{count} x {parallel}, {self.weight_dtype} weights, {self.kv_dtype} KV, "
+            f"{count} x {self.layout.words}, {self.weight_dtype} weights, {self.kv_dtype} KV, "
             f"{self.max_num_seqs} sequences, {self.max_num_batched_tokens} batched tokens"
         )
 

@@ -136,7 +136,7 @@ def _by_promise(group: Sequence[Candidate], world: World) -> list[Candidate]:
     """Default limits of every layout first, the fastest layouts leading; then the other limits of the fastest."""
     by_layout: dict[object, list[Candidate]] = {}
     for c in group:
-        by_layout.setdefault(c.layout, []).append(c)
+        by_layout.setdefault(c.placement, []).append(c)
     fastest = sorted(by_layout.values(), key=lambda cs: -world.fluid_requests_per_s(cs[0]))
     return [cs[0] for cs in fastest] + [c for cs in fastest for c in cs[1:]]
 

@@ -110,7 +110,7 @@ class Refuser:
         bench = replace(self.measure.bench, evaluator=world)
         plain: dict[object, Candidate] = {}
         for c in candidates(request, world.names):
-            plain.setdefault(c.layout, c)
+            plain.setdefault(c.placement, c)
         left = [c for c in plain.values() if world.discard(c) is None]
         left.sort(key=lambda c: -world.fluid_requests_per_s(c))
         measure = Measure(world, bench)

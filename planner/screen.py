@@ -5,8 +5,10 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Iterator
+from dataclasses import fields
 from typing import Any, Final
 
+from catalogs.deployment import Layout
 from planner.confidence import LEVEL, SAFE
 from planner.slo import human_s
 
@@ -94,13 +96,10 @@ def _question(request: dict[str, Any]) -> Line:
 
 def deployment_words(d: dict[str, Any]) -> str:
     """One line for a deployment block."""
-    parallel = f"TP{d['tensor_parallel']}"
-    parallel += f" x PP{d['pipeline_parallel']}" if d.get("pipeline_parallel", 1) > 1 else ""
-    parallel += f" x DP{d['data_parallel']}" if d.get("data_parallel", 1) > 1 else ""
-    parallel += " + EP" if d.get("expert_parallel") else ""
+    layout = Layout(**{f.name: d[f.name] for f in fields(Layout)})
     count = "1 replica" if d["replicas"] == 1 else f"{d['replicas']} replicas"
     return (
-        f"{count} x {parallel} on {d['hardware']}, {d['weight_dtype']} weights, {d['kv_dtype']} KV, "
+        f"{count} x {layout.words} on {d['hardware']}, {d['weight_dtype']} weights, {d['kv_dtype']} KV, "
         f"{d['max_num_seqs']} sequences, {d['max_num_batched_tokens']} batched tokens"
     )
 

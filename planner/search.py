@@ -153,7 +153,7 @@ def _create(settings: SearchSettings) -> optuna.Study:
 
 
 def _params(candidate: Candidate) -> tuple[str, int, int]:
-    layout = " ".join(str(part) for part in candidate.layout)
+    layout = " ".join(str(part) for part in candidate.placement)
     return layout, candidate.max_num_seqs, candidate.max_num_batched_tokens
 
 

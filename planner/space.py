@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import asdict
 from typing import Final
 
+from catalogs.deployment import Layout
 from catalogs.errors import InputError
 from catalogs.hardware import Hardware, parse_hardware
 from catalogs.parallelism import tensor_parallel_choices
@@ -17,24 +18,17 @@ SEQS_LADDER: Final = (64, 128, 256, 512, 1024)
 TOKENS_LADDER: Final = (2048, 4096, 8192, 16384)
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """Ranks of one replica."""
-
-    tensor_parallel: int
-    data_parallel: int = 1
-    expert_parallel: bool = False
-
-    @property
-    def accelerators(self) -> int:
-        return self.tensor_parallel * self.data_parallel
-
-
 def candidates(request: PlanRequest, names: Names) -> list[Candidate]:
     """Every legal candidate, in a fixed order: small hardware first, the engine's default limits first."""
     found = [
         Candidate(
-            hardware, replicas, layout.tensor_parallel, 1, layout.data_parallel, layout.expert_parallel, w, kv, s, t
+            hardware=hardware,
+            replicas=replicas,
+            **asdict(layout),
+            weight_dtype=w,
+            kv_dtype=kv,
+            max_num_seqs=s,
+            max_num_batched_tokens=t,
         )
         for layout in layouts(names)
         for hardware, replicas in placements(request, names, layout)
@@ -54,7 +48,7 @@ def layouts(names: Names) -> list[Layout]:
     if model.is_moe and most > 1:
         for tp in tensor_parallel_choices(model, most, expert_parallel=True):
             sizes = (dp for dp in (1, 2, 4, 8, 16) if tp * dp <= most and most % (tp * dp) == 0 and tp * dp > 1)
-            found += [Layout(tp, dp, expert_parallel=True) for dp in sizes]
+            found += [Layout(tp, data_parallel=dp, expert_parallel=True) for dp in sizes]
     return found
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from catalogs.deployment import Resolved
+from catalogs.deployment import Layout, Resolved
 from catalogs.errors import InputError
 from catalogs.model_parts import Attention, MlaAttention, Moe, Part
 from catalogs.model_spec import ModelSpec
@@ -20,10 +20,7 @@ class Shard:
     """A model split over tp x pp x dp ranks; sizes asked of it are those of one rank."""
 
     model: ModelSpec
-    tp: int
-    pp: int
-    dp: int
-    expert_parallel: bool
+    layout: Layout
     weight_dtype: str
     kv_dtype: str
 
@@ -35,15 +32,19 @@ class Shard:
             raise InputError(
                 "serving covers decoder-only models, this one has an encoder", model.name, "a decoder-only model"
             )
-        return cls(
-            model,
-            resolved.tensor_parallel,
-            resolved.pipeline_parallel,
-            resolved.data_parallel,
-            resolved.expert_parallel,
-            resolved.weight_dtype,
-            resolved.kv_dtype,
-        )
+        return cls(model, resolved.layout, resolved.weight_dtype, resolved.kv_dtype)
+
+    @property
+    def tp(self) -> int:
+        return self.layout.tensor_parallel
+
+    @property
+    def pp(self) -> int:
+        return self.layout.pipeline_parallel
+
+    @property
+    def dp(self) -> int:
+        return self.layout.data_parallel
 
     @property
     def expert_group(self) -> int:
@@ -52,11 +53,11 @@ class Shard:
 
     @property
     def expert_ranks(self) -> int:
-        return self.expert_group if self.expert_parallel else 1
+        return self.expert_group if self.layout.expert_parallel else 1
 
     def expert_width(self, moe: Moe) -> int:
         """Intermediate size of one expert on one rank, as if gated: two matrices count as two thirds of three."""
-        slices = 1 if self.expert_parallel else self.expert_group
+        slices = 1 if self.layout.expert_parallel else self.expert_group
         return -(-moe.expert_intermediate_size * moe.matrices // (3 * slices))
 
     def heads(self, mixer: Attention | MlaAttention) -> int:

@@ -9,6 +9,7 @@ from plants import resolved
 
 from calibration.operators import Collective, Gemm, GroupedGemm
 from calibration.roofline import flops
+from catalogs.deployment import Layout
 from catalogs.errors import InputError
 from catalogs.model_parts import Attention, LayerGroup, Mlp
 from catalogs.models import load_model
@@ -18,7 +19,7 @@ from simulator.shard import Shard
 
 
 def shard(model: str, tp: int = 1, dp: int = 1, expert_parallel: bool = False, weight_dtype: str = "bf16") -> Shard:
-    return Shard(load_model(model), tp, 1, dp, expert_parallel, weight_dtype, "bf16")
+    return Shard(load_model(model), Layout(tp, 1, dp, expert_parallel), weight_dtype, "bf16")
 
 
 def work(lines: list[Line], kinds: tuple[str, ...] = CLASSES) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from plants import resolved
 
-from catalogs.deployment import Deployment, load_deployment, resolve
+from catalogs.deployment import Deployment, Layout, load_deployment, resolve
 from catalogs.errors import InputError
 from catalogs.models import load_model
 from catalogs.units import GIB
@@ -21,33 +21,33 @@ from simulator.shard import Shard
 @pytest.mark.parametrize("dtype", ["bf16", "fp8", "fp4"])
 def test_one_rank_holds_what_the_model_weighs(model: str, dtype: str) -> None:
     spec = load_model(model)
-    assert weight_bytes(Shard(spec, 1, 1, 1, False, dtype, "bf16")) == pytest.approx(spec.weight_bytes(dtype), rel=1e-6)
+    assert weight_bytes(Shard(spec, Layout(), dtype, "bf16")) == pytest.approx(spec.weight_bytes(dtype), rel=1e-6)
 
 
 @pytest.mark.parametrize("model", ["llama-2-70b", "deepseek-v3", "qwen3-30b-a3b"])
 def test_ranks_share_the_weights(model: str) -> None:
-    held = [weight_bytes(Shard(load_model(model), tp, 1, 1, False, "bf16", "bf16")) for tp in (1, 2, 4, 8)]
+    held = [weight_bytes(Shard(load_model(model), Layout(tp), "bf16", "bf16")) for tp in (1, 2, 4, 8)]
     for n, w in zip((2, 4, 8), held[1:], strict=True):
         assert held[0] / n <= w <= 1.1 * held[0] / n
 
 
 def test_data_parallel_ranks_repeat_attention_and_share_experts() -> None:
     spec = load_model("deepseek-v3")
-    dp, tp = (weight_bytes(Shard(spec, t, 1, d, True, "fp8", "bf16")) for t, d in ((1, 8), (8, 1)))
+    dp, tp = (weight_bytes(Shard(spec, Layout(t, 1, d, True), "fp8", "bf16")) for t, d in ((1, 8), (8, 1)))
     assert tp < dp < 2 * tp
 
 
 def test_kv_of_a_token_by_hand() -> None:
     spec = load_model("llama-2-70b")
-    assert sequence_bytes(Shard(spec, 4, 1, 1, False, "bf16", "bf16"), 1) == 80 * 2 * 2 * 128 * 2
-    assert sequence_bytes(Shard(spec, 16, 1, 1, False, "bf16", "bf16"), 1) == 80 * 2 * 1 * 128 * 2  # replicated head
+    assert sequence_bytes(Shard(spec, Layout(4), "bf16", "bf16"), 1) == 80 * 2 * 2 * 128 * 2
+    assert sequence_bytes(Shard(spec, Layout(16), "bf16", "bf16"), 1) == 80 * 2 * 1 * 128 * 2  # replicated head
     latent = load_model("deepseek-v3")
     for tp in (1, 8):
-        assert sequence_bytes(Shard(latent, tp, 1, 1, False, "fp8", "bf16"), 1) == 61 * (512 + 64) * 2
+        assert sequence_bytes(Shard(latent, Layout(tp), "fp8", "bf16"), 1) == 61 * (512 + 64) * 2
 
 
 def test_windowed_layers_stop_growing() -> None:
-    s = Shard(load_model("gpt-oss-120b"), 1, 1, 1, False, "fp4", "bf16")
+    s = Shard(load_model("gpt-oss-120b"), Layout(), "fp4", "bf16")
     first, second, third = (sequence_bytes(s, n) for n in (128, 1128, 2128))
     assert second - first == pytest.approx(third - second)
     assert second - first == pytest.approx(
