@@ -49,6 +49,10 @@ CLASS_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+#: No size of a model comes near it: a typing error, or a file that is no config.
+LARGEST: Final = 10**9
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigReader:
     """One config.json: `values` of the language model, with class defaults, falling back to the outer file's."""
@@ -72,6 +76,8 @@ class ConfigReader:
             value = int(value)
         if isinstance(value, bool) or not isinstance(value, int) or value < 0:
             raise InputError(f"{self.where}: {keys[0]} must be a whole number >= 0", value)
+        if value > LARGEST:
+            raise InputError(f"{self.where}: {keys[0]} is larger than any model's", value)
         return value
 
     def count(self, *keys: str, default: int | None = None) -> int:
