@@ -63,15 +63,21 @@ ProfileOut = Annotated[
     Path | None, typer.Option("--out", metavar="DIR", help="Folder of the profile; one that was cut short goes on.")
 ]
 Device = Annotated[str | None, typer.Option(metavar="KIND", help="cpu or cuda; the GPU where there is one.")]
+Threads = Annotated[int | None, typer.Option(metavar="N", help="On a CPU, as the engine will use; default: all cores.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Of the order and of the held-out shapes.")]
 
 
 @app.command()
 def profile(
-    hw: Hardware = "local", budget: Budget = "5m", out: ProfileOut = None, device: Device = None, seed: Seed = 0
+    hw: Hardware = "local",
+    budget: Budget = "5m",
+    out: ProfileOut = None,
+    device: Device = None,
+    threads: Threads = None,
+    seed: Seed = 0,
 ) -> None:
     """Measure what operators cost on this machine; rows only, nothing is installed."""
-    done = _profile(hw, budget, out, device, seed)
+    done = _profile(hw, budget, out, device, threads, seed)
     from calibration.profile.tables import write_measured
 
     typer.echo(str(write_measured(done.session.rows, done.folder / "measured.parquet")))
@@ -83,11 +89,11 @@ def run(
     budget: Budget = "5m",
     out: ProfileOut = None,
     device: Device = None,
-    seed: Seed = 0,
+    threads: Threads = None,
     json_file: JsonFile = None,
 ) -> None:
     """Profile this machine, fit, show the held-out errors, and install the calibration for plan and simulate."""
-    done = _profile(hw, budget, out, device, seed)
+    done = _profile(hw, budget, out, device, threads)
     from calibration.profile.here import fit_and_install
 
     bundle, installed, peaks = fit_and_install(done)
@@ -214,12 +220,14 @@ def build_shipped(
         write_whole(docs, [error_table(folder)])
 
 
-def _profile(hw: str, budget: str, out: Path | None, device: str | None, seed: int) -> Profiled:
+def _profile(
+    hw: str, budget: str, out: Path | None, device: str | None, threads: int | None, seed: int = 0
+) -> Profiled:
     from calibration.profile.here import Options, budget_s, run_profile
 
     if device not in (None, "cpu", "cuda"):
         raise InputError("a device is cpu or cuda", device, "cpu")
-    done = run_profile(Options(hw, budget_s(budget), out, device, seed))
+    done = run_profile(Options(hw, budget_s(budget), out, device, threads, seed))
     counts = ", ".join(f"{n} {what.replace('_', ' ')}" for what, n in done.counts.items() if n)
     typer.echo(f"{done.folder}: {counts}", err=True)
     return done

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from catalogs.errors import InputError
@@ -28,6 +28,7 @@ class Device:
     threads: int
     cores: tuple[int, ...]
     torch: Any
+    pool: dict[Any, Any] = field(default_factory=dict, compare=False)  # random values by dtype, see inputs.py
 
     @property
     def is_cuda(self) -> bool:
@@ -50,17 +51,21 @@ class Device:
 
 def load_torch() -> Any:
     """torch, imported when first needed. Raises InputError where it is not installed."""
-    cores = len(_affinity())
-    os.environ.setdefault("OMP_NUM_THREADS", str(cores))
     try:
         return importlib.import_module("torch")
     except ImportError as error:
         raise InputError("profiling needs torch: pip install 'llm-capacity-planner[calibration]'", str(error)) from None
 
 
-def open_device(kind: str | None = None) -> Device:
-    """The GPU where torch sees one, else the CPU. Raises InputError for `cuda` without a GPU or with a bad driver."""
+def open_device(kind: str | None = None, threads: int | None = None) -> Device:
+    """The GPU where torch sees one, else the CPU with `threads` threads, one per core where not given.
+
+    Raises InputError for `cuda` without a GPU or with a bad driver, and for more threads than cores.
+    """
     cores = _affinity()  # before torch starts threads, which may bind the main one to a core
+    if threads is not None and not 1 <= threads <= len(cores):
+        raise InputError("threads must be 1 to the number of cores this process may use", str(threads), str(len(cores)))
+    _bind_threads(threads or len(cores))
     torch = load_torch()
     if kind == "cuda" or kind is None:
         found = _cuda_problem(torch)
@@ -68,9 +73,15 @@ def open_device(kind: str | None = None) -> Device:
             return _cuda(torch, cores)
         if kind == "cuda":
             raise InputError("no GPU to profile", found, "--device cpu")
-    torch.set_num_threads(len(cores))
+    torch.set_num_threads(threads or len(cores))
     memory = _meminfo_bytes("MemTotal")
-    return Device("cpu", CPU_DTYPES, last_level_cache_bytes(), memory, len(cores), cores, torch)
+    return Device("cpu", CPU_DTYPES, last_level_cache_bytes(), memory, threads or len(cores), cores, torch)
+
+
+def _bind_threads(threads: int) -> None:
+    """Threads stay on their cores, as engines bind them; read by OpenMP when torch is loaded, left alone if set."""
+    os.environ.setdefault("OMP_NUM_THREADS", str(threads))
+    os.environ.setdefault("OMP_PROC_BIND", "close" if threads > 1 else "false")
 
 
 def _cuda_problem(torch: Any) -> str | None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from calibration.profile.device import Device
-from calibration.profile.inputs import cycle, random
+from calibration.profile.inputs import cycle, own, random
 from calibration.profile.shape import Shape
 from calibration.profile.timing import Work
 
@@ -49,10 +49,10 @@ def work(shape: Shape, device: Device) -> Work:
 def _norm(device: Device, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
     """Residual add, then RMS norm; layer norm on a CPU, where torch has one fused kernel for it and none for RMS."""
     functional = device.torch.nn.functional
-    x, residual = random(device, (tokens, width), dtype), random(device, (tokens, width), dtype)
+    x, residual = random(device, (tokens, width), dtype), own(device, (tokens, width), dtype)
     weight = random(device, (width,), dtype)
     norm = functional.rms_norm if device.is_cuda else functional.layer_norm
-    return lambda: norm(residual.add_(x, alpha=1e-3), (width,), weight)
+    return lambda: norm(residual.add_(x, alpha=1e-4), (width,), weight)
 
 
 def _activation(device: Device, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
@@ -76,7 +76,7 @@ def _rotary(device: Device, tokens: int, width: int, dtype: Any) -> Callable[[],
 
 def _kv_write(device: Device, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
     torch = device.torch
-    cache, rows = random(device, (CACHE_ROWS, width), dtype), random(device, (tokens, width), dtype)
+    cache, rows = own(device, (CACHE_ROWS, width), dtype), random(device, (tokens, width), dtype)
     slots = torch.randperm(max(CACHE_ROWS, tokens), device=device.kind)[:tokens] % CACHE_ROWS
     return lambda: cache.index_copy_(0, slots, rows)
 

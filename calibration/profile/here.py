@@ -35,6 +35,7 @@ class Options:
     budget_s: float
     out: Path | None = None
     device: str | None = None
+    threads: int | None = None
     seed: int = 0
 
 
@@ -73,7 +74,7 @@ def this_machine(text: str, device: Device) -> Accelerator:
 
 def run_profile(options: Options) -> Profiled:
     """Profile this machine into a folder, or go on with an unfinished profile of it."""
-    device = open_device(options.device)
+    device = open_device(options.device, options.threads)
     accelerator = this_machine(options.hardware, device)
     reach = CUDA if device.is_cuda else CPU
     sizes = catalog_sizes(device.memory_bytes, reach.splits)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import Any, Final
 
 from calibration.profile.device import Device
 
 CACHE_MULTIPLE: Final = 2.0  # all copies together are this many times the last-level cache
 MOST_COPIES: Final = 64
-BLOCK: Final = 1 << 22  # values drawn; larger tensors repeat them, drawing costs more than multiplying
+BLOCK: Final = 1 << 22  # values drawn; the pool repeats them
+ALIGNED: Final = 64  # values: inputs start at a cache line
 FREE_SHARE: Final = 0.5  # of the free memory that one shape may take
 
 
@@ -26,21 +29,48 @@ def copies(set_bytes: float, device: Device) -> int:
 
 
 def random(device: Device, shape: tuple[int, ...], dtype: Any = None) -> Any:
-    """Normally distributed values, never zero everywhere: zeros draw less power and may be skipped."""
+    """Normally distributed values, never zero: zeros draw less power and may be skipped. Read only: a view of the
+    device's pool, the next part of it at every call."""
     torch = device.torch
     dtype = dtype or torch.bfloat16
-    n = 1
-    for size in shape:
-        n *= size
-    block = torch.randn(min(n, BLOCK), device=device.kind).mul_(0.1)
-    block = block.to(dtype)
-    if n <= BLOCK:
-        return block.view(shape)
+    n = math.prod(shape)
+    pool = device.pool.get(dtype)
+    if pool is None or len(pool.values) < n:
+        pool = device.pool[dtype] = Pool(_drawn(device, max(n, _least(device, dtype)), dtype))
+    return pool.take(n).view(shape)
+
+
+def own(device: Device, shape: tuple[int, ...], dtype: Any = None) -> Any:
+    """Random values that may be written to."""
+    return random(device, shape, dtype).clone()
+
+
+@dataclass(slots=True)
+class Pool:
+    """Random values that all shapes read: drawing them anew for every shape costs more than measuring it."""
+
+    values: Any
+    cursor: int = 0
+
+    def take(self, n: int) -> Any:
+        """The next n values, from the start again where too few are left."""
+        first = self.cursor if self.cursor + n <= len(self.values) else 0
+        self.cursor = first + -(-n // ALIGNED) * ALIGNED
+        return self.values[first : first + n]
+
+
+def _least(device: Device, dtype: Any) -> int:
+    """Values that fill the rotated copies of any shape smaller than the cache."""
+    return int((CACHE_MULTIPLE + 1) * device.cache_bytes / dtype.itemsize) + BLOCK
+
+
+def _drawn(device: Device, n: int, dtype: Any) -> Any:
+    torch = device.torch
+    block = torch.randn(BLOCK, device=device.kind).mul_(0.1).to(dtype)
+    n = -(-n // BLOCK) * BLOCK
     out = torch.empty(n, dtype=dtype, device=device.kind)
-    whole = n // BLOCK * BLOCK
-    out[:whole].view(-1, BLOCK).copy_(block)
-    out[whole:].copy_(block[: n - whole])
-    return out.view(shape)
+    out.view(-1, BLOCK).copy_(block)
+    return out
 
 
 def cycle(device: Device, set_bytes: float) -> range:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -46,26 +46,31 @@ class Timing:
 
 def measure(work: Work, device: Device, limit_s: float) -> Timing:
     """Time `work`: events around a CUDA-graph replay on a GPU, the wall clock on a CPU."""
-    return _on_cuda(work, device, limit_s) if device.is_cuda else on_cpu(work, limit_s)
+    return _on_cuda(work, device, limit_s) if device.is_cuda else on_cpu(work, limit_s, device.threads == 1)
 
 
-def on_cpu(work: Work, limit_s: float, clock: Callable[[], float] = time.perf_counter) -> Timing:
-    """Wall time. Samples in which the scheduler took a core away are left out of the median where enough remain."""
+def on_cpu(work: Work, limit_s: float, alone: bool = False, clock: Callable[[], float] = time.perf_counter) -> Timing:
+    """Wall time. Samples in which the scheduler took a core away are left out of the median where enough remain; if
+    not, the least sample counts. `alone`: one thread does all, so its processor time tells what such a sample took."""
     start = clock()
     once = _warm(work, clock, start + WARM_SHARE * limit_s)
     inner = max(1, int(np.ceil(SAMPLE_S / max(once, 1e-9))))
     samples: list[float] = []
     hit: list[int] = []
     turn = 0
-    while _goes_on(samples, hit, clock() - start, limit_s):
+    while _goes_on(samples, [] if alone else hit, clock() - start, limit_s):
         switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-        t0 = clock()
+        t0, own0 = clock(), time.thread_time()
         for _ in range(inner):
             work.calls[turn % len(work.calls)]()
             turn += 1
-        samples.append((clock() - t0) / (inner * work.per_call))
-        if resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw > switches:
+        took, own = clock() - t0, time.thread_time() - own0
+        cut = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw > switches
+        samples.append((min(took, own) if cut and alone else took) / (inner * work.per_call))
+        if cut:
             hit.append(len(samples) - 1)
+    if alone:
+        return replace(summary(samples, [], "wall, processor time where preempted"), preempted=tuple(hit))
     return summary(samples, hit, "wall")
 
 
@@ -86,18 +91,19 @@ def _goes_on(samples: list[float], hit: list[int], spent_s: float, limit_s: floa
         return True
     if spent_s >= limit_s or len(samples) >= MOST:
         return False
-    return median_ci(_clean(samples, hit))[1] > NARROW
+    clean = _clean(samples, hit)
+    return len(clean) < FEWEST or median_ci(clean)[1] > NARROW
 
 
 def _clean(samples: Sequence[float], hit: Sequence[int]) -> list[float]:
     left = set(hit)
-    clean = [s for i, s in enumerate(samples) if i not in left]
-    return clean if len(clean) >= FEWEST else list(samples)
+    return [s for i, s in enumerate(samples) if i not in left]
 
 
 def summary(samples: Sequence[float], hit: Sequence[int], mode: str) -> Timing:
     """Median of the samples nobody preempted; outliers by their distance in median absolute deviations."""
-    middle, width = median_ci(_clean(samples, hit))
+    clean = _clean(samples, hit)
+    middle, width = median_ci(clean) if len(clean) >= FEWEST or not hit else (min(samples), median_ci(samples)[1])
     mad = float(np.median(np.abs(np.asarray(samples) - middle)))
     far = OUTLIER_MADS * 1.4826 * max(mad, 1e-3 * middle)
     outliers = tuple(i for i, s in enumerate(samples) if abs(s - middle) > far)
