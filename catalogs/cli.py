@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from catalogs.command import run_command
-from catalogs.files import write_json
+from catalogs.files import check_targets, write_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -34,6 +34,7 @@ def list_entries(
     """Every entry of a kind, in brief, with units and source."""
     from catalogs.describe import kind as find_kind
 
+    check_targets(json_file)
     rows = find_kind(kind).rows()
     if match is not None:
         rows = [row for row in rows if any(match.lower() in str(value).lower() for value in row.values())]
@@ -52,6 +53,7 @@ def show(
     """One entry in full, with units and source."""
     from catalogs.describe import kind as find_kind
 
+    check_targets(json_file)
     record = find_kind(kind).show(name)
     if json_file is not None:
         write_json({"schema_version": 1, "kind": kind.lower(), "entry": record}, json_file)

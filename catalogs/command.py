@@ -27,8 +27,9 @@ def run_command(name: str, command: Callable[..., Any], args: list[str] | None =
     except (KeyboardInterrupt, typer.Abort):
         print(f"{name}: interrupted", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:  # the reader (head, less) went away
-        sys.stderr.close()
+    except MemoryError as error:
+        return _refuse(name, f"this needs more memory than there is: {error or 'out of memory'}")
+    except (BrokenPipeError, SystemExit):  # the reader (head, less) went away: click exits 1, which here means no
         return DONE
     return status if isinstance(status, int) else DONE
 

@@ -25,7 +25,7 @@ class Kind:
 
 def kind(name: str) -> Kind:
     """The kind called `name`. Raises InputError with the nearest one."""
-    found = KINDS.get(name.lower())
+    found = KINDS.get(name.lower()) or KINDS.get(f"{name.lower()}s")  # `show model NAME` reads better
     if found is None:
         raise InputError("unknown kind of catalog entry", name, nearest_name(name, KINDS) or ", ".join(KINDS))
     return found

@@ -13,7 +13,11 @@ from catalogs.errors import InputError
 
 
 def write_whole(path: Path, parts: Iterable[str]) -> None:
-    """Write beside the target and rename. Raises InputError where that cannot be done."""
+    """Write beside the target and rename; straight into what is no ordinary file (/dev/stderr, a named pipe), which a
+    rename would replace. Raises InputError where that cannot be done."""
+    if _is_device(path) and not path.is_dir():
+        _write_through(path, parts)
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with open(temporary, "w", encoding="utf-8", newline="") as file:
@@ -25,6 +29,16 @@ def write_whole(path: Path, parts: Iterable[str]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def _write_through(path: Path, parts: Iterable[str]) -> None:
+    try:
+        with open(path, "w", encoding="utf-8", newline="") as file:
+            file.writelines(parts)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise InputError(f"cannot write {path}: {error.strerror}") from None
+
+
 def write_json(data: dict[str, Any], target: str) -> None:
     """To a file, or to stdout for "-"."""
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
@@ -34,10 +48,23 @@ def write_json(data: dict[str, Any], target: str) -> None:
         write_whole(Path(target), [text])
 
 
-def check_folder(target: str | Path | None) -> None:
-    """Before long work: raises InputError where the folder of a file to be written does not exist."""
-    if target is None or str(target) == "-":
-        return
-    folder = Path(target).absolute().parent
-    if not os.access(folder, os.W_OK):
-        raise InputError("cannot write there: no such folder, or not allowed", str(target))
+def check_targets(json_target: str | None, *files: Path | None) -> None:
+    """Before long work: raises InputError for a file to be written that cannot be, or that is named twice. Only JSON
+    goes to stdout, for "-"."""
+    named = [str(t) for t in (None if json_target == "-" else json_target, *files) if t is not None]
+    for i, target in enumerate(named):
+        if target == "-":
+            raise InputError("only --json writes to stdout", target, "a file name")
+        path = Path(target).absolute()
+        if target in ("", "."):  # an empty path option arrives as the current folder
+            raise InputError("a file to write needs a name", target, "out.json")
+        if path.is_dir():
+            raise InputError("cannot write there: it is a folder", target, str(Path(target) / "out.json"))
+        if not os.access(path.parent, os.W_OK):
+            raise InputError("cannot write there: no such folder, or not allowed", target)
+        if target in named[:i] and not _is_device(path):
+            raise InputError("each file to write needs a name of its own", target)
+
+
+def _is_device(path: Path) -> bool:
+    return path.exists() and not path.is_file()

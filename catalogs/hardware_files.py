@@ -118,7 +118,7 @@ def read(name: str) -> HardwareFile:
     """The file of a name or alias. Raises InputError with the nearest name."""
     stem = find(name)
     if stem is None:
-        raise InputError("unknown hardware", name, nearest_name(name, [*all_names(), "local"]))
+        raise InputError("unknown hardware", name, nearest_name(name, [*all_names(), "local"]) or ", ".join(names()))
     return _read_file(stem)
 
 

@@ -132,7 +132,7 @@ def _row(record: dict[str, str]) -> PriceRow:
 def _matching(cloud: str | None, region: str | None) -> list[PriceRow]:
     """Rows of a cloud and region; ownership costs only where their cloud is named."""
     if cloud is not None and cloud.lower() not in list_clouds():
-        raise InputError("unknown cloud", cloud, nearest_name(cloud, list_clouds()))
+        raise InputError("unknown cloud", cloud, nearest_name(cloud, list_clouds()) or ", ".join(list_clouds()))
     wanted = None if cloud is None else cloud.lower()
     rows = [r for r in _rows() if (r.kind == "cloud" if wanted is None else r.cloud == wanted)]
     if region is None:

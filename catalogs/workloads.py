@@ -19,6 +19,9 @@ from catalogs.workload_file import parse_workload_file
 
 #: Used where neither the workload nor the caller gives a rate; a notice says so.
 DEFAULT_REQUESTS_PER_S: Final = 1.0
+#: A simulation holds its requests in memory and keeps time in double precision; these are far beyond any use.
+MOST_REQUESTS: Final = 10_000_000
+LEAST_REQUESTS_PER_S: Final = 1e-6
 #: Requests drawn to describe the lengths of a synthetic workload.
 STATS_REQUESTS: Final = 20_000
 
@@ -64,6 +67,8 @@ class Workload:
         """
         seed = _whole("seed", self.content.seed if seed is None else seed, 0)
         n = _whole("n_requests", self.content.n_requests if n_requests is None else n_requests, 1)
+        if n > MOST_REQUESTS:
+            raise InputError(f"a simulation holds at most {MOST_REQUESTS:,} requests", n, str(MOST_REQUESTS))
         drawn = self.content.draw(seed, n, self._rate(requests_per_s))
         return replace(drawn, name=self.name, source=self.source)
 
@@ -85,6 +90,8 @@ class Workload:
             raise InputError("requests_per_s must be a positive number", asked)
         if not math.isfinite(asked):
             raise InputError("requests_per_s must be finite", asked)
+        if asked < LEAST_REQUESTS_PER_S:
+            raise InputError(f"requests_per_s must be at least {LEAST_REQUESTS_PER_S:g}", asked)
         if not self.content.has_rate:
             raise InputError(f"workload {self.name} has no arrival rate to set; leave requests_per_s out", asked)
         return float(asked)

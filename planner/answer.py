@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from planner.final import Entry
+from planner.final import MOST_REPLICAS, Entry
 from planner.request import PlanRequest
 
 SCHEMA_VERSION: Final = 1
@@ -80,7 +80,7 @@ def assumptions(request: PlanRequest) -> list[str]:
     lines = [
         f"workload {request.workload}: its lengths and arrivals, only the rate is scaled",
         "the search and the alternatives look at one replica under its share of the requests; the best plan's figures "
-        "come from all its replicas behind one round-robin router",
+        f"come from all its replicas behind one round-robin router, up to {MOST_REPLICAS} of them",
         "latencies of the steady part of each run, as a client sees them",
     ]
     if request.requests_per_s is None:

@@ -56,7 +56,7 @@ def plan(
     if context.invoked_subcommand is not None:
         return
     from catalogs.errors import InputError
-    from catalogs.files import check_folder
+    from catalogs.files import check_targets
     from planner.request import PlanRequest, Tariff
     from planner.slo import parse_slos
 
@@ -77,8 +77,7 @@ def plan(
         study=study,
         tariff=Tariff(price, price_reading, cloud, region, grid),
     )
-    for target in (json, deployment_out):
-        check_folder(target)
+    check_targets(json, deployment_out, study)
     raise typer.Exit(answer_request(request, json, deployment_out))
 
 

@@ -49,6 +49,10 @@ class Curve:
         """All values times `factor`."""
         return Curve(self.rates_per_s, tuple(v * factor for v in self.values_s), self.stable)
 
+    def through(self, verdict: Verdict, slo: Slo) -> Curve:
+        """The curve moved to the verdict's value at its rate: of the whole cluster, where this is of one replica."""
+        return self.scaled(verdict.value_s(slo) / self.value_s(verdict.requests_per_s))
+
     def value_s(self, rate_per_s: float) -> float:
         """Log-linear between the rates simulated, constant outside them. Seconds."""
         return float(np.exp(np.interp(rate_per_s, self.rates_per_s, np.log(self.values_s))))
@@ -61,7 +65,10 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """value_s with its two-sided LEVEL interval, and the probability that the true value meets the limit."""
+    """value_s with its two-sided LEVEL interval, and the probability that the true value meets the limit.
+
+    high_s is infinite where slower steps would let the queue grow: no latency then holds for long.
+    """
 
     value_s: float
     low_s: float
@@ -91,10 +98,12 @@ def confidence(verdict: Verdict, curve: Curve, slo: Slo, expected_error: float) 
     ends = []
     for sign in (-1, 1):
         slower = math.exp(sign * z * spread.sigma)
+        if verdict.stable and not curve.is_stable(rate * slower):
+            ends.append(math.inf)
+            continue
         moved = slower * curve.value_s(rate * slower) / curve.value_s(rate)
         ends.append(value_s * math.exp(sign * math.hypot(math.log(moved), t * spread.noise)))
-    scale = value_s / curve.value_s(rate)
-    sure = probability_met(curve.scaled(scale), slo, rate, spread) if verdict.stable else 0.0
+    sure = probability_met(curve.through(verdict, slo), slo, rate, spread) if verdict.stable else 0.0
     return Confidence(value_s, ends[0], ends[1], sure)
 
 

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
 from planner.assess import Bench
 from planner.candidate import Candidate
 from planner.capacity import TOLERANCE, find_capacity
-from planner.confidence import LEVEL, Curve, Spread, confidence, safe_rate_per_s
+from planner.confidence import LEVEL, SAFE, Curve, Spread, confidence, safe_rate_per_s
 from planner.cost import Rates, energy, money
 from planner.observation import Load, Verdict, judge
 from planner.slo import Slo
@@ -22,6 +22,8 @@ _CURVE_STEPS: Final = (0.3, 0.7, 0.88, 1.08)
 _WALK_STEPS: Final = 40
 #: Lowering of the rate, at most, where the whole cluster turns out a little worse than one replica under its share.
 _CLUSTER_STEPS: Final = 8
+#: Replicas simulated together at most: of more, one under its share stands for all.
+MOST_REPLICAS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,8 @@ class Measure:
             rate /= 1 + TOLERANCE
             capacity = rate
             details, verdict = self._figures(candidate, rate, effort)
+        if asked is not None and capacity is not None and verdict.met:
+            capacity = max(capacity, rate)  # all replicas together carry what one under its share just missed
         seen += [self._verdict(candidate, rate * step, effort.curve) for step in (*_CURVE_STEPS, 1.0)]
         if capacity is not None and capacity > rate * max(_CURVE_STEPS):
             seen += [self._verdict(candidate, capacity * step, effort.curve) for step in _CURVE_STEPS if step < 1]
@@ -77,7 +81,7 @@ class Measure:
     def _figures(self, candidate: Candidate, rate: float, effort: Effort) -> tuple[list[Detail], Verdict]:
         """Runs the plan's figures come from. The best plan's are of the whole cluster, which needs fewer seeds: it is
         many replicas at once."""
-        whole = effort.whole_cluster and candidate.replicas > 1
+        whole = effort.whole_cluster and 1 < candidate.replicas <= MOST_REPLICAS
         n_seeds = max(2, effort.figures // 2) if whole else effort.figures
         n = self.bench.sizes.full
         loads = [Load(rate, n, self.bench.seed + i, whole) for i in range(n_seeds)]
@@ -128,6 +132,7 @@ class Measure:
         error = details[0].expected_error
         curves = {slo.name: Curve.of(seen, slo) for slo in self.bench.slos}
         rows = [_slo_row(slo, verdict, curves[slo.name], error) for slo in self.bench.slos]
+        safe = None if capacity is None else self._safe_rate(capacity, verdict, rows, curves, error)
         rates = _rates(details)
         price, grid = self.world.price(candidate), self.world.grid()
         joules = energy(rates, grid)
@@ -138,7 +143,7 @@ class Measure:
             "slo": rows,
             "capacity_requests_per_s": capacity,
             "limited_by": None if capacity is None else _limit(capacity, seen),
-            "safe_requests_per_s": None if capacity is None else self._safe_rate(capacity, seen, error),
+            "safe_requests_per_s": safe,
             "cost": asdict(money(rates, price)),
             "energy": None if joules is None else asdict(joules),
             "memory": facts.memory,
@@ -149,14 +154,24 @@ class Measure:
             "notices": list(facts.notices),
         }
 
-    def _safe_rate(self, capacity: float, seen: Sequence[Verdict], expected_error: float) -> float | None:
-        """The highest rate that meets every objective with the probability SAFE each."""
-        nearest = min(seen, key=lambda v: abs(v.requests_per_s - capacity))
+    def _safe_rate(
+        self,
+        capacity: float,
+        verdict: Verdict,
+        rows: Sequence[dict[str, Any]],
+        curves: Mapping[str, Curve],
+        expected_error: float,
+    ) -> float | None:
+        """The highest rate that meets every objective with the probability SAFE each. It reads the same curve as the
+        objectives' own rows, so that the two never contradict each other."""
         rates = []
         for slo in self.bench.slos:
-            spread = Spread.of(nearest.observations, slo, expected_error)
-            rates.append(safe_rate_per_s(Curve.of(seen, slo), slo, capacity, spread))
-        return None if None in rates else min(r for r in rates if r is not None)
+            spread = Spread.of(verdict.observations, slo, expected_error)
+            rates.append(safe_rate_per_s(curves[slo.name].through(verdict, slo), slo, capacity, spread))
+        found = [r for r in rates if r is not None]
+        if all(row["probability_met"] >= SAFE for row in rows):
+            found = [max(verdict.requests_per_s, r) for r in found]
+        return min(found) if len(found) == len(rates) else None
 
 
 def _limit(capacity: float, seen: Sequence[Verdict]) -> str | None:
@@ -170,7 +185,7 @@ def _limit(capacity: float, seen: Sequence[Verdict]) -> str | None:
     return "beyond it the queue grows"
 
 
-def _slo_row(slo: Slo, verdict: Verdict, curve: Curve, expected_error: float) -> dict[str, object]:
+def _slo_row(slo: Slo, verdict: Verdict, curve: Curve, expected_error: float) -> dict[str, Any]:
     bars = confidence(verdict, curve, slo, expected_error)
     return {
         "metric": slo.metric,

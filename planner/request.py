@@ -8,12 +8,14 @@ from typing import Final, Literal, get_args
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.units import DTYPE_BYTES
+from catalogs.workloads import LEAST_REQUESTS_PER_S
 from planner.slo import Slo
 
 Objective = Literal["cost", "energy", "throughput", "latency"]
 OBJECTIVES: Final[tuple[str, ...]] = get_args(Objective)
 NATIVE: Final = "native"
 DEFAULT_WORKLOAD: Final = "chat"
+MOST_SEED: Final = 2**31 - 1  # what the sampler of the search takes, with room for the seeds after it
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,21 @@ class PlanRequest:
         if self.objective not in OBJECTIVES:
             near = nearest_name(self.objective, OBJECTIVES) or OBJECTIVES[0]
             raise InputError(f"an objective is one of {', '.join(OBJECTIVES)}", self.objective, near)
-        if self.requests_per_s is not None and not 0 < self.requests_per_s < float("inf"):
-            raise InputError("a rate is a number of requests per second above zero", self.requests_per_s, "1")
+        if self.requests_per_s is not None and not LEAST_REQUESTS_PER_S <= self.requests_per_s < float("inf"):
+            least = "" if self.requests_per_s <= 0 else f", at least {LEAST_REQUESTS_PER_S:g}"
+            raise InputError(f"a rate is a number of requests per second above zero{least}", self.requests_per_s, "1")
         if not self.engine.startswith("vllm") or self.engine == "vllm-v0":
             raise InputError("the planner chooses among vLLM deployments only, for now", self.engine, "vllm")
         if self.trials < 1:
             raise InputError("trials is a whole number of at least 1", self.trials, "1")
+        if self.seed > MOST_SEED:
+            raise InputError(f"a seed is a whole number up to {MOST_SEED}", self.seed, "0")
         price = self.tariff.usd_per_hour
         if price is not None and not 0 < price < float("inf"):
             raise InputError("a price is a number of US dollars per hour above zero", price, "24.5")
+        for name, chosen in (("cloud", self.tariff.cloud), ("region", self.tariff.region)):
+            if price is not None and chosen is not None:
+                raise InputError(f"a price of one's own excludes --{name}", chosen, f"--price or --{name}")
         for precision in self.precisions:
             if precision not in (NATIVE, *DTYPE_BYTES):
                 known = (NATIVE, *DTYPE_BYTES)

@@ -22,6 +22,7 @@ METRIC_WORDS: Final[dict[str, str]] = {
 }
 UNIT_S: Final[dict[str, float]] = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 DEFAULT_METRIC: Final = "ttft"
+MOST_PERCENTILE: Final = 99.99
 _PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
 _LIMIT = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s]*)")
 
@@ -141,6 +142,8 @@ def _stat(text: str) -> str:
         nearest = {"avg": "mean", "average": "mean", "median": "p50", "max": "p99.9", "p100": "p99.9"}.get(text)
         near = nearest or nearest_name(text, ("mean", "p50", "p90", "p95", "p99", "p99.9")) or "p99"
         raise InputError("an SLO statistic is mean or pNN with 0 < NN < 100", text, near)
+    if float(match[1]) > MOST_PERCENTILE:
+        raise InputError(f"a percentile is at most p{MOST_PERCENTILE:g}: no run is long enough for more", text, "p99.9")
     return f"p{float(match[1]):.12g}"
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from catalogs.command import run_command
-from catalogs.files import check_folder, write_json
+from catalogs.files import check_targets, write_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,8 +42,7 @@ def simulate(
     from simulator.plant import build_plant
     from simulator.simulate import run
 
-    for target in (json_file, requests_out, chrome_trace):
-        check_folder(target)
+    check_targets(json_file, requests_out, chrome_trace)
     written = load_deployment(deployment)
     plant = build_plant(written)
     asked = load_workload(workload)

@@ -54,6 +54,10 @@ def test_show(capsys: pytest.CaptureFixture[str], kind: str, name: str) -> None:
     assert ran(capsys, "show", kind, name)[0] == 0
 
 
+def test_a_kind_may_be_named_in_the_singular(capsys: pytest.CaptureFixture[str]) -> None:
+    assert as_json(capsys, "show", "model", "llama3.1-8b")["entry"]["name"] == "llama3.1-8b"
+
+
 def test_units_are_in_the_keys(capsys: pytest.CaptureFixture[str]) -> None:
     entry = as_json(capsys, "show", "hardware", "h100x8")["entry"]
     assert (entry["memory_gib"], entry["bandwidth_gb_per_s"], entry["accelerators"]) == (79.65, 3350.0, 8)
@@ -77,6 +81,7 @@ def test_json_into_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
         ("show", "calibrations", "nothing"),
         ("list", "hardwar"),
         ("list", "engines", "--json", "/nonexistent/folder/x.json"),
+        ("list", "engines", "--json", ""),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str], args: tuple[str, ...]) -> None:

@@ -42,6 +42,16 @@ def but(option: str, value: str) -> list[str]:
         (but("--nonsense", "1"), "--nonsense"),
         (but("--study", "/proc/nowhere/study.log"), "study"),
         (but("--json", "/nowhere/answer.json"), "folder"),
+        (but("--json", ""), "name"),
+        (but("--json", "/tmp"), "folder"),
+        (but("--deployment-out", "-"), "only --json"),
+        (but("--seed", "99999999999999999999"), "seed"),
+        (but("--rate", "1e-12"), "at least 1e-06"),
+        (but("--slo", "p99.99999=2s"), "p99.9"),
+        (but("--hw", "tpu-v5e"), "h100"),
+        (but("--cloud", "zzz"), "aws"),
+        ([*but("--price", "3"), "--cloud", "aws"], "--price or --cloud"),
+        ([*but("--json", "a.json"), "--deployment-out", "a.json"], "name of its own"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,6 +88,19 @@ def test_ctrl_c_is_status_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     monkeypatch.setattr("planner.plan.make_plan", interrupted)
     assert run_command("plan", app, GOOD) == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+def test_a_closed_pipe_is_not_a_no() -> None:
+    code = (
+        "import sys\nfrom catalogs.command import run_command\nfrom planner.cli import app\n"
+        f"sys.exit(run_command('plan', app, {[*GOOD, '--json', '-']!r}))"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stderr is not None
+    child.stdout.close()
+    assert child.stderr.read() == b""
+    assert child.wait() == 0
 
 
 def test_starting_up_imports_nothing_heavy() -> None:

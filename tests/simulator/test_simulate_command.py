@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -150,6 +151,37 @@ def test_an_unwritable_target_is_bad_input(files: dict[str, Path], capsys: pytes
     target = files["o.csv"].parent / "nowhere" / "o.csv"
     assert simulate(files["d.yaml"], "--workload", files["w.yaml"], "--requests-out", target) == 2
     assert "cannot write" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--requests", 10**12), "at most 10,000,000 requests"),
+        (("--rate", 1e-300), "at least 1e-06"),
+        (("--json", ""), "name"),
+        (("--requests-out", ""), "name"),
+        (("--requests-out", "-"), "only --json"),
+        (("--requests-out", "/tmp"), "folder"),
+        (("--json", "same", "--requests-out", "same"), "name of its own"),
+    ],
+)
+def test_options_out_of_bounds_are_one_line(
+    files: dict[str, Path], capsys: pytest.CaptureFixture[str], words: tuple[object, ...], says: str
+) -> None:
+    assert simulate(files["d.yaml"], "--workload", files["w.yaml"], *words) == 2
+    said = capsys.readouterr()
+    assert says in said.err
+    assert (said.out, len(said.err.splitlines())) == ("", 1)
+
+
+def test_what_is_no_ordinary_file_is_written_into_never_replaced(files: dict[str, Path]) -> None:
+    pipe = files["o.json"].with_name("pipe")
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert simulate(files["d.yaml"], "--workload", files["w.yaml"], "--json", pipe) == 0
+    assert json.loads(os.read(reader, 1 << 16))["metrics"]["n_completed"] == 120
+    os.close(reader)
+    assert pipe.is_fifo()
 
 
 def test_a_run_imports_nothing_heavy(files: dict[str, Path]) -> None:

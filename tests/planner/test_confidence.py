@@ -1,0 +1,54 @@
+"""Error bars: what the interval, the probability and the safe rate say must agree."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from queue_toy import QueueToy, candidate
+
+from planner.confidence import SAFE, Curve, Spread, confidence, safe_rate_per_s
+from planner.observation import Load, Verdict, judge
+from planner.slo import Slo, parse_slo
+
+GENEROUS = parse_slo("ttft.p99=50s")
+ERROR = 0.05
+
+
+def verdict(rate_per_s: float, slo: Slo) -> Verdict:
+    return judge([QueueToy().observe(candidate(), Load(rate_per_s, 4000, seed)) for seed in range(4)], [slo])
+
+
+def curve(slo: Slo) -> Curve:
+    full = QueueToy().fluid_requests_per_s(candidate())
+    return Curve.of([verdict(full * share, slo) for share in (0.2, 0.5, 0.8, 0.9, 0.97, 1.3)], slo)
+
+
+def test_no_latency_is_promised_where_slower_steps_would_overload() -> None:
+    full = QueueToy().fluid_requests_per_s(candidate())
+    near = confidence(verdict(0.97 * full, GENEROUS), curve(GENEROUS), GENEROUS, ERROR)
+    assert near.probability_met < 0.9
+    assert math.isinf(near.high_s)
+    far = confidence(verdict(0.5 * full, GENEROUS), curve(GENEROUS), GENEROUS, ERROR)
+    assert far.probability_met > SAFE
+    assert math.isfinite(far.high_s)
+
+
+@pytest.mark.parametrize("better", [0.6, 1.0, 1.5])
+def test_a_curve_goes_through_the_verdict_it_is_moved_to(better: float) -> None:
+    full = QueueToy().fluid_requests_per_s(candidate())
+    seen = verdict(0.8 * full, GENEROUS)
+    moved = curve(GENEROUS).scaled(better).through(seen, GENEROUS)
+    assert moved.value_s(0.8 * full) == pytest.approx(seen.value_s(GENEROUS))
+
+
+def test_a_rate_that_is_sure_enough_is_safe() -> None:
+    full = QueueToy().fluid_requests_per_s(candidate())
+    slo = parse_slo(f"ttft.p99={2 * verdict(0.8 * full, GENEROUS).value_s(GENEROUS)}s")
+    seen, around = verdict(0.8 * full, slo), curve(slo)
+    pessimistic = around.scaled(1.9)  # one replica alone does worse than its share of a cluster
+    sure = confidence(seen, pessimistic, slo, ERROR).probability_met
+    safe = safe_rate_per_s(pessimistic.through(seen, slo), slo, 0.95 * full, Spread.of(seen.observations, slo, ERROR))
+    assert sure >= SAFE
+    assert safe is not None
+    assert safe >= 0.8 * full * 0.98
