@@ -1,0 +1,58 @@
+"""A bench that measures nothing: times are the roofline's over a fixed efficiency, the same whenever asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from calibration.profile.machine import amount
+from calibration.profile.run import Job, Told
+from calibration.profile.session import Row
+from calibration.profile.shape import CHECKS, Shape
+from calibration.profile.shapes import CPU, candidates
+from calibration.profile.sizes import catalog_sizes
+from catalogs.hardware import Accelerator
+
+UNIT = Accelerator("local", "Invented CPU", 16e9, 20e9, {"bf16": 2e11, "fp32": 1e11}, 50.0, 5.0, kind="cpu")
+QUIET = Told(lambda _text: None, lambda _spent, _what: None)
+MACHINE = [
+    Shape.of("peak", CHECKS, kind="copy", dtype="bf16"),
+    Shape.of("peak", CHECKS, kind="arithmetic", dtype="bf16"),
+    Shape.of("peak", CHECKS, kind="arithmetic", dtype="fp32"),
+]
+
+
+class Killed(BaseException):
+    """Stands for kill -9: nothing of ours catches it."""
+
+
+@dataclass
+class RooflineBench:
+    """Every shape takes elapsed_s to measure; `dies_at` kills after so many; shapes over `memory_bytes` fail."""
+
+    dies_at: int | None = None
+    memory_bytes: float = 1e12
+    elapsed_s: float = 1.0
+    asked: list[str] = field(default_factory=list)
+
+    def row(self, shape: Shape) -> Row:
+        if self.dies_at is not None and len(self.asked) >= self.dies_at:
+            raise Killed
+        self.asked.append(shape.key)
+        row: dict[str, Any] = {"key": shape.key, "family": shape.family, "role": shape.role, **dict(shape.fields)}
+        row |= {"elapsed_s": self.elapsed_s, "contended": False, "status": "ok"}
+        if shape.bytes(UNIT) > self.memory_bytes:
+            return row | {"status": "oom", "reason": "invented"}
+        seconds = shape.roofline_s(UNIT) / 0.5 + 1e-6
+        if shape.family == "peak":
+            rate = UNIT.memory_bandwidth_bytes_per_s if shape["kind"] == "copy" else UNIT.peak_flops[shape["dtype"]]
+            seconds = amount(shape, "cpu") / rate
+        return row | {"seconds": seconds, "kernel": "invented"}
+
+
+def job(budget_s: float, shapes: list[Shape] | None = None) -> Job:
+    return Job(UNIT, MACHINE, all_shapes() if shapes is None else shapes, budget_s, 0.0)
+
+
+def all_shapes(seed: int = 0) -> list[Shape]:
+    return candidates(catalog_sizes(16e9, (1,)), CPU, ("bf16", "fp32"), seed)

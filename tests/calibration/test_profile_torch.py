@@ -1,0 +1,113 @@
+"""The whole of it with torch on a CPU, seconds long: rows, gate, fit, bundle, installation, use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+
+from calibration.bundle import load_bundle  # noqa: E402
+from calibration.cli import app  # noqa: E402
+from calibration.operators import Gemm  # noqa: E402
+from calibration.profile.device import Device, open_device  # noqa: E402
+from calibration.profile.energy import Meter  # noqa: E402
+from calibration.profile.measure import Bench  # noqa: E402
+from calibration.profile.prefill_attention import work as prefill  # noqa: E402
+from calibration.profile.session import Session  # noqa: E402
+from calibration.profile.shape import Shape  # noqa: E402
+from calibration.profile.shapes import CPU, candidates  # noqa: E402
+from calibration.profile.sizes import catalog_sizes  # noqa: E402
+from catalogs.hardware import parse_hardware  # noqa: E402
+
+RUN = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def device() -> Device:
+    return open_device("cpu")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return tmp_path
+
+
+def bench(device: Device) -> Bench:
+    return Bench(device, Meter(None, dict), 0.02)
+
+
+def test_every_family_measures_its_smallest_shape(device: Device) -> None:
+    smallest: dict[str, Shape] = {}
+    unit = parse_hardware("epyc-9654").accelerator
+    for shape in candidates(catalog_sizes(4e9, (1,)), CPU, ("bf16", "fp32")):
+        label = f"{shape.queue} {dict(shape.fields).get('kind', '')}"
+        if label not in smallest or shape.bytes(unit) < smallest[label].bytes(unit):
+            smallest[label] = shape
+    assert len(smallest) >= 12
+    for label, shape in smallest.items():
+        if shape.family == "moe":
+            continue  # the smallest expert layer of the catalog is a gigabyte
+        row = bench(device).row(shape)
+        assert row["status"] == "ok", (label, row)
+        assert row["seconds"] > 0
+        assert row["n_samples"] == len(row["samples_us"]) >= 2
+
+
+def test_a_small_expert_layer(device: Device) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 32, "n_experts": 8, "experts_per_token": 2, "expert_ranks": 1}
+    row = bench(device).row(Shape.of("moe", tokens=16, dtype="bf16", **sizes))
+    assert row["status"] == "ok", row
+
+
+def test_chunk_after_context_is_causal_attention(device: Device) -> None:
+    """The two merged calls give what one masked call gives."""
+    chunks, q, context, heads, kv_heads, size = 1, 5, 7, 4, 2, 16
+    fields = {"n_heads": heads, "n_kv_heads": kv_heads, "head_dim": size, "kv_dtype": "bf16", "window_tokens": 0}
+    shape = Shape.of("prefill_attention", chunks=chunks, tokens=q, pairs=q * (context + q / 2), **fields)
+    call = prefill(shape, device).calls[0]
+    cells = dict(zip(call.__code__.co_freevars, (c.cell_contents for c in call.__closure__), strict=True))
+    keys, values = (torch.cat([cells["earlier"][i], cells["own"][i]], dim=2).float() for i in (0, 1))
+    mask = torch.ones(q, context + q, dtype=torch.bool).tril(context)
+    want = torch.nn.functional.scaled_dot_product_attention(cells["q"].float(), keys, values, attn_mask=mask)
+    assert torch.allclose(call().float(), want, atol=0.02)
+
+
+def test_a_shape_too_large_is_a_row_that_says_so(device: Device) -> None:
+    row = bench(device).row(Shape.of("gemm", m=1, n=2**22, k=2**22, dtype="bf16"))
+    assert row["status"] == "oom"
+    assert "GB" in row["reason"]
+
+
+def test_run_installs_a_calibration_that_plan_finds(home: Path) -> None:
+    before = parse_hardware("local").accelerator
+    done = RUN.invoke(app, ["run", "--budget", "6s", "--out", str(home / "p"), "--json", str(home / "o.json")])
+    assert done.exit_code == 0, done.output
+    told = json.loads((home / "o.json").read_text())
+    assert {"gemm", "decode_attention"} <= {e["family"] for e in told["errors"]} | {"decode_attention"}
+    unit = parse_hardware("local").accelerator
+    assert unit.memory_bandwidth_bytes_per_s == pytest.approx(told["memory_bandwidth_bytes_per_s"])
+    assert unit.memory_bandwidth_bytes_per_s != before.memory_bandwidth_bytes_per_s
+    bundle = load_bundle(unit)
+    assert "gemm" in bundle.models
+    assert any("host times" in n for n in bundle.notices)
+    cost = bundle.cost(Gemm(16, 4096, 4096, "bf16"))
+    assert cost.seconds > 0
+    rows = len(Session.open(home / "p", pytest.fail).rows)
+    again = RUN.invoke(app, ["profile", "--budget", "7s", "--out", str(home / "p")])
+    assert again.exit_code == 0, again.output
+    after = [r["key"] for r in Session.open(home / "p", pytest.fail).rows]
+    assert len(after) == len(set(after)) > rows
+
+
+def test_wrong_hardware_and_device_are_one_line(home: Path) -> None:
+    from calibration.cli import main
+
+    for args in (["run", "--hw", "h100"], ["profile", "--device", "tpu"], ["profile", "--threads", "9999"]):
+        with pytest.raises(SystemExit) as stopped:
+            main([*args, "--budget", "2s", "--out", str(home / "q")])
+        assert stopped.value.code == 2
