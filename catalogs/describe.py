@@ -192,7 +192,10 @@ def _calibration(name: str) -> Record:
     if name not in folders:
         raise InputError("no calibration of this hardware", name, nearest_name(name, folders))
     folder = folders[name]
-    data = json.loads((folder / "bundle.json").read_text(encoding="utf-8"))
+    try:
+        data = dict(json.loads((folder / "bundle.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        raise InputError("calibration bundle is not valid; remove its folder to do without it", str(folder)) from None
     head = {key: data.get(key) for key in ("engine", "engine_version", "driver", "sources", "arrays_sha256")}
     shipped = folder.is_relative_to(DATA)
     return {

@@ -13,29 +13,29 @@ from planner.confidence import LEVEL, SAFE
 from planner.slo import human_s
 
 WIDTH: Final = 100
+_LEAST_WIDTH: Final = 60
 _LABEL: Final = 10
 _BAR: Final = 40
 
 Line = tuple[str, str]  # (label, text); an empty label continues the line above
 
 
-def render(answer: dict[str, Any]) -> str:
-    """The screen of an answer (CONTRACT's `plan --json`), at most about 32 lines of 100 columns, plain text."""
+def render(answer: dict[str, Any], width: int = WIDTH) -> str:
+    """The screen of an answer (CONTRACT's `plan --json`), at most about 32 lines of `width` columns, plain text."""
     lines = _yes(answer) if answer["feasible"] else _no(answer)
-    return "\n".join(row for label, text in lines for row in _rows(label, text))
+    return "\n".join(row for label, text in lines for row in _rows(label, text, width))
 
 
 def show(answer: dict[str, Any]) -> None:
     """Print the screen; labels are coloured on a terminal."""
-    text = render(answer)
     from rich.console import Console
     from rich.text import Text
 
     console = Console(highlight=False, soft_wrap=True)
     if not console.is_terminal:
-        print(text)
+        print(render(answer))
         return
-    for row in text.split("\n"):
+    for row in render(answer, min(max(console.width, _LEAST_WIDTH), WIDTH)).split("\n"):
         styled = Text(row)
         styled.stylize("bold cyan", 0, _LABEL if row[:1] != " " else 0)
         if row.startswith(("Answer", "NO")):
@@ -43,17 +43,17 @@ def show(answer: dict[str, Any]) -> None:
         console.print(styled)
 
 
-def _rows(label: str, text: str) -> list[str]:
+def _rows(label: str, text: str, width: int) -> list[str]:
     if label == "Start":  # a command is copied: never broken in the middle of a word
-        return _command_rows(text)
-    wrapped = textwrap.wrap(text, WIDTH - _LABEL, break_long_words=False) or [""]
+        return _command_rows(text, width)
+    wrapped = textwrap.wrap(text, width - _LABEL, break_long_words=False) or [""]
     return [f"{label if i == 0 else '':<{_LABEL}}{part}".rstrip() for i, part in enumerate(wrapped)]
 
 
-def _command_rows(command: str) -> list[str]:
+def _command_rows(command: str, width: int) -> list[str]:
     rows, row = [], ""
     for part in _flags(command):
-        if row and len(row) + len(part) + 3 > WIDTH - _LABEL:
+        if row and len(row) + len(part) + 3 > width - _LABEL:
             rows.append(row + " \\")
             row = "  " + part
         else:
@@ -108,7 +108,7 @@ def _slo_lines(entry: dict[str, Any], request: dict[str, Any]) -> Iterator[Line]
     for words, row in zip(request["slo_words"], entry["slo"], strict=True):
         yield "Objective", words
         span = f"{_time(row['ci_low_s'])} to {_time(row['ci_high_s'])}"
-        sure = f"{_percent(row['probability_met'])} likely to hold"
+        sure = f"{_sure(row['probability_met'])} sure at {_rate(entry['requests_per_s'])} requests/s"
         verdict = "met" if row["met"] else "MISSED"
         name = f"{row['metric']}.{row['stat']}"
         yield "", f"{name} = {_time(row['value_s'])} ({LEVEL:.0%} interval {span}): {verdict}, {sure}"
@@ -117,14 +117,17 @@ def _slo_lines(entry: dict[str, Any], request: dict[str, Any]) -> Iterator[Line]
 def _capacity_lines(entry: dict[str, Any]) -> Iterator[Line]:
     capacity, safe = entry["capacity_requests_per_s"], entry["safe_requests_per_s"]
     tokens, rate = entry["metrics"]["output_tokens_per_s"], entry["requests_per_s"]
-    said = "none" if capacity is None else f"{_rate(capacity)} requests/s"
-    said += f" ({entry['limited_by']})" if entry.get("limited_by") else ""
-    at = "there" if rate == capacity else f"at {_rate(rate)} requests/s"
-    yield "Capacity", f"{said}; {tokens:,.0f} output tokens/s {at}"
-    if safe is not None:
-        yield "", f"to be {SAFE:.0%} sure of each objective stay at or below {_rate(safe)} requests/s"
-    elif capacity is not None:
-        yield "", f"no rate looked at is {SAFE:.0%} sure: the expected error is too large so close to the limit"
+    why = f" ({entry['limited_by']})" if entry.get("limited_by") else ""
+    if capacity is None:
+        yield "Capacity", "none"
+    elif safe is None:
+        yield "Capacity", f"{_rate(capacity)} requests/s at even odds{why}; no rate looked at is {SAFE:.0%} sure"
+    elif safe >= capacity:
+        yield "Capacity", f"{_rate(capacity)} requests/s, {SAFE:.0%} sure of each objective{why}"
+    else:
+        sure = f"{_rate(safe)} requests/s to be {SAFE:.0%} sure of each objective"
+        yield "Capacity", f"{sure}; {_rate(capacity)} at even odds{why}"
+    yield "", f"{tokens:,.0f} output tokens/s at {_rate(rate)} requests/s; cost and energy are of that rate"
 
 
 def _money_lines(entry: dict[str, Any]) -> Iterator[Line]:
@@ -260,6 +263,10 @@ def _percent(share: float) -> str:
         if 0 < share < 0.01
         else f"{share:.1%}".replace(".0%", "%")
     )
+
+
+def _sure(probability: float) -> str:
+    return "over 99%" if probability > 0.99 else _percent(probability)
 
 
 def _dollars(value: float | None) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from catalogs.cli import main
 from catalogs.describe import KINDS
+from catalogs.load import user_folder
 
 NAMES = {
     "models": "llama3.1-8b",
@@ -89,6 +90,20 @@ def test_bad_input_is_one_line_and_exit_2(capsys: pytest.CaptureFixture[str], ar
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "7", "null"])
+def test_a_damaged_calibration_is_named(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    folder = user_folder("calibrations") / "h100"
+    folder.mkdir(parents=True)
+    (folder / "bundle.json").write_text(text)
+    code, out, err = ran(capsys, "list", "calibrations")
+    assert (code, out) == (2, "")
+    assert str(folder) in err
+    assert err.count("\n") == 1
 
 
 def test_help_imports_nothing_heavy() -> None:

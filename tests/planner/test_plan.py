@@ -155,6 +155,8 @@ def test_an_unknown_price_is_null_and_said() -> None:
 
 @pytest.mark.parametrize("answer", [small_plan, no_plan])
 def test_the_screen_is_one_screen(answer: Any) -> None:
+    narrow = render(answer(), 80).split("\n")
+    assert max(map(len, narrow)) <= 81
     lines = render(answer()).split("\n")
     assert len(lines) <= 34
     assert max(map(len, lines)) <= 101
