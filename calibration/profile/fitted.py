@@ -14,6 +14,7 @@ from calibration.bundle_file import ARRAYS_NAME, JSON_NAME, FittedFamily, read_b
 from calibration.dataset import rows_sha256, write_rows
 from calibration.families import FAMILIES
 from calibration.families.decode_attention import DecodeAttentionModel
+from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.family import FamilyModel, held_out
 from calibration.gate import gate
 from calibration.profile.manifest import Manifest
@@ -74,6 +75,8 @@ def _fit(family: str, found: Tables, accelerator: Accelerator) -> FittedFamily |
     if kept.empty:
         return None
     model = FAMILIES[family].fit(kept, accelerator)
+    if isinstance(model, PrefillAttentionModel) and accelerator.kind == "cpu":
+        model = replace(model, serial={})  # torch's CPU kernel has no lanes: a chunk costs what its pairs cost
     remarks: list[str] = []
     if isinstance(model, DecodeAttentionModel) and family in found.check:
         model, remark = _with_skew(model, found.check[family], accelerator)

@@ -31,7 +31,8 @@ class Reach:
     contexts: tuple[int, ...]
     sequences: tuple[int, ...]
     products: int
-    heads: int
+    head_sizes: int
+    heads: int  # configurations of each head size
     experts: int
     cache_bytes: float  # of one attention shape's keys and values
     expert_bytes: float  # of one layer's experts
@@ -48,7 +49,8 @@ CPU: Final = Reach(
     contexts=(16, 64, 256, 1024, 4096),
     sequences=_doublings(0, 7),
     products=20,
-    heads=5,
+    head_sizes=2,
+    heads=3,
     experts=3,
     cache_bytes=1e9,
     expert_bytes=1.5e9,
@@ -60,7 +62,8 @@ CUDA: Final = Reach(
     contexts=(16, 64, 256, 1024, 4096, 16384, 65536),
     sequences=_doublings(0, 9),
     products=48,
-    heads=10,
+    head_sizes=4,
+    heads=5,
     experts=8,
     cache_bytes=12e9,
     expert_bytes=12e9,
@@ -76,7 +79,7 @@ def candidates(sizes: Sizes, reach: Reach, dtypes: tuple[str, ...], seed: int = 
         odd = _odd_gemms(sizes, reach, dtype, draw)
         found += _with_held_out(_gemms(sizes, reach, dtype), odd)
     chosen = _spread_heads(sizes, reach)
-    others = [h for h in sizes.heads if h not in chosen] or chosen
+    others = [h for h in sorted(sizes.heads) if h not in chosen and h[0] % h[1] == 0] or chosen
     found += _with_held_out(_prefills(chosen, reach), lambda n: _odd_prefills(others, reach, n, draw))
     found += _with_held_out(_decodes(chosen, reach), lambda n: _odd_decodes(others, reach, n, draw))
     found += _skewed(chosen, reach)
@@ -127,9 +130,14 @@ def _odd_gemms(sizes: Sizes, reach: Reach, dtype: str, draw: np.random.Generator
 
 
 def _spread_heads(sizes: Sizes, reach: Reach) -> list[Heads]:
+    """Of each common head size the most used configuration, then those that share keys most and least differently:
+    how many queries share a key matters more than how many heads there are."""
     whole = Counter({h: c for h, c in sizes.heads.items() if h[0] % h[1] == 0})
-    sizes.heads = whole
-    return spread(whole, reach.heads)
+    by_size: dict[int, Counter[tuple[int, ...]]] = {}
+    for (heads, kv_heads, size), count in whole.items():
+        by_size.setdefault(size, Counter())[(kv_heads, heads // kv_heads)] += count
+    common = sorted(by_size, key=lambda size: -by_size[size].total())[: reach.head_sizes]
+    return [(kv * group, kv, size) for size in common for kv, group in spread(by_size[size], reach.heads)]
 
 
 def _prefill(h: Heads, chunks: int, q: int, context: int, role: str) -> Shape:
