@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -106,10 +106,27 @@ def load_bundle(accelerator: Accelerator, path: Path | None = None) -> Bundle:
                 facts, arrays = _read(folder / name, _stamp(folder / name))
                 if facts.hardware != name:
                     raise InputError(f"bundle in {folder / name} is for other hardware", facts.hardware, name)
-                return _assemble(accelerator, facts, arrays, rule)
+                found = _assemble(accelerator, facts, arrays, rule)
+                return _with_shipped(found, name, rule) if folder == user_folder() else found
     notices = ["uncalibrated: roofline"]
     provenance = {"source": "roofline with default efficiencies"}
     return Bundle(f"{accelerator.name} (roofline)", accelerator, {}, load_power(), provenance, notices)
+
+
+def _with_shipped(own: Bundle, name: str, rule: str | None) -> Bundle:
+    """A user's bundle, with the families it lacks (collectives, MLA) from the one shipped for the same hardware."""
+    folder = shipped_folder() / name
+    if not (folder / JSON_NAME).is_file():
+        return own
+    facts, arrays = _read(folder, _stamp(folder))
+    shipped = _assemble(own.accelerator, facts, arrays, rule)
+    lent = sorted(shipped.models.keys() - own.models.keys())
+    if not lent:
+        return own
+    note = f"{', '.join(lent)}: not measured here, from the shipped calibration ({shipped.name})"
+    models = {**{f: shipped.models[f] for f in lent}, **own.models}
+    errors = {**{f: e for f, e in shipped.errors.items() if f in lent}, **own.errors}
+    return replace(own, models=models, errors=errors, notices=[*own.notices, note])
 
 
 def _rule(accelerator: Accelerator, hardware: str) -> str | None:

@@ -41,7 +41,8 @@ class Device:
     def free_bytes(self) -> float:
         """Memory that may be allocated now."""
         if self.is_cuda:
-            return float(self.torch.cuda.mem_get_info()[0])
+            held = self.torch.cuda.memory_reserved() - self.torch.cuda.memory_allocated()  # freed, not yet given back
+            return float(self.torch.cuda.mem_get_info()[0] + held)
         return _meminfo_bytes("MemAvailable")
 
     def synchronize(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,14 +25,14 @@ class Meter:
     sample: Callable[[], dict[str, float]]
     why_not: str = ""
 
-    def watts(self, timing: Timing, run: Callable[[], object] | None, limit_s: float) -> float | None:
-        """Mean power while `run` is repeated for a window; None without a counter or where one run takes too long."""
-        if self.joules is None or run is None or timing.seconds > limit_s:
+    def watts(self, timing: Timing, limit_s: float) -> float | None:
+        """Mean power while the work is repeated for a window; None without a counter or where it takes too long."""
+        if self.joules is None or timing.replay is None or timing.replay_s > limit_s:
             return None
         before, start = self.joules(), time.perf_counter()
-        while time.perf_counter() - start < WINDOW_S:
-            run()
-        spent = self.joules() - before
+        for _ in range(math.ceil(WINDOW_S / max(timing.replay_s, 1e-6))):
+            timing.replay()
+        spent = self.joules() - before  # on a GPU this waits until all is done
         return spent / (time.perf_counter() - start) if spent > 0 else None
 
 

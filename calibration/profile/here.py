@@ -63,6 +63,8 @@ def this_machine(text: str, device: Device) -> Accelerator:
     from catalogs.local_machine import cpu_hardware, local_hardware, read_cpu
 
     here = local_hardware().accelerator
+    if device.is_cuda and here.kind == "cpu":
+        raise InputError("the GPU cannot be named without its driver's library", "pynvml", "pip install nvidia-ml-py")
     if not device.is_cuda and here.kind != "cpu":  # the CPU of a machine with a GPU
         raise InputError("--device cpu on a machine with a GPU is not supported", here.name, "no --device")
     if text.strip().lower() not in ("local", here.name):

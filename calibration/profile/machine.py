@@ -28,7 +28,7 @@ def shapes(device: Device) -> list[Shape]:
             for memory in ("pageable", "pinned")
             for size in COPY_BYTES
         ]
-        found += [Shape.of("launch", CHECKS, kind=k) for k in ("eager", "graph replay", "empty graph")]
+        found += [Shape.of("launch", CHECKS, kind=k) for k in ("eager", "graph replay", "graph of one")]
     return found
 
 
@@ -65,7 +65,7 @@ def _copy(shape: Shape, device: Device) -> Work:
     torch = device.torch
     way, _, memory = str(shape["kind"]).rpartition(" ")
     size = int(shape["message_bytes"])
-    host = torch.randint(255, (size,), dtype=torch.uint8, pin_memory=memory == "pinned")
+    host = torch.empty(size, dtype=torch.uint8, pin_memory=memory == "pinned").random_(0, 255)
     there = torch.empty(size, dtype=torch.uint8, device="cuda")
     pair = (there, host) if way.startswith("host") else (host, there)
     return Work([lambda: pair[0].copy_(pair[1], non_blocking=memory == "pinned")], f"{memory} copy", graph=False)

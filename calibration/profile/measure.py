@@ -14,7 +14,7 @@ from calibration.profile.energy import Meter
 from calibration.profile.families import WORK
 from calibration.profile.inputs import DoesNotFit
 from calibration.profile.session import Row
-from calibration.profile.shape import Shape
+from calibration.profile.shape import FIT, Shape
 from calibration.profile.timing import Timing, measure
 
 SAMPLES_KEPT: Final = 300
@@ -58,8 +58,7 @@ class Bench:
         with grad:
             work = WORK[shape.family](shape, self.device)
             timing = measure(work, self.device, self.limit_s)
-            run = timing.replay or (work.calls[0] if not self.device.is_cuda else None)
-            watts = self.meter.watts(timing, run, self.limit_s)
+            watts = self.meter.watts(timing, self.limit_s) if shape.role == FIT else None
         found = _timing_fields(timing) | {"kernel": work.kernel, "input_sets": len(work.calls)}
         found |= self.meter.sample()
         return found | ({"watts": round(watts, 2)} if watts is not None else {})

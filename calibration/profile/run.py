@@ -17,6 +17,7 @@ from calibration.profile.shape import Shape
 from catalogs.errors import InputError
 from catalogs.hardware import Accelerator
 
+TOO_MANY: Final = 25  # failures in a row: a GPU that faulted once fails for ever
 LONGEST_SHARE: Final = 0.02  # of the budget that one shape may be expected to take
 REPEATS: Final = 4.0  # warm-up and samples that a long shape needs at least
 EFFICIENCY: Final = 0.4  # of the roofline, to guess how long a shape takes before any like it was measured
@@ -68,6 +69,8 @@ def profile(job: Job, session: Session, bench: Measures, told: Told) -> dict[str
             break
         row = _measure(chosen, session, bench, told)
         _observe(choice, row, job.shapes, accelerator)
+        if all(r["status"] == "error" for r in session.rows[-TOO_MANY:]) and len(session.rows) >= TOO_MANY:
+            raise InputError(f"the last {TOO_MANY} shapes failed, the device may be broken", row.get("reason", ""))
     return _counts(session.rows, choice, len(long))
 
 

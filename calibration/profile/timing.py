@@ -17,6 +17,7 @@ FEWEST: Final = 5
 MOST: Final = 300
 SAMPLE_S: Final = 100e-6  # calls shorter than this are timed several at a time
 REPLAY_S: Final = 1e-3  # of device time per event pair: events resolve half a microsecond
+MOST_IN_GRAPH: Final = 1000
 OUTLIER_MADS: Final = 5.0
 WARM_SHARE: Final = 0.2  # of the time limit
 
@@ -41,7 +42,8 @@ class Timing:
     outliers: tuple[int, ...] = ()
     preempted: tuple[int, ...] = ()
     mode: str = "wall"
-    replay: Callable[[], object] | None = field(default=None, compare=False)
+    replay: Callable[[], object] | None = field(default=None, compare=False)  # the work once more, taking replay_s
+    replay_s: float = 0.0
 
 
 def measure(work: Work, device: Device, limit_s: float) -> Timing:
@@ -70,8 +72,10 @@ def on_cpu(work: Work, limit_s: float, alone: bool = False, clock: Callable[[], 
         if cut:
             hit.append(len(samples) - 1)
     if alone:
-        return replace(summary(samples, [], "wall, processor time where preempted"), preempted=tuple(hit))
-    return summary(samples, hit, "wall")
+        found = replace(summary(samples, [], "wall, processor time where preempted"), preempted=tuple(hit))
+    else:
+        found = summary(samples, hit, "wall")
+    return replace(found, replay=work.calls[0], replay_s=once)
 
 
 def _warm(work: Work, clock: Callable[[], float], until: float) -> float:
@@ -126,7 +130,8 @@ def _on_cuda(work: Work, device: Device, limit_s: float) -> Timing:
     start = time.perf_counter()
     _warm_cuda(work, torch)
     once = _eager_s(work, torch)
-    inner = min(max(len(work.calls), int(np.ceil(REPLAY_S / max(once, 1e-7)))), 1000)
+    rounds = int(np.ceil(min(REPLAY_S / max(once, 1e-7), MOST_IN_GRAPH) / len(work.calls)))
+    inner = rounds * len(work.calls)  # every input as often as the others
     run, mode = _captured(work, torch, inner) if work.graph else (None, "")
     if run is None:
         run, mode = _loop(work, inner), "events, eager launches"
@@ -136,7 +141,7 @@ def _on_cuda(work: Work, device: Device, limit_s: float) -> Timing:
     while _goes_on(samples, [], time.perf_counter() - start, limit_s):
         samples.append(_between_events(run, torch) / (inner * work.per_call))
     found = summary(samples, [], mode)
-    return Timing(found.seconds, found.ci_fraction, found.samples_s, found.outliers, (), mode, run)
+    return replace(found, replay=run, replay_s=found.seconds * inner * work.per_call)
 
 
 def _warm_cuda(work: Work, torch: Any) -> None:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from calibration.profile.contention import CONTENDED, Usage, busy_s, others_share, usage
-from calibration.profile.device import last_level_cache_bytes
+from calibration.profile.device import Device, last_level_cache_bytes
 from calibration.profile.energy import _rapl
 from calibration.profile.here import budget_s
-from calibration.profile.timing import FEWEST, Work, median_ci, on_cpu, summary
+from calibration.profile.timing import FEWEST, Work, measure, median_ci, on_cpu, summary
 from catalogs.errors import InputError
 
 
@@ -118,3 +120,71 @@ def test_budgets(text: str, seconds: float) -> None:
 def test_bad_budgets(text: str) -> None:
     with pytest.raises(InputError, match="a budget is a time"):
         budget_s(text)
+
+
+class InventedCuda:
+    """Enough of torch.cuda to run the event and graph path: every call to the kernel advances a device clock."""
+
+    def __init__(self, capturable: bool = True) -> None:
+        self.now_ms = 0.0
+        self.capturing: list[float] | None = None
+        self.capturable = capturable
+        cuda = self
+
+        class Event:
+            def __init__(self, enable_timing: bool = False) -> None:
+                assert enable_timing
+
+            def record(self) -> None:
+                self.at = cuda.now_ms
+
+            def synchronize(self) -> None: ...
+
+            def elapsed_time(self, other: Event) -> float:
+                return other.at - self.at
+
+        class CUDAGraph:
+            def replay(self) -> None:
+                cuda.now_ms += sum(self.held)
+
+        class Stream:
+            def wait_stream(self, _other: object) -> None: ...
+
+        self.Event, self.CUDAGraph, self.Stream = Event, CUDAGraph, Stream
+        self.current_stream = Stream
+        self.cuda = self
+
+    def kernel(self, ms: float) -> None:
+        if self.capturing is not None:
+            if not self.capturable:
+                raise RuntimeError("operation not permitted when stream is capturing")
+            self.capturing.append(ms)
+        else:
+            self.now_ms += ms + 0.005  # an eager launch costs 5 us on this device
+
+    def synchronize(self) -> None: ...
+
+    @contextlib.contextmanager
+    def stream(self, _stream: object) -> Iterator[None]:
+        yield
+
+    @contextlib.contextmanager
+    def graph(self, graph: object) -> Iterator[None]:
+        self.capturing = []
+        try:
+            yield
+            graph.held = self.capturing  # type: ignore[attr-defined]
+        finally:
+            self.capturing = None
+
+
+@pytest.mark.parametrize(("capturable", "microseconds"), [(True, 15.0), (False, 20.0)])
+def test_graph_replay_and_its_eager_fallback(capturable: bool, microseconds: float) -> None:
+    torch = InventedCuda(capturable)
+    device = Device("cuda", ("bf16",), 0.0, 1e9, 1, (0,), torch)
+    work = Work([lambda: torch.kernel(0.010), lambda: torch.kernel(0.020)], "two inputs")
+    found = measure(work, device, 0.2)
+    assert found.seconds * 1e6 == pytest.approx(microseconds, rel=0.02)
+    assert ("graph" in found.mode) == capturable
+    assert found.ci_fraction < 0.02
+    assert found.replay_s >= 0.7e-3
