@@ -107,8 +107,16 @@ def write_bundle(
         arrays_sha256=_sha256(folder / ARRAYS_NAME),
     )
     path = folder / JSON_NAME
-    write_json(facts_model.model_dump(), str(path))
+    write_facts(facts_model, path)
     return path
+
+
+def write_facts(facts: BundleFacts, path: Path) -> None:
+    """The JSON file of a bundle; a bundle without notices does not mention them."""
+    document = facts.model_dump()
+    if not facts.notices:
+        del document["notices"]
+    write_json(document, str(path))
 
 
 def read_bundle(path: Path) -> tuple[BundleFacts, dict[str, npt.NDArray[Any]]]:

@@ -34,12 +34,14 @@ class Queue:
     done: dict[int, float] = field(default_factory=dict)
     dropped: set[int] = field(default_factory=set)
     points: Array = field(init=False)
-    words: list[tuple[str, ...]] = field(init=False)
+    words: npt.NDArray[np.int64] = field(init=False)  # shapes of equal words have equal numbers
     tie: Array = field(init=False)
 
     def __post_init__(self) -> None:
         self.points = np.array([s.coordinates() for s in self.shapes], dtype=np.float64)
-        self.words = [s.labels() for s in self.shapes]
+        labels = [s.labels() for s in self.shapes]
+        number = {label: i for i, label in enumerate(sorted(set(labels)))}
+        self.words = np.array([number[label] for label in labels])
         self.tie = np.random.default_rng(len(self.shapes)).uniform(0.0, 1e-3, len(self.shapes))
 
     def next(self) -> int | None:
@@ -60,8 +62,7 @@ class Queue:
             corner: Array = np.abs(self.points[positions] - self.points.mean(axis=0)).sum(axis=1)
             return corner + self.tie[positions]
         gap = np.linalg.norm(self.points[positions][:, None, :] - self.points[known][None, :, :], axis=2)
-        differ = np.array([[self.words[i] != self.words[j] for j in known] for i in positions])
-        gap = gap + UNKNOWN_WORDS * differ
+        gap = gap + UNKNOWN_WORDS * (self.words[positions][:, None] != self.words[known][None, :])
         nearest = np.argsort(gap, axis=1)[:, :NEIGHBOURS]
         values = np.array([self.done[i] for i in known])[nearest]
         scores: Array = gap.min(axis=1) * (TRUST + values.std(axis=1)) + self.tie[positions]

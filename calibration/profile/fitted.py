@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from calibration.bundle import user_folder
-from calibration.bundle_file import ARRAYS_NAME, JSON_NAME, FittedFamily, read_bundle, write_bundle
+from calibration.bundle_file import ARRAYS_NAME, JSON_NAME, FittedFamily, read_bundle, write_bundle, write_facts
 from calibration.dataset import rows_sha256, write_rows
 from calibration.families import FAMILIES
 from calibration.families.decode_attention import DecodeAttentionModel
@@ -22,7 +22,6 @@ from calibration.profile.session import Row
 from calibration.profile.tables import Tables, tables, write_measured
 from calibration.validate import cross_validate, line, predict
 from catalogs.errors import InputError
-from catalogs.files import write_json
 from catalogs.hardware import Accelerator
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ def fit_profile(rows: list[Row], manifest: Manifest, accelerator: Accelerator, f
     facts = read_bundle(path)[0]
     driver = (manifest.get("gpu") or {}).get("driver")
     update = {"engine": "torch", "driver": driver, "notices": notices(found, manifest)}
-    write_json(facts.model_copy(update=update).model_dump(), str(path))
+    write_facts(facts.model_copy(update=update), path)
     return path
 
 

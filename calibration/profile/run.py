@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,8 @@ def profile(job: Job, session: Session, bench: Measures, told: Told) -> dict[str
     choice.drop(long)
     for row in session.rows:
         _observe(choice, row, job.shapes, accelerator)
-    while session.spent_s < job.budget_s:
+    ends_s = time.monotonic() + job.budget_s - session.spent_s  # choosing takes time too
+    while session.spent_s < job.budget_s and time.monotonic() < ends_s:
         chosen = choice.next()
         if chosen is None:
             break

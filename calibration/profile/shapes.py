@@ -86,7 +86,10 @@ def candidates(sizes: Sizes, reach: Reach, dtypes: tuple[str, ...], seed: int = 
     found += _with_held_out(_elementwise(sizes, reach), lambda n: _odd_elementwise(sizes, reach, n, draw))
     experts = small_experts(sizes, reach)
     found += _with_held_out(_moes(experts, reach), lambda n: _odd_moes(experts, reach, n, draw))
-    return list({s.key: s for s in found}.values())
+    once: dict[object, Shape] = {}
+    for shape in found:
+        once.setdefault((shape.family, shape.fields), shape)  # to fit comes first: a chance repeat is not held out
+    return list(once.values())
 
 
 def _with_held_out(fit: list[Shape], odd: Callable[[int], list[Shape]]) -> list[Shape]:
