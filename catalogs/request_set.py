@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -36,3 +36,15 @@ class RequestSet:
     @property
     def n(self) -> int:
         return len(self.input_tokens)
+
+    def every(self, k: int) -> RequestSet:
+        """What one of k replicas gets from a round-robin router: rows 0, k, 2k, … Open loop only."""
+        if k == 1:
+            return self
+        return replace(
+            self,
+            arrival_s=self.arrival_s[::k],
+            input_tokens=self.input_tokens[::k],
+            output_tokens=self.output_tokens[::k],
+            block_hashes=None if self.block_hashes is None else self.block_hashes[::k],
+        )

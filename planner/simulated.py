@@ -233,22 +233,23 @@ class SimulatedWorld:
 
     def _settled(self, candidate: Candidate, load: Load) -> tuple[Run, Observation]:
         """Simulate, and longer while it is undecided whether the system keeps up: near saturation it fills slowly."""
-        whole = load.whole_cluster or candidate.replicas == 1
-        plant = self.plant(candidate) if whole else self._one_replica(candidate)
-        rate = load.requests_per_s if whole else load.requests_per_s / candidate.replicas
         if load.whole_cluster:
             share = replace(load, whole_cluster=False)
             n_alone = self._run(candidate, share).requests.n
-            done, seen = self._once(plant, rate, load, round(_OF_A_CLUSTER * candidate.replicas * n_alone))
+            n = round(_OF_A_CLUSTER * candidate.replicas * n_alone)
+            done, seen = self._once(self.plant(candidate), 1, load, n)
             return done, replace(seen, growth_fraction=self._seen[candidate, share].growth_fraction)
+        plant = self.plant(candidate) if candidate.replicas == 1 else self._one_replica(candidate)
         n = self._enough(candidate, load)
-        done, seen = self._once(plant, rate, load, n)
+        done, seen = self._once(plant, candidate.replicas, load, n)
         if n < _MOST_LONGER * load.n_requests and load.patient and self._open(seen):
-            return self._once(plant, rate, load, _MOST_LONGER * load.n_requests)
+            return self._once(plant, candidate.replicas, load, _MOST_LONGER * load.n_requests)
         return done, seen
 
-    def _once(self, plant: Plant, rate: float, load: Load, n: int) -> tuple[Run, Observation]:
-        done = run(plant, self.workload.materialise(load.seed, n, rate))
+    def _once(self, plant: Plant, share: int, load: Load, n: int) -> tuple[Run, Observation]:
+        """Run n requests: every share-th of the whole load, which is what a round-robin router hands each replica."""
+        requests = self.workload.materialise(load.seed, n * share, load.requests_per_s).every(share)
+        done = run(plant, requests)
         return done, observe_run(done, load, self._reading)
 
     def _open(self, seen: Observation) -> bool:

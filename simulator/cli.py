@@ -33,6 +33,7 @@ def simulate(
     seed: Annotated[int | None, typer.Option(metavar="N", help="Instead of the workload's own seed.")] = None,
     rate: Annotated[float | None, typer.Option(metavar="R", help="Requests per second, instead of its own.")] = None,
     requests: Annotated[int | None, typer.Option(metavar="N", help="How many, instead of its own number.")] = None,
+    router: Annotated[str, typer.Option(metavar="NAME", help="round_robin or least_outstanding.")] = "round_robin",
 ) -> None:
     """Simulate how a deployment serves a workload: latencies, throughput, power and where the time goes."""
     from catalogs.deployment import load_deployment
@@ -46,7 +47,7 @@ def simulate(
     written = load_deployment(deployment)
     plant = build_plant(written)
     asked = load_workload(workload)
-    done = run(plant, asked.materialise(seed, requests, rate), RunOptions(seed=seed))
+    done = run(plant, asked.materialise(seed, requests, rate), RunOptions(router=router, seed=seed))
     rate_notice = asked.rate_notice if rate is None else None
     _notify([*plant.notices, *asked.notices, *([rate_notice] if rate_notice else []), *_caveats(done)])
     document = outputs.document(done, written, asked)
