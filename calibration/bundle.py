@@ -23,7 +23,7 @@ from calibration.roofline import compute_s, memory_s
 from calibration.transfer import candidates
 from calibration.uncalibrated import DEFAULTS, UncalibratedModel
 from catalogs import load
-from catalogs.errors import InputError
+from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import Accelerator
 
 
@@ -90,6 +90,15 @@ def user_folder() -> Path:
 def shipped_folder() -> Path:
     """The calibrations that come with the package."""
     return load.DATA / "calibrations"
+
+
+def bundle_folder(text: str) -> Path:
+    """Where a bundle lies: a folder or file as given, else the user's or the shipped one of that hardware name."""
+    for folder in (Path(text), user_folder() / text.lower(), shipped_folder() / text.lower()):
+        if folder.exists():
+            return folder
+    names = {f.parent.name for f in shipped_folder().glob("*/bundle.json")}
+    raise InputError("no calibration bundle here, and none of that name", text, nearest_name(text, names))
 
 
 def load_bundle(accelerator: Accelerator, path: Path | None = None) -> Bundle:

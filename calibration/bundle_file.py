@@ -134,7 +134,8 @@ def read_bundle(path: Path) -> tuple[BundleFacts, dict[str, npt.NDArray[Any]]]:
     if not packed.is_file():
         raise InputError("calibration bundle lacks its arrays file", str(packed))
     if _sha256(packed) != facts.arrays_sha256:
-        raise InputError("calibration arrays do not match the hash in the bundle", str(packed))
+        rule = "calibration arrays do not match the hash in the bundle; fit again, or remove the folder to do without"
+        raise InputError(rule, str(packed))
     try:
         with np.load(packed, allow_pickle=False) as data:
             return facts, {name: data[name] for name in data.files}

@@ -141,15 +141,16 @@ def diff(
 
 @app.command()
 def validate(
-    bundle: Annotated[Path, typer.Argument(metavar="BUNDLE", help="Folder of a bundle, or its bundle.json.")],
+    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Hardware name, or the folder of a bundle.")],
     rows: Annotated[Path | None, typer.Option(metavar="DIR", help="Predict these rows too.")] = None,
     max_error: Annotated[float, typer.Option(metavar="X", help="Largest median relative error that passes.")] = 0.15,
     json_file: JsonFile = None,
 ) -> None:
     """Check a bundle's hashes and its held-out errors; exit 1 where a median exceeds the limit."""
+    from calibration.bundle import bundle_folder
     from calibration.validate import validate_bundle
 
-    found = validate_bundle(bundle, rows)
+    found = validate_bundle(bundle_folder(bundle), rows)
     missed = [e["family"] for e in found if e["median_abs_rel_error"] > max_error]
     document = {"schema_version": 1, "max_error": max_error, "met": not missed, "errors": found}
     if json_file != "-":

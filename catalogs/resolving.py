@@ -13,6 +13,8 @@ from catalogs.model_spec import ModelSpec
 from catalogs.models import load_model
 from catalogs.units import DTYPE_BYTES
 
+#: KV blocks that engines accept, tokens.
+BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 #: Weight dtypes that are stored narrow but multiplied in 16 bit on every device (no fast path is expected).
 _WEIGHT_ONLY = frozenset({"int4"})
 _NO_BF16 = frozenset({"volta", "turing"})  # compute capability below 8.0: vLLM runs bf16 checkpoints in fp16
@@ -67,12 +69,19 @@ def resolve_deployment(deployment: Deployment) -> Resolved:
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
         max_model_len=max_model_len,
-        block_size=deployment.block_size or names.engine.block_size_tokens,
+        block_size=_block_size(deployment.block_size, names.engine),
         kv_blocks=deployment.kv_blocks,
         prefix_caching=names.engine.prefix_caching if caching is None else caching,
         gpu_memory_utilization=_utilization(names, tokens, shards) if utilization is None else utilization,
         notices=_engine_notice(names.engine) + names.hardware.notices + weight_notices + kv_notices + layout_notices,
     )
+
+
+def _block_size(asked: int | None, engine: EngineProfile) -> int:
+    if asked is not None and asked not in BLOCK_SIZES:
+        nearest = min(BLOCK_SIZES, key=lambda size: abs(size - asked))
+        raise InputError("block_size is a power of two up to 256 tokens", asked, str(nearest))
+    return asked or engine.block_size_tokens
 
 
 def _engine_notice(engine: EngineProfile) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ def plan(
         workload=workload or "chat",
         requests_per_s=rate,
         objective=objective,
-        precisions=tuple(p.strip() for text in precision or [] for p in text.split(",") if p.strip()),
+        precisions=tuple(p.strip() for text in precision or [] for p in text.split(",")),
         engine=engine,
         trials=trials,
         seed=seed,

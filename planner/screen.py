@@ -9,6 +9,7 @@ from dataclasses import fields
 from typing import Any, Final
 
 from catalogs.deployment import Layout
+from planner.assess import TIE
 from planner.confidence import LEVEL, SAFE
 from planner.slo import human_s
 
@@ -80,7 +81,7 @@ def _yes(answer: dict[str, Any]) -> Iterator[Line]:
     yield "Answer", deployment_words(best["deployment"])
     yield from _slo_lines(best, request)
     yield from _capacity_lines(best)
-    yield from _money_lines(best)
+    yield from _money_lines(best, request)
     yield from _machine_lines(best)
     for other in answer["alternatives"]:
         yield "Instead", f"{deployment_words(other['deployment'])}: {_difference(best, other)}"
@@ -130,19 +131,24 @@ def _capacity_lines(entry: dict[str, Any]) -> Iterator[Line]:
     yield "", f"{tokens:,.0f} output tokens/s at {_rate(rate)} requests/s; cost and energy are of that rate"
 
 
-def _money_lines(entry: dict[str, Any]) -> Iterator[Line]:
+def _money_lines(entry: dict[str, Any], request: dict[str, Any]) -> Iterator[Line]:
     cost, energy = entry["cost"], entry["energy"]
+    idles = request["objective"] == "latency" and request["rate"] is None  # a light load: per token says nothing
     if cost is None or cost["usd_per_hour"] is None:
         yield "Cost", "unknown: no price for this hardware (give one with --price USD_PER_HOUR)"
     else:
         each = _dollars(cost["usd_per_million_output_tokens"])
         total = _dollars(cost["usd_per_million_total_tokens"])
-        yield "Cost", f"${cost['usd_per_hour']:.2f}/h; {each} per million output tokens, {total} per million tokens"
+        per_token = "" if idles else f"; {each} per million output tokens, {total} per million tokens"
+        yield "Cost", f"${cost['usd_per_hour']:.2f}/h{per_token}"
         given = cost["price_as_of"] == "given"
         dated = "the price you gave" if given else f"price of {cost['price_as_of']}, {cost['price_source']}"
         yield "", dated + _note(cost["price_note"])
     if energy is None:
         yield "Energy", "unknown"
+        return
+    if idles:
+        yield "Energy", f"{energy['w_mean'] / 1e3:.2f} kW at this light load"
         return
     carbon = energy["gco2e_per_million_output_tokens"]
     grams = "unknown carbon" if carbon is None else f"{carbon:.0f} gCO2e"
@@ -187,6 +193,8 @@ def _difference(best: dict[str, Any], other: dict[str, Any]) -> str:
     ours, theirs = best["capacity_requests_per_s"], other["capacity_requests_per_s"]
     if ours and theirs:
         found.append(f"{_rate(theirs)} requests/s ({theirs / ours - 1:+.0%})")
+        if abs(theirs / ours - 1) <= TIE:
+            found.append("a tie, of which the plainer is the answer")
     for block, key, name in (
         ("cost", "usd_per_million_output_tokens", "cost"),
         ("energy", "kwh_per_million_output_tokens", "energy"),

@@ -172,6 +172,11 @@ def test_the_default_kv_dtype_is_what_the_checkpoint_declares() -> None:
     assert made(model="deepseek-v3", hardware="h200x8", tensor_parallel=8).kv_dtype == "bf16"
 
 
+def test_block_sizes_engines_have() -> None:
+    assert made(block_size=32).block_size == 32
+    assert refused(block_size=17).nearest == "16"
+
+
 def test_max_model_len_within_the_models_positions() -> None:
     assert refused(max_model_len=10**7).nearest == str(load_model(DENSE).max_position_tokens)
 

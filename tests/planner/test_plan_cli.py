@@ -35,6 +35,7 @@ def but(option: str, value: str) -> list[str]:
         (but("--rate", "many"), "--rate"),
         (but("--workload", "chatt"), "chat"),
         (but("--precision", "fp7"), "fp"),
+        (but("--precision", ""), "precision"),
         (but("--price", "0"), "above zero"),
         (but("--grid", "mars"), "grid"),
         (but("--engine", "vlm"), "vllm"),
