@@ -24,7 +24,7 @@ WORK: Final[dict[str, Callable[[Shape, Device], Work]]] = {
 #: Share of the time each queue of shapes gets.
 SHARES: Final[dict[str, float]] = {
     "gemm bf16": 0.34,
-    "gemm fp16": 0.10,
+    "gemm fp16": 0.03,
     "gemm fp8": 0.20,
     "gemm fp32": 0.10,
     "prefill_attention": 0.16,

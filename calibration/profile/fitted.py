@@ -19,7 +19,7 @@ from calibration.family import FamilyModel, held_out
 from calibration.gate import gate
 from calibration.profile.manifest import Manifest
 from calibration.profile.session import Row
-from calibration.profile.tables import Tables, tables, write_measured
+from calibration.profile.tables import Tables, tables, write_measured, writing
 from calibration.validate import cross_validate, line, predict
 from catalogs.errors import InputError
 from catalogs.hardware import Accelerator
@@ -41,13 +41,14 @@ def fit_profile(rows: list[Row], manifest: Manifest, accelerator: Accelerator, f
     source = f"calibrate profile of {accelerator.full_name}, torch {version}, {manifest['started_at'][:10]}"
     found = tables(rows, source, manifest["device"] == "cpu" or "bf16" in accelerator.peak_flops)
     write_measured(rows, folder / "measured.parquet")
-    write_rows(folder / "rows", found.fit)
-    if found.held_out:
+    with writing(folder):
+        write_rows(folder / "rows", found.fit)
         write_rows(folder / "held_out", found.held_out)
     fitted = {f: fit for f in found.fit if f in FAMILIES and (fit := _fit(f, found, accelerator)) is not None}
     if not fitted:
         raise InputError("no measured row obeys the peaks of this machine", str(folder))
-    path = write_bundle(folder / "bundle", accelerator.name, version, [{"name": source}], fitted)
+    with writing(folder):
+        path = write_bundle(folder / "bundle", accelerator.name, version, [{"name": source}], fitted)
     facts = read_bundle(path)[0]
     driver = (manifest.get("gpu") or {}).get("driver")
     update = {"engine": "torch", "driver": driver, "notices": notices(found, manifest)}

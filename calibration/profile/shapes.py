@@ -32,7 +32,7 @@ class Reach:
     sequences: tuple[int, ...]
     products: int
     head_sizes: int
-    heads: int  # configurations of each head size
+    heads: int  # group sizes of each head size
     experts: int
     cache_bytes: float  # of one attention shape's keys and values
     expert_bytes: float  # of one layer's experts
@@ -50,7 +50,7 @@ CPU: Final = Reach(
     sequences=_doublings(0, 7),
     products=20,
     head_sizes=2,
-    heads=3,
+    heads=4,
     experts=3,
     cache_bytes=1e9,
     expert_bytes=1.5e9,
@@ -63,7 +63,7 @@ CUDA: Final = Reach(
     sequences=_doublings(0, 9),
     products=48,
     head_sizes=4,
-    heads=5,
+    heads=6,
     experts=8,
     cache_bytes=12e9,
     expert_bytes=12e9,
@@ -133,14 +133,22 @@ def _odd_gemms(sizes: Sizes, reach: Reach, dtype: str, draw: np.random.Generator
 
 
 def _spread_heads(sizes: Sizes, reach: Reach) -> list[Heads]:
-    """Of each common head size the most used configuration, then those that share keys most and least differently:
-    how many queries share a key matters more than how many heads there are."""
-    whole = Counter({h: c for h, c in sizes.heads.items() if h[0] % h[1] == 0})
-    by_size: dict[int, Counter[tuple[int, ...]]] = {}
-    for (heads, kv_heads, size), count in whole.items():
-        by_size.setdefault(size, Counter())[(kv_heads, heads // kv_heads)] += count
-    common = sorted(by_size, key=lambda size: -by_size[size].total())[: reach.head_sizes]
-    return [(kv * group, kv, size) for size in common for kv, group in spread(by_size[size], reach.heads)]
+    """Of each common head size the most used configuration of several group sizes: how many queries share a key
+    decides the kernel's efficiency, how many heads there are only how much work it has."""
+    by_size: dict[int, Counter[tuple[int, int]]] = {}
+    for (heads, kv_heads, size), count in sizes.heads.items():
+        if heads % kv_heads == 0:
+            by_size.setdefault(size, Counter())[(heads // kv_heads, kv_heads)] += count
+    found: list[Heads] = []
+    for size in sorted(by_size, key=lambda s: (-by_size[s].total(), s))[: reach.head_sizes]:
+        groups: Counter[tuple[int]] = Counter()
+        for (group, _), count in by_size[size].items():
+            groups[(group,)] += count
+        for (group,) in spread(groups, reach.heads):
+            of_group = {kv: n for (g, kv), n in by_size[size].items() if g == group}
+            kv_heads = max(of_group, key=lambda kv: (of_group[kv], kv))
+            found.append((kv_heads * group, kv_heads, size))
+    return found
 
 
 def _prefill(h: Heads, chunks: int, q: int, context: int, role: str) -> Shape:

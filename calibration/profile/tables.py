@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from calibration.dataset import OPERATOR_COLUMNS, OPTIONAL_COLUMNS
 from calibration.profile.session import Row
 from calibration.profile.shape import CHECKS, FIT, HELD_OUT
+from catalogs.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,13 +53,30 @@ def tables(rows: Sequence[Row], source: str, computes_bf16: bool) -> Tables:
 
 
 def write_measured(rows: Sequence[Row], path: Path) -> Path:
-    """Every row, whatever became of it, as one parquet file; the sample lists stay in rows.jsonl."""
+    """Every row, whatever became of it, as one parquet file; the sample lists stay in rows.jsonl. Raises InputError
+    where it cannot be written."""
     import pandas as pd
 
-    path.parent.mkdir(parents=True, exist_ok=True)
     frame = pd.DataFrame([{k: v for k, v in r.items() if k not in LISTS} for r in rows])
-    frame.to_parquet(path, index=False)
+    part = path.with_name(f".{path.name}.part")
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            frame.to_parquet(part, index=False)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
     return path
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turns a full disk into one line: the measured rows are not touched by it."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise InputError(f"cannot write there ({reason}); the rows in rows.jsonl are kept", str(folder)) from None
 
 
 def _sixteen_bit(row: Row, computes_bf16: bool) -> Row:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -124,3 +125,18 @@ def test_families_not_measured_here_come_from_the_shipped_bundle(home: Path) -> 
     op = Gemm(64, 4096, 4096, "bf16")
     assert float(own.cost(op).seconds) != float(shipped.cost(op).seconds)
     assert any("from the shipped calibration" in n and "gemm" not in n for n in own.notices)
+
+
+def test_a_disk_that_fills_while_the_tables_are_written_is_one_line(
+    home: Path, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (session.folder / "rows.jsonl").read_bytes()
+
+    def full(*_args: Any, **_kwargs: Any) -> None:
+        raise OSError(errno.ENOSPC, "Error writing bytes to file")
+
+    monkeypatch.setattr("pandas.DataFrame.to_parquet", full)
+    with pytest.raises(InputError, match=r"No space left on device.*rows\.jsonl are kept"):
+        fit_profile(session.rows, FACTS, UNIT, home / "p")
+    assert (session.folder / "rows.jsonl").read_bytes() == before
+    assert not list(session.folder.glob(".*part"))
