@@ -15,6 +15,7 @@ from calibration.cli import app  # noqa: E402
 from calibration.operators import Gemm  # noqa: E402
 from calibration.profile.device import Device, open_device  # noqa: E402
 from calibration.profile.energy import Meter  # noqa: E402
+from calibration.profile.gemm import work as gemm  # noqa: E402
 from calibration.profile.measure import Bench  # noqa: E402
 from calibration.profile.prefill_attention import work as prefill  # noqa: E402
 from calibration.profile.session import Session  # noqa: E402
@@ -56,6 +57,16 @@ def test_every_family_measures_its_smallest_shape(device: Device) -> None:
         assert row["status"] == "ok", (label, row)
         assert row["seconds"] > 0
         assert row["n_samples"] == len(row["samples_us"]) >= 2
+
+
+def test_products_are_products(device: Device) -> None:
+    for dtype in device.dtypes:
+        call = gemm(Shape.of("gemm", m=3, n=96, k=64, dtype=dtype), device).calls[0]
+        cells = dict(zip(call.__code__.co_freevars, (c.cell_contents for c in call.__closure__), strict=True))
+        assert call().shape == (3, 96)
+        weights = cells["w"].to_dense() if cells["w"].layout != torch.strided else cells["w"]
+        want = cells["x"].float() @ weights.float().T
+        assert torch.allclose(call().float(), want, atol=0.05)
 
 
 def test_a_small_expert_layer(device: Device) -> None:
