@@ -12,6 +12,7 @@ from profile_bench import QUIET, Killed, RooflineBench, job
 
 from calibration.profile import manifest
 from calibration.profile.diff import compare
+from calibration.profile.here import default_folder
 from calibration.profile.run import Told, profile, start
 from calibration.profile.session import ROWS_NAME, Session
 from catalogs.errors import InputError
@@ -138,3 +139,16 @@ def test_progress_is_told_for_every_row(tmp_path: Path) -> None:
     told = Told(pytest.fail, lambda spent, _what: steps.append(spent))
     profile(job(12.0), Session.open(tmp_path, QUIET.line), RooflineBench(), told)
     assert steps == [float(i) for i in range(1, 13)]
+
+
+def test_without_a_folder_an_unfinished_profile_goes_on_and_a_finished_one_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    first = default_folder("local")
+    assert not first.exists()
+    start(first.with_name("local-20200101-000000"), facts(), QUIET)
+    assert default_folder("local").name == "local-20200101-000000"
+    manifest.write(first.with_name("local-20200101-000000"), facts(finished_at="then"))
+    assert default_folder("local").name > "local-20200101-000000"
+    assert default_folder("h100").name.startswith("h100-")
