@@ -43,12 +43,14 @@ def main() -> None:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("score", type=Path)
     p.add_argument("--closed-loop", type=int, default=40)
+    p.add_argument("--vllm-only", type=int, default=100, help="closed-loop points of vLLM alone")
     p.add_argument("--steady-state", type=int, default=24)
     p.add_argument("--page", type=Path, default=Path(__file__).parent.parent / "docs/accuracy.md")
     a = p.parse_args()
     runs = [
         ("Open loop: per-request arrivals on real vLLM", []),
         ("Closed loop: public benchmark points", ["--closed-loop", str(a.closed_loop)]),
+        ("Closed loop: vLLM alone", ["--closed-loop", str(a.vllm_only), "--only", "vllm"]),
         ("Steady state: latency, power, energy", ["--steady-state", str(a.steady_state)]),
     ]
     body = [versions(), *(section(title, args, run_table(a.score, args)) for title, args in runs)]
