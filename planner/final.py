@@ -59,7 +59,10 @@ class Measure:
     bench: Bench
 
     def entry(self, candidate: Candidate, start_per_s: float | None, effort: Effort) -> Entry:
-        """The plan at the rate asked for, else at its capacity. start_per_s: a rate near the capacity, if known."""
+        """The plan at the rate asked for, else at the highest rate it is SAFE to hold (its capacity is at even odds).
+
+        start_per_s: a rate near the capacity, if known.
+        """
         seen: list[Verdict] = []
         capacity = self._capacity(candidate, start_per_s, effort.capacity, seen)
         asked = self.bench.requests_per_s
@@ -76,7 +79,16 @@ class Measure:
         seen += [self._verdict(candidate, rate * step, effort.curve) for step in (*_CURVE_STEPS, 1.0)]
         if capacity is not None and capacity > rate * max(_CURVE_STEPS):
             seen += [self._verdict(candidate, capacity * step, effort.curve) for step in _CURVE_STEPS if step < 1]
+        if asked is None and capacity is not None:
+            safe = self._safe_rate(capacity, verdict, self._curves(seen), details[0].expected_error)
+            if safe is not None and safe < rate:
+                safely = self._figures(candidate, safe, effort)
+                if safely[1].met:
+                    rate, (details, verdict) = safe, safely
         return Entry(candidate, rate, capacity, verdict, self._block(candidate, capacity, verdict, details, seen))
+
+    def _curves(self, seen: Sequence[Verdict]) -> dict[str, Curve]:
+        return {slo.name: Curve.of(seen, slo) for slo in self.bench.slos}
 
     def _figures(self, candidate: Candidate, rate: float, effort: Effort) -> tuple[list[Detail], Verdict]:
         """Runs the plan's figures come from. The best plan's are of the whole cluster, which needs fewer seeds: it is
@@ -130,9 +142,11 @@ class Measure:
     ) -> dict[str, object]:
         facts = self.world.facts(candidate)
         error = details[0].expected_error
-        curves = {slo.name: Curve.of(seen, slo) for slo in self.bench.slos}
+        curves = self._curves(seen)
         rows = [_slo_row(slo, verdict, curves[slo.name], error) for slo in self.bench.slos]
-        safe = None if capacity is None else self._safe_rate(capacity, verdict, rows, curves, error)
+        safe = None if capacity is None else self._safe_rate(capacity, verdict, curves, error)
+        if safe is not None and all(row["probability_met"] >= SAFE for row in rows):
+            safe = max(safe, verdict.requests_per_s)
         rates = _rates(details)
         price, grid = self.world.price(candidate), self.world.grid()
         joules = energy(rates, grid)
@@ -158,7 +172,6 @@ class Measure:
         self,
         capacity: float,
         verdict: Verdict,
-        rows: Sequence[dict[str, Any]],
         curves: Mapping[str, Curve],
         expected_error: float,
     ) -> float | None:
@@ -169,8 +182,6 @@ class Measure:
             spread = Spread.of(verdict.observations, slo, expected_error)
             rates.append(safe_rate_per_s(curves[slo.name].through(verdict, slo), slo, capacity, spread))
         found = [r for r in rates if r is not None]
-        if all(row["probability_met"] >= SAFE for row in rows):
-            found = [max(verdict.requests_per_s, r) for r in found]
         return min(found) if len(found) == len(rates) else None
 
 
