@@ -57,6 +57,7 @@ class HostTimesFile(_Strict):
     step_ms_per_sequence: PositiveFloat
     step_gap_ms: PositiveFloat
     collective_skew_us: NonNegativeFloat
+    streamed_tokens_per_s: PositiveFloat
     request_ms: PositiveFloat
     request_us_per_input_token: PositiveFloat
     output_ms: PositiveFloat
@@ -174,6 +175,7 @@ def _host_times(file: HostTimesFile) -> HostTimes:
         step_s_per_sequence=file.step_ms_per_sequence * _MILLI,
         step_gap_s=file.step_gap_ms * _MILLI,
         collective_skew_s=file.collective_skew_us * _MICRO,
+        streamed_tokens_per_s=file.streamed_tokens_per_s,
         request_s=file.request_ms * _MILLI,
         request_s_per_input_token=file.request_us_per_input_token * _MICRO,
         output_s=file.output_ms * _MILLI,

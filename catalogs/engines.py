@@ -21,6 +21,7 @@ class HostTimes:
     request_s: float  # HTTP, validation, hand-over to the engine core, per request
     request_s_per_input_token: float  # tokenisation
     output_s: float  # detokenise, hand back, stream: from the end of a step to the client
+    streamed_tokens_per_s: float | None = None  # most that one API process was seen to stream; not a limit of the model
     collective_skew_s: float = 0.0  # ranks wait for the last one to arrive, per collective, beyond its lone-run time
     source: str = ""
 

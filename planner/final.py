@@ -165,7 +165,7 @@ class Measure:
             "calibration": details[0].calibration,
             "command": facts.command,
             "command_notes": list(facts.command_notes),
-            "notices": list(facts.notices),
+            "notices": list(dict.fromkeys((*details[0].notices, *facts.notices))),
         }
 
     def _safe_rate(

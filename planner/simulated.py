@@ -26,7 +26,7 @@ from planner.space import widest_limits
 from planner.window import Reading, finish_s, observe_run, steady_window
 from planner.world import Detail, Facts
 from simulator.memory import MemoryPlan, size_memory
-from simulator.metrics import summarise
+from simulator.metrics import streaming_notice, summarise
 from simulator.plant import Plant, fit
 from simulator.run_record import Run
 from simulator.simulate import run
@@ -212,6 +212,7 @@ class SimulatedWorld:
         rate = load.requests_per_s if observation.stable else done_per_s
         per_token_j = blocks["metrics"]["energy"]["total_j_per_output_token"]
         power_w = float("nan") if per_token_j is None else per_token_j * rate * outputs
+        streaming = streaming_notice(self.plant(candidate).resolved, rate * outputs)
         return Detail(
             observation,
             blocks["metrics"],
@@ -221,6 +222,7 @@ class SimulatedWorld:
             rate * (inputs + outputs),
             power_w,
             float(blocks["calibration"]["expected_error"]),
+            (streaming,) if streaming else (),
         )
 
     def _run(self, candidate: Candidate, load: Load) -> Run:

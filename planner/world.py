@@ -36,6 +36,7 @@ class Detail:
     total_tokens_per_s: float
     power_w: float
     expected_error: float
+    notices: tuple[str, ...] = ()
 
 
 class World(Evaluator, Protocol):

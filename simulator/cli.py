@@ -48,9 +48,9 @@ def simulate(
     plant = build_plant(written)
     asked = load_workload(workload)
     done = run(plant, asked.materialise(seed, requests, rate), RunOptions(router=router, seed=seed))
-    rate_notice = asked.rate_notice if rate is None else None
-    _notify([*plant.notices, *asked.notices, *([rate_notice] if rate_notice else []), *_caveats(done)])
     document = outputs.document(done, written, asked)
+    rate_notice = asked.rate_notice if rate is None else None
+    _notify([*document["notices"], *([rate_notice] if rate_notice else []), *_caveats(done)])
     if requests_out is not None:
         outputs.write_csv(done, requests_out)
     if chrome_trace is not None:

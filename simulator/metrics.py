@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from catalogs.deployment import Resolved
 from simulator.run_record import Run
 from simulator.step_log import StepLog
 from simulator.step_totals import StepTotals
@@ -173,3 +174,15 @@ def _power(run: Run, totals: StepTotals, idle_s: float, output_tokens: float) ->
             "total_j_per_output_token": total_j / output_tokens if output_tokens else None,
         },
     }
+
+
+def streaming_notice(resolved: Resolved, output_tokens_per_s: float) -> str | None:
+    """What to tell where each replica streams more than one API process was seen to: host limits are not modelled."""
+    most = resolved.engine.host.streamed_tokens_per_s
+    each = output_tokens_per_s / resolved.replicas
+    if most is None or each <= most:
+        return None
+    return (
+        f"{each:,.0f} output tokens/s a replica is more than one API process was seen to stream ({most:,.0f}): run "
+        "several, or expect less; that limit is not modelled"
+    )

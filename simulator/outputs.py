@@ -11,7 +11,7 @@ import numpy as np
 from catalogs.deployment import Deployment
 from catalogs.files import write_whole
 from catalogs.workloads import Workload
-from simulator.metrics import FloatArray, summarise
+from simulator.metrics import FloatArray, streaming_notice, summarise
 from simulator.results import STATUS
 from simulator.run_record import Run
 
@@ -26,6 +26,9 @@ CSV_COLUMNS = (
 def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, Any]:
     """OUT.json as a dictionary of plain values."""
     assert run.plant is not None
+    summary = summarise(run)
+    streaming = streaming_notice(run.plant.resolved, summary["metrics"]["output_tokens_per_s"])
+    notices = (*([streaming] if streaming else []), *run.plant.notices, *workload.notices)
     return {
         "schema_version": SCHEMA_VERSION,
         "deployment": resolved_deployment(run, deployment),
@@ -36,8 +39,8 @@ def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, 
             "concurrency": run.requests.concurrency,
         },
         "seed": run.requests.seed,
-        "notices": list(dict.fromkeys((*run.plant.notices, *workload.notices))),
-        **summarise(run),
+        "notices": list(dict.fromkeys(notices)),
+        **summary,
     }
 
 

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import Linear, requests, rules
 
+from catalogs.deployment import Deployment, resolve
 from simulator.batch import BatchShape
 from simulator.cluster import RunOptions
-from simulator.metrics import duration_s, itl_statistics, latency_metrics, statistics, summarise
+from simulator.metrics import duration_s, itl_statistics, latency_metrics, statistics, streaming_notice, summarise
 from simulator.simulate import run_rules
 from simulator.step_log import StepLog
 
@@ -127,3 +128,13 @@ def test_the_log_keeps_what_was_added() -> None:
     assert log.table()[0].tolist() == [1.5, 1, 7, 24.5, 1, 2, 30, 20, 3, 0.25, 0.0, 0.25]
     assert log.steps.tolist() == [1, 10]
     assert StepLog.merged([log, log]).total_s.tolist() == [0.25, 10.625] * 2
+
+
+def test_more_tokens_than_one_api_process_streams_are_pointed_out() -> None:
+    one = resolve(Deployment(model="llama3.1-8b", hardware="h100"))
+    two = resolve(Deployment(model="llama3.1-8b", hardware="h100x2", replicas=2))
+    most = one.engine.host.streamed_tokens_per_s
+    assert most is not None
+    assert streaming_notice(one, most) is None
+    assert f"{1.5 * most:,.0f}" in (streaming_notice(one, 1.5 * most) or "")
+    assert streaming_notice(two, 1.5 * most) is None
