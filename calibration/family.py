@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from calibration.cost import Array
-from calibration.operators import OPERATOR_OF
 from catalogs.hardware import Accelerator
 
 if TYPE_CHECKING:
@@ -18,10 +17,6 @@ if TYPE_CHECKING:
 
 #: JSON-able facts and named arrays: all a fitted model is.
 Parts = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
-
-
-#: The family of each operator, as operators.py states it.
-FAMILY_OF: Final[dict[type, str]] = {op: family for family, op in OPERATOR_OF.items()}
 
 
 class FamilyModel(Protocol):

@@ -55,7 +55,7 @@ def load_torch() -> Any:
     try:
         return importlib.import_module("torch")
     except ImportError as error:
-        raise InputError("profiling needs torch: pip install 'llm-capacity-planner[calibration]'", str(error)) from None
+        raise InputError("profiling needs torch: pip install '.[calibration]'", str(error)) from None
 
 
 def open_device(kind: str | None = None, threads: int | None = None) -> Device:

@@ -8,8 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.dataset import OPERATOR_COLUMNS
-from calibration.family import FAMILY_OF
-from calibration.operators import Operator
+from calibration.operators import OPERATOR_OF, Operator
 from calibration.roofline import bytes_moved, roofline_s
 from catalogs.hardware import Accelerator
 
@@ -19,9 +18,6 @@ Value = str | int | float
 FIT: Final = "fit"
 HELD_OUT: Final = "held_out"
 CHECKS: Final = "check"
-
-#: Families without an operator: they describe the machine, no cost model is fitted on them.
-MACHINE_FAMILIES: Final = ("peak", "copy", "launch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +44,7 @@ class Shape:
     @property
     def operator(self) -> Operator | None:
         """The operator of the vocabulary; None for shapes that describe the machine."""
-        kind = next((k for k, f in FAMILY_OF.items() if f == self.family), None)
+        kind: Any = OPERATOR_OF.get(self.family)
         if kind is None:
             return None
         values = dict(self.fields)

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from calibration.dataset import OPERATOR_COLUMNS, check_rows
+from calibration.families.decode_attention import DEFAULT_SKEW_ALPHA
 from calibration.gate import gate
 from calibration.importers import llmservingsim, vidur
 from catalogs.errors import InputError
@@ -81,3 +82,16 @@ def test_vidur_rows_obey_physics(public_data: Path) -> None:
     assert set(tables) == {"gemm", "prefill_attention", "decode_attention"}
     for family, rows in tables.items():
         assert gate(family, check_rows(family, rows), a100)[1].n_rejected == 0
+
+
+def test_the_skew_constant_lies_among_the_public_means(public_data: Path) -> None:
+    """Decode-only buckets, weighted by samples, one mean for each profile."""
+    perf = public_data / "profiles" / "llmservingsim" / "perf"
+    tables = pd.concat([llmservingsim.import_skew(perf, name) for name in ("rtx4090", "rtxpro6000")], ignore_index=True)
+    decodes = tables[tables.prefill_tokens == 0]
+    means = [
+        float(np.average(part.alpha, weights=part.n_samples)) for _, part in decodes.groupby(["model", "tp", "n_heads"])
+    ]
+    assert len(means) >= 5
+    assert min(means) < DEFAULT_SKEW_ALPHA < max(means)
+    assert abs(float(np.median(means)) - DEFAULT_SKEW_ALPHA) < 0.02
