@@ -1,0 +1,122 @@
+"""A small Llama with random weights and a tokenizer made on the spot: something a real engine can serve without a hub.
+
+The weights are arranged so that lengths are exact: every row of the output head that is not a whole-word token is zero,
+so greedy decoding never meets an end-of-sequence or a fragment of a character. One streamed chunk is then one token,
+and text a client tokenises again has as many tokens as were served.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any, Final
+
+from catalogs.errors import InputError
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+N_WORDS: Final = 6000
+TEMPLATE: Final = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
+END: Final = "<end>"
+
+
+@dataclass(frozen=True, slots=True)
+class TinyShape:
+    """Architecture of the model: about 30 million parameters as it stands."""
+
+    hidden_size: int = 512
+    n_layers: int = 8
+    intermediate_size: int = 1408
+    n_heads: int = 8
+    n_kv_heads: int = 2
+    vocab_size: int = 8192
+    max_position: int = 4096
+
+    def config(self) -> dict[str, Any]:
+        """The keys of a Hugging Face Llama config."""
+        return {
+            "hidden_size": self.hidden_size,
+            "num_hidden_layers": self.n_layers,
+            "intermediate_size": self.intermediate_size,
+            "num_attention_heads": self.n_heads,
+            "num_key_value_heads": self.n_kv_heads,
+            "head_dim": self.hidden_size // self.n_heads,
+            "vocab_size": self.vocab_size,
+            "max_position_embeddings": self.max_position,
+            "tie_word_embeddings": False,
+        }
+
+
+def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0) -> Path:
+    """config.json, model.safetensors (fp32), tokenizer files; returns the folder. A complete folder is left as it is.
+
+    InputError where torch and transformers are not installed.
+    """
+    shape = shape or TinyShape()
+    done = folder / "complete.json"
+    wanted = {"shape": shape.config(), "seed": seed}
+    if done.is_file() and json.loads(done.read_text()) == wanted:
+        return folder
+    try:
+        import torch
+        from transformers import LlamaConfig, LlamaForCausalLM
+    except ImportError as error:
+        raise InputError(
+            "a test model needs torch and transformers", error.name, "pip install 'llm-capacity-planner[calibration]'"
+        ) from None
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = _tokenizer(shape.vocab_size, seed)
+    _save_tokenizer(tokenizer, folder)
+    torch.manual_seed(seed)
+    end = tokenizer.token_to_id(END)
+    config = LlamaConfig(**shape.config(), bos_token_id=end, eos_token_id=end, pad_token_id=end, dtype="float32")
+    model = LlamaForCausalLM(config)
+    silent = [i for i in range(shape.vocab_size) if not _whole_word(tokenizer, i)]
+    if len(silent) > 0.9 * shape.vocab_size:
+        raise RuntimeError("too few whole words in the vocabulary")
+    with torch.no_grad():
+        model.lm_head.weight[silent] = 0.0
+    model.save_pretrained(folder)
+    done.write_text(json.dumps(wanted))
+    return folder
+
+
+def _tokenizer(vocab_size: int, seed: int) -> Tokenizer:
+    """Byte-level BPE trained on invented words; exactly `vocab_size` tokens."""
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
+    )
+    tokenizer.train_from_iterator(_sentences(Random(seed)), trainer)
+    missing = vocab_size - tokenizer.get_vocab_size()
+    tokenizer.add_tokens([AddedToken(f"<unused{i}>", normalized=False) for i in range(missing)])
+    return tokenizer
+
+
+def _sentences(random: Random) -> list[str]:
+    starts, vowels, ends = "bcdfghjklmnprstvwz", "aeiou", ["", "n", "r", "s", "l", "t"]
+    syllables = [a + b + c for a in starts for b in vowels for c in ends]
+    words = ["".join(random.choices(syllables, k=random.randint(1, 3))) for _ in range(N_WORDS)]
+    return [" ".join(random.choices(words, k=12)) for _ in range(8000)]
+
+
+def _whole_word(tokenizer: Tokenizer, token: int) -> bool:
+    """A token that begins with a space and is all letters: it stays one token wherever it stands."""
+    text = tokenizer.id_to_token(token)
+    return text is not None and text.startswith("Ġ") and text[1:].isalpha() and text[1:].isascii() and len(text) > 3
+
+
+def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
+    from transformers import PreTrainedTokenizerFast
+
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, bos_token=END, pad_token=END)
+    fast.chat_template = TEMPLATE
+    fast.save_pretrained(folder)
