@@ -1,0 +1,112 @@
+"""Requests as a load client wrote them -> MeasuredRun. Rows that break physics are dropped and named.
+
+The rules: no negative time, no request without tokens, first token not after the last, the gaps of a request within
+what is left of it after its first token, no request longer than the run. Values in the wrong unit break one of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from calibration.measured_run import MeasuredRun
+from catalogs.errors import InputError
+
+SLACK: Final = 1.05  # clients stamp tokens, requests and the run with different calls
+SLACK_S: Final = 0.01
+NAN: Final = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRow:
+    """One finished request, seconds and tokens; NaN where the client gives none. tpot_s: the client's own, by the
+    definition of MeasuredRun; NaN takes (e2e_s - ttft_s) / (output_tokens - 1)."""
+
+    arrival_s: float
+    input_tokens: float
+    output_tokens: float
+    ttft_s: float
+    e2e_s: float
+    tpot_s: float = NAN
+    itl_s: tuple[float, ...] = ()
+
+    def time_per_token_s(self) -> float:
+        """After the first token; NaN for a one-token output."""
+        if not self.output_tokens > 1:
+            return NAN
+        return self.tpot_s if math.isfinite(self.tpot_s) else (self.e2e_s - self.ttft_s) / (self.output_tokens - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What a result says about the run as a whole."""
+
+    client: str
+    source: str
+    duration_s: float
+    n_failed: int
+    notes: tuple[str, ...] = ()
+
+
+def measured_run(facts: RunFacts, rows: Sequence[RequestRow]) -> MeasuredRun:
+    """The run with the rows that obey physics. InputError where no request finished, or none obeys."""
+    if not rows:
+        raise InputError(f"no finished request in this {facts.client} result ({facts.n_failed} failed)", facts.source)
+    faults = [_fault(row, facts.duration_s) for row in rows]
+    kept = [row for row, fault in zip(rows, faults, strict=True) if fault is None]
+    counts = Counter(f for f in faults if f is not None)
+    dropped = [f"dropped {n:,} of {len(rows):,} requests: {fault}" for fault, n in sorted(counts.items())]
+    if not kept:
+        rule = f"no request of this {facts.client} result obeys physics ({', '.join(sorted(counts))}; wrong unit?)"
+        raise InputError(rule, facts.source)
+    return _assemble(facts, kept, (*facts.notes, *dropped, *_bundled(kept)))
+
+
+def _assemble(facts: RunFacts, rows: list[RequestRow], notes: tuple[str, ...]) -> MeasuredRun:
+    return MeasuredRun(
+        client=facts.client,
+        source=facts.source,
+        arrival_s=np.array([r.arrival_s for r in rows], dtype=float),
+        input_tokens=np.array([r.input_tokens for r in rows], dtype=float),
+        output_tokens=np.array([r.output_tokens for r in rows], dtype=float),
+        ttft_s=np.array([r.ttft_s for r in rows], dtype=float),
+        tpot_s=np.array([r.time_per_token_s() for r in rows], dtype=float),
+        e2e_s=np.array([r.e2e_s for r in rows], dtype=float),
+        itl_s=np.array([gap for r in rows for gap in r.itl_s], dtype=float),
+        duration_s=facts.duration_s,
+        n_failed=facts.n_failed,
+        notes=notes,
+    )
+
+
+def _fault(row: RequestRow, duration_s: float) -> str | None:
+    """Which rule a request breaks; comparisons with NaN (not given) break none."""
+    if row.output_tokens < 1 or row.input_tokens < 1:
+        return "no tokens"
+    if min((row.ttft_s, row.e2e_s, row.tpot_s, row.arrival_s, *row.itl_s), key=_given) < 0:
+        return "negative time"
+    if any(math.isinf(x) for x in (row.arrival_s, row.ttft_s, row.e2e_s, row.tpot_s, *row.itl_s)):
+        return "endless time"
+    if row.ttft_s > row.e2e_s + 1e-6:
+        return "TTFT longer than E2E"
+    left_s = SLACK * (row.e2e_s - row.ttft_s) + SLACK_S
+    if sum(row.itl_s) > left_s or row.time_per_token_s() * (row.output_tokens - 1) > left_s:
+        return "gaps between tokens longer than E2E less TTFT"
+    if row.e2e_s > SLACK * duration_s + SLACK_S:
+        return "longer than the run"
+    return None
+
+
+def _given(value: float) -> float:
+    return 0.0 if math.isnan(value) else value
+
+
+def _bundled(rows: list[RequestRow]) -> tuple[str, ...]:
+    """A stream that puts several tokens into one chunk has fewer gaps than tokens: its ITL is of chunks."""
+    n = sum(len(r.itl_s) + 1 < r.output_tokens for r in rows if r.itl_s)
+    return (f"{n:,} of {len(rows):,} requests streamed several tokens in a chunk: ITL is between chunks",) if n else ()

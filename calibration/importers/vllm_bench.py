@@ -1,0 +1,101 @@
+"""Result of `vllm bench serve --save-result --save-detailed` -> MeasuredRun (vllm/benchmarks/serve.py, 0.10 to 0.32).
+
+All lists are in seconds, one value per request in the order they were sent, failed ones included: those have no output
+tokens. `start_times` is the client's own clock. Summaries such as `mean_ttft_ms` are milliseconds over finished
+requests and must agree with the lists.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from calibration.importers.request_rows import NAN, RequestRow, RunFacts, measured_run
+from calibration.measured_run import MeasuredRun, Metric
+from catalogs.errors import InputError
+
+CLIENT: Final = "vllm bench serve"
+#: Summary key of the file -> the metric it summarises.
+_MEANS: Final[dict[str, Metric]] = {"mean_ttft_ms": "ttft", "mean_tpot_ms": "tpot", "mean_itl_ms": "itl"}
+
+
+class _Result(BaseModel):
+    """The keys that are read; others may come and go."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    duration: float
+    input_lens: list[int]
+    output_lens: list[int]
+    ttfts: list[float]
+    itls: list[list[float]]
+    errors: list[str | None] = []
+    start_times: list[float] = []
+    latencies: list[float] = []
+    mean_ttft_ms: float | None = None
+    mean_tpot_ms: float | None = None
+    mean_itl_ms: float | None = None
+
+
+def recognises(document: Any) -> bool:
+    """Whether a JSON document is one of this client's results, detailed or not."""
+    return isinstance(document, dict) and {"duration", "completed", "request_throughput"} <= document.keys()
+
+
+def read_vllm_bench(document: dict[str, Any], source: str) -> MeasuredRun:
+    """InputError where the lists are missing (no --save-detailed), differ in length, or contradict the summary."""
+    if "ttfts" not in document:
+        raise InputError(
+            "this result has no per-request lists", source, "vllm bench serve --save-result --save-detailed"
+        )
+    try:
+        result = _Result.model_validate(document)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(x) for x in first["loc"])
+        raise InputError(f"not a whole vllm bench result ({where}: {first['msg']})", source) from None
+    _check_lengths(result, source)
+    failed = [_failed(result, i) for i in range(len(result.ttfts))]
+    first_s = min(result.start_times, default=0.0)
+    rows = [_row(result, i, first_s) for i, bad in enumerate(failed) if not bad]
+    run = measured_run(RunFacts(CLIENT, source, result.duration, sum(failed)), rows)
+    _check_means(result, run, len(rows), source)
+    return run
+
+
+def _failed(result: _Result, i: int) -> bool:
+    error = result.errors[i] if result.errors else None
+    return bool(error) or (result.output_lens[i] == 0 and result.ttfts[i] == 0)
+
+
+def _row(result: _Result, i: int, first_s: float) -> RequestRow:
+    gaps = tuple(result.itls[i])
+    return RequestRow(
+        arrival_s=result.start_times[i] - first_s if result.start_times else NAN,
+        input_tokens=result.input_lens[i],
+        output_tokens=result.output_lens[i],
+        ttft_s=result.ttfts[i],
+        e2e_s=result.latencies[i] if result.latencies else result.ttfts[i] + sum(gaps),
+        itl_s=gaps,
+    )
+
+
+def _check_lengths(result: _Result, source: str) -> None:
+    n = len(result.ttfts)
+    for name in ("input_lens", "output_lens", "itls", "errors", "start_times", "latencies"):
+        values = getattr(result, name)
+        optional = name in ("errors", "start_times", "latencies")
+        if len(values) != n and not (optional and not values):
+            raise InputError(f"lists of this result differ in length: {n} ttfts, {len(values)} {name}", source)
+
+
+def _check_means(result: _Result, run: MeasuredRun, n_finished: int, source: str) -> None:
+    """The client's own means, over the same requests, guard against a wrong unit or an edited list."""
+    if run.n < n_finished:  # the client averaged rows that are dropped here
+        return
+    for key, metric in _MEANS.items():
+        stated_ms, own_ms = getattr(result, key), run.stat(metric, "mean") * 1e3
+        if stated_ms and np.isfinite(own_ms) and abs(own_ms - stated_ms) > 0.01 * stated_ms:
+            raise InputError(f"{key} is {stated_ms:.4g} but the lists give {own_ms:.4g} ms; wrong unit?", source)
