@@ -63,8 +63,8 @@ def predict(model: FamilyModel, rows: pd.DataFrame, accelerator: Accelerator) ->
 
 def cross_validate(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> list[HeldOut]:
     """Held-out errors of one family: "inside" from N_FOLDS folds of whole groups, "beyond" from one cut at the edge."""
-    rows = _as_engine(family, rows)
-    fold = _folds(family, rows)
+    rows = as_engine(family, rows)
+    fold = folds(family, rows)
     predicted = np.full(len(rows), np.nan)
     for f in np.unique(fold):
         test = fold == f
@@ -78,12 +78,17 @@ def cross_validate(family: str, rows: pd.DataFrame, accelerator: Accelerator) ->
 
 
 def _beyond(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> list[HeldOut]:
-    far = BEYOND[family](rows).to_numpy(bool) if family in BEYOND else np.zeros(len(rows), dtype=bool)
+    far = beyond(family, rows)
     if not far.any() or far.all():
         return []
     model = FAMILIES[family].fit(rows[~far], accelerator)
     test = rows[far].reset_index(drop=True)
     return [held_out(family, "beyond", predict(model, test, accelerator), test.seconds.to_numpy(float))]
+
+
+def beyond(family: str, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """(n,) rows past the end of the shorter grid that a family's extrapolation is checked with."""
+    return BEYOND[family](rows).to_numpy(bool) if family in BEYOND else np.zeros(len(rows), dtype=bool)
 
 
 def notes(model: FamilyModel, rows: pd.DataFrame, accelerator: Accelerator) -> list[str]:
@@ -143,7 +148,7 @@ def validate_bundle(path: Path, rows: Path | None) -> list[dict[str, Any]]:
     ]
     for family, table in (read_rows(rows) if rows is not None else {}).items():
         if family in bundle.models:
-            kept = _as_engine(family, gate(family, table, accelerator)[0])
+            kept = as_engine(family, gate(family, table, accelerator)[0])
             seconds = predict(bundle.models[family], kept, accelerator)
             found.append(
                 {"family": family, **held_out(family, "rows", seconds, kept.seconds.to_numpy(float)).to_dict()}
@@ -151,7 +156,7 @@ def validate_bundle(path: Path, rows: Path | None) -> list[dict[str, Any]]:
     return found
 
 
-def _as_engine(family: str, rows: pd.DataFrame) -> pd.DataFrame:
+def as_engine(family: str, rows: pd.DataFrame) -> pd.DataFrame:
     """Rows an engine would see: the fastest kernel of a shape, no windowed attention (reported apart)."""
     if "window_tokens" in rows.columns:
         return rows[rows.window_tokens == 0].reset_index(drop=True)
@@ -161,7 +166,7 @@ def _as_engine(family: str, rows: pd.DataFrame) -> pd.DataFrame:
     return rows.reset_index(drop=True)
 
 
-def _folds(family: str, rows: pd.DataFrame) -> npt.NDArray[np.int64]:
+def folds(family: str, rows: pd.DataFrame) -> npt.NDArray[np.int64]:
     """Fold of each row by a hash of its group, the same on every machine; one group a fold where there are few.
 
     A table with one head configuration holds out whole lengths instead.

@@ -1,0 +1,88 @@
+"""Every estimator on every family, on whole groups it has not seen and beyond a grid cut short."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.estimators.estimator import ESTIMATORS, Fit
+from calibration.estimators.features import physics
+from calibration.estimators.score import Score, score
+from calibration.families import FAMILIES
+from calibration.gate import gate
+from calibration.roofline import l2_bytes
+from calibration.validate import as_engine, beyond, folds
+from catalogs.errors import InputError
+from catalogs.hardware import Accelerator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Mask = npt.NDArray[np.bool_]
+
+
+def splits(family: str, rows: pd.DataFrame) -> Iterator[tuple[str, Mask, Mask]]:
+    """(region, rows to train on, rows to test with): the folds of validate.py, then the cut at the edge."""
+    fold = folds(family, rows)
+    for f in np.unique(fold):
+        test = fold == f
+        if not test.all():
+            yield "inside", ~test, test
+    far = beyond(family, rows)
+    if far.any() and not far.all():
+        yield "beyond", ~far, far
+
+
+def held_out_seconds(
+    family: str, rows: pd.DataFrame, accelerator: Accelerator, fit: Fit
+) -> dict[str, npt.NDArray[np.float64]]:
+    """Region -> (n,) predicted seconds, NaN where a row is not in the region's test rows."""
+    found: dict[str, npt.NDArray[np.float64]] = {}
+    for region, train, test in splits(family, rows):
+        predict = fit(family, rows[train].reset_index(drop=True), accelerator)
+        found.setdefault(region, np.full(len(rows), np.nan))[test] = predict(rows[test].reset_index(drop=True))
+    return found
+
+
+def engine_rows(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
+    """The rows that estimators are compared on: gated, fastest kernel of a shape, no windows."""
+    return as_engine(family, gate(family, rows, accelerator)[0])
+
+
+def compare_family(
+    family: str, rows: pd.DataFrame, accelerator: Accelerator, estimators: Sequence[str] = tuple(ESTIMATORS)
+) -> list[Score]:
+    """Scores of one family, by estimator and region; none where no row is left or there is one group only."""
+    rows = engine_rows(family, rows, accelerator)
+    if rows.empty:
+        return []
+    streamed = physics(family, rows, accelerator)[:, 1] > l2_bytes(accelerator)
+    out = []
+    for name in estimators:
+        for region, seconds in held_out_seconds(family, rows, accelerator, ESTIMATORS[name]).items():
+            done = np.isfinite(seconds)
+            test = rows[done].reset_index(drop=True)
+            out.append(score((family, name, region), test, seconds[done], streamed[done]))
+    return out
+
+
+def compare(
+    tables: dict[str, pd.DataFrame],
+    accelerator: Accelerator,
+    families: Sequence[str] = (),
+    say: Callable[[str], None] = lambda _text: None,
+) -> list[Score]:
+    """Scores of every family with a model and rows, or only of `families`; InputError where none has any."""
+    unknown = [f for f in families if f not in tables]
+    if unknown:
+        raise InputError("no rows of this operator family", unknown[0], ", ".join(sorted(tables)))
+    out: list[Score] = []
+    for family in sorted(f for f in tables if f in FAMILIES and (not families or f in families)):
+        say(f"{accelerator.name} {family}: {len(tables[family]):,} rows")
+        out += compare_family(family, tables[family], accelerator)
+    if not out:
+        raise InputError("no rows of a family that has a model", ", ".join(tables), ", ".join(FAMILIES))
+    return out

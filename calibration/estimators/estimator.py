@@ -1,0 +1,151 @@
+"""The estimators that are compared. Each is a function of training rows that returns a function of unseen rows.
+
+- physics: the shipped model of the family (calibration/families).
+- random forest, gradient boosting: scikit-learn regressors of log seconds on the features of features.py.
+- linear physics: seconds = a * time at peak arithmetic + b * time at full bandwidth + c * rows + d, no term negative
+  (non-negative least squares on relative errors), one set of terms per dtype or kind.
+- physics + residual: the shipped model times a boosted correction of what it misses, learned from predictions it made
+  on training groups it had not seen, and applied only within the range of sizes that was trained on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from calibration.cost import Array
+from calibration.estimators.features import ROW_COUNT, Encoder, physics, words_of
+from calibration.families import FAMILIES
+from calibration.validate import folds, predict
+from catalogs.hardware import Accelerator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Predict = Callable[["pd.DataFrame"], Array]
+Fit = Callable[[str, "pd.DataFrame", Accelerator], Predict]
+
+SHIPPED: Final = "physics"
+SEED: Final = 0
+TREES: Final = 40
+ROWS_PER_TREE: Final = 10_000  # each tree draws at most so many rows: the forest sees all, a fit stays under a minute
+ROUNDS: Final = 200
+RESIDUAL_ROUNDS: Final = 100
+RESIDUAL_FOLDS: Final = 3
+SLACK: Final = 1e-6  # of log2 sizes, when asking whether a row lies in the trained range
+
+
+def fit_physics(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Predict:
+    """The model that is shipped."""
+    model = FAMILIES[family].fit(rows, accelerator)
+    return lambda unseen: predict(model, unseen.reset_index(drop=True), accelerator)
+
+
+def fit_forest(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Predict:
+    """Random forest of log seconds."""
+    from sklearn.ensemble import RandomForestRegressor
+
+    draw = min(len(rows), ROWS_PER_TREE)
+    forest = RandomForestRegressor(TREES, min_samples_leaf=1, max_features=0.7, max_samples=draw, random_state=SEED)
+    return _log_regression(forest, family, rows, accelerator)
+
+
+def fit_boosting(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Predict:
+    """Gradient-boosted trees of log seconds."""
+    return _log_regression(boosted(ROUNDS), family, rows, accelerator)
+
+
+def boosted(rounds: int) -> Any:
+    """A boosting regressor with the settings used everywhere here."""
+    from sklearn.ensemble import HistGradientBoostingRegressor
+
+    return HistGradientBoostingRegressor(
+        max_iter=rounds, learning_rate=0.1, max_leaf_nodes=63, early_stopping=False, random_state=SEED
+    )
+
+
+def _log_regression(regressor: Any, family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Predict:
+    encoder = Encoder.of(family, rows, accelerator)
+    regressor.fit(encoder.encode(rows), np.log(rows.seconds.to_numpy(float)))
+    return lambda unseen: np.asarray(np.exp(regressor.predict(encoder.encode(unseen))), dtype=np.float64)
+
+
+def fit_linear_physics(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Predict:
+    """Non-negative terms by non-negative least squares on relative errors, one set per combination of words; words
+    that were not trained on take the set of all rows."""
+    keys = _word_keys(family, rows)
+    terms, seconds = _terms(family, rows, accelerator), rows.seconds.to_numpy(float)
+    weights = {"": _non_negative(terms, seconds)}
+    weights |= {k: _non_negative(terms[keys == k], seconds[keys == k]) for k in np.unique(keys)}
+
+    def answer(unseen: pd.DataFrame) -> Array:
+        chosen = np.stack([weights.get(k, weights[""]) for k in _word_keys(family, unseen)])
+        total: Array = (_terms(family, unseen, accelerator) * chosen).sum(axis=1)
+        return np.maximum(total, 1e-9)
+
+    return answer
+
+
+def _terms(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Array:
+    per_row = rows[ROW_COUNT[family]].to_numpy(float)
+    return np.column_stack([physics(family, rows, accelerator)[:, 3:], per_row, np.ones(len(rows))])
+
+
+def _non_negative(terms: Array, seconds: Array) -> Array:
+    from scipy.optimize import nnls
+
+    relative = terms / seconds[:, None]
+    scale = np.maximum(relative.max(axis=0), 1e-30)
+    found: Array = nnls(relative / scale, np.ones(len(seconds)))[0] / scale
+    return found
+
+
+def _word_keys(family: str, rows: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.str_]]:
+    keys = np.full(len(rows), "all", dtype=object)
+    for column in words_of(family):
+        keys = keys + "/" + rows[column].astype(str).to_numpy(object)
+    return keys.astype(str)
+
+
+def fit_residual(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Predict:
+    """The shipped model times a learned correction, inside the trained range."""
+    rows = rows.reset_index(drop=True)
+    base, unseen_s = fit_physics(family, rows, accelerator), _out_of_fold(family, rows, accelerator)
+    known = np.isfinite(unseen_s)
+    if known.sum() < 20:
+        return base
+    encoder, model = Encoder.of(family, rows, accelerator), boosted(RESIDUAL_ROUNDS)
+    seen = encoder.encode(rows)
+    low, high = seen.min(axis=0) - SLACK, seen.max(axis=0) + SLACK
+    miss = np.log(rows.seconds.to_numpy(float)[known] / unseen_s[known])
+    model.fit(np.column_stack([seen[known], np.log2(unseen_s[known])]), miss)
+
+    def answer(unseen: pd.DataFrame) -> Array:
+        seconds, x = base(unseen), encoder.encode(unseen)
+        inside = ((x >= low) & (x <= high)).all(axis=1)
+        correction = np.exp(model.predict(np.column_stack([x, np.log2(seconds)])))
+        return np.where(inside, seconds * correction, seconds)
+
+    return answer
+
+
+def _out_of_fold(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Array:
+    """Seconds of each row by a shipped model fitted without the row's group; NaN where that cannot be done."""
+    fold = folds(family, rows) % RESIDUAL_FOLDS
+    out = np.full(len(rows), np.nan)
+    for f in np.unique(fold):
+        test = fold == f
+        if not test.all():
+            out[test] = fit_physics(family, rows[~test].reset_index(drop=True), accelerator)(rows[test])
+    return out
+
+
+ESTIMATORS: Final[dict[str, Fit]] = {
+    SHIPPED: fit_physics,
+    "random forest": fit_forest,
+    "gradient boosting": fit_boosting,
+    "linear physics": fit_linear_physics,
+    "physics + residual": fit_residual,
+}

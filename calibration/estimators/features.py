@@ -1,0 +1,77 @@
+"""What learned estimators see of a row: log2 of its sizes and of the physics they imply, words as 0/1 columns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from calibration.cost import Array
+from calibration.dataset import OPERATOR_COLUMNS
+from calibration.roofline import bytes_moved, compute_s, flops, memory_s, roofline_s
+from calibration.row_operators import operators_of
+from catalogs.hardware import Accelerator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+WORDS: Final = ("dtype", "kv_dtype", "kind", "stage", "graph")
+PHYSICS: Final = ("flops", "bytes", "roofline")
+#: The count that a per-row cost would multiply, by family.
+ROW_COUNT: Final = {
+    "gemm": "m",
+    "moe": "tokens",
+    "prefill_attention": "tokens",
+    "decode_attention": "sequences",
+    "mla": "tokens",
+    "linear_attention": "tokens",
+    "elementwise": "tokens",
+    "collective": "ranks",
+}
+
+
+def words_of(family: str) -> list[str]:
+    """Columns of a family that are names, not sizes."""
+    return [c for c in OPERATOR_COLUMNS[family] if c in WORDS]
+
+
+def physics(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Array:
+    """(n, 5): operations, bytes, roofline seconds, seconds at peak arithmetic, seconds at full bandwidth (of the link
+    for a collective)."""
+    out = np.zeros((len(rows), 5))
+    for op, index in operators_of(family, rows.reset_index(drop=True)):
+        bound = roofline_s(op, accelerator)
+        moving = bound if family == "collective" else memory_s(op, accelerator)
+        columns = (flops(op), bytes_moved(op, accelerator), bound, compute_s(op, accelerator), moving)
+        for i, column in enumerate(columns):
+            out[index, i] = column
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Encoder:
+    """Turns rows into (n, len(names)) numbers. Words that were not in the rows it was made from become all zeros."""
+
+    family: str
+    accelerator: Accelerator
+    words: tuple[tuple[str, str], ...]  # (column, value)
+
+    @classmethod
+    def of(cls, family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Encoder:
+        found = [(c, v) for c in words_of(family) for v in sorted(rows[c].astype(str).unique())]
+        return cls(family, accelerator, tuple(found))
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        return tuple(c for c in OPERATOR_COLUMNS[self.family] if c not in WORDS)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (*self.sizes, *PHYSICS, *(f"{c} {v}" for c, v in self.words))
+
+    def encode(self, rows: pd.DataFrame) -> Array:
+        sizes = np.log2(np.maximum(rows[list(self.sizes)].to_numpy(float), 0.25))
+        physical = np.log2(np.maximum(physics(self.family, rows, self.accelerator)[:, :3], 1e-12))
+        words = [(rows[c].astype(str) == v).to_numpy(float)[:, None] for c, v in self.words]
+        return np.concatenate([sizes, physical, *words], axis=1)

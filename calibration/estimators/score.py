@@ -1,0 +1,85 @@
+"""How wrong one estimator is on rows it has not seen."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.cost import Array
+from calibration.dataset import OPERATOR_COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+N_WORST: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Relative errors are predicted / measured - 1; r2 is of seconds, r2_log of their logarithms.
+
+    median_streamed: median relative error over rows whose operands exceed the second-level cache, NaN where none does:
+    the others were timed from the cache, which no engine's step does, and the shipped model refuses to follow them.
+    """
+
+    family: str
+    estimator: str
+    region: str  # "inside" or "beyond", see validate.py
+    n: int
+    mae_s: float
+    rmse_s: float
+    r2: float
+    r2_log: float
+    mape: float
+    median_abs: float
+    p90_abs: float
+    bias: float
+    median_streamed: float
+    worst: list[dict[str, Any]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able: what is not finite is null."""
+        return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in asdict(self).items()}
+
+
+def score(
+    label: tuple[str, str, str], rows: pd.DataFrame, predicted_s: Array, streamed: npt.NDArray[np.bool_]
+) -> Score:
+    """label: family, estimator, region; rows, predicted_s and streamed: (n,), n > 0."""
+    measured = rows.seconds.to_numpy(float)
+    error = predicted_s / measured - 1.0
+    size, difference = np.abs(error), predicted_s - measured
+    return Score(
+        *label,
+        n=len(rows),
+        mae_s=float(np.abs(difference).mean()),
+        rmse_s=float(np.sqrt((difference**2).mean())),
+        r2=r_squared(predicted_s, measured),
+        r2_log=r_squared(np.log(predicted_s), np.log(measured)),
+        mape=float(size.mean()),
+        median_abs=float(np.median(size)),
+        p90_abs=float(np.quantile(size, 0.9)),
+        bias=float(np.median(error)),
+        median_streamed=float(np.median(size[streamed])) if streamed.any() else float("nan"),
+        worst=[_shape(label[0], rows, i, predicted_s) for i in np.argsort(-size, kind="stable")[:N_WORST]],
+    )
+
+
+def r_squared(predicted: Array, measured: Array) -> float:
+    """1 - residual variance / variance; NaN where the measured values are all the same."""
+    spread = float(((measured - measured.mean()) ** 2).sum())
+    return 1.0 - float(((predicted - measured) ** 2).sum()) / spread if spread > 0 else float("nan")
+
+
+def _shape(family: str, rows: pd.DataFrame, i: int, predicted_s: Array) -> dict[str, Any]:
+    row = rows.iloc[int(i)]
+    shape = {c: _plain(row[c]) for c in OPERATOR_COLUMNS[family]}
+    return {"shape": shape, "measured_s": float(row["seconds"]), "predicted_s": float(predicted_s[i])}
+
+
+def _plain(value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
