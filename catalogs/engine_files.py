@@ -91,6 +91,7 @@ class EngineFile(_Strict):
     memory_rule: Literal["profiled", "static", "free"] = "profiled"
     static_reserve: StaticReserveFile | None = None
     notice: str = ""
+    cpu_block_size_tokens: PositiveInt | None = None
     host_times: HostTimesFile
     flags: dict[str, str] = {}
     source: str
@@ -154,6 +155,7 @@ def profile(file: EngineFile | UnsupportedEngine) -> EngineProfile:
         memory_rule=file.memory_rule,
         static_reserve=_static_reserve(file.static_reserve),
         notice=file.notice,
+        cpu_block_size_tokens=file.cpu_block_size_tokens,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from catalogs.errors import InputError, nearest_name
 
@@ -88,6 +88,19 @@ class EngineProfile:
     memory_rule: str = "profiled"
     static_reserve: StaticReserve | None = None  # where the default share follows from the limits
     notice: str = ""  # what the reader of every result must know of this profile
+    cpu_block_size_tokens: int | None = None  # on CPUs; None: this engine does nothing else there
+
+    def on(self, kind: str) -> EngineProfile:
+        """The profile on a kind of device. On CPUs an engine schedules step by step and captures no graphs."""
+        if kind != "cpu" or self.cpu_block_size_tokens is None:
+            return self
+        return replace(
+            self,
+            async_scheduling=False,
+            graph_capture_sizes=(),
+            max_graph_tokens=0,
+            block_size_tokens=self.cpu_block_size_tokens,
+        )
 
     def default_utilization(self, memory_bytes: float, batched_tokens: int, ranks: int) -> float:
         """The share of memory the engine takes where none is given."""

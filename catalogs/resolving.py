@@ -34,7 +34,8 @@ class Names:
     @classmethod
     def of(cls, model: str, engine: str, hardware: str) -> Names:
         """Raises InputError with the nearest name for one that is unknown."""
-        return cls(load_model(model), load_engine(engine), parse_hardware(hardware))
+        found = parse_hardware(hardware)
+        return cls(load_model(model), load_engine(engine).on(found.accelerator.kind), found)
 
     @property
     def default_limits(self) -> tuple[int, int]:
