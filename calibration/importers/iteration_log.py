@@ -1,0 +1,144 @@
+"""Server log of `vllm serve --enable-logging-iteration-details` -> one row per engine step.
+
+The line (vllm/v1/metrics/loggers.py, 0.32 and 0.33; 0.14 and later lack the cache usage):
+    (APIServer pid=1) INFO 11-20 12:16:47 [loggers.py:199] Engine 000: Iteration(1): 1 context requests, 179 context
+    tokens, 1 generation requests, 1 generation tokens, iteration elapsed time: 101.46 ms, CPU KV cache usage: 1.8%
+Elapsed is the engine core's wall time around scheduling, model and bookkeeping of the step, in ms. A request counts as
+context as long as it has no output token. Steps marked (dummy) keep data-parallel ranks in step and hold no request.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from catalogs.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS: Final = (
+    "at_s",
+    "engine",
+    "index",
+    "context_requests",
+    "context_tokens",
+    "generation_requests",
+    "generation_tokens",
+    "seconds",
+    "kv_usage_fraction",
+)
+_START: Final = re.compile(r"Iteration\(\d*")
+_COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+_STAMP: Final = re.compile(r"(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
+_STEP: Final = re.compile(
+    r"(?:Engine (?P<engine>\d+): )?Iteration\((?P<index>\d+)\): (?P<context_requests>\d+) context requests, "
+    r"(?P<context_tokens>\d+) context tokens, (?P<generation_requests>\d+) generation requests, "
+    r"(?P<generation_tokens>\d+) generation tokens, iteration elapsed time: (?P<ms>\d+(?:\.\d+)?) ms"
+    r"(?P<dummy> \(dummy\))?(?:, \w+ KV cache usage: (?P<kv>\d+(?:\.\d+)?)%)?"
+)
+_COUNTS: Final = ("index", "context_requests", "context_tokens", "generation_requests", "generation_tokens")
+_LEAP_YEAR: Final = 2024  # lines carry no year; February 29 must parse
+_YEAR_S: Final = 366 * 86400.0
+
+
+@dataclass(frozen=True, slots=True)
+class IterationLog:
+    """steps: a row per step in the order logged, columns COLUMNS; at_s counts whole seconds from the first step's stamp
+    and is NaN without one. notes: what was left out, in words."""
+
+    steps: pd.DataFrame
+    notes: tuple[str, ...]
+
+
+def read_iteration_log(path: Path) -> IterationLog:
+    """Steps of a server log. InputError where it cannot be read or holds no whole step."""
+    import pandas as pd
+
+    left_out: Counter[str] = Counter()
+    rows: list[dict[str, float]] = []
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                _take(_COLOUR.sub("", line), rows, left_out)
+    except OSError as error:
+        raise InputError(f"server log cannot be read ({type(error).__name__})", str(path)) from None
+    if not rows:
+        found = "; ".join(f"{n} {why}" for why, n in left_out.items()) or "no such line"
+        raise InputError(
+            f"no engine steps in this log ({found})", str(path), "vllm serve --enable-logging-iteration-details"
+        )
+    steps = pd.DataFrame(rows, columns=list(COLUMNS))
+    steps = steps.astype(dict.fromkeys(("engine", *_COUNTS), int))
+    steps["at_s"] = _from_first(steps["at_s"].tolist())
+    notes = [f"left out {n:,} {why}" for why, n in sorted(left_out.items())]
+    return IterationLog(steps, (*notes, *_order_notes(steps)))
+
+
+def _take(line: str, rows: list[dict[str, float]], left_out: Counter[str]) -> None:
+    starts = len(_START.findall(line))
+    found = list(_STEP.finditer(line)) if starts else []
+    if starts > len(found):
+        left_out["malformed or truncated lines"] += starts - len(found)
+    stamp = _stamp(line) if found else float("nan")
+    for match in found:
+        why = _fault(match)
+        if why is not None:
+            left_out[why] += 1
+        else:
+            rows.append(_row(match, stamp))
+
+
+def _fault(match: re.Match[str]) -> str | None:
+    if match["dummy"]:
+        return "dummy steps"
+    if float(match["ms"]) <= 0:
+        return "steps that took no time"
+    context, generation = int(match["context_requests"]), int(match["generation_requests"])
+    tokens, generated = int(match["context_tokens"]), int(match["generation_tokens"])
+    if context + generation == 0 or tokens < context or generated < generation:
+        return "steps with fewer tokens than requests"
+    return None
+
+
+def _row(match: re.Match[str], stamp: float) -> dict[str, float]:
+    row: dict[str, float] = {name: int(match[name]) for name in _COUNTS}
+    row["engine"] = int(match["engine"] or 0)
+    row["seconds"] = float(match["ms"]) * 1e-3
+    row["kv_usage_fraction"] = float(match["kv"]) / 100 if match["kv"] else float("nan")
+    row["at_s"] = stamp
+    return row
+
+
+def _stamp(line: str) -> float:
+    """Seconds of the line's own time, from an arbitrary start; NaN without one."""
+    match = _STAMP.search(line)
+    if match is None:
+        return float("nan")
+    year, month, day, hour, minute, second, fraction = match.groups()
+    try:
+        at = datetime(int(year or _LEAP_YEAR), int(month), int(day), int(hour), int(minute), int(second))
+    except ValueError:
+        return float("nan")
+    return (at - datetime(2000, 1, 1)).total_seconds() + float(f"0.{fraction or 0}")
+
+
+def _from_first(stamps: list[float]) -> list[float]:
+    """Counted from the first; a log over New Year without years goes on."""
+    first = next((s for s in stamps if s == s), 0.0)
+    return [s - first + (_YEAR_S if s - first < -_YEAR_S / 2 else 0.0) for s in stamps]
+
+
+def _order_notes(steps: pd.DataFrame) -> list[str]:
+    """Steps that the log skips and engines that started again, by the index each engine counts."""
+    missing = restarts = 0
+    for _, own in steps.groupby("engine", sort=True):
+        gaps = own["index"].diff().dropna()
+        missing += int((gaps[gaps > 1] - 1).sum())
+        restarts += int((gaps <= 0).sum())
+    notes = [f"{missing:,} steps are not in the log"] if missing else []
+    return [*notes, f"the engine started again {restarts} times"] if restarts else notes
