@@ -117,6 +117,7 @@ def _whole_word(tokenizer: Tokenizer, token: int) -> bool:
 def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, bos_token=END, pad_token=END)
+    make: Any = PreTrainedTokenizerFast
+    fast = make(tokenizer_object=tokenizer, eos_token=END, bos_token=END, pad_token=END)
     fast.chat_template = TEMPLATE
     fast.save_pretrained(folder)

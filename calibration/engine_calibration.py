@@ -1,0 +1,112 @@
+"""What an engine adds to its operators on one machine, learned from a short probe of the engine itself.
+
+Two ways, both kept: host times, which join operator costs (bottom-up), and the time of whole steps by what they hold
+(engine-level), which needs no operators but knows one model in one layout only.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat, ValidationError
+
+from calibration.bundle import user_folder
+from catalogs.engines import HostTimes
+from catalogs.errors import InputError
+from catalogs.files import write_json
+
+SCHEMA_VERSION: Final = 1
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MeasuredHost(_Strict):
+    """Host times as `HostTimes` has them, seconds."""
+
+    step_s: NonNegativeFloat
+    step_s_per_sequence: NonNegativeFloat
+    step_gap_s: NonNegativeFloat
+    request_s: NonNegativeFloat
+    request_s_per_input_token: NonNegativeFloat
+    output_s: NonNegativeFloat
+
+
+class MeasuredSteps(_Strict):
+    """Seconds of an engine step, start to start, by what it holds; straight lines between nodes and beyond them.
+
+    Decodes only: decode_s at the number of decodes. With prefill: token_s at all tokens of the step (a token of prefill
+    and one of decode weigh the same), plus per_decode_s for each decode. Both: plus per_context_token_s for each cached
+    token that decodes read.
+    """
+
+    decodes: tuple[int, ...]  # nodes, ascending, at least two
+    decode_s: tuple[PositiveFloat, ...]
+    tokens: tuple[int, ...]
+    token_s: tuple[PositiveFloat, ...]
+    per_decode_s: NonNegativeFloat
+    per_context_token_s: NonNegativeFloat
+
+
+class EngineCalibration(_Strict):
+    """One engine on one machine. `held_out`: median |relative error| on probe steps left out of each fit."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    hardware: str
+    engine: str
+    engine_version: str
+    model: str
+    weight_dtype: str
+    tensor_parallel: int = 1
+    as_of: str
+    source: str
+    host: MeasuredHost
+    steps: MeasuredSteps | None = None
+    held_out: dict[str, PositiveFloat] = {}
+    contended: bool = False
+
+    def host_times(self, profile: HostTimes) -> HostTimes:
+        """The engine profile's host times with what was measured in their place."""
+        return HostTimes(
+            **self.host.model_dump(),
+            streamed_tokens_per_s=profile.streamed_tokens_per_s,
+            collective_skew_s=profile.collective_skew_s,
+            source=f"measured {self.as_of} on {self.hardware} with {self.engine} {self.engine_version}: {self.source}",
+        )
+
+    @property
+    def notice(self) -> str:
+        doubt = ", while other processes used the machine" if self.contended else ""
+        return f"host times of {self.engine} measured here on {self.as_of} with {self.model}{doubt}"
+
+
+def file_of(hardware: str, engine: str) -> Path:
+    """Where the calibration of an engine on this user's hardware lives."""
+    return user_folder() / hardware / "engines" / f"{re.sub(r'[^a-z0-9.-]+', '-', engine.lower())}.json"
+
+
+def save(calibration: EngineCalibration) -> Path:
+    """Install for plan and simulate; returns the file."""
+    path = file_of(calibration.hardware, calibration.engine)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_json(calibration.model_dump(mode="json"), str(path))
+    return path
+
+
+def find(hardware: str, engine: str) -> EngineCalibration | None:
+    """The user's calibration of this engine on this hardware. InputError where its file is damaged or foreign."""
+    path = file_of(hardware, engine)
+    if not path.is_file():
+        return None
+    try:
+        found = EngineCalibration.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(x) for x in first["loc"])
+        raise InputError(f"engine calibration is not valid ({where}: {first['msg']}); remove it", str(path)) from None
+    if (found.hardware, found.engine) != (hardware, engine):
+        raise InputError("engine calibration is for another machine or engine; remove it", str(path))
+    return found

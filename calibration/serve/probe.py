@@ -1,0 +1,58 @@
+"""A short probe of a served model: lone requests of many lengths, then bursts that decode together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from calibration.measured_run import MeasuredRun
+from calibration.serve.clients import Client, Target
+from catalogs.request_set import RequestSet
+
+OUTPUT_TOKENS: Final = 24
+BURST_INPUT_TOKENS: Final = 96
+SHORTEST_INPUT_TOKENS: Final = 16
+N_LENGTHS: Final = 12
+BURSTS: Final = (2, 4, 8, 16, 32, 64, 128)
+REPEATS: Final = 2
+SPACE: Final = 1.5  # between bursts, in times the longest one should take
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """What the client measured. `burst_sizes`: how many requests each burst of the second run held, in order."""
+
+    lone: MeasuredRun
+    bursts: MeasuredRun
+    burst_sizes: tuple[int, ...]
+
+
+def probe(client: Client, target: Target, most_input_tokens: int, max_num_seqs: int, out: Path, seed: int = 0) -> Probe:
+    """Run the probe: about half a minute on a small model. InputError as the client raises it."""
+    client.replay(lone_requests(most_input_tokens, seed + 1, repeats=1), target, out / "warm-up")
+    lone = client.replay(lone_requests(most_input_tokens, seed), target, out / "lone")
+    sizes = tuple(n for n in BURSTS if n <= max_num_seqs for _ in range(REPEATS))
+    first = lone.stat("ttft", "mean") * BURST_INPUT_TOKENS / max(float(lone.input_tokens.mean()), 1.0)
+    spread = burst_requests(sizes, max(first, lone.stat("ttft", "p50") * 0.2), lone.stat("tpot", "p50"))
+    return Probe(lone, client.replay(spread, target, out / "bursts"), sizes)
+
+
+def lone_requests(most_input_tokens: int, seed: int, repeats: int = REPEATS) -> RequestSet:
+    """One client, one request after the other; input lengths log-spaced, in random order."""
+    lengths = np.geomspace(SHORTEST_INPUT_TOKENS, max(most_input_tokens, SHORTEST_INPUT_TOKENS + 1), N_LENGTHS)
+    inputs = np.random.default_rng(seed).permutation(np.repeat(lengths.astype(np.int64), repeats))
+    return RequestSet(np.zeros(len(inputs)), inputs, np.full(len(inputs), OUTPUT_TOKENS), concurrency=1, name="lone")
+
+
+def burst_requests(sizes: tuple[int, ...], first_s: float, token_s: float) -> RequestSet:
+    """Bursts of equal requests, each over before the next begins if a step costs what as many lone steps would."""
+    arrivals: list[float] = []
+    at = 0.0
+    for n in sizes:
+        arrivals += [at] * n
+        at += SPACE * n * (first_s + 0.5 * OUTPUT_TOKENS * token_s) + OUTPUT_TOKENS * token_s + 0.3
+    inputs = np.full(len(arrivals), BURST_INPUT_TOKENS)
+    return RequestSet(np.array(arrivals), inputs, np.full(len(arrivals), OUTPUT_TOKENS), name="bursts")

@@ -1,0 +1,157 @@
+"""A serving engine as a child process: started in its own session, watched until healthy, stopped with its children."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from catalogs.errors import InputError
+
+LAST_LINES: Final = 12
+POLL_S: Final = 0.25
+GRACE_S: Final = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How an engine is started. `env` is added to this process's; `health` is the path that answers 200 when ready."""
+
+    name: str
+    command: tuple[str, ...]
+    port: int
+    env: dict[str, str] = field(default_factory=dict)
+    health: str = "/health"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+class Server:
+    """A running engine. Use as a context manager: whatever happens inside, nothing stays behind."""
+
+    def __init__(self, launch: Launch, log: Path) -> None:
+        self.launch = launch
+        self.log = log
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.stop()
+
+    @property
+    def pids(self) -> frozenset[int]:
+        """The processes of the engine's session, alive now."""
+        return frozenset() if self._process is None else _session(self._process.pid)
+
+    def start(self, patience_s: float = 300.0) -> None:
+        """Start and wait until healthy. InputError with the last lines of its log where it dies or never answers."""
+        check_port(self.launch.port)
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        with self.log.open("wb") as log:
+            try:
+                self._process = subprocess.Popen(
+                    self.launch.command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=os.environ | self.launch.env,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise InputError(f"{self.launch.name} cannot be started", f"{error}") from None
+        ends = time.monotonic() + patience_s
+        while not self._healthy():
+            code = self._process.poll()
+            if code is not None:
+                raise InputError(f"{self.launch.name} ended with status {code} before it served", self._tail())
+            if time.monotonic() > ends:
+                self.stop()
+                raise InputError(f"{self.launch.name} was not healthy after {patience_s:.0f} s", self._tail())
+            time.sleep(POLL_S)
+
+    def check_alive(self) -> None:
+        """InputError with the last lines of the log where the engine has died since."""
+        if self._process is not None and self._process.poll() is not None:
+            raise InputError(f"{self.launch.name} died (status {self._process.returncode})", self._tail())
+
+    def stop(self) -> None:
+        """End the engine and every process of its session: asked first, then killed."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for sign, grace_s in ((signal.SIGINT, GRACE_S), (signal.SIGTERM, 5.0), (signal.SIGKILL, 5.0)):
+            _signal_all(process.pid, sign)
+            if _gone(process, grace_s):
+                return
+
+    def _healthy(self) -> bool:
+        try:
+            with urlopen(self.launch.url + self.launch.health, timeout=2.0) as answer:
+                return bool(answer.status == 200)
+        except (URLError, OSError, ValueError):
+            return False
+
+    def _tail(self) -> str:
+        lines = self.log.read_bytes().decode("utf-8", "replace").splitlines()
+        said = [line.strip() for line in lines if line.strip()][-LAST_LINES:]
+        return f"log {self.log} ends:\n  " + "\n  ".join(said) if said else f"log {self.log} is empty"
+
+
+def check_port(port: int) -> None:
+    """InputError where something already listens there."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise InputError(f"the port cannot be used ({error.strerror})", port, str(free_port())) from None
+
+
+def free_port() -> int:
+    """A port nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _session(leader: int) -> frozenset[int]:
+    """Live processes of the session a process leads."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) == leader and fields[0] != "Z":
+                found.add(int(entry.name))
+    return frozenset(found)
+
+
+def _signal_all(leader: int, sign: signal.Signals) -> None:
+    """SIGINT goes to the leader, which ends its own workers; the rest to every process of the session."""
+    targets = [leader] if sign == signal.SIGINT else [*_session(leader)]
+    for pid in targets:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, sign)
+
+
+def _gone(process: subprocess.Popen[bytes], grace_s: float) -> bool:
+    ends = time.monotonic() + grace_s
+    while time.monotonic() < ends:
+        if process.poll() is not None and not _session(process.pid):
+            return True
+        time.sleep(0.05)
+    return False
