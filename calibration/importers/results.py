@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from calibration.importers import vllm_bench
+from calibration.importers import aiperf, guidellm, inference_perf, vllm_bench
 from calibration.measured_run import MeasuredRun
 from catalogs.errors import InputError
+
+#: What each client writes that can be read here.
+CLIENTS: Final = (
+    "vllm bench serve --save-result --save-detailed, guidellm benchmarks.json, aiperf profile_export.jsonl, "
+    "inference-perf per_request_lifecycle_metrics.json"
+)
 
 
 def measured_run_file(path: Path) -> MeasuredRun:
@@ -24,7 +30,16 @@ def measured_runs(path: Path) -> list[MeasuredRun]:
     documents = _documents(path)
     if all(vllm_bench.recognises(d) for d in documents):
         return [vllm_bench.read_vllm_bench(d, _source(path, i, documents)) for i, d in enumerate(documents)]
-    raise InputError("not a result of a known load client", str(path), "vllm bench serve --save-detailed")
+    if all(aiperf.recognises(d) for d in documents):
+        return [aiperf.read_aiperf(documents, path.name)]
+    only: Any = documents[0] if len(documents) == 1 else None
+    if guidellm.recognises(only):
+        return guidellm.read_guidellm(only, path.name)
+    if inference_perf.recognises(only):
+        return [inference_perf.read_inference_perf(only, path.name)]
+    if aiperf.is_summary(only):
+        raise InputError("AIPerf's summary keeps no requests", str(path), "profile_export.jsonl beside it")
+    raise InputError("not a result of a known load client", str(path), CLIENTS)
 
 
 def _source(path: Path, i: int, documents: list[Any]) -> str:

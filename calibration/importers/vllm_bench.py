@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
 
+from calibration.importers.parsing import Foreign, parse
 from calibration.importers.request_rows import NAN, RequestRow, RunFacts, measured_run
 from calibration.measured_run import MeasuredRun, Metric
 from catalogs.errors import InputError
@@ -21,19 +21,15 @@ CLIENT: Final = "vllm bench serve"
 _MEANS: Final[dict[str, Metric]] = {"mean_ttft_ms": "ttft", "mean_tpot_ms": "tpot", "mean_itl_ms": "itl"}
 
 
-class _Result(BaseModel):
-    """The keys that are read; others may come and go."""
-
-    model_config = ConfigDict(extra="ignore")
-
+class _Result(Foreign):
     duration: float
     input_lens: list[int]
     output_lens: list[int]
     ttfts: list[float]
     itls: list[list[float]]
-    errors: list[str | None] = []
-    start_times: list[float] = []
-    latencies: list[float] = []
+    errors: tuple[str | None, ...] = ()
+    start_times: tuple[float, ...] = ()
+    latencies: tuple[float, ...] = ()
     mean_ttft_ms: float | None = None
     mean_tpot_ms: float | None = None
     mean_itl_ms: float | None = None
@@ -50,12 +46,7 @@ def read_vllm_bench(document: dict[str, Any], source: str) -> MeasuredRun:
         raise InputError(
             "this result has no per-request lists", source, "vllm bench serve --save-result --save-detailed"
         )
-    try:
-        result = _Result.model_validate(document)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(x) for x in first["loc"])
-        raise InputError(f"not a whole vllm bench result ({where}: {first['msg']})", source) from None
+    result = parse(_Result, document, "vllm bench result", source)
     _check_lengths(result, source)
     failed = [_failed(result, i) for i in range(len(result.ttfts))]
     first_s = min(result.start_times, default=0.0)

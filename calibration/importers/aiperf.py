@@ -1,0 +1,104 @@
+"""AIPerf's profile_export.jsonl (0.13; one record per request) -> MeasuredRun.
+
+Every metric carries its unit; time stamps are Unix nanoseconds. `request_latency` ends with the last content chunk.
+`inter_token_latency` may leave out all tokens of the first chunk, so TPOT is computed here instead.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from calibration.importers.parsing import Foreign, parse
+from calibration.importers.request_rows import NAN, SLACK, SLACK_S, RequestRow, RunFacts, measured_run
+from calibration.measured_run import MeasuredRun
+from catalogs.errors import InputError
+
+CLIENT: Final = "aiperf"
+_SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
+
+
+class _Metric(Foreign):
+    value: float | list[float]
+    unit: str
+
+
+class _Metadata(Foreign):
+    request_start_ns: int
+    request_end_ns: int
+    benchmark_phase: str = "profiling"
+    was_cancelled: bool = False
+
+
+class _Record(Foreign):
+    metadata: _Metadata
+    metrics: dict[str, Any]  # dozens, of which four are read
+    error: Any = None
+
+    @property
+    def failed(self) -> bool:
+        return self.error is not None or self.metadata.was_cancelled
+
+
+def recognises(document: Any) -> bool:
+    """Whether a JSON document is one of AIPerf's records."""
+    return isinstance(document, dict) and {"metadata", "metrics"} <= document.keys()
+
+
+def is_summary(document: Any) -> bool:
+    """Whether it is AIPerf's summary, which keeps no requests."""
+    return isinstance(document, dict) and "aiperf_version" in document
+
+
+def read_aiperf(documents: list[Any], source: str) -> MeasuredRun:
+    """The records of one file. Warm-up requests are left out, failed and cancelled ones counted."""
+    records = [parse(_Record, d, f"AIPerf record {i + 1}", source) for i, d in enumerate(documents)]
+    counted = [r for r in records if r.metadata.benchmark_phase != "warmup"]
+    if not counted:
+        raise InputError("this AIPerf file holds no request after the warm-up", source)
+    first_ns = min(r.metadata.request_start_ns for r in counted)
+    last_ns = max(r.metadata.request_end_ns for r in counted)
+    done = [r for r in counted if not r.failed]
+    rows = [_row(r, first_ns, source) for r in done]
+    _check_clock(rows, done, source)
+    notes = (f"left out {len(records) - len(counted):,} warm-up requests",) if len(counted) < len(records) else ()
+    facts = RunFacts(CLIENT, source, (last_ns - first_ns) * 1e-9, len(counted) - len(done), notes)
+    return measured_run(facts, rows)
+
+
+def _row(record: _Record, first_ns: int, source: str) -> RequestRow:
+    gaps = _value(record, "inter_chunk_latency", source)
+    return RequestRow(
+        arrival_s=(record.metadata.request_start_ns - first_ns) * 1e-9,
+        input_tokens=_one(_value(record, "input_sequence_length", source)),
+        output_tokens=_one(_value(record, "output_sequence_length", source)),
+        ttft_s=_one(_value(record, "time_to_first_token", source)),
+        e2e_s=_one(_value(record, "request_latency", source)),
+        itl_s=tuple(gaps),
+    )
+
+
+def _one(values: list[float]) -> float:
+    return values[0] if values else NAN
+
+
+def _value(record: _Record, name: str, source: str) -> list[float]:
+    """Values of a metric in seconds or tokens; empty where the record has none."""
+    if name not in record.metrics:
+        return []
+    metric = parse(_Metric, record.metrics[name], f"AIPerf metric {name}", source)
+    values = metric.value if isinstance(metric.value, list) else [metric.value]
+    if name.endswith("_length"):
+        return values
+    if metric.unit not in _SECONDS:
+        raise InputError(f"unknown unit of {name} in this AIPerf file", metric.unit, ", ".join(_SECONDS))
+    return [v * _SECONDS[metric.unit] for v in values]
+
+
+def _check_clock(rows: list[RequestRow], records: list[_Record], source: str) -> None:
+    """Latencies must fit between the time stamps of their requests, and most of it be theirs: the unit is right."""
+    fits = 0
+    for row, record in zip(rows, records, strict=True):
+        wall_s = (record.metadata.request_end_ns - record.metadata.request_start_ns) * 1e-9
+        fits += wall_s / 2 - SLACK_S <= row.e2e_s <= SLACK * wall_s + SLACK_S
+    if rows and fits < len(rows) / 2:
+        raise InputError("request_latency of this AIPerf file does not fit its time stamps; wrong unit?", source)
