@@ -17,7 +17,13 @@ from catalogs.hardware import Accelerator
 if TYPE_CHECKING:
     import pandas as pd
 
-LICENCES: Final = {"aiconfigurator": "Apache-2.0", "LLMServingSim": "MIT", "vidur": "MIT", "apex_plus": "MIT"}
+LICENCES: Final = {
+    "aiconfigurator": "Apache-2.0",
+    "aisimulate": "Apache-2.0",
+    "LLMServingSim": "MIT",
+    "vidur": "MIT",
+    "apex_plus": "MIT",
+}
 
 
 def fit_family(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> FittedFamily:

@@ -23,16 +23,23 @@ SYSTEM_OF: Final = {
     "l40s": "l40s",
     "a100-80gb": "a100_sxm",
     "rtxpro6000": "rtx_pro_6000_server",
+    "b300": "b300_sxm",
+    "gb200": "gb200",
 }
 _GEMM_DTYPE: Final = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "fp4"}
 _KV_DTYPE: Final = {"bfloat16": "bf16", "fp8": "fp8"}
 
 
-def newest_version(tables: Path, system: str, folder: str, engine: str = "vllm") -> str | None:
-    """The highest version of an engine under SYSTEM/FOLDER/ENGINE, None where there is none."""
+def newest_version(tables: Path, system: str, folder: str, name: str, engine: str = "vllm") -> str | None:
+    """The highest version of an engine under SYSTEM/FOLDER/ENGINE with a table NAME, None where there is none."""
     base = tables / system / folder / engine
-    versions = [p.name for p in base.iterdir() if p.is_dir()] if base.is_dir() else []
-    return max(versions, key=lambda v: [int(x) for x in v.split(".")], default=None)
+    versions = [p.parent.name for p in base.glob(f"*/{name}.parquet")]
+    return max(versions, key=_version_key, default=None)
+
+
+def _version_key(version: str) -> tuple[int, ...]:
+    """Numbers of a version; a development build sorts below its release."""
+    return tuple(int(part) if part.isdigit() else -1 for part in version.split("."))
 
 
 def import_tables(tables: Path, hardware: str) -> dict[str, pd.DataFrame]:
@@ -47,7 +54,7 @@ def import_tables(tables: Path, hardware: str) -> dict[str, pd.DataFrame]:
     }
     found: dict[str, pd.DataFrame] = {}
     for family, (folder, name, reader) in readers.items():
-        version = newest_version(tables, system, folder)
+        version = newest_version(tables, system, folder, name)
         if version is not None:
             raw = _read(tables / system / folder / "vllm" / version / f"{name}.parquet")
             rows = reader(raw)

@@ -181,12 +181,10 @@ def _newest(tables: Path, system: str, folder: str, name: str, engine: str = "vl
     """The newest version of a table with seconds and source added; None where there is none."""
     import pandas as pd
 
-    version = newest_version(tables, system, folder, engine)
+    version = newest_version(tables, system, folder, name, engine)
     if version is None:
         return None
     file = tables / system / folder / engine / version / f"{name}.parquet"
-    if not file.is_file():
-        return None
     try:
         raw: pd.DataFrame = pd.read_parquet(file)
     except (OSError, ValueError) as error:
