@@ -14,7 +14,7 @@ from catalogs.files import write_json, write_whole
 
 if TYPE_CHECKING:
     from calibration.bundle_file import BundleFacts
-    from calibration.profile.here import Profiled
+    from calibration.profile.here import Options, Profiled
     from catalogs.hardware import Accelerator
 
 app = typer.Typer(
@@ -64,6 +64,13 @@ ProfileOut = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(metavar="KIND", help="cpu or cuda; the GPU where there is one.")]
 Threads = Annotated[int | None, typer.Option(metavar="N", help="On a CPU, as the engine will use; default: all cores.")]
+ProfileModels = Annotated[
+    list[str] | None,
+    typer.Option("--model", metavar="NAME|DIR", help="Measure this model's own shapes first; repeatable."),
+]
+ProfileDtype = Annotated[
+    str | None, typer.Option("--dtype", metavar="TYPE", help="These models are served in, such as fp32 on a CPU.")
+]
 Seed = Annotated[int, typer.Option(metavar="N", help="Of the order and of the held-out shapes.")]
 
 
@@ -74,10 +81,15 @@ def profile(
     out: ProfileOut = None,
     device: Device = None,
     threads: Threads = None,
+    model: ProfileModels = None,
+    dtype: ProfileDtype = None,
     seed: Seed = 0,
 ) -> None:
     """Measure what operators cost on this machine; rows only, nothing is installed."""
-    done = _profile(hw, budget, out, device, threads, seed)
+    from calibration.profile.here import Options, budget_s
+
+    models = tuple(model or ())
+    done = _profile(Options(hw, budget_s(budget), out, device, threads, seed, models, dtype))
     from calibration.profile.tables import write_measured
 
     typer.echo(str(write_measured(done.session.rows, done.folder / "measured.parquet")))
@@ -90,11 +102,14 @@ def run(
     out: ProfileOut = None,
     device: Device = None,
     threads: Threads = None,
+    model: ProfileModels = None,
+    dtype: ProfileDtype = None,
     json_file: JsonFile = None,
 ) -> None:
     """Profile this machine, fit, show the held-out errors, and install the calibration for plan and simulate."""
-    done = _profile(hw, budget, out, device, threads)
-    from calibration.profile.here import fit_and_install
+    from calibration.profile.here import Options, budget_s, fit_and_install
+
+    done = _profile(Options(hw, budget_s(budget), out, device, threads, models=tuple(model or ()), dtype=dtype))
 
     bundle, installed, peaks = fit_and_install(done)
     facts = _facts(bundle)
@@ -221,14 +236,12 @@ def build_shipped(
         write_whole(docs, [error_table(folder)])
 
 
-def _profile(
-    hw: str, budget: str, out: Path | None, device: str | None, threads: int | None, seed: int = 0
-) -> Profiled:
-    from calibration.profile.here import Options, budget_s, run_profile
+def _profile(options: Options) -> Profiled:
+    from calibration.profile.here import run_profile
 
-    if device not in (None, "cpu", "cuda"):
-        raise InputError("a device is cpu or cuda", device, "cpu")
-    done = run_profile(Options(hw, budget_s(budget), out, device, threads, seed))
+    if options.device not in (None, "cpu", "cuda"):
+        raise InputError("a device is cpu or cuda", options.device, "cpu")
+    done = run_profile(options)
     counts = ", ".join(f"{n} {what.replace('_', ' ')}" for what, n in done.counts.items() if n)
     typer.echo(f"{done.folder}: {counts}", err=True)
     return done

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: Sample-weighted mean of `alpha` at prefill chunk 0 in LLMServingSim's skew_fit tables (0.045-0.09 over RTX 4090 and
 #: RTX PRO 6000, three models): used everywhere.
 DEFAULT_SKEW_ALPHA: Final = 0.06
-GROUP_NODES: Final = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0, 32.0, 64.0)
+GROUP_NODES: Final = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0, 16.0, 32.0, 64.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,15 @@ the time of a single head grows with its prompt:
   RTX PRO 6000 that gives 187 lanes, and the chip has 188 multiprocessors.
 - Kernels that split the keys among blocks (FlashAttention 3): no such line. A chunk costs what the whole prompt with as
   many pairs costs, q' = sqrt(2 pairs / chunk); rows that do not fill a tile are paid for.
+
+Where chunks after context were measured on the machine itself (a CPU's profile, `with_context`), neither is assumed: a
+chunk is its own causal prompt, plus a rectangle of rows by context at the utilisation measured for such rectangles.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -26,13 +29,14 @@ from calibration.families.decode_attention import group_nodes, nearest_head
 from calibration.family import Parts
 from calibration.grid import Grid, by
 from calibration.operators import PrefillAttention
-from calibration.roofline import compute_s, roofline_s
+from calibration.roofline import compute_dtype, compute_s, roofline_s
 from catalogs.hardware import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd
 
 TILE_ROWS: Final = 64.0
+LEAST_EXTRA: Final = 0.05  # of a chunk's time that its context takes at least, where noise says less
 LINE_TOKENS: Final = (512.0, 1024.0, 2048.0, 4096.0)
 
 
@@ -58,6 +62,7 @@ class PrefillAttentionModel:
     floors_s: dict[str, float]
     serial: dict[str, Serial]
     peak_flops: float  # bf16, of the accelerator fitted on
+    context: dict[str, Grid] = field(default_factory=dict)  # log utilisation on (log rows, log context)
     family: str = "prefill_attention"
 
     def cost(self, op: PrefillAttention, accelerator: Accelerator) -> tuple[Array, Array]:
@@ -69,7 +74,10 @@ class PrefillAttentionModel:
         chunks = np.maximum(chunks, tokens**2 / np.maximum(2.0 * pairs, tokens))
         rows = np.maximum(tokens / chunks, 1.0)
         context = np.maximum(pairs / tokens - 0.5 * rows, 0.0)
-        if key in self.serial:
+        if key in self.context:
+            seconds, origin = self._prompt(key, op, chunks, rows, accelerator)
+            seconds = seconds + self._rectangle_s(key, op, tokens, rows, context, accelerator)
+        elif key in self.serial:
             blocks = chunks * op.n_heads * np.ceil(rows / TILE_ROWS)
             seconds, origin = self._prompt(key, op, chunks, rows, accelerator)
             relative = accelerator.flops_for("bf16") / self.peak_flops  # of a transferred bundle: as many more lanes
@@ -80,6 +88,40 @@ class PrefillAttentionModel:
             seconds, origin = self._prompt(key, op, chunks, length, accelerator)
         seconds = np.maximum(seconds, roofline_s(op, accelerator))
         return seconds, np.where(borrowed, ROOFLINE, np.where(context > 0.01 * rows, np.maximum(origin, 1.0), origin))
+
+    def _rectangle_s(
+        self, key: str, op: PrefillAttention, tokens: Array, rows: Array, context: Array, accelerator: Accelerator
+    ) -> Array:
+        """Seconds of `tokens` queries, `rows` a chunk, over `context` keys each."""
+        log_u, _ = self.context[key].at([np.log(rows), np.log(np.maximum(context, 1.0))])
+        work = 4.0 * tokens * context * op.n_heads * op.head_dim
+        return np.asarray(work / accelerator.flops_for(compute_dtype(op.kv_dtype, accelerator)) / np.exp(log_u))
+
+    def with_context(self, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
+        """The model with the rectangles that `rows`, chunks after context, say."""
+        found: dict[str, Grid] = {}
+        for (head_dim, kv_dtype), table in by(rows, "head_dim", "kv_dtype"):
+            key = f"{head_dim}/{kv_dtype}"
+            if key in self.grids:
+                found[key] = self._fit_context(key, table, accelerator)
+        return replace(self, context=found)
+
+    def _fit_context(self, key: str, table: pd.DataFrame, accelerator: Accelerator) -> Grid:
+        points, values = [], []
+        for (heads, kv_heads), part in by(table, "n_heads", "n_kv_heads"):
+            chunks, tokens, pairs, seconds = (part[c].to_numpy(float) for c in ("chunks", "tokens", "pairs", "seconds"))
+            head_dim, kv_dtype = key.split("/")
+            op = PrefillAttention(chunks, tokens, pairs, int(heads), int(kv_heads), int(head_dim), kv_dtype)
+            each = tokens / chunks
+            context = pairs / tokens - 0.5 * each
+            own, _ = self._prompt(key, op, chunks, each, accelerator)
+            extra = np.maximum(seconds - own, LEAST_EXTRA * seconds)
+            work = 4.0 * tokens * context * op.n_heads * op.head_dim
+            u = work / accelerator.flops_for(compute_dtype(kv_dtype, accelerator)) / extra
+            points.append(np.stack([np.log(each), np.log(context)], axis=1))
+            values.append(np.log(u))
+        at = np.concatenate(points)
+        return Grid.from_points([np.unique(at[:, 0]), np.unique(at[:, 1])], at, np.concatenate(values))
 
     def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:
         """Whether decodes that share a step with prefill are chunks of one token of the same kernel, unsplit."""
@@ -99,15 +141,18 @@ class PrefillAttentionModel:
         arrays: dict[str, npt.NDArray[Any]] = {}
         for key, grid in self.grids.items():
             arrays |= grid.to_arrays(key)
+        for key, grid in self.context.items():
+            arrays |= grid.to_arrays(f"context {key}")
         serial = {k: asdict(v) for k, v in self.serial.items()}
         facts = {"tables": list(self.grids), "floors_s": self.floors_s, "serial": serial, "peak_flops": self.peak_flops}
-        return facts, arrays
+        return facts | ({"context": list(self.context)} if self.context else {}), arrays
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
         serial = {k: Serial(**v) for k, v in facts["serial"].items()}
         grids = {t: Grid.from_arrays(t, arrays) for t in facts["tables"]}
-        return cls(grids, dict(facts["floors_s"]), serial, float(facts["peak_flops"]))
+        context = {t: Grid.from_arrays(f"context {t}", arrays) for t in facts.get("context", ())}
+        return cls(grids, dict(facts["floors_s"]), serial, float(facts["peak_flops"]), context)
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> Self:

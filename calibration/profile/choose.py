@@ -2,12 +2,13 @@
 
 Queues (families, dtypes) take turns by the time they have had. Within a queue the first shape is a corner, then always
 the one farthest from all measured, in doublings, where the measured neighbours of that place disagree most about
-efficiency. Every SIXTH is a held-out shape. Kill and resume therefore goes on where it was.
+efficiency. Every SIXTH is a held-out shape. Shapes asked for (`first`: those of the user's own models) come before all
+others, in the same order among themselves. Kill and resume therefore goes on where it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -30,6 +31,7 @@ class Queue:
 
     shapes: list[Shape]
     share: float
+    first: frozenset[int] = frozenset()  # positions to measure before all others
     spent_s: float = 0.0
     done: dict[int, float] = field(default_factory=dict)
     dropped: set[int] = field(default_factory=set)
@@ -47,6 +49,7 @@ class Queue:
     def next(self) -> int | None:
         """Position of the next shape, None where none is left."""
         left = [i for i in range(len(self.shapes)) if i not in self.done and i not in self.dropped]
+        left = [i for i in left if i in self.first] or left
         fit = [i for i in left if self.shapes[i].role == FIT]
         other = [i for i in left if self.shapes[i].role in (HELD_OUT, CHECKS)]
         if not left:
@@ -55,6 +58,11 @@ class Queue:
             return max(other, key=lambda i: self.tie[i])
         scores = self._scores(np.array(fit))
         return fit[int(np.argmax(scores))]
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether shapes asked for are left."""
+        return any(i not in self.done and i not in self.dropped for i in self.first)
 
     def _scores(self, positions: npt.NDArray[np.int64]) -> Array:
         known = [i for i, v in self.done.items() if np.isfinite(v) and self.shapes[i].role == FIT]
@@ -80,14 +88,20 @@ class Choice:
         self.place = {s.key: (name, i) for name, q in self.queues.items() for i, s in enumerate(q.shapes)}
 
     @classmethod
-    def of(cls, shapes: Sequence[Shape], shares: Mapping[str, float]) -> Choice:
-        """Queues by Shape.queue; one that `shares` does not name gets a small share."""
-        names = sorted({s.queue for s in shapes})
-        return cls({n: Queue([s for s in shapes if s.queue == n], shares.get(n, 0.05)) for n in names})
+    def of(cls, shapes: Sequence[Shape], shares: Mapping[str, float], first: Collection[str] = ()) -> Choice:
+        """Queues by Shape.queue; one that `shares` does not name gets a small share. `first`: keys of shapes that come
+        before all others."""
+        queues: dict[str, Queue] = {}
+        for name in sorted({s.queue for s in shapes}):
+            mine = [s for s in shapes if s.queue == name]
+            urgent = frozenset(i for i, s in enumerate(mine) if s.key in first)
+            queues[name] = Queue(mine, shares.get(name, 0.05), urgent)
+        return cls(queues)
 
     def next(self) -> Shape | None:
         """The queue with the least time for its share goes first; None where all are empty."""
-        for queue in sorted(self.queues.values(), key=lambda q: (q.spent_s / q.share, -q.share)):
+        order = sorted(self.queues.values(), key=lambda q: (not q.is_urgent, q.spent_s / q.share, -q.share))
+        for queue in order:
             i = queue.next()
             if i is not None:
                 return queue.shapes[i]

@@ -24,12 +24,12 @@ def lengths(sequences: int, context_tokens: int, longest: int) -> list[tuple[int
 
 
 def work(shape: Shape, device: Device) -> Work:
-    """Scaled dot-product attention in bf16 (fp16 where the device has no bf16)."""
+    """Scaled dot-product attention in the shape's dtype (fp16 for bf16 where the device has none)."""
     names = ("sequences", "context_tokens", "max_context_tokens", "n_heads", "n_kv_heads", "head_dim")
     sequences, context, longest, heads, kv_heads, head_dim = (int(shape[c]) for c in names)
     batches = lengths(sequences, context, longest)
-    sets = cycle(device, 2.0 * context * kv_heads * head_dim * 2.0)
-    dtype = device.dtype("fp16" if "bf16" not in device.dtypes else "bf16")
+    dtype = device.sixteen_bit(str(shape["kv_dtype"]))
+    sets = cycle(device, 2.0 * context * kv_heads * head_dim * dtype.itemsize)
     group = heads // kv_heads
     calls = [_call(device, [(b * kv_heads, n) for b, n in batches], group, head_dim, dtype) for _ in sets]
     return Work(calls, "sdpa, query group folded" + (", one call per length" if len(batches) > 1 else ""))

@@ -28,6 +28,7 @@ class Device:
     threads: int
     cores: tuple[int, ...]
     torch: Any
+    activation: str = "bf16"  # of elementwise kernels: fp32 where models are served in fp32
     pool: dict[Any, Any] = field(default_factory=dict, compare=False)  # random values by dtype, see inputs.py
 
     @property
@@ -37,6 +38,10 @@ class Device:
     def dtype(self, name: str) -> Any:
         """The torch dtype of a name of ours."""
         return getattr(self.torch, TORCH_DTYPES[name])
+
+    def sixteen_bit(self, name: str) -> Any:
+        """The torch dtype of a name, fp16 in place of bf16 on devices without it."""
+        return self.dtype("fp16" if name == "bf16" and "bf16" not in self.dtypes else name)
 
     def free_bytes(self) -> float:
         """Memory that may be allocated now."""

@@ -1,7 +1,8 @@
 """Memory-bound kernels as torch runs them one by one; an engine that fuses them is faster, which its rows would show.
 
 Weights, caches and tables are rotated through memory; activations are not, since the kernel before has just written
-them. Sizes follow from bytes_per_token by the accounting of the simulator's layers.
+them. Sizes follow from bytes_per_token by the accounting of the simulator's layers, which counts 16-bit activations: in
+a profile for models served in fp32 the kernels run in fp32 on as many values.
 """
 
 from __future__ import annotations
@@ -37,13 +38,14 @@ def work(shape: Shape, device: Device) -> Work:
     """The kernels of one kind on `tokens` rows."""
     kind, tokens = str(shape["kind"]), int(shape["tokens"])
     width = max(int(float(shape["bytes_per_token"]) / BYTES_PER_WIDTH[kind]), 2)
-    dtype = device.dtype("fp16" if "bf16" not in device.dtypes else "bf16")
+    dtype = device.sixteen_bit(device.activation)
+    label = f"torch eager {kind}, {device.activation}"
     if kind in ("kv_write", "embedding"):
         rows = CACHE_ROWS if kind == "kv_write" else TABLE_ROWS
-        sets = cycle(device, width * rows * ACT)
-        return Work([MAKERS[kind](device, tokens, width, dtype) for _ in sets], f"torch eager {kind}")
+        sets = cycle(device, width * rows * float(dtype.itemsize))
+        return Work([MAKERS[kind](device, tokens, width, dtype) for _ in sets], label)
     cycle(device, 8.0 * tokens * width)  # refuses what does not fit
-    return Work([MAKERS[kind](device, tokens, width, dtype)], f"torch eager {kind}", graph=kind != "sampling")
+    return Work([MAKERS[kind](device, tokens, width, dtype)], label, graph=kind != "sampling")
 
 
 def _norm(device: Device, tokens: int, width: int, dtype: Any) -> Callable[[], object]:

@@ -20,7 +20,7 @@ from calibration.gate import gate
 from calibration.profile.manifest import Manifest
 from calibration.profile.session import Row
 from calibration.profile.tables import Tables, tables, write_measured, writing
-from calibration.validate import cross_validate, line, predict
+from calibration.validate import cross_validate, predict
 from catalogs.errors import InputError
 from catalogs.hardware import Accelerator
 
@@ -70,13 +70,16 @@ def notices(found: Tables, manifest: Manifest) -> list[str]:
 
 def _fit(family: str, found: Tables, accelerator: Accelerator) -> FittedFamily | None:
     kept, report = gate(family, found.fit[family], accelerator)
+    later: pd.DataFrame | None = None
     if family == "prefill_attention" and accelerator.kind == "cpu":
-        kept = kept[_whole(kept)].reset_index(drop=True)  # chunks after context are two merged calls there
+        kept, later = (kept[mask].reset_index(drop=True) for mask in (_whole(kept), ~_whole(kept)))
     if kept.empty:
         return None
     model = FAMILIES[family].fit(kept, accelerator)
     if isinstance(model, PrefillAttentionModel) and accelerator.kind == "cpu":
-        model = replace(model, serial={})  # torch's CPU kernel has no lanes: a chunk costs what its pairs cost
+        model = replace(model, serial={})  # torch's CPU kernel has no lanes
+        if later is not None and len(later):
+            model = model.with_context(later, accelerator)
     remarks: list[str] = []
     if isinstance(model, DecodeAttentionModel) and family in found.check:
         model, remark = _with_skew(model, found.check[family], accelerator)
@@ -85,11 +88,6 @@ def _fit(family: str, found: Tables, accelerator: Accelerator) -> FittedFamily |
     if len(kept) >= FEWEST_FOR_GROUPS:
         lines = [e for e in cross_validate(family, kept, accelerator) if e.region == "inside"]
         errors += [replace(e, region="groups" if errors else "inside").to_dict() for e in lines]
-    if family == "prefill_attention":
-        later = found.fit[family][~_whole(found.fit[family])].reset_index(drop=True)
-        if len(later):
-            error = held_out(family, "all", predict(model, later, accelerator), later.seconds.to_numpy(float))
-            remarks.append(line("chunks after context", error))
     return FittedFamily(model, report.to_dict(), rows_sha256(kept), errors, remarks)
 
 

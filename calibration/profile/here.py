@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -17,10 +17,12 @@ from calibration.profile.measure import Bench
 from calibration.profile.peaks import measured
 from calibration.profile.run import Job, Told, profile, start
 from calibration.profile.session import Session
-from calibration.profile.shapes import CPU, CUDA, candidates
-from calibration.profile.sizes import catalog_sizes
+from calibration.profile.shape import Shape
+from calibration.profile.shapes import CPU, CUDA, candidates, once, own_shapes
+from calibration.profile.sizes import catalog_sizes, own_sizes
 from catalogs.errors import InputError
 from catalogs.hardware import Accelerator, parse_hardware
+from catalogs.models import load_model
 
 SHARE_OF_BUDGET: Final = 1 / 500  # that one shape's repeats may take
 LIMIT_S: Final = (0.03, 2.0)
@@ -37,6 +39,8 @@ class Options:
     device: str | None = None
     threads: int | None = None
     seed: int = 0
+    models: tuple[str, ...] = ()  # whose shapes come first
+    dtype: str | None = None  # these models are served in; what the device computes well where not given
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +80,10 @@ def this_machine(text: str, device: Device) -> Accelerator:
 
 def run_profile(options: Options) -> Profiled:
     """Profile this machine into a folder, or go on with an unfinished profile of it."""
-    device = open_device(options.device, options.threads)
-    accelerator = this_machine(options.hardware, device)
-    reach = CUDA if device.is_cuda else CPU
-    sizes = catalog_sizes(device.memory_bytes, reach.splits)
-    shapes = candidates(sizes, reach, device.dtypes, options.seed)
+    device, accelerator, job = prepare(options)
     facts = manifest.describe(accelerator.name, device, options.budget_s, options.seed)
+    facts |= {"models": list(options.models), "activation_dtype": device.activation}
     folder = options.out or default_folder(accelerator.name)
-    job = Job(accelerator, machine.shapes(device), shapes, options.budget_s, device.cache_bytes)
     limit = min(max(options.budget_s * SHARE_OF_BUDGET, LIMIT_S[0]), LIMIT_S[1])
     meter = open_meter(device)
     with progress(options.budget_s) as told:
@@ -99,6 +99,35 @@ def run_profile(options: Options) -> Profiled:
     manifest.write(folder, facts)
     unit = accelerator if accelerator.name != "local" else measured(accelerator, session.rows, device.cache_bytes)
     return Profiled(folder, session, facts, unit, counts)
+
+
+def prepare(options: Options) -> tuple[Device, Accelerator, Job]:
+    """What would be measured, on what. Raises InputError for options that do not fit this machine."""
+    models = [load_model(m) for m in options.models]
+    device = open_device(options.device, options.threads)
+    if options.dtype is not None and options.dtype not in device.dtypes:
+        raise InputError("this device does not multiply in that dtype", options.dtype, ", ".join(device.dtypes))
+    if options.dtype == "fp32":
+        device = replace(device, activation="fp32")
+    accelerator = this_machine(options.hardware, device)
+    reach = CUDA if device.is_cuda else CPU
+    own: list[Shape] = []
+    if models:
+        served = (options.dtype,) if options.dtype else _served(device)
+        own = own_shapes(own_sizes(models, device.memory_bytes, reach.splits), reach, served, options.seed)
+    sizes = catalog_sizes(device.memory_bytes, reach.splits, small=not device.is_cuda)
+    shapes = once([*own, *candidates(sizes, reach, device.dtypes, options.seed)])
+    first = frozenset(s.key for s in own)
+    return (
+        device,
+        accelerator,
+        Job(accelerator, machine.shapes(device), shapes, options.budget_s, device.cache_bytes, first),
+    )
+
+
+def _served(device: Device) -> tuple[str, ...]:
+    """The dtypes a model may be served in here: on a GPU not fp32, which nobody serves in there."""
+    return tuple(d for d in device.dtypes if not device.is_cuda or d in ("bf16", "fp8")) or device.dtypes[:1]
 
 
 def default_folder(name: str) -> Path:

@@ -9,7 +9,7 @@ from typing import Any, Final
 from calibration.profile.device import Device
 
 CACHE_MULTIPLE: Final = 2.0  # all copies together are this many times the last-level cache
-MOST_COPIES: Final = 64
+MOST_COPIES: Final = 512
 BLOCK: Final = 1 << 22  # values drawn; the pool repeats them
 ALIGNED: Final = 64  # values: inputs start at a cache line
 FREE_SHARE: Final = 0.5  # of the free memory that one shape may take

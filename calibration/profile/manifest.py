@@ -21,7 +21,10 @@ MANIFEST_NAME: Final = "manifest.json"
 SCHEMA_VERSION: Final = 1
 LIBRARIES: Final = ("torch", "numpy", "pandas", "pyarrow", "nvidia-ml-py", "psutil", "triton", "llm-capacity-planner")
 #: What must be the same for two parts of one profile to belong together.
-IDENTITY: Final = ("hardware", "device", "cpu.model", "cpu.threads", "gpu.name", "libraries.torch", "seed")
+IDENTITY: Final = (
+    *("hardware", "device", "cpu.model", "cpu.threads", "gpu.name", "libraries.torch", "seed"),
+    "activation_dtype",
+)
 
 Manifest = dict[str, Any]
 

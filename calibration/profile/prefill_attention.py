@@ -21,8 +21,8 @@ def work(shape: Shape, device: Device) -> Work:
     chunks, heads, kv_heads, head_dim = (int(shape[c]) for c in ("chunks", "n_heads", "n_kv_heads", "head_dim"))
     rows = int(shape["tokens"]) // chunks
     context = round(float(shape["pairs"]) / chunks / rows - rows / 2)
-    sets = cycle(device, 4.0 * chunks * head_dim * (kv_heads * (rows + context) + heads * rows))
-    dtype = device.dtype("fp16" if "bf16" not in device.dtypes else "bf16")
+    dtype = device.sixteen_bit(str(shape["kv_dtype"]))
+    sets = cycle(device, 2.0 * dtype.itemsize * chunks * head_dim * (kv_heads * (rows + context) + heads * rows))
     size = (chunks, kv_heads, heads // kv_heads, rows, context, head_dim)
     make = _cuda if device.is_cuda else _cpu
     merged = context > 0 and not device.is_cuda

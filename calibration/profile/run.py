@@ -39,6 +39,7 @@ class Job:
     shapes: list[Shape]
     budget_s: float
     cache_bytes: float
+    first: frozenset[str] = frozenset()  # keys of shapes of the user's own models, before all others
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ def profile(job: Job, session: Session, bench: Measures, told: Told) -> dict[str
         if shape.key not in done:
             _measure(shape, session, bench, told)
     accelerator = measured(job.accelerator, _machine_rows(session), job.cache_bytes)
-    choice = Choice.of(job.shapes, SHARES)
+    choice = Choice.of(job.shapes, SHARES, job.first)
     long = [s.key for s in job.shapes if _guess_s(s, accelerator) * REPEATS > LONGEST_SHARE * job.budget_s]
     choice.drop(long)
     for row in session.rows:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 
+from catalogs.errors import InputError
 from catalogs.model_parts import Attention, LayerGroup, LinearAttention, Mlp, Moe
 from catalogs.model_spec import ModelSpec
 from catalogs.models import list_models, load_model
@@ -16,6 +18,11 @@ Pair = tuple[int, int]
 Heads = tuple[int, int, int]  # query heads, key-value heads, head size
 Experts = tuple[int, int, int, int]  # hidden, intermediate, experts, experts per token
 Size = TypeVar("Size", bound=tuple[int, ...])
+
+#: (hidden size, vocabulary) of Llama-like models smaller than the catalog's, as CPUs serve them; one query head in four
+#: has keys of its own, heads of 64, 2.75 times as wide inside.
+SMALL_MODELS: Final = ((256, 8192), (512, 8192), (768, 32000))
+FIT_SHARE: Final = 0.9  # of a device's memory that weights may fill
 
 
 @dataclass(slots=True)
@@ -27,22 +34,50 @@ class Sizes:
     experts: Counter[Experts] = field(default_factory=Counter)
     hidden: Counter[tuple[int]] = field(default_factory=Counter)
     vocab: Counter[tuple[int]] = field(default_factory=Counter)
+    kernels: Counter[tuple[str, int]] = field(default_factory=Counter)  # elementwise: (kind, values per token)
     heads_of_vocab: set[Pair] = field(default_factory=set)  # output projections: only sequences pass, not tokens
 
 
-def catalog_sizes(memory_bytes: float, splits: tuple[int, ...]) -> Sizes:
+def catalog_sizes(memory_bytes: float, splits: tuple[int, ...], small: bool = False) -> Sizes:
     """Sizes of every decoder-only model whose weights, split, fit in 90 % of a device's memory. Expert layers are
-    taken from all models: one layer is measured, not the model."""
+    taken from all models: one layer is measured, not the model. `small`: those of SMALL_MODELS too."""
     found = Sizes()
+    for hidden, vocab in SMALL_MODELS if small else ():
+        _dense(found, small_model(hidden, vocab), 1)
     for name in list_models():
         model = load_model(name)
         if model.is_encoder_decoder:
             continue
         for tp in splits:
             _experts(found, model, tp)
-            if model.weight_bytes(model.weight_dtype) / tp <= 0.9 * memory_bytes:
+            if _fits(model, tp, memory_bytes):
                 _dense(found, model, tp)
     return found
+
+
+def own_sizes(models: Sequence[ModelSpec], memory_bytes: float, splits: tuple[int, ...]) -> Sizes:
+    """Sizes of the models a user plans for, at the splits that fit, the largest split where none does. Raises
+    InputError for a model with an encoder, whose serving is not modelled."""
+    found = Sizes()
+    for model in models:
+        if model.is_encoder_decoder:
+            raise InputError("serving covers decoder-only models, this one has an encoder", model.name)
+        fitting = [tp for tp in splits if _fits(model, tp, memory_bytes)] or [splits[-1]]
+        for tp in fitting:
+            _experts(found, model, tp)
+            _dense(found, model, tp)
+    return found
+
+
+def small_model(hidden: int, vocab: int) -> ModelSpec:
+    """A Llama-like model of a hidden size."""
+    mixer = Attention(n_heads=max(hidden // 64, 1), n_kv_heads=max(hidden // 256, 1), head_dim=64)
+    layers = LayerGroup(8, mixer, Mlp(int(2.75 * hidden)))
+    return ModelSpec(f"llama-{hidden}", "", "LlamaForCausalLM", hidden, vocab, (layers,))
+
+
+def _fits(model: ModelSpec, tp: int, memory_bytes: float) -> bool:
+    return model.weight_bytes(model.weight_dtype) / tp <= FIT_SHARE * memory_bytes
 
 
 def _dense(found: Sizes, model: ModelSpec, tp: int) -> None:
@@ -52,13 +87,28 @@ def _dense(found: Sizes, model: ModelSpec, tp: int) -> None:
     head = (-(-model.vocab_size // tp), hidden)
     found.products[head] += 1
     found.heads_of_vocab.add(head)
+    found.kernels.update([("norm", hidden), ("embedding", hidden), ("sampling", model.vocab_size)])
     for group in model.groups:
+        found.kernels.update(_kernels(group, tp))
         for n, k in _products(group, hidden, tp):
             if min(n, k) >= 64:
                 found.products[(n, k)] += 1
         if isinstance(group.mixer, Attention):
             a = group.mixer
             found.heads[(-(-a.n_heads // tp), max(1, -(-a.n_kv_heads // tp)), a.head_dim)] += 1
+
+
+def _kernels(group: LayerGroup, tp: int) -> list[tuple[str, int]]:
+    found: list[tuple[str, int]] = []
+    if isinstance(group.mixer, Attention):
+        a = group.mixer
+        heads, kv_heads = -(-a.n_heads // tp), max(1, -(-a.n_kv_heads // tp))
+        found += [("rotary", (heads + kv_heads) * a.head_dim), ("kv_write", kv_heads * (a.head_dim + a.value_dim))]
+    if isinstance(group.ffn, Mlp):
+        found.append(("activation", -(-group.ffn.intermediate_size // tp)))
+    if isinstance(group.ffn, Moe):
+        found.append(("routing", group.ffn.n_experts))
+    return found
 
 
 def _products(group: LayerGroup, hidden: int, tp: int) -> list[Pair]:
