@@ -29,8 +29,18 @@ def parse(text: str) -> Hardware:
         return _slices(plain, nodes, name, count)
     file = files.read(name)
     most = file.node.max_accelerators
+    if nodes == 1 and count > most > 1 and count % most == 0:
+        return _whole_nodes(plain, file, count)
     _check_count(text, file.name, count, most, f"a {file.name} node")
     return Hardware(_text(nodes, file.name, count), files.node(file, count), count, nodes)
+
+
+def _whole_nodes(plain: str, file: files.HardwareFile, count: int) -> Hardware:
+    """More accelerators than a node holds, as many nodes as they fill."""
+    most = file.node.max_accelerators
+    text = _text(count // most, file.name, most)
+    notice = f"a {file.name} node holds {most}: {plain} is taken as {text}"
+    return Hardware(text, files.node(file, most), most, count // most, (notice,))
 
 
 def _split_nodes(plain: str) -> tuple[int, str]:
@@ -66,9 +76,7 @@ def _check_count(text: str, name: str, count: int, most: int, holder: str) -> No
         return
     if count < 1:
         raise InputError("the number of accelerators must be at least 1", text, f"{name}x1")
-    whole = count % most == 0
-    near = f"{count // most}*{name}x{most}" if whole else f"{name}x{most}"
-    raise InputError(f"{holder} holds at most {most}", text, near)
+    raise InputError(f"{holder} holds at most {most}", text, f"{name}x{most}")
 
 
 def _text(nodes: int, name: str, count: int) -> str:

@@ -27,9 +27,10 @@ def layout_of(deployment: Deployment, model: ModelSpec, hardware: Hardware) -> t
     found, notices = _spread_experts(replicas, found, hardware)
     check_tensor_parallel(model, found.tensor_parallel, found.expert_parallel)
     _check_tensor_fits(found.tensor_parallel, hardware)
+    notices += _across_nodes(found.tensor_parallel, hardware)
     if found.data_parallel > 1 and not model.is_moe:
         replicas, found = replicas * found.data_parallel, replace(found, data_parallel=1)
-        notices = (f"{model.name} is dense: its {d.data_parallel} data-parallel ranks are counted as replicas",)
+        notices += (f"{model.name} is dense: its {d.data_parallel} data-parallel ranks are counted as replicas",)
     _check_fits(replicas, found, hardware)
     return replicas, found, notices
 
@@ -77,16 +78,25 @@ def _broken_rules(model: ModelSpec, tp: int, expert_parallel: bool) -> list[str]
 
 
 def _check_tensor_fits(tp: int, hardware: Hardware) -> None:
-    """A tensor-parallel group stays inside one node; MIG instances have no link, so theirs is one instance."""
+    """A tensor-parallel group stays inside one node or fills whole nodes; MIG instances have no link, so theirs is one
+    instance."""
     if hardware.accelerator.is_slice and tp > 1:
         raise InputError("tensor_parallel over MIG slices is not possible (no peer link)", tp, "1")
-    if tp > hardware.accelerators_per_node:
-        rule = f"tensor_parallel must fit in one node of {hardware.text}"
-        raise InputError(rule, tp, str(hardware.accelerators_per_node))
+    per_node = hardware.accelerators_per_node
+    if tp > per_node and (tp % per_node or tp > hardware.n_accelerators):
+        raise InputError(f"tensor_parallel must fit in one node of {hardware.text}", tp, str(per_node))
+
+
+def _across_nodes(tp: int, hardware: Hardware) -> tuple[str, ...]:
+    nodes = tp // hardware.accelerators_per_node
+    if nodes < 2:
+        return ()
+    return (f"tensor_parallel {tp} spans {nodes} nodes: every all-reduce crosses the network, at unmeasured cost",)
 
 
 def _check_fits(replicas: int, layout: Layout, hardware: Hardware) -> None:
-    groups = hardware.n_nodes * (hardware.accelerators_per_node // layout.tensor_parallel)
+    tp, per_node = layout.tensor_parallel, hardware.accelerators_per_node
+    groups = hardware.n_accelerators // tp if tp > per_node else hardware.n_nodes * (per_node // tp)
     per_replica = layout.pipeline_parallel * layout.data_parallel
     if replicas * per_replica <= groups:
         return

@@ -115,8 +115,16 @@ def test_default_token_budget_never_exceeds_all_sequences_at_full_length() -> No
 def test_tensor_parallel_must_divide_heads_and_fit_a_node() -> None:
     assert refused(tensor_parallel=3).nearest == "2"
     assert refused(tensor_parallel=16).nearest == "8"
-    assert refused(hardware="2*h100x4", tensor_parallel=8).nearest == "4"
+    assert refused(hardware="2*h100x2", tensor_parallel=8).nearest == "2"
+    assert refused(hardware="2*h100x6", tensor_parallel=8).nearest == "6"
     assert made(tensor_parallel=8).tensor_parallel == 8
+
+
+def test_tensor_parallel_over_whole_nodes_is_simulated_and_says_so() -> None:
+    assert made(tensor_parallel=8).notices == ()
+    (notice,) = made(hardware="2*h100x4", tensor_parallel=8).notices
+    assert "spans 2 nodes" in notice
+    assert refused(hardware="2*h100x4", tensor_parallel=8, replicas=2).nearest == "replicas: 1"
 
 
 @given(tp=st.integers(1, 64))
