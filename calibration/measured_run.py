@@ -42,6 +42,7 @@ class MeasuredRun:
     duration_s: float
     n_failed: int
     notes: tuple[str, ...] = ()
+    n_gaps: tuple[int, ...] = ()  # gaps of itl_s by request; () where the client does not say
 
     def __post_init__(self) -> None:
         for name in _PER_REQUEST:
@@ -49,6 +50,8 @@ class MeasuredRun:
                 raise InputError(f"{name} of a measured run needs one value per request", getattr(self, name).shape)
         if self.itl_s.ndim != 1:
             raise InputError("itl_s of a measured run is one flat array", self.itl_s.shape)
+        if self.n_gaps and (len(self.n_gaps) != self.n or sum(self.n_gaps) != len(self.itl_s)):
+            raise InputError("n_gaps of a measured run divides its itl_s among requests", sum(self.n_gaps))
         if not self.duration_s > 0:
             raise InputError("a measured run lasts more than no time, seconds", self.duration_s)
 
@@ -56,6 +59,12 @@ class MeasuredRun:
     def n(self) -> int:
         """Requests that finished and are kept."""
         return len(self.ttft_s)
+
+    def gaps(self) -> list[Floats]:
+        """Gaps between messages, request by request; InputError where the client does not tell them apart."""
+        if not self.n_gaps:
+            raise InputError("this client does not say which gap belongs to which request", self.client)
+        return np.split(self.itl_s, np.cumsum(self.n_gaps)[:-1])
 
     @property
     def requests_per_s(self) -> float:

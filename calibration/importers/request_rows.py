@@ -81,6 +81,7 @@ def _assemble(facts: RunFacts, rows: list[RequestRow], notes: tuple[str, ...]) -
         duration_s=facts.duration_s,
         n_failed=facts.n_failed,
         notes=notes,
+        n_gaps=tuple(len(r.itl_s) for r in rows),
     )
 
 
