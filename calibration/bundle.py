@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -26,10 +27,14 @@ from catalogs import load
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import Accelerator
 
+#: Minor releases that shipped tables may be behind the engine without a word.
+USUAL_LAG: Final = 9
+
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Cost models of one accelerator. `transferred`: fitted on a neighbour, every origin is 2."""
+    """Cost models of one accelerator. `transferred`: fitted on a neighbour, every origin is 2. `shipped`: from the
+    package, not the user's."""
 
     name: str
     accelerator: Accelerator
@@ -39,6 +44,7 @@ class Bundle:
     notices: list[str]
     errors: Mapping[str, float] = field(default_factory=dict)
     transferred: bool = False
+    shipped: bool = False
 
     def cost(self, op: Operator) -> Cost:
         """Seconds, watts and origin of the operator's broadcast shape."""
@@ -67,6 +73,15 @@ class Bundle:
         """One line for every operator family without measured rows."""
         return [UncalibratedModel(f).notice for f in DEFAULTS if f not in self.models]
 
+    def version_notice(self, engine: str, version: str) -> str | None:
+        """A sentence where the tables are of an older release of this engine: any older one of the user's, and shipped
+        ones where they lag behind what is usual for published tables; their release stands in every answer anyway."""
+        own, other = self.provenance.get("engine"), str(self.provenance.get("engine_version", ""))
+        behind = _minor(version) - _minor(other)
+        if own != engine.partition("-")[0] or not other or not behind > (USUAL_LAG if self.shipped else 0):
+            return None
+        return f"operator tables are from {own} {other}; the engine simulated is {version}"
+
     def notices_for(self, operators: list[Operator]) -> list[str]:
         """Notices that these operators bring: a family or a dtype nobody measured on this accelerator."""
         found: list[str] = []
@@ -80,6 +95,12 @@ class Bundle:
             if line and line not in found:
                 found.append(line)
         return found
+
+
+def _minor(version: str) -> float:
+    """Of MAJOR.MINOR, in minor releases; NaN, which nothing is behind of, for anything else."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return int(found[1]) * 1000.0 + int(found[2]) if found else float("nan")
 
 
 def user_folder() -> Path:
@@ -116,7 +137,8 @@ def load_bundle(accelerator: Accelerator, path: Path | None = None) -> Bundle:
                 if facts.hardware != name:
                     raise InputError(f"bundle in {folder / name} is for other hardware", facts.hardware, name)
                 found = _assemble(accelerator, facts, arrays, rule)
-                return _with_shipped(found, name, rule) if folder == user_folder() else found
+                own = folder == user_folder()
+                return _with_shipped(found, name, rule) if own else replace(found, shipped=True)
     notices = ["uncalibrated: roofline"]
     provenance = {"source": "roofline with default efficiencies"}
     return Bundle(f"{accelerator.name} (roofline)", accelerator, {}, load_power(), provenance, notices)

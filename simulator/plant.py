@@ -34,7 +34,9 @@ class Plant:
     def notices(self) -> tuple[str, ...]:
         """What the reader of any result must know, one sentence each."""
         operators = [line.op for line in step_lines(Shard.of(self.resolved), SAMPLE_STEP)]
-        return (*self.resolved.notices, *self.bundle.notices, *self.bundle.notices_for(operators))
+        age = self.bundle.version_notice(self.resolved.engine.name, self.resolved.engine.version)
+        own = (*self.resolved.notices, *self.bundle.notices, *self.bundle.notices_for(operators))
+        return own if age is None else (*own, age)
 
 
 def build_plant(deployment: Deployment, bundle_path: Path | None = None) -> Plant:
