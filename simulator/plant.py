@@ -8,6 +8,7 @@ from typing import Final
 
 from calibration.bundle import Bundle, load_bundle
 from catalogs.deployment import Deployment, Resolved, resolve
+from catalogs.engines import HostTimes
 from catalogs.errors import InputError
 from simulator.batch import BatchShape
 from simulator.layers import step_lines
@@ -48,6 +49,12 @@ def build_plant(deployment: Deployment, bundle_path: Path | None = None) -> Plan
     resolved, memory = fit(deployment)
     bundle = load_bundle(resolved.hardware.accelerator, bundle_path)
     return Plant(resolved, memory, StepCost.compile(resolved, bundle), bundle)
+
+
+def with_host(plant: Plant, host: HostTimes) -> Plant:
+    """The same plant with other host times."""
+    resolved = replace(plant.resolved, engine=replace(plant.resolved.engine, host=host))
+    return replace(plant, resolved=resolved, cost=StepCost.compile(resolved, plant.bundle))
 
 
 def fit(deployment: Deployment) -> tuple[Resolved, MemoryPlan]:

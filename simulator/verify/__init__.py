@@ -1,0 +1,1 @@
+"""Simulated against measured: a real engine, a real client, the same requests."""

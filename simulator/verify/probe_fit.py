@@ -1,0 +1,245 @@
+"""Host times and whole-step times of an engine, from a probe of it.
+
+Decode cycles are read where they are certain: gaps between tokens of lone requests (one decode a step), and gaps of a
+burst of n equal requests between the last first token and the first last token (n decodes a step).
+
+Bottom-up: what a cycle takes beyond the operators is host time, a constant and a part per sequence; what the first
+token takes beyond a simulation with those terms is the way of a request to the engine and of a token back.
+Engine-level: cycles by number of decodes as measured, steps with prefill from the engine's own log.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.engine_calibration import MeasuredHost, MeasuredSteps
+from calibration.measured_run import MeasuredRun
+from calibration.serve.probe import Probe
+from catalogs.engines import HostTimes
+from catalogs.errors import InputError
+from catalogs.request_set import RequestSet
+from simulator.batch import BatchShape
+from simulator.plant import Plant, with_host
+from simulator.replica import StepTimer
+from simulator.simulate import engine_rules, run_rules
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = npt.NDArray[np.float64]
+
+NO_HOST: Final = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+FEWEST: Final = 5  # cycles behind a node of a table
+TOKEN_NODES: Final = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
+
+@dataclass(frozen=True, slots=True)
+class Cycles:
+    """Decode-only steps, arrays of one shape: decodes, tokens of context they read in all, seconds start to start."""
+
+    decodes: npt.NDArray[np.int64]
+    context: Floats
+    seconds: Floats
+
+    @classmethod
+    def of(cls, probe: Probe) -> Cycles:
+        """All certain decode cycles of a probe. InputError where the client does not tell requests' gaps apart."""
+        rows = [(1, c, s) for c, s in _lone(probe.lone)] + _burst_rows(probe)
+        if not rows:
+            raise InputError("the client saw no single tokens: it was too slow for the engine", probe.lone.client)
+        decodes, context, seconds = zip(*rows, strict=True)
+        return cls(np.array(decodes), np.array(context, dtype=float), np.array(seconds))
+
+    def sizes(self) -> list[int]:
+        """Numbers of decodes seen often enough."""
+        found, counts = np.unique(self.decodes, return_counts=True)
+        return [int(n) for n, count in zip(found, counts, strict=True) if count >= FEWEST]
+
+    def median(self, values: Floats, n: int) -> float:
+        """The median of `values` over the cycles of n decodes."""
+        return float(np.median(values[self.decodes == n]))
+
+
+def fit_host(probe: Probe, plant: Plant) -> MeasuredHost:
+    """Host times with which the plant's operators give the probe's times. Terms that would be negative are zero."""
+    cycles = Cycles.of(probe)
+    device = with_host(plant, NO_HOST).cost
+    shapes = zip(cycles.decodes.tolist(), cycles.context.tolist(), strict=True)
+    alone = np.array([device.cycle_s(_shape(n, context)) for n, context in shapes])
+    beyond = cycles.seconds - alone
+    base = plant.resolved.engine.host
+    if plant.resolved.engine.async_scheduling:  # host time hides behind the device: only the gap shows
+        gap = max(0.0, float(np.median([cycles.median(beyond, n) for n in cycles.sizes()])))
+        steps = (base.step_s, base.step_s_per_sequence, gap)
+    else:
+        constant, per_sequence = _line_through(cycles, beyond)
+        steps = (constant, per_sequence, 0.0)
+    host = replace(NO_HOST, step_s=steps[0], step_s_per_sequence=steps[1], step_gap_s=steps[2])
+    return _with_request_terms(probe, plant, host, with_host(plant, host).cost)
+
+
+def fit_steps(probe: Probe, log: pd.DataFrame) -> MeasuredSteps | None:
+    """Whole steps by what they hold; None where the log holds too few steps with prefill."""
+    cycles = Cycles.of(probe)
+    context_s, at = _decode_table(cycles)
+    sizes = cycles.sizes()
+    if len(sizes) < 2:
+        return None
+    outside = _outside_the_log(cycles, log)
+    prefill = log[log.context_requests > 0]
+    tokens = (prefill.context_tokens + prefill.generation_tokens).to_numpy(float)
+    if len(tokens) < 3 * FEWEST:
+        return None
+    seconds = prefill.seconds.to_numpy(float) + outside
+    nodes = _nodes(tokens)
+    values, per_decode = _hats(tokens, prefill.generation_requests.to_numpy(float), seconds, nodes)
+    return MeasuredSteps(
+        decodes=tuple(sizes),
+        decode_s=tuple(at),
+        tokens=tuple(nodes),
+        token_s=tuple(values),
+        per_decode_s=per_decode,
+        per_context_token_s=context_s,
+    )
+
+
+def fit_requests(probe: Probe, plant: Plant, timer: StepTimer) -> MeasuredHost:
+    """The terms of a request alone, under a timer that already holds everything of a step."""
+    return _with_request_terms(probe, plant, NO_HOST, timer)
+
+
+def _with_request_terms(probe: Probe, plant: Plant, host: HostTimes, timer: StepTimer) -> MeasuredHost:
+    """`host` with request_s and request_s_per_input_token: what first tokens of lone requests take beyond simulation.
+
+    The way back of a token (output_s) cannot be told from the way there; request_s holds both.
+    """
+    from scipy.optimize import nnls
+
+    lone = probe.lone
+    rules = replace(engine_rules(plant), host=host)
+    inputs = lone.input_tokens.astype(np.int64)
+    requests = RequestSet(np.zeros(len(inputs)), inputs, lone.output_tokens.astype(np.int64), concurrency=1)
+    beyond = lone.ttft_s - run_rules(rules, timer, requests).ttft_s
+    lengths = np.unique(inputs)
+    typical = np.array([np.median(beyond[inputs == n]) for n in lengths])
+    weight = 1.0 / np.array([np.median(lone.ttft_s[inputs == n]) for n in lengths])
+    terms, _ = nnls(np.column_stack([np.ones(len(lengths)), lengths]) * weight[:, None], typical * weight)
+    return MeasuredHost(
+        step_s=host.step_s,
+        step_s_per_sequence=host.step_s_per_sequence,
+        step_gap_s=host.step_gap_s,
+        request_s=float(terms[0]),
+        request_s_per_input_token=float(terms[1]),
+        output_s=0.0,
+    )
+
+
+def _line_through(cycles: Cycles, beyond: Floats) -> tuple[float, float]:
+    """(constant, slope per decode), neither negative, through the medians at each number of decodes."""
+    from scipy.optimize import nnls
+
+    sizes = cycles.sizes()
+    weight = 1.0 / np.array([cycles.median(cycles.seconds, n) for n in sizes])
+    typical = np.array([cycles.median(beyond, n) for n in sizes])
+    terms, _ = nnls(np.column_stack([np.ones(len(sizes)), sizes]) * weight[:, None], typical * weight)
+    return float(terms[0]), float(terms[1])
+
+
+def _decode_table(cycles: Cycles) -> tuple[float, list[float]]:
+    """(seconds per token of context, seconds at each size without context), by least squares, none negative."""
+    from scipy.optimize import nnls
+
+    sizes = cycles.sizes()
+    keep = np.isin(cycles.decodes, sizes)
+    n, context, seconds = cycles.decodes[keep], cycles.context[keep], cycles.seconds[keep]
+    groups = {(size, round(c / size / 32)) for size, c in zip(n.tolist(), context.tolist(), strict=True)}
+    rows, typical = [], []
+    for size, bucket in sorted(groups):  # medians first: outliers are common, squares follow them
+        mine = (n == size) & (np.round(context / n / 32) == bucket)
+        rows.append([float(np.median(context[mine])), *(float(size == s) for s in sizes)])
+        typical.append(float(np.median(seconds[mine])))
+    weight = 1.0 / np.array(typical)
+    terms, _ = nnls(np.array(rows) * weight[:, None], np.ones(len(typical)))
+    per_context = float(terms[0])
+    return per_context, [float(np.median((seconds - per_context * context)[n == s])) for s in sizes]
+
+
+def _outside_the_log(cycles: Cycles, log: pd.DataFrame) -> float:
+    """Seconds of a cycle that the engine's log leaves out: client's gap less logged time, at equal decodes."""
+    found = []
+    alone = log[log.context_requests == 0]
+    for n in cycles.sizes():
+        logged = alone.seconds[alone.generation_requests == n]
+        if len(logged) >= FEWEST:
+            found.append(cycles.median(cycles.seconds, n) - float(logged.median()))
+    return max(0.0, float(np.median(found))) if found else 0.0
+
+
+def _nodes(tokens: Floats) -> list[int]:
+    """Nodes that have steps on both sides or at them."""
+    inner = [n for n in TOKEN_NODES if tokens.min() < n < tokens.max()]
+    return [int(tokens.min()), *inner, int(tokens.max())] if tokens.max() > tokens.min() else [int(tokens.min())] * 2
+
+
+def _hats(tokens: Floats, decodes: Floats, seconds: Floats, nodes: list[int]) -> tuple[list[float], float]:
+    """(values at the nodes, seconds per decode): piecewise linear in tokens, least relative squares, none negative."""
+    from scipy.optimize import nnls
+
+    basis = np.column_stack([np.interp(tokens, nodes, np.eye(len(nodes))[k]) for k in range(len(nodes))])
+    design = np.column_stack([basis, decodes])
+    keep = np.ones(len(seconds), dtype=bool)
+    terms = np.zeros(design.shape[1])
+    for _ in range(2):  # the second time without steps that something disturbed
+        terms, _ = nnls(design[keep] / seconds[keep, None], np.ones(int(keep.sum())))
+        error = design @ terms / seconds - 1.0
+        keep = np.abs(error) <= max(0.1, 3.0 * float(np.median(np.abs(error))))
+    values = np.maximum(terms[:-1], 1e-9)
+    seen = values > 1e-9
+    return np.interp(nodes, np.array(nodes)[seen], values[seen]).tolist(), float(terms[-1])
+
+
+def _shape(n: int, context: float) -> BatchShape:
+    return BatchShape(
+        decodes=n, decode_context_sum=round(context), decode_context_max=-(-round(context) // n), logits=n
+    )
+
+
+def _lone(run: MeasuredRun) -> list[tuple[float, float]]:
+    """(context, seconds) of every decode step of requests that ran alone; the first gap may hold hand-over."""
+    return [
+        (n_in + j, float(gap))
+        for n_in, n_out, gaps in zip(run.input_tokens, run.output_tokens, run.gaps(), strict=True)
+        for j, gap in enumerate(gaps.tolist(), start=1)
+        if j > 1 and len(gaps) == n_out - 1  # else some message held several tokens
+    ]
+
+
+def _burst_rows(probe: Probe) -> list[tuple[int, float, float]]:
+    """(decodes, context, seconds) of the steps in which a whole burst decodes."""
+    rows, first = [], 0
+    for n in probe.burst_sizes:
+        rows += [(n, context, seconds) for context, seconds in _burst(probe.bursts, range(first, first + n))]
+        first += n
+    return rows
+
+
+def _burst(run: MeasuredRun, members: range) -> list[tuple[float, float]]:
+    """(context, seconds) of steps between the last first token and the first last one, as the median member saw it."""
+    gaps = run.gaps()
+    times = [run.arrival_s[i] + run.ttft_s[i] + np.concatenate([[0.0], np.cumsum(gaps[i])]) for i in members]
+    start, end = max(t[0] for t in times), min(t[-1] for t in times)
+    seen: list[list[tuple[float, float]]] = []
+    for i, at in zip(members, times, strict=True):
+        if len(gaps[i]) != run.output_tokens[i] - 1:
+            continue
+        inside = [j for j in range(1, len(at) - 1) if at[j] >= start and at[j + 1] <= end]
+        seen.append([(float(run.input_tokens[i]) + j, float(at[j + 1] - at[j])) for j in inside])
+    steps = min((len(x) for x in seen), default=0)
+    if not steps:
+        return []
+    last = np.array([x[-steps:] for x in seen])  # members in step, counted from the end
+    return list(zip(last[:, :, 0].mean(axis=0) * len(members), np.median(last[:, :, 1], axis=0), strict=True))
