@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calibration.commands.exporting import export
+from calibration.commands.importing import import_
 from catalogs.command import run_command
 from catalogs.errors import InputError
 from catalogs.files import write_json, write_whole
@@ -32,14 +34,8 @@ Out = Annotated[Path, typer.Option(metavar="DIR", help="Folder to write.")]
 JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE, or - for stdout.")]
 
 
-@app.command("import")
-def import_tables(tables: Tables, hw: Hardware, out: Out) -> None:
-    """Turn public operator tables into rows: one FAMILY.parquet each."""
-    from calibration.dataset import write_rows
-    from calibration.importers.public import import_public
-
-    for path in write_rows(out, import_public(tables, _name(hw)).fit):
-        typer.echo(str(path))
+app.command("import")(import_)
+app.command()(export)
 
 
 @app.command()

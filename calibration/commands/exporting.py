@@ -1,0 +1,18 @@
+"""`calibrate export`: a calibration as one file to carry away."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def export(
+    bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Hardware name, or the folder of a bundle.")],
+    out: Annotated[Path, typer.Option(metavar="FILE.tar.gz|DIR", help="Archive or folder to write.")],
+) -> None:
+    """Copy a calibration, its hashes checked and its sources inside; `calibrate import --bundle` installs it."""
+    from calibration.bundle_archive import export_bundle
+
+    typer.echo(str(export_bundle(bundle, out)))

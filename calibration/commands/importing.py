@@ -1,0 +1,140 @@
+"""`calibrate import`: what others measured, from tables, packages, result files, logs and exported bundles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from catalogs.errors import InputError
+from catalogs.files import check_targets, write_json
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Tables = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Folder of public operator tables: aiconfigurator/, llmservingsim/, …"),
+]
+Package = Annotated[
+    bool, typer.Option("--from-package", help="Tables inside the installed aiconfigurator-core or aisimulate.")
+]
+Results = Annotated[
+    list[Path] | None,
+    typer.Option(metavar="FILE…", help="Results of vllm bench serve, GuideLLM, AIPerf or inference-perf."),
+]
+Steps = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Engine steps: vLLM's iteration log, or vllm bench forward's JSON.")
+]
+BundleFile = Annotated[Path | None, typer.Option(metavar="FILE|DIR", help="Install what `calibrate export` wrote.")]
+More = Annotated[list[Path] | None, typer.Argument(metavar="[FILE]…", help="More files of --results.")]
+Name = Annotated[str | None, typer.Option("--hw", metavar="NAME", help="Hardware of the tables or the bundle.")]
+Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for rows (tables, packages and steps).")]
+JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE, or - for stdout.")]
+
+
+def import_(
+    more: More = None,
+    tables: Tables = None,
+    from_package: Package = False,
+    results: Results = None,
+    steps: Steps = None,
+    bundle: BundleFile = None,
+    hw: Name = None,
+    out: Out = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Read what others measured: operator tables into rows, load clients' results into one table, a bundle into use.
+
+    Exactly one of --tables, --from-package, --results, --steps and --bundle. Whatever is dropped is said.
+    """
+    if more and not results:
+        raise InputError("files without an option are results", str(more[0]), "--results")
+    given = {"--tables": tables, "--from-package": from_package, "--results": results, "--steps": steps}
+    chosen = [name for name, value in {**given, "--bundle": bundle}.items() if value]
+    if len(chosen) != 1:
+        raise InputError("import takes one source at a time", " ".join(chosen) or None, ", ".join([*given, "--bundle"]))
+    check_targets(json_file)
+    if results:
+        document = _results([*results, *(more or ())], json_file)
+    elif steps:
+        document = _steps(steps, out, json_file)
+    elif bundle:
+        document = _bundle(bundle, hw, json_file)
+    else:
+        document = _tables(tables, hw, out, json_file)
+    if json_file is not None:
+        write_json({"schema_version": 1, **document}, json_file)
+
+
+def _say(text: str, json_file: str | None) -> None:
+    if json_file != "-":
+        typer.echo(text)
+
+
+def _results(files: list[Path], json_file: str | None) -> dict[str, Any]:
+    from calibration.commands import measured_table
+    from calibration.importers.results import measured_runs
+
+    runs = [run for file in files for run in measured_runs(file)]
+    for run in runs:
+        for line in measured_table.lines(run):
+            _say(line, json_file)
+    return {"runs": [measured_table.document(run) for run in runs]}
+
+
+def _steps(file: Path, out: Path | None, json_file: str | None) -> dict[str, Any]:
+    from calibration.importers.engine_steps import read_steps
+    from calibration.whole_folder import whole_folder
+
+    found = read_steps(file)
+    _say(f"{file.name}: {len(found.rows):,} {found.what}, {found.rows['seconds'].sum():,.3g} s", json_file)
+    for note in found.notes:
+        _say(f"  {note}", json_file)
+    document: dict[str, Any] = {"what": found.what, "rows": len(found.rows), "notes": list(found.notes)}
+    if out is not None:
+        with whole_folder(out) as part:
+            found.rows.to_parquet(part / "steps.parquet", index=False)
+        document["path"] = str(out / "steps.parquet")
+        _say(document["path"], json_file)
+    return document
+
+
+def _bundle(file: Path, hw: str | None, json_file: str | None) -> dict[str, Any]:
+    from calibration.bundle_archive import install_bundle
+
+    installed = install_bundle(file, hw)
+    _say(f"installed: {installed}", json_file)
+    return {"installed": str(installed)}
+
+
+def _tables(tables: Path | None, hw: str | None, out: Path | None, json_file: str | None) -> dict[str, Any]:
+    from calibration.dataset import write_rows
+    from calibration.importers.gated import gated
+    from calibration.whole_folder import whole_folder
+    from catalogs.hardware import parse_hardware
+
+    if hw is None or out is None:
+        raise InputError("operator tables need", "--hw" if hw is None else "--out", "--hw NAME --out DIR")
+    accelerator = parse_hardware(hw).accelerator
+    kept, reports = gated(_read_tables(tables, accelerator.name), accelerator)
+    with whole_folder(out) as part:
+        write_rows(part, kept)
+    families: dict[str, Any] = {}
+    for family, report in sorted(reports.items()):
+        path = out / f"{family}.parquet" if family in kept else None
+        families[family] = {**report.to_dict(), "rows": len(kept.get(family, ())), "path": path and str(path)}
+        dropped = f"{report.over_peak_flops:,} over the peak rate, {report.over_bandwidth:,} over the memory bandwidth"
+        _say(f"{path or family}: {families[family]['rows']:,} rows; dropped {dropped}", json_file)
+    return {"hardware": accelerator.name, "families": families}
+
+
+def _read_tables(tables: Path | None, hardware: str) -> dict[str, pd.DataFrame]:
+    if tables is None:
+        from calibration.importers.aiconfigurator_package import import_package
+
+        return import_package(hardware)
+    from calibration.importers.public import import_public
+
+    return import_public(tables, hardware).fit
