@@ -41,7 +41,7 @@ RATIO_TO_QUANTIZE: dict[str, tuple[float, float]] = {
     "embedding": (2.0, 1.2),
     "sampling": (9.0, 0.35),
 }
-#: Kinds that no table times, and the one they resemble: a KV write scatters rows, gating a router reduces them.
+#: Kinds that public tables do not time, and the one they resemble where not measured: a KV write scatters rows, gating a router reduces them.
 ALIASES = {"kv_write": "rotary", "routing": "norm"}
 PASSES_REPEAT = {"sampling"}  # its bytes count many passes over the same logits, most of them in the cache
 CACHE_SHARE = 0.75  # of the cache, beyond which streaming slows down: 96 of 128 MB on RTX PRO 6000
@@ -66,7 +66,7 @@ class ElementwiseModel:
 
     def _here(self, kind: str, size: Array) -> tuple[Array, Array, float]:
         """(seconds, origin, floor) on the accelerator of the fit; pooled nodes count as interpolated."""
-        kind = ALIASES.get(kind, kind)
+        kind = kind if kind in self.curves else ALIASES.get(kind, kind)
         if kind in self.curves:
             seconds, origin = self._at(kind, size)
             return seconds, np.maximum(origin, INTERPOLATED), self._floor(kind)

@@ -31,6 +31,7 @@ WEIGHT_ONLY_EFFICIENCY: Final = 0.9
 #: A shape costs at most this much more than the same with more rows: an engine could pad, so rows above are outliers.
 PAD_MARGIN: Final = 1.10
 FEWEST_SHAPES: Final = 8  # a dtype with fewer says less than its proxy, where another dtype has more
+NOBODYS_PROXY: Final = "fp32"  # no tensor cores, on a CPU other kernels: its own few shapes say more
 SMALLEST: Final = 64  # n and k below are no layer's
 #: A dtype whose fastest row takes this many times another dtype's was timed launch by launch, not in a graph.
 EAGER_FLOOR: Final = 5.0
@@ -102,7 +103,7 @@ class GemmModel:
         shapes = fastest.groupby("dtype").apply(lambda t: t.groupby(["n", "k"]).ngroups)
         grids, floors = {}, {}
         for (dtype,), table in by(fastest, "dtype"):
-            if shapes[dtype] >= min(FEWEST_SHAPES, shapes.max()):
+            if dtype == NOBODYS_PROXY or shapes[dtype] >= min(FEWEST_SHAPES, shapes.max()):
                 grids[str(dtype)] = _fit_grid(table, str(dtype), accelerator)
                 floors[str(dtype)] = float(table.seconds.min())
         return cls(grids, floors)

@@ -120,3 +120,42 @@ def test_chunks_after_context_cost_what_was_measured_for_them() -> None:
     again = PrefillAttentionModel.from_parts(facts, arrays)
     assert float(again.cost(op, UNIT)[0]) == pytest.approx(want, rel=0.02)
     assert "context" not in plain.to_parts()[0]
+
+
+def test_few_shapes_in_fp32_are_not_replaced_by_those_of_bf16() -> None:
+    """A small model has five products; bf16 has been measured for more, at another utilisation."""
+    import pandas as pd
+
+    from calibration.families.gemm import GemmModel
+    from calibration.operators import Gemm
+    from calibration.roofline import roofline_s
+
+    rows = []
+    for dtype, u, pairs in (
+        ("bf16", 0.9, [(256 * i, 512) for i in range(1, 13)]),
+        ("fp32", 0.3, [(768, 512), (512, 512)]),
+    ):
+        for n, k in pairs:
+            for m in (1, 8, 64, 512):
+                seconds = float(roofline_s(Gemm(m, n, k, dtype), UNIT)) / u
+                rows.append({"m": m, "n": n, "k": k, "dtype": dtype, "seconds": seconds})
+    model = GemmModel.fit(pd.DataFrame(rows), UNIT)
+    op = Gemm(64, 768, 512, "fp32")
+    assert float(model.cost(op, UNIT)[0]) == pytest.approx(float(roofline_s(op, UNIT)) / 0.3, rel=0.02)
+
+
+def test_a_kv_write_that_was_measured_is_not_taken_for_a_rotary() -> None:
+    import pandas as pd
+
+    from calibration.families.elementwise import ElementwiseModel
+    from calibration.operators import Elementwise
+
+    rows = [
+        {"kind": kind, "tokens": t, "bytes_per_token": 1024.0, "seconds": floor + t * 1e-8}
+        for kind, floor in (("rotary", 1e-5), ("kv_write", 2e-6))
+        for t in (1, 16, 256)
+    ]
+    model = ElementwiseModel.fit(pd.DataFrame(rows), UNIT)
+    assert float(model.cost(Elementwise("kv_write", 1, 1024.0), UNIT)[0]) == pytest.approx(2.01e-6)
+    without = ElementwiseModel.fit(pd.DataFrame(rows[:3]), UNIT)
+    assert float(without.cost(Elementwise("kv_write", 1, 1024.0), UNIT)[0]) == pytest.approx(1.001e-5)
