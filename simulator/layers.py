@@ -173,7 +173,7 @@ def _router(shard: Shard, moe: Moe, count: int, tokens: Num) -> list[Line]:
     hidden, dtype = shard.model.hidden_size, shard.dtype("shared_experts")
     scores = moe.n_experts * (ACT + 4) + moe.experts_per_token * 8  # 16-bit logits, fp32 scores, chosen ids and weights
     ops: dict[str, Operator] = {
-        "router": Gemm(tokens, moe.n_experts, hidden, "bf16"),
+        "router": Gemm(tokens, moe.n_experts, hidden, shard.plain_dtype),
         "routing": Elementwise("routing", tokens, scores),
     }
     if moe.expert_hidden_size:
@@ -218,7 +218,7 @@ def expert_lines(shard: Shard, tokens: Num, graph: bool = True) -> list[Line]:
 def logits_lines(shard: Shard, sequences: Num) -> list[Line]:
     """Output projection and sampling, for the sequences that get a token this step."""
     m = shard.model
-    lines = [Line("lm_head", "gemm", 1, Gemm(sequences, shard.vocab, m.hidden_size, "bf16"))]
+    lines = [Line("lm_head", "gemm", 1, Gemm(sequences, shard.vocab, m.hidden_size, shard.plain_dtype))]
     if shard.tp > 1:
         gather = Collective("all_gather", sequences * (m.vocab_size * ACT), shard.tp, graph=False)
         lines.append(Line("logits_all_gather", "collective", 1, gather))

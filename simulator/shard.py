@@ -72,6 +72,11 @@ class Shard:
         """Rows of the vocabulary-parallel embedding and output projection."""
         return -(-self.model.vocab_size // self.tp)
 
+    @property
+    def plain_dtype(self) -> str:
+        """Of weights no format quantises: output projection, router."""
+        return "fp32" if self.weight_dtype == "fp32" else "bf16"
+
     def dtype(self, part: Part) -> str:
         """Type of a part's matrix products as the operator vocabulary names it."""
         name = self.model.part_dtype(part, self.weight_dtype).replace("fp16", "bf16")  # as fast, and what tables hold

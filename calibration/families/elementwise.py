@@ -41,7 +41,8 @@ RATIO_TO_QUANTIZE: dict[str, tuple[float, float]] = {
     "embedding": (2.0, 1.2),
     "sampling": (9.0, 0.35),
 }
-#: Kinds that public tables do not time, and the one they resemble where not measured: a KV write scatters rows, gating a router reduces them.
+#: Kinds that public tables do not time, and the one they resemble where they were not measured either: a KV write
+#: scatters rows, gating a router reduces them.
 ALIASES = {"kv_write": "rotary", "routing": "norm"}
 PASSES_REPEAT = {"sampling"}  # its bytes count many passes over the same logits, most of them in the cache
 CACHE_SHARE = 0.75  # of the cache, beyond which streaming slows down: 96 of 128 MB on RTX PRO 6000
