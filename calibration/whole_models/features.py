@@ -1,0 +1,75 @@
+"""Rows as numbers: log architecture, log workload and log work columns; physical terms apart for the linear models."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.whole_models.physics import ARCHITECTURE, TERMS
+from calibration.whole_models.workloads import WORKLOADS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = npt.NDArray[np.float64]
+
+LENGTHS: Final = ("batch", "input_tokens", "output_tokens")
+WORK: Final = (*TERMS, "roofline_s")
+#: Columns that must be in a row for it to be predicted.
+NEEDED: Final = (*LENGTHS, *ARCHITECTURE, *WORK, "architecture", "workload")
+
+#: Physical terms of each target for the linear models, 1 standing for a constant. A quotient is written with "/".
+PHYSICS: Final[dict[str, tuple[str, ...]]] = {
+    "total_s": (
+        *("prefill_flops", "decode_flops", "prefill_weight_bytes", "decode_weight_bytes", "decode_kv_bytes"),
+        *("kv_cache_bytes", "activation_bytes", "score_bytes", "decode_logits_bytes", "layer_calls", "calls", "1"),
+    ),
+    "prefill_s": (
+        *("prefill_flops", "prefill_weight_bytes", "kv_cache_bytes", "activation_bytes", "score_bytes"),
+        *("logits_bytes", "layers", "1"),
+    ),
+    "decode_s_per_token": (
+        *("step_flops", "step_weight_bytes", "step_kv_bytes", "logits_bytes", "decoder_layers", "1"),
+    ),
+    "peak_memory_bytes": (
+        *("weight_bytes", "kv_cache_bytes", "kv_layer_bytes", "activation_bytes", "score_bytes", "logits_bytes", "1"),
+    ),
+}
+
+
+def log_features(rows: pd.DataFrame) -> pd.DataFrame:
+    """One column per feature: log2 of positive numbers, 0 or 1 for what an architecture or workload is."""
+    import pandas as pd
+
+    found = {c: np.log2(np.maximum(rows[c].to_numpy(np.float64), 1e-12)) for c in (*LENGTHS, *WORK)}
+    found |= {c: np.log2(rows[c].to_numpy(np.float64) + 1.0) for c in ARCHITECTURE}
+    found["encoder-decoder"] = (rows["architecture"] == "encoder-decoder").to_numpy(np.float64)
+    found |= {w.name: (rows["workload"] == w.name).to_numpy(np.float64) for w in WORKLOADS}
+    return pd.DataFrame(found, index=rows.index)
+
+
+def physical_terms(rows: pd.DataFrame, target: str) -> Array:
+    """(rows, terms) of non-negative numbers that add up, with weights, to the target."""
+    return np.stack([_term(rows, name) for name in PHYSICS[target]], axis=1)
+
+
+def _term(rows: pd.DataFrame, name: str) -> Array:
+    def column(of: str) -> Array:
+        found: Array = rows[of].to_numpy(np.float64)
+        return found
+
+    steps = np.maximum(column("output_tokens") - 1.0, 1.0)
+    layers = column("decoder_layers") + column("encoder_layers")
+    derived = {
+        "1": lambda: np.ones(len(rows)),
+        "calls": lambda: column("output_tokens"),
+        "layers": lambda: layers,
+        "step_flops": lambda: column("decode_flops") / steps,
+        "step_weight_bytes": lambda: column("decode_weight_bytes") / steps,
+        "step_kv_bytes": lambda: column("decode_kv_bytes") / steps,
+        "decode_logits_bytes": lambda: column("logits_bytes") * column("output_tokens"),
+        "kv_layer_bytes": lambda: column("kv_cache_bytes") / np.maximum(column("decoder_layers"), 1.0),
+    }
+    return derived[name]() if name in derived else column(name)

@@ -1,0 +1,164 @@
+"""What the work of a point is by formula: floating-point operations, bytes, memory. From sizes, never from timing.
+
+One sequence of `input_tokens` is read (by the encoder where there is one), then `output_tokens` are generated greedily:
+the first by the prefill, every further one by a decode step. Matrix products count 2 operations per weight and token;
+attention 2 per query head, dimension and key for scores and again for values (as in the Megatron-LM and Transformer
+inference arithmetic). The output projection runs for one position per sequence and step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from calibration.whole_models.workloads import Point
+from catalogs.hardware import Accelerator
+from catalogs.model_parts import Attention, LayerGroup, MlaAttention, Mlp, Moe
+from catalogs.model_spec import ModelSpec
+from catalogs.weight_format import dtype_bytes
+
+#: Columns `sizes` gives: architecture.
+ARCHITECTURE: Final = (
+    "decoder_layers",
+    "encoder_layers",
+    "hidden_size",
+    "heads",
+    "kv_heads",
+    "ffn_size",
+    "vocab_size",
+    "params",
+    "kv_bytes_per_token",
+    "weight_bytes",
+)
+#: Columns `terms` gives: the work of a point.
+TERMS: Final = (
+    "prefill_flops",
+    "decode_flops",
+    "prefill_weight_bytes",
+    "decode_weight_bytes",
+    "decode_kv_bytes",
+    "kv_cache_bytes",
+    "activation_bytes",
+    "score_bytes",
+    "logits_bytes",
+    "layer_calls",
+)
+LOGIT_BYTES: Final = 4.0  # transformers' generate casts logits to fp32
+
+
+def sizes(spec: ModelSpec, dtype: str) -> dict[str, float]:
+    """Architecture columns of a row."""
+    groups = spec.groups + spec.encoder_groups
+    mixers = [g.mixer for g in groups if isinstance(g.mixer, Attention | MlaAttention)]
+    return {
+        "decoder_layers": spec.n_layers,
+        "encoder_layers": spec.n_encoder_layers,
+        "hidden_size": spec.hidden_size,
+        "heads": max((m.n_heads for m in mixers), default=0),
+        "kv_heads": max((m.n_kv_heads if isinstance(m, Attention) else 1 for m in mixers), default=0),
+        "ffn_size": max((_ffn_size(g) for g in groups), default=0),
+        "vocab_size": spec.vocab_size,
+        "params": spec.n_params,
+        "kv_bytes_per_token": spec.kv_bytes_per_token(dtype),
+        "weight_bytes": spec.n_params * dtype_bytes(dtype),
+    }
+
+
+def terms(spec: ModelSpec, point: Point, dtype: str) -> dict[str, float]:
+    """Work columns of a row: operations, bytes and counts of the whole batch over the whole generation."""
+    b, n, steps, size = point.batch, point.input_tokens, point.decode_steps, dtype_bytes(dtype)
+    first = 1 if spec.is_encoder_decoder else n  # tokens of the decoder in the prefill
+    contexts = _arithmetic_sum(first + 1, steps)
+    head = 2.0 * spec.vocab_size * (spec.embedding_size or spec.hidden_size)
+    decoder, encoder = _linear(spec.groups, spec.hidden_size), _linear(spec.encoder_groups, spec.hidden_size)
+    cross_kv = _cross_kv(spec)
+    per_context, cross_context = _per_context(spec.groups), _per_context([g for g in spec.groups if g.cross_attention])
+    enc_attention = _per_context(spec.encoder_groups) * n * n
+    prefill = 2.0 * (encoder * n + (decoder - cross_kv) * first + cross_kv * n) + head
+    prefill += enc_attention + per_context * first * first + cross_context * first * n
+    decode = steps * (2.0 * (decoder - cross_kv) + head + cross_context * n) + per_context * contexts
+    kv, cross = spec.kv_bytes_per_token(dtype), _cross_kv_bytes(spec, size)
+    read = (decoder + spec.lm_head_params + spec.tied_embeddings * spec.vocab_size * _width(spec)) * size
+    widest = max(_ffn_size(g) for g in spec.groups + spec.encoder_groups) + 4 * spec.hidden_size
+    layers = spec.n_layers * 1.0
+    return {
+        "prefill_flops": b * prefill,
+        "decode_flops": b * decode,
+        "prefill_weight_bytes": read + encoder * size,
+        "decode_weight_bytes": steps * (read - cross_kv * size),
+        "decode_kv_bytes": b * (kv * contexts + cross * n * steps),
+        "kv_cache_bytes": b * (kv * (first + steps) + cross * n),
+        "activation_bytes": b * n * widest * size,
+        "score_bytes": b * n * n * max(_heads(g) for g in spec.groups + spec.encoder_groups) * size,
+        "logits_bytes": b * spec.vocab_size * LOGIT_BYTES,
+        "layer_calls": spec.n_encoder_layers + layers * (1 + steps),
+    }
+
+
+def flops(row: dict[str, float]) -> float:
+    """All operations of a point."""
+    return row["prefill_flops"] + row["decode_flops"]
+
+
+def least_bytes(row: dict[str, float]) -> float:
+    """What must cross the memory bus at least: weights once a step, the cache once a step, the cache written once."""
+    return row["prefill_weight_bytes"] + row["decode_weight_bytes"] + row["decode_kv_bytes"] + row["kv_cache_bytes"]
+
+
+def roofline_s(row: dict[str, float], unit: Accelerator, dtype: str) -> float:
+    """Seconds no run can beat: prefill and decode each by the slower of arithmetic and memory."""
+    rate = unit.peak_flops.get(dtype) or max(unit.peak_flops.values())
+    bus = unit.memory_bandwidth_bytes_per_s
+    prefill = max(row["prefill_flops"] / rate, (row["prefill_weight_bytes"] + row["kv_cache_bytes"]) / bus)
+    return prefill + max(row["decode_flops"] / rate, (row["decode_weight_bytes"] + row["decode_kv_bytes"]) / bus)
+
+
+def _arithmetic_sum(first: float, n: int) -> float:
+    return n * first + n * (n - 1) / 2.0
+
+
+def _width(spec: ModelSpec) -> int:
+    return spec.embedding_size or spec.hidden_size
+
+
+def _linear(groups: Sequence[LayerGroup], hidden: int) -> float:
+    """Weights one token passes through."""
+    return float(sum(g.count * (sum(g.part_params(hidden).values()) - g.idle_params(hidden)) for g in groups))
+
+
+def _per_context(groups: Sequence[LayerGroup]) -> float:
+    """Operations of attention per query token and key."""
+    return float(sum(g.count * 2.0 * _score_width(g) for g in groups))
+
+
+def _score_width(group: LayerGroup) -> float:
+    mixer = group.mixer
+    if isinstance(mixer, Attention):
+        return mixer.n_heads * (mixer.head_dim + mixer.value_dim)
+    return mixer.n_heads * (2 * mixer.kv_lora_rank + mixer.rope_head_dim) if isinstance(mixer, MlaAttention) else 0.0
+
+
+def _heads(group: LayerGroup) -> int:
+    return group.mixer.n_heads if isinstance(group.mixer, Attention | MlaAttention) else 0
+
+
+def _ffn_size(group: LayerGroup) -> int:
+    if isinstance(group.ffn, Mlp):
+        return group.ffn.intermediate_size
+    if isinstance(group.ffn, Moe):
+        return group.ffn.experts_per_token * group.ffn.expert_intermediate_size + group.ffn.shared_intermediate_size
+    return 0
+
+
+def _cross(spec: ModelSpec) -> list[tuple[int, Attention]]:
+    return [(g.count, g.mixer) for g in spec.groups if g.cross_attention and isinstance(g.mixer, Attention)]
+
+
+def _cross_kv(spec: ModelSpec) -> float:
+    """Weights that turn the encoder's output into keys and values: once per input token, not per output token."""
+    return float(sum(count * spec.hidden_size * mixer.kv_size for count, mixer in _cross(spec)))
+
+
+def _cross_kv_bytes(spec: ModelSpec, element_bytes: float) -> float:
+    """Cache per input token of what the decoder attends to in the encoder's output."""
+    return float(sum(count * mixer.kv_size * element_bytes for count, mixer in _cross(spec)))

@@ -1,0 +1,222 @@
+"""How well whole-model rows predict held-out ones: everything a report needs, from rows alone.
+
+`study(rows)` compares the estimators of estimators.py by cross-validation that holds out whole (model, workload, batch)
+configurations, and again, harder, whole models. The estimator is chosen within each fold by a second, inner
+cross-validation on its training rows, so the figures of CHOSEN know nothing of the rows they are measured on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.profile.tables import CLEAN_SHARE
+from calibration.whole_models.estimators import NAMES, estimator
+from calibration.whole_models.features import LENGTHS, NEEDED
+from calibration.whole_models.folds import Fold, grouped_folds, groups
+from calibration.whole_models.scores import Score, log_rmse, score
+from catalogs.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Array = npt.NDArray[np.float64]
+
+CHOSEN: Final = "chosen"  # the name under which the nested choice appears beside the estimators
+FEWEST: Final = 20  # rows, below which cross-validation says nothing
+FOLDS: Final = 6
+INNER_FOLDS: Final = 3
+WORST: Final = 10
+SHUFFLES: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A column to predict. `reach` is the R2 on held-out configurations that is aimed at, None where none is."""
+
+    name: str
+    title: str
+    unit: str
+    reach: float | None = None
+
+
+TARGETS: Final = (
+    Target("total_s", "Latency of a whole generation", "s", 0.95),
+    Target("prefill_s", "Time to the first token", "s", 0.95),
+    Target("decode_s_per_token", "Time per further token", "s", 0.95),
+    Target("peak_memory_bytes", "Peak memory", "B", 0.98),
+    Target("bandwidth_bytes_per_s", "Achieved bandwidth", "B/s"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """Out-of-fold predictions of one target, holding out by `by` ("configuration" or "model").
+
+    predictions: one row per used row (index into Study.rows) with columns key, model, architecture, workload, batch,
+    input_tokens, output_tokens, group, fold, actual, and one column per estimator and CHOSEN: what was predicted for
+    the row by a fit that saw nothing of its group. scores: one per estimator and CHOSEN, best (least error of
+    logarithms) first. worst: the WORST rows of `predictions` by relative error of CHOSEN, with column error.
+    """
+
+    by: str
+    predictions: pd.DataFrame
+    scores: tuple[Score, ...]
+    worst: pd.DataFrame
+
+    def score(self, name: str = CHOSEN) -> Score:
+        """The score of an estimator, by default of the nested choice."""
+        return next(s for s in self.scores if s.estimator == name)
+
+
+@dataclass(frozen=True, slots=True)
+class Importance:
+    """Error of logarithms added when a column of held-out rows is shuffled (mean and spread over shuffles), predicted
+    by `winner` as fitted without them. Work columns follow from the lengths: to be read with those, not as causes."""
+
+    feature: str
+    added_error: float
+    spread: float
+
+
+@dataclass(frozen=True, slots=True)
+class TargetStudy:
+    """One target. `winner` is the estimator with the least error on held-out configurations: what a predictor uses.
+    by_model is None where only one model was measured. met is None where the target has no reach."""
+
+    target: Target
+    winner: str
+    by_configuration: HeldOut
+    by_model: HeldOut | None
+    importance: tuple[Importance, ...]
+
+    @property
+    def met(self) -> bool | None:
+        """Whether CHOSEN reaches the aimed R2 on held-out configurations."""
+        reach = self.target.reach
+        return None if reach is None else self.by_configuration.score().r2 >= reach
+
+
+@dataclass(frozen=True, slots=True)
+class Study:
+    """Everything known from rows. rows: all of them, skipped and failed included, as `table.frame` makes them; used:
+    those studied (measured; undisturbed ones where these are enough). notes: sentences about what was left out."""
+
+    rows: pd.DataFrame
+    used: pd.DataFrame
+    targets: tuple[TargetStudy, ...]
+    notes: tuple[str, ...]
+
+    def target(self, name: str) -> TargetStudy:
+        """A target by its column name. KeyError where it could not be studied."""
+        for found in self.targets:
+            if found.target.name == name:
+                return found
+        raise KeyError(name)
+
+
+def study(rows: pd.DataFrame, estimators: Sequence[str] = NAMES, targets: Sequence[Target] = TARGETS) -> Study:
+    """Compare the estimators on the rows of a session (table.read_rows), out of fold.
+
+    Deterministic: the same rows give the same figures. InputError for fewer than FEWEST measured rows.
+    """
+    used, notes = usable(rows)
+    found, missing = [], []
+    for target in targets:
+        mine = used[used[target.name].notna() & (used[target.name] > 0)]
+        if len(mine) < FEWEST:
+            missing.append(f"{target.title}: only {len(mine)} rows hold it, not studied")
+            continue
+        found.append(_study_target(mine, target, estimators))
+    return Study(rows, used, tuple(found), (*notes, *missing))
+
+
+def usable(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """(rows to fit, sentences on what was left out). InputError for fewer than FEWEST measured rows."""
+    ok = rows[rows["status"] == "ok"]
+    lacking = [c for c in NEEDED if c not in rows]
+    if lacking:
+        raise InputError("these rows are not those of whole models: a column is missing", lacking[0])
+    if len(ok) < FEWEST:
+        raise InputError(f"a study needs at least {FEWEST} measured rows", len(ok), "a longer --budget")
+    clean = ok[~ok["contended"].astype(bool)]
+    n = len(ok) - len(clean)
+    notes = [f"{len(rows) - len(ok)} of {len(rows)} points were skipped or failed"] if len(rows) > len(ok) else []
+    if n and len(clean) >= max(CLEAN_SHARE * len(ok), FEWEST):
+        return clean, [*notes, f"{n} of {len(ok)} measured rows were disturbed by other processes and left out"]
+    if n:
+        notes.append(f"{n} of {len(ok)} measured rows were disturbed by other processes: too many to leave out")
+    return ok, notes
+
+
+def _study_target(rows: pd.DataFrame, target: Target, estimators: Sequence[str]) -> TargetStudy:
+    folds = grouped_folds(rows, "configuration", FOLDS)
+    ours = _held_out(rows, target.name, estimators, "configuration", folds)
+    winner = next(s.estimator for s in ours.scores if s.estimator != CHOSEN)
+    by_model = None
+    if rows["model"].nunique() > 1:
+        by_model = _held_out(rows, target.name, estimators, "model", grouped_folds(rows, "model", FOLDS))
+    return TargetStudy(target, winner, ours, by_model, _importance(rows, target.name, winner, folds))
+
+
+def _held_out(rows: pd.DataFrame, target: str, names: Sequence[str], by: str, folds: Sequence[Fold]) -> HeldOut:
+    out = rows[["key", "model", "architecture", "workload", *LENGTHS]].copy()
+    out["group"], out["actual"] = groups(rows, by), rows[target].to_numpy(np.float64)
+    fold_of, columns = np.zeros(len(rows), dtype=np.int64), {n: np.zeros(len(rows)) for n in (*names, CHOSEN)}
+    for number, (train, test) in enumerate(folds):
+        fold_of[test] = number
+        best = choose(rows.iloc[train], target, names)
+        for name in names:
+            columns[name][test] = _fitted(rows.iloc[train], target, name, rows.iloc[test])
+        columns[CHOSEN][test] = columns[best][test]
+    out["fold"] = fold_of
+    out = out.assign(**columns)
+    actual = out["actual"].to_numpy(np.float64)
+    scored = sorted(columns, key=lambda n: log_rmse(actual, columns[n]))
+    error = np.abs(columns[CHOSEN] / actual - 1.0)
+    worst = out.assign(error=error).sort_values("error", ascending=False).head(WORST)
+    return HeldOut(by, out, tuple(score(n, actual, columns[n]) for n in scored), worst)
+
+
+def choose(rows: pd.DataFrame, target: str, names: Sequence[str] = NAMES) -> str:
+    """The estimator with the least error by cross-validation over whole configurations of these rows alone."""
+    if len(names) == 1:
+        return names[0]
+    folds = grouped_folds(rows, "configuration", INNER_FOLDS, seed=1)
+    actual = rows[target].to_numpy(np.float64)
+    errors = {}
+    for name in names:
+        found = np.zeros(len(rows))
+        for train, test in folds:
+            found[test] = _fitted(rows.iloc[train], target, name, rows.iloc[test])
+        errors[name] = log_rmse(actual, found)
+    return min(errors, key=lambda n: errors[n])
+
+
+def _fitted(train: pd.DataFrame, target: str, name: str, test: pd.DataFrame) -> Array:
+    model = estimator(name, target)
+    model.fit(train, train[target].to_numpy(np.float64))
+    return model.predict(test)
+
+
+def _importance(rows: pd.DataFrame, target: str, name: str, folds: Sequence[Fold]) -> tuple[Importance, ...]:
+    """Permutation importance on held-out rows, most important first."""
+    rng = np.random.default_rng(0)
+    features = [c for c in NEEDED if rows[c].nunique() > 1]
+    added: dict[str, list[float]] = {c: [] for c in features}
+    for train, test in folds:
+        model = estimator(name, target)
+        model.fit(rows.iloc[train], rows.iloc[train][target].to_numpy(np.float64))
+        held = rows.iloc[test]
+        actual = held[target].to_numpy(np.float64)
+        base = log_rmse(actual, model.predict(held))
+        for column in features:
+            for _ in range(SHUFFLES):
+                mixed = held.assign(**{column: rng.permutation(held[column].to_numpy())})
+                added[column].append(log_rmse(actual, model.predict(mixed)) - base)
+    found = [Importance(c, float(np.mean(v)), float(np.std(v))) for c, v in added.items()]
+    return tuple(sorted(found, key=lambda i: -i.added_error))

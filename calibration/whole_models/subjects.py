@@ -1,0 +1,99 @@
+"""The models to measure: a ModelSpec for the arithmetic, and the Hugging Face configuration that builds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from catalogs.errors import InputError
+from catalogs.hf_config import model_from_config
+from catalogs.hf_reader import merged_reader, read_reader
+from catalogs.model_parts import Attention, Mlp, Moe
+from catalogs.model_spec import ModelSpec
+from catalogs.models import load_model
+
+DEFAULTS: Final = ("opt-350m", "bloom-560m", "t5-small", "bart-base")
+#: Catalog architectures whose configuration follows from their sizes alone, and what transformers calls them.
+MODEL_TYPES: Final = {
+    "LlamaForCausalLM": "llama",
+    "MistralForCausalLM": "mistral",
+    "Qwen2ForCausalLM": "qwen2",
+    "Qwen3ForCausalLM": "qwen3",
+    "MixtralForCausalLM": "mixtral",
+    "Qwen3MoeForCausalLM": "qwen3_moe",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A model to build with random weights. `config` holds the keys of a config.json."""
+
+    name: str
+    spec: ModelSpec
+    config: dict[str, Any]
+    source: str
+
+    @property
+    def kind(self) -> str:
+        return "encoder-decoder" if self.spec.is_encoder_decoder else "decoder-only"
+
+
+def load_subject(text: str) -> Subject:
+    """The model `text` names: a catalog name or Hugging Face id, or a config.json or its directory.
+
+    InputError for an unknown name, a damaged file, or a catalog model whose configuration does not follow from its
+    sizes.
+    """
+    path = Path(text).expanduser()
+    spec = load_model(text)
+    if spec.name == text.strip() and path.exists() and not _data(spec.name).is_file():
+        config = dict(read_reader(path).values)
+        return Subject(path.resolve().parent.name if path.is_file() else path.resolve().name, spec, config, spec.source)
+    if _data(spec.name).is_file():
+        facts = yaml.safe_load(_data(spec.name).read_text(encoding="utf-8"))
+        return Subject(spec.name, spec, facts["config"], facts["source"])
+    return Subject(spec.name, spec, config_of(spec), spec.source)
+
+
+def spec_of_config(subject: Subject) -> ModelSpec:
+    """The ModelSpec its Hugging Face configuration describes: must agree with the catalog's."""
+    return model_from_config(merged_reader(subject.config, subject.name), subject.name)
+
+
+def config_of(spec: ModelSpec) -> dict[str, Any]:
+    """A configuration from sizes alone. InputError where layers differ or the architecture needs more than sizes."""
+    group = spec.groups[0] if len(spec.groups) == 1 else None
+    kind = MODEL_TYPES.get(spec.architecture)
+    if kind is None or group is None or not isinstance(group.mixer, Attention) or spec.encoder_groups:
+        rule = f"{spec.architecture} cannot be built from the catalog's sizes; give the folder of its config.json"
+        raise InputError(rule, spec.name, "opt-350m")
+    mixer, ffn = group.mixer, group.ffn
+    config = {
+        "model_type": kind,
+        "architectures": [spec.architecture],
+        "hidden_size": spec.hidden_size,
+        "num_hidden_layers": spec.n_layers,
+        "num_attention_heads": mixer.n_heads,
+        "num_key_value_heads": mixer.n_kv_heads,
+        "head_dim": mixer.head_dim,
+        "vocab_size": spec.vocab_size,
+        "max_position_embeddings": spec.max_position_tokens,
+        "tie_word_embeddings": spec.tied_embeddings,
+    }
+    if isinstance(ffn, Moe):
+        per_expert = "intermediate_size" if kind == "mixtral" else "moe_intermediate_size"
+        experts = "num_local_experts" if kind == "mixtral" else "num_experts"
+        return config | {
+            per_expert: ffn.expert_intermediate_size,
+            experts: ffn.n_experts,
+            "num_experts_per_tok": ffn.experts_per_token,
+        }
+    return config | ({"intermediate_size": ffn.intermediate_size} if isinstance(ffn, Mlp) else {})
+
+
+def _data(name: str) -> Path:
+    return Path(str(files("catalogs"))) / "data" / "hf_configs" / f"{name}.yaml"

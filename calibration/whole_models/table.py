@@ -1,0 +1,80 @@
+"""Rows as the tables that go out (rows.csv, rows.parquet), and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from calibration.profile.session import ROWS_NAME, Row, Session
+from calibration.profile.tables import writing
+from catalogs.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+CSV_NAME: Final = "rows.csv"
+PARQUET_NAME: Final = "rows.parquet"
+LISTS: Final = ("samples_s",)  # kept in rows.jsonl only
+MEASURED: Final = (
+    *("prefill_s", "decode_s_per_token", "total_s", "wall_s", "device_s", "device_busy_s", "cpu_s", "ci_fraction"),
+    *("peak_memory_bytes", "memory_growth_bytes", "flops", "flops_per_s", "bandwidth_bytes_per_s"),
+    *("energy_j", "watts", "others_share"),
+)
+
+
+def frame(rows: Sequence[Row]) -> pd.DataFrame:
+    """One line per point, what was not measured as NaN; `status` is ok, skipped, oom or error, `reason` says why."""
+    import pandas as pd
+
+    table = pd.DataFrame([{k: v for k, v in r.items() if k not in LISTS} for r in rows])
+    for column in MEASURED:
+        table[column] = pd.to_numeric(table[column], errors="coerce") if column in table else float("nan")
+    table["contended"] = table["contended"].eq(True) if "contended" in table else False
+    table["reason"] = table["reason"].fillna("") if "reason" in table else ""
+    return table
+
+
+def write(rows: Sequence[Row], folder: Path) -> Path:
+    """Write rows.csv and rows.parquet, each whole or not at all; returns the parquet. InputError where it cannot."""
+    table = frame(rows)
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (CSV_NAME, PARQUET_NAME):
+            part = folder / f".{name}.part"
+            try:
+                table.to_csv(part, index=False) if name == CSV_NAME else table.to_parquet(part, index=False)
+                part.replace(folder / name)
+            finally:
+                part.unlink(missing_ok=True)
+    return folder / PARQUET_NAME
+
+
+def read_rows(folder: Path) -> pd.DataFrame:
+    """The rows of a session's folder: what rows.jsonl holds, and what rows.parquet lists as skipped besides.
+
+    Works on a session that was killed (no parquet yet) and on a folder that holds only the parquet. InputError where
+    there is neither, or it cannot be read.
+    """
+    import pandas as pd
+
+    journal, table = folder / ROWS_NAME, folder / PARQUET_NAME
+    if not journal.is_file() and not table.is_file():
+        raise InputError("no rows of whole models here", str(folder), f"a folder with {PARQUET_NAME}")
+    try:
+        listed = pd.read_parquet(table) if table.is_file() else None
+    except (OSError, ValueError) as error:
+        raise InputError(f"the rows cannot be read ({str(error).splitlines()[0]})", str(table)) from None
+    if not journal.is_file():
+        return _checked(listed, table)
+    measured = frame(Session.open(folder, lambda _text: None).rows)
+    if listed is None or measured.empty:
+        return _checked(measured if listed is None else listed, folder)
+    rest = listed[~listed["key"].isin(measured["key"])]
+    return _checked(pd.concat([measured, rest], ignore_index=True) if len(rest) else measured, folder)
+
+
+def _checked(table: pd.DataFrame | None, where: Path) -> pd.DataFrame:
+    if table is None or not {"key", "status", "model", "batch"} <= set(table.columns):
+        raise InputError("these are not rows of whole models", str(where))
+    return table

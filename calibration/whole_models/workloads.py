@@ -1,0 +1,116 @@
+"""What models are asked to do, and the points to measure: model x workload x batch x input length."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from catalogs.errors import InputError
+
+BATCHES: Final = (1, 8, 32, 128)
+MAX_INPUT: Final = 512
+FEWEST_OUTPUT: Final = 2  # the second token is the first decode step
+#: Output tokens of "generation", by kind of device; the other workloads keep their proportion to it. A CPU needs about
+#: 0.1 s for a token of a small model: short answers leave time for more shapes.
+MAX_OUTPUT: Final = {"cpu": 16, "cuda": 128}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Lengths in tokens, every sequence of a batch padded to the same (as Hugging Face does). `output_share` is the
+    output as a share of generation's, or of the input where `output_follows_input`."""
+
+    name: str
+    inputs: tuple[int, int]
+    output_share: float
+    output_follows_input: bool = False
+
+    def output_tokens(self, input_tokens: int, max_output: int) -> int:
+        """Tokens to generate for an input of this length."""
+        share = self.output_share
+        if self.output_follows_input:
+            share *= min(input_tokens / self.inputs[1], 1.0)
+        return max(FEWEST_OUTPUT, round(share * max_output))
+
+
+#: Lengths of published benchmarks' order (news articles, sentences, passages, prompts). Where two workloads ask for the
+#: same lengths, `points` keeps one: the same work under two names would leak between held-out groups.
+WORKLOADS: Final = (
+    Workload("summarisation", (128, 512), 0.5),
+    Workload("translation", (16, 128), 0.75, output_follows_input=True),
+    Workload("question answering", (48, 384), 0.1875),
+    Workload("generation", (8, 64), 1.0),
+)
+LENGTHS: Final = 4  # per workload: the two ends and, between them, lengths drawn anew for every model and batch
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One thing to measure."""
+
+    model: str
+    workload: str
+    batch: int
+    input_tokens: int
+    output_tokens: int
+
+    @property
+    def key(self) -> str:
+        """Names the point in a session."""
+        return f"{self.model}/{self.workload}/b{self.batch}/i{self.input_tokens}/o{self.output_tokens}"
+
+    @property
+    def configuration(self) -> str:
+        """What is held out together: model, workload and batch."""
+        return f"{self.model}/{self.workload}/b{self.batch}"
+
+    @property
+    def decode_steps(self) -> int:
+        return self.output_tokens - 1
+
+
+def points(
+    models: Sequence[str], batches: Sequence[int], max_input: int, max_output: int, seed: int = 0
+) -> list[Point]:
+    """Every point, in the order to measure: one of each configuration in random order, then the second of each, ...
+
+    InputError for a batch or length below 1, or an input range that holds no workload.
+    """
+    for name, value in (*(("a batch", b) for b in batches), ("the longest output", max_output)):
+        if value < 1:
+            raise InputError(f"{name} is at least 1", value)
+    if max_input < min(w.inputs[0] for w in WORKLOADS):
+        raise InputError("the longest input is shorter than every workload's", max_input, "512")
+    rng = np.random.default_rng(seed)
+    rounds: list[list[Point]] = [[] for _ in range(LENGTHS)]
+    seen: set[tuple[str, int, int, int]] = set()
+    for model in dict.fromkeys(models):
+        for workload in WORKLOADS:
+            for batch in dict.fromkeys(batches):
+                lengths = rng.permutation(_lengths(workload, max_input, rng))
+                for turn, tokens in zip(rounds, lengths.tolist(), strict=False):
+                    output = workload.output_tokens(tokens, max_output)
+                    _add(turn, Point(model, workload.name, batch, tokens, output), seen)
+    return [turn[i] for turn in rounds for i in rng.permutation(len(turn))]
+
+
+def _add(turn: list[Point], point: Point, seen: set[tuple[str, int, int, int]]) -> None:
+    """Leave out what another workload already asks for: the same work under two names."""
+    work = (point.model, point.batch, point.input_tokens, point.output_tokens)
+    if work not in seen:
+        seen.add(work)
+        turn.append(point)
+
+
+def _lengths(workload: Workload, max_input: int, rng: np.random.Generator) -> list[int]:
+    """Distinct input lengths: both ends and one log-uniform draw from each part between them."""
+    low, high = workload.inputs[0], min(workload.inputs[1], max_input)
+    if low > high:
+        return []
+    edges = np.geomspace(low, high, LENGTHS - 1)
+    drawn = [round(float(np.exp(rng.uniform(np.log(a), np.log(b))))) for a, b in pairwise(edges.tolist())]
+    return sorted({low, high, *drawn})
