@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from calibration.commands.compare import compare
 from calibration.commands.exporting import export
 from calibration.commands.importing import import_
 from catalogs.command import run_command
@@ -36,6 +37,7 @@ JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Wr
 
 app.command("import")(import_)
 app.command()(export)
+app.command()(compare)
 
 
 @app.command()

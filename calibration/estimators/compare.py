@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from calibration.estimators.estimator import ESTIMATORS, Fit
+from calibration.estimators.estimator import MOST_ROWS, Fit, estimators
 from calibration.estimators.features import physics
 from calibration.estimators.score import Score, score
 from calibration.families import FAMILIES
@@ -52,17 +52,15 @@ def engine_rows(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> pd
     return as_engine(family, gate(family, rows, accelerator)[0])
 
 
-def compare_family(
-    family: str, rows: pd.DataFrame, accelerator: Accelerator, estimators: Sequence[str] = tuple(ESTIMATORS)
-) -> list[Score]:
+def compare_family(family: str, rows: pd.DataFrame, accelerator: Accelerator, fits: Mapping[str, Fit]) -> list[Score]:
     """Scores of one family, by estimator and region; none where no row is left or there is one group only."""
     rows = engine_rows(family, rows, accelerator)
     if rows.empty:
         return []
     streamed = physics(family, rows, accelerator)[:, 1] > l2_bytes(accelerator)
     out = []
-    for name in estimators:
-        for region, seconds in held_out_seconds(family, rows, accelerator, ESTIMATORS[name]).items():
+    for name, fit in fits.items():
+        for region, seconds in held_out_seconds(family, rows, accelerator, fit).items():
             done = np.isfinite(seconds)
             test = rows[done].reset_index(drop=True)
             out.append(score((family, name, region), test, seconds[done], streamed[done]))
@@ -73,6 +71,7 @@ def compare(
     tables: dict[str, pd.DataFrame],
     accelerator: Accelerator,
     families: Sequence[str] = (),
+    most_rows: int = MOST_ROWS,
     say: Callable[[str], None] = lambda _text: None,
 ) -> list[Score]:
     """Scores of every family with a model and rows, or only of `families`; InputError where none has any."""
@@ -82,7 +81,7 @@ def compare(
     out: list[Score] = []
     for family in sorted(f for f in tables if f in FAMILIES and (not families or f in families)):
         say(f"{accelerator.name} {family}: {len(tables[family]):,} rows")
-        out += compare_family(family, tables[family], accelerator)
+        out += compare_family(family, tables[family], accelerator, estimators(most_rows))
     if not out:
         raise InputError("no rows of a family that has a model", ", ".join(tables), ", ".join(FAMILIES))
     return out

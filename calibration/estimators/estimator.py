@@ -6,11 +6,15 @@
   (non-negative least squares on relative errors), one set of terms per dtype or kind.
 - physics + residual: the shipped model times a boosted correction of what it misses, learned from predictions it made
   on training groups it had not seen, and applied only within the range of sizes that was trained on.
+
+Learned parts train on at most `most_rows` of the rows, drawn at random, so that a comparison takes minutes; physics
+always sees all rows, as it does when it is shipped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -30,10 +34,9 @@ Fit = Callable[[str, "pd.DataFrame", Accelerator], Predict]
 SHIPPED: Final = "physics"
 SEED: Final = 0
 TREES: Final = 40
-ROWS_PER_TREE: Final = 10_000  # each tree draws at most so many rows: the forest sees all, a fit stays under a minute
+MOST_ROWS: Final = 20_000
 ROUNDS: Final = 200
 RESIDUAL_ROUNDS: Final = 100
-RESIDUAL_FOLDS: Final = 3
 SLACK: Final = 1e-6  # of log2 sizes, when asking whether a row lies in the trained range
 
 
@@ -43,18 +46,17 @@ def fit_physics(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Pr
     return lambda unseen: predict(model, unseen.reset_index(drop=True), accelerator)
 
 
-def fit_forest(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Predict:
+def fit_forest(family: str, rows: pd.DataFrame, accelerator: Accelerator, most_rows: int = MOST_ROWS) -> Predict:
     """Random forest of log seconds."""
     from sklearn.ensemble import RandomForestRegressor
 
-    draw = min(len(rows), ROWS_PER_TREE)
-    forest = RandomForestRegressor(TREES, min_samples_leaf=1, max_features=0.7, max_samples=draw, random_state=SEED)
-    return _log_regression(forest, family, rows, accelerator)
+    forest = RandomForestRegressor(TREES, min_samples_leaf=1, max_features=0.7, random_state=SEED)
+    return _log_regression(forest, family, rows, accelerator, most_rows)
 
 
-def fit_boosting(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Predict:
+def fit_boosting(family: str, rows: pd.DataFrame, accelerator: Accelerator, most_rows: int = MOST_ROWS) -> Predict:
     """Gradient-boosted trees of log seconds."""
-    return _log_regression(boosted(ROUNDS), family, rows, accelerator)
+    return _log_regression(boosted(ROUNDS), family, rows, accelerator, most_rows)
 
 
 def boosted(rounds: int) -> Any:
@@ -66,10 +68,29 @@ def boosted(rounds: int) -> Any:
     )
 
 
-def _log_regression(regressor: Any, family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Predict:
+def _log_regression(
+    regressor: Any, family: str, rows: pd.DataFrame, accelerator: Accelerator, most_rows: int
+) -> Predict:
     encoder = Encoder.of(family, rows, accelerator)
-    regressor.fit(encoder.encode(rows), np.log(rows.seconds.to_numpy(float)))
-    return lambda unseen: np.asarray(np.exp(regressor.predict(encoder.encode(unseen))), dtype=np.float64)
+    train(regressor, encoder.encode(rows), np.log(rows.seconds.to_numpy(float)), most_rows)
+    return lambda unseen: np.exp(ask(regressor, encoder.encode(unseen)))
+
+
+def train(regressor: Any, x: Array, y: Array, most_rows: int) -> None:
+    """Fit on at most `most_rows` rows of x (n, d) and y (n,). One thread: on a busy machine the threads of a boosted
+    fit wait for each other, which takes many times as long."""
+    from threadpoolctl import threadpool_limits
+
+    drawn = np.random.default_rng(SEED).permutation(len(y))[:most_rows]
+    with threadpool_limits(1):
+        regressor.fit(x[drawn], y[drawn])
+
+
+def ask(regressor: Any, x: Array) -> Array:
+    from threadpoolctl import threadpool_limits
+
+    with threadpool_limits(1):
+        return np.asarray(regressor.predict(x), dtype=np.float64)
 
 
 def fit_linear_physics(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Predict:
@@ -109,7 +130,7 @@ def _word_keys(family: str, rows: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.s
     return keys.astype(str)
 
 
-def fit_residual(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Predict:
+def fit_residual(family: str, rows: pd.DataFrame, accelerator: Accelerator, most_rows: int = MOST_ROWS) -> Predict:
     """The shipped model times a learned correction, inside the trained range."""
     rows = rows.reset_index(drop=True)
     base, unseen_s = fit_physics(family, rows, accelerator), _out_of_fold(family, rows, accelerator)
@@ -120,12 +141,12 @@ def fit_residual(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> P
     seen = encoder.encode(rows)
     low, high = seen.min(axis=0) - SLACK, seen.max(axis=0) + SLACK
     miss = np.log(rows.seconds.to_numpy(float)[known] / unseen_s[known])
-    model.fit(np.column_stack([seen[known], np.log2(unseen_s[known])]), miss)
+    train(model, np.column_stack([seen[known], np.log2(unseen_s[known])]), miss, most_rows)
 
     def answer(unseen: pd.DataFrame) -> Array:
         seconds, x = base(unseen), encoder.encode(unseen)
         inside = ((x >= low) & (x <= high)).all(axis=1)
-        correction = np.exp(model.predict(np.column_stack([x, np.log2(seconds)])))
+        correction = np.exp(ask(model, np.column_stack([x, np.log2(seconds)])))
         return np.where(inside, seconds * correction, seconds)
 
     return answer
@@ -133,7 +154,7 @@ def fit_residual(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> P
 
 def _out_of_fold(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Array:
     """Seconds of each row by a shipped model fitted without the row's group; NaN where that cannot be done."""
-    fold = folds(family, rows) % RESIDUAL_FOLDS
+    fold = folds(family, rows)
     out = np.full(len(rows), np.nan)
     for f in np.unique(fold):
         test = fold == f
@@ -142,10 +163,16 @@ def _out_of_fold(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> A
     return out
 
 
-ESTIMATORS: Final[dict[str, Fit]] = {
-    SHIPPED: fit_physics,
-    "random forest": fit_forest,
-    "gradient boosting": fit_boosting,
-    "linear physics": fit_linear_physics,
-    "physics + residual": fit_residual,
-}
+ESTIMATORS: Final = (SHIPPED, "random forest", "gradient boosting", "linear physics", "physics + residual")
+
+
+def estimators(most_rows: int = MOST_ROWS) -> dict[str, Fit]:
+    """Every estimator by name, in the order of ESTIMATORS."""
+    fits: list[Fit] = [
+        fit_physics,
+        partial(fit_forest, most_rows=most_rows),
+        partial(fit_boosting, most_rows=most_rows),
+        fit_linear_physics,
+        partial(fit_residual, most_rows=most_rows),
+    ]
+    return dict(zip(ESTIMATORS, fits, strict=True))

@@ -1,0 +1,85 @@
+"""`calibrate compare`: estimators side by side on rows they have not seen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from catalogs.errors import InputError
+from catalogs.files import check_targets, write_json, write_whole
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from calibration.estimators.score import Score
+
+MOST_ROWS = 20_000
+
+
+def compare(
+    rows: Annotated[Path | None, typer.Argument(metavar="ROWS", help="Folder of FAMILY.parquet files.")] = None,
+    hw: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Hardware of the rows; repeatable with --tables.")
+    ] = None,
+    tables: Annotated[Path | None, typer.Option(metavar="DIR", help="Public tables instead of ROWS.")] = None,
+    family: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this family; repeatable.")] = None,
+    most_rows: Annotated[
+        int, typer.Option("--rows", metavar="N", min=100, help="Rows that learned estimators train on.")
+    ] = MOST_ROWS,
+    docs: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page of all tables here.")] = None,
+    json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="JSON to FILE, - is stdout.")] = None,
+) -> None:
+    """Compare estimators per operator family on held-out shapes: physics, forest, boosting, linear, residual."""
+    if (rows is None) == (tables is None):
+        raise InputError("rows or public tables, one of the two", "both" if rows else "neither", "--tables DIR")
+    if rows is not None and (hw is None or len(hw) != 1):
+        raise InputError("rows belong to one hardware", ", ".join(hw or []) or None, "--hw h100")
+    check_targets(json_file, docs)
+    from calibration.importers.public import SHIPPED
+
+    found = {name: _scores(name, rows, tables, family or [], most_rows) for name in hw or SHIPPED}
+    if json_file != "-":
+        _print(found)
+    if docs is not None:
+        from calibration.estimators.page import page
+
+        asked = "".join(f" --hw {name}" for name in hw or ()) + "".join(f" --family {f}" for f in family or ())
+        source = "--tables DIR" if tables is not None else "ROWS"
+        write_whole(docs, [page(found, f"calibrate compare {source}{asked} --docs {docs}", most_rows)])
+    if json_file is not None:
+        scores = [{"hardware": name, **s.to_dict()} for name, of in found.items() for s in of]
+        write_json({"schema_version": 1, "most_rows": most_rows, "scores": scores}, json_file)
+
+
+def _scores(name: str, rows: Path | None, tables: Path | None, families: list[str], most_rows: int) -> list[Score]:
+    from calibration.estimators.compare import compare
+    from catalogs.hardware import parse_hardware
+
+    accelerator = parse_hardware(name).accelerator
+    read = _rows(rows, tables, accelerator.name)
+    kept = [f for f in families if f in read] if tables is not None else families  # no table has every family
+    return compare(read, accelerator, kept, most_rows, lambda text: typer.echo(text, err=True))
+
+
+def _rows(rows: Path | None, tables: Path | None, name: str) -> dict[str, pd.DataFrame]:
+    from calibration.dataset import read_rows
+    from calibration.importers.public import import_public
+
+    if tables is not None:
+        return import_public(tables, name).fit
+    assert rows is not None
+    return read_rows(rows)
+
+
+def _print(found: dict[str, list[Score]]) -> None:
+    from calibration.estimators.page import microseconds, worst_text
+
+    for name, scores in found.items():
+        for s in scores:
+            errors = f"median {s.median_abs:6.1%}  p90 {s.p90_abs:6.1%}  MAPE {s.mape:6.1%}  R2 {s.r2:6.3f}"
+            sizes = f"MAE {microseconds(s.mae_s):>8}  RMSE {microseconds(s.rmse_s):>8}"
+            typer.echo(f"{name} {s.family:17} {s.region:6} n {s.n:>6,}  {s.estimator:18} {errors}  {sizes}")
+            if s.region == "inside":
+                typer.echo(f"    worst: {worst_text(s.worst[0])}")
