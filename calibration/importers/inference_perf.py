@@ -1,8 +1,8 @@
 """inference-perf's per_request_lifecycle_metrics.json (0.7; kubernetes-sigs) -> MeasuredRun. Seconds throughout.
 
 Written with `report.request_lifecycle.per_request: true`. Start, end and token times are readings of one monotonic
-clock. Token times are one per chunk, or, with computed metrics, one per token with the tokens of a chunk at the same
-time; both give the first and the last token. The server's token count is preferred over the client's.
+clock. `output_token_times` repeats the time of a chunk for every token its text becomes when tokenised again, which may
+be more than the engine made: gaps are taken between `chunk_times`, and the server's token count before the client's.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class _Response(Foreign):
     output_tokens: int = 0
     server_usage: dict[str, Any] | None = None
     output_token_times: tuple[float, ...] = ()
+    chunk_times: tuple[float, ...] = ()
 
 
 class _Text(Foreign):
@@ -66,7 +67,7 @@ def read_inference_perf(document: list[Any], source: str) -> MeasuredRun:
 def _row(entry: _Entry, first_s: float) -> RequestRow:
     info = entry.info or _Info()
     response = info.response_metrics or _Response()
-    times = response.output_token_times
+    times = response.chunk_times or response.output_token_times
     output_tokens = _count(response.server_usage, "completion_tokens", response.output_tokens)
     tokens_in = info.request_metrics.text.input_tokens
     client_in = info.input_tokens if tokens_in is None else tokens_in

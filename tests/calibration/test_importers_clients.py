@@ -84,7 +84,7 @@ def _aiperf_record(sent: float, tokens: list[float], ms: float) -> dict[str, Any
 
 
 def inference_perf(times: Times) -> list[dict[str, Any]]:
-    """As inference-perf 0.7 writes it; its client counts one token more than the server."""
+    """As inference-perf 0.7 writes it; its client counts every token twice."""
     entries = [_entry(sent, tokens) for sent, tokens in times]
     failed = {"start_time": 9000.6, "end_time": 9000.7, "info": None, "error": {"error_type": "X", "error_msg": ""}}
     return [*entries, failed]
@@ -93,7 +93,8 @@ def inference_perf(times: Times) -> list[dict[str, Any]]:
 def _entry(sent: float, tokens: list[float]) -> dict[str, Any]:
     usage = {"prompt_tokens": INPUT_TOKENS, "completion_tokens": len(tokens)}
     at = [9000.0 + t for t in tokens]
-    response = {"output_tokens": len(tokens) + 1, "server_usage": usage, "output_token_times": at, "chunk_times": at}
+    twice = [t for t in at for _ in range(2)]  # chunks whose text becomes two tokens when tokenised again
+    response = {"output_tokens": len(twice), "server_usage": usage, "output_token_times": twice, "chunk_times": at}
     info = {"request_metrics": {"text": {"input_tokens": 99}}, "response_metrics": response, "input_tokens": 99}
     return {"start_time": 9000.0 + sent, "end_time": at[-1] + 1e-4, "request": "{}", "info": info, "error": None}
 
