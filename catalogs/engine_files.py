@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from catalogs.engines import DefaultLimits, EngineProfile, HostTimes, StaticReserve
 from catalogs.errors import InputError
@@ -88,10 +88,12 @@ class EngineFile(_Strict):
     graph_capture_sizes: CaptureSizes | None
     default_limits: tuple[LimitsFile, ...] = Field(strict=False)
     memory: MemoryFile
-    memory_rule: Literal["profiled", "static", "free"] = "profiled"
+    memory_rule: Literal["profiled", "static", "free", "slots"] = "profiled"
     static_reserve: StaticReserveFile | None = None
     notice: str = ""
     cpu_block_size_tokens: PositiveInt | None = None
+    physical_batch_tokens: NonNegativeInt = 0
+    shares_prefixes: bool = True
     host_times: HostTimesFile
     flags: dict[str, str] = {}
     source: str
@@ -155,6 +157,8 @@ def profile(file: EngineFile | UnsupportedEngine) -> EngineProfile:
         memory_rule=file.memory_rule,
         static_reserve=_static_reserve(file.static_reserve),
         notice=file.notice,
+        physical_batch_tokens=file.physical_batch_tokens,
+        shares_prefixes=file.shares_prefixes,
         cpu_block_size_tokens=file.cpu_block_size_tokens,
     )
 

@@ -84,9 +84,12 @@ class EngineProfile:
     source: str = ""
     #: What gpu_memory_utilization is a share of. "profiled": all memory, for weights, activations of a start-up run and
     #: KV (vLLM); "static": all memory, for weights and KV only (SGLang); "free": what weights and activations leave,
-    #: for KV (TensorRT-LLM).
+    #: for KV (TensorRT-LLM); "slots": all memory, of which KV takes max_num_seqs contexts of max_model_len and no more
+    #: (llama.cpp).
     memory_rule: str = "profiled"
     static_reserve: StaticReserve | None = None  # where the default share follows from the limits
+    physical_batch_tokens: int = 0  # most tokens of one pass of the device within a step; 0: a step is one pass
+    shares_prefixes: bool = True  # False: the engine reuses prompts in a way that is not simulated; caching stays off
     notice: str = ""  # what the reader of every result must know of this profile
     cpu_block_size_tokens: int | None = None  # on CPUs; None: this engine does nothing else there
 

@@ -55,7 +55,7 @@ def resolve_deployment(deployment: Deployment) -> Resolved:
     shards = layout.tensor_parallel * layout.pipeline_parallel
     tokens, seqs = _limits(deployment, names, shards, max_model_len)
     utilization = deployment.gpu_memory_utilization
-    caching = deployment.prefix_caching
+    caching = _prefix_caching(deployment.prefix_caching, names.engine)
     return Resolved(
         model=names.model,
         engine=names.engine,
@@ -72,7 +72,7 @@ def resolve_deployment(deployment: Deployment) -> Resolved:
         max_model_len=max_model_len,
         block_size=_block_size(deployment.block_size, names.engine),
         kv_blocks=deployment.kv_blocks,
-        prefix_caching=names.engine.prefix_caching if caching is None else caching,
+        prefix_caching=caching,
         gpu_memory_utilization=_utilization(names, tokens, shards) if utilization is None else utilization,
         notices=_engine_notice(names.engine) + names.hardware.notices + weight_notices + kv_notices + layout_notices,
     )
@@ -83,6 +83,14 @@ def _block_size(asked: int | None, engine: EngineProfile) -> int:
         nearest = min(BLOCK_SIZES, key=lambda size: abs(size - asked))
         raise InputError("block_size is a power of two up to 256 tokens", asked, str(nearest))
     return asked or engine.block_size_tokens
+
+
+def _prefix_caching(asked: bool | None, engine: EngineProfile) -> bool:
+    if asked and not engine.shares_prefixes:
+        raise InputError(
+            f"{engine.name}'s own kind of prompt reuse is not supported yet", "prefix_caching: true", "false"
+        )
+    return engine.prefix_caching if asked is None else asked
 
 
 def _engine_notice(engine: EngineProfile) -> tuple[str, ...]:

@@ -3,9 +3,9 @@
     KV bytes = utilisation x memory - weights - activation peak - non-torch          per accelerator
     blocks   = KV bytes / (block size x KV bytes per token)                          per data-parallel rank
 
-Two engines share memory by another rule (EngineProfile.memory_rule): SGLang's share leaves activations and runtime
-outside; TensorRT-LLM gives KV a share of what weights, activations and runtime leave, so that "usable" is all but the
-rest of that.
+Some engines share memory by another rule (EngineProfile.memory_rule): SGLang's share leaves activations and runtime
+outside; TensorRT-LLM and transformers give KV a share of what weights, activations and runtime leave, so that "usable"
+is all but the rest of that; llama.cpp takes a context of max_model_len for each of its slots and leaves the rest free.
 
 The activation peak is what vLLM's start-up run finds: the wider of the widest layer over a full token budget and the
 sampler over a full set of sequences.
@@ -13,6 +13,7 @@ sampler over a full set of sequences.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -116,6 +117,11 @@ def size_memory(resolved: Resolved) -> MemoryPlan:
     blocks = int(kv_bytes / block_bytes) if block_bytes else resolved.max_num_seqs
     if resolved.kv_blocks is not None:
         blocks, kv_bytes = resolved.kv_blocks, resolved.kv_blocks * block_bytes
+    slots = resolved.max_num_seqs if engine.memory_rule == "slots" else 1
+    longest = _longest(shard, kv_bytes / slots, resolved)
+    if engine.memory_rule == "slots" and resolved.kv_blocks is None:
+        blocks = slots * -(-longest // resolved.block_size)
+        kv_bytes = min(kv_bytes, slots * sequence_bytes(shard, longest))
     return MemoryPlan(
         budget,
         weights,
@@ -126,7 +132,7 @@ def size_memory(resolved: Resolved) -> MemoryPlan:
         blocks,
         resolved.block_size,
         resolved.data_parallel,
-        _longest(shard, kv_bytes, resolved),
+        longest,
         resolved.max_model_len,
         resolved.accelerators_per_replica,
     )
@@ -168,6 +174,9 @@ def activation_bytes(shard: Shard, resolved: Resolved) -> float:
     layer = max(_layer_width(shard, g) for g in model.groups) * resolved.max_num_batched_tokens * ACTIVATION_BYTES
     if resolved.engine.memory_rule == "free":  # TensorRT-LLM tries a few long prompts, not a full set of sequences
         return layer
+    if resolved.engine.memory_rule == "slots":  # llama.cpp reserves for one physical batch, logits of all its tokens
+        share = min(1.0, (resolved.engine.physical_batch_tokens or math.inf) / resolved.max_num_batched_tokens)
+        return share * (layer + resolved.max_num_batched_tokens * model.vocab_size * DTYPE_BYTES["fp32"])
     sampler = resolved.max_num_seqs * model.vocab_size * DTYPE_BYTES["fp32"] * SAMPLER_COPIES
     return max(layer, sampler)
 

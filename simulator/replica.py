@@ -136,6 +136,8 @@ class Replica:
             first_s, slope_s, most = self._timer.decode_segment(
                 batch.decodes, batch.decode_context_sum, batch.decode_context_max
             )
+            if batch.passes > 1:  # a further pass costs the same at every context
+                first_s = self._timer.cycle_s(batch)
             self._first_s = first_s
             self._slope_s = slope_s
             if most > 1 and self._fast_forward and not batch.finishing:

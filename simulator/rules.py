@@ -23,4 +23,5 @@ class EngineRules:
     lag: int = 1  # steps scheduled ahead of the one that runs: 1 with async scheduling, 0 without
     policy: str = "vllm-v1"
     max_output_tokens: int = 0  # max_tokens that every client declares; a run raises it to its longest output
+    physical_batch_tokens: int = 0  # most tokens of one pass of the device; 0: a step is one pass
     unit_blocks: int = 1  # KV blocks that share one content key: more than 1 for traces with coarse keys (kv_cache.py)

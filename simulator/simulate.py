@@ -59,4 +59,5 @@ def engine_rules(plant: Plant) -> EngineRules:
         admit_whole_prompt=resolved.engine.admit_whole_prompt,
         lag=1 if resolved.engine.async_scheduling else 0,
         policy=resolved.engine.policy,
+        physical_batch_tokens=resolved.engine.physical_batch_tokens,
     )

@@ -6,6 +6,9 @@ Compiling prices the operators of `layers` on a few hundred nodes and keeps plai
     cycle_s  = max(device_s, host_s) + gap     where the engine schedules ahead
              = device_s + host_s + gap         where it does not
 
+An engine that runs a step in several parts (llama.cpp) reads its weights once in each: every pass beyond the first
+costs what the weights cost a step of one token. It adds to a decode run as a constant.
+
 There is no term for gaps between kernels: the operator tables were timed in graph replay or as whole layers and hold
 them (decode steps of a real Llama-2-70B on four H100 come out 3 % short, which is host time).
 
@@ -49,6 +52,7 @@ class StepCost:
         self._rank = tables.rank_seconds()
         self._group = tables.group_seconds()
         self._logits = tables.logits_seconds()
+        self._pass_s = float(tables.one_token()[:N_CLASSES].sum())  # of every pass beyond the first
         self._rows: dict[int, tuple[float, list[Cell]]] = {}  # decode-only steps: everything but attention, attention
         self._mixed: dict[int, list[Cell]] = {}  # attention of decodes beside prefill
         self._contexts: list[float] = tables.decode.contexts.tolist()
@@ -68,7 +72,7 @@ class StepCost:
     def cycle_s(self, shape: BatchShape) -> float:
         """Seconds from the start of this step to the start of the next."""
         n = shape.decodes
-        if not shape.prefill_tokens and shape.logits == n and n:
+        if not shape.prefill_tokens and shape.logits == n and n and shape.passes == 1:
             return self.decode_segment(n, shape.decode_context_sum, shape.decode_context_max)[0]
         device = self._batch_s(shape)
         return self._cycle(device, n + shape.prefill_chunks)
@@ -122,6 +126,7 @@ class StepCost:
             prior = shape.prefill_pairs / shape.prefill_tokens - each / 2
             seconds += self._prefill_attention_s(chunks / parts, each, prior)
         seconds += _read(self._rank, tokens) + _read(self._logits, -(-shape.logits // split))
+        seconds += (shape.passes - 1) * self._pass_s
         return seconds + _read(self._group, self.tables.group_tokens(tokens, shape.tokens))
 
     def _decode_attention_s(self, decodes: int, mean: float, longest: float, mixed: bool) -> float:

@@ -25,6 +25,7 @@ COLUMNS = (
     "first_s",  # duration of the first step; step j takes first_s + j * slope_s
     "slope_s",
     "total_s",  # duration of the row
+    "passes",  # the same in every step of the row
 )
 
 
@@ -39,7 +40,7 @@ class _Column:
 
 
 class StepLog:
-    """Append-only, 96 bytes a row. Columns are float64 arrays (counts are exact below 2**53)."""
+    """Append-only, 104 bytes a row. Columns are float64 arrays (counts are exact below 2**53)."""
 
     __slots__ = ("_values",)
 
@@ -55,6 +56,7 @@ class StepLog:
     first_s = _Column()
     slope_s = _Column()
     total_s = _Column()
+    passes = _Column()
 
     def __init__(self) -> None:
         self._values = array("d")
@@ -77,6 +79,7 @@ class StepLog:
                 first_s,
                 slope_s,
                 total_s,
+                shape.passes,
             )
         )
 
@@ -84,7 +87,7 @@ class StepLog:
         return len(self._values) // len(COLUMNS)
 
     def table(self) -> FloatArray:
-        """All rows, shape (rows, 12), columns in the order of COLUMNS. A copy: the log may grow on."""
+        """All rows, shape (rows, 13), columns in the order of COLUMNS. A copy: the log may grow on."""
         return np.array(self._values, dtype=np.float64).reshape(-1, len(COLUMNS))
 
     @classmethod

@@ -108,6 +108,12 @@ class StepTables:
             return dp * int(self.padded[rank_tokens])
         return min(dp * rank_tokens, tokens)
 
+    def one_token(self) -> FloatArray:
+        """Channels of what a further pass over the weights adds: a step of one token, without attention and logits."""
+        one = np.ones(1)
+        channels: FloatArray = (self.rank.at(self.padded[:2][-1:].astype(np.float64)) + self.group.at(one))[0]
+        return channels
+
     def rank_seconds(self) -> list[float]:
         """Seconds of `rank` for 0.. scheduled tokens, padding applied."""
         return _expand(self.rank, self.padded)

@@ -87,7 +87,7 @@ class _Rows:
 
     def __init__(self, table: FloatArray) -> None:
         (_, self.steps, self.prefill_tokens, self.pairs, self.chunks, self.decodes, *rest) = table.T
-        context_sum, context_max, self.logits, _, _, self.total_s = rest
+        context_sum, context_max, self.logits, _, _, self.total_s, self.passes = rest
         middle = (self.steps - 1.0) / 2.0
         self.mean_context = context_sum / np.maximum(self.decodes, 1.0) + middle
         self.max_context = context_max + middle
@@ -103,6 +103,8 @@ def step_channels(tables: StepTables, rows: _Rows) -> FloatArray:
     dp = tables.resolved.data_parallel
     group = np.where(graphed, dp * ran, np.minimum(dp * tokens, rows.decodes + rows.prefill_tokens))
     device = tables.rank.at(ran) + tables.group.at(group) + tables.logits.at(np.ceil(rows.logits / split))
+    if rows.passes.any():
+        device += (rows.passes - 1.0)[:, None] * tables.one_token()
     _add_decode(tables, rows, device)
     _add_prefill(tables, rows, parts, device)
     return device

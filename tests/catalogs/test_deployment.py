@@ -194,7 +194,8 @@ def test_max_model_len_within_the_models_positions() -> None:
     [
         {"pipeline_parallel": 2},
         {"disaggregation": {"prefill_replicas": 1, "decode_replicas": 1}},
-        {"engine": "llama.cpp"},
+        {"engine": "triton"},
+        {"engine": "llama.cpp", "prefix_caching": True},
     ],
 )
 def test_what_is_not_supported_says_so(changes: dict[str, Any]) -> None:

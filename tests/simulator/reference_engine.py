@@ -6,6 +6,7 @@ Slow and independent of the simulator's sums and runs; both must decide the same
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 from simulator.batch import Batch
 from simulator.request import Request
@@ -382,8 +383,158 @@ class ReferenceSglang(ReferenceScheduler):
         self.finished_in_batch += 1
 
 
+class ReferenceLlamaCpp(ReferenceScheduler):
+    """pre_decode over a list of slots, and split_equal token by token."""
+
+    preempts = False
+
+    def __init__(self, rules: EngineRules) -> None:
+        super().__init__(rules)
+        each = -(-rules.max_model_len // rules.block_size)
+        self.slots: list[Request | None] = [None] * min(rules.max_num_seqs, max(1, rules.kv_blocks // each))
+        self.last_used = [0] * len(self.slots)  # 0: never
+        self.clock = 0
+        self.leaving: list[int] = []  # slots whose release the server has not looked at yet
+
+    def remember(self, request: Request, upto: int) -> None:
+        """Nothing is shared between slots."""
+
+    def launch(self) -> None:
+        for slot in sorted(self.leaving):  # released in the order of the slots
+            self.clock += 1
+            self.slots[slot], self.last_used[slot] = None, self.clock
+        self.leaving = []
+        while self.waiting and None in self.slots:
+            chosen = -1
+            for i, held in enumerate(self.slots):
+                if held is None and (chosen < 0 or self.last_used[i] <= self.last_used[chosen]):
+                    chosen = i
+            self.slots[chosen] = self.waiting.popleft()
+            self.running.append(self.slots[chosen])  # type: ignore[arg-type]
+
+    def schedule(self) -> Batch | None:
+        self.launch()
+        batch, tokens = Batch(), []  # the slot of every token
+        for generating in (True, False):
+            for slot, request in enumerate(self.slots):
+                if request is None or request.retired or slot in self.leaving:
+                    continue
+                decodes = request in self.decoding
+                if generating != decodes or request in batch.prompted:
+                    continue
+                room = self.rules.max_num_batched_tokens - len(tokens)
+                n = min(self.known[request] - self.computed[request], room)
+                if not n:
+                    continue
+                if request.cached_tokens < 0:
+                    request.cached_tokens = 0
+                    batch.admitted += (request,)
+                assert self.allocate(request, n)
+                self.put(batch, request, n)
+                tokens += [slot] * n
+        batch.passes = self.count_passes(tokens)
+        return batch if tokens else None
+
+    def count_passes(self, tokens: list[int]) -> int:
+        used, partly_filled = [False] * len(tokens), 0
+        most = self.rules.physical_batch_tokens or 1 << 30
+        while not all(used):
+            members: list[int] = []
+            for i, slot in enumerate(tokens):
+                if not used[i] and slot not in members and (not members or slot == members[-1] + 1):
+                    members.append(slot)
+            each, full = 0, False
+            while all(any(s == slot and not u for s, u in zip(tokens, used, strict=True)) for slot in members):
+                if each and (each + 1) * len(members) > most:
+                    full = True
+                    break
+                for slot in members:
+                    used[next(i for i, s in enumerate(tokens) if s == slot and not used[i])] = True
+                each += 1
+            partly_filled += not full
+        return max(1, partly_filled)
+
+    def release(self, request: Request) -> None:
+        self.leaving.append(self.slots.index(request))
+        super().release(request)
+
+
+class ReferenceTransformers(ReferenceScheduler):
+    """FIFOScheduler and offload_requests over lists of requests."""
+
+    def __init__(self, rules: EngineRules) -> None:
+        super().__init__(replace(rules, admit_whole_prompt=False))
+        self.closed = False
+
+    def short(self) -> bool:
+        return len(self.pool.free) < 0.15 * self.rules.kv_blocks
+
+    def needs(self, request: Request, tokens: int) -> int:
+        return -(-(self.computed[request] + tokens) // self.rules.block_size) - len(self.blocks[request])
+
+    def schedule(self) -> Batch | None:
+        self.preempted = []
+        batch, budget = Batch(), self.rules.max_num_batched_tokens
+        while True:
+            decoding = [r for r in self.running if r in self.decoding and not r.retired]
+            starved = [r for r in decoding if self.needs(r, 1)]
+            fits = len(starved) <= len(self.pool.free)
+            if fits or len(self.running) == 1:
+                break
+            self.evict(starved[-1])
+        for request in decoding if fits else []:
+            assert self.allocate(request, 1)
+            self.put(batch, request, 1)
+            budget -= 1
+        partial = next((r for r in self.running if r not in self.decoding), None)
+        if partial is not None and not (self.short() and batch.tokens):
+            tokens = min(self.known[partial] - self.computed[partial], budget)
+            if tokens and self.allocate(partial, tokens):
+                self.put(batch, partial, tokens)
+                budget -= tokens
+            elif tokens and len(self.running) > 1:
+                self.evict(partial)
+        if not self.closed and all(r in self.decoding for r in self.running):
+            self.admit(batch, budget)
+        return batch if batch.tokens else None
+
+    def admit(self, batch: Batch, budget: int) -> None:
+        for request in list(self.waiting):
+            if budget <= 0 or len(self.running) >= min(self.rules.max_num_seqs, self.rules.kv_blocks):
+                return
+            if self.short() and batch.tokens:
+                return
+            one, self.waiting, others = budget, deque([request]), self.waiting
+            before = batch.prefill_tokens
+            super().admit(batch, one)
+            self.waiting, taken = others, batch.prefill_tokens - before
+            if taken:
+                self.waiting.remove(request)
+                budget -= taken
+
+    def evict(self, request: Request) -> None:
+        self.preempted.append(request)
+        self.free(request)
+        self.running.remove(request)
+        self.decoding.discard(request)
+        self.computed[request] = 0
+        request.preemptions += 1
+        self.waiting.insert(len(self.waiting) - len(self.preempted) + 1, request)
+        self.closed = True
+
+    def remember(self, request: Request, upto: int) -> None:
+        """Blocks nobody shares are of no use to others, and an evicted request does not get them back."""
+        super().remember(request, min(upto, len(request.keys) * self.rules.block_size))
+
+    def release(self, request: Request) -> None:
+        super().release(request)
+        self.closed = False
+
+
 REFERENCES: dict[str, type[Scheduler]] = {
     "vllm-v1": ReferenceScheduler,
     "trtllm": ReferenceTrtLlm,
     "sglang": ReferenceSglang,
+    "llama.cpp": ReferenceLlamaCpp,
+    "transformers-cb": ReferenceTransformers,
 }

@@ -52,6 +52,7 @@ def engine_rules(draw: st.DrawFn) -> EngineRules:
         lag=draw(st.integers(0, 1)),
         host=host,
         max_output_tokens=draw(st.sampled_from([0, 30, 5000])),
+        physical_batch_tokens=draw(st.sampled_from([0, 4, 16])),
     )
 
 
@@ -81,6 +82,7 @@ def worlds(draw: st.DrawFn) -> World:
         decode_s=draw(st.sampled_from([0, 1])) * TICK,
         prompt_token_s=draw(st.sampled_from([0.0, TICK / 4])),
         context_s=draw(st.sampled_from([0.0, TICK / 16])),
+        pass_s=draw(st.sampled_from([0.0, 4 * TICK])),
         segment_steps=draw(st.sampled_from([1, 3, 1 << 40])),
     )
     router = draw(st.sampled_from(["round_robin", "least_outstanding"]))
@@ -122,7 +124,10 @@ def crowds(draw: st.DrawFn) -> World:
 
 
 def with_policy(world: World, policy: str) -> World:
-    return replace(world, rules=replace(world.rules, policy=policy))
+    engine = replace(world.rules, policy=policy)
+    if policy == "llama.cpp":  # a context for the longest request in every slot
+        engine = replace(engine, max_model_len=84, kv_blocks=21 * engine.max_num_seqs)
+    return replace(world, rules=engine)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

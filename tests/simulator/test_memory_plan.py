@@ -140,3 +140,15 @@ def test_engines_take_their_share_of_different_things() -> None:
         assert plan.kv_bytes == pytest.approx(plan.free_bytes)
         assert plan.fits
     assert [p.block_size for p in plans] == [16, 1, 32]
+
+
+def test_llama_cpp_takes_a_context_for_every_slot_and_no_more() -> None:
+    d = {"model": "llama3.1-8b", "engine": "llama.cpp", "hardware": "h100", "max_num_seqs": 8}
+    small, plan = fit(Deployment(**d, max_model_len=4096))  # type: ignore[arg-type]
+    assert plan.kv_blocks == small.kv_blocks == 8 * 4096 // 16
+    assert plan.kv_bytes == 8 * 4096 * 131072
+    _, open_length = fit(Deployment(**d))  # type: ignore[arg-type]
+    assert open_length.kv_bytes <= open_length.free_bytes  # eight of 131,072 tokens do not fit: shorter contexts
+    assert open_length.kv_blocks * 16 == 8 * open_length.max_model_len
+    with pytest.raises(InputError, match="does not fit"):
+        fit(Deployment(**d, max_model_len=131072))  # type: ignore[arg-type]

@@ -38,7 +38,10 @@ def work_of(rows: list[tuple[int, int, int]]) -> object:
 
 
 def tight(policy: str, lag: int) -> EngineRules:
-    return rules(policy=policy, lag=lag, kv_blocks=11, max_num_seqs=4, max_num_batched_tokens=16)
+    engine = rules(policy=policy, lag=lag, kv_blocks=11, max_num_seqs=4, max_num_batched_tokens=16)
+    if policy == "llama.cpp":  # nothing is ever short: every slot has a context of its own, here 18 blocks
+        return replace(engine, max_model_len=72, kv_blocks=72, physical_batch_tokens=5)
+    return engine
 
 
 @POLICIES
@@ -207,7 +210,9 @@ def crowd(policy: str, lag: int) -> tuple[EngineRules, object]:
     """Enough requests to fill budget, seats and, where the policy lets it come to that, the cache."""
     inputs, outputs = [20, 9, 9, 9, 9, 1, 1, 1, 1, 1], [6, 12, 9, 20, 2, 2, 5, 5, 5, 5]
     engine = tight(policy, lag)
-    if policy == "vllm-v1":
+    if policy == "transformers-cb":
+        engine = replace(engine, kv_blocks=10)
+    if policy in ("vllm-v1", "transformers-cb", "llama.cpp"):
         return engine, requests([0.0, 0.0, *[0.5] * 8], inputs, outputs)
     if policy == "trtllm":
         return replace(engine, kv_blocks=40), requests([0.0, 0.0, *[0.5] * 8], inputs, outputs)

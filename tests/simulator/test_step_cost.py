@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -48,7 +49,7 @@ def shapes(draw: st.DrawFn) -> BatchShape:
     longest = draw(st.integers(math.ceil(total / n), 4000)) if n else 0
     tokens = draw(st.integers(chunks, 900)) if chunks else 0
     pairs = tokens * (draw(st.integers(0, 3000)) + tokens / max(chunks, 1) / 2)
-    return BatchShape(tokens, pairs, chunks, n, total, longest, n + chunks)
+    return BatchShape(tokens, pairs, chunks, n, total, longest, n + chunks, draw(st.integers(1, 3)))
 
 
 @given(n=st.integers(1, 64), mean=st.floats(0, 4096), above=st.integers(0, 4000), which=st.sampled_from(ALL))
@@ -80,6 +81,12 @@ def test_the_scalar_and_the_vector_reader_agree(shape: BatchShape, which: StepCo
     log.add(0.0, 1, shape, cycle, 0.0, cycle)
     totals = which.totals(log)
     assert totals.busy_s == pytest.approx(cycle, rel=1e-9)
+
+
+def test_every_further_pass_reads_the_weights_once_more() -> None:
+    shape = decodes(9, 500)
+    one, three = COST.cycle_s(shape), COST.cycle_s(replace(shape, passes=3))
+    assert (three - one) / 2 == pytest.approx(COST._rank[1], rel=1e-9)
 
 
 def test_a_run_of_steps_totals_as_its_steps() -> None:

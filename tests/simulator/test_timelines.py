@@ -13,6 +13,7 @@ from simulator.cluster import RunOptions
 from simulator.results import STATUS
 from simulator.rules import EngineRules
 from simulator.run_record import Run
+from simulator.schedulers.llama_cpp import count_passes
 from simulator.simulate import run_rules
 
 BOTH = pytest.mark.parametrize("fast", [True, False])
@@ -306,3 +307,96 @@ def test_trtllm_refuses_prompts_beyond_a_step_and_waits_for_whole_ones(fast: boo
     refused = "rejected: longer than a step without chunked prefill"
     assert [STATUS[s] for s in run.status] == [refused, "completed", "completed"]
     assert run.first_token_s.tolist()[1:] == [1.0, 2.0]
+
+
+def slots(n: int, **changes: object) -> EngineRules:
+    """llama.cpp with n slots of 100 tokens each."""
+    return rules(policy="llama.cpp", max_num_seqs=n, max_model_len=100, kv_blocks=25 * n, **changes)
+
+
+@BOTH
+def test_llama_cpp_fills_prompts_in_the_order_of_slots(fast: bool) -> None:
+    """Slots are taken from the highest: A has slot 2, B 1, C 0. A batch holds 8 tokens, so [0, 1) is all of C's prompt
+    of 5 and 3 tokens of B's 6, whoever came first; [1, 2) C's decode, B's last 3 and 4 of A's; [2, 3) both decodes and
+    A's other 2. B and A are unfinished at once."""
+    run = simulate(slots(3, max_num_batched_tokens=8), requests([0.0, 0.0, 0.0], [6, 6, 5], [2, 3, 4]), fast)
+    assert run.started_s.tolist() == [1.0, 0.0, 0.0]
+    assert run.first_token_s.tolist() == [3.0, 2.0, 1.0]
+    assert run.last_token_s.tolist() == [4.0, 4.0, 4.0]
+    log = run.logs[0]
+    assert log.prefill_tokens.tolist() == [8, 7, 2, 0]
+    assert log.prefill_chunks.tolist() == [2, 2, 1, 0]
+    assert log.decodes.tolist() == [0, 1, 2, 3]
+    # [0,1): C and B side by side for 3 tokens each, then C's other 2. [1,2): C's decode beside one token of B and of A;
+    # two of B beside two of A; A's last. [2,3): one token of each; A's last.
+    assert log.passes.tolist() == [2, 3, 2, 1]
+
+
+@BOTH
+def test_llama_cpp_reads_its_weights_once_for_each_row_of_neighbouring_slots(fast: bool) -> None:
+    """Slots 2, 1, 0 decode together: one pass. When B in the middle is done, A and C take two passes a step."""
+    timer = Linear(pass_s=0.5)
+    run = simulate(slots(3), requests([0.0, 0.0, 0.0], [4, 4, 4], [5, 3, 5]), fast, timer)
+    assert run.last_token_s.tolist() == [6.0, 3.0, 6.0]  # three steps of 1 s, then two of 1.5
+    # D comes at 2.75 into B's slot 1. Decodes go in before prompts, so slot 1 follows 2 and the step [3, 5) has three
+    # passes: C's decode beside D's first token, A's decode, D's other 3. Then the three slots are neighbours again.
+    run = simulate(slots(3), requests([0.0, 0.0, 0.0, 2.75], [4, 4, 4, 4], [6, 3, 6, 3]), fast, timer)
+    assert run.first_token_s[3] == 5.0
+    assert run.last_token_s.tolist() == [7.0, 3.0, 7.0, 7.0]
+
+
+@BOTH
+def test_llama_cpp_defers_without_a_slot_and_never_for_memory(fast: bool) -> None:
+    """A's prompt of 90 takes [0, 2) in batches of 64; its slot is free at 4, B has it until 5, then C."""
+    run = simulate(slots(1), requests([0.0, 0.5, 0.6], [90, 4, 4], [3, 1, 2]), fast)
+    assert run.first_token_s.tolist() == [2.0, 5.0, 6.0]
+    assert run.last_token_s.tolist() == [4.0, 5.0, 7.0]
+    too_long = simulate(slots(1), requests([0.0], [90], [20]), fast)
+    assert STATUS[too_long.status[0]] == "rejected: longer than max_model_len"
+
+
+@pytest.mark.parametrize(
+    ("rows", "most", "passes"),
+    [
+        ([(3, 1), (4, 1), (6, 1)], 0, 2),  # 3 and 4 together, 6 alone
+        ([(4, 1), (6, 1), (5, 9)], 0, 3),  # the prompt's first token with slot 4, slot 6, the other 8
+        ([(0, 7)], 4, 1),  # 4 fill a pass, the rest is one
+        ([(0, 8)], 4, 1),
+        ([(0, 3), (1, 3)], 4, 1),  # 2 of each fill a pass
+    ],
+)
+def test_physical_batches(rows: list[tuple[int, int]], most: int, passes: int) -> None:
+    assert count_passes(rows, most) == passes
+
+
+@BOTH
+def test_transformers_stops_prompts_when_blocks_run_low(fast: bool) -> None:
+    """19 blocks of 4, margin 2.85. A holds 16 with its prompt and 17 from its first decode at 1: 2 are free, so B waits
+    though its one block would fit, until A ends at 4. Of 20 blocks 3 are free at 1, the margin, and B runs [1, 2)."""
+    work = requests([0.0, 0.5], [64, 2], [4, 1])
+    engine = rules(policy="transformers-cb", kv_blocks=19)
+    assert simulate(engine, work, fast).first_token_s.tolist() == [1.0, 5.0]
+    assert simulate(replace(engine, kv_blocks=20), work, fast).first_token_s.tolist() == [1.0, 2.0]
+
+
+@BOTH
+def test_transformers_passes_over_who_does_not_fit(fast: bool) -> None:
+    """10 blocks: A holds 5, then 6. B needs 6 for its 22 tokens, C needs 1 and starts before it."""
+    run = simulate(
+        rules(policy="transformers-cb", kv_blocks=10), requests([0.0, 0.5, 0.5], [20, 22, 4], [4, 1, 1]), fast
+    )
+    assert run.started_s.tolist() == [0.0, 4.0, 1.0]
+
+
+@BOTH
+def test_transformers_evicts_the_newest_that_finds_no_block(fast: bool) -> None:
+    """4 blocks of 4. Prompts of 7 fill them with their first decode; at 9 tokens both need a block and B, the newer, is
+    evicted. A ends at 6; B computes all 9 tokens it knows in [6, 7), for its third, and ends at 10. Before that nothing
+    is admitted: C, 1 token, comes at 2.5 and would have found a block."""
+    run = simulate(rules(policy="transformers-cb", kv_blocks=4), requests([0.0, 0.0, 2.5], [7, 7, 1], [6, 6, 1]), fast)
+    assert run.preemptions.tolist() == [0, 1, 0]
+    assert run.started_s.tolist() == [0.0, 0.0, 6.0]
+    assert run.last_token_s.tolist() == [6.0, 10.0, 7.0]
+    log = run.logs[0]
+    assert log.start_s[log.prefill_tokens.tolist().index(9 + 1)] == 6.0  # with C's one
+    assert run.gaps_s.tolist() == [5.0]

@@ -32,10 +32,12 @@ class Linear:
     prompt_token_s: float = 0.0
     context_s: float = 0.0  # per cached token of the decodes
     segment_steps: int = ENDLESS  # decode_segment promises no more
+    pass_s: float = 0.0  # per pass over the weights beyond the first
 
     def cycle_s(self, shape: BatchShape) -> float:
         prompt = self.prompt_token_s * shape.prefill_tokens
-        return self.base_s + self.decode_s * shape.decodes + prompt + self.context_s * shape.decode_context_sum
+        more = self.pass_s * (shape.passes - 1) + self.context_s * shape.decode_context_sum
+        return self.base_s + self.decode_s * shape.decodes + prompt + more
 
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
         shape = BatchShape(decodes=decodes, decode_context_sum=context_sum, decode_context_max=context_max)

@@ -1,0 +1,151 @@
+"""llama.cpp's server: slots, each with a context of its own, filled in the order of their numbers.
+
+What `update_slots` does between two calls of `llama_decode` (tools/server/server-context.cpp, build of 2026-11):
+
+- Requests take a free slot first come, first served, the least recently used one, and among unused ones the highest
+  number (`get_available_slot`); with every slot taken they are deferred, and one leaves the deferred queue with every
+  release (`server_queue::pop_deferred_task`). A request that arrives while a batch is computed is seen after it.
+- `pre_decode`: every generating slot adds its last token; then unfinished prompts are added in the order of their
+  slots, not of their arrival, until the batch holds n_batch tokens. A prompt that does not fit goes on in the next
+  batch, and several prompts may be unfinished. Prompts and decodes share one `llama_decode`.
+- `post_decode`: sampling, streaming and release follow when the whole batch is done. Nothing is preempted, because the
+  context of a slot is reserved.
+
+Inside `llama_decode` the batch runs in physical batches of at most n_ubatch tokens. With a cache per slot (-np without
+--kv-unified) these are cut by `llama_batch_allocr::split_equal` (src/llama-batch.cpp): slots with consecutive numbers
+and as many tokens of each. Three decodes in slots 4, 5 and 7 are two passes over the weights, and a prompt beside
+decodes gives them its first token and runs the rest in a pass of its own.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import replace
+
+from simulator.batch import Batch
+from simulator.request import Request
+from simulator.rules import EngineRules
+from simulator.schedulers.batching import ContinuousBatching
+
+
+class LlamaCpp(ContinuousBatching):
+    """See the module. A slot's context is max_model_len; there are as many slots as the cache holds of those."""
+
+    preempts = False
+
+    def __init__(self, rules: EngineRules) -> None:
+        super().__init__(replace(rules, prefix_caching=False))
+        context_blocks = -(-rules.max_model_len // rules.block_size)
+        slots = min(rules.max_num_seqs, max(1, rules.kv_blocks // context_blocks))
+        self._free = deque(range(slots - 1, -1, -1))  # in the order in which they are taken
+        self._released: list[int] = []  # slots given back since the last schedule, ascending
+        self._slot_of: dict[Request, int] = {}
+        self._prompts: dict[int, Request] = {}  # unfinished, by slot
+        self._decoding: list[int] = []  # slots that generate, ascending
+        self._decode_passes = 1  # of a batch of just these
+
+    def add(self, request: Request) -> None:
+        request.keys = ()  # no slot knows what another one holds
+        super().add(request)
+
+    def schedule(self) -> Batch | None:
+        self._launch()
+        decodes = self.decodes
+        n = decodes.n
+        if not n and not self._prompts:
+            return None
+        batch = Batch(0, 0.0, 0, n, decodes.context_sum, decodes.context_max, n, self._decode_passes)
+        if n:
+            self.kv.take(decodes.blocks_next())
+            decodes.rounds += 1
+        if self._prompts:
+            self._fill(batch, self.rules.max_num_batched_tokens - n)
+        return batch
+
+    def _launch(self) -> None:
+        """Give waiting requests the free slots."""
+        self._free.extend(self._released)
+        self._released.clear()
+        while self._waiting and self._free:
+            request, slot = self._waiting.popleft(), self._free.popleft()
+            self._running[request] = None
+            self._slot_of[request] = slot
+            self._prompts[slot] = request
+
+    def _fill(self, batch: Batch, budget: int) -> None:
+        """Add prompts in the order of their slots until the budget ends."""
+        decoding, added = self._decoding.copy(), []
+        for slot in sorted(self._prompts):
+            request = self._prompts[slot]
+            tokens = min(request.known_tokens - request.computed_tokens, budget)
+            if not tokens:
+                break
+            budget -= tokens
+            added.append((slot, tokens))
+            self._add_prompt(batch, slot, request, tokens)
+        batch.passes = count_passes([*((slot, 1) for slot in decoding), *added], self.rules.physical_batch_tokens)
+
+    def _add_prompt(self, batch: Batch, slot: int, request: Request, tokens: int) -> None:
+        if request.cached_tokens < 0:
+            request.cached_tokens = 0
+            batch.admitted += (request,)
+        self.kv.take(self._chunk_blocks(request, tokens))
+        self._prefill(batch, request, tokens)
+        if request.computed_tokens < 0:  # it decodes from now on
+            del self._prompts[slot]
+            insort(self._decoding, slot)
+            self._count_decode_passes()
+
+    def _count_decode_passes(self) -> None:
+        ones = [(slot, 1) for slot in self._decoding]
+        self._decode_passes = count_passes(ones, self.rules.physical_batch_tokens)
+
+    def retire(self, request: Request) -> None:
+        super().retire(request)
+        self._decoding.remove(self._slot_of[request])
+        self._count_decode_passes()
+
+    def release(self, request: Request) -> None:
+        del self._running[request]
+        insort(self._released, self._slot_of.pop(request))
+        self.kv.release(request, request.computed_tokens)
+
+    def quiet_rounds(self, batch: Batch, most: int) -> int:
+        if most <= 0 or self._prompts or self.decodes.n != batch.decodes or not self.blocked:
+            return 0
+        return self._decode_rounds(most)
+
+    @property
+    def blocked(self) -> bool:
+        return not self._waiting or not (self._free or self._released)
+
+
+def count_passes(rows: Iterable[tuple[int, int]], most: int) -> int:
+    """Passes over the weights that a batch of (slot, tokens) rows takes, in the order in which they were added.
+
+    As `split_equal` cuts it. Passes that fill `most` tokens (0: no limit) keep the device busy with arithmetic, so
+    cutting there costs next to nothing and they are not counted; at least 1.
+    """
+    left = [row for row in rows if row[1]]
+    passes = 0
+    while left:
+        members = _consecutive([slot for slot, _ in left])
+        each = min(left[i][1] for i in members)
+        room = max(1, most // len(members)) if most else each
+        passes += each <= room
+        each = min(each, room)
+        for i in members:
+            left[i] = (left[i][0], left[i][1] - each)
+        left = [row for row in left if row[1]]
+    return max(1, passes)
+
+
+def _consecutive(slots: list[int]) -> list[int]:
+    """Positions of the slots that share the next physical batch: the first, and each that follows the one before."""
+    members = [0]
+    for i in range(1, len(slots)):
+        if slots[i] == slots[members[-1]] + 1:
+            members.append(i)
+    return members
