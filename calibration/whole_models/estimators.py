@@ -89,7 +89,7 @@ class LinearPhysics:
 
         x = physical_terms(rows, self.target_name) / target[:, None]
         scale = np.maximum(np.abs(x).max(axis=0), 1e-30)
-        self.weights = nnls(x / scale, np.ones(len(target)))[0] / scale
+        self.weights = _floats(nnls(x / scale, np.ones(len(target)))[0] / scale)
 
     def predict(self, rows: pd.DataFrame) -> Array:
         found: Array = np.maximum(physical_terms(rows, self.target_name) @ self.weights, 1e-12)
@@ -174,6 +174,11 @@ def estimator(name: str, target: str) -> Estimator:
         "utilisation": lambda: Utilisation(target),
     }
     return makers[name]()
+
+
+def _floats(values: object) -> Array:
+    found: Array = np.asarray(values, dtype=np.float64)
+    return found
 
 
 def _kernel(a: Array, b: Array, length: float) -> Array:

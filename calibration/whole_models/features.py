@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -62,7 +63,7 @@ def _term(rows: pd.DataFrame, name: str) -> Array:
 
     steps = np.maximum(column("output_tokens") - 1.0, 1.0)
     layers = column("decoder_layers") + column("encoder_layers")
-    derived = {
+    derived: dict[str, Callable[[], Array]] = {
         "1": lambda: np.ones(len(rows)),
         "calls": lambda: column("output_tokens"),
         "layers": lambda: layers,

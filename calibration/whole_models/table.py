@@ -35,6 +35,12 @@ def frame(rows: Sequence[Row]) -> pd.DataFrame:
     return table
 
 
+def check_whole_models(rows: Sequence[Row], folder: Path) -> None:
+    """InputError where a folder holds rows of something else (an operator profile)."""
+    if any("model" not in r or "workload" not in r for r in rows):
+        raise InputError("the folder holds another kind of profile", str(folder), "another --out")
+
+
 def write(rows: Sequence[Row], folder: Path) -> Path:
     """Write rows.csv and rows.parquet, each whole or not at all; returns the parquet. InputError where it cannot."""
     table = frame(rows)

@@ -1,0 +1,88 @@
+"""`calibrate models`: whole models measured on this machine, and how well such rows predict others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from catalogs.errors import InputError
+from catalogs.files import check_targets, write_json
+
+
+def models(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME|DIR",
+            help="Catalog models, or folders of a config.json; default: opt-350m bloom-560m t5-small bart-base.",
+        ),
+    ] = None,
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Measuring time, such as 10m.")] = "10m",
+    batches: Annotated[str, typer.Option(metavar="N,N", help="Batch sizes.")] = "1,8,32,128",
+    max_input: Annotated[int, typer.Option(metavar="N", help="Longest input in tokens.")] = 512,
+    max_output: Annotated[
+        int | None, typer.Option(metavar="N", help="Longest output in tokens; default: 16 on a CPU, 128 on a GPU.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the rows; a session that was cut short goes on.")
+    ] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="JSON to FILE, or - for stdout.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(metavar="KIND", help="cpu or cuda; the GPU where there is one.")] = None,
+    threads: Annotated[int | None, typer.Option(metavar="N", help="On a CPU; default: all cores.")] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Of the order and of the lengths.")] = 0,
+    predict_only: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Measure nothing: study the rows of this folder again.")
+    ] = None,
+) -> None:
+    """Run whole models with random weights over workloads and batches; say how well the rows predict held-out ones."""
+    check_targets(json_file)
+    if device not in (None, "cpu", "cuda"):
+        raise InputError("a device is cpu or cuda", device, "cpu")
+    if predict_only is not None:
+        if names:
+            raise InputError("--predict-only takes the models from its rows; leave the names out", names[0])
+        _report(predict_only, json_file, must=True)
+        return
+    from calibration.profile.here import budget_s
+    from calibration.whole_models.collect import DEFAULTS, Options, collect_models
+
+    chosen = tuple(names) if names else DEFAULTS
+    sizes = _batches(batches)
+    done = collect_models(Options(chosen, budget_s(budget), sizes, max_input, out, device, threads, max_output, seed))
+    typer.echo(f"{done.folder}: " + ", ".join(f"{n} {s}" for s, n in done.facts["counts"].items() if n), err=True)
+    _report(done.folder, json_file, must=False)
+
+
+def _report(folder: Path, json_file: str | None, must: bool) -> None:
+    """Study the rows of a folder, keep the predictor there, show both. `must`: too few rows are an error."""
+    from calibration.whole_models import predictor, screen, table
+    from calibration.whole_models.study import Study, study
+
+    rows = table.read_rows(folder)
+    found: Study | None = None
+    notes = []
+    try:
+        found = study(rows)
+        notes.append(f"predictor: {predictor.save(found, folder)}")
+    except InputError as error:
+        if must:
+            raise
+        notes.append(f"no predictor: {error}")
+    if json_file != "-":
+        screen.show(rows, found, notes)
+    if json_file is not None:
+        n = {str(s): int(c) for s, c in rows["status"].value_counts().items()}
+        bare = {"schema_version": predictor.SCHEMA_VERSION, "rows": n, "notes": notes, "targets": {}}
+        write_json({"folder": str(folder), **(predictor.document(found) if found else bare)}, json_file)
+
+
+def _batches(text: str) -> tuple[int, ...]:
+    """Sizes of "1,8,32". InputError for anything else."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError("batches are whole numbers with commas between", text, "1,8,32,128") from None

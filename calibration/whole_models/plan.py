@@ -1,0 +1,136 @@
+"""What a point will cost and whether it may be measured: pure functions of the rows so far.
+
+Seconds and memory of a run are predicted by non-negative weights of the physical terms once enough was measured, before
+that by a generous multiple of the roofline and of the formula. A resumed session decides as the one that was cut short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from calibration.profile.session import Row
+from calibration.whole_models.workloads import Point
+
+ENOUGH: Final = 8  # measured rows from which on weights are fitted
+SLOWER: Final = 8.0  # than the roofline, before anything was measured
+MARGIN: Final = 1.3  # on predictions of fitted weights
+MEMORY_MARGIN: Final = 1.15
+FREE_SHARE: Final = 0.85  # of the free memory that one run may take
+POINT_SHARE: Final = 0.03  # of the budget that one point may take
+REPEATS_SHARE: Final = 1 / 500  # of the budget that repeats of a point go on for
+REPEATS_S: Final = (0.3, 5.0)
+LEAST_POINT_S: Final = 2.0  # any budget allows a point this long
+AROUND_S: Final = 0.7  # the small runs around the timed ones
+EARLY_ROWS: Final = 4  # without any of its own, a model's first points are guessed from others' rows
+SINGLE_RUN_S: Final = 4.0  # as measuring.ONE_IS_ENOUGH_S: longer runs are timed once
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A point with its work columns (physics.py) and words, as they go into a row."""
+
+    point: Point
+    columns: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a session may take. free_bytes: for a run of the candidate's model, weights in place."""
+
+    budget_s: float
+    spent_s: float
+    free_bytes: float
+
+    @property
+    def point_s(self) -> float:
+        """The longest one point may take."""
+        return max(POINT_SHARE * self.budget_s, LEAST_POINT_S)
+
+    @property
+    def repeats_s(self) -> float:
+        return min(max(REPEATS_SHARE * self.budget_s, REPEATS_S[0]), REPEATS_S[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """Whether to measure a candidate; the reason where not, the predictions in any case."""
+
+    measure: bool
+    reason: str
+    seconds: float
+    growth_bytes: float
+
+
+def decide(candidate: Candidate, rows: Sequence[Row], limits: Limits) -> Decision:
+    """Say yes, or why not: time, memory, or a smaller one of the kind that ran out of memory."""
+    run_s = run_seconds(candidate, rows)
+    seconds = point_seconds(candidate, run_s, limits.repeats_s)
+    growth = growth_bytes(candidate, rows)
+    reason = ""
+    if failed := _smaller_that_failed(candidate.point, rows):
+        reason = f"no smaller than {failed}, which ran out of memory"
+    elif growth > FREE_SHARE * limits.free_bytes:
+        reason = f"would need {growth / 1e9:.1f} GB beside the weights, {limits.free_bytes / 1e9:.1f} GB are free"
+    elif seconds > limits.point_s:
+        reason = f"would take {seconds:.0f} s, one point may take {limits.point_s:.0f} s of this budget"
+    elif limits.spent_s + seconds > limits.budget_s:
+        left = max(limits.budget_s - limits.spent_s, 0.0)
+        reason = f"would take {seconds:.0f} s, {left:.0f} s of the budget were left"
+    return Decision(not reason, reason, seconds, growth)
+
+
+def run_seconds(candidate: Candidate, rows: Sequence[Row]) -> float:
+    """Seconds of one generation."""
+    good = [r for r in rows if r["status"] == "ok"]
+    mine = [r for r in good if r["model"] == candidate.point.model]
+    if len(good) >= ENOUGH and len(mine) >= EARLY_ROWS:
+        return MARGIN * _fitted("total_s", mine if len(mine) >= ENOUGH else good, candidate, "total_s")
+    ratios = sorted(r["total_s"] / r["roofline_s"] for r in (mine or good))
+    worst = MARGIN * ratios[-1] if ratios else SLOWER
+    return float(candidate.columns["roofline_s"]) * worst
+
+
+def point_seconds(candidate: Candidate, run_s: float, repeats_s: float) -> float:
+    """Seconds of all runs of a point: one for memory, the timed ones, a short one of a single sequence to count."""
+    timed = max(run_s * (1.0 if run_s > SINGLE_RUN_S else 2.0), min(repeats_s, 30 * run_s))
+    return AROUND_S + run_s * (1.0 + 1.0 / candidate.point.batch) + timed
+
+
+def growth_bytes(candidate: Candidate, rows: Sequence[Row]) -> float:
+    """Bytes a run needs beyond the weights."""
+    good = [r for r in rows if r["status"] == "ok" and (r.get("memory_growth_bytes") or 0.0) > 0.0]
+    if len(good) >= ENOUGH:
+        return MEMORY_MARGIN * _fitted("peak_memory_bytes", good, candidate, "memory_growth_bytes")
+    c = candidate.columns
+    return float(
+        1e8 + 1.5 * c["kv_cache_bytes"] + 4 * c["activation_bytes"] + 4 * c["score_bytes"] + 4 * c["logits_bytes"]
+    )
+
+
+def _fitted(terms_of: str, rows: Sequence[Row], candidate: Candidate, column: str) -> float:
+    """Prediction of `column` by weights of physical terms fitted to the rows, weights of the model left out."""
+    import numpy as np
+    import pandas as pd
+    from scipy.optimize import nnls
+
+    from calibration.whole_models.features import physical_terms
+
+    table = pd.DataFrame([*({**r} for r in rows), {**candidate.columns}])
+    x = physical_terms(table.assign(weight_bytes=0.0) if column == "memory_growth_bytes" else table, terms_of)
+    y = np.array([r[column] for r in rows], dtype=np.float64)
+    scale = np.maximum(x.max(axis=0), 1e-30)
+    weights = nnls(x[:-1] / scale / y[:, None], np.ones(len(y)))[0]
+    return float(x[-1] / scale @ weights)
+
+
+def _smaller_that_failed(point: Point, rows: Sequence[Row]) -> str | None:
+    """The key of a row of this model that ran out of memory though it asked for no more in any respect."""
+    for r in rows:
+        if r["status"] == "oom" and r["model"] == point.model:
+            asked = (r["batch"], r["input_tokens"], r["output_tokens"])
+            mine = (point.batch, point.input_tokens, point.output_tokens)
+            if all(a <= b for a, b in zip(asked, mine, strict=True)):
+                return str(r["key"])
+    return None

@@ -1,0 +1,73 @@
+"""What was measured and how well it predicts, on one screen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from calibration.whole_models.study import CHOSEN, HeldOut, Study
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.table import Table
+
+
+def show(rows: pd.DataFrame, found: Study | None, notes: Sequence[str] = ()) -> None:
+    """Print tables to stdout; without a study only what was measured."""
+    from rich.console import Console
+
+    console = Console()
+    console.print(_measured(rows))
+    if found is not None:
+        console.print(_errors(found))
+    for note in (*(found.notes if found is not None else ()), *notes):
+        console.print(f"  {note}", markup=False, highlight=False)
+
+
+def _measured(rows: pd.DataFrame) -> Table:
+    """A line per model and batch: how many points, latencies, memory."""
+    from rich.table import Table
+
+    view = Table(title="Whole models, random weights: medians over workloads and lengths", title_justify="left")
+    for name in (
+        "model",
+        "batch",
+        "measured",
+        "skipped",
+        "first token s",
+        "per token ms",
+        "peak GB",
+        "GB/s",
+        "GFLOP/s",
+    ):
+        view.add_column(name, justify="left" if name == "model" else "right")
+    for (model, batch), mine in rows.groupby(["model", "batch"], sort=False):
+        ok = mine[mine["status"] == "ok"]
+        values = [ok["prefill_s"], ok["decode_s_per_token"] * 1e3, ok["peak_memory_bytes"] / 1e9]
+        values += [ok["bandwidth_bytes_per_s"] / 1e9, ok["flops_per_s"] / 1e9]
+        cells = ["–" if v.dropna().empty else f"{v.median():.3g}" for v in values]
+        view.add_row(str(model), str(batch), str(len(ok)), str(len(mine) - len(ok)), *cells)
+    return view
+
+
+def _errors(found: Study) -> Table:
+    """A line per target: the chosen predictor's held-out errors, and R2 of each estimator."""
+    from rich.table import Table
+
+    view = Table(title="Predicted against measured, held out", title_justify="left")
+    for name in ("target", "held out", "rows", "R2", "aim", "MAPE", "p90", "worst", "best estimator"):
+        view.add_column(name, justify="left" if name in ("target", "held out", "best estimator") else "right")
+    for t in found.targets:
+        for held in (t.by_configuration, t.by_model):
+            if held is not None:
+                aim = t.target.reach if held.by == "configuration" else None
+                view.add_row(t.target.name if held.by == "configuration" else "", *_score(held, aim))
+    return view
+
+
+def _score(held: HeldOut, aim: float | None) -> list[str]:
+    s = held.score()
+    best = next(x.estimator for x in held.scores if x.estimator != CHOSEN)
+    reached = "" if aim is None else f"{aim:.2f} {'met' if s.r2 >= aim else 'missed'}"
+    errors = [f"{s.mape:.1%}", f"{s.p90:.1%}", f"{s.worst:.0%}"]
+    return [f"{held.by}s", str(s.n), f"{s.r2:.3f}", reached, *errors, best]

@@ -1,0 +1,160 @@
+"""One worker process per model, kept while memory allows; a worker that dies costs its point, not the session."""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import IO, Any, Final
+
+from calibration.profile.device import Device
+from calibration.whole_models.subjects import Subject
+from calibration.whole_models.workloads import Point
+
+BUILD_LIMIT_S: Final = 900.0
+RESIDENT_SHARE: Final = 0.35  # of the device's memory that idle models may hold together
+Answer = dict[str, Any]
+
+
+class WorkerDied(Exception):
+    """The process ended, or was ended for taking too long; the message says which."""
+
+
+@dataclass(slots=True)
+class Worker:
+    """A running process that holds a model."""
+
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+    facts: Answer = field(default_factory=dict)
+    used_at: float = 0.0
+
+    @classmethod
+    def start(cls, subject: Subject, device: Device, dtype: str) -> Worker:
+        """Start a process and have it build the model. Raises WorkerDied where it cannot."""
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        command = [sys.executable, "-m", "calibration.whole_models.worker", "--device", device.kind, "--dtype", dtype]
+        command += ["--threads", str(device.threads), "--cores", ",".join(map(str, device.cores))]
+        offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=os.environ | offline
+        )
+        worker = cls(process, log)
+        worker.facts = worker.ask(subject.config, BUILD_LIMIT_S)
+        return worker
+
+    def ask(self, order: Mapping[str, Any], limit_s: float) -> Answer:
+        """Send one line, wait for one. Raises WorkerDied, with the last line it printed, having ended it."""
+        assert self.process.stdin is not None
+        self.used_at = time.monotonic()
+        try:
+            self.process.stdin.write((json.dumps(order) + "\n").encode())
+            self.process.stdin.flush()
+            line = self._line(limit_s)
+        except BrokenPipeError:
+            line = b""
+        except TimeoutError:
+            self.stop()
+            raise WorkerDied(f"not done within {limit_s:.0f} s") from None
+        if not line:
+            last = self._last_words()
+            self.stop()
+            raise WorkerDied(last)
+        found = json.loads(line)
+        return found if isinstance(found, dict) else {}
+
+    def stop(self) -> None:
+        """End the process (and with it a fork of it that is measuring)."""
+        self.process.kill()
+        self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.log):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+
+    def _line(self, limit_s: float) -> bytes:
+        assert self.process.stdout is not None
+        with selectors.DefaultSelector() as ready:
+            ready.register(self.process.stdout, selectors.EVENT_READ)
+            if not ready.select(limit_s):
+                raise TimeoutError
+        return self.process.stdout.readline()
+
+    def _last_words(self) -> str:
+        self.process.wait(timeout=30)
+        self.log.seek(0)
+        lines = [t for t in self.log.read().decode(errors="replace").splitlines() if t.strip()]
+        killed = "the system killed the model's process: out of memory" if self.process.returncode == -9 else ""
+        return killed or (lines[-1].strip()[:300] if lines else f"exit status {self.process.returncode}")
+
+
+@dataclass(slots=True)
+class Workers:
+    """Workers by model name. Use as a context: leaving it ends them all."""
+
+    subjects: Mapping[str, Subject]
+    device: Device
+    dtype: str
+    running: dict[str, Worker] = field(default_factory=dict)
+    broken: dict[str, str] = field(default_factory=dict)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for worker in self.running.values():
+            worker.stop()
+        self.running.clear()
+
+    def measure(self, point: Point, repeats_s: float, memory_bytes: float, limit_s: float) -> Answer:
+        """The measured columns of a point; status "oom" or "error" where it or its model fails."""
+        if point.model in self.broken:
+            return {"status": "error", "reason": self.broken[point.model]}
+        words = {name: getattr(point, name) for name in Point.__slots__}
+        order = {"point": words, "limit_s": repeats_s, "memory_bytes": memory_bytes}
+        try:
+            worker = self._worker(point.model)
+        except WorkerDied as error:
+            self.broken[point.model] = f"the model cannot be built: {error}"
+            return {"status": _kind(str(error)), "reason": self.broken[point.model]}
+        try:
+            return worker.ask(order, limit_s)
+        except WorkerDied as error:
+            self.running.pop(point.model, None)
+            return {"status": _kind(str(error)), "reason": str(error)}
+
+    def free_bytes(self, model: str) -> float:
+        """Memory left for a run of a model: once it is built, without the weights of it that are still to come."""
+        coming = 0.0 if model in self.running else self._weight_bytes(model)
+        return self.device.free_bytes() - coming
+
+    def _worker(self, model: str) -> Worker:
+        if model not in self.running:
+            self._make_room(self._weight_bytes(model))
+            self.running[model] = Worker.start(self.subjects[model], self.device, self.dtype)
+        return self.running[model]
+
+    def _make_room(self, more_bytes: float) -> None:
+        """End the workers not used for longest until the models together stay within RESIDENT_SHARE."""
+        while self.running and self._held() + more_bytes > RESIDENT_SHARE * self.device.memory_bytes:
+            oldest = min(self.running, key=lambda name: self.running[name].used_at)
+            self.running.pop(oldest).stop()
+
+    def _held(self) -> float:
+        return float(sum(w.facts.get("model_bytes", 0.0) for w in self.running.values()))
+
+    def _weight_bytes(self, model: str) -> float:
+        from calibration.whole_models.physics import sizes
+
+        return sizes(self.subjects[model].spec, self.dtype)["weight_bytes"]
+
+
+def _kind(text: str) -> str:
+    return "oom" if "memory" in text else "error"
