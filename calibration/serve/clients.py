@@ -43,7 +43,9 @@ class Target:
 class Client(Protocol):
     """A load client."""
 
-    name: str
+    @property
+    def name(self) -> str:
+        """As results name it."""
 
     def replay(self, requests: RequestSet, target: Target, out: Path) -> MeasuredRun:
         """Send `requests` (arrivals as given, or its concurrency) and measure; files go to the folder `out`.

@@ -1,0 +1,126 @@
+"""The `verify` verb of `calibrate`: it needs the simulator, so it joins that command from here."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from calibration.cli import app
+from catalogs.command import run_command
+from catalogs.errors import InputError
+from catalogs.files import check_targets, write_json, write_whole
+
+if TYPE_CHECKING:
+    from calibration.serve.engines import Limits
+    from simulator.verify.subject import Subject
+
+_ENGINES = "vllm or llama.cpp, started here and stopped afterwards."
+_MODEL = "Folder of a Hugging Face model; without one, a small model with random weights is made."
+
+
+@app.command()
+def verify(
+    engine: Annotated[str, typer.Option(metavar="NAME", help=_ENGINES)] = "vllm",
+    model: Annotated[Path | None, typer.Option(metavar="DIR", help=_MODEL)] = None,
+    python: Annotated[Path | None, typer.Option(metavar="PATH", help="Python of vLLM's environment.")] = None,
+    server: Annotated[Path | None, typer.Option(metavar="PATH", help="llama.cpp's llama-server.")] = None,
+    requests: Annotated[int, typer.Option(metavar="N", help="Of each trial.")] = 100,
+    repeats: Annotated[int, typer.Option(metavar="N", help="Of each trial: their spread is the noise.")] = 3,
+    rate: Annotated[
+        list[float] | None, typer.Option(metavar="R", help="Requests per second; repeatable. Default: three.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(metavar="N", help="Of the engine on a CPU; default: all cores but one.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(metavar="T", help="Of weights and cache: fp32, bf16, fp16.")] = "fp32",
+    port: Annotated[int | None, typer.Option(metavar="P", help="Of the engine; default: a free one.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Logs and results; default: with your profiles.")
+    ] = None,
+    install: Annotated[bool, typer.Option(help="Let plan and simulate use the host times measured.")] = True,
+    docs: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the judged lines as a table.")] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE, or - for stdout.")
+    ] = None,
+) -> None:
+    """Serve a model with a real engine, replay requests with a real client, and compare with the simulation."""
+    from calibration.engine_calibration import save
+    from calibration.serve.clients import VllmBench
+    from calibration.serve.engines import find_vllm
+    from simulator.verify.screen import document, markdown, print_verification
+    from simulator.verify.session import Effort
+    from simulator.verify.session import verify as compare
+
+    check_targets(json_file, docs)
+    if requests < 10 or repeats < 2:
+        raise InputError("a comparison needs at least 10 requests and 2 repeats", f"{requests}, {repeats}", "100, 3")
+    folder = out or _default_folder(engine)
+    limits = _limits(dtype, threads)
+    subject = _subject(engine, model or _tiny_model(), python, server, limits, port)
+    client = VllmBench(find_vllm(python))
+    effort = Effort(requests=requests, repeats=repeats, rates=tuple(rate or ()))
+    found = compare(subject, client, effort, folder, lambda text: typer.echo(text, err=True))
+    if install and not found.contended:
+        typer.echo(f"installed: {save(found.calibration)}", err=True)
+    elif install:
+        typer.echo("not installed: other processes used the machine", err=True)
+    if json_file != "-":
+        print_verification(found)
+    if docs is not None:
+        write_whole(docs, [markdown(found)])
+    for target in (json_file, str(folder / "verify.json")):
+        if target is not None:
+            write_json(document(found), target)
+    if found.missed(found.ways[0]):
+        raise typer.Exit(1)
+
+
+def _subject(
+    engine: str, model: Path, python: Path | None, server: Path | None, limits: Limits, port: int | None
+) -> Subject:
+    from simulator.verify.subject import llama_cpp_here, vllm_here
+
+    if engine == "vllm":
+        return vllm_here(model, python, limits, port)
+    if engine == "llama.cpp":
+        return llama_cpp_here(model, server, limits, port)
+    raise InputError("engines that can be started here", engine, "vllm or llama.cpp")
+
+
+def _limits(dtype: str, threads: int | None) -> Limits:
+    import os
+    from dataclasses import replace
+
+    from simulator.verify.subject import SHORT_LIMITS
+
+    cores = len(os.sched_getaffinity(0))
+    if threads is not None and not 1 <= threads <= cores:
+        raise InputError("threads must be 1 to the number of cores this process may use", threads, str(cores))
+    return replace(SHORT_LIMITS, weight_dtype=dtype, threads=threads or max(1, cores - 1))
+
+
+def _tiny_model() -> Path:
+    from calibration.serve.tiny_model import write_tiny_model
+    from catalogs.load import user_folder
+
+    return write_tiny_model(user_folder("models") / "tiny-llama-30m")
+
+
+def _default_folder(engine: str) -> Path:
+    import time
+
+    from catalogs.load import user_folder
+
+    return user_folder("verifications") / f"{engine}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def main(args: list[str] | None = None) -> None:
+    """Entry point of the `calibrate` console script, with every verb."""
+    sys.exit(run_command("calibrate", app, args))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""The measured half of a comparison: start the engine, probe it, replay every trial, stop it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from calibration.importers.iteration_log import read_iteration_log
+from calibration.measured_run import MeasuredRun
+from calibration.serve.bystanders import Moment
+from calibration.serve.clients import Client
+from calibration.serve.probe import Probe, probe
+from calibration.serve.server import Server
+from simulator.verify.subject import Subject, engine_version
+from simulator.verify.trials import Trial
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Told = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What the probe gave. `log`: the engine's steps while it ran, None where the engine tells none."""
+
+    probe: Probe
+    log: pd.DataFrame | None
+    engine_version: str
+    others_cores: float
+
+
+@dataclass(slots=True)
+class Replayed:
+    """Runs of every trial, by its name, one for each repeat, and the cores others used meanwhile."""
+
+    runs: dict[str, list[MeasuredRun]] = field(default_factory=dict)
+    others_cores: dict[str, float] = field(default_factory=dict)
+
+
+class Bench:
+    """An engine with a client, started on entry, stopped on exit."""
+
+    def __init__(self, subject: Subject, client: Client, out: Path, told: Told) -> None:
+        self.subject = subject
+        self._client = client
+        self._out = out
+        self._told = told
+        self._server: Server | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Bench:
+        launch = self.subject.launch
+        if launch is not None:
+            self._server = self._stack.enter_context(Server(launch, self._out / "server.log"))
+            self._told(f"starting {launch.name} on port {launch.port}")
+            try:
+                self._server.start()
+            except BaseException:
+                self._stack.close()
+                raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def probe(self, most_input_tokens: int, max_num_seqs: int) -> Probed:
+        """Lone requests and bursts; see calibration.serve.probe."""
+        self._told("probing: lone requests, then bursts")
+        before = self._moment()
+        found = probe(self._client, self.subject.target, most_input_tokens, max_num_seqs, self._out / "probe")
+        others = before.others_cores(self._moment())
+        log = None
+        if self._server is not None and self.subject.keeps_log:
+            log = read_iteration_log(self._server.log).steps
+        return Probed(found, log, engine_version(self.subject.target), others)
+
+    def replay(self, trials: list[Trial], repeats: int) -> Replayed:
+        """Every trial `repeats` times, in turns, so that drift falls on all of them."""
+        done = Replayed()
+        for k in range(repeats):
+            for i, trial in enumerate(trials):
+                self._told(f"replaying {trial.name}, {k + 1} of {repeats}")
+                before = self._moment()
+                folder = self._out / "runs" / f"trial-{i + 1}-{k + 1}"
+                done.runs.setdefault(trial.name, []).append(
+                    self._client.replay(trial.requests, self.subject.target, folder)
+                )
+                others = before.others_cores(self._moment())
+                done.others_cores[trial.name] = max(others, done.others_cores.get(trial.name, 0.0))
+                if self._server is not None:
+                    self._server.check_alive()
+        return done
+
+    def _moment(self) -> Moment:
+        return Moment.now(self._server.pids if self._server is not None else ())

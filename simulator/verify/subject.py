@@ -1,0 +1,72 @@
+"""What is verified: a deployment as the simulator reads it, and the server that runs it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.error import URLError
+from urllib.request import urlopen
+
+from calibration.serve import engines
+from calibration.serve.clients import Target
+from calibration.serve.engines import SERVED_NAME, Limits
+from calibration.serve.server import Launch, free_port
+from catalogs.deployment import Deployment
+from catalogs.hardware import parse_hardware
+
+SHORT_LIMITS: Final = Limits(32, 512, 1024, 32, 1024, "fp32", 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """`launch` is None for a server that the user runs. `keeps_log`: its log tells every engine step."""
+
+    deployment: Deployment
+    target: Target
+    launch: Launch | None
+    keeps_log: bool
+
+
+def vllm_here(model: Path, python: Path | None, limits: Limits, port: int | None) -> Subject:
+    """vLLM on this machine, serving the weights in the folder `model`."""
+    on_cpu = parse_hardware("local").accelerator.kind == "cpu"
+    launch = engines.vllm(engines.find_vllm(python), model, port or free_port(), limits, on_cpu)
+    return Subject(_deployment("vllm", model, limits), Target(launch.url, SERVED_NAME, str(model)), launch, True)
+
+
+def llama_cpp_here(model: Path, server: Path | None, limits: Limits, port: int | None) -> Subject:
+    """llama.cpp's server on this machine, serving the same weights converted to GGUF."""
+    from calibration.serve.gguf_file import write_gguf
+
+    weights = write_gguf(model, model / "model.gguf")
+    launch = engines.llama_cpp(engines.find_llama_server(server), weights, port or free_port(), limits)
+    return Subject(_deployment("llama.cpp", model, limits), Target(launch.url, SERVED_NAME, str(model)), launch, False)
+
+
+def engine_version(target: Target) -> str:
+    """What the server says of its version; "" where it says nothing."""
+    for path, key in (("/version", "version"), ("/props", "build_info")):
+        try:
+            with urlopen(target.url + path, timeout=5.0) as answer:
+                return str(json.load(answer).get(key, ""))
+        except (URLError, OSError, ValueError, AttributeError):
+            continue
+    return ""
+
+
+def _deployment(engine: str, model: Path, limits: Limits) -> Deployment:
+    return Deployment(
+        model=str(model),
+        engine=engine,
+        hardware="local",
+        weight_dtype=limits.weight_dtype,
+        kv_dtype=limits.weight_dtype,
+        max_num_seqs=limits.max_num_seqs,
+        max_num_batched_tokens=limits.max_num_batched_tokens,
+        max_model_len=limits.max_model_len,
+        block_size=limits.block_size,
+        kv_blocks=limits.kv_blocks,
+        prefix_caching=False,
+    )

@@ -1,0 +1,73 @@
+"""The requests a comparison is made on: Poisson arrivals at rates from light to near saturation, and a closed loop."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from catalogs.request_set import RequestSet
+from simulator.plant import Plant
+from simulator.simulate import run
+
+SHARES: Final = (0.25, 0.5, 0.7)  # of the throughput a full batch reaches
+CLOSED_LOOP_SHARE: Final = 0.25  # of the engine's seats
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Means of input and output tokens; each request's are uniform within half of them."""
+
+    input_tokens: int = 128
+    output_tokens: int = 32
+
+    @property
+    def longest(self) -> int:
+        return self.input_tokens * 3 // 2 + self.output_tokens * 3 // 2
+
+    def draw(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """(input tokens, output tokens), arrays (n,)."""
+        sizes = [rng.integers(max(1, m // 2), m * 3 // 2, size=n, endpoint=True) for m in self.means]
+        return sizes[0], sizes[1]
+
+    @property
+    def means(self) -> tuple[int, int]:
+        return self.input_tokens, self.output_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A set of requests with a name for the table."""
+
+    name: str
+    requests: RequestSet
+
+
+def trials(plant: Plant, lengths: Lengths, n: int, seed: int, rates: Sequence[float] = ()) -> list[Trial]:
+    """Open-loop trials at `rates` (requests/s; where empty, shares of what the plant should carry), one closed loop."""
+    seats = plant.resolved.max_num_seqs
+    chosen = list(rates) or [round(share * carried_per_s(plant, lengths, seed), 2) for share in SHARES]
+    found = [Trial(f"{rate:g} requests/s", _open(lengths, n, seed + k, rate)) for k, rate in enumerate(chosen)]
+    clients = max(2, round(CLOSED_LOOP_SHARE * seats))
+    return [*found, Trial(f"{clients} clients", _closed(lengths, n, seed + len(chosen), clients))]
+
+
+def carried_per_s(plant: Plant, lengths: Lengths, seed: int) -> float:
+    """Requests per second of the plant with every seat taken, simulated."""
+    seats = plant.resolved.max_num_seqs
+    done = run(plant, _closed(lengths, 6 * seats, seed, seats))
+    return done.requests.n / float(np.nanmax(done.last_token_s))
+
+
+def _open(lengths: Lengths, n: int, seed: int, rate: float) -> RequestSet:
+    rng = np.random.default_rng(seed)
+    inputs, outputs = lengths.draw(n, rng)
+    arrivals = np.cumsum(rng.exponential(1.0 / rate, size=n))
+    return RequestSet(arrivals - arrivals[0], inputs, outputs, seed=seed)
+
+
+def _closed(lengths: Lengths, n: int, seed: int, clients: int) -> RequestSet:
+    drawn = _open(lengths, n, seed, 1.0)
+    return replace(drawn, arrival_s=np.zeros(n), concurrency=clients)
