@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import warnings
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -77,8 +78,8 @@ def open_device(kind: str | None = None, threads: int | None = None) -> Device:
         found = _cuda_problem(torch)
         if found is None:
             return _cuda(torch, cores)
-        if kind == "cuda":
-            raise InputError("no GPU to profile", found, "--device cpu")
+        if kind == "cuda" or _gpu_seen():
+            raise InputError("no GPU to profile: torch cannot use one", found, "--device cpu" if kind else None)
     torch.set_num_threads(threads or len(cores))
     memory = _meminfo_bytes("MemTotal")
     return Device("cpu", CPU_DTYPES, last_level_cache_bytes(), memory, threads or len(cores), cores, torch)
@@ -91,13 +92,23 @@ def _bind_threads(threads: int) -> None:
 
 
 def _cuda_problem(torch: Any) -> str | None:
-    if not torch.cuda.is_available():
-        return "torch sees no CUDA device"
     try:
+        with warnings.catch_warnings():  # torch warns of an old driver; the error below says the same
+            warnings.simplefilter("ignore")
+            if not torch.cuda.is_available():
+                torch.cuda.init()
+                return "torch sees no CUDA device"
         torch.zeros(1, device="cuda").add_(1).item()
-    except RuntimeError as error:  # driver older than the CUDA runtime, wrong architecture
+    except (RuntimeError, AssertionError) as error:  # driver too old, no driver, torch without CUDA, architecture
         return str(error).splitlines()[0]
     return None
+
+
+def _gpu_seen() -> bool:
+    """Whether the driver lists a GPU, which torch then should be able to use: not silently the CPU instead."""
+    from catalogs.local_machine import local_hardware
+
+    return local_hardware().accelerator.kind != "cpu"
 
 
 def _cuda(torch: Any, cores: tuple[int, ...]) -> Device:

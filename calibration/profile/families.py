@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from calibration.profile import decode_attention, elementwise, gemm, machine, moe, prefill_attention
+from calibration.profile import decode_attention, drift, elementwise, gemm, machine, moe, prefill_attention
 from calibration.profile.device import Device
 from calibration.profile.shape import Shape
 from calibration.profile.timing import Work
@@ -19,6 +19,7 @@ WORK: Final[dict[str, Callable[[Shape, Device], Work]]] = {
     "peak": machine.work,
     "copy": machine.work,
     "launch": machine.work,
+    "drift": drift.work,
 }
 
 #: Share of the time each queue of shapes gets.

@@ -17,6 +17,7 @@ from calibration.families.decode_attention import DecodeAttentionModel
 from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.family import FamilyModel, held_out
 from calibration.gate import gate
+from calibration.profile.drift import NOTABLE
 from calibration.profile.manifest import Manifest
 from calibration.profile.session import Row
 from calibration.profile.tables import Tables, tables, write_measured, writing
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 FEWEST_FOR_GROUPS: Final = 40  # rows below which whole groups held out leave too little to fit
 CONTENDED_WARNING: Final = 0.1
-HOST_NOTICE: Final = "host times per step and per request are the engine profile's, not measured on this machine"
 
 
 def fit_profile(rows: list[Row], manifest: Manifest, accelerator: Accelerator, folder: Path) -> Path:
@@ -58,11 +58,14 @@ def fit_profile(rows: list[Row], manifest: Manifest, accelerator: Accelerator, f
 
 def notices(found: Tables, manifest: Manifest) -> list[str]:
     """What every answer that rests on this bundle should say."""
-    lines = [HOST_NOTICE]
+    lines = []
     if found.contended_share > CONTENDED_WARNING:
         share = f"{found.contended_share:.0%} of the rows were measured while others used the machine"
         families = ", ".join(found.contended_families)
         lines.append(share + (f" (fitted on such rows: {families})" if families else "") + ": times may be high")
+    spread = (manifest.get("drift") or {}).get("spread", 0.0)
+    if spread > NOTABLE:
+        lines.append(f"the machine was not steady: a reference product spread over {spread:.0%} while it was profiled")
     if manifest["device"] == "cpu":
         lines.append("attention and elementwise kernels are torch's, not an engine's own")
     return lines

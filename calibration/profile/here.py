@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from calibration.profile import machine, manifest
+from calibration.profile import drift, machine, manifest
 from calibration.profile.device import Device, open_device
 from calibration.profile.energy import open_meter
 from calibration.profile.measure import Bench
@@ -95,7 +95,10 @@ def run_profile(options: Options) -> Profiled:
         except KeyboardInterrupt:
             told.line(f"interrupted: {len(session.rows)} rows are kept; the same command with --out {folder} goes on")
             raise
-    facts = (manifest.read(folder) or facts) | {"finished_at": manifest.now(), "counts": counts, "power": meter.why_not}
+    drifted = drift.report(session.rows)
+    told.line(drift.line(drifted))
+    ended = {"finished_at": manifest.now(), "counts": counts, "power": meter.why_not, "drift": drifted}
+    facts = (manifest.read(folder) or facts) | ended
     manifest.write(folder, facts)
     unit = accelerator if accelerator.name != "local" else measured(accelerator, session.rows, device.cache_bytes)
     return Profiled(folder, session, facts, unit, counts)
@@ -117,12 +120,16 @@ def prepare(options: Options) -> tuple[Device, Accelerator, Job]:
         own = own_shapes(own_sizes(models, device.memory_bytes, reach.splits), reach, served, options.seed)
     sizes = catalog_sizes(device.memory_bytes, reach.splits, small=not device.is_cuda)
     shapes = once([*own, *candidates(sizes, reach, device.dtypes, options.seed)])
-    first = frozenset(s.key for s in own)
-    return (
-        device,
+    found = Job(
         accelerator,
-        Job(accelerator, machine.shapes(device), shapes, options.budget_s, device.cache_bytes, first),
+        machine.shapes(device),
+        shapes,
+        options.budget_s,
+        device.cache_bytes,
+        device.dtypes[0],
+        frozenset(s.key for s in own),
     )
+    return device, accelerator, found
 
 
 def _served(device: Device) -> tuple[str, ...]:

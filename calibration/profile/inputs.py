@@ -11,12 +11,17 @@ from calibration.profile.device import Device
 CACHE_MULTIPLE: Final = 2.0  # all copies together are this many times the last-level cache
 MOST_COPIES: Final = 512
 BLOCK: Final = 1 << 22  # values drawn; the pool repeats them
+APART: Final = 2  # times an input the pool holds: keys and values of one call must not be the same memory
 ALIGNED: Final = 64  # values: inputs start at a cache line
 FREE_SHARE: Final = 0.5  # of the free memory that one shape may take
 
 
 class DoesNotFit(Exception):
     """A shape needs more memory than there is: recorded, smaller ones go on."""
+
+
+class Unavailable(Exception):
+    """What this machine or this torch cannot do, in one line: recorded as skipped."""
 
 
 def copies(set_bytes: float, device: Device) -> int:
@@ -35,8 +40,9 @@ def random(device: Device, shape: tuple[int, ...], dtype: Any = None) -> Any:
     dtype = dtype or torch.bfloat16
     n = math.prod(shape)
     pool = device.pool.get(dtype)
-    if pool is None or len(pool.values) < n:
-        pool = device.pool[dtype] = Pool(_drawn(device, max(n, _least(device, dtype)), dtype))
+    if pool is None or len(pool.values) < APART * n:
+        device.pool.pop(dtype, None)  # its memory goes back first
+        pool = device.pool[dtype] = Pool(_drawn(device, max(APART * n, _least(device, dtype)), dtype))
     return pool.take(n).view(shape)
 
 

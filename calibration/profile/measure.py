@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from calibration.profile.contention import CONTENDED, Usage, others_share, usage
 from calibration.profile.device import Device
 from calibration.profile.energy import Meter
 from calibration.profile.families import WORK
-from calibration.profile.inputs import DoesNotFit
+from calibration.profile.inputs import DoesNotFit, Unavailable
 from calibration.profile.session import Row
 from calibration.profile.shape import FIT, Shape
 from calibration.profile.timing import Timing, measure
@@ -39,7 +40,9 @@ class Bench:
             row |= self._timed(shape)
         except DoesNotFit as error:
             row |= {"status": "oom", "reason": str(error)}
-        except (RuntimeError, MemoryError, NotImplementedError, TypeError, ValueError) as error:
+        except Unavailable as error:
+            row |= {"status": "skipped", "reason": str(error)}
+        except (RuntimeError, MemoryError, NotImplementedError, TypeError, ValueError, OSError) as error:
             text = str(error).splitlines()[0] if str(error) else type(error).__name__
             out = isinstance(error, MemoryError) or any(w in str(error) for w in OUT_OF_MEMORY)
             row |= {"status": "oom" if out else "error", "reason": text[:300]}
@@ -77,7 +80,8 @@ class Bench:
     def _release(self) -> None:
         gc.collect()
         if self.device.is_cuda:
-            self.device.torch.cuda.empty_cache()
+            with contextlib.suppress(RuntimeError):  # a faulted context answers every call with its fault
+                self.device.torch.cuda.empty_cache()
 
 
 def _timing_fields(timing: Timing) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from calibration.profile import manifest
+from calibration.profile import drift, manifest
 from calibration.profile.choose import Choice
 from calibration.profile.families import SHARES
 from calibration.profile.peaks import measured, shape_of
@@ -19,6 +19,16 @@ from catalogs.errors import InputError
 from catalogs.hardware import Accelerator
 
 TOO_MANY: Final = 25  # failures in a row: a GPU that faulted once fails for ever
+#: Faults after which a CUDA context answers nothing but the same error.
+STICKY: Final = (
+    "illegal memory access",
+    "device-side assert",
+    "unspecified launch failure",
+    "misaligned address",
+    "illegal instruction",
+    "uncorrectable ECC",
+    "has fallen off the bus",
+)
 LONGEST_SHARE: Final = 0.02  # of the budget that one shape may be expected to take
 REPEATS: Final = 4.0  # warm-up and samples that a long shape needs at least
 EFFICIENCY: Final = 0.4  # of the roofline, to guess how long a shape takes before any like it was measured
@@ -39,6 +49,7 @@ class Job:
     shapes: list[Shape]
     budget_s: float
     cache_bytes: float
+    reference_dtype: str = "bf16"  # of the product that shows drift
     first: frozenset[str] = frozenset()  # keys of shapes of the user's own models, before all others
 
 
@@ -67,13 +78,15 @@ def profile(job: Job, session: Session, bench: Measures, told: Told) -> dict[str
         _observe(choice, row, job.shapes, accelerator)
     ends_s = time.monotonic() + job.budget_s - session.spent_s  # choosing takes time too
     while session.spent_s < job.budget_s and time.monotonic() < ends_s:
+        if drift.due(session.rows):
+            _measure(drift.reference(session.rows, job.reference_dtype), session, bench, told)
+            continue
         chosen = choice.next()
         if chosen is None:
             break
         row = _measure(chosen, session, bench, told)
         _observe(choice, row, job.shapes, accelerator)
-        if all(r["status"] == "error" for r in session.rows[-TOO_MANY:]) and len(session.rows) >= TOO_MANY:
-            raise InputError(f"the last {TOO_MANY} shapes failed, the device may be broken", row.get("reason", ""))
+        _stop_if_broken(session.rows)
     return _counts(session.rows, choice, len(long))
 
 
@@ -100,6 +113,16 @@ def _measure(shape: Shape, session: Session, bench: Measures, told: Told) -> Row
     return row
 
 
+def _stop_if_broken(rows: list[Row]) -> None:
+    """Raises InputError after a fault that no later shape of this process survives. The shape that caused it is a row,
+    so the same command goes on behind it."""
+    reason = str(rows[-1].get("reason", ""))
+    if rows[-1]["status"] == "error" and any(w in reason for w in STICKY):
+        raise InputError(f"the device faulted ({len(rows)} rows are kept, the same command goes on)", reason)
+    if len(rows) >= TOO_MANY and all(r["status"] == "error" for r in rows[-TOO_MANY:]):
+        raise InputError(f"the last {TOO_MANY} shapes failed, the device may be broken", reason)
+
+
 def _machine_rows(session: Session) -> list[Row]:
     return [r for r in session.rows if r["family"] == "peak"]
 
@@ -120,7 +143,7 @@ def _observe(choice: Choice, row: Row, shapes: list[Shape], accelerator: Acceler
 
 
 def _counts(rows: list[Row], choice: Choice, n_long: int) -> dict[str, Any]:
-    by_status = {s: sum(r["status"] == s for r in rows) for s in ("ok", "oom", "error")}
+    by_status = {s: sum(r["status"] == s for r in rows) for s in ("ok", "oom", "skipped", "error")}
     contended = sum(bool(r.get("contended")) for r in rows)
     return {
         **by_status,

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from profile_bench import QUIET, Killed, RooflineBench, job
 
-from calibration.profile import manifest
+from calibration.profile import drift, manifest
 from calibration.profile.diff import compare
 from calibration.profile.here import default_folder
 from calibration.profile.run import Told, profile, start
@@ -152,3 +152,42 @@ def test_without_a_folder_an_unfinished_profile_goes_on_and_a_finished_one_is_le
     manifest.write(first.with_name("local-20200101-000000"), facts(finished_at="then"))
     assert default_folder("local").name > "local-20200101-000000"
     assert default_folder("h100").name.startswith("h100-")
+
+
+def test_the_reference_is_measured_again_and_again_and_planted_drift_is_told(tmp_path: Path) -> None:
+    class Drifting(RooflineBench):
+        def row(self, shape: Any) -> Any:
+            slower = 1.0 + 0.3 * len(self.asked) / 200
+            return {**(row := super().row(shape)), "seconds": row["seconds"] * slower}
+
+    session = Session.open(tmp_path / "a", QUIET.line)
+    profile(job(200.0), session, Drifting(), QUIET)
+    places = [i for i, r in enumerate(session.rows) if r["family"] == "drift"]
+    assert places == [40, 80, 120, 160]
+    found = drift.report(session.rows)
+    assert found["n"] == 4
+    assert found["trend"] == pytest.approx((1 + 0.3 * 160 / 200) / (1 + 0.3 * 40 / 200) - 1, abs=0.001)
+    assert found["spread"] > 0.1
+    steady = Session.open(tmp_path / "b", QUIET.line)
+    profile(job(200.0), steady, RooflineBench(), QUIET)
+    assert drift.report(steady.rows)["spread"] == 0.0
+    assert drift.report([]) == {}
+
+
+def test_a_faulted_device_ends_the_profile_and_is_stepped_over(tmp_path: Path) -> None:
+    """After an illegal access every call of the process fails: stop at once; the next start leaves that shape out."""
+
+    class Faulting(RooflineBench):
+        def row(self, shape: Any) -> Any:
+            row = super().row(shape)
+            if len(self.asked) < 12:
+                return row
+            reason = "CUDA error: an illegal memory access was encountered"
+            return {k: v for k, v in row.items() if k != "seconds"} | {"status": "error", "reason": reason}
+
+    with pytest.raises(InputError, match=r"12 rows are kept, the same command goes on.*illegal memory"):
+        profile(job(60.0), Session.open(tmp_path, QUIET.line), Faulting(), QUIET)
+    culprit = keys(tmp_path)[-1]
+    profile(job(60.0), Session.open(tmp_path, QUIET.line), RooflineBench(), QUIET)
+    assert keys(tmp_path).count(culprit) == 1
+    assert len(keys(tmp_path)) == 60

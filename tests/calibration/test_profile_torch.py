@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -16,12 +18,14 @@ from calibration.operators import Gemm  # noqa: E402
 from calibration.profile.device import Device, open_device  # noqa: E402
 from calibration.profile.energy import Meter  # noqa: E402
 from calibration.profile.gemm import work as gemm  # noqa: E402
+from calibration.profile.inputs import random  # noqa: E402
 from calibration.profile.measure import Bench  # noqa: E402
 from calibration.profile.prefill_attention import work as prefill  # noqa: E402
 from calibration.profile.session import Session  # noqa: E402
 from calibration.profile.shape import Shape  # noqa: E402
 from calibration.profile.shapes import CPU, candidates  # noqa: E402
 from calibration.profile.sizes import catalog_sizes  # noqa: E402
+from catalogs.errors import InputError  # noqa: E402
 from catalogs.hardware import parse_hardware  # noqa: E402
 
 RUN = CliRunner()
@@ -114,6 +118,44 @@ def test_run_installs_a_calibration_that_plan_finds(home: Path) -> None:
     assert again.exit_code == 0, again.output
     after = [r["key"] for r in Session.open(home / "p", pytest.fail).rows]
     assert len(after) == len(set(after)) > rows
+
+
+LIMITED = """
+import resource, sys
+from calibration.cli import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (6000, resource.RLIM_INFINITY))
+main(["profile", "--budget", "20s", "--out", sys.argv[1]])
+"""
+
+
+def test_a_disk_that_fills_while_measuring_is_one_line_and_keeps_the_rows(home: Path) -> None:
+    """No file may grow past 6,000 bytes, as on a full disk; afterwards the same command goes on."""
+    done = subprocess.run([sys.executable, "-c", LIMITED, str(home / "p")], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert "cannot write a row (File too large)" in last
+    assert "rows are kept" in last
+    assert "Traceback" not in done.stderr
+    session = Session.open(home / "p", pytest.fail)
+    assert len(session.rows) >= 2
+    assert (home / "p" / "rows.jsonl").stat().st_size <= 6000
+
+
+def test_keys_and_values_of_one_call_are_not_the_same_memory(device: Device) -> None:
+    """Else a kernel that reads both would find the second in its cache."""
+    n = 1 << 26  # more than the pool starts with
+    keys, values = random(device, (n,)), random(device, (n,))
+    apart = abs(keys.data_ptr() - values.data_ptr())
+    assert apart >= n * keys.element_size() / 2
+    device.pool.clear()
+
+
+def test_a_gpu_that_is_not_there_is_one_line() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(InputError, match="torch cannot use one") as caught:
+        open_device("cuda")
+    assert "\n" not in str(caught.value)
 
 
 def test_wrong_hardware_and_device_are_one_line(home: Path) -> None:
