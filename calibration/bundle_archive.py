@@ -11,6 +11,8 @@ import zlib
 from pathlib import Path
 from typing import Final
 
+from pydantic import ValidationError
+
 from calibration.bundle import bundle_folder, load_bundle, user_folder
 from calibration.bundle_file import ARRAYS_NAME, JSON_NAME, BundleFacts, read_bundle
 from calibration.whole_folder import whole_folder
@@ -67,8 +69,10 @@ def _checked_name(source: Path) -> str:
 def _facts(source: Path) -> BundleFacts:
     try:
         return BundleFacts.model_validate_json(_contents(source)[JSON_NAME])
-    except ValueError:
-        raise InputError("calibration bundle is not valid", str(source)) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(x) for x in first["loc"]) or JSON_NAME
+        raise InputError(f"calibration bundle is not valid ({where}: {first['msg']})", str(source)) from None
 
 
 def _accelerator(facts: BundleFacts, hardware: str | None) -> Accelerator:

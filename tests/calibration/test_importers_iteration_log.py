@@ -28,7 +28,8 @@ tokens, 2 generation requests, 2 generation tokens, iteration elapsed time: 19.4
 def step(index: int, ms: str = "10.00", engine: int = 0, tail: str = "", prefix: str = "INFO 11-20 12:00:00 ") -> str:
     return (
         f"{prefix}Engine {engine:03d}: Iteration({index}): 0 context requests, 0 context tokens, "
-        f"3 generation requests, 3 generation tokens, iteration elapsed time: {ms} ms{tail}, GPU KV cache usage: 12.5%\n"
+        f"3 generation requests, 3 generation tokens, iteration elapsed time: {ms} ms{tail}, "
+        "GPU KV cache usage: 12.5%\n"
     )
 
 
