@@ -7,6 +7,7 @@ Two ways, both kept: host times, which join operator costs (bottom-up), and the 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
@@ -70,10 +71,10 @@ class EngineCalibration(_Strict):
 
     def host_times(self, profile: HostTimes) -> HostTimes:
         """The engine profile's host times with what was measured in their place."""
-        return HostTimes(
+        return replace(
+            profile,
             **self.host.model_dump(),
-            streamed_tokens_per_s=profile.streamed_tokens_per_s,
-            collective_skew_s=profile.collective_skew_s,
+            measured=True,
             source=f"measured {self.as_of} on {self.hardware} with {self.engine} {self.engine_version}: {self.source}",
         )
 

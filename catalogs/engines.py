@@ -23,7 +23,11 @@ class HostTimes:
     output_s: float  # detokenise, hand back, stream: from the end of a step to the client
     streamed_tokens_per_s: float | None = None  # most that one API process was seen to stream; not a limit of the model
     collective_skew_s: float = 0.0  # ranks wait for the last one to arrive, per collective, beyond its lone-run time
+    kernel_launch_s: float = (
+        0.0  # per kernel of a step outside CUDA graphs (GPUs only); 0: never slower than the device
+    )
     source: str = ""
+    measured: bool = False  # on this machine, by a probe of the engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class EngineProfile:
     chunked_prefill: bool
     graph_capture_sizes: tuple[int, ...]  # decode batches are padded up to the next of these; () = no graphs
     max_graph_tokens: int
+    graphs_with_prefill: bool  # steps with prefill run in graphs too, up to max_graph_tokens (piecewise capture)
     host: HostTimes
     non_torch_bytes_single: float  # context, graphs, at TP1
     non_torch_bytes_parallel: float  # per GPU at TP > 1 (communicators)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from calibration import engine_calibration
 from calibration.bundle import Bundle, load_bundle
 from catalogs.deployment import Deployment, Resolved, resolve
 from catalogs.engines import HostTimes
@@ -18,6 +19,7 @@ from simulator.step_cost import StepCost
 
 #: A cache shorter than this serves nobody: the deployment does not fit.
 SHORTEST_SEQUENCE_TOKENS: Final = 512
+HOST_NOTICE: Final = "host times are the engine file's, not measured here: `calibrate verify` measures them"
 #: One of everything, to ask which operators nobody measured.
 SAMPLE_STEP: Final = BatchShape(64, 2048.0, 1, 4, 1024, 256, 5)
 
@@ -36,8 +38,10 @@ class Plant:
         """What the reader of any result must know, one sentence each."""
         operators = [line.op for line in step_lines(Shard.of(self.resolved), SAMPLE_STEP)]
         age = self.bundle.version_notice(self.resolved.engine.name, self.resolved.engine.version)
-        own = (*self.resolved.notices, *self.bundle.notices, *self.bundle.notices_for(operators))
-        return own if age is None else (*own, age)
+        own = [*self.resolved.notices, *self.bundle.notices, *self.bundle.notices_for(operators)]
+        if self.bundle.provenance.get("engine") == "torch" and not self.resolved.engine.host.measured:
+            own.append(HOST_NOTICE)
+        return (*own, age) if age else tuple(own)
 
 
 def build_plant(deployment: Deployment, bundle_path: Path | None = None) -> Plant:
@@ -59,7 +63,7 @@ def with_host(plant: Plant, host: HostTimes) -> Plant:
 
 def fit(deployment: Deployment) -> tuple[Resolved, MemoryPlan]:
     """A deployment that fits, its kv_blocks filled, and its memory plan; InputError of one that does not fit."""
-    resolved = resolve(deployment)
+    resolved = _with_measured_host(resolve(deployment))
     memory = size_memory(resolved)
     if memory.fits:
         return replace(resolved, kv_blocks=memory.kv_blocks), memory
@@ -74,6 +78,15 @@ def fit(deployment: Deployment) -> tuple[Resolved, MemoryPlan]:
         None,
         _nearest(resolved, memory),
     )
+
+
+def _with_measured_host(resolved: Resolved) -> Resolved:
+    """Host times that a probe of this engine measured on this hardware, where the user has them."""
+    found = engine_calibration.find(resolved.hardware.accelerator.name, resolved.engine.name)
+    if found is None:
+        return resolved
+    engine = replace(resolved.engine, host=found.host_times(resolved.engine.host))
+    return replace(resolved, engine=engine, notices=(*resolved.notices, found.notice))
 
 
 def _nearest(resolved: Resolved, memory: MemoryPlan) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
@@ -87,7 +86,7 @@ def _calibration(plant: Plant, probed: Probed) -> EngineCalibration:
         hardware=resolved.hardware.accelerator.name,
         engine=resolved.engine.name,
         engine_version=probed.engine_version,
-        model=resolved.model.name,
+        model=Path(resolved.model.name).name,
         weight_dtype=resolved.weight_dtype,
         tensor_parallel=resolved.tensor_parallel,
         as_of=time.strftime("%Y-%m-%d"),
@@ -109,12 +108,4 @@ def _simulated(trial: Trial, fitted: Plant, calibration: EngineCalibration, prob
 
 
 def _with(plant: Plant, host: MeasuredHost) -> Plant:
-    profile = plant.resolved.engine.host
-    measured = host.model_dump()
-    return with_host(plant, replace(profile, **measured))
-
-
-def largest(found: Sequence[Line], way: str) -> Line | None:
-    """The judged line with the largest error."""
-    judged = [line for line in found if line.bar is not None]
-    return max(judged, key=lambda line: abs(line.error(way)), default=None)
+    return with_host(plant, replace(plant.resolved.engine.host, **host.model_dump(), measured=True))
