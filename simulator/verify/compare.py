@@ -15,7 +15,7 @@ from simulator.run_record import Run
 
 METRICS: Final[tuple[Metric, ...]] = ("ttft", "itl", "tpot", "e2e")
 STATS: Final[tuple[Stat, ...]] = ("mean", "p50", "p90", "p99")
-THROUGHPUT: Final = "output tokens/s"
+THROUGHPUT: Final = "tokens/s"
 
 Bars = Mapping[tuple[str, str], float]
 

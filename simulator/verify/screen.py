@@ -10,30 +10,46 @@ from simulator.verify.session import Verification
 
 
 def print_verification(found: Verification) -> None:
-    """One table: a row for each statistic, columns for each way."""
+    """One table: measured times by trial and metric, and under each the error of the simulation."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    console = Console()
+    console = Console(highlight=False)
     subject = found.subject.deployment
     version = f" {found.calibration.engine_version}" if found.calibration.engine_version else ""
     console.print(f"[bold]{subject.engine}{version}[/bold] serving {found.calibration.model}, driven by {found.client}")
     console.print(
-        f"{found.requests} requests a trial, {found.repeats} repeats; noise: half the spread of the repeats\n"
+        f"{found.requests} requests a trial, {found.repeats} repeats; milliseconds ± half the spread of repeats;"
     )
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in ("trial", "", "measured", "noise"):
-        table.add_column(title, justify="left" if title in ("trial", "") else "right")
-    for way in found.ways:
-        table.add_column(way, justify="right")
-        table.add_column("error", justify="right")
-    table.add_column("bar", justify="right")
-    for row in _rows(found):
+    console.print("below them the errors of the simulation, calibrated in two ways\n")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
+    for title in ("trial", "", "mean", "p50", "p90", "p99"):
+        table.add_column(title, justify="left" if title in ("trial", "") else "right", no_wrap=True)
+    for row in _blocks(found):
         table.add_row(*row)
     console.print(table)
     for text in verdict(found):
-        console.print(text, markup=False)
+        console.print(text, markup=False, soft_wrap=True)
+
+
+def _blocks(found: Verification) -> Iterator[list[str]]:
+    """Three rows for each trial and metric: measured with its noise, then the error of each way."""
+    last = ""
+    by_name = {(line.trial, line.metric, line.stat): line for line in found.lines}
+    for trial, metric in dict.fromkeys((line.trial, line.metric) for line in found.lines):
+        own = [by_name.get((trial, metric, stat)) for stat in ("mean", "p50", "p90", "p99")]
+        first = "" if trial == last else trial
+        last = trial
+        yield [first, metric, *("" if x is None else f"{_number(x, x.measured)} [dim]±{x.noise:.0%}[/]" for x in own)]
+        for way in found.ways:
+            yield ["", f"  [dim]{way}[/]", *("" if x is None else _error(x, way) for x in own)]
+
+
+def _error(line: Line, way: str) -> str:
+    met = line.met(way)
+    text = f"{line.error(way):+.1%}"
+    return text if met is None else f"[{'green' if met else 'bold red'}]{text}[/]"
 
 
 def verdict(found: Verification) -> list[str]:
@@ -90,38 +106,22 @@ def _line(line: Line, ways: tuple[str, ...]) -> dict[str, Any]:
 
 
 def markdown(found: Verification) -> str:
-    """The judged lines as a table for the docs."""
-    heads = ["trial", "statistic", "measured", "noise", *(x for way in found.ways for x in (way, "error")), "bar"]
+    """The judged lines as a table for the docs: measured, its noise, and the error of each way against the bar."""
+    heads = ["trial", "statistic", "measured", "noise", *found.ways, "bar"]
     rows = ["| " + " | ".join(heads) + " |", "|---|---|" + "---:|" * (len(heads) - 2)]
-    trial = ""
-    for row in _rows(found, judged_only=True, plain=True):
-        trial = row[0] or trial
-        rows.append("| " + " | ".join([trial, *row[1:]]) + " |")
+    for line in found.lines:
+        if line.bar is not None:
+            errors = [f"{line.error(w):+.1%}" + ("" if line.met(w) else " **missed**") for w in found.ways]
+            cells = [line.trial, f"{line.metric} {line.stat}", _value(line, line.measured), f"{line.noise:.1%}"]
+            rows.append("| " + " | ".join([*cells, *errors, f"{line.bar:.0%}"]) + " |")
     return "\n".join(rows) + "\n"
 
 
-def _rows(found: Verification, judged_only: bool = False, plain: bool = False) -> Iterator[list[str]]:
-    last = ""
-    for line in found.lines:
-        if judged_only and line.bar is None:
-            continue
-        shown = "" if line.trial == last else line.trial
-        last = line.trial
-        cells = [
-            shown,
-            f"{line.metric} {line.stat}".removesuffix(" mean")
-            if line.metric == THROUGHPUT
-            else f"{line.metric} {line.stat}",
-        ]
-        cells += [_value(line, line.measured), f"{line.noise:.1%}"]
-        for way in found.ways:
-            error = f"{line.error(way):+.1%}"
-            met = line.met(way)
-            if not plain and met is not None:
-                error = f"[{'green' if met else 'red'}]{error}[/]"
-            cells += [_value(line, line.simulated[way]), error]
-        yield [*cells, "" if line.bar is None else f"{line.bar:.0%}"]
+def _number(line: Line, value: float) -> str:
+    return (
+        f"{value:.0f}" if line.metric == THROUGHPUT else f"{value * 1e3:.3g}" if value < 1.0 else f"{value * 1e3:.0f}"
+    )
 
 
 def _value(line: Line, value: float) -> str:
-    return f"{value:.1f}" if line.metric == THROUGHPUT else f"{value * 1e3:.1f} ms"
+    return f"{value:.1f}" if line.metric == THROUGHPUT else f"{value * 1e3:.4g} ms"

@@ -20,8 +20,8 @@ from simulator.verify.probe_fit import fit_host, fit_requests, fit_steps
 from simulator.verify.subject import Subject
 from simulator.verify.trials import Lengths, Trial, trials
 
-BOTTOM_UP: Final = "operators + host"
-ENGINE_LEVEL: Final = "whole steps"
+BOTTOM_UP: Final = "bottom-up"  # operators and host times
+ENGINE_LEVEL: Final = "engine-level"  # whole steps
 
 
 @dataclass(frozen=True, slots=True)

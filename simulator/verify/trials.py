@@ -48,8 +48,8 @@ class Trial:
 def trials(plant: Plant, lengths: Lengths, n: int, seed: int, rates: Sequence[float] = ()) -> list[Trial]:
     """Open-loop trials at `rates` (requests/s; where empty, shares of what the plant should carry), one closed loop."""
     seats = plant.resolved.max_num_seqs
-    chosen = list(rates) or [round(share * carried_per_s(plant, lengths, seed), 2) for share in SHARES]
-    found = [Trial(f"{rate:g} requests/s", _open(lengths, n, seed + k, rate)) for k, rate in enumerate(chosen)]
+    chosen = list(rates) or [_rounded(share * carried_per_s(plant, lengths, seed)) for share in SHARES]
+    found = [Trial(f"{rate:g}/s", _open(lengths, n, seed + k, rate)) for k, rate in enumerate(chosen)]
     clients = max(2, round(CLOSED_LOOP_SHARE * seats))
     return [*found, Trial(f"{clients} clients", _closed(lengths, n, seed + len(chosen), clients))]
 
@@ -59,6 +59,11 @@ def carried_per_s(plant: Plant, lengths: Lengths, seed: int) -> float:
     seats = plant.resolved.max_num_seqs
     done = run(plant, _closed(lengths, 6 * seats, seed, seats))
     return done.requests.n / float(np.nanmax(done.last_token_s))
+
+
+def _rounded(rate: float) -> float:
+    """To two digits."""
+    return float(f"{rate:.2g}")
 
 
 def _open(lengths: Lengths, n: int, seed: int, rate: float) -> RequestSet:
