@@ -57,6 +57,7 @@ class HostTimesFile(_Strict):
     step_ms_per_sequence: PositiveFloat
     step_gap_ms: PositiveFloat
     collective_skew_us: NonNegativeFloat
+    kernel_launch_us: NonNegativeFloat = 0.0
     streamed_tokens_per_s: PositiveFloat
     request_ms: PositiveFloat
     request_us_per_input_token: PositiveFloat
@@ -86,6 +87,7 @@ class EngineFile(_Strict):
     admit_whole_prompt: bool
     kv_dtypes: tuple[str, ...] = Field(strict=False)
     graph_capture_sizes: CaptureSizes | None
+    graphs_with_prefill: bool = False
     default_limits: tuple[LimitsFile, ...] = Field(strict=False)
     memory: MemoryFile
     memory_rule: Literal["profiled", "static", "free", "slots"] = "profiled"
@@ -146,6 +148,7 @@ def profile(file: EngineFile | UnsupportedEngine) -> EngineProfile:
         chunked_prefill=file.chunked_prefill,
         graph_capture_sizes=sizes,
         max_graph_tokens=max(sizes, default=0),
+        graphs_with_prefill=file.graphs_with_prefill,
         host=_host_times(file.host_times),
         non_torch_bytes_single=file.memory.non_torch_gib_single * GIB,
         non_torch_bytes_parallel=file.memory.non_torch_gib_parallel * GIB,
@@ -181,6 +184,7 @@ def _host_times(file: HostTimesFile) -> HostTimes:
         step_s_per_sequence=file.step_ms_per_sequence * _MILLI,
         step_gap_s=file.step_gap_ms * _MILLI,
         collective_skew_s=file.collective_skew_us * _MICRO,
+        kernel_launch_s=file.kernel_launch_us * _MICRO,
         streamed_tokens_per_s=file.streamed_tokens_per_s,
         request_s=file.request_ms * _MILLI,
         request_s_per_input_token=file.request_us_per_input_token * _MICRO,

@@ -23,9 +23,7 @@ class HostTimes:
     output_s: float  # detokenise, hand back, stream: from the end of a step to the client
     streamed_tokens_per_s: float | None = None  # most that one API process was seen to stream; not a limit of the model
     collective_skew_s: float = 0.0  # ranks wait for the last one to arrive, per collective, beyond its lone-run time
-    kernel_launch_s: float = (
-        0.0  # per kernel of a step outside CUDA graphs (GPUs only); 0: never slower than the device
-    )
+    kernel_launch_s: float = 0.0  # per kernel of a step outside CUDA graphs, on GPUs; 0: not slower than the device
     source: str = ""
     measured: bool = False  # on this machine, by a probe of the engine
 

@@ -6,6 +6,9 @@ Compiling prices the operators of `layers` on a few hundred nodes and keeps plai
     cycle_s  = max(device_s, host_s) + gap     where the engine schedules ahead
              = device_s + host_s + gap         where it does not
 
+A step outside CUDA graphs (beyond the captured sizes; with prefill, where an engine captures decodes only) is launched
+kernel by kernel, and its device_s is no less than that takes the host (`launches`).
+
 An engine that runs a step in several parts (llama.cpp) reads its weights once in each: every pass beyond the first
 costs what the weights cost a step of one token. It adds to a decode run as a constant.
 
@@ -30,7 +33,7 @@ from catalogs.deployment import Resolved
 from simulator.batch import BatchShape
 from simulator.pricing import N_CLASSES, CostSource
 from simulator.step_log import StepLog
-from simulator.step_tables import DecodeTables, StepTables
+from simulator.step_tables import DecodeTables, StepTables, graph_limit
 from simulator.step_totals import StepTotals, total
 
 #: A segment without a further breakpoint is as long as anybody asks.
@@ -48,12 +51,16 @@ class StepCost:
         self._overlaps = tables.engine.async_scheduling
         self._host_s, self._host_per_sequence_s = host.step_s, host.step_s_per_sequence
         self._gap_s = host.step_gap_s
+        self._launch_s = tables.launch_s
+        self._graphed = graph_limit(tables.resolved)
+        self._graphed_prefill = self._graphed if tables.engine.graphs_with_prefill else 0
         self._split = tables.split
         self._rank = tables.rank_seconds()
         self._group = tables.group_seconds()
         self._logits = tables.logits_seconds()
         self._pass_s = float(tables.one_token()[:N_CLASSES].sum())  # of every pass beyond the first
-        self._rows: dict[int, tuple[float, list[Cell]]] = {}  # decode-only steps: everything but attention, attention
+        # Decode-only steps: everything but attention, attention, least time, what is added to either
+        self._rows: dict[int, tuple[float, list[Cell], float, float]] = {}
         self._mixed: dict[int, list[Cell]] = {}  # attention of decodes beside prefill
         self._contexts: list[float] = tables.decode.contexts.tolist()
         self._last_cell = len(self._contexts) - 2
@@ -93,17 +100,14 @@ class StepCost:
         device = row[0] + (base + grow * beyond + above * (skew + skew_grow * beyond))
         slope = grow + above * skew_grow
         steps = ENDLESS if end == inf else ceil(end - mean)
-        host = self._host_s + self._host_per_sequence_s * decodes
-        gap = self._gap_s
-        if not self._overlaps:
-            return device + host + gap, slope, steps
-        if device >= host:
+        least, after = row[2], row[3]
+        if device >= least:
             if slope < 0.0:
-                steps = min(steps, int((device - host) / -slope) + 1)
-            return device + gap, slope, steps
+                steps = min(steps, int((device - least) / -slope) + 1)
+            return device + after, slope, steps
         if slope > 0.0:
-            steps = min(steps, ceil((host - device) / slope))
-        return host + gap, 0.0, steps
+            steps = min(steps, ceil((least - device) / slope))
+        return least + after, 0.0, steps
 
     def _cycle(self, device: float, sequences: int) -> float:
         host = self._host_s + self._host_per_sequence_s * sequences
@@ -127,7 +131,10 @@ class StepCost:
             seconds += self._prefill_attention_s(chunks / parts, each, prior)
         seconds += _read(self._rank, tokens) + _read(self._logits, -(-shape.logits // split))
         seconds += (shape.passes - 1) * self._pass_s
-        return seconds + _read(self._group, self.tables.group_tokens(tokens, shape.tokens))
+        seconds += _read(self._group, self.tables.group_tokens(tokens, shape.tokens))
+        if seconds < self._launch_s and tokens > (self._graphed_prefill if chunks else self._graphed):
+            return self._launch_s
+        return seconds
 
     def _decode_attention_s(self, decodes: int, mean: float, longest: float, mixed: bool) -> float:
         if mixed:
@@ -154,13 +161,20 @@ class StepCost:
                 )
         return total
 
-    def _row(self, decodes: int) -> tuple[float, list[Cell]]:
-        """(everything but attention, attention cells along the mean context) of a decode-only step."""
+    def _row(self, decodes: int) -> tuple[float, list[Cell], float, float]:
+        """(everything but attention, attention cells along the mean context, least time, what is added) of a
+        decode-only step."""
         tokens = -(-decodes // self._split)
         group = _read(self._group, self.tables.group_tokens(tokens, decodes))
         offset = _read(self._rank, tokens) + _read(self._logits, tokens) + group
-        self._rows[decodes] = (offset, self._cells(self.tables.decode, decodes))
-        return self._rows[decodes]
+        least = self._launch_s if tokens > self._graphed else 0.0
+        host, after = self._host_s + self._host_per_sequence_s * decodes, self._gap_s
+        if self._overlaps:
+            least = max(least, host)
+        else:
+            after += host
+        row = self._rows[decodes] = (offset, self._cells(self.tables.decode, decodes), least, after)
+        return row
 
     def _cells(self, tables: DecodeTables, decodes: int) -> list[Cell]:
         """Pieces along the mean context: time and slope, the same of the skew term, first and last context."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from catalogs.deployment import Resolved
 from catalogs.engines import EngineProfile
+from simulator.launches import step_launches
 from simulator.layers import (
     Line,
     decode_lines,
@@ -74,6 +75,7 @@ class StepTables:
     mixed: DecodeTables
     prefill: Table
     padded: npt.NDArray[np.int64]  # tokens that run where 0..len-1 were scheduled
+    launch_s: float  # a step outside CUDA graphs takes no less
 
     @property
     def engine(self) -> EngineProfile:
@@ -99,6 +101,7 @@ class StepTables:
             _decode_tables(partial(mixed_decode_lines, joins=source.joins_decodes), shard, pricer, resolved),
             _prefill_table(shard, pricer, resolved),
             _padding(sizes, top),
+            _launch_s(resolved, shard),
         )
 
     def group_tokens(self, rank_tokens: int, tokens: int) -> int:
@@ -125,6 +128,12 @@ class StepTables:
     def logits_seconds(self) -> list[float]:
         """Seconds of `logits` for 0.. sequences."""
         return _expand(self.logits, np.arange(int(self.logits.axes[0][-1]) + 1))
+
+
+def _launch_s(resolved: Resolved, shard: Shard) -> float:
+    """Host seconds of launching an eager step's kernels; a CPU has no launches to speak of."""
+    each = resolved.engine.host.kernel_launch_s
+    return each * step_launches(shard) if each and resolved.hardware.accelerator.kind == "gpu" else 0.0
 
 
 def graph_limit(resolved: Resolved) -> int:

@@ -113,7 +113,8 @@ def test_more_work_never_takes_less_time(cost: StepCost) -> None:
             0.05 if cost is EXPERTS else 1e-9
         )  # data-parallel graphs pad every rank, the eager step after them does not
         assert np.all(np.diff(series) >= -drop * np.array(series[1:]))
-        assert series[-1] > series[0] or cost in (WINDOWED, DENSE_70B)
+        paced_by_host = series is by_prefix and series[0] - cost._gap_s == pytest.approx(cost.tables.launch_s)
+        assert series[-1] > series[0] or cost in (WINDOWED, DENSE_70B) or paced_by_host
 
 
 def test_a_batch_is_padded_to_the_next_captured_graph() -> None:
@@ -136,7 +137,8 @@ def test_prefill_tables_follow_the_operators_between_nodes(tokens: int, context:
     shape = prompt(tokens, context, chunks)
     source = COST.tables.pricer.source
     direct = sum(line.count * float(source.cost(line.op).seconds) for line in step_lines(Shard.of(BARE), shape))
-    assert COST._batch_s(shape) == pytest.approx(direct, rel=0.08 if tokens <= 128 else 0.02)
+    host = COST.tables.launch_s if shape.tokens > COST._graphed else 0.0
+    assert COST._batch_s(shape) == pytest.approx(max(direct, host), rel=0.08 if tokens <= 128 else 0.02)
 
 
 def test_host_time_hides_behind_the_device_only_when_scheduled_ahead() -> None:
