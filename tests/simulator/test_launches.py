@@ -37,7 +37,8 @@ def decodes(n: int) -> BatchShape:
 
 
 def test_counts_by_hand() -> None:
-    # norm, qkv, rotary, cache write, attention, output, norm, gate and up, activation, down; embedding, norm, head, draw
+    # norm, qkv, rotary, cache write, attention, output, norm, gate and up, activation, down
+    # and embedding, norm, head, draw
     dense = 10 * 32 + 4
     assert step_launches(Shard.of(made())) == dense
     # two all-reduces a layer, one of the embedding, the gather of the logits
