@@ -16,6 +16,8 @@ Num = int | float | npt.NDArray[np.float64] | npt.NDArray[np.int64]
 
 #: Bytes a sampler moves for each logit: read 16 bit and write fp32, scale in place, softmax, draw.
 SAMPLING_BYTES_PER_LOGIT: Final = 2 + 4 + 8 + 8 + 4
+#: The same of the largest one taken: read, written as fp32, read.
+GREEDY_BYTES_PER_LOGIT: Final = 2 + 4 + 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +128,7 @@ class Elementwise:
 
     family: ClassVar[str] = "elementwise"
 
-    # "norm" | "activation" | "rotary" | "kv_write" | "quantize" | "embedding" | "sampling" | "routing"
+    # "norm" | "activation" | "rotary" | "kv_write" | "quantize" | "embedding" | "sampling" | "greedy" | "routing"
     kind: str
     tokens: Num
     bytes_per_token: float  # read + written per token

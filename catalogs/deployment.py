@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
@@ -36,6 +36,7 @@ class Deployment(BaseModel):
     kv_blocks: PositiveInt | None = None
     prefix_caching: bool | None = None
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    sampling: Literal["random", "greedy"] = "random"  # what clients ask for: temperature above 0, or 0
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -80,6 +81,7 @@ class Resolved:
     kv_blocks: int | None
     prefix_caching: bool
     gpu_memory_utilization: float
+    sampling: str = "random"
     notices: tuple[str, ...] = ()  # what the reader should know: one sentence each
 
     @property

@@ -73,6 +73,7 @@ def resolve_deployment(deployment: Deployment) -> Resolved:
         block_size=_block_size(deployment.block_size, names.engine),
         kv_blocks=deployment.kv_blocks,
         prefix_caching=caching,
+        sampling=deployment.sampling,
         gpu_memory_utilization=_utilization(names, tokens, shards) if utilization is None else utilization,
         notices=_engine_notice(names.engine) + names.hardware.notices + weight_notices + kv_notices + layout_notices,
     )

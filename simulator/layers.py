@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from calibration.operators import (
+    GREEDY_BYTES_PER_LOGIT,
     SAMPLING_BYTES_PER_LOGIT,
     Collective,
     DecodeAttention,
@@ -222,7 +223,10 @@ def logits_lines(shard: Shard, sequences: Num) -> list[Line]:
     if shard.tp > 1:
         gather = Collective("all_gather", sequences * (m.vocab_size * ACT), shard.tp, graph=False)
         lines.append(Line("logits_all_gather", "collective", 1, gather))
-    sampling = Elementwise("sampling", sequences, m.vocab_size * SAMPLING_BYTES_PER_LOGIT)
+    kind, per_logit = (
+        ("greedy", GREEDY_BYTES_PER_LOGIT) if shard.sampling == "greedy" else ("sampling", SAMPLING_BYTES_PER_LOGIT)
+    )
+    sampling = Elementwise(kind, sequences, m.vocab_size * per_logit)
     return [*lines, Line("sampling", "elementwise", 1, sampling)]
 
 

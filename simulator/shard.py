@@ -23,6 +23,7 @@ class Shard:
     layout: Layout
     weight_dtype: str
     kv_dtype: str
+    sampling: str = "random"  # or "greedy"
 
     @classmethod
     def of(cls, resolved: Resolved) -> Shard:
@@ -32,7 +33,7 @@ class Shard:
             raise InputError(
                 "serving covers decoder-only models, this one has an encoder", model.name, "a decoder-only model"
             )
-        return cls(model, resolved.layout, resolved.weight_dtype, resolved.kv_dtype)
+        return cls(model, resolved.layout, resolved.weight_dtype, resolved.kv_dtype, resolved.sampling)
 
     @property
     def tp(self) -> int:

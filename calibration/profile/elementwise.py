@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from calibration.operators import GREEDY_BYTES_PER_LOGIT
 from calibration.profile.device import Device
 from calibration.profile.inputs import cycle, own, random
 from calibration.profile.shape import Shape
@@ -18,9 +19,12 @@ from calibration.profile.timing import Work
 ACT: Final = 2.0  # bytes of a 16-bit activation
 SAMPLING_BYTES: Final = 26.0  # per word of the vocabulary: read, scale, softmax, draw
 ROUTING_BYTES: Final = 6.0  # per expert: 16-bit logits, fp32 scores
+OF_LOGITS: Final = ("sampling", "greedy")  # kinds whose width is the vocabulary and whose rows are sequences
 TOP_K: Final = 8
 CACHE_ROWS: Final = 8192  # tokens of the key-value cache that rows are scattered into
 TABLE_ROWS: Final = 16384  # rows of the embedding table
+
+OVER_VOCAB: Final = ("sampling", "greedy")  # kinds whose width is the vocabulary
 
 #: kind -> bytes per token of one unit of width.
 BYTES_PER_WIDTH: Final[dict[str, float]] = {
@@ -30,6 +34,7 @@ BYTES_PER_WIDTH: Final[dict[str, float]] = {
     "kv_write": 2 * ACT,
     "embedding": 2 * ACT,
     "sampling": SAMPLING_BYTES,
+    "greedy": float(GREEDY_BYTES_PER_LOGIT),
     "routing": ROUTING_BYTES,
 }
 
@@ -45,7 +50,7 @@ def work(shape: Shape, device: Device) -> Work:
         sets = cycle(device, width * rows * float(dtype.itemsize))
         return Work([MAKERS[kind](device, tokens, width, dtype) for _ in sets], label)
     cycle(device, 8.0 * tokens * width)  # refuses what does not fit
-    return Work([MAKERS[kind](device, tokens, width, dtype)], label, graph=kind != "sampling")
+    return Work([MAKERS[kind](device, tokens, width, dtype)], label, graph=kind not in OVER_VOCAB)
 
 
 def _norm(device: Device, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
@@ -102,6 +107,17 @@ def _sampling(device: Device, tokens: int, width: int, dtype: Any) -> Callable[[
     return run
 
 
+def _greedy(device: Device, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
+    logits = random(device, (tokens, width), dtype)
+    return lambda: logits.float().argmax(dim=-1)
+
+
+def _greedy(device: Device, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
+    """The most likely word: what a sampler does at temperature 0."""
+    logits = random(device, (tokens, width), dtype)
+    return lambda: logits.argmax(dim=-1)
+
+
 def _routing(device: Device, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
     torch = device.torch
     logits = random(device, (tokens, width), dtype)
@@ -115,5 +131,7 @@ MAKERS: Final[dict[str, Callable[[Device, int, int, Any], Callable[[], object]]]
     "kv_write": _kv_write,
     "embedding": _embedding,
     "sampling": _sampling,
+    "greedy": _greedy,
+    "greedy": _greedy,
     "routing": _routing,
 }

@@ -13,7 +13,7 @@ import numpy as np
 
 from calibration.profile.attention_shapes import attention, own_attention
 from calibration.profile.draw import between, pick, with_held_out
-from calibration.profile.elementwise import BYTES_PER_WIDTH
+from calibration.profile.elementwise import BYTES_PER_WIDTH, OVER_VOCAB
 from calibration.profile.reach import CPU, CUDA, Reach
 from calibration.profile.shape import HELD_OUT, Shape
 from calibration.profile.sizes import Experts, Sizes, spread
@@ -51,7 +51,7 @@ def own_shapes(sizes: Sizes, reach: Reach, dtypes: Sequence[str], seed: int = 0)
     found += [
         Shape.of("elementwise", kind=kind, tokens=t, bytes_per_token=_bytes_per_token(kind, width))
         for kind, width in kernels
-        for t in (reach.sequences if kind == "sampling" else reach.rows)
+        for t in (reach.sequences if kind in OVER_VOCAB else reach.rows)
     ]
     return once(found + _moes(small_experts(sizes, reach), reach))
 
@@ -102,7 +102,7 @@ def _odd_of(
 
 
 def _widths(sizes: Sizes, kind: str) -> list[int]:
-    found = sorted(s[0] for s in (sizes.vocab if kind == "sampling" else sizes.hidden))
+    found = sorted(s[0] for s in (sizes.vocab if kind in OVER_VOCAB else sizes.hidden))
     if kind == "routing":
         found = [64, 128, 256]
     return sorted({found[0], found[len(found) // 2], found[-1]}) if found else []
@@ -117,7 +117,7 @@ def _elementwise(sizes: Sizes, reach: Reach) -> list[Shape]:
         Shape.of("elementwise", kind=kind, tokens=t, bytes_per_token=_bytes_per_token(kind, w))
         for kind in BYTES_PER_WIDTH
         for w in _widths(sizes, kind)
-        for t in (reach.sequences if kind == "sampling" else reach.rows)[::2]
+        for t in (reach.sequences if kind in OVER_VOCAB else reach.rows)[::2]
     ]
 
 
@@ -126,9 +126,9 @@ def _odd_elementwise(sizes: Sizes, reach: Reach, n: int, draw: np.random.Generat
     for i in range(n):
         kind = list(BYTES_PER_WIDTH)[i % len(BYTES_PER_WIDTH)]
         widths = [64, 128, 256] if kind == "routing" else sorted(s[0] for s in sizes.hidden)
-        if kind == "sampling":
+        if kind in OVER_VOCAB:
             widths = sorted(s[0] for s in sizes.vocab)
-        t = between(1, (reach.sequences if kind == "sampling" else reach.rows)[-1], draw)
+        t = between(1, (reach.sequences if kind in OVER_VOCAB else reach.rows)[-1], draw)
         size = _bytes_per_token(kind, pick(widths, draw))
         out.append(Shape.of("elementwise", HELD_OUT, kind=kind, tokens=t, bytes_per_token=size))
     return out

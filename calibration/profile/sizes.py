@@ -17,6 +17,7 @@ from catalogs.models import list_models, load_model
 Pair = tuple[int, int]
 Heads = tuple[int, int, int]  # query heads, key-value heads, head size
 Experts = tuple[int, int, int, int]  # hidden, intermediate, experts, experts per token
+Scan = tuple[int, int, int]  # heads, key head size, value head size of linear attention
 Size = TypeVar("Size", bound=tuple[int, ...])
 
 #: (hidden size, vocabulary) of Llama-like models smaller than the catalog's, as CPUs serve them; one query head in four
@@ -32,6 +33,7 @@ class Sizes:
     products: Counter[Pair] = field(default_factory=Counter)
     heads: Counter[Heads] = field(default_factory=Counter)
     experts: Counter[Experts] = field(default_factory=Counter)
+    scans: Counter[Scan] = field(default_factory=Counter)
     hidden: Counter[tuple[int]] = field(default_factory=Counter)
     vocab: Counter[tuple[int]] = field(default_factory=Counter)
     kernels: Counter[tuple[str, int]] = field(default_factory=Counter)  # elementwise: (kind, values per token)
@@ -50,6 +52,7 @@ def catalog_sizes(memory_bytes: float, splits: tuple[int, ...], small: bool = Fa
             continue
         for tp in splits:
             _experts(found, model, tp)
+            _scans(found, model, tp)
             if _fits(model, tp, memory_bytes):
                 _dense(found, model, tp)
     return found
@@ -65,6 +68,7 @@ def own_sizes(models: Sequence[ModelSpec], memory_bytes: float, splits: tuple[in
         fitting = [tp for tp in splits if _fits(model, tp, memory_bytes)] or [splits[-1]]
         for tp in fitting:
             _experts(found, model, tp)
+            _scans(found, model, tp)
             _dense(found, model, tp)
     return found
 
@@ -87,7 +91,9 @@ def _dense(found: Sizes, model: ModelSpec, tp: int) -> None:
     head = (-(-model.vocab_size // tp), hidden)
     found.products[head] += 1
     found.heads_of_vocab.add(head)
-    found.kernels.update([("norm", hidden), ("embedding", hidden), ("sampling", model.vocab_size)])
+    found.kernels.update(
+        [("norm", hidden), ("embedding", hidden), ("sampling", model.vocab_size), ("greedy", model.vocab_size)]
+    )
     for group in model.groups:
         found.kernels.update(_kernels(group, tp))
         for n, k in _products(group, hidden, tp):
@@ -129,6 +135,14 @@ def _products(group: LayerGroup, hidden: int, tp: int) -> list[Pair]:
             width = -(-ffn.shared_intermediate_size // tp)
             pairs += [(2 * width, hidden), (hidden, width)]
     return pairs
+
+
+def _scans(found: Sizes, model: ModelSpec, tp: int) -> None:
+    """Linear attention of all models, as expert layers: one layer is measured, not the model."""
+    for group in model.groups:
+        if isinstance(group.mixer, LinearAttention):
+            a = group.mixer
+            found.scans[(-(-a.n_value_heads // tp), a.key_head_dim, a.value_head_dim)] += 1
 
 
 def _experts(found: Sizes, model: ModelSpec, tp: int) -> None:

@@ -69,4 +69,5 @@ def _deployment(engine: str, model: Path, limits: Limits) -> Deployment:
         block_size=limits.block_size,
         kv_blocks=limits.kv_blocks,
         prefix_caching=False,
+        sampling="greedy",
     )
