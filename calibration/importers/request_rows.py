@@ -19,6 +19,7 @@ from catalogs.errors import InputError
 
 SLACK: Final = 1.05  # clients stamp tokens, requests and the run with different calls
 SLACK_S: Final = 0.01
+LONGEST_S: Final = 1e9  # 30 years: no load test, but what a run in nanoseconds looks like
 NAN: Final = float("nan")
 
 
@@ -55,6 +56,8 @@ class RunFacts:
 
 def measured_run(facts: RunFacts, rows: Sequence[RequestRow]) -> MeasuredRun:
     """The run with the rows that obey physics. InputError where no request finished, or none obeys."""
+    if not 0 < facts.duration_s < LONGEST_S:
+        raise InputError(f"this {facts.client} result states no possible length, seconds", facts.duration_s)
     if not rows:
         raise InputError(f"no finished request in this {facts.client} result ({facts.n_failed} failed)", facts.source)
     faults = [_fault(row, facts.duration_s) for row in rows]
@@ -91,7 +94,7 @@ def _fault(row: RequestRow, duration_s: float) -> str | None:
         return "no tokens"
     if min((row.ttft_s, row.e2e_s, row.tpot_s, row.arrival_s, *row.itl_s), key=_given) < 0:
         return "negative time"
-    if any(math.isinf(x) for x in (row.arrival_s, row.ttft_s, row.e2e_s, row.tpot_s, *row.itl_s)):
+    if any(x > LONGEST_S for x in (row.arrival_s, row.ttft_s, row.e2e_s, row.tpot_s, *row.itl_s)):
         return "endless time"
     if row.ttft_s > row.e2e_s + 1e-6:
         return "TTFT longer than E2E"

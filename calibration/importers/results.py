@@ -53,14 +53,19 @@ def _documents(path: Path) -> list[Any]:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"result cannot be read ({type(error).__name__})", str(path)) from None
     try:
-        return [json.loads(text)]
+        return [json.loads(text, parse_int=_whole)]
     except ValueError as error:
         whole = str(error)
     lines = [line for line in text.splitlines() if line.strip()]
     try:
-        documents = [json.loads(line) for line in lines]
+        documents = [json.loads(line, parse_int=_whole) for line in lines]
     except ValueError:
         raise InputError(f"result is cut short or not JSON ({whole})", str(path)) from None
     if not documents:
         raise InputError("result file is empty", str(path))
     return documents
+
+
+def _whole(text: str) -> float:
+    """An integer; as a float, perhaps infinite, where no counter or clock would be that long."""
+    return int(text) if len(text) < 30 else float(text)
