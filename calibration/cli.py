@@ -12,6 +12,7 @@ from calibration.commands.compare import compare
 from calibration.commands.exporting import export
 from calibration.commands.importing import import_
 from calibration.commands.models import models
+from calibration.commands.report import report
 from catalogs.command import run_command
 from catalogs.errors import InputError
 from catalogs.files import write_json, write_whole
@@ -39,6 +40,7 @@ JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Wr
 app.command("import")(import_)
 app.command()(export)
 app.command()(compare)
+app.command()(report)
 app.command()(models)
 
 

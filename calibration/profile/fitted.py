@@ -44,7 +44,7 @@ def fit_profile(rows: list[Row], manifest: Manifest, accelerator: Accelerator, f
     with writing(folder):
         write_rows(folder / "rows", found.fit)
         write_rows(folder / "held_out", found.held_out)
-    fitted = {f: fit for f in found.fit if f in FAMILIES and (fit := _fit(f, found, accelerator)) is not None}
+    fitted = {f: fit for f in found.fit if f in FAMILIES and (fit := fit_measured(f, found, accelerator)) is not None}
     if not fitted:
         raise InputError("no measured row obeys the peaks of this machine", str(folder))
     with writing(folder):
@@ -71,7 +71,8 @@ def notices(found: Tables, manifest: Manifest) -> list[str]:
     return lines
 
 
-def _fit(family: str, found: Tables, accelerator: Accelerator) -> FittedFamily | None:
+def fit_measured(family: str, found: Tables, accelerator: Accelerator) -> FittedFamily | None:
+    """A family fitted on its clean rows and checked on its held-out ones; None where no row obeys the peaks."""
     kept, report = gate(family, found.fit[family], accelerator)
     later: pd.DataFrame | None = None
     if family == "prefill_attention" and accelerator.kind == "cpu":

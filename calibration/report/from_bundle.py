@@ -1,0 +1,122 @@
+"""A bundle, alone or with the rows it was fitted on, to the material of its report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from calibration.bundle import load_bundle
+from calibration.bundle_file import BundleFacts, read_bundle
+from calibration.dataset import read_rows
+from calibration.estimators.compare import engine_rows
+from calibration.families import FAMILIES
+from calibration.family import FamilyModel
+from calibration.report.coverage import coverage, planned_shapes
+from calibration.report.held_rows import error_line, importance, left_out, measured_frame
+from calibration.report.material import EDGE, GROUP, FamilyLine, Importance, Material, peaks_text
+from calibration.validate import folds
+from catalogs.errors import InputError
+from catalogs.hardware import Accelerator, parse_hardware
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+REGIONS: Final = {"inside": GROUP, "all": GROUP, "groups": GROUP, "beyond": EDGE}
+NEEDS_ROWS: Final = (
+    "predicted against measured times, residuals, and errors by size",
+    "which field of a shape matters most",
+    "every operator against the roofline",
+    "power against utilisation",
+)
+ON_PURPOSE: Final = (
+    "Some rows are answered otherwise than they were measured, on purpose, and count as error here: small shapes that "
+    "a benchmark served from the cache (a real step streams its weights), and block-scaled fp8 products that were "
+    "timed launch by launch (an engine replays them from a graph)."
+)
+NO_POWER: Final = (
+    "The rows of this calibration hold no power readings; power comes from the shared model of power.json."
+)
+
+
+def read_bundle_material(path: Path, rows: Path | None) -> Material:
+    """What a bundle holds; with `rows` (FAMILY.parquet files) also the predictions of rows left out of fresh fits.
+
+    Raises InputError where the bundle or the rows cannot be read.
+    """
+    facts, _ = read_bundle(path)
+    accelerator = parse_hardware(facts.hardware).accelerator
+    bundle = load_bundle(accelerator, path)
+    tables = read_rows(rows) if rows is not None else {}
+    kept = {f: engine_rows(f, t, accelerator) for f, t in tables.items() if f in FAMILIES}
+    kept = {f: t for f, t in kept.items() if len(t)}
+    if rows is not None and not kept:
+        raise InputError("no row obeys the peaks of this hardware", str(rows), accelerator.name)
+    held = _together([left_out(f, t, accelerator) for f, t in kept.items()])
+    dtypes = list(facts.families["gemm"].facts.get("dtypes", ())) if "gemm" in facts.families else ["bf16"]
+    return Material(
+        title=f"Calibration of {accelerator.full_name}",
+        subtitle=f"Operator times of {facts.engine} {facts.engine_version}".strip(),
+        accelerator=accelerator,
+        cards=_cards(facts, accelerator, kept),
+        facts=[("source", f"{s.name} {s.licence}".strip()) for s in facts.sources] + _driver(facts),
+        notices=[*bundle.notices, *bundle.uncalibrated],
+        errors=_errors(facts) if held is None else _measured_errors(kept, held),
+        coverage=coverage(planned_shapes(accelerator, dtypes), bundle.models, accelerator),
+        held=held,
+        measured=_together([measured_frame(f, t, accelerator) for f, t in kept.items()]),
+        importance=[i for f, t in kept.items() for i in _importance(f, t, accelerator)],
+        no_power=NO_POWER,
+        missing=list(NEEDS_ROWS) if not kept else [],
+        remarks=[ON_PURPOSE] if kept else [],
+    )
+
+
+def _together(parts: list[pd.DataFrame]) -> pd.DataFrame | None:
+    import pandas as pd
+
+    return pd.concat(parts, ignore_index=True) if parts else None
+
+
+def _errors(facts: BundleFacts) -> list[FamilyLine]:
+    found = []
+    for family, record in facts.families.items():
+        n_fit = record.rows.get("rows_in")
+        for e in record.held_out:
+            how = REGIONS.get(e.region, e.region)
+            found.append(FamilyLine(family, how, n_fit, e.n, e.median_abs_rel_error, e.p90_abs_rel_error, e.bias))
+    return found
+
+
+def _measured_errors(kept: dict[str, pd.DataFrame], held: pd.DataFrame) -> list[FamilyLine]:
+    lines = [error_line(f, how, held, len(t)) for f, t in kept.items() for how in (GROUP, EDGE)]
+    return [x for x in lines if x is not None]
+
+
+def _importance(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> list[Importance]:
+    """Of a fit without the first fold, on that fold."""
+    fold = folds(family, rows)
+    test = fold == np.unique(fold)[0]
+    if test.all():
+        return []
+    model: FamilyModel = FAMILIES[family].fit(rows[~test].reset_index(drop=True), accelerator)
+    return importance(model, rows[test].reset_index(drop=True), accelerator)
+
+
+def _cards(facts: BundleFacts, accelerator: Accelerator, kept: dict[str, pd.DataFrame]) -> list[tuple[str, str]]:
+    n_in = sum(r.rows.get("rows_in", 0) for r in facts.families.values())
+    rejected = sum(v for r in facts.families.values() for k, v in r.rows.items() if k != "rows_in")
+    rows = [("Rows in this report", f"{sum(len(t) for t in kept.values()):,}")] if kept else []
+    return [
+        ("Hardware", accelerator.full_name),
+        ("Peak, TFLOP/s", peaks_text(accelerator)),
+        ("Peak memory rate", f"{accelerator.memory_bandwidth_bytes_per_s / 1e9:,.0f} GB/s"),
+        ("Rows fitted", f"{n_in - rejected:,}"),
+        ("Rejected: faster than physics", f"{rejected:,}"),
+        *rows,
+    ]
+
+
+def _driver(facts: BundleFacts) -> list[tuple[str, str]]:
+    return [("driver", facts.driver)] if facts.driver else []

@@ -1,0 +1,143 @@
+"""A profile's folder to the material of its report, fitted again in memory so that held-out shapes are unseen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from calibration.estimators.compare import engine_rows
+from calibration.family import FamilyModel
+from calibration.gate import gate
+from calibration.profile import manifest
+from calibration.profile.fitted import FEWEST_FOR_GROUPS, fit_measured, notices
+from calibration.profile.peaks import measured
+from calibration.profile.session import Row, Session
+from calibration.profile.tables import Tables, tables
+from calibration.report.coverage import coverage, planned_shapes
+from calibration.report.held_rows import error_line, importance, left_out, measured_frame, off_grid, unseen
+from calibration.report.material import GROUP, OFF_GRID, FamilyLine, Importance, Material, peaks_text
+from catalogs.errors import InputError
+from catalogs.hardware import Accelerator, parse_hardware
+from catalogs.units import GIB, MIB
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+UNKNOWN_BANDWIDTH: Final = 1e9  # replaced by what the rows reached
+
+
+def read_profile(folder: Path) -> Material:
+    """Raises InputError where the folder holds no profile, or no row of it can be fitted."""
+    facts = manifest.read(folder)
+    rows = Session.open(folder, lambda _text: None).rows if facts is not None else []
+    if facts is None or not rows:
+        raise InputError("no profile here: no manifest.json or no rows", str(folder), "the --out of calibrate run")
+    accelerator = machine_of(facts, rows)
+    found = tables(rows, "profile", facts["device"] == "cpu" or "bf16" in accelerator.peak_flops)
+    fitted = {f: x for f in found.fit if (x := fit_measured(f, found, accelerator)) is not None}
+    if not fitted:
+        raise InputError("no measured row obeys the peaks of this machine", str(folder))
+    models = {f: x.model for f, x in fitted.items()}
+    held = _held(found, models, accelerator)
+    dtypes = sorted({str(r["dtype"]) for r in rows if r["family"] == "gemm"})
+    return Material(
+        title=f"Calibration of {accelerator.full_name}",
+        subtitle=f"Measured {facts['started_at'][:16].replace('T', ' ')} UTC with torch {facts['libraries']['torch']}",
+        accelerator=accelerator,
+        cards=_cards(rows, accelerator, found),
+        facts=_facts(facts),
+        notices=notices(found, facts),
+        errors=_errors(held, found),
+        coverage=coverage(planned_shapes(accelerator, dtypes, int(facts.get("seed") or 0)), models, accelerator),
+        held=held,
+        measured=_measured(rows, found, accelerator),
+        importance=_importance(found, models, accelerator),
+        no_power=str(facts.get("power") or "no power was recorded"),
+    )
+
+
+def machine_of(facts: manifest.Manifest, rows: list[Row]) -> Accelerator:
+    """The accelerator a profile was measured on, which need not be the one this runs on."""
+    name = str(facts["hardware"])
+    if name != "local":
+        return parse_hardware(name).accelerator
+    cpu, gpu = facts.get("cpu") or {}, facts.get("gpu") or {}
+    memory = float(gpu.get("memory_gib") or facts.get("memory_gib") or 0.0) * GIB
+    kind = "cpu" if facts["device"] == "cpu" else "gpu"
+    full_name = str((cpu if kind == "cpu" else gpu).get("model" if kind == "cpu" else "name") or "this machine")
+    bare = Accelerator("local", full_name, memory, UNKNOWN_BANDWIDTH, {}, 0.0, 0.0, kind=kind)
+    return measured(bare, rows, float(cpu.get("last_level_cache_mib") or 0.0) * MIB)
+
+
+def _held(found: Tables, models: dict[str, FamilyModel], accelerator: Accelerator) -> pd.DataFrame:
+    import pandas as pd
+
+    parts = []
+    for family, model in models.items():
+        if family in found.held_out:
+            kept = gate(family, found.held_out[family], accelerator)[0]
+            parts.append(off_grid(model, kept, found.fit[family], accelerator))
+        if len(found.fit[family]) >= FEWEST_FOR_GROUPS:
+            table = left_out(family, engine_rows(family, found.fit[family], accelerator), accelerator)
+            parts.append(table[table.how == GROUP])
+    return pd.concat([p for p in parts if len(p)], ignore_index=True) if any(len(p) for p in parts) else _nothing()
+
+
+def _nothing() -> pd.DataFrame:
+    from calibration.report.held_rows import empty_held
+
+    return empty_held()
+
+
+def _errors(held: pd.DataFrame, found: Tables) -> list[FamilyLine]:
+    lines = [error_line(f, how, held, len(found.fit[f])) for f in found.fit for how in (OFF_GRID, GROUP)]
+    return [x for x in lines if x is not None]
+
+
+def _measured(rows: list[Row], found: Tables, accelerator: Accelerator) -> pd.DataFrame:
+    """Every good row, whatever it was measured for."""
+    import pandas as pd
+
+    from calibration.dataset import OPERATOR_COLUMNS
+
+    parts = []
+    for family in found.fit:
+        mine = [r for r in rows if r["family"] == family and r["status"] == "ok"]
+        frame = pd.DataFrame(
+            [{c: r.get(c) for c in (*OPERATOR_COLUMNS[family], "seconds", "watts", "contended")} for r in mine]
+        )
+        frame["watts"] = pd.to_numeric(frame["watts"], errors="coerce")
+        parts.append(measured_frame(family, frame, accelerator))
+    return pd.concat(parts, ignore_index=True)
+
+
+def _importance(found: Tables, models: dict[str, FamilyModel], accelerator: Accelerator) -> list[Importance]:
+    out: list[Importance] = []
+    for family, model in models.items():
+        if family in found.held_out:
+            out += importance(model, unseen(family, found.held_out[family], found.fit[family]), accelerator)
+    return out
+
+
+def _cards(rows: list[Row], accelerator: Accelerator, found: Tables) -> list[tuple[str, str]]:
+    ok = sum(r["status"] == "ok" for r in rows)
+    spent = sum(float(r["elapsed_s"]) for r in rows)
+    kind = "Fastest seen" if accelerator.name == "local" else "Peak"
+    return [
+        ("Machine", accelerator.full_name),
+        (f"{kind}, TFLOP/s", peaks_text(accelerator)),
+        (f"{kind} memory rate", f"{accelerator.memory_bandwidth_bytes_per_s / 1e9:,.0f} GB/s"),
+        ("Shapes measured", f"{ok:,} in {spent / 60:.1f} min"),
+        ("Disturbed by other work", f"{found.contended_share:.0%} of shapes"),
+        ("Failed or out of memory", f"{len(rows) - ok:,}"),
+    ]
+
+
+def _facts(facts: manifest.Manifest) -> list[tuple[str, str]]:
+    flat = manifest.flat({k: v for k, v in facts.items() if k not in ("counts", "schema_version")})
+    hidden = ("cpu.flags", "gpu.topology")
+    return [(k, _text(v)) for k, v in flat.items() if k not in hidden and v not in (None, "", [])]
+
+
+def _text(value: Any) -> str:
+    return ", ".join(str(v) for v in value) if isinstance(value, list) else str(value)

@@ -1,0 +1,106 @@
+"""What a report is made of, from wherever it was read: a profile, a bundle, rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from catalogs.hardware import Accelerator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+#: Families in the order and words of the page.
+WORDS: Final = {
+    "gemm": "Matrix products",
+    "prefill_attention": "Attention, prompts",
+    "decode_attention": "Attention, generation",
+    "mla": "Latent attention (MLA)",
+    "moe": "Expert layers (MoE)",
+    "linear_attention": "Linear attention",
+    "elementwise": "Norms, activations, sampling",
+    "collective": "Communication",
+}
+
+#: Columns of Material.held: one line per prediction of a shape the fit had not seen.
+HELD_COLUMNS: Final = ("family", "how", "shape", "measured_s", "predicted_s", "bytes")
+#: Columns of Material.measured: one line per measured operator. compute_share and memory_share are of the peaks.
+MEASURED_COLUMNS: Final = (
+    *("family", "shape", "seconds", "flops", "bytes", "compute_share", "memory_share"),
+    *("watts", "disturbed"),
+)
+
+OFF_GRID: Final = "off-grid shape"
+GROUP: Final = "group left out"
+EDGE: Final = "past a shorter grid"
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyLine:
+    """One row of the table of errors; n_fit is None where it is not known."""
+
+    family: str
+    how: str
+    n_fit: int | None
+    n: int
+    median: float
+    p90: float
+    bias: float
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How a queue of shapes that the planner will ask for is answered; the three shares add to 1."""
+
+    queue: str
+    n: int
+    measured: float
+    interpolated: float
+    outside: float
+
+
+@dataclass(frozen=True, slots=True)
+class Importance:
+    """How far predictions are typically off (a factor) with one field of unseen shapes shuffled."""
+
+    family: str
+    field: str
+    factor: float
+    base: float  # with nothing shuffled
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """held and measured are None where no rows were at hand; `missing` says what then is not shown."""
+
+    title: str
+    subtitle: str
+    accelerator: Accelerator
+    cards: list[tuple[str, str]]
+    facts: list[tuple[str, str]]
+    notices: list[str]
+    errors: list[FamilyLine]
+    coverage: list[Coverage]
+    held: pd.DataFrame | None = None
+    measured: pd.DataFrame | None = None
+    importance: list[Importance] = field(default_factory=list)
+    no_power: str = ""
+    missing: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)  # to read the errors by
+
+
+def title_of(family: str) -> str:
+    """The family in plain words."""
+    return WORDS.get(family, family)
+
+
+def peaks_text(accelerator: Accelerator) -> str:
+    """ "bf16 989, fp8 1,979": TFLOP/s of the first dtypes with rates of their own, three at most."""
+    shown: dict[float, str] = {}
+    for dtype, flops in accelerator.peak_flops.items():
+        shown.setdefault(flops, f"{dtype} {_rate(flops / 1e12)}")
+    return ", ".join(list(shown.values())[:3]) or "not measured"
+
+
+def _rate(x: float) -> str:
+    return f"{x:,.0f}" if x >= 100 else f"{x:.3g}"

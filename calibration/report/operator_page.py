@@ -1,0 +1,143 @@
+"""The page of a calibration of operators: summary first, then the evidence."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from calibration.report import operator_figures as figures
+from calibration.report.material import EDGE, GROUP, OFF_GRID, WORDS, FamilyLine, Material, title_of
+from catalogs.html_page import Page, Section, bullets, cards, chart, note, paragraph, table
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HOW_WORDS = {
+    OFF_GRID: "random shapes, measured only to check",
+    GROUP: "whole groups of shapes left out of the fit",
+    EDGE: "larger than anything fitted (grid cut short)",
+}
+
+
+HEAD = ("Operators", "Checked on", "Fitted rows", "Unseen rows", "Typical error", "9 of 10 within", "Leans", "In short")
+FEWEST_TO_JUDGE = 10
+WIDE_TAIL = 0.4
+ON_THE_LINE = "Every point is a shape no fit had seen. On the line is exact; the dotted lines are 25 % off."
+RESIDUALS = "Left: above zero the prediction is too slow. Right: boxes hold half of the shapes, whiskers 80 %."
+BY_SIZE = (
+    "Median error by how long the operator takes; empty where fewer than three shapes fall. Short operators are "
+    "launches and caches more than work."
+)
+UNDER_CEILINGS = (
+    "Every measured operator under the ceilings of the machine: to the left memory is the limit, to the right "
+    "arithmetic."
+)
+
+
+def operator_page(m: Material) -> Page:
+    """Sections whose material is missing say so in a sentence."""
+    sections = [_summary(m), *_held(m), _coverage(m), *_measured(m), _machine(m)]
+    return Page(m.title, m.subtitle, sections, "Written by calibrate report. This file loads nothing from elsewhere.")
+
+
+def _summary(m: Material) -> Section:
+    order = list(WORDS)
+    lines = sorted(m.errors, key=lambda x: order.index(x.family) if x.family in order else len(order))
+    text = (
+        "How far a predicted time is from the measured one, on shapes the fit had not seen. Typical is the median; "
+        "leaning up means predicted too slow. A shape that was itself measured is answered as measured."
+    )
+    rows = [_line(x) for x in lines]
+    parts = [cards(m.cards), paragraph(text)]
+    parts.append(table(HEAD, rows, words=2) if rows else note("No shape was held out, so no error is known."))
+    if m.notices:
+        parts += [paragraph("What every answer resting on this calibration says:"), bullets(m.notices)]
+    if m.missing:
+        wanted = "; ".join(m.missing)
+        parts.append(note(f"Made from a bundle alone. Given its rows (--rows DIR) this page also shows {wanted}."))
+    return Section("Summary", parts)
+
+
+def _line(x: FamilyLine) -> tuple[str, ...]:
+    fitted = f"{x.n_fit:,}" if x.n_fit is not None else ""
+    lean = f"{100 * x.bias:+.1f} %".replace("-", "−")
+    words = HOW_WORDS.get(x.how, x.how)
+    errors = (f"{100 * x.median:.1f} %", f"{100 * x.p90:.0f} %")
+    return (title_of(x.family), words, fitted, f"{x.n:,}", *errors, lean, verdict(x))
+
+
+def verdict(x: FamilyLine) -> str:
+    """A word for a typical error, and whether one in ten is far worse; few rows cannot earn one."""
+    if x.n < FEWEST_TO_JUDGE:
+        return "too few to say"
+    word = "good" if x.median <= 0.05 else "fair" if x.median <= 0.12 else "rough" if x.median <= 0.25 else "poor"
+    return word + (", wide tail" if x.p90 > WIDE_TAIL and word != "poor" else "")
+
+
+def _held(m: Material) -> list[Section]:
+    if m.held is None or m.held.empty:
+        return []
+    held, height = m.held, 120 + 62 * m.held.family.nunique()
+    against = chart(figures.predicted_against_measured(held), _count(ON_THE_LINE, held), 540)
+    spread = [chart(figures.residuals(held), RESIDUALS, 480), chart(figures.error_by_size(held), BY_SIZE, height)]
+    return [
+        Section("Predicted against measured, unseen shapes only", [against], "Predictions"),
+        Section("Errors against size, and how they spread", [*map(paragraph, m.remarks), *spread], "Errors"),
+        *_importance(m),
+    ]
+
+
+def _importance(m: Material) -> list[Section]:
+    if not m.importance:
+        return []
+    text = (
+        "Each field of the unseen shapes is shuffled among them and predicted again. What then goes most wrong matters "
+        "most. Fields that move together, such as tokens and pairs, share what they matter."
+    )
+    bases: dict[str, float] = {i.family: i.base for i in m.importance}
+    rest = "; ".join(f"{title_of(f)} {100 * (b - 1):.0f} %" for f, b in bases.items())
+    height = 150 + 24 * len(m.importance)
+    caption = f"Longer bars matter more. With nothing shuffled, predictions are typically off by: {rest}."
+    bars = chart(figures.importance_bars(m.importance), caption, height)
+    return [Section("What the time depends on", [paragraph(text), bars], "Importance")]
+
+
+def _coverage(m: Material) -> Section:
+    text = (
+        "The shapes that the catalog's models run on this machine, at the splits and batches the planner tries: how "
+        "each would be answered."
+    )
+    counts = ", ".join(f"{figures.queue_title(c.queue)} {c.n:,}" for c in m.coverage)
+    height = 130 + 42 * len(m.coverage)
+    caption = f"Shapes counted: {counts}. Outside means beyond the largest measured, or no row of the family at all."
+    bars = chart(figures.coverage_bars(m.coverage), caption, height)
+    return Section("Coverage of what the planner will ask", [paragraph(text), bars], "Coverage")
+
+
+def _measured(m: Material) -> list[Section]:
+    if m.measured is None or m.measured.empty:
+        return []
+    rows = m.measured
+    parts = []
+    if (rows.flops > 0).any():
+        text = UNDER_CEILINGS
+        if m.accelerator.source.startswith("measured"):
+            text += " The ceilings are the best that was measured here."
+        parts.append(chart(figures.roofline_chart(rows, m.accelerator), _count(text, rows[rows.flops > 0]), 540))
+    if ((rows.flops <= 0) & (rows.bytes > 0)).any():
+        text = "Operators that only move data. Small ones run in a cache and may pass the memory's rate."
+        parts.append(chart(figures.bandwidth_chart(rows, m.accelerator), text, 400))
+    power = [note(f"Not shown: {m.no_power.rstrip('.')}.")]
+    if rows.watts.notna().any():
+        text = "Mean power while an operator is repeated, by the device's energy counter."
+        power = [chart(figures.power_chart(rows, m.accelerator), text, 440)]
+    return [Section("Roofline", parts), Section("Power against utilisation", power, "Power")]
+
+
+def _machine(m: Material) -> Section:
+    words = [(k.replace(".", ", ").replace("_", " "), v) for k, v in m.facts]
+    return Section("Machine and versions", [table(("what", "found"), words, words=2)], "Machine")
+
+
+def _count(text: str, rows: pd.DataFrame) -> str:
+    shown = len(figures.thinned(rows))
+    return text + (f" {shown:,} of {len(rows):,} shapes are drawn, a random sample." if shown < len(rows) else "")

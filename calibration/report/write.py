@@ -1,0 +1,41 @@
+"""Which page a folder or name asks for, and writing it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from calibration.profile.manifest import MANIFEST_NAME
+from calibration.profile.session import ROWS_NAME
+from catalogs.errors import InputError
+from catalogs.files import write_whole
+from catalogs.html_page import Page, need_plotly, render
+
+
+def write_report(source: str, out: Path, rows: Path | None = None) -> Path:
+    """Write the page of a profile's folder, of a bundle (folder or hardware name), or of whole-model rows.
+
+    Raises InputError where plotly is missing, `source` is none of these, or the file cannot be written.
+    """
+    need_plotly()
+    write_whole(out, [render(page_of(source, rows))])
+    return out
+
+
+def page_of(source: str, rows: Path | None = None) -> Page:
+    """See write_report."""
+    from calibration.report.from_bundle import read_bundle_material
+    from calibration.report.from_profile import read_profile
+    from calibration.report.operator_page import operator_page
+
+    folder = Path(source)
+    if _is_profile(folder):
+        if rows is not None:
+            raise InputError("a profile brings its own rows", str(rows), "no --rows")
+        return operator_page(read_profile(folder))
+    from calibration.bundle import bundle_folder
+
+    return operator_page(read_bundle_material(bundle_folder(source), rows))
+
+
+def _is_profile(folder: Path) -> bool:
+    return (folder / MANIFEST_NAME).is_file() and (folder / ROWS_NAME).is_file()
