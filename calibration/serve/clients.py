@@ -8,13 +8,16 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 from calibration.importers.results import measured_run_file
 from calibration.measured_run import MeasuredRun
 from catalogs.errors import InputError
 from catalogs.files import write_whole
 from catalogs.request_set import RequestSet
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 BLOCK_TOKENS: Final = 16  # of the trace's content ids
 PATIENCE_S: Final = 120.0  # beyond the trace's own length, and as many times it
@@ -52,6 +55,18 @@ class Client(Protocol):
 
         InputError where the client cannot run, fails, or a request does.
         """
+
+
+@runtime_checkable
+class OwnEngine(Protocol):
+    """What a client has besides where it is the engine as well, in this process."""
+
+    @property
+    def engine_version(self) -> str:
+        """Of the engine's package."""
+
+    def steps(self) -> pd.DataFrame | None:
+        """Every engine step so far in the columns of an iteration log; None where the engine tells none."""
 
 
 @dataclass(frozen=True, slots=True)

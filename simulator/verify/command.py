@@ -14,10 +14,11 @@ from catalogs.errors import InputError
 from catalogs.files import check_targets, write_json, write_whole
 
 if TYPE_CHECKING:
+    from calibration.serve.clients import Client
     from calibration.serve.engines import Limits
     from simulator.verify.subject import Subject
 
-_ENGINES = "vllm or llama.cpp, started here and stopped afterwards."
+_ENGINES = "vllm or llama.cpp, started here and stopped afterwards; transformers, in this process."
 _MODEL = "Folder of a Hugging Face model; without one, a small model with random weights is made."
 
 
@@ -48,20 +49,20 @@ def verify(
 ) -> None:
     """Serve a model with a real engine, replay requests with a real client, and compare with the simulation."""
     from calibration.engine_calibration import save
-    from calibration.serve.clients import VllmBench
-    from calibration.serve.engines import find_vllm
     from simulator.verify.screen import document, markdown, print_verification
     from simulator.verify.session import Effort
     from simulator.verify.session import verify as compare
+    from simulator.verify.trials import Size
 
     check_targets(json_file, docs)
     if requests < 10 or repeats < 2:
         raise InputError("a comparison needs at least 10 requests and 2 repeats", f"{requests}, {repeats}", "100, 3")
     folder = out or _default_folder(engine)
     limits = _limits(dtype, threads)
-    subject = _subject(engine, model or _tiny_model(), python, server, limits, port)
-    client = VllmBench(find_vllm(python))
-    effort = Effort(requests=requests, repeats=repeats, rates=tuple(rate or ()))
+    weights = model or _tiny_model()
+    subject = _subject(engine, weights, python, server, limits, port)
+    client = _client(engine, weights, python, limits)
+    effort = Effort(Size(requests=requests), repeats, tuple(rate or ()))
     found = compare(subject, client, effort, folder, lambda text: typer.echo(text, err=True))
     if install and not found.contended:
         typer.echo(f"installed: {save(found.calibration)}", err=True)
@@ -74,20 +75,30 @@ def verify(
     for target in (json_file, str(folder / "verify.json")):
         if target is not None:
             write_json(document(found), target)
-    if found.missed(found.ways[0]):
+    if found.missed(found.judged):
         raise typer.Exit(1)
 
 
 def _subject(
     engine: str, model: Path, python: Path | None, server: Path | None, limits: Limits, port: int | None
 ) -> Subject:
-    from simulator.verify.subject import llama_cpp_here, vllm_here
+    from simulator.verify.subject import llama_cpp_here, transformers_here, vllm_here
 
     if engine == "vllm":
         return vllm_here(model, python, limits, port)
     if engine == "llama.cpp":
         return llama_cpp_here(model, server, limits, port)
-    raise InputError("engines that can be started here", engine, "vllm or llama.cpp")
+    if engine == "transformers":
+        return transformers_here(str(model), limits)
+    raise InputError("engines that can be started here", engine, "vllm, llama.cpp or transformers")
+
+
+def _client(engine: str, model: Path, python: Path | None, limits: Limits) -> Client:
+    from calibration.serve.clients import VllmBench
+    from calibration.serve.engines import find_vllm
+    from calibration.serve.transformers_engine import InProcess
+
+    return InProcess.load(model, limits) if engine == "transformers" else VllmBench(find_vllm(python))
 
 
 def _limits(dtype: str, threads: int | None) -> Limits:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from calibration.importers.iteration_log import read_iteration_log
 from calibration.measured_run import MeasuredRun
 from calibration.serve.bystanders import Moment
-from calibration.serve.clients import Client
+from calibration.serve.clients import Client, OwnEngine
 from calibration.serve.probe import Probe, probe
 from calibration.serve.server import Server
 from simulator.verify.subject import Subject, engine_version
@@ -73,6 +73,8 @@ class Bench:
         before = self._moment()
         found = probe(self._client, self.subject.target, most_input_tokens, max_num_seqs, self._out / "probe")
         others = before.others_cores(self._moment())
+        if isinstance(self._client, OwnEngine):
+            return Probed(found, self._client.steps(), self._client.engine_version, others)
         log = None
         if self._server is not None and self.subject.keeps_log:
             log = read_iteration_log(self._server.log).steps

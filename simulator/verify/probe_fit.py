@@ -5,7 +5,7 @@ burst of n equal requests between the last first token and the first last token 
 
 Bottom-up: what a cycle takes beyond the operators is host time, a constant and a part per sequence; what the first
 token takes beyond a simulation with those terms is the way of a request to the engine and of a token back.
-Engine-level: cycles by number of decodes as measured, steps with prefill from the engine's own log.
+Engine-level: cycles by number of decodes as measured, steps with prefill from the engine's own log or first tokens.
 """
 
 from __future__ import annotations
@@ -82,21 +82,28 @@ def fit_host(probe: Probe, plant: Plant) -> MeasuredHost:
     return _with_request_terms(probe, plant, host, with_host(plant, host).cost)
 
 
-def fit_steps(probe: Probe, log: pd.DataFrame) -> MeasuredSteps | None:
-    """Whole steps by what they hold; None where the log holds too few steps with prefill."""
+def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> MeasuredSteps | None:
+    """Whole steps by what they hold; None where the probe saw too few.
+
+    Steps with prefill come from the engine's log. Without one they are first tokens of lone prompts of at most
+    `most_tokens`, which run in one step; what the shortest takes beyond a step of as many decodes is no step.
+    """
     cycles = Cycles.of(probe)
-    context_s, at = _decode_table(cycles)
     sizes = cycles.sizes()
     if len(sizes) < 2:
         return None
-    outside = _outside_the_log(cycles, log)
-    prefill = log[log.context_requests > 0]
-    tokens = (prefill.context_tokens + prefill.generation_tokens).to_numpy(float)
-    if len(tokens) < 3 * FEWEST:
-        return None
-    seconds = prefill.seconds.to_numpy(float) + outside
-    nodes = _nodes(tokens)
-    values, per_decode = _hats(tokens, prefill.generation_requests.to_numpy(float), seconds, nodes)
+    context_s, at = _decode_table(cycles)
+    if log is None:
+        nodes, values = _first_tokens(probe.lone, most_tokens, sizes, at)
+        per_decode = _per_decode(sizes, at, nodes, values)
+    else:
+        prefill = log[log.context_requests > 0]
+        if len(prefill) < 3 * FEWEST:
+            return None
+        tokens = (prefill.context_tokens + prefill.generation_tokens).to_numpy(float)
+        seconds = prefill.seconds.to_numpy(float) + _outside_the_log(cycles, log)
+        nodes = _nodes(tokens)
+        values, per_decode = _hats(tokens, prefill.generation_requests.to_numpy(float), seconds, nodes)
     return MeasuredSteps(
         decodes=tuple(sizes),
         decode_s=tuple(at),
@@ -177,6 +184,20 @@ def _outside_the_log(cycles: Cycles, log: pd.DataFrame) -> float:
         if len(logged) >= FEWEST:
             found.append(cycles.median(cycles.seconds, n) - float(logged.median()))
     return max(0.0, float(np.median(found))) if found else 0.0
+
+
+def _first_tokens(lone: MeasuredRun, most: int, sizes: list[int], at: list[float]) -> tuple[list[int], list[float]]:
+    """(tokens, seconds) of steps that hold one prompt."""
+    lengths = [int(n) for n in np.unique(lone.input_tokens) if n <= most]
+    typical = [float(np.median(lone.ttft_s[lone.input_tokens == n])) for n in lengths]
+    beside = max(0.0, typical[0] - float(np.interp(lengths[0], sizes, at)))
+    return lengths, [t - beside for t in typical]
+
+
+def _per_decode(sizes: list[int], at: list[float], nodes: list[int], values: list[float]) -> float:
+    """What a decode adds beyond being a token: steps of n decodes against steps of n prompt tokens."""
+    both = [(n, s) for n, s in zip(sizes, at, strict=True) if nodes[0] <= n <= nodes[-1]]
+    return float(np.median([max(0.0, s - float(np.interp(n, nodes, values))) / n for n, s in both])) if both else 0.0
 
 
 def _nodes(tokens: Floats) -> list[int]:

@@ -19,9 +19,8 @@ def print_verification(found: Verification) -> None:
     subject = found.subject.deployment
     version = f" {found.calibration.engine_version}" if found.calibration.engine_version else ""
     console.print(f"[bold]{subject.engine}{version}[/bold] serving {found.calibration.model}, driven by {found.client}")
-    console.print(
-        f"{found.requests} requests a trial, {found.repeats} repeats; milliseconds ± half the spread of repeats;"
-    )
+    size = f"{found.effort.size.requests} requests a trial, {found.effort.repeats} repeats"
+    console.print(f"{size}; milliseconds ± half the spread of repeats;")
     console.print("below them the errors of the simulation, calibrated in two ways\n")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     for title in ("trial", "", "mean", "p50", "p90", "p99"):
@@ -80,8 +79,8 @@ def document(found: Verification) -> dict[str, Any]:
         "hardware": found.calibration.hardware,
         "deployment": found.subject.deployment.model_dump(),
         "client": found.client,
-        "requests": found.requests,
-        "repeats": found.repeats,
+        "requests": found.effort.size.requests,
+        "repeats": found.effort.repeats,
         "others_cores": found.others_cores,
         "contended": found.contended,
         "operators": found.plant.bundle.name,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -12,13 +13,12 @@ from calibration.serve.bystanders import CONTENDED_CORES
 from calibration.serve.clients import Client
 from simulator.engine_steps import EngineSteps
 from simulator.plant import Plant, build_plant, with_host
-from simulator.run_record import Run
 from simulator.simulate import engine_rules, run, run_rules
 from simulator.verify.compare import Line, bars_for, lines
 from simulator.verify.measure import Bench, Probed, Told
 from simulator.verify.probe_fit import fit_host, fit_requests, fit_steps
 from simulator.verify.subject import Subject
-from simulator.verify.trials import Lengths, Trial, trials
+from simulator.verify.trials import Simulate, Size, trials
 
 BOTTOM_UP: Final = "bottom-up"  # operators and host times
 ENGINE_LEVEL: Final = "engine-level"  # whole steps
@@ -28,16 +28,14 @@ ENGINE_LEVEL: Final = "engine-level"  # whole steps
 class Effort:
     """How much is measured. rates: requests/s of the open loops; () chooses them from light to near saturation."""
 
-    lengths: Lengths = field(default_factory=Lengths)
-    requests: int = 100
+    size: Size = field(default_factory=Size)
     repeats: int = 3
     rates: tuple[float, ...] = ()
-    seed: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a comparison found. `ways`: how the simulator was calibrated, the first is judged."""
+    """What a comparison found. `ways`: how the simulator was calibrated."""
 
     subject: Subject
     client: str
@@ -46,12 +44,16 @@ class Verification:
     ways: tuple[str, ...]
     lines: tuple[Line, ...]
     others_cores: float
-    repeats: int
-    requests: int
+    effort: Effort
 
     @property
     def contended(self) -> bool:
         return self.others_cores > CONTENDED_CORES
+
+    @property
+    def judged(self) -> str:
+        """The way that must keep to the bars: operators, where the engine's kernels are like those profiled."""
+        return ENGINE_LEVEL if self.subject.deployment.engine == "llama.cpp" else BOTTOM_UP
 
     def missed(self, way: str) -> list[Line]:
         """Lines whose error exceeds its bar beyond the noise."""
@@ -61,23 +63,31 @@ class Verification:
 def verify(subject: Subject, client: Client, effort: Effort, out: Path, told: Told) -> Verification:
     """Measure and simulate; everything measured stays in the folder `out`. InputError as engine or client raise it."""
     plant = build_plant(subject.deployment)
+    seats = plant.resolved.max_num_seqs
     with Bench(subject, client, out, told) as bench:
-        probed = bench.probe(effort.lengths.longest * 2, plant.resolved.max_num_seqs)
+        probed = bench.probe(effort.size.lengths.longest * 2, seats)
         calibration = _calibration(plant, probed)
         fitted = _with(plant, calibration.host)
-        chosen = trials(fitted, effort.lengths, effort.requests, effort.seed, effort.rates)
+        ways = _ways(fitted, calibration, probed)
+        chosen = trials(ways.get(ENGINE_LEVEL, ways[BOTTOM_UP]), seats, effort.size, effort.rates)
         replayed = bench.replay(chosen, effort.repeats)
     bars = bars_for(subject.deployment.engine)
     found: list[Line] = []
-    ways: tuple[str, ...] = ()
     for trial in chosen:
-        runs = _simulated(trial, fitted, calibration, probed)
-        ways = tuple(runs)
+        runs = {way: simulate(trial.requests) for way, simulate in ways.items()}
         found += lines(trial.name, replayed.runs[trial.name], runs, bars)
     others = max([probed.others_cores, *replayed.others_cores.values()])
-    return Verification(
-        subject, client.name, fitted, calibration, ways, tuple(found), others, effort.repeats, effort.requests
-    )
+    return Verification(subject, client.name, fitted, calibration, tuple(ways), tuple(found), others, effort)
+
+
+def _ways(fitted: Plant, calibration: EngineCalibration, probed: Probed) -> dict[str, Simulate]:
+    """How to simulate a set of requests, by way of calibrating."""
+    found: dict[str, Simulate] = {BOTTOM_UP: partial(run, fitted)}
+    if calibration.steps is not None:
+        timer = EngineSteps(calibration.steps)
+        rules = engine_rules(_with(fitted, fit_requests(probed.probe, fitted, timer)))
+        found[ENGINE_LEVEL] = partial(run_rules, rules, timer)
+    return found
 
 
 def _calibration(plant: Plant, probed: Probed) -> EngineCalibration:
@@ -92,19 +102,9 @@ def _calibration(plant: Plant, probed: Probed) -> EngineCalibration:
         as_of=time.strftime("%Y-%m-%d"),
         source=f"probe of {probed.probe.lone.n + probed.probe.bursts.n} requests by {probed.probe.lone.client}",
         host=fit_host(probed.probe, plant),
-        steps=None if probed.log is None else fit_steps(probed.probe, probed.log),
+        steps=fit_steps(probed.probe, probed.log, resolved.max_num_batched_tokens),
         contended=probed.others_cores > CONTENDED_CORES,
     )
-
-
-def _simulated(trial: Trial, fitted: Plant, calibration: EngineCalibration, probed: Probed) -> dict[str, Run]:
-    """The trial by every way of calibrating that there is."""
-    found = {BOTTOM_UP: run(fitted, trial.requests)}
-    if calibration.steps is not None:
-        timer = EngineSteps(calibration.steps)
-        host = fit_requests(probed.probe, fitted, timer)
-        found[ENGINE_LEVEL] = run_rules(engine_rules(_with(fitted, host)), timer, trial.requests)
-    return found
 
 
 def _with(plant: Plant, host: MeasuredHost) -> Plant:

@@ -45,6 +45,11 @@ def llama_cpp_here(model: Path, server: Path | None, limits: Limits, port: int |
     return Subject(_deployment("llama.cpp", model, limits), Target(launch.url, SERVED_NAME, str(model)), launch, False)
 
 
+def transformers_here(model: str, limits: Limits) -> Subject:
+    """transformers' continuous batching in this process: no server. `model` is a folder or a name of the catalog."""
+    return Subject(_deployment("transformers", model, limits), Target("", SERVED_NAME, model), None, True)
+
+
 def engine_version(target: Target) -> str:
     """What the server says of its version; "" where it says nothing."""
     for path, key in (("/version", "version"), ("/props", "build_info")):
@@ -56,7 +61,7 @@ def engine_version(target: Target) -> str:
     return ""
 
 
-def _deployment(engine: str, model: Path, limits: Limits) -> Deployment:
+def _deployment(engine: str, model: Path | str, limits: Limits) -> Deployment:
     return Deployment(
         model=str(model),
         engine=engine,

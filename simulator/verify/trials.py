@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
 from catalogs.request_set import RequestSet
-from simulator.plant import Plant
-from simulator.simulate import run
+from simulator.run_record import Run
+
+Simulate = Callable[[RequestSet], Run]
 
 SHARES: Final = (0.25, 0.5, 0.7)  # of the throughput a full batch reaches
 CLOSED_LOOP_SHARE: Final = 0.25  # of the engine's seats
@@ -38,6 +39,15 @@ class Lengths:
 
 
 @dataclass(frozen=True, slots=True)
+class Size:
+    """Requests of a trial, and the seed they are drawn by."""
+
+    lengths: Lengths = field(default_factory=Lengths)
+    requests: int = 100
+    seed: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Trial:
     """A set of requests with a name for the table."""
 
@@ -45,19 +55,22 @@ class Trial:
     requests: RequestSet
 
 
-def trials(plant: Plant, lengths: Lengths, n: int, seed: int, rates: Sequence[float] = ()) -> list[Trial]:
-    """Open-loop trials at `rates` (requests/s; where empty, shares of what the plant should carry), one closed loop."""
-    seats = plant.resolved.max_num_seqs
-    chosen = list(rates) or [_rounded(share * carried_per_s(plant, lengths, seed)) for share in SHARES]
+def trials(simulate: Simulate, seats: int, size: Size, rates: Sequence[float] = ()) -> list[Trial]:
+    """Open-loop trials at `rates` (requests/s; where empty, shares of what a simulation carries), one closed loop."""
+    lengths, n, seed = size.lengths, size.requests, size.seed
+    if not rates:
+        carried = carried_per_s(simulate, seats, lengths, seed)
+        chosen = [_rounded(share * carried) for share in SHARES]
+    else:
+        chosen = list(rates)
     found = [Trial(f"{rate:g}/s", _open(lengths, n, seed + k, rate)) for k, rate in enumerate(chosen)]
     clients = max(2, round(CLOSED_LOOP_SHARE * seats))
     return [*found, Trial(f"{clients} clients", _closed(lengths, n, seed + len(chosen), clients))]
 
 
-def carried_per_s(plant: Plant, lengths: Lengths, seed: int) -> float:
-    """Requests per second of the plant with every seat taken, simulated."""
-    seats = plant.resolved.max_num_seqs
-    done = run(plant, _closed(lengths, 6 * seats, seed, seats))
+def carried_per_s(simulate: Simulate, seats: int, lengths: Lengths, seed: int) -> float:
+    """Requests per second with every seat taken, simulated."""
+    done = simulate(_closed(lengths, 6 * seats, seed, seats))
     return done.requests.n / float(np.nanmax(done.last_token_s))
 
 
