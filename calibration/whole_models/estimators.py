@@ -122,7 +122,8 @@ class Utilisation:
         self.physics.fit(rows, target)
         residual = np.log(target / self.physics.predict(rows))
         x = log_features(rows).to_numpy(np.float64)
-        self.mean, spread = x.mean(axis=0), x.std(axis=0)
+        spread = _floats(x.std(axis=0))
+        self.mean = _floats(x.mean(axis=0))
         self.scale = np.where(spread > 1e-9, spread, np.inf)  # a feature that never changed says nothing
         self.points = (x - self.mean) / self.scale
         tried = [(self._leave_one_out(length, ridge, residual), length, ridge) for length, ridge in SMOOTH]
@@ -176,7 +177,7 @@ def estimator(name: str, target: str) -> Estimator:
     return makers[name]()
 
 
-def _floats(values: object) -> Array:
+def _floats(values: Any) -> Array:
     found: Array = np.asarray(values, dtype=np.float64)
     return found
 

@@ -14,14 +14,14 @@ from calibration.profile.session import Row
 from calibration.whole_models.workloads import Point
 
 ENOUGH: Final = 8  # measured rows from which on weights are fitted
-SLOWER: Final = 8.0  # than the roofline, before anything was measured
+SLOWER: Final = 3.0  # than the roofline, before anything was measured
 MARGIN: Final = 1.3  # on predictions of fitted weights
 MEMORY_MARGIN: Final = 1.15
 FREE_SHARE: Final = 0.85  # of the free memory that one run may take
 POINT_SHARE: Final = 0.03  # of the budget that one point may take
 REPEATS_SHARE: Final = 1 / 500  # of the budget that repeats of a point go on for
 REPEATS_S: Final = (0.3, 5.0)
-LEAST_POINT_S: Final = 2.0  # any budget allows a point this long
+LEAST_POINT_S: Final = 4.0  # any budget allows a point this long
 AROUND_S: Final = 0.7  # the small runs around the timed ones
 EARLY_ROWS: Final = 4  # without any of its own, a model's first points are guessed from others' rows
 SINGLE_RUN_S: Final = 4.0  # as measuring.ONE_IS_ENOUGH_S: longer runs are timed once
@@ -64,7 +64,8 @@ class Decision:
 
 
 def decide(candidate: Candidate, rows: Sequence[Row], limits: Limits) -> Decision:
-    """Say yes, or why not: time, memory, or a smaller one of the kind that ran out of memory."""
+    """Say yes, or why not: time, memory, or a smaller one of the kind that ran out of memory. The first point of a
+    model may take what is left of the budget: nothing is known before it."""
     run_s = run_seconds(candidate, rows)
     seconds = point_seconds(candidate, run_s, limits.repeats_s)
     growth = growth_bytes(candidate, rows)
@@ -73,7 +74,7 @@ def decide(candidate: Candidate, rows: Sequence[Row], limits: Limits) -> Decisio
         reason = f"no smaller than {failed}, which ran out of memory"
     elif growth > FREE_SHARE * limits.free_bytes:
         reason = f"would need {growth / 1e9:.1f} GB beside the weights, {limits.free_bytes / 1e9:.1f} GB are free"
-    elif seconds > limits.point_s:
+    elif seconds > limits.point_s and any(r["model"] == candidate.point.model for r in rows):
         reason = f"would take {seconds:.0f} s, one point may take {limits.point_s:.0f} s of this budget"
     elif limits.spent_s + seconds > limits.budget_s:
         left = max(limits.budget_s - limits.spent_s, 0.0)

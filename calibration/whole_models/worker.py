@@ -53,6 +53,7 @@ def _built(config: dict[str, Any], kind: str, threads: int, dtype: str) -> Any:
     """The model with random weights, in eval mode, as a Generator."""
     from calibration.profile.device import open_device
     from calibration.whole_models.generation import Generator
+    from calibration.whole_models.weights import tiled_random
 
     device = open_device(kind, threads)
     torch, transformers = device.torch, importlib.import_module("transformers")
@@ -61,7 +62,8 @@ def _built(config: dict[str, Any], kind: str, threads: int, dtype: str) -> Any:
     settings = transformers.AutoConfig.for_model(**config)
     pair = bool(getattr(settings, "is_encoder_decoder", False))
     maker = transformers.AutoModelForSeq2SeqLM if pair else transformers.AutoModelForCausalLM
-    model = maker.from_config(settings).to(device.dtype(dtype)).eval()
+    with tiled_random(torch):
+        model = maker.from_config(settings).to(device.dtype(dtype)).eval()
     return Generator(model.to("cuda") if device.is_cuda else model, device, transformers, pair)
 
 
