@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS: Final = tuple("at_s context_requests context_tokens generation_requests generation_tokens seconds".split())
+COLUMNS: Final = (
+    "at_s",
+    "context_requests",
+    "context_tokens",
+    "generation_requests",
+    "generation_tokens",
+    "seconds",
+)
 
 
 @dataclass(slots=True)

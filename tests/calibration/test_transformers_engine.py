@@ -14,12 +14,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers", minversion="5.17")
 
-from calibration.serve.clients import OwnEngine, Target  # noqa: E402
-from calibration.serve.engines import Limits  # noqa: E402
-from calibration.serve.tiny_model import TinyShape  # noqa: E402
-from calibration.serve.transformers_engine import InProcess  # noqa: E402
-from catalogs.errors import InputError  # noqa: E402
-from catalogs.request_set import RequestSet  # noqa: E402
+from calibration.serve.clients import OwnEngine, Target
+from calibration.serve.engines import Limits
+from calibration.serve.tiny_model import TinyShape
+from calibration.serve.transformers_engine import InProcess
+from catalogs.errors import InputError
+from catalogs.request_set import RequestSet
 
 LIMITS = Limits(4, 64, 256, 16, 64, "fp32", 1)
 SMALL = TinyShape(64, 2, 128, 4, 2, 512, 512).config() | {"model_type": "llama"}
