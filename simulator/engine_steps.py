@@ -17,12 +17,22 @@ class EngineSteps:
         self._steps = steps
 
     def cycle_s(self, shape: BatchShape) -> float:
-        """Seconds from the start of this step to the start of the next."""
-        if not shape.prefill_tokens and shape.decodes:
-            return self.decode_segment(shape.decodes, shape.decode_context_sum, shape.decode_context_max)[0]
-        steps = self._steps
-        own = _line(steps.tokens, steps.token_s, shape.tokens)
-        return own + steps.per_decode_s * shape.decodes + steps.per_context_token_s * shape.decode_context_sum
+        """Seconds from the start of this step to the start of the next.
+
+        A step that an engine cuts into several passes over the weights is as many steps, with decodes shared evenly.
+        """
+        steps, n = self._steps, shape.decodes
+        context_s = steps.per_context_token_s * shape.decode_context_sum
+        if not shape.prefill_tokens and n:
+            return shape.passes * _line(steps.decodes, steps.decode_s, n / shape.passes) + context_s
+        if shape.passes == 1 or not n:
+            return _line(steps.tokens, steps.token_s, shape.tokens) + steps.per_decode_s * n + context_s
+        alone = shape.passes - 1
+        return (
+            _line(steps.tokens, steps.token_s, shape.prefill_tokens)
+            + alone * _line(steps.decodes, steps.decode_s, n / alone)
+            + context_s
+        )
 
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:  # noqa: ARG002 (a table of whole steps knows no skew)
         """(t0, slope, steps): while exactly these decodes run, step j < steps takes t0 + slope * j."""

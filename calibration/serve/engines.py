@@ -52,13 +52,17 @@ def vllm(python: Path, model: Path, port: int, limits: Limits, on_cpu: bool) -> 
 
 
 def llama_cpp(server: Path, model: Path, port: int, limits: Limits) -> Launch:
-    """llama.cpp's server, one slot for each sequence, without prompt caches; `model` is a GGUF file."""
+    """llama.cpp's server, one slot for each sequence, without prompt caches; `model` is a GGUF file.
+
+    The order in which slots were given back decides which are neighbours, and only neighbours share a pass over the
+    weights: each replay begins with a new server, as each simulation does.
+    """
     command = [str(server), "-m", str(model), "--alias", SERVED_NAME, "--host", "127.0.0.1", "--port", str(port)]
     command += ["-np", str(limits.max_num_seqs), "-c", str(limits.max_num_seqs * limits.max_model_len)]
     command += ["-t", str(limits.threads), "-tb", str(limits.threads)]
     command += ["-b", str(limits.max_num_batched_tokens), "-ub", str(limits.max_num_batched_tokens)]
     command += ["--no-webui", "--cache-ram", "0", "--no-cache-prompt", "--metrics", "--temp", "0"]
-    return Launch("llama.cpp", tuple(command), port)
+    return Launch("llama.cpp", tuple(command), port, forgetful=True)
 
 
 def find_vllm(given: Path | None) -> Path:

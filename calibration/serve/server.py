@@ -31,6 +31,7 @@ class Launch:
     port: int
     env: dict[str, str] = field(default_factory=dict)
     health: str = "/health"
+    forgetful: bool = False  # started anew before every replay: what it served before decides how fast it is
 
     @property
     def url(self) -> str:
@@ -81,6 +82,12 @@ class Server:
                 self.stop()
                 raise InputError(f"{self.launch.name} was not healthy after {patience_s:.0f} s", self._tail())
             time.sleep(POLL_S)
+
+    def restart(self) -> None:
+        """Stop and start again; the log goes on in a new file."""
+        self.stop()
+        self.log = self.log.with_name(f"{self.log.stem}+.log")
+        self.start()
 
     def check_alive(self) -> None:
         """InputError with the last lines of the log where the engine has died since."""

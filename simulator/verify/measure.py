@@ -86,6 +86,8 @@ class Bench:
         for k in range(repeats):
             for i, trial in enumerate(trials):
                 self._told(f"replaying {trial.name}, {k + 1} of {repeats}")
+                if self._server is not None and self._server.launch.forgetful:
+                    self._server.restart()
                 before = self._moment()
                 folder = self._out / "runs" / f"trial-{i + 1}-{k + 1}"
                 done.runs.setdefault(trial.name, []).append(
