@@ -121,12 +121,14 @@ def run(
         for text in facts.notices:
             typer.echo(f"  {text}")
         typer.echo(f"installed: {installed}" + (f", {peaks}" if peaks else ""))
+    page = _page(done.folder)
     if json_file is not None:
         errors = _error_lines({f: [e.model_dump() for e in r.held_out] for f, r in facts.families.items()})
         document = {
             "schema_version": 1,
             "profile": str(done.folder),
             "installed": str(installed),
+            "report": page,
             "counts": done.counts,
             "peak_flops": done.accelerator.peak_flops,
             "memory_bandwidth_bytes_per_s": done.accelerator.memory_bandwidth_bytes_per_s,
@@ -247,6 +249,19 @@ def _profile(options: Options) -> Profiled:
     counts = ", ".join(f"{n} {what.replace('_', ' ')}" for what, n in done.counts.items() if n)
     typer.echo(f"{done.folder}: {counts}", err=True)
     return done
+
+
+def _page(folder: Path) -> str | None:
+    """The profile's page beside it, named on stderr; without plotly a line that says how to get one."""
+    from calibration.report.write import write_report
+
+    try:
+        page = str(write_report(str(folder), folder / "report.html"))
+    except InputError as error:
+        typer.echo(f"no report: {error}", err=True)
+        return None
+    typer.echo(f"report: {page}", err=True)
+    return page
 
 
 def _print_peaks(accelerator: Accelerator) -> None:

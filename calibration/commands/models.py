@@ -48,7 +48,8 @@ def models(
         _report(predict_only, json_file, must=True)
         return
     from calibration.profile.here import budget_s
-    from calibration.whole_models.collect import DEFAULTS, Options, collect_models
+    from calibration.whole_models.collect import Options, collect_models
+    from calibration.whole_models.subjects import DEFAULTS
 
     chosen = tuple(names) if names else DEFAULTS
     sizes = _batches(batches)

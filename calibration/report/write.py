@@ -6,6 +6,7 @@ from pathlib import Path
 
 from calibration.profile.manifest import MANIFEST_NAME
 from calibration.profile.session import ROWS_NAME
+from calibration.whole_models.table import PARQUET_NAME
 from catalogs.errors import InputError
 from catalogs.files import write_whole
 from catalogs.html_page import Page, need_plotly, render
@@ -32,10 +33,27 @@ def page_of(source: str, rows: Path | None = None) -> Page:
         if rows is not None:
             raise InputError("a profile brings its own rows", str(rows), "no --rows")
         return operator_page(read_profile(folder))
+    if _is_models(folder):
+        if rows is not None:
+            raise InputError("whole-model rows bring all that is needed", str(rows), "no --rows")
+        from calibration.report.model_page import model_page
+
+        return model_page(folder)
     from calibration.bundle import bundle_folder
 
     return operator_page(read_bundle_material(bundle_folder(source), rows))
 
 
 def _is_profile(folder: Path) -> bool:
-    return (folder / MANIFEST_NAME).is_file() and (folder / ROWS_NAME).is_file()
+    return (folder / MANIFEST_NAME).is_file() and (folder / ROWS_NAME).is_file() and not _is_models(folder)
+
+
+def _is_models(folder: Path) -> bool:
+    """Whether the rows are those of whole models, not of operators."""
+    if (folder / PARQUET_NAME).is_file():
+        return True
+    try:
+        with open(folder / ROWS_NAME, encoding="utf-8") as file:
+            return '"family": "whole_model"' in file.readline()
+    except (OSError, UnicodeDecodeError):
+        return False

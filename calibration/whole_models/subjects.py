@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +11,7 @@ import yaml
 from catalogs.errors import InputError
 from catalogs.hf_config import model_from_config
 from catalogs.hf_reader import merged_reader, read_reader
+from catalogs.load import DATA
 from catalogs.model_parts import Attention, Mlp, Moe
 from catalogs.model_spec import ModelSpec
 from catalogs.models import load_model
@@ -96,4 +96,4 @@ def config_of(spec: ModelSpec) -> dict[str, Any]:
 
 
 def _data(name: str) -> Path:
-    return Path(str(files("catalogs"))) / "data" / "hf_configs" / f"{name}.yaml"
+    return DATA / "hf_configs" / f"{name}.yaml"

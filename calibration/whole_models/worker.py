@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -53,6 +54,7 @@ def _built(config: dict[str, Any], kind: str, threads: int, dtype: str) -> Any:
     """The model with random weights, in eval mode, as a Generator."""
     from calibration.profile.device import open_device
     from calibration.whole_models.generation import Generator
+    from calibration.whole_models.memory import USUAL, set_malloc
     from calibration.whole_models.weights import tiled_random
 
     device = open_device(kind, threads)
@@ -64,6 +66,8 @@ def _built(config: dict[str, Any], kind: str, threads: int, dtype: str) -> Any:
     maker = transformers.AutoModelForSeq2SeqLM if pair else transformers.AutoModelForCausalLM
     with tiled_random(torch):
         model = maker.from_config(settings).to(device.dtype(dtype)).eval()
+    gc.collect()  # tied weights leave a second copy behind
+    set_malloc(*USUAL)
     return Generator(model.to("cuda") if device.is_cuda else model, device, transformers, pair)
 
 

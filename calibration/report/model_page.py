@@ -1,0 +1,85 @@
+"""The page of whole-model rows: how well held-out configurations are predicted, and what the rows say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from calibration.report import model_figures as figures
+from calibration.whole_models.scores import Score
+from calibration.whole_models.study import CHOSEN, Study, TargetStudy, study
+from calibration.whole_models.table import read_rows
+from catalogs.html_page import Markup, Page, Section, bullets, cards, chart, note, paragraph, table
+
+HEAD = ("Predicted", "Held out", "Chosen", "Rows", "R²", "Aim", "Mean error", "9 of 10 within", "Leans")
+
+
+def model_page(folder: Path) -> Page:
+    """Raises InputError where the folder has no whole-model rows, or too few to study."""
+    found = study(read_rows(folder))
+    names = ", ".join(sorted(found.used.model.unique()))
+    return Page("Whole models, measured and predicted", names, sections(found), "Written by calibrate report.")
+
+
+def sections(found: Study) -> list[Section]:
+    """The sections of a study: summary, then each target, then the rows themselves."""
+    used = found.used
+    power = [note("Not shown: no energy counter was readable while these rows were measured.")]
+    if (used.watts.notna() & (used.flops_per_s > 0)).any():
+        power = [chart(figures.power(used), "Mean power while a point is repeated, by the device's energy counter.")]
+    batch = chart(figures.against_batch(used), "Medians over workloads and lengths. Dashed: encoder-decoder models.")
+    boxes = chart(figures.by_architecture(used), "Boxes hold half of the rows; points beyond the whiskers are drawn.")
+    return [
+        _summary(found),
+        *(_target(t) for t in found.targets),
+        Section("Latency and memory against batch", [batch], "Batch"),
+        Section("By type of architecture", [boxes], "Architecture"),
+        Section("Power", power),
+    ]
+
+
+def _summary(found: Study) -> Section:
+    rows = found.rows
+    status = rows["status"].value_counts()
+    figures_first = [
+        ("Models", str(found.used.model.nunique())),
+        ("Points measured", f"{int(status.get('ok', 0)):,}"),
+        ("Skipped or failed", f"{len(rows) - int(status.get('ok', 0)):,}"),
+        ("Rows studied", f"{len(found.used):,}"),
+    ]
+    text = (
+        "Every figure is of rows whose whole configuration (model, workload, batch), or whole model, was left out of "
+        "the fit; which estimator to use was chosen on the other rows alone."
+    )
+    lines = [line for t in found.targets for line in _lines(t)]
+    return Section(
+        "Summary", [cards(figures_first), paragraph(text), table(HEAD, lines, words=3), bullets(found.notes)]
+    )
+
+
+def _lines(t: TargetStudy) -> list[tuple[str, ...]]:
+    aim = "" if t.target.reach is None else f"{t.target.reach:.2f} {'met' if t.met else 'missed'}"
+    out = [(t.target.title, "configurations", t.winner, *_figures(t.by_configuration.score(), aim))]
+    if t.by_model is not None:
+        out.append((t.target.title, "whole models", t.winner, *_figures(t.by_model.score(), "")))
+    return out
+
+
+def _figures(s: Score, aim: str) -> tuple[str, ...]:
+    lean = f"{100 * s.bias:+.1f} %".replace("-", "−")
+    return (f"{s.n:,}", f"{s.r2:.3f}", aim, f"{100 * s.mape:.1f} %", f"{100 * s.p90:.0f} %", lean)
+
+
+def _target(t: TargetStudy) -> Section:
+    rows = [(s.estimator, *_figures(s, "")[1:2], *_figures(s, "")[3:]) for s in t.by_configuration.scores]
+    head = ("Estimator", "R²", "Mean error", "9 of 10 within", "Leans")
+    parts: list[Markup] = [
+        chart(figures.predictions(t), "Each point was predicted by a fit that saw nothing of its configuration.", 460),
+        chart(figures.residuals(t), "Error against the prediction, and how many rows have which error.", 400),
+        table(
+            head, rows, f"Estimators on held-out configurations, best first; {CHOSEN}: picked by an inner validation."
+        ),
+    ]
+    if any(i.added_error > 0 for i in t.importance):
+        text = "What shuffling a column of held-out rows adds to the error. Work columns follow from the lengths."
+        parts.append(chart(figures.importance_bars(t), text, 140 + 26 * min(len(t.importance), figures.MOST_FEATURES)))
+    return Section(t.target.title, parts)
