@@ -73,6 +73,10 @@ ProfileModels = Annotated[
 ProfileDtype = Annotated[
     str | None, typer.Option("--dtype", metavar="TYPE", help="These models are served in, such as fp32 on a CPU.")
 ]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="List what would be measured, with guessed times; measure nothing.")
+]
+Kernels = Annotated[bool, typer.Option("--kernels", help="Then trace one shape per family: kernels.csv, .parquet.")]
 Seed = Annotated[int, typer.Option(metavar="N", help="Of the order and of the held-out shapes.")]
 
 
@@ -85,15 +89,23 @@ def profile(
     threads: Threads = None,
     model: ProfileModels = None,
     dtype: ProfileDtype = None,
+    dry_run: DryRun = False,
+    kernels: Kernels = False,
     seed: Seed = 0,
 ) -> None:
     """Measure what operators cost on this machine; rows only, nothing is installed."""
     from calibration.profile.here import Options, budget_s
 
-    models = tuple(model or ())
-    done = _profile(Options(hw, budget_s(budget), out, device, threads, seed, models, dtype))
+    options = Options(hw, budget_s(budget), out, device, threads, seed, tuple(model or ()), dtype)
+    if dry_run:
+        _plan(options)
+        return
+    done = _profile(options)
+    from calibration.profile.kernels import write_kernels
     from calibration.profile.tables import write_measured
 
+    if kernels:
+        typer.echo(str(write_kernels(done)))
     typer.echo(str(write_measured(done.session.rows, done.folder / "measured.parquet")))
 
 
@@ -106,17 +118,25 @@ def run(
     threads: Threads = None,
     model: ProfileModels = None,
     dtype: ProfileDtype = None,
+    dry_run: DryRun = False,
     json_file: JsonFile = None,
 ) -> None:
     """Profile this machine, fit, show the held-out errors, and install the calibration for plan and simulate."""
     from calibration.profile.here import Options, budget_s, fit_and_install
 
-    done = _profile(Options(hw, budget_s(budget), out, device, threads, models=tuple(model or ()), dtype=dtype))
+    options = Options(hw, budget_s(budget), out, device, threads, models=tuple(model or ()), dtype=dtype)
+    if dry_run:
+        _plan(options)
+        return
+    done = _profile(options)
+    from calibration.profile.listing import machine_lines
 
     bundle, installed, peaks = fit_and_install(done)
     facts = _facts(bundle)
     if json_file != "-":
         _print_peaks(done.accelerator)
+        for text in machine_lines(done.session.rows):
+            typer.echo(text)
         _print_errors(facts)
         for text in facts.notices:
             typer.echo(f"  {text}")
@@ -132,6 +152,8 @@ def run(
             "counts": done.counts,
             "peak_flops": done.accelerator.peak_flops,
             "memory_bandwidth_bytes_per_s": done.accelerator.memory_bandwidth_bytes_per_s,
+            "machine": machine_lines(done.session.rows),
+            "drift": done.facts.get("drift") or None,
             "errors": errors,
             "notices": facts.notices,
         }
@@ -262,6 +284,15 @@ def _page(folder: Path) -> str | None:
         return None
     typer.echo(f"report: {page}", err=True)
     return page
+
+
+def _plan(options: Options) -> None:
+    from calibration.profile.here import limit_s, prepare
+    from calibration.profile.listing import plan, plan_lines
+
+    _, _, job = prepare(options)
+    for text in plan_lines(plan(job, limit_s(options.budget_s)), job):
+        typer.echo(text)
 
 
 def _print_peaks(accelerator: Accelerator) -> None:

@@ -13,7 +13,9 @@ from catalogs.units import KIB, MIB
 
 #: Types of matrix products in the order they are worth measuring.
 CPU_DTYPES: Final = ("bf16", "fp32")
-TORCH_DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "float8_e4m3fn"}
+TORCH_DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "float8_e4m3fn", "int8": "int8"}
+INT8_CAPABILITY: Final = (7, 5)
+INT8_FLAGS: Final = ("avx512_vnni", "avx_vnni")  # of CPUs whose int8 products are faster than their bf16 ones
 FP8_CAPABILITY: Final = (8, 9)
 BF16_CAPABILITY: Final = (8, 0)
 
@@ -49,6 +51,10 @@ class Device:
         if self.is_cuda:
             held = self.torch.cuda.memory_reserved() - self.torch.cuda.memory_allocated()  # freed, not yet given back
             return float(self.torch.cuda.mem_get_info()[0] + held)
+        return self.host_free_bytes()
+
+    def host_free_bytes(self) -> float:
+        """Memory of the host that may be allocated now."""
         return _meminfo_bytes("MemAvailable")
 
     def synchronize(self) -> None:
@@ -82,7 +88,8 @@ def open_device(kind: str | None = None, threads: int | None = None) -> Device:
             raise InputError("no GPU to profile: torch cannot use one", found, "--device cpu" if kind else None)
     torch.set_num_threads(threads or len(cores))
     memory = _meminfo_bytes("MemTotal")
-    return Device("cpu", CPU_DTYPES, last_level_cache_bytes(), memory, threads or len(cores), cores, torch)
+    dtypes = (*CPU_DTYPES, *(("int8",) if _multiplies_int8(torch) else ()))
+    return Device("cpu", dtypes, last_level_cache_bytes(), memory, threads or len(cores), cores, torch)
 
 
 def _bind_threads(threads: int) -> None:
@@ -117,10 +124,21 @@ def _cuda(torch: Any, cores: tuple[int, ...]) -> Device:
     dtypes = ["bf16"] if capability >= BF16_CAPABILITY else ["fp16"]
     if capability >= FP8_CAPABILITY and hasattr(torch, "_scaled_mm"):
         dtypes.append("fp8")
+    if capability >= INT8_CAPABILITY and hasattr(torch, "_int_mm"):
+        dtypes.append("int8")
     dtypes += ["fp16", "fp32"] if capability >= BF16_CAPABILITY else ["fp32"]
     torch.backends.cuda.matmul.allow_tf32 = False  # fp32 rows are fp32
     cache = float(getattr(facts, "L2_cache_size", 0) or 64 * MIB)
     return Device("cuda", tuple(dtypes), cache, float(facts.total_memory), len(cores), cores, torch)
+
+
+def _multiplies_int8(torch: Any) -> bool:
+    try:
+        with open("/proc/cpuinfo", encoding="ascii", errors="replace") as file:
+            flags = next((line for line in file if line.startswith("flags")), "").split()
+    except OSError:
+        return False
+    return hasattr(torch, "_int_mm") and any(f in flags for f in INT8_FLAGS)
 
 
 def last_level_cache_bytes(root: str = "/sys/devices/system/cpu/cpu0/cache") -> float:

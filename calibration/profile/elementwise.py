@@ -19,7 +19,6 @@ from calibration.profile.timing import Work
 ACT: Final = 2.0  # bytes of a 16-bit activation
 SAMPLING_BYTES: Final = 26.0  # per word of the vocabulary: read, scale, softmax, draw
 ROUTING_BYTES: Final = 6.0  # per expert: 16-bit logits, fp32 scores
-OF_LOGITS: Final = ("sampling", "greedy")  # kinds whose width is the vocabulary and whose rows are sequences
 TOP_K: Final = 8
 CACHE_ROWS: Final = 8192  # tokens of the key-value cache that rows are scattered into
 TABLE_ROWS: Final = 16384  # rows of the embedding table
@@ -112,12 +111,6 @@ def _greedy(device: Device, tokens: int, width: int, dtype: Any) -> Callable[[],
     return lambda: logits.float().argmax(dim=-1)
 
 
-def _greedy(device: Device, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
-    """The most likely word: what a sampler does at temperature 0."""
-    logits = random(device, (tokens, width), dtype)
-    return lambda: logits.argmax(dim=-1)
-
-
 def _routing(device: Device, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
     torch = device.torch
     logits = random(device, (tokens, width), dtype)
@@ -131,7 +124,6 @@ MAKERS: Final[dict[str, Callable[[Device, int, int, Any], Callable[[], object]]]
     "kv_write": _kv_write,
     "embedding": _embedding,
     "sampling": _sampling,
-    "greedy": _greedy,
     "greedy": _greedy,
     "routing": _routing,
 }

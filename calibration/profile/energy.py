@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import importlib
 import math
+import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from calibration.profile.device import Device
 from calibration.profile.timing import Timing
 
 RAPL: Final = Path("/sys/class/powercap")
+POLL_S: Final = 0.05
 WINDOW_S: Final = 0.25  # the counters move every 20 to 100 ms: shorter windows measure the counter
 
 
@@ -24,6 +26,11 @@ class Meter:
     joules: Callable[[], float] | None
     sample: Callable[[], dict[str, float]]
     why_not: str = ""
+    polls: bool = False  # whether asking while the device works disturbs nothing: a GPU's driver, not a CPU
+
+    def watching(self) -> Watch:
+        """Means of sample() over a `with` block, asked every POLL_S; one sample where polling disturbs."""
+        return Watch(self)
 
     def watts(self, timing: Timing, limit_s: float) -> float | None:
         """Mean power while the work is repeated for a window; None without a counter or where it takes too long."""
@@ -34,6 +41,40 @@ class Meter:
             timing.replay()
         spent = self.joules() - before  # on a GPU this waits until all is done
         return spent / (time.perf_counter() - start) if spent > 0 else None
+
+
+@dataclass(slots=True)
+class Watch:
+    """Samples of a meter while a block runs; `mean` afterwards."""
+
+    meter: Meter
+    samples: list[dict[str, float]] = field(default_factory=list)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if self.meter.polls:
+            self._thread = threading.Thread(target=self._poll, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.samples.append(self.meter.sample())
+
+    def _poll(self) -> None:
+        while not self._over.wait(POLL_S):
+            self.samples.append(self.meter.sample())
+
+    @property
+    def mean(self) -> dict[str, float]:
+        """Mean of every quantity; of what was sampled while the block ran, where there is any."""
+        during = self.samples[:-1] or self.samples
+        names = sorted({n for s in during for n in s})
+        values = {n: [s[n] for s in during if n in s] for n in names}
+        return {n: round(sum(v) / len(v), 4) for n, v in values.items()}
 
 
 def open_meter(device: Device) -> Meter:
@@ -69,11 +110,24 @@ def _cpu_sample() -> dict[str, float]:
     return found
 
 
+def _handle(nvml: Any, torch: Any) -> Any:
+    """NVML's handle of torch's GPU: by its UUID, since CUDA_VISIBLE_DEVICES renumbers them for torch alone."""
+    index = torch.cuda.current_device()
+    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+    if uuid is not None:
+        name = f"GPU-{uuid}"
+        try:
+            return nvml.nvmlDeviceGetHandleByUUID(name.encode())
+        except (nvml.NVMLError, TypeError, AttributeError):
+            pass  # a MIG slice has another kind of UUID
+    return nvml.nvmlDeviceGetHandleByIndex(index)
+
+
 def _nvml(device: Device) -> Meter:
     try:
         nvml: Any = importlib.import_module("pynvml")
         nvml.nvmlInit()
-        handle = nvml.nvmlDeviceGetHandleByIndex(device.torch.cuda.current_device())
+        handle = _handle(nvml, device.torch)
     except Exception as error:
         return Meter(None, dict, f"no power: NVML is not available ({error})")
 
@@ -84,6 +138,8 @@ def _nvml(device: Device) -> Meter:
                 "memory_clock_mhz": float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
                 "temperature_c": float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
                 "device_use": float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100.0,
+                "device_power_w": float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1e3,
+                "memory_use": float(nvml.nvmlDeviceGetUtilizationRates(handle).memory) / 100.0,
                 "device_memory_bytes": float(nvml.nvmlDeviceGetMemoryInfo(handle).used),
             }
         except nvml.NVMLError:
@@ -96,5 +152,5 @@ def _nvml(device: Device) -> Meter:
     try:
         joules()
     except nvml.NVMLError as error:
-        return Meter(None, sample, f"no power: the GPU has no energy counter ({error})")
-    return Meter(joules, sample)
+        return Meter(None, sample, f"no power: the GPU has no energy counter ({error})", polls=True)
+    return Meter(joules, sample, polls=True)

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from calibration.profile import decode_attention, drift, elementwise, gemm, machine, moe, prefill_attention
+from calibration.profile import (
+    decode_attention,
+    drift,
+    elementwise,
+    gemm,
+    host,
+    linear_attention,
+    machine,
+    moe,
+    prefill_attention,
+)
 from calibration.profile.device import Device
 from calibration.profile.shape import Shape
 from calibration.profile.timing import Work
@@ -20,6 +30,9 @@ WORK: Final[dict[str, Callable[[Shape, Device], Work]]] = {
     "copy": machine.work,
     "launch": machine.work,
     "drift": drift.work,
+    "linear_attention": linear_attention.work,
+    "host": host.work,
+    "pages": host.work,
 }
 
 #: Share of the time each queue of shapes gets.
@@ -31,5 +44,9 @@ SHARES: Final[dict[str, float]] = {
     "prefill_attention": 0.16,
     "decode_attention": 0.18,
     "elementwise": 0.12,
+    "gemm int8": 0.04,
     "moe": 0.08,
+    "linear_attention": 0.03,
+    "host": 0.02,
+    "pages": 0.02,
 }

@@ -7,6 +7,7 @@ Zen 4 core a bf16 product with 4096 x 4096 weights then takes 1.8 times less for
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from calibration.profile.device import Device
 from calibration.profile.inputs import cycle, random
@@ -14,11 +15,16 @@ from calibration.profile.shape import Shape
 from calibration.profile.timing import Work
 from calibration.roofline import dtype_bytes
 
+INT8_ROWS: Final = 16  # torch._int_mm on CUDA takes more rows than this
+INT8_SCALE: Final = 256.0
+
 
 def work(shape: Shape, device: Device) -> Work:
     """y[m, n] = x[m, k] w[n, k]^T in the shape's dtype."""
     m, n, k, dtype = (shape[c] for c in ("m", "n", "k", "dtype"))
     sets = cycle(device, n * k * dtype_bytes(dtype) + (m * k + m * n) * 2.0)
+    if dtype == "int8":
+        return Work([_int8(device, m, n, k) for _ in sets], "torch._int_mm, input quantised")
     if dtype == "fp8":
         return Work([_fp8(device, m, n, k, dtype) for _ in sets], "torch._scaled_mm, input quantised")
     if not device.is_cuda and device.torch.backends.mkldnn.is_available():
@@ -49,6 +55,23 @@ def _fp8(device: Device, m: int, n: int, k: int, dtype: str) -> Callable[[], obj
 
     def run() -> object:
         narrow = (x * inverse).clamp_(-448.0, 448.0).to(fp8)
-        return torch._scaled_mm(narrow, w, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+        return torch._scaled_mm(narrow, w, one, one, out_dtype=torch.bfloat16, use_fast_accum=True)
+
+    return run
+
+
+def _int8(device: Device, m: int, n: int, k: int) -> Callable[[], object]:
+    """As engines run W8A8: a 16-bit input is scaled and rounded, multiplied into int32, scaled to 16 bits. CUDA wants
+    more than INT8_ROWS rows: fewer are padded, as an engine would have to."""
+    torch = device.torch
+    x = random(device, (m, k), device.sixteen_bit("bf16"))
+    w = random(device, (n, k)).mul(INT8_SCALE).round_().to(torch.int8).t()
+    padded = max(m, INT8_ROWS + 1) if device.is_cuda else m
+    narrow = torch.zeros((padded, k), dtype=torch.int8, device=device.kind)
+    scale = torch.tensor(1.0 / INT8_SCALE**2, device=device.kind)
+
+    def run() -> object:
+        narrow[:m].copy_((x * INT8_SCALE).round_().clamp_(-127, 127))
+        return (torch._int_mm(narrow, w)[:m] * scale).to(x.dtype)
 
     return run

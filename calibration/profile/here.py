@@ -10,9 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from calibration.profile import drift, machine, manifest
+from calibration.profile import collective, drift, machine, manifest
+from calibration.profile.counters import open_counters, since, traffic
 from calibration.profile.device import Device, open_device
 from calibration.profile.energy import open_meter
+from calibration.profile.extra_shapes import extra_shapes
 from calibration.profile.measure import Bench
 from calibration.profile.peaks import measured
 from calibration.profile.run import Job, Told, profile, start
@@ -52,6 +54,7 @@ class Profiled:
     facts: manifest.Manifest
     accelerator: Accelerator  # with measured peaks where the catalog does not know them
     counts: dict[str, Any]
+    device: Device
 
 
 def budget_s(text: str) -> float:
@@ -80,28 +83,36 @@ def this_machine(text: str, device: Device) -> Accelerator:
 
 def run_profile(options: Options) -> Profiled:
     """Profile this machine into a folder, or go on with an unfinished profile of it."""
+    counters, before = open_counters(), traffic()  # before torch starts its threads
     device, accelerator, job = prepare(options)
     facts = manifest.describe(accelerator.name, device, options.budget_s, options.seed)
     facts |= {"models": list(options.models), "activation_dtype": device.activation}
     folder = options.out or default_folder(accelerator.name)
-    limit = min(max(options.budget_s * SHARE_OF_BUDGET, LIMIT_S[0]), LIMIT_S[1])
+    limit = limit_s(options.budget_s)
     meter = open_meter(device)
     with progress(options.budget_s) as told:
         session = start(folder, facts, told)
-        if meter.why_not:
-            told.line(meter.why_not)
+        for why_not in (meter.why_not, counters.why_not, collective.why_not(device, options.budget_s)):
+            if why_not:
+                told.line(why_not)
         try:
-            counts = profile(job, session, Bench(device, meter, limit), told)
+            counts = profile(job, session, Bench(device, meter, limit, counters=counters), told)
         except KeyboardInterrupt:
             told.line(f"interrupted: {len(session.rows)} rows are kept; the same command with --out {folder} goes on")
             raise
     drifted = drift.report(session.rows)
     told.line(drift.line(drifted))
     ended = {"finished_at": manifest.now(), "counts": counts, "power": meter.why_not, "drift": drifted}
+    ended["machine_traffic"] = since(before, traffic())
     facts = (manifest.read(folder) or facts) | ended
     manifest.write(folder, facts)
     unit = accelerator if accelerator.name != "local" else measured(accelerator, session.rows, device.cache_bytes)
-    return Profiled(folder, session, facts, unit, counts)
+    return Profiled(folder, session, facts, unit, counts, device)
+
+
+def limit_s(budget: float) -> float:
+    """Seconds one shape's repeats may take."""
+    return min(max(budget * SHARE_OF_BUDGET, LIMIT_S[0]), LIMIT_S[1])
 
 
 def prepare(options: Options) -> tuple[Device, Accelerator, Job]:
@@ -119,7 +130,9 @@ def prepare(options: Options) -> tuple[Device, Accelerator, Job]:
         served = (options.dtype,) if options.dtype else _served(device)
         own = own_shapes(own_sizes(models, device.memory_bytes, reach.splits), reach, served, options.seed)
     sizes = catalog_sizes(device.memory_bytes, reach.splits, small=not device.is_cuda)
-    shapes = once([*own, *candidates(sizes, reach, device.dtypes, options.seed)])
+    extra = extra_shapes(sizes, reach, device)
+    shapes = once([*own, *candidates(sizes, reach, device.dtypes, options.seed), *extra])
+    ranks = collective.shapes(device) if collective.why_not(device, options.budget_s) is None else []
     found = Job(
         accelerator,
         machine.shapes(device),
@@ -127,14 +140,16 @@ def prepare(options: Options) -> tuple[Device, Accelerator, Job]:
         options.budget_s,
         device.cache_bytes,
         device.dtypes[0],
+        (lambda: collective.rows(ranks, device)) if ranks else None,
         frozenset(s.key for s in own),
     )
     return device, accelerator, found
 
 
 def _served(device: Device) -> tuple[str, ...]:
-    """The dtypes a model may be served in here: on a GPU not fp32, which nobody serves in there."""
-    return tuple(d for d in device.dtypes if not device.is_cuda or d in ("bf16", "fp8")) or device.dtypes[:1]
+    """The dtypes a model is usually served in here: on a GPU not fp32, int8 nowhere."""
+    usual = ("bf16", "fp8") if device.is_cuda else ("bf16", "fp32")
+    return tuple(d for d in device.dtypes if d in usual) or device.dtypes[:1]
 
 
 def default_folder(name: str) -> Path:

@@ -6,10 +6,11 @@ import contextlib
 import gc
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from calibration.profile.contention import CONTENDED, Usage, others_share, usage
+from calibration.profile.counters import Counters, since
 from calibration.profile.device import Device
 from calibration.profile.energy import Meter
 from calibration.profile.families import WORK
@@ -31,10 +32,11 @@ class Bench:
     meter: Meter
     limit_s: float
     read_usage: Callable[[], Usage] = usage
+    counters: Counters = field(default_factory=lambda: Counters({}))
 
     def row(self, shape: Shape) -> Row:
         """Never raises for what one shape does wrong: status "oom" or "error" with a reason."""
-        start, before = time.perf_counter(), self.read_usage()
+        start, before, counted = time.perf_counter(), self.read_usage(), self.counters.read()
         row = self._head(shape)
         try:
             row |= self._timed(shape)
@@ -48,7 +50,7 @@ class Bench:
             row |= {"status": "oom" if out else "error", "reason": text[:300]}
         if row["status"] != "ok":
             self._release()
-        row |= self._disturbance(before, row)
+        row |= self._disturbance(before, row) | since(counted, self.counters.read())
         row["elapsed_s"] = round(time.perf_counter() - start, 6)
         return row
 
@@ -60,10 +62,11 @@ class Bench:
         grad = self.device.torch.inference_mode()
         with grad:
             work = WORK[shape.family](shape, self.device)
-            timing = measure(work, self.device, self.limit_s)
-            watts = self.meter.watts(timing, self.limit_s) if shape.role == FIT else None
+            with self.meter.watching() as watch:
+                timing = measure(work, self.device, self.limit_s)
+                watts = self.meter.watts(timing, self.limit_s) if shape.role == FIT else None
         found = _timing_fields(timing) | {"kernel": work.kernel, "input_sets": len(work.calls)}
-        found |= self.meter.sample()
+        found |= watch.mean
         return found | ({"watts": round(watts, 2)} if watts is not None else {})
 
     def _disturbance(self, before: Usage, row: Row) -> dict[str, Any]:

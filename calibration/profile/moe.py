@@ -1,12 +1,14 @@
-"""Routed experts of one MoE layer: a loop over the experts touched, each a gated MLP on its tokens.
+"""Routed experts of one MoE layer, each a gated MLP on its tokens: torch's grouped product where a GPU has one, else a
+loop over the experts touched.
 
 Every token picks its experts at random, so the load is uneven as chance has it. Engines run one grouped kernel: on a
-GPU this loop launches once per expert and product, and is an upper bound there.
+GPU without torch._grouped_mm the loop launches once per expert and product, and is an upper bound.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from calibration.profile.device import Device
 from calibration.profile.inputs import cycle, random
@@ -31,6 +33,8 @@ def work(shape: Shape, device: Device) -> Work:
     routes = [(e, rows) for e, rows in routes if len(rows)]
     x = random(device, (tokens, hidden), dtype)
     silu = torch.nn.functional.silu
+    if _has_grouped(device, dtype):
+        return Work([_grouped(device, x, routes, w) for w in weights], "torch._grouped_mm")
     linear = torch.nn.functional.linear
 
     def call(up_gate: object, down: object) -> Callable[[], object]:
@@ -45,3 +49,42 @@ def work(shape: Shape, device: Device) -> Work:
         return run
 
     return Work([call(a, b) for a, b in weights], "loop over experts", graph=False)
+
+
+def _has_grouped(device: Device, dtype: Any) -> bool:
+    """Whether torch multiplies groups of rows with one kernel here; tried once on a small case."""
+    if not device.is_cuda or not hasattr(device.torch, "_grouped_mm"):
+        return False
+    known = device.pool.get("grouped")
+    if known is None:
+        torch = device.torch
+        try:
+            a, b = random(device, (32, 64), dtype), random(device, (2, 128, 64), dtype)
+            ends = torch.tensor([16, 32], device=device.kind, dtype=torch.int32)
+            torch._grouped_mm(a, b.transpose(-2, -1), offs=ends)
+            torch.cuda.synchronize()
+            known = True
+        except (RuntimeError, TypeError):
+            known = False
+        device.pool["grouped"] = known
+    return bool(known)
+
+
+def _grouped(device: Device, x: Any, routes: list[tuple[int, Any]], weights: tuple[Any, Any]) -> Callable[[], object]:
+    """Rows sorted by expert, two grouped products, summed back into tokens."""
+    torch = device.torch
+    up_gate, down = weights
+    counts = [0] * len(up_gate)
+    for e, rows in routes:
+        counts[e] = len(rows)
+    ends = torch.tensor(counts, device=device.kind, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    order = torch.cat([rows for _, rows in routes]) if routes else torch.zeros(0, dtype=torch.long, device=device.kind)
+    width = down.shape[-1]
+    silu = torch.nn.functional.silu
+
+    def run() -> object:
+        y = torch._grouped_mm(x[order], up_gate.transpose(-2, -1), offs=ends)
+        y = silu(y[:, :width]).mul_(y[:, width:])
+        return torch.zeros_like(x).index_add_(0, order, torch._grouped_mm(y, down.transpose(-2, -1), offs=ends))
+
+    return run

@@ -24,7 +24,7 @@ def shape_of(row: Row) -> Shape:
 
     own = OPERATOR_COLUMNS.get(row["family"])
     if own is None:
-        own = tuple(c for c in ("kind", "dtype", "message_bytes", "number") if c in row)
+        own = tuple(c for c in ("kind", "dtype", "message_bytes", "number", "tokens") if c in row)
     return Shape(row["family"], tuple((c, row[c]) for c in own), row["role"])
 
 

@@ -22,11 +22,26 @@ def work(shape: Shape, device: Device) -> Work:
     rows = int(shape["tokens"]) // chunks
     context = round(float(shape["pairs"]) / chunks / rows - rows / 2)
     dtype = device.sixteen_bit(str(shape["kv_dtype"]))
+    if shape["window_tokens"]:
+        return _windowed(shape, device, dtype)
     sets = cycle(device, 2.0 * dtype.itemsize * chunks * head_dim * (kv_heads * (rows + context) + heads * rows))
     size = (chunks, kv_heads, heads // kv_heads, rows, context, head_dim)
     make = _cuda if device.is_cuda else _cpu
     merged = context > 0 and not device.is_cuda
     return Work([make(device, size, dtype) for _ in sets], "sdpa" + (", context and chunk merged" if merged else ""))
+
+
+def _windowed(shape: Shape, device: Device, dtype: Any) -> Work:
+    """A whole prompt under a sliding window, by a mask: torch has no kernel that skips what the window hides."""
+    heads, kv_heads, head_dim, rows = (int(shape[c]) for c in ("n_heads", "n_kv_heads", "head_dim", "tokens"))
+    torch = device.torch
+    q = random(device, (1, heads, rows, head_dim), dtype)
+    k, v = (random(device, (1, kv_heads, rows, head_dim), dtype) for _ in "kv")
+    seen = torch.ones(rows, rows, dtype=torch.bool, device=device.kind).tril_()
+    mask = seen & ~seen.tril(-int(shape["window_tokens"]))
+    attention = torch.nn.functional.scaled_dot_product_attention
+    call = lambda: attention(q, k, v, attn_mask=mask, enable_gqa=heads > kv_heads)  # noqa: E731
+    return Work([call], "sdpa, window by mask")
 
 
 def _cuda(device: Device, size: tuple[int, ...], dtype: Any) -> Callable[[], object]:

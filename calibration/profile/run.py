@@ -50,6 +50,7 @@ class Job:
     budget_s: float
     cache_bytes: float
     reference_dtype: str = "bf16"  # of the product that shows drift
+    at_once: Callable[[], list[Row]] | None = None  # rows that are measured together: collectives
     first: frozenset[str] = frozenset()  # keys of shapes of the user's own models, before all others
 
 
@@ -70,6 +71,9 @@ def profile(job: Job, session: Session, bench: Measures, told: Told) -> dict[str
     for shape in job.machine:
         if shape.key not in done:
             _measure(shape, session, bench, told)
+    if job.at_once is not None and not any(r["family"] == "collective" for r in session.rows):
+        for row in job.at_once():
+            session.append(row)
     accelerator = measured(job.accelerator, _machine_rows(session), job.cache_bytes)
     choice = Choice.of(job.shapes, SHARES, job.first)
     long = [s.key for s in job.shapes if _guess_s(s, accelerator) * REPEATS > LONGEST_SHARE * job.budget_s]

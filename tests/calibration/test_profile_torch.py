@@ -109,7 +109,6 @@ def test_run_installs_a_calibration_that_plan_finds(home: Path) -> None:
     assert unit.memory_bandwidth_bytes_per_s != before.memory_bandwidth_bytes_per_s
     bundle = load_bundle(unit)
     assert "gemm" in bundle.models
-    assert any("host times" in n for n in bundle.notices)
     cost = bundle.cost(Gemm(16, 4096, 4096, "bf16"))
     assert cost.seconds > 0
     before_rows = Session.open(home / "p", pytest.fail)
