@@ -20,9 +20,7 @@ class BatchShape:
     decode_context_sum: int = 0  # cached tokens the decodes read, in all
     decode_context_max: int = 0
     logits: int = 0  # sequences that need logits: decodes + prompts finished in this step
-    passes: int = (
-        1  # times the weights are read; more where the engine runs a step in parts that do not fill the device
-    )
+    passes: int = 1  # times the weights are read: more than once where a step runs in parts
 
     @property
     def tokens(self) -> int:
