@@ -90,19 +90,25 @@ def collect(
 ) -> list[Row]:
     """Measure what the budget allows; returns one row per candidate and every older row of the session.
 
+    Each decision knows the rows before it in the order, and no others: resumed, a session decides as it did before.
     On an interrupt (or a full disk) the rows so far, and the rest as skipped, are written as tables before it goes on.
     """
-    done = {r["key"] for r in session.rows}
+    ours = {c.point.key for c in candidates}
+    done = {r["key"]: r for r in session.rows}
+    seen = [r for r in session.rows if r["key"] not in ours]
     skipped: dict[str, Row] = {}
     try:
         for c in _cheapest_first(candidates):
             if c.point.key in done:
+                seen.append(done[c.point.key])
                 continue
-            choice = decide(c, session.rows, Limits(budget_s, session.spent_s, bench.free_bytes(c.point.model)))
+            spent_s = float(sum(r["elapsed_s"] for r in seen))
+            choice = decide(c, seen, Limits(budget_s, spent_s, bench.free_bytes(c.point.model)))
             if not choice.measure:
                 skipped[c.point.key] = _skipped(c, choice)
                 continue
-            session.append(_measured(c, choice, session, bench, budget_s))
+            session.append(_measured(c, choice, bench, budget_s))
+            seen.append(session.rows[-1])
             _tell(session.rows[-1], session.spent_s, told)
     except BaseException:
         late = {c.point.key: _skipped(c, Decision(False, "the session was cut short", 0.0, 0.0)) for c in candidates}
@@ -139,9 +145,9 @@ def _cheapest_first(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [*first.values(), *(c for c in candidates if c.point.key not in chosen)]
 
 
-def _measured(c: Candidate, choice: Decision, session: Session, bench: Measures, budget_s: float) -> Row:
+def _measured(c: Candidate, choice: Decision, bench: Measures, budget_s: float) -> Row:
     free = bench.free_bytes(c.point.model)
-    limits = Limits(budget_s, session.spent_s, free)
+    limits = Limits(budget_s, 0.0, free)
     begin = time.perf_counter()
     patience = max(PATIENCE * choice.seconds, LEAST_PATIENCE_S)
     found = dict(bench.measure(c.point, limits.repeats_s, FREE_SHARE * free, patience))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -20,6 +20,9 @@ LENGTHS: Final = ("batch", "input_tokens", "output_tokens")
 WORK: Final = (*TERMS, "roofline_s")
 #: Columns that must be in a row for it to be predicted.
 NEEDED: Final = (*LENGTHS, *ARCHITECTURE, *WORK, "architecture", "workload")
+
+#: Columns the physical terms are made of.
+TERM_COLUMNS: Final = ("output_tokens", "decoder_layers", "encoder_layers", "weight_bytes", *TERMS)
 
 #: Physical terms of each target for the linear models, 1 standing for a constant. A quotient is written with "/".
 PHYSICS: Final[dict[str, tuple[str, ...]]] = {
@@ -51,20 +54,20 @@ def log_features(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, index=rows.index)
 
 
-def physical_terms(rows: pd.DataFrame, target: str) -> Array:
-    """(rows, terms) of non-negative numbers that add up, with weights, to the target."""
+def physical_terms(rows: pd.DataFrame | Mapping[str, Array], target: str) -> Array:
+    """(rows, terms), of a table or of columns by name: non-negative numbers whose weighted sum is the target."""
     return np.stack([_term(rows, name) for name in PHYSICS[target]], axis=1)
 
 
-def _term(rows: pd.DataFrame, name: str) -> Array:
+def _term(rows: pd.DataFrame | Mapping[str, Array], name: str) -> Array:
     def column(of: str) -> Array:
-        found: Array = rows[of].to_numpy(np.float64)
+        found: Array = np.asarray(rows[of], dtype=np.float64)
         return found
 
     steps = np.maximum(column("output_tokens") - 1.0, 1.0)
     layers = column("decoder_layers") + column("encoder_layers")
     derived: dict[str, Callable[[], Array]] = {
-        "1": lambda: np.ones(len(rows)),
+        "1": lambda: np.ones(len(column("output_tokens"))),
         "calls": lambda: column("output_tokens"),
         "layers": lambda: layers,
         "step_flops": lambda: column("decode_flops") / steps,

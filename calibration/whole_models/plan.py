@@ -113,13 +113,14 @@ def growth_bytes(candidate: Candidate, rows: Sequence[Row]) -> float:
 def _fitted(terms_of: str, rows: Sequence[Row], candidate: Candidate, column: str) -> float:
     """Prediction of `column` by weights of physical terms fitted to the rows, weights of the model left out."""
     import numpy as np
-    import pandas as pd
     from scipy.optimize import nnls
 
-    from calibration.whole_models.features import physical_terms
+    from calibration.whole_models.features import TERM_COLUMNS, physical_terms
 
-    table = pd.DataFrame([*({**r} for r in rows), {**candidate.columns}])
-    x = physical_terms(table.assign(weight_bytes=0.0) if column == "memory_growth_bytes" else table, terms_of)
+    table = {c: np.array([r[c] for r in (*rows, candidate.columns)], dtype=np.float64) for c in TERM_COLUMNS}
+    if column == "memory_growth_bytes":
+        table["weight_bytes"][:] = 0.0
+    x = physical_terms(table, terms_of)
     y = np.array([r[column] for r in rows], dtype=np.float64)
     scale = np.maximum(x.max(axis=0), 1e-30)
     weights = nnls(x[:-1] / scale / y[:, None], np.ones(len(y)))[0]
