@@ -15,6 +15,7 @@ STREAM_BYTES: Final = {"cpu": 256 * MIB, "cuda": 1 * GIB}
 SQUARE: Final = {"cpu": 1536, "cuda": 8192}  # side of the matrices the arithmetic peak is taken from
 COPY_BYTES: Final = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 256 * MIB)
 LAUNCHES: Final = 100
+PEER: Final = "first device to second"
 
 
 def shapes(device: Device) -> list[Shape]:
@@ -28,6 +29,8 @@ def shapes(device: Device) -> list[Shape]:
             for memory in ("pageable", "pinned")
             for size in COPY_BYTES
         ]
+        if device.torch.cuda.device_count() > 1:
+            found += [Shape.of("copy", CHECKS, kind=PEER, message_bytes=int(size)) for size in COPY_BYTES]
         found += [Shape.of("launch", CHECKS, kind=k) for k in ("eager", "graph replay", "graph of one")]
     return found
 
@@ -65,6 +68,10 @@ def _copy(shape: Shape, device: Device) -> Work:
     torch = device.torch
     way, _, memory = str(shape["kind"]).rpartition(" ")
     size = int(shape["message_bytes"])
+    if shape["kind"] == PEER:
+        source, target = (torch.empty(size, dtype=torch.uint8, device=f"cuda:{i}").random_(0, 255) for i in (0, 1))
+        direct = torch.cuda.can_device_access_peer(0, 1)
+        return Work([lambda: target.copy_(source)], "peer copy" if direct else "copy through the host", graph=False)
     host = torch.empty(size, dtype=torch.uint8, pin_memory=memory == "pinned").random_(0, 255)
     there = torch.empty(size, dtype=torch.uint8, device="cuda")
     pair = (there, host) if way.startswith("host") else (host, there)
