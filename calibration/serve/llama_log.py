@@ -15,6 +15,7 @@ A step lasts until the next begins or all slots are idle. Logging that much take
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -86,22 +87,27 @@ def read_llama_log(path: Path) -> pd.DataFrame:
     found: list[dict[str, object]] = []
     step: _Step | None = None
     prompts: dict[int, int] = {}
-    for line in text.splitlines():
-        for entry in _ENTRY.finditer(line):
-            minute, second, ms, us = (int(part) for part in entry.groups()[:4])
-            at_s, said = minute * 60 + second + ms * 1e-3 + us * 1e-6, entry[5]
-            begins = "update_slots: posting NEXT_RESPONSE" in said
-            if begins or "all slots are idle" in said:
-                if step is not None and step.decode_s > 0:
-                    found.append(_row(step, prompts, at_s, len(found)))
-                step = _Step(at_s) if begins else None
-            elif step is not None:
-                _take(step, said, at_s, prompts)
+    for at_s, said in entries(text):
+        begins = "update_slots: posting NEXT_RESPONSE" in said
+        if begins or "all slots are idle" in said:
+            if step is not None and step.decode_s > 0:
+                found.append(_row(step, prompts, at_s, len(found)))
+            step = _Step(at_s) if begins else None
+        elif step is not None:
+            _take(step, said, at_s, prompts)
     if not found:
         raise InputError("no engine steps in this log", str(path), "llama-server -lv 5")
     steps = pd.DataFrame(found, columns=list(COLUMNS))
     steps["at_s"] -= steps["at_s"].iloc[0]
     return steps
+
+
+def entries(text: str) -> Iterator[tuple[float, str]]:
+    """(seconds on the log's clock, what was said); two may share a line."""
+    for line in text.splitlines():
+        for entry in _ENTRY.finditer(line):
+            minute, second, ms, us = (int(part) for part in entry.groups()[:4])
+            yield minute * 60 + second + ms * 1e-3 + us * 1e-6, entry[5]
 
 
 def _take(step: _Step, said: str, at_s: float, prompts: dict[int, int]) -> None:

@@ -4,7 +4,8 @@ What `update_slots` does between two calls of `llama_decode` (tools/server/serve
 
 - Requests take a free slot first come, first served, the least recently used one, and among unused ones the highest
   number (`get_available_slot`); with every slot taken they are deferred, and one leaves the deferred queue with every
-  release (`server_queue::pop_deferred_task`). A request that arrives while a batch is computed is seen after it.
+  release, to the front of the tasks (`server_queue::pop_deferred_task`): those of one step in reverse. A request that
+  arrives while a batch is computed is seen after it.
 - `pre_decode`: every generating slot adds its last token; then unfinished prompts are added in the order of their
   slots, not of their arrival, until the batch holds n_batch tokens. A prompt that does not fit goes on in the next
   batch, and several prompts may be unfinished. Prompts and decodes share one `llama_decode`.
@@ -41,6 +42,7 @@ class LlamaCpp(ContinuousBatching):
         slots = min(rules.max_num_seqs, max(1, rules.kv_blocks // context_blocks))
         self._free = deque(range(slots - 1, -1, -1))  # in the order in which they are taken
         self._released: list[int] = []  # slots given back since the last schedule, ascending
+        self._deferred = 0  # requests at the head of the queue that were refused a slot before
         self._slot_of: dict[Request, int] = {}
         self._prompts: dict[int, Request] = {}  # unfinished, by slot
         self._decoding: list[int] = []  # slots that generate, ascending
@@ -68,11 +70,15 @@ class LlamaCpp(ContinuousBatching):
         """Give waiting requests the free slots."""
         self._free.extend(self._released)
         self._released.clear()
+        if self._waiting and self._free:
+            popped = [self._waiting.popleft() for _ in range(min(self._deferred, len(self._free)))]
+            self._waiting.extendleft(popped)  # in reverse
         while self._waiting and self._free:
             request, slot = self._waiting.popleft(), self._free.popleft()
             self._running[request] = None
             self._slot_of[request] = slot
             self._prompts[slot] = request
+        self._deferred = len(self._waiting)
 
     def _fill(self, batch: Batch, budget: int) -> None:
         """Add prompts in the order of their slots until the budget ends."""
@@ -119,7 +125,9 @@ class LlamaCpp(ContinuousBatching):
 
     @property
     def blocked(self) -> bool:
-        return not self._waiting or not (self._free or self._released)
+        if not self._waiting:
+            return True
+        return not (self._free or self._released) and self._deferred == len(self._waiting)
 
 
 def count_passes(rows: Iterable[tuple[int, int]], most: int) -> int:

@@ -395,6 +395,7 @@ class ReferenceLlamaCpp(ReferenceScheduler):
         self.last_used = [0] * len(self.slots)  # 0: never
         self.clock = 0
         self.leaving: list[int] = []  # slots whose release the server has not looked at yet
+        self.deferred: deque[Request] = deque()  # self.waiting is the queue of tasks
 
     def remember(self, request: Request, upto: int) -> None:
         """Nothing is shared between slots."""
@@ -404,7 +405,10 @@ class ReferenceLlamaCpp(ReferenceScheduler):
             self.clock += 1
             self.slots[slot], self.last_used[slot] = None, self.clock
         self.leaving = []
-        while self.waiting and None in self.slots:
+        while self.waiting:
+            if None not in self.slots:
+                self.deferred.append(self.waiting.popleft())
+                continue
             chosen = -1
             for i, held in enumerate(self.slots):
                 if held is None and (chosen < 0 or self.last_used[i] <= self.last_used[chosen]):
@@ -457,6 +461,15 @@ class ReferenceLlamaCpp(ReferenceScheduler):
     def release(self, request: Request) -> None:
         self.leaving.append(self.slots.index(request))
         super().release(request)
+        if self.deferred:
+            self.waiting.appendleft(self.deferred.popleft())
+
+    def waiting_requests(self) -> list[Request]:
+        return [*self.waiting, *self.deferred]
+
+    @property
+    def n_waiting(self) -> int:
+        return len(self.waiting) + len(self.deferred)
 
 
 class ReferenceTransformers(ReferenceScheduler):
