@@ -124,12 +124,12 @@ class Utilisation:
         x = log_features(rows).to_numpy(np.float64)
         spread = _floats(x.std(axis=0))
         self.mean = _floats(x.mean(axis=0))
-        self.scale = np.where(spread > 1e-9, spread, np.inf)  # a feature that never changed says nothing
-        self.points = (x - self.mean) / self.scale
+        self.scale = _floats(np.where(spread > 1e-9, spread, np.inf))  # a feature that never changed says nothing
+        self.points = _floats((x - self.mean) / self.scale)
         tried = [(self._leave_one_out(length, ridge, residual), length, ridge) for length, ridge in SMOOTH]
         _, self.length, self.ridge = min(tried)
         k = _kernel(self.points, self.points, self.length)
-        self.factors = np.linalg.solve(k + self.ridge * np.eye(len(k)), residual)
+        self.factors = _floats(np.linalg.solve(k + self.ridge * np.eye(len(k)), residual))
 
     def _leave_one_out(self, length: float, ridge: float, residual: Array) -> float:
         inverse = np.linalg.inv(_kernel(self.points, self.points, length) + ridge * np.eye(len(residual)))
@@ -183,6 +183,6 @@ def _floats(values: Any) -> Array:
 
 
 def _kernel(a: Array, b: Array, length: float) -> Array:
-    gap = np.sum((a[:, None, :] - b[None, :, :]) ** 2, axis=2)
+    gap = np.maximum(np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1)[None, :] - 2.0 * a @ b.T, 0.0)
     found: Array = np.exp(-0.5 * gap / length**2)
     return found
