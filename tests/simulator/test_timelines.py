@@ -358,8 +358,8 @@ def test_llama_cpp_defers_without_a_slot_and_never_for_memory(fast: bool) -> Non
 @BOTH
 def test_llama_cpp_takes_up_the_deferred_of_one_step_in_reverse(fast: bool) -> None:
     """A and B end at 2 and give back slots 0 and 1. C and D were deferred: D, popped last, is in front and has slot 0,
-    whose prompt goes first. E comes at 1.5, was not deferred before 2 and stays behind, but gets slot 0 from D at 3: its
-    prompt goes before C's in slot 1, which has waited longer."""
+    whose prompt goes first. E comes at 1.5, was not deferred before 2 and stays behind, but gets slot 0 from D at 3:
+    its prompt goes before C's in slot 1, which has waited longer."""
     engine = slots(2, max_num_batched_tokens=4)
     run = simulate(engine, requests([0.0, 0.0, 0.25, 0.5, 1.5], [2, 2, 4, 4, 4], [2, 2, 1, 1, 1]), fast)
     assert run.first_token_s.tolist() == [1.0, 1.0, 5.0, 3.0, 4.0]
