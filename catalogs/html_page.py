@@ -12,9 +12,9 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from typing import Any, Final
 
+from catalogs import load
 from catalogs.errors import InputError
 
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
@@ -130,7 +130,7 @@ def _safe(text: str) -> str:
 
 
 def _part(name: str) -> str:
-    return (files("catalogs") / "data" / "page" / name).read_text(encoding="utf-8")
+    return (load.DATA / "page" / name).read_text(encoding="utf-8")
 
 
 @cache

@@ -147,10 +147,13 @@ def roofline_chart(measured: pd.DataFrame, accelerator: Accelerator) -> Any:
     peak = max(accelerator.peak_flops.values(), default=1.0)
     figure = go.Figure()
     bandwidth = accelerator.memory_bandwidth_bytes_per_s
-    for i, (dtype, flops) in enumerate(sorted(accelerator.peak_flops.items(), key=lambda p: -p[1])):
+    ceilings: dict[float, list[str]] = {}
+    for dtype, flops in accelerator.peak_flops.items():
+        ceilings.setdefault(flops, []).append(dtype)
+    for i, (flops, dtypes) in enumerate(sorted(ceilings.items(), reverse=True)):
         x = [low / 2, flops / bandwidth, max(high, flops / bandwidth) * 2]
         line = {"color": REFERENCE, "width": 1.5, "dash": ("solid", "dash", "dot", "dashdot")[i % 4]}
-        name = f"ceiling, {dtype}: {si(flops, 'FLOP/s')}"
+        name = f"ceiling, {', '.join(dtypes)}: {si(flops, 'FLOP/s')}"
         figure.add_scatter(
             x=x, y=[x[0] * bandwidth, flops, flops], mode="lines", line=line, name=name, hoverinfo="skip"
         )
