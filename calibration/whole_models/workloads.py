@@ -16,7 +16,7 @@ MAX_INPUT: Final = 512
 FEWEST_OUTPUT: Final = 2  # the second token is the first decode step
 #: Output tokens of "generation", by kind of device; the other workloads keep their proportion to it. A CPU needs about
 #: 0.1 s for a token of a small model: short answers leave time for more shapes.
-MAX_OUTPUT: Final = {"cpu": 16, "cuda": 128}
+MAX_OUTPUT: Final = {"cpu": 8, "cuda": 128}
 
 
 @dataclass(frozen=True, slots=True)

@@ -157,7 +157,7 @@ def test_every_point_is_a_row_once_measured_or_not(tmp_path: Path) -> None:
 def test_the_budget_is_kept_and_no_point_takes_more_than_its_share(tmp_path: Path) -> None:
     here = session(tmp_path)
     collect(candidates(), here, Bench(), 300.0, QUIET)
-    assert 150.0 < here.spent_s < 300.0
+    assert 100.0 < here.spent_s < 300.0
     assert max(r["elapsed_s"] for r in here.rows) < 1.5 * Limits(300.0, 0.0, 0.0).point_s
 
 
