@@ -48,12 +48,23 @@ def own_shapes(sizes: Sizes, reach: Reach, dtypes: Sequence[str], seed: int = 0)
         found += with_held_out(fit, _odd_of(products, sizes, reach, dtype, draw))
     for kv_dtype in [d for d in reach.kv_dtypes if d in dtypes] or reach.kv_dtypes[:1]:
         found += own_attention(sizes, reach, kv_dtype, draw)
-    found += [
+    fit = [
         Shape.of("elementwise", kind=kind, tokens=t, bytes_per_token=_bytes_per_token(kind, width))
         for kind, width in kernels
-        for t in (reach.sequences if kind in OVER_VOCAB else reach.rows)
+        for t in _kernel_rows(kind, reach)
     ]
+    found += with_held_out(fit, lambda count: [_odd_kernel(pick(kernels, draw), reach, draw) for _ in range(count)])
     return once(found + _moes(small_experts(sizes, reach), reach))
+
+
+def _kernel_rows(kind: str, reach: Reach) -> tuple[int, ...]:
+    return reach.sequences if kind in OVER_VOCAB else reach.rows
+
+
+def _odd_kernel(kernel: tuple[str, int], reach: Reach, draw: np.random.Generator) -> Shape:
+    kind, width = kernel
+    tokens = between(1, _kernel_rows(kind, reach)[-1], draw)
+    return Shape.of("elementwise", HELD_OUT, kind=kind, tokens=tokens, bytes_per_token=_bytes_per_token(kind, width))
 
 
 def _own_rows(pair: tuple[int, int], sizes: Sizes, reach: Reach) -> list[int]:

@@ -43,7 +43,8 @@ def tables(rows: Sequence[Row], source: str, computes_bf16: bool) -> Tables:
     for family in sorted({r["family"] for r in good}):
         mine = [r for r in good if r["family"] == family and r["role"] == FIT]
         clean = [r for r in mine if not r["contended"]]
-        if len(clean) < CLEAN_SHARE * len(mine):
+        judged = [r for r in mine if r.get("others_share", 0.0) >= 0.0]  # short rows cannot tell: long ones decide
+        if sum(not r["contended"] for r in judged) < CLEAN_SHARE * len(judged):
             clean, dirty = mine, [*dirty, family]
         if clean:
             fit[family] = _frame(family, clean, source)

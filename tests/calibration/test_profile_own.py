@@ -159,3 +159,19 @@ def test_a_kv_write_that_was_measured_is_not_taken_for_a_rotary() -> None:
     assert float(model.cost(Elementwise("kv_write", 1, 1024.0), UNIT)[0]) == pytest.approx(2.01e-6)
     without = ElementwiseModel.fit(pd.DataFrame(rows[:3]), UNIT)
     assert float(without.cost(Elementwise("kv_write", 1, 1024.0), UNIT)[0]) == pytest.approx(1.001e-5)
+
+
+def test_rows_too_short_to_judge_do_not_outvote_the_contended_long_ones(tmp_path: Path) -> None:
+    """Else a fit on a busy machine keeps the shortest shapes only and guesses all others."""
+    from calibration.profile.tables import tables
+
+    session = Session.open(tmp_path, QUIET.line)
+    profile(Job(UNIT, MACHINE, all_shapes(), 300.0, 0.0), session, RooflineBench(), QUIET)
+    mine = [r for r in session.rows if r["family"] == "elementwise" and r["role"] == FIT]
+    mine.sort(key=lambda r: r["seconds"])
+    for i, row in enumerate(mine):
+        is_long = i >= 0.75 * len(mine)
+        row |= {"others_share": 0.6 if is_long else -1.0, "contended": is_long}
+    found = tables(session.rows, "invented", True)
+    assert len(found.fit["elementwise"]) == len(mine)
+    assert "elementwise" in found.contended_families
