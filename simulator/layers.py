@@ -38,6 +38,7 @@ from simulator.batch import BatchShape
 from simulator.shard import Shard
 from simulator.table import FloatArray
 
+_AFTER_ALL_REDUCE = frozenset({"input_norm", "post_norm", "final_norm"})
 CLASSES = ("gemm", "attention_prefill", "attention_decode", "moe", "collective", "elementwise")
 
 
@@ -79,6 +80,14 @@ def token_lines(shard: Shard, tokens: Num, graph: bool = True) -> list[Line]:
         send = Collective("send_recv", tokens * (2 * hidden * ACT), 2, graph)
         lines.append(Line("stage_send", "collective", shard.pp - 1, send))
     return lines
+
+
+def fused_norm_lines(shard: Shard, tokens: Num, graph: bool = True) -> list[Line]:
+    """`token_lines` of engines whose all-reduce kernel also adds the residual and normalises, at the sizes that run in
+    graphs (TensorRT-LLM: AllReduceFusionOp.RESIDUAL_RMS_NORM; larger messages go through NCCL, with a norm after)."""
+    lines = token_lines(shard, tokens, graph)
+    fused = _AFTER_ALL_REDUCE if graph and shard.tp > 1 else frozenset()
+    return [line for line in lines if line.name not in fused]
 
 
 def _all_reduce(shard: Shard, name: str, count: int, tokens: Num, graph: bool) -> list[Line]:

@@ -17,6 +17,7 @@ from simulator.layers import (
     Line,
     decode_lines,
     expert_lines,
+    fused_norm_lines,
     logits_lines,
     mixed_decode_lines,
     prefill_lines,
@@ -94,7 +95,7 @@ class StepTables:
         return cls(
             resolved,
             pricer,
-            _token_table(token_lines, shard, pricer, sizes, top),
+            _token_table(fused_norm_lines if resolved.engine.fuses_norms else token_lines, shard, pricer, sizes, top),
             _token_table(expert_lines, shard, pricer, sizes * dp, top * dp),
             _logits_table(shard, pricer, resolved.max_num_seqs),
             _decode_tables(decode_lines, shard, pricer, resolved),

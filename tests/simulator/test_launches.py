@@ -8,9 +8,11 @@ from typing import Any
 import pytest
 
 from calibration.bundle import load_bundle
+from calibration.operators import Elementwise
 from catalogs.deployment import Deployment, Resolved, resolve
 from simulator.batch import BatchShape
 from simulator.launches import step_launches
+from simulator.layers import fused_norm_lines, token_lines
 from simulator.shard import Shard
 from simulator.step_cost import StepCost
 
@@ -75,3 +77,24 @@ def test_a_step_longer_than_its_launches_does_not_see_them() -> None:
 
 def test_no_launches_on_a_cpu() -> None:
     assert cost(made(hardware="epyc-9654"), 1.0).tables.launch_s == 0.0
+
+
+def test_fused_norms_are_left_out_of_graphed_steps_of_a_tensor_parallel_group_only() -> None:
+    alone, group = Shard.of(made()), Shard.of(made(hardware="h100x2", tensor_parallel=2))
+
+    def left_out(shard: Shard, graph: bool) -> set[str]:
+        kept = {line.name for line in fused_norm_lines(shard, 8, graph)}
+        return {line.name for line in token_lines(shard, 8, graph)} - kept
+
+    assert left_out(group, True) == {"input_norm", "post_norm", "final_norm"}
+    assert left_out(group, False) == left_out(alone, True) == set()
+
+
+def test_an_engine_that_fuses_norms_decodes_faster_by_them() -> None:
+    resolved = made("trtllm", hardware="h100x2", tensor_parallel=2)
+    separate = cost(replace(resolved, engine=replace(resolved.engine, fuses_norms=False)))
+    norm = Elementwise("norm", 8.0, 4 * resolved.model.hidden_size * 2)
+    each = float(load_bundle(resolved.hardware.accelerator).cost(norm).seconds)
+    saved = separate.cycle_s(decodes(8)) - cost(resolved).cycle_s(decodes(8))
+    assert saved == pytest.approx(65 * each, rel=1e-6)
+    assert separate.cycle_s(prompt(512)) == cost(resolved).cycle_s(prompt(512))
