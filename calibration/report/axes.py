@@ -10,6 +10,7 @@ from calibration.report.material import WORDS
 #: Okabe and Ito's palette, distinguishable with every kind of colour vision, with a mark each besides.
 COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C8C8C", "#7A5195")
 MARKS: Final = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star", "triangle-down")
+FEW_DECADES: Final = 2.0  # below which 2 and 5 are marked too
 REFERENCE: Final = "#808893"
 BELOW: Final[dict[str, Any]] = {"orientation": "h", "x": 0, "y": -0.22, "yanchor": "top"}
 
@@ -41,6 +42,8 @@ def _decades(title: str, low: float, high: float, text: Any) -> dict[str, Any]:
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     step = max(1, math.ceil((last - first) / 8))
     values = [10.0**e for e in range(first, last + 1, step)]
+    if math.log10(high / low) < FEW_DECADES:
+        values = [m * v for v in values for m in (1.0, 2.0, 5.0)]
     edges = [math.log10(low) - 0.12, math.log10(high) + 0.12]
     ticks = {"tickvals": values, "ticktext": [text(v) for v in values]}
     return {"type": "log", "title": {"text": title}, "range": edges, **ticks}

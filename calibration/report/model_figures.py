@@ -85,7 +85,8 @@ def against_batch(rows: pd.DataFrame) -> Any:
     columns = (("total_s", "s", "latency of a generation"), ("peak_memory_bytes", "B", "peak memory"))
     for place, (column, unit, title) in enumerate(columns, 1):
         seen: list[float] = []
-        for i, ((architecture, model), part) in enumerate(rows.groupby(["architecture", "model"])):
+        for i, (model, part) in enumerate(rows.groupby("model")):  # colours as in the other charts
+            architecture = str(part.architecture.iloc[0])
             middle = part.groupby("batch")[column].median().dropna()
             seen += [float(v) for v in middle]
             line = {"dash": "dash" if architecture == "encoder-decoder" else "solid", "width": 2}
@@ -133,10 +134,11 @@ def power(rows: pd.DataFrame) -> Any:
 
 
 def _hover(part: pd.DataFrame, unit: str) -> list[str]:
+    columns = ("model", "workload", "batch", "input_tokens", "output_tokens", "actual", CHOSEN)
     return [
-        f"{r.model}, {r.workload}, batch {r.batch}, {r.input_tokens} in, {r.output_tokens} out<br>"
-        f"measured {value_text(r.actual, unit)}, predicted {value_text(getattr(r, CHOSEN), unit)}"
-        for r in part.itertuples()
+        f"{model}, {workload}, batch {batch}, {n} in, {m} out<br>"
+        f"measured {value_text(actual, unit)}, predicted {value_text(predicted, unit)}"
+        for model, workload, batch, n, m, actual, predicted in zip(*(part[c].tolist() for c in columns), strict=True)
     ]
 
 
