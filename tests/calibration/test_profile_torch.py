@@ -64,7 +64,7 @@ def test_every_family_measures_its_smallest_shape(device: Device) -> None:
 
 
 def test_products_are_products(device: Device) -> None:
-    for dtype in device.dtypes:
+    for dtype in ("bf16", "fp32"):
         call = gemm(Shape.of("gemm", m=3, n=96, k=64, dtype=dtype), device).calls[0]
         cells = dict(zip(call.__code__.co_freevars, (c.cell_contents for c in call.__closure__), strict=True))
         assert call().shape == (3, 96)
@@ -100,7 +100,7 @@ def test_a_shape_too_large_is_a_row_that_says_so(device: Device) -> None:
 
 def test_run_installs_a_calibration_that_plan_finds(home: Path) -> None:
     before = parse_hardware("local").accelerator
-    done = RUN.invoke(app, ["run", "--budget", "6s", "--out", str(home / "p"), "--json", str(home / "o.json")])
+    done = RUN.invoke(app, ["run", "--budget", "12s", "--out", str(home / "p"), "--json", str(home / "o.json")])
     assert done.exit_code == 0, done.output
     told = json.loads((home / "o.json").read_text())
     assert told["counts"]["ok"] > 10
