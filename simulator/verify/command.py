@@ -28,6 +28,23 @@ def verify(
     model: Annotated[Path | None, typer.Option(metavar="DIR", help=_MODEL)] = None,
     python: Annotated[Path | None, typer.Option(metavar="PATH", help="Python of vLLM's environment.")] = None,
     server: Annotated[Path | None, typer.Option(metavar="PATH", help="llama.cpp's llama-server.")] = None,
+    endpoint: Annotated[
+        str | None, typer.Option(metavar="URL", help="A server that runs already, OpenAI-compatible, hosted or not.")
+    ] = None,
+    deployment: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="deployment.yaml: what the endpoint runs.")
+    ] = None,
+    served: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Model of the endpoint; default: its first.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Of the endpoint's model: a folder or hub name.")
+    ] = None,
+    key_env: Annotated[
+        str | None, typer.Option(metavar="VARIABLE", help="Of the environment, with the endpoint's key.")
+    ] = None,
+    input_tokens: Annotated[int, typer.Option(metavar="N", help="Mean of a request; half to one and a half.")] = 128,
+    output_tokens: Annotated[int, typer.Option(metavar="N", help="Likewise.")] = 32,
     requests: Annotated[int, typer.Option(metavar="N", help="Of each trial.")] = 100,
     repeats: Annotated[int, typer.Option(metavar="N", help="Of each trial: their spread is the noise.")] = 3,
     rate: Annotated[
@@ -52,17 +69,28 @@ def verify(
     from simulator.verify.screen import document, markdown, print_verification
     from simulator.verify.session import Effort
     from simulator.verify.session import verify as compare
-    from simulator.verify.trials import Size
+    from simulator.verify.trials import Lengths, Size
 
     check_targets(json_file, docs)
     if requests < 10 or repeats < 2:
         raise InputError("a comparison needs at least 10 requests and 2 repeats", f"{requests}, {repeats}", "100, 3")
-    folder = out or _default_folder(engine)
+    if min(input_tokens, output_tokens) < 4:
+        raise InputError("a request needs some tokens in and out", f"{input_tokens}, {output_tokens}", "128, 32")
+    folder = out or _default_folder("endpoint" if endpoint else engine)
     limits = _limits(dtype, threads)
-    weights = model or _tiny_model()
-    subject = _subject(engine, weights, python, server, limits, port)
-    client = _client(engine, weights, python, limits)
-    effort = Effort(Size(requests=requests), repeats, tuple(rate or ()))
+    if endpoint is not None:
+        from calibration.serve.clients import VllmBench
+        from calibration.serve.engines import find_vllm
+        from simulator.verify.subject import endpoint as running
+
+        subject = running(endpoint, deployment, served, tokenizer, key_env)
+        client: Client = VllmBench(find_vllm(python))
+    else:
+        weights = model or _tiny_model()
+        subject = _subject(engine, weights, python, server, limits, port)
+        client = _client(engine, weights, python, limits)
+    lengths = Lengths(input_tokens, output_tokens)
+    effort = Effort(Size(lengths, requests), repeats, tuple(rate or ()))
     found = compare(subject, client, effort, folder, lambda text: typer.echo(text, err=True))
     if install and not found.contended:
         typer.echo(f"installed: {save(found.calibration)}", err=True)

@@ -72,7 +72,7 @@ class Bench:
         self._told("probing: lone requests, then bursts")
         before = self._moment()
         found = probe(self._client, self.subject.target, most_input_tokens, max_num_seqs, self._out / "probe")
-        others = before.others_cores(self._moment())
+        others = self._others(before)
         if isinstance(self._client, OwnEngine):
             return Probed(found, self._client.steps(), self._client.engine_version, others)
         log = None
@@ -93,11 +93,16 @@ class Bench:
                 done.runs.setdefault(trial.name, []).append(
                     self._client.replay(trial.requests, self.subject.target, folder)
                 )
-                others = before.others_cores(self._moment())
+                others = self._others(before)
                 done.others_cores[trial.name] = max(others, done.others_cores.get(trial.name, 0.0))
                 if self._server is not None:
                     self._server.check_alive()
         return done
+
+    def _others(self, before: Moment) -> float:
+        """Cores others used; unknown, and 0, where the server is somebody's own: it may run on this machine."""
+        elsewhere = self._server is None and not isinstance(self._client, OwnEngine)
+        return 0.0 if elsewhere else before.others_cores(self._moment())
 
     def _moment(self) -> Moment:
         return Moment.now(self._server.pids if self._server is not None else ())

@@ -191,6 +191,7 @@ def _first_tokens(lone: MeasuredRun, most: int, sizes: list[int], at: list[float
     lengths = [int(n) for n in np.unique(lone.input_tokens) if n <= most]
     typical = [float(np.median(lone.ttft_s[lone.input_tokens == n])) for n in lengths]
     beside = max(0.0, typical[0] - float(np.interp(lengths[0], sizes, at)))
+    beside = min(beside, 0.5 * min(typical))  # a disturbed first length must not eat the others
     return lengths, [t - beside for t in typical]
 
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 from calibration.serve import engines
 from calibration.serve.clients import Target
 from calibration.serve.engines import SERVED_NAME, Limits
 from calibration.serve.server import Launch, free_port
-from catalogs.deployment import Deployment
+from catalogs.deployment import Deployment, load_deployment
+from catalogs.errors import InputError
 from catalogs.hardware import parse_hardware
 
 SHORT_LIMITS: Final = Limits(32, 512, 1024, 32, 1024, "fp32", 1)
@@ -48,6 +49,41 @@ def llama_cpp_here(model: Path, server: Path | None, limits: Limits, port: int |
 def transformers_here(model: str, limits: Limits) -> Subject:
     """transformers' continuous batching in this process: no server. `model` is a folder or a name of the catalog."""
     return Subject(_deployment("transformers", model, limits), Target("", SERVED_NAME, model), None, True)
+
+
+def endpoint(
+    url: str, deployment: Path | None, served: str | None, tokenizer: str | None, key_env: str | None
+) -> Subject:
+    """A server that somebody runs, hosted or not. InputError where it does not answer, or what it runs is not said."""
+    if deployment is None:
+        raise InputError("the simulator must know what the endpoint runs", url, "--deployment FILE.yaml")
+    written = load_deployment(deployment)
+    base = url.rstrip("/").removesuffix("/v1")
+    if not base.startswith(("http://", "https://")):
+        raise InputError("an endpoint is a URL", url, f"http://{url}")
+    key = Target(base, "", "", key_env).environment().get("OPENAI_API_KEY") if key_env else None
+    names = _served_names(base, key)
+    if served is not None and served not in names:
+        raise InputError("the endpoint serves no such model", served, ", ".join(names[:3]))
+    name = served or names[0]
+    return Subject(written, Target(base, name, tokenizer or _tokenizer(written.model, name), key_env), None, False)
+
+
+def _tokenizer(model: str, served: str) -> str:
+    """The model's own folder, else the name it is served by, which clients look up."""
+    return model if Path(model).is_dir() else served
+
+
+def _served_names(base: str, key: str | None) -> list[str]:
+    asked = Request(f"{base}/v1/models", headers={"Authorization": f"Bearer {key}"} if key else {})
+    try:
+        with urlopen(asked, timeout=10.0) as answer:
+            names = [str(entry["id"]) for entry in json.load(answer)["data"]]
+    except (URLError, OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"the endpoint does not list its models ({error})", f"{base}/v1/models") from None
+    if not names:
+        raise InputError("the endpoint serves no model", base)
+    return names
 
 
 def engine_version(target: Target) -> str:

@@ -15,6 +15,7 @@ Simulate = Callable[[RequestSet], Run]
 
 SHARES: Final = (0.25, 0.5, 0.7)  # of the throughput a full batch reaches
 CLOSED_LOOP_SHARE: Final = 0.25  # of the engine's seats
+FEWEST_TURNS: Final = 4  # that each client of a closed loop takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def trials(simulate: Simulate, seats: int, size: Size, rates: Sequence[float] = 
     else:
         chosen = list(rates)
     found = [Trial(f"{rate:g}/s", _open(lengths, n, seed + k, rate)) for k, rate in enumerate(chosen)]
-    clients = max(2, round(CLOSED_LOOP_SHARE * seats))
+    clients = max(2, min(round(CLOSED_LOOP_SHARE * seats), n // FEWEST_TURNS))
     return [*found, Trial(f"{clients} clients", _closed(lengths, n, seed + len(chosen), clients))]
 
 
