@@ -365,7 +365,7 @@ def parse(args: list[str] | None) -> tuple[Plan, str | None]:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
     parser.add_argument("--out", type=Path, required=True, help="folder for what is collected")
     parser.add_argument("--model", help="of the catalog; default: llama3.1-8b")
-    parser.add_argument("--budget", type=float, help="seconds of measuring; default: 240, a rehearsal's 6")
+    parser.add_argument("--budget", type=float, help="seconds of measuring; default: 240, a rehearsal's 15")
     parser.add_argument("--limit", type=float, default=570.0, help="seconds of everything")
     parser.add_argument("--rehearse", action="store_true", help="a tiny model and budget, on a CPU too")
     parser.add_argument("--step", choices=sorted(STEPS), help=argparse.SUPPRESS)
@@ -373,7 +373,7 @@ def parse(args: list[str] | None) -> tuple[Plan, str | None]:
     out = given.out.resolve()
     work = out.with_name(out.name + ".work")
     model = given.model or (str(work / "model") if given.rehearse else "llama3.1-8b")
-    budget = given.budget or (6.0 if given.rehearse else 240.0)
+    budget = given.budget or (15.0 if given.rehearse else 240.0)
     return Plan(out, work, model, budget, given.limit, given.rehearse), given.step
 
 

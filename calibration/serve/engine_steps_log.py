@@ -1,4 +1,5 @@
-"""Steps of transformers' continuous batching as they run, in the columns of vLLM's iteration log.
+"""Steps of transformers' continuous batching as they run, in the columns of vLLM's iteration log, and one of their own:
+pairs of a query with a key that sdpa computes, all of the step's tokens times all cached tokens of its requests.
 
 The manager's processor (ContinuousBatchProcessor) prepares a batch, runs it and updates its requests, one after the
 other in one thread; with asynchronous batching this would be no step's time. Where a release names these parts
@@ -20,6 +21,7 @@ COLUMNS: Final = (
     "context_tokens",
     "generation_requests",
     "generation_tokens",
+    "pairs",
     "seconds",
 )
 
@@ -30,9 +32,9 @@ class StepsLog:
 
     on: bool = False
     watched: bool = False
-    rows: list[tuple[float, int, int, int, int, float]] = field(default_factory=list)
+    rows: list[tuple[float, int, int, int, int, int, float]] = field(default_factory=list)
     _began_s: float | None = None
-    _held: tuple[int, int, int, int] = (0, 0, 0, 0)
+    _held: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
 
     def watch(self, processor: Any) -> None:
         """Keep the steps of this processor, which must not run yet."""
@@ -68,8 +70,9 @@ class StepsLog:
         return steps.assign(at_s=steps.at_s - steps.at_s.min())
 
 
-def _contents(batch: Any) -> tuple[int, int, int, int]:
-    """(requests, tokens) still without an output token, then of those that decode."""
+def _contents(batch: Any) -> tuple[int, int, int, int, int]:
+    """(requests, tokens) still without an output token, then of those that decode; pairs."""
     decoding = [x.query_length for x in batch if x.state.generated_tokens]
     context = [x.query_length for x in batch if not x.state.generated_tokens]
-    return len(context), sum(context), len(decoding), sum(decoding)
+    keys = sum(x.state.position_offset for x in batch)  # what is cached, with this step's tokens
+    return len(context), sum(context), len(decoding), sum(decoding), (sum(context) + sum(decoding)) * keys

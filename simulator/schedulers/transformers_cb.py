@@ -16,6 +16,10 @@ generation/continuous_batching/scheduler.py, `FIFOScheduler.schedule_batch` and 
 
 Asynchronous batching, CUDA graphs and the decode fast path need flash attention; with sdpa, the default of
 `transformers serve`, steps run one after the other (initialization.py, `decide_use_async_batching`).
+
+sdpa computes every query of a step against every key of all its requests and masks what is not theirs (utils.py,
+`build_attention_mask`): the pairs of a step with a prompt are that rectangle. Steps of decodes alone are priced by
+their own contexts only.
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ class TransformersCb(ContinuousBatching):
         self._seats = min(rules.max_num_seqs, rules.kv_blocks)  # update_cb_config_after_cache_creation
         self._margin_blocks = SAFETY_MARGIN * rules.kv_blocks
         self._full_at = ENDLESS  # after an eviction: nothing is admitted before fewer than these run
+        self._keys = 0  # of the prompts in this step, with what they have cached
 
     def schedule(self) -> Batch | None:
         if self.preempted:
@@ -48,6 +53,7 @@ class TransformersCb(ContinuousBatching):
             self._preempt()
         n = decodes.n if decodes.blocks_next() <= self.kv.available else 0
         batch = Batch()
+        self._keys = 0
         if n:
             self.kv.take(decodes.blocks_next())
             batch = Batch(0, 0.0, 0, n, decodes.context_sum, decodes.context_max, n)
@@ -59,7 +65,14 @@ class TransformersCb(ContinuousBatching):
             self._full_at = ENDLESS
         if self._partial is None and not self._closed:
             self._admit(batch, budget)
+        if batch.prefill_chunks:
+            keys = self._keys + batch.decode_context_sum + n
+            batch.prefill_pairs = float(batch.tokens * keys - batch.decode_context_sum)  # the rest is the decodes' own
         return batch if batch.tokens else None
+
+    def _prefill(self, batch: Batch, request: Request, tokens: int) -> None:
+        self._keys += request.computed_tokens + tokens
+        super()._prefill(batch, request, tokens)
 
     @property
     def _closed(self) -> bool:

@@ -76,6 +76,10 @@ def test_the_steps_hold_every_token_once_within_the_limits(tmp_path: Path) -> No
     assert (steps.context_tokens + steps.generation_tokens <= LIMITS.max_num_batched_tokens).all()
     assert (steps.context_requests + steps.generation_requests <= LIMITS.max_num_seqs).all()
     assert (steps.seconds > 0).all()
+    assert steps.pairs[0] == 5 * 5
+    alone = steps[steps.generation_requests == 1].query("context_requests == 0")
+    lengths = zip(wanted.input_tokens.tolist(), wanted.output_tokens.tolist(), strict=True)
+    assert set(alone.pairs) <= {n_in + j for n_in, n_out in lengths for j in range(1, n_out)}
     assert steps.seconds.sum() <= run.duration_s
 
 

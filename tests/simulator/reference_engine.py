@@ -487,6 +487,7 @@ class ReferenceTransformers(ReferenceScheduler):
 
     def schedule(self) -> Batch | None:
         self.preempted = []
+        self.queries = self.keys_read = 0
         batch, budget = Batch(), self.rules.max_num_batched_tokens
         while True:
             decoding = [r for r in self.running if r in self.decoding and not r.retired]
@@ -509,7 +510,14 @@ class ReferenceTransformers(ReferenceScheduler):
                 self.evict(partial)
         if not self.closed and all(r in self.decoding for r in self.running):
             self.admit(batch, budget)
+        if batch.prefill_chunks:  # sdpa masks a rectangle: what the decodes read themselves is counted apart
+            batch.prefill_pairs = float(self.queries * self.keys_read - batch.decode_context_sum)
         return batch if batch.tokens else None
+
+    def put(self, batch: Batch, request: Request, tokens: int) -> None:
+        self.queries += tokens
+        self.keys_read += self.computed[request] + tokens
+        super().put(batch, request, tokens)
 
     def admit(self, batch: Batch, budget: int) -> None:
         for request in list(self.waiting):

@@ -399,6 +399,13 @@ def test_transformers_passes_over_who_does_not_fit(fast: bool) -> None:
 
 
 @BOTH
+def test_transformers_computes_a_rectangle_of_all_tokens_and_all_keys(fast: bool) -> None:
+    """A's 5 tokens against 5 keys; then B's 4 and A's decode, 5 tokens, against 4 + 6 keys. A reads 5 as ever."""
+    log = simulate(rules(policy="transformers-cb"), requests([0.0, 0.5], [5, 4], [4, 1]), fast).logs[0]
+    assert log.prefill_pairs.tolist()[:2] == [25.0, 45.0]
+
+
+@BOTH
 def test_transformers_evicts_the_newest_that_finds_no_block(fast: bool) -> None:
     """4 blocks of 4. Prompts of 7 fill them with their first decode; at 9 tokens both need a block and B, the newer, is
     evicted. A ends at 6; B computes all 9 tokens it knows in [6, 7), for its third, and ends at 10. Before that nothing
