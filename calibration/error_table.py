@@ -22,7 +22,7 @@ unmeasured shape must expect. Products and decode batches small enough for the s
 than they were measured, on purpose: a real step streams its weights and caches from memory. That shows as error here.
 
 Rows that imply more than the peak arithmetic rate or memory bandwidth are rejected (calibration/gate.py says how).
-Models are utilisation of the roofline on log axes; regression forests were not compared.
+Models are utilisation of the roofline on log axes; other estimators on the same folds: [estimators.md](estimators.md).
 
 | hardware | family | rows | rejected | region | n | median | p90 | bias |
 |---|---|---:|---:|---|---:|---:|---:|---:|

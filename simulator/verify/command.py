@@ -59,19 +59,23 @@ def verify(
         Path | None, typer.Option(metavar="DIR", help="Logs and results; default: with your profiles.")
     ] = None,
     install: Annotated[bool, typer.Option(help="Let plan and simulate use the host times measured.")] = True,
-    docs: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the judged lines as a table.")] = None,
+    docs: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Put the judged lines between this page's marks.")
+    ] = None,
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE, or - for stdout.")
     ] = None,
 ) -> None:
     """Serve a model with a real engine, replay requests with a real client, and compare with the simulation."""
     from calibration.engine_calibration import save
-    from simulator.verify.screen import document, markdown, print_verification
+    from simulator.verify.screen import document, place, print_verification
     from simulator.verify.session import Effort
     from simulator.verify.session import verify as compare
     from simulator.verify.trials import Lengths, Size
 
     check_targets(json_file, docs)
+    if docs is not None and not docs.is_file():
+        raise InputError("there is no such page", str(docs))
     if requests < 10 or repeats < 2:
         raise InputError("a comparison needs at least 10 requests and 2 repeats", f"{requests}, {repeats}", "100, 3")
     if min(input_tokens, output_tokens) < 4:
@@ -99,7 +103,7 @@ def verify(
     if json_file != "-":
         print_verification(found)
     if docs is not None:
-        write_whole(docs, [markdown(found)])
+        write_whole(docs, [place(found, docs.read_text(encoding="utf-8"))])
     for target in (json_file, str(folder / "verify.json")):
         if target is not None:
             write_json(document(found), target)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from catalogs.errors import InputError
 from simulator.verify.compare import THROUGHPUT, Line
 from simulator.verify.session import Verification
 
@@ -106,6 +107,11 @@ def _line(line: Line, ways: tuple[str, ...]) -> dict[str, Any]:
 
 def markdown(found: Verification) -> str:
     """The judged lines as a table for the docs: measured, its noise, and the error of each way against the bar."""
+    subject, size = found.subject.deployment, found.effort.size
+    name = f"{subject.engine} {found.calibration.engine_version}".strip()
+    told = f"{name}, {found.client}, {found.plant.resolved.hardware.accelerator.full_name}, {found.calibration.as_of}"
+    lengths = f"{size.lengths.input_tokens} in and {size.lengths.output_tokens} out, each half to one and a half"
+    first = f"{told}: {size.requests} requests a trial of {lengths}, {found.effort.repeats} repeats.\n"
     heads = ["trial", "statistic", "measured", "noise", *found.ways, "bar"]
     rows = ["| " + " | ".join(heads) + " |", "|---|---|" + "---:|" * (len(heads) - 2)]
     for line in found.lines:
@@ -113,13 +119,25 @@ def markdown(found: Verification) -> str:
             errors = [f"{line.error(w):+.1%}" + ("" if line.met(w) else " **missed**") for w in found.ways]
             cells = [line.trial, f"{line.metric} {line.stat}", _value(line, line.measured), f"{line.noise:.1%}"]
             rows.append("| " + " | ".join([*cells, *errors, f"{line.bar:.0%}"]) + " |")
-    return "\n".join(rows) + "\n"
+    said = "\n".join(f"- {text}" for text in verdict(found))
+    return "\n".join([first, *rows]) + f"\n\n{said}\n"
 
 
 def _number(line: Line, value: float) -> str:
     return (
         f"{value:.0f}" if line.metric == THROUGHPUT else f"{value * 1e3:.3g}" if value < 1.0 else f"{value * 1e3:.0f}"
     )
+
+
+def place(found: Verification, page: str) -> str:
+    """`page` with the comparison between its marks for this engine; InputError where it has none."""
+    engine = found.subject.deployment.engine
+    start, end = f"<!-- verify {engine} -->\n", "<!-- /verify -->"
+    before, mark, rest = page.partition(start)
+    _, closing, after = rest.partition(end)
+    if not mark or not closing:
+        raise InputError("the page has no place for this comparison", engine, f"{start.strip()} and {end}")
+    return f"{before}{start}{markdown(found)}{end}{after}"
 
 
 def _value(line: Line, value: float) -> str:

@@ -1,0 +1,61 @@
+"""An engine that is the simulator itself, measured as a client would: what a fit of a probe must recover exactly."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from calibration.measured_run import MeasuredRun
+from calibration.serve import probe as probes
+from calibration.serve.probe import Probe
+from catalogs.deployment import Deployment
+from catalogs.engines import HostTimes
+from catalogs.request_set import RequestSet
+from simulator.cluster import RunOptions
+from simulator.plant import Plant, build_plant, with_host
+from simulator.simulate import run
+from simulator.step_log import StepLog
+
+
+def synchronous_plant(host: HostTimes) -> Plant:
+    """A small model on a GPU, scheduled step by step, with the host times given."""
+    written = Deployment(
+        model="qwen2.5-0.5b", hardware="rtx4090", max_num_seqs=16, max_num_batched_tokens=512, max_model_len=2048
+    )
+    plant = build_plant(written)
+    engine = replace(plant.resolved.engine, async_scheduling=False)
+    return with_host(replace(plant, resolved=replace(plant.resolved, engine=engine)), host)
+
+
+def measured(plant: Plant, requests: RequestSet) -> MeasuredRun:
+    """What a client of the simulated engine sees, token by token."""
+    done = run(plant, requests, RunOptions(fast_forward=False))
+    log = StepLog.merged(done.logs)
+    ends = log.start_s + log.total_s + plant.resolved.engine.host.output_s
+    gaps = []
+    for first, last in zip(done.first_token_s, done.last_token_s, strict=True):
+        at = ends[(ends >= first - 1e-12) & (ends <= last + 1e-12)]
+        gaps.append(np.diff(at))
+    return MeasuredRun(
+        client="simulated",
+        source="",
+        arrival_s=done.arrival_s - done.arrival_s[0],
+        input_tokens=requests.input_tokens.astype(float),
+        output_tokens=requests.output_tokens.astype(float),
+        ttft_s=done.ttft_s,
+        tpot_s=done.tpot_s,
+        e2e_s=done.e2e_s,
+        itl_s=np.concatenate(gaps),
+        duration_s=float(done.last_token_s.max()),
+        n_failed=0,
+        n_gaps=tuple(len(g) for g in gaps),
+    )
+
+
+def probed(plant: Plant) -> Probe:
+    """The probe of `calibrate verify` against that engine."""
+    lone = measured(plant, probes.lone_requests(400, 0))
+    sizes = tuple(n for n in probes.BURSTS if n <= plant.resolved.max_num_seqs for _ in range(probes.REPEATS))
+    bursts = probes.burst_requests(sizes, lone.stat("ttft", "p50"), lone.stat("tpot", "p50"))
+    return Probe(lone, measured(plant, bursts), sizes)

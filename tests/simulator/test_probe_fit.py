@@ -1,0 +1,103 @@
+"""A probe of an engine whose times are known gives them back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from served_worlds import probed, synchronous_plant
+
+from calibration.serve.probe import Probe
+from catalogs.engines import HostTimes
+from simulator.batch import BatchShape
+from simulator.engine_steps import EngineSteps
+from simulator.plant import Plant, with_host
+from simulator.verify.probe_fit import NO_HOST, Cycles, fit_host, fit_requests, fit_steps
+
+PLANTED = HostTimes(
+    step_s=2e-3,
+    step_s_per_sequence=0.3e-3,
+    step_gap_s=0.0,
+    request_s=4e-3,
+    request_s_per_input_token=10e-6,
+    output_s=0.0,
+)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Plant:
+    return synchronous_plant(PLANTED)
+
+
+@pytest.fixture(scope="module")
+def probe(engine: Plant) -> Probe:
+    return probed(engine)
+
+
+def test_host_times_come_back(engine: Plant, probe: Probe) -> None:
+    found = fit_host(probe, with_host(engine, NO_HOST))
+    assert found.step_s == pytest.approx(PLANTED.step_s, rel=0.02)
+    assert found.step_s_per_sequence == pytest.approx(PLANTED.step_s_per_sequence, rel=0.02)
+    assert found.request_s == pytest.approx(PLANTED.request_s, rel=0.05)
+    assert found.request_s_per_input_token == pytest.approx(PLANTED.request_s_per_input_token, rel=0.05)
+
+
+def test_no_term_is_negative_where_operators_are_too_slow(engine: Plant, probe: Probe) -> None:
+    """The planted fault: a plant that already has twice the engine's host times leaves nothing to add."""
+    slow = replace(PLANTED, step_s=8e-3, step_s_per_sequence=2e-3)
+    device = with_host(engine, slow).cost
+
+    class Slow:
+        """Operators that take what they and too much host time take together."""
+
+        def cycle_s(self, shape: BatchShape) -> float:
+            return device.cycle_s(shape)
+
+    cycles = Cycles.of(probe)
+    beyond = [
+        s - Slow().cycle_s(BatchShape(decodes=n, logits=n, decode_context_sum=int(c), decode_context_max=int(c / n)))
+        for n, c, s in zip(cycles.decodes.tolist(), cycles.context.tolist(), cycles.seconds.tolist(), strict=True)
+    ]
+    assert max(beyond) < 0.0
+    from simulator.verify.probe_fit import _line_through
+
+    assert _line_through(cycles, np.array(beyond)) == (0.0, 0.0)
+
+
+def test_cycles_are_those_of_the_engine(engine: Plant, probe: Probe) -> None:
+    cycles = Cycles.of(probe)
+    assert cycles.sizes() == [1, 2, 4, 8, 16]
+    for n in cycles.sizes():
+        context = cycles.median(cycles.context, n)
+        shape = BatchShape(
+            decodes=n, logits=n, decode_context_sum=round(context), decode_context_max=round(context / n)
+        )
+        assert cycles.median(cycles.seconds, n) == pytest.approx(engine.cost.cycle_s(shape), rel=0.01)
+
+
+def test_whole_steps_without_a_log(engine: Plant, probe: Probe) -> None:
+    """Decode steps at the sizes probed and steps of one prompt come out as the engine's own."""
+    steps = fit_steps(probe, None, 512)
+    assert steps is not None
+    timer = EngineSteps(steps)
+    for n in (1, 4, 16):
+        shape = BatchShape(decodes=n, logits=n, decode_context_sum=108 * n, decode_context_max=108)
+        assert timer.cycle_s(shape) == pytest.approx(engine.cost.cycle_s(shape), rel=0.03)
+    host = fit_requests(probe, engine, timer)
+    for n in (64, 256, 400):
+        shape = BatchShape(prefill_tokens=n, prefill_pairs=n * n / 2, prefill_chunks=1, logits=1)
+        measured = engine.cost.cycle_s(shape) + PLANTED.request_s + n * PLANTED.request_s_per_input_token
+        assert timer.cycle_s(shape) + host.request_s + n * host.request_s_per_input_token == pytest.approx(
+            measured, rel=0.05
+        )
+
+
+def test_messages_of_several_tokens_are_left_out(engine: Plant, probe: Probe) -> None:
+    """Two gaps of every other lone request made one: its steps are not counted as slow ones."""
+    gaps, merged = probe.lone.gaps(), []
+    for i, own in enumerate(gaps):
+        merged.append(np.concatenate([[own[0] + own[1]], own[2:]]) if i % 2 else own)
+    lone = replace(probe.lone, itl_s=np.concatenate(merged), n_gaps=tuple(len(g) for g in merged))
+    found = fit_host(replace(probe, lone=lone), with_host(engine, NO_HOST))
+    assert found.step_s == pytest.approx(PLANTED.step_s, rel=0.03)
