@@ -43,6 +43,10 @@ class Target:
         return found
 
 
+class Incomplete(InputError):
+    """Some requests of a replay failed; another try may go through (a server that closed an idle connection)."""
+
+
 class Client(Protocol):
     """A load client."""
 
@@ -153,7 +157,7 @@ def run_client(name: str, command: Sequence[str], target: Target, patience: floa
 def complete(run: MeasuredRun, requests: RequestSet, out: Path) -> MeasuredRun:
     """The run, where every request finished with the output length it asked for; else InputError."""
     if run.n_failed or run.n != requests.n:
-        raise InputError(f"{run.n_failed or requests.n - run.n} of {requests.n} requests failed", str(out))
+        raise Incomplete(f"{run.n_failed or requests.n - run.n} of {requests.n} requests failed", str(out))
     if not (run.output_tokens == requests.output_tokens).all():
         raise InputError(
             "the server did not give the output lengths asked for", str(out), "a server that honours ignore_eos"

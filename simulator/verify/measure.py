@@ -6,12 +6,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from calibration.importers.iteration_log import read_iteration_log
 from calibration.measured_run import MeasuredRun
 from calibration.serve.bystanders import Moment
-from calibration.serve.clients import Client, OwnEngine
+from calibration.serve.clients import Client, Incomplete, OwnEngine
 from calibration.serve.probe import Probe, probe
 from calibration.serve.server import Server
 from simulator.verify.subject import Subject, engine_version
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Told = Callable[[str], None]
+
+TRIES: Final = 3  # of a replay in which single requests fail
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,18 +88,27 @@ class Bench:
         for k in range(repeats):
             for i, trial in enumerate(trials):
                 self._told(f"replaying {trial.name}, {k + 1} of {repeats}")
-                if self._server is not None and self._server.launch.forgetful:
-                    self._server.restart()
                 before = self._moment()
                 folder = self._out / "runs" / f"trial-{i + 1}-{k + 1}"
-                done.runs.setdefault(trial.name, []).append(
-                    self._client.replay(trial.requests, self.subject.target, folder)
-                )
+                done.runs.setdefault(trial.name, []).append(self._replay(trial, folder))
                 others = self._others(before)
                 done.others_cores[trial.name] = max(others, done.others_cores.get(trial.name, 0.0))
                 if self._server is not None:
                     self._server.check_alive()
         return done
+
+    def _replay(self, trial: Trial, folder: Path) -> MeasuredRun:
+        """One replay; tried again where single requests failed, which is said."""
+        for left in range(TRIES - 1, -1, -1):
+            if self._server is not None and self._server.launch.forgetful:
+                self._server.restart()
+            try:
+                return self._client.replay(trial.requests, self.subject.target, folder)
+            except Incomplete as error:
+                if not left:
+                    raise
+                self._told(f"{error}: again")
+        raise AssertionError("unreachable")
 
     def _others(self, before: Moment) -> float:
         """Cores others used; unknown, and 0, where the server is somebody's own: it may run on this machine."""
