@@ -125,7 +125,7 @@ def markdown(found: Verification) -> str:
 
 def _number(line: Line, value: float) -> str:
     return (
-        f"{value:.0f}" if line.metric == THROUGHPUT else f"{value * 1e3:.3g}" if value < 1.0 else f"{value * 1e3:.0f}"
+        f"{value:.0f}" if line.metric == THROUGHPUT else f"{value * 1e3:.3g}" if value < 0.9995 else f"{value * 1e3:.0f}"
     )
 
 
