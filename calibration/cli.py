@@ -13,6 +13,7 @@ from calibration.commands.exporting import export
 from calibration.commands.importing import import_
 from calibration.commands.models import models
 from calibration.commands.report import report
+from calibration.commands.tiny_model import tiny_model
 from catalogs.command import run_command
 from catalogs.errors import InputError
 from catalogs.files import write_json, write_whole
@@ -42,6 +43,7 @@ app.command()(export)
 app.command()(compare)
 app.command()(report)
 app.command()(models)
+app.command("tiny-model")(tiny_model)
 
 
 @app.command()

@@ -67,7 +67,8 @@ def notices(found: Tables, manifest: Manifest) -> list[str]:
     if spread > NOTABLE:
         lines.append(f"the machine was not steady: a reference product spread over {spread:.0%} while it was profiled")
     if manifest["device"] == "cpu":
-        lines.append("attention and elementwise kernels are torch's, not an engine's own")
+        threads = (manifest.get("cpu") or {}).get("threads")
+        lines.append(f"measured on {threads} of this CPU's threads with torch's kernels; run the engine on as many")
     return lines
 
 

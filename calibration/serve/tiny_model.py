@@ -18,6 +18,7 @@ from catalogs.errors import InputError
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+TINY_NAME: Final = "tiny-llama-30m"
 N_WORDS: Final = 6000
 TEMPLATE: Final = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
 END: Final = "<end>"

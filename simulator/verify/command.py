@@ -146,10 +146,10 @@ def _limits(dtype: str, threads: int | None) -> Limits:
 
 
 def _tiny_model() -> Path:
-    from calibration.serve.tiny_model import write_tiny_model
+    from calibration.serve.tiny_model import TINY_NAME, write_tiny_model
     from catalogs.load import user_folder
 
-    return write_tiny_model(user_folder("models") / "tiny-llama-30m")
+    return write_tiny_model(user_folder("models") / TINY_NAME)
 
 
 def _default_folder(engine: str) -> Path:

@@ -1,0 +1,18 @@
+"""`calibrate tiny-model`: the small model that `verify` serves where none is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def tiny_model(
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to write; default: with your models.")] = None,
+) -> None:
+    """Write a Llama of 30 million random parameters with a tokenizer, and print its folder."""
+    from calibration.serve.tiny_model import TINY_NAME, write_tiny_model
+    from catalogs.load import user_folder
+
+    typer.echo(str(write_tiny_model(out or user_folder("models") / TINY_NAME)))
