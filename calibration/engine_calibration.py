@@ -40,8 +40,9 @@ class MeasuredSteps(_Strict):
     """Seconds of an engine step, start to start, by what it holds; straight lines between nodes and beyond them.
 
     Decodes only: decode_s at the number of decodes. With prefill: token_s at all tokens of the step (a token of prefill
-    and one of decode weigh the same), plus per_decode_s for each decode. Both: plus per_context_token_s for each cached
-    token that decodes read.
+    and one of decode weigh the same), plus per_decode_s for each decode and, where the engine's log tells them,
+    per_pair_s for each pair of a token and a key it meets. Both: plus per_context_token_s for each cached token that
+    decodes read.
     """
 
     decodes: tuple[int, ...]  # nodes, ascending, at least two
@@ -50,6 +51,7 @@ class MeasuredSteps(_Strict):
     token_s: tuple[PositiveFloat, ...]
     per_decode_s: NonNegativeFloat
     per_context_token_s: NonNegativeFloat
+    per_pair_s: NonNegativeFloat = 0.0
 
 
 class EngineCalibration(_Strict):

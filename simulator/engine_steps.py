@@ -23,15 +23,17 @@ class EngineSteps:
         """
         steps, n = self._steps, shape.decodes
         context_s = steps.per_context_token_s * shape.decode_context_sum
+        pairs_s = steps.per_pair_s * (shape.prefill_pairs + shape.decode_context_sum)
         if not shape.prefill_tokens and n:
             return shape.passes * _line(steps.decodes, steps.decode_s, n / shape.passes) + context_s
         if shape.passes == 1 or not n:
-            return _line(steps.tokens, steps.token_s, shape.tokens) + steps.per_decode_s * n + context_s
+            return _line(steps.tokens, steps.token_s, shape.tokens) + steps.per_decode_s * n + context_s + pairs_s
         alone = shape.passes - 1
         return (
             _line(steps.tokens, steps.token_s, shape.prefill_tokens)
             + alone * _line(steps.decodes, steps.decode_s, n / alone)
             + context_s
+            + pairs_s
         )
 
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:  # noqa: ARG002 (a table of whole steps knows no skew)

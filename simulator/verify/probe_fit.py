@@ -93,6 +93,7 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
     if len(sizes) < 2:
         return None
     context_s, at = _decode_table(cycles)
+    per_pair = 0.0
     if log is None:
         nodes, values = _first_tokens(probe.lone, most_tokens, sizes, at)
         per_decode = _per_decode(sizes, at, nodes, values)
@@ -103,7 +104,11 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
         tokens = (prefill.context_tokens + prefill.generation_tokens).to_numpy(float)
         seconds = prefill.seconds.to_numpy(float) + _outside_the_log(cycles, log)
         nodes = _nodes(tokens)
-        values, per_decode = _hats(tokens, prefill.generation_requests.to_numpy(float), seconds, nodes)
+        others = [prefill.generation_requests.to_numpy(float)]
+        if "pairs" in prefill.columns:
+            others.append(prefill.pairs.to_numpy(float))
+        values, (per_decode, *further) = _hats(tokens, others, seconds, nodes)
+        per_pair = further[0] if further else 0.0
     return MeasuredSteps(
         decodes=tuple(sizes),
         decode_s=tuple(at),
@@ -111,6 +116,7 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
         token_s=tuple(values),
         per_decode_s=per_decode,
         per_context_token_s=context_s,
+        per_pair_s=per_pair,
     )
 
 
@@ -207,21 +213,22 @@ def _nodes(tokens: Floats) -> list[int]:
     return [int(tokens.min()), *inner, int(tokens.max())] if tokens.max() > tokens.min() else [int(tokens.min())] * 2
 
 
-def _hats(tokens: Floats, decodes: Floats, seconds: Floats, nodes: list[int]) -> tuple[list[float], float]:
-    """(values at the nodes, seconds per decode): piecewise linear in tokens, least relative squares, none negative."""
+def _hats(tokens: Floats, others: list[Floats], seconds: Floats, nodes: list[int]) -> tuple[list[float], list[float]]:
+    """(values at the nodes, a slope for each of `others`): piecewise linear in tokens, least relative squares, none
+    negative."""
     from scipy.optimize import nnls
 
     basis = np.column_stack([np.interp(tokens, nodes, np.eye(len(nodes))[k]) for k in range(len(nodes))])
-    design = np.column_stack([basis, decodes])
+    design = np.column_stack([basis, *others])
     keep = np.ones(len(seconds), dtype=bool)
     terms = np.zeros(design.shape[1])
     for _ in range(2):  # the second time without steps that something disturbed
         terms, _ = nnls(design[keep] / seconds[keep, None], np.ones(int(keep.sum())))
         error = design @ terms / seconds - 1.0
         keep = np.abs(error) <= max(0.1, 3.0 * float(np.median(np.abs(error))))
-    values = np.maximum(terms[:-1], 1e-9)
+    values = np.maximum(terms[: len(nodes)], 1e-9)
     seen = values > 1e-9
-    return np.interp(nodes, np.array(nodes)[seen], values[seen]).tolist(), float(terms[-1])
+    return np.interp(nodes, np.array(nodes)[seen], values[seen]).tolist(), terms[len(nodes) :].tolist()
 
 
 def _shape(n: int, context: float) -> BatchShape:
