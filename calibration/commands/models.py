@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from catalogs.errors import InputError
 from catalogs.files import check_targets, write_json
+
+if TYPE_CHECKING:
+    from calibration.whole_models.study import Study
 
 
 def models(
@@ -61,7 +64,7 @@ def models(
 def _report(folder: Path, json_file: str | None, must: bool) -> None:
     """Study the rows of a folder, keep the predictor there, show both. `must`: too few rows are an error."""
     from calibration.whole_models import predictor, screen, table
-    from calibration.whole_models.study import Study, study
+    from calibration.whole_models.study import study
 
     rows = table.read_rows(folder)
     found: Study | None = None
@@ -69,6 +72,7 @@ def _report(folder: Path, json_file: str | None, must: bool) -> None:
     try:
         found = study(rows)
         notes.append(f"predictor: {predictor.save(found, folder)}")
+        notes.append(f"report: {_page(found, folder)}")
     except InputError as error:
         if must:
             raise
@@ -79,6 +83,21 @@ def _report(folder: Path, json_file: str | None, must: bool) -> None:
         n = {str(s): int(c) for s, c in rows["status"].value_counts().items()}
         bare = {"schema_version": predictor.SCHEMA_VERSION, "rows": n, "notes": notes, "targets": {}}
         write_json({"folder": str(folder), **(predictor.document(found) if found else bare)}, json_file)
+
+
+def _page(found: Study, folder: Path) -> str:
+    """The page beside the rows; without plotly, how to get one."""
+    from calibration.report.model_page import page_of_study
+    from catalogs.files import write_whole
+    from catalogs.html_page import need_plotly, render
+
+    try:
+        need_plotly()
+    except InputError as error:
+        return f"none, {error}"
+    page = folder / "report.html"
+    write_whole(page, [render(page_of_study(found))])
+    return str(page)
 
 
 def _batches(text: str) -> tuple[int, ...]:

@@ -15,7 +15,11 @@ HEAD = ("Predicted", "Held out", "Chosen", "Rows", "R²", "Aim", "Mean error", "
 
 def model_page(folder: Path) -> Page:
     """Raises InputError where the folder has no whole-model rows, or too few to study."""
-    found = study(read_rows(folder))
+    return page_of_study(study(read_rows(folder)))
+
+
+def page_of_study(found: Study) -> Page:
+    """The page of a study that is at hand."""
     names = ", ".join(sorted(found.used.model.unique()))
     return Page("Whole models, measured and predicted", names, sections(found), "Written by calibrate report.")
 
