@@ -20,6 +20,7 @@ from catalogs.errors import InputError
 LAST_LINES: Final = 12
 POLL_S: Final = 0.25
 GRACE_S: Final = 15.0
+ORPHANS_S: Final = 2.0  # for workers that outlive the process they serve
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +158,12 @@ def _signal_all(leader: int, sign: signal.Signals) -> None:
 
 def _gone(process: subprocess.Popen[bytes], grace_s: float) -> bool:
     ends = time.monotonic() + grace_s
+    led = True
     while time.monotonic() < ends:
-        if process.poll() is not None and not _session(process.pid):
-            return True
+        if process.poll() is not None:
+            if not _session(process.pid):
+                return True
+            if led:
+                led, ends = False, min(ends, time.monotonic() + ORPHANS_S)
         time.sleep(0.05)
     return False

@@ -124,9 +124,9 @@ def markdown(found: Verification) -> str:
 
 
 def _number(line: Line, value: float) -> str:
-    return (
-        f"{value:.0f}" if line.metric == THROUGHPUT else f"{value * 1e3:.3g}" if value < 0.9995 else f"{value * 1e3:.0f}"
-    )
+    if line.metric == THROUGHPUT:
+        return f"{value:.0f}"
+    return f"{value * 1e3:.3g}" if value < 0.9995 else f"{value * 1e3:.0f}"
 
 
 def place(found: Verification, page: str) -> str:
