@@ -115,8 +115,10 @@ def shipped_folder() -> Path:
 
 def bundle_folder(text: str) -> Path:
     """Where a bundle lies: a folder or file as given, else the user's or the shipped one of that hardware name."""
-    for folder in (Path(text), user_folder() / text.lower(), shipped_folder() / text.lower()):
-        if folder.exists():
+    if Path(text).exists():
+        return Path(text)
+    for folder in (user_folder() / text.lower(), shipped_folder() / text.lower()):
+        if (folder / JSON_NAME).is_file():  # the user's may hold host times alone
             return folder
     names = {f.parent.name for f in shipped_folder().glob("*/bundle.json")}
     raise InputError("no calibration bundle here, and none of that name", text, nearest_name(text, names))

@@ -14,7 +14,7 @@ from typing import Final
 from pydantic import ValidationError
 
 from calibration.bundle import bundle_folder, load_bundle, user_folder
-from calibration.bundle_file import ARRAYS_NAME, JSON_NAME, BundleFacts, read_bundle
+from calibration.bundle_file import ARRAYS_NAME, ENGINES_FOLDER, JSON_NAME, BundleFacts, read_bundle
 from calibration.whole_folder import whole_folder
 from catalogs.errors import InputError
 from catalogs.hardware import Accelerator, parse_hardware
@@ -51,7 +51,7 @@ def install_bundle(source: Path, hardware: str | None = None) -> Path:
     """
     folder = user_folder()
     name = _checked_name(source)
-    with whole_folder(folder / name, replace=True) as part:
+    with whole_folder(folder / name, replace=True, keep=(ENGINES_FOLDER,)) as part:
         _unpack(source, part)
         facts, _ = read_bundle(part)
         load_bundle(_accelerator(facts, hardware), part)

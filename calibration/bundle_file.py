@@ -19,6 +19,7 @@ from catalogs.files import write_json
 SCHEMA_VERSION: Final = 1
 JSON_NAME: Final = "bundle.json"
 ARRAYS_NAME: Final = "arrays.npz"
+ENGINES_FOLDER: Final = "engines"  # beside them: host times measured on this hardware, which outlive a bundle
 
 
 class _Strict(BaseModel):

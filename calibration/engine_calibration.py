@@ -14,6 +14,7 @@ from typing import Final, Literal
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat, ValidationError
 
 from calibration.bundle import user_folder
+from calibration.bundle_file import ENGINES_FOLDER
 from catalogs.engines import HostTimes
 from catalogs.errors import InputError
 from catalogs.files import write_json
@@ -88,7 +89,7 @@ class EngineCalibration(_Strict):
 
 def file_of(hardware: str, engine: str) -> Path:
     """Where the calibration of an engine on this user's hardware lives."""
-    return user_folder() / hardware / "engines" / f"{re.sub(r'[^a-z0-9.-]+', '-', engine.lower())}.json"
+    return user_folder() / hardware / ENGINES_FOLDER / f"{re.sub(r'[^a-z0-9.-]+', '-', engine.lower())}.json"
 
 
 def save(calibration: EngineCalibration) -> Path:

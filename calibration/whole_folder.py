@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,17 +12,20 @@ from catalogs.errors import InputError
 
 
 @contextmanager
-def whole_folder(target: Path, replace: bool = False) -> Iterator[Path]:
+def whole_folder(target: Path, replace: bool = False, keep: Sequence[str] = ()) -> Iterator[Path]:
     """A new folder to write into, which becomes `target` when the block ends well and vanishes when it does not.
 
-    Where `target` exists its files of the same names are exchanged, or with `replace` the whole folder is. InputError
-    where the disk refuses.
+    Where `target` exists its files of the same names are exchanged, or with `replace` the whole folder is, but for the
+    folders in it that `keep` names. InputError where the disk refuses.
     """
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
         part.mkdir(parents=True)
         yield part
         if replace and target.exists():
+            for name in keep:
+                if (target / name).is_dir():
+                    shutil.copytree(target / name, part / name)
             _exchange(part, target)
         elif target.exists():
             for file in part.iterdir():

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from calibration.bundle import user_folder
-from calibration.bundle_file import ARRAYS_NAME, JSON_NAME, FittedFamily, read_bundle, write_bundle, write_facts
+from calibration.bundle_file import (
+    ARRAYS_NAME,
+    ENGINES_FOLDER,
+    JSON_NAME,
+    FittedFamily,
+    read_bundle,
+    write_bundle,
+    write_facts,
+)
 from calibration.dataset import rows_sha256, write_rows
 from calibration.families import FAMILIES
 from calibration.families.decode_attention import DecodeAttentionModel
@@ -22,6 +30,7 @@ from calibration.profile.manifest import Manifest
 from calibration.profile.session import Row
 from calibration.profile.tables import Tables, tables, write_measured, writing
 from calibration.validate import cross_validate, predict
+from calibration.whole_folder import whole_folder
 from catalogs.errors import InputError
 from catalogs.hardware import Accelerator
 
@@ -128,16 +137,9 @@ def _with_skew(
 
 
 def install(bundle: Path, name: str) -> Path:
-    """Copy a bundle to the user's calibrations, whole or not at all; returns its folder there."""
+    """Copy a bundle to the user's calibrations, whole or not at all; host times stay. Returns its folder there."""
     target = user_folder() / name
-    part = target.with_name(f".{name}.part")
-    try:
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
+    with whole_folder(target, replace=True, keep=(ENGINES_FOLDER,)) as part:
         for file in (JSON_NAME, ARRAYS_NAME):
             shutil.copy2(bundle.parent / file, part / file)
-        shutil.rmtree(target, ignore_errors=True)
-        part.rename(target)
-    except OSError as error:
-        raise InputError(f"cannot install the calibration ({error.strerror})", str(target)) from None
     return target

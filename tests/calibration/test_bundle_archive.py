@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 from invented_accelerator import gemm_rows
 
-from calibration.bundle import load_bundle, shipped_folder, user_folder
+from calibration.bundle import bundle_folder, load_bundle, shipped_folder, user_folder
 from calibration.bundle_archive import export_bundle, install_bundle
 from calibration.cli import main
+from calibration.engine_calibration import file_of
 from calibration.fit import fit_bundle
 from calibration.operators import Gemm
 from catalogs.errors import InputError
@@ -77,6 +78,19 @@ def test_an_import_replaces_the_whole_of_the_users_bundle(own: Path, tmp_path: P
     install_bundle(own)
     assert sorted(f.name for f in (user_folder() / "h100").iterdir()) == sorted(FILES)
     assert [f.name for f in user_folder().iterdir()] == ["h100"]
+
+
+def test_host_times_measured_on_a_hardware_are_no_part_of_its_bundle(own: Path, tmp_path: Path) -> None:
+    """They do not hide the shipped bundle of that name, and an import does not take them away."""
+    host_times = file_of("h100", "vllm")
+    host_times.parent.mkdir(parents=True)
+    host_times.write_text("{}")
+    assert bundle_folder("h100") == shipped_folder() / "h100"
+    assert export_bundle("h100", tmp_path / "shipped.tar.gz").is_file()
+    install_bundle(own)
+    install_bundle(own)
+    assert host_times.read_text() == "{}"
+    assert bundle_folder("h100") == user_folder() / "h100"
 
 
 def test_damaged_and_foreign_bundles_change_nothing(own: Path, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from invented_accelerator import gemm_rows
 from profile_bench import QUIET, UNIT, RooflineBench, job
 
+from calibration import engine_calibration
 from calibration.bundle import load_bundle, user_folder
 from calibration.bundle_file import read_bundle
 from calibration.fit import fit_bundle
@@ -54,8 +55,13 @@ def test_fit_recovers_the_law_on_held_out_shapes_and_is_found_by_name(home: Path
     op = Gemm(48, 3000, 3000, "bf16")
     assert float(bundle.cost(op).seconds) == pytest.approx(2 * float(roofline_s(op, UNIT)), rel=0.1)
     assert bundle.relative_error("gemm") == inside["gemm"].median_abs_rel_error
+    host_times = engine_calibration.file_of(UNIT.name, "vllm")
+    host_times.parent.mkdir()
+    host_times.write_text("measured by verify")
     install(path, UNIT.name)  # again, over itself
     assert (user_folder() / "local" / "bundle.json").is_file()
+    assert host_times.read_text() == "measured by verify"  # a new profile does not take them away
+    assert sorted(f.name for f in (user_folder()).iterdir()) == ["local"]
 
 
 def test_contention_is_said_wherever_the_bundle_is_used(home: Path, session: Session) -> None:
