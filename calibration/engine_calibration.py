@@ -17,7 +17,7 @@ from calibration.bundle import user_folder
 from calibration.bundle_file import ENGINES_FOLDER
 from catalogs.engines import HostTimes
 from catalogs.errors import InputError
-from catalogs.files import write_json
+from catalogs.files import make_folder, write_json
 
 SCHEMA_VERSION: Final = 1
 
@@ -93,9 +93,9 @@ def file_of(hardware: str, engine: str) -> Path:
 
 
 def save(calibration: EngineCalibration) -> Path:
-    """Install for plan and simulate; returns the file."""
+    """Install for plan and simulate; returns the file. InputError where it cannot be written."""
     path = file_of(calibration.hardware, calibration.engine)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_json(calibration.model_dump(mode="json"), str(path))
     return path
 

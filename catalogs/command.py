@@ -1,9 +1,13 @@
-"""How every console script ends: bad input is one line and exit status 2, Ctrl-C is 130, a closed pipe is silent."""
+"""How every console script ends: bad input is one line and exit status 2, Ctrl-C (or SIGTERM) is 130, a closed pipe is
+silent."""
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import typer
@@ -19,7 +23,8 @@ _USAGE_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.
 def run_command(name: str, command: Callable[..., Any], args: list[str] | None = None) -> int:
     """Run a typer app to its exit status."""
     try:
-        status = command(args, standalone_mode=False, prog_name=name)
+        with _asked_to_end():
+            status = command(args, standalone_mode=False, prog_name=name)
     except InputError as error:
         return _refuse(name, str(error))
     except _USAGE_ERROR as error:
@@ -32,6 +37,27 @@ def run_command(name: str, command: Callable[..., Any], args: list[str] | None =
     except (BrokenPipeError, SystemExit):  # the reader (head, less) went away: click exits 1, which here means no
         return DONE
     return status if isinstance(status, int) else DONE
+
+
+@contextmanager
+def _asked_to_end() -> Iterator[None]:
+    """SIGTERM (`timeout`, a CI that gives up) and SIGHUP (a terminal closed) interrupt as Ctrl-C does: what was started
+    is stopped, unfinished files vanish. Where they are handled or ignored (nohup) already, that stays."""
+    taken = []
+    if threading.current_thread() is threading.main_thread():
+        names = [s for s in ("SIGTERM", "SIGHUP") if hasattr(signal, s)]
+        taken = [s for s in map(signal.Signals.__getitem__, names) if signal.getsignal(s) is signal.SIG_DFL]
+    for sign in taken:
+        signal.signal(sign, _interrupt)
+    try:
+        yield
+    finally:
+        for sign in taken:
+            signal.signal(sign, signal.SIG_DFL)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _refuse(name: str, line: str) -> int:

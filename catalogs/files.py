@@ -29,6 +29,15 @@ def write_whole(path: Path, parts: Iterable[str]) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def make_folder(path: Path) -> Path:
+    """The folder, made with its parents where it is not there. Raises InputError where that cannot be done."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make this folder ({error.strerror})", str(path)) from None
+    return path
+
+
 def _write_through(path: Path, parts: Iterable[str]) -> None:
     try:
         with open(path, "w", encoding="utf-8", newline="") as file:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 from calibration.importers.results import measured_run_file
 from calibration.measured_run import MeasuredRun
 from catalogs.errors import InputError
-from catalogs.files import write_whole
+from catalogs.files import make_folder, write_whole
 from catalogs.request_set import RequestSet
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 BLOCK_TOKENS: Final = 16  # of the trace's content ids
 PATIENCE_S: Final = 120.0  # beyond the trace's own length, and as many times it
 LAST_LINES: Final = 8
+CLIENTS_KEY: Final = "OPENAI_API_KEY"  # the variable that clients take a key from, whatever server they are given
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +35,14 @@ class Target:
     key_env: str | None = None
 
     def environment(self) -> dict[str, str]:
-        """Environment of a client: this process's, with the key where clients look for it; no hub is asked."""
+        """Environment of a client: this process's, with the key where clients look for it and no other key, which they
+        would send to this server; no hub is asked."""
         found = dict(os.environ) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+        found.pop(CLIENTS_KEY, None)
         if self.key_env is not None:
             if not os.environ.get(self.key_env):
                 raise InputError("the environment holds no key for this endpoint under", self.key_env)
-            found["OPENAI_API_KEY"] = os.environ[self.key_env]
+            found[CLIENTS_KEY] = os.environ[self.key_env]
         return found
 
 
@@ -81,7 +84,7 @@ class VllmBench:
     name: str = "vllm bench serve"
 
     def replay(self, requests: RequestSet, target: Target, out: Path) -> MeasuredRun:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         trace, result = out / "trace.jsonl", out / "result.json"
         result.unlink(missing_ok=True)
         write_whole(trace, [trace_text(requests)])

@@ -9,13 +9,14 @@ import socket
 import subprocess
 import time
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
-from urllib.error import URLError
 from urllib.request import urlopen
 
 from catalogs.errors import InputError
+from catalogs.files import make_folder
 
 LAST_LINES: Final = 12
 POLL_S: Final = 0.25
@@ -61,7 +62,7 @@ class Server:
     def start(self, patience_s: float = 300.0) -> None:
         """Start and wait until healthy. InputError with the last lines of its log where it dies or never answers."""
         check_port(self.launch.port)
-        self.log.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(self.log.parent)
         with self.log.open("wb") as log:
             try:
                 self._process = subprocess.Popen(
@@ -109,7 +110,7 @@ class Server:
         try:
             with urlopen(self.launch.url + self.launch.health, timeout=2.0) as answer:
                 return bool(answer.status == 200)
-        except (URLError, OSError, ValueError):
+        except (OSError, HTTPException, ValueError):
             return False
 
     def _tail(self) -> str:
@@ -124,8 +125,9 @@ def check_port(port: int) -> None:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise InputError(f"the port cannot be used ({error.strerror})", port, str(free_port())) from None
+        except (OSError, OverflowError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "there is no such port"
+            raise InputError(f"the port cannot be used ({reason})", port, str(free_port())) from None
 
 
 def free_port() -> int:

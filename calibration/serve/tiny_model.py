@@ -14,6 +14,7 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from catalogs.errors import InputError
+from catalogs.files import make_folder
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -54,7 +55,7 @@ class TinyShape:
 def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0) -> Path:
     """config.json, model.safetensors (fp32), tokenizer files; returns the folder. A complete folder is left as it is.
 
-    InputError where torch and transformers are not installed.
+    InputError where torch and transformers are not installed, or the folder cannot be made.
     """
     shape = shape or TinyShape()
     done = folder / "complete.json"
@@ -68,7 +69,7 @@ def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0
         raise InputError(
             "a test model needs torch and transformers", error.name, "pip install 'llm-capacity-planner[calibration]'"
         ) from None
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     tokenizer = _tokenizer(shape.vocab_size, seed)
     _save_tokenizer(tokenizer, folder)
     torch.manual_seed(seed)

@@ -25,7 +25,7 @@ from calibration.serve.clients import Target, complete, patience_s
 from calibration.serve.engine_steps_log import StepsLog
 from calibration.serve.engines import Limits
 from catalogs.errors import InputError
-from catalogs.files import write_json
+from catalogs.files import make_folder, write_json
 from catalogs.request_set import RequestSet
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class InProcess:
         finally:
             self._busy.release()
         run = complete(_measured(requests, sent, done, self.name, str(out)), requests, out)
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         write_json(_document(run), str(out / "result.json"))
         return run
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -62,6 +64,37 @@ def test_stopped_after_an_interrupt_inside_too(tmp_path: Path) -> None:
     assert not any(_alive(pid) for pid in pids)
 
 
+TERMINATED = """
+import sys, time
+from pathlib import Path
+from calibration.serve.server import Launch, Server
+from catalogs.command import run_command
+
+def command(args, **_):
+    launch = Launch("engine", (sys.executable, "-c", args[0], args[1]), int(args[1]), health="/")
+    with Server(launch, Path(args[2])) as server:
+        server.start()
+        print(*server.pids, flush=True)
+        time.sleep(600)
+
+sys.exit(run_command("command", command, sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_asked_to_end_stops_its_engine(sign: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", TERMINATED, WITH_CHILD, str(free_port()), str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asked:
+        assert asked.stdout is not None
+        pids = [int(pid) for pid in asked.stdout.readline().split()]
+        assert len(pids) == 2
+        asked.send_signal(sign)
+        _, said = asked.communicate(timeout=30.0)
+    assert asked.returncode == 130
+    assert said == "command: interrupted\n"
+    assert not any(_alive(pid) for pid in pids)
+
+
 def test_an_engine_that_dies_shows_its_last_words(tmp_path: Path) -> None:
     launch = _launch("print('no weights here'); raise SystemExit(3)", free_port())
     with pytest.raises(InputError, match=r"status 3(.|\n)*no weights here"), Server(launch, tmp_path / "log") as server:
@@ -96,6 +129,18 @@ def test_a_port_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None
         assert not server.pids
 
 
+@pytest.mark.parametrize("port", [70_000, -1])
+def test_a_port_that_does_not_exist_is_refused(port: int, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such port"):
+        Server(_launch(WITH_CHILD, port), tmp_path / "log").start()
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot make this folder"):
+        Server(_launch(WITH_CHILD, free_port()), tmp_path / "file" / "log").start()
+
+
 def test_a_program_that_is_not_there(tmp_path: Path) -> None:
     port = free_port()
     with pytest.raises(InputError, match="cannot be started"):
@@ -122,6 +167,14 @@ def test_a_key_goes_by_the_environment_only(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("SOME_KEY", "secret")
     assert target.environment()["OPENAI_API_KEY"] == "secret"
     assert "secret" not in repr(target)
+
+
+def test_a_key_for_somebody_else_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients take OPENAI_API_KEY for whatever server they are given."""
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    assert "secret" not in Target("http://127.0.0.1:1", "m", "t").environment().values()
+    asked = Target("http://127.0.0.1:1", "m", "t", "OPENAI_API_KEY")
+    assert asked.environment()["OPENAI_API_KEY"] == "secret"
 
 
 def test_a_trace_shares_nothing_and_says_every_length() -> None:
