@@ -41,28 +41,39 @@ NORMAL, CONTROL = 1, 3  # llama_token_type
 def write_gguf(model_folder: Path, out: Path) -> Path:
     """Convert `model_folder` (config.json, model.safetensors, tokenizer.json) to the file `out`; returns `out`.
 
-    InputError where a package is missing, the model is no plain Llama or the tokenizer no byte-level BPE.
+    InputError where a package is missing, the model is no plain Llama, its weights are in several files or bf16, the
+    tokenizer is no byte-level BPE, or `out` cannot be written.
     """
     try:
         from gguf import GGUFWriter
+        from safetensors import SafetensorError
         from safetensors.numpy import load_file
     except ImportError as error:
         raise InputError("GGUF needs a package", error.name, "pip install 'llm-capacity-planner[verify]'") from None
     config = _read_json(model_folder / "config.json")
     if config.get("model_type") != "llama" or config.get("rope_scaling"):
         raise InputError("only plain Llama models become GGUF files here", config.get("model_type"), "llama")
-    weights = load_file(model_folder / "model.safetensors")
+    try:
+        weights = load_file(model_folder / "model.safetensors")
+    except (OSError, TypeError, SafetensorError) as error:  # numpy knows no bf16
+        rule = f"a GGUF file is made from one model.safetensors in fp32 or fp16 ({error})"
+        raise InputError(rule, str(model_folder)) from None
     unfinished = out.with_suffix(".part")
     writer = GGUFWriter(unfinished, "llama")
     _add_shape(writer, config)
     _add_tokenizer(writer, _read_json(model_folder / "tokenizer.json"), config)
     for name, tensor in _tensors(weights, config):
         writer.add_tensor(name, tensor)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return unfinished.replace(out)
+    try:
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+        return unfinished.replace(out)
+    except OSError as error:
+        raise InputError(f"cannot write the GGUF file ({error.strerror})", str(out)) from None
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -11,13 +11,14 @@ import typer
 from calibration.cli import app
 from catalogs.command import run_command
 from catalogs.errors import InputError
-from catalogs.files import check_targets, write_json, write_whole
+from catalogs.files import check_targets, make_folder, write_json, write_whole
 
 if TYPE_CHECKING:
     from calibration.serve.clients import Client
     from calibration.serve.engines import Limits
     from simulator.verify.subject import Subject
 
+ENGINES = ("vllm", "llama.cpp", "transformers")
 _ENGINES = "vllm or llama.cpp, started here and stopped afterwards; transformers, in this process."
 _MODEL = "Folder of a Hugging Face model; without one, a small model with random weights is made."
 
@@ -68,20 +69,21 @@ def verify(
 ) -> None:
     """Serve a model with a real engine, replay requests with a real client, and compare with the simulation."""
     from calibration.engine_calibration import save
-    from simulator.verify.screen import document, place, print_verification
+    from simulator.verify.screen import check_place, document, place, print_verification
     from simulator.verify.session import Effort
     from simulator.verify.session import verify as compare
     from simulator.verify.trials import Lengths, Size
 
     check_targets(json_file, docs)
-    if docs is not None and not docs.is_file():
-        raise InputError("there is no such page", str(docs))
+    if engine not in ENGINES:
+        raise InputError("engines that can be started here", engine, "vllm, llama.cpp or transformers")
     if requests < 10 or repeats < 2:
         raise InputError("a comparison needs at least 10 requests and 2 repeats", f"{requests}, {repeats}", "100, 3")
     if min(input_tokens, output_tokens) < 4:
         raise InputError("a request needs some tokens in and out", f"{input_tokens}, {output_tokens}", "128, 32")
-    folder = out or _default_folder("endpoint" if endpoint else engine)
+    rates = _rates(rate)
     limits = _limits(dtype, threads)
+    folder = make_folder(out or _default_folder("endpoint" if endpoint else engine))
     if endpoint is not None:
         from calibration.serve.clients import VllmBench
         from calibration.serve.engines import find_vllm
@@ -93,9 +95,11 @@ def verify(
         weights = model or _tiny_model()
         subject = _subject(engine, weights, python, server, limits, port)
         client = _client(engine, weights, python, limits)
-    lengths = Lengths(input_tokens, output_tokens)
-    effort = Effort(Size(lengths, requests), repeats, tuple(rate or ()))
+    if docs is not None:
+        check_place(docs, subject.deployment.engine)
+    effort = Effort(Size(Lengths(input_tokens, output_tokens), requests), repeats, rates)
     found = compare(subject, client, effort, folder, lambda text: typer.echo(text, err=True))
+    write_json(document(found), str(folder / "verify.json"))  # first: whatever fails below, the measurement is kept
     if install and not found.contended:
         typer.echo(f"installed: {save(found.calibration)}", err=True)
     elif install:
@@ -104,9 +108,8 @@ def verify(
         print_verification(found)
     if docs is not None:
         write_whole(docs, [place(found, docs.read_text(encoding="utf-8"))])
-    for target in (json_file, str(folder / "verify.json")):
-        if target is not None:
-            write_json(document(found), target)
+    if json_file is not None:
+        write_json(document(found), json_file)
     if found.missed(found.judged):
         raise typer.Exit(1)
 
@@ -120,9 +123,7 @@ def _subject(
         return vllm_here(model, python, limits, port)
     if engine == "llama.cpp":
         return llama_cpp_here(model, server, limits, port)
-    if engine == "transformers":
-        return transformers_here(str(model), limits)
-    raise InputError("engines that can be started here", engine, "vllm, llama.cpp or transformers")
+    return transformers_here(str(model), limits)
 
 
 def _client(engine: str, model: Path, python: Path | None, limits: Limits) -> Client:
@@ -131,6 +132,17 @@ def _client(engine: str, model: Path, python: Path | None, limits: Limits) -> Cl
     from calibration.serve.transformers_engine import InProcess
 
     return InProcess.load(model, limits) if engine == "transformers" else VllmBench(find_vllm(python))
+
+
+def _rates(given: list[float] | None) -> tuple[float, ...]:
+    """Rates of the open loops, each a trial of its own. InputError for one that is none, or stands twice."""
+    rates = tuple(given or ())
+    for i, rate in enumerate(rates):
+        if not 0.0 < rate < float("inf"):
+            raise InputError("a rate is requests per second, above zero", rate, "2")
+        if f"{rate:g}" in [f"{r:g}" for r in rates[:i]]:
+            raise InputError("each rate is a trial of its own", rate)
+    return rates
 
 
 def _limits(dtype: str, threads: int | None) -> Limits:

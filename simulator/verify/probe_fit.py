@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 NO_HOST: Final = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+SHORTEST_S: Final = 1e-9  # of a step: no table holds zero
 FEWEST: Final = 5  # cycles behind a node of a table
 TOKEN_NODES: Final = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
@@ -47,12 +48,13 @@ class Cycles:
 
     @classmethod
     def of(cls, probe: Probe) -> Cycles:
-        """All certain decode cycles of a probe. InputError where the client does not tell requests' gaps apart."""
-        rows = [(1, c, s) for c, s in _lone(probe.lone)] + _burst_rows(probe)
-        if not rows:
-            raise InputError("the client saw no single tokens: it was too slow for the engine", probe.lone.client)
-        decodes, context, seconds = zip(*rows, strict=True)
-        return cls(np.array(decodes), np.array(context, dtype=float), np.array(seconds))
+        """All certain decode cycles of a probe. InputError where the client does not tell requests' gaps apart, or saw
+        messages of several tokens nearly always."""
+        rows = np.array([(1, c, s) for c, s in _lone(probe.lone)] + _burst_rows(probe), dtype=float).reshape(-1, 3)
+        found = cls(rows[:, 0].astype(np.int64), rows[:, 1], rows[:, 2])
+        if not found.sizes():
+            raise InputError("the client saw too few single tokens: it was too slow for the engine", probe.lone.client)
+        return found
 
     def sizes(self) -> list[int]:
         """Numbers of decodes seen often enough."""
@@ -96,12 +98,14 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
     per_pair = 0.0
     if log is None:
         nodes, values = _first_tokens(probe.lone, most_tokens, sizes, at)
+        if len(nodes) < 2:
+            return None
         per_decode = _per_decode(sizes, at, nodes, values)
     else:
         prefill = log[log.context_requests > 0]
-        if len(prefill) < 3 * FEWEST:
-            return None
         tokens = (prefill.context_tokens + prefill.generation_tokens).to_numpy(float)
+        if len(prefill) < 3 * FEWEST or tokens.min() == tokens.max():
+            return None
         seconds = prefill.seconds.to_numpy(float) + _outside_the_log(cycles, log)
         nodes = _nodes(tokens)
         others = [prefill.generation_requests.to_numpy(float)]
@@ -178,7 +182,8 @@ def _decode_table(cycles: Cycles) -> tuple[float, list[float]]:
     weight = 1.0 / np.array(typical)
     terms, _ = nnls(np.array(rows) * weight[:, None], np.ones(len(typical)))
     per_context = float(terms[0])
-    return per_context, [float(np.median((seconds - per_context * context)[n == s])) for s in sizes]
+    alone = [float(np.median((seconds - per_context * context)[n == s])) for s in sizes]
+    return per_context, [max(t, SHORTEST_S) for t in alone]
 
 
 def _outside_the_log(cycles: Cycles, log: pd.DataFrame) -> float:
@@ -193,8 +198,10 @@ def _outside_the_log(cycles: Cycles, log: pd.DataFrame) -> float:
 
 
 def _first_tokens(lone: MeasuredRun, most: int, sizes: list[int], at: list[float]) -> tuple[list[int], list[float]]:
-    """(tokens, seconds) of steps that hold one prompt."""
+    """(tokens, seconds) of steps that hold one prompt; no seconds where fewer than two lengths run in one step."""
     lengths = [int(n) for n in np.unique(lone.input_tokens) if n <= most]
+    if len(lengths) < 2:
+        return lengths, []
     typical = [float(np.median(lone.ttft_s[lone.input_tokens == n])) for n in lengths]
     beside = max(0.0, typical[0] - float(np.interp(lengths[0], sizes, at)))
     beside = min(beside, 0.5 * min(typical))  # a disturbed first length must not eat the others
@@ -208,9 +215,9 @@ def _per_decode(sizes: list[int], at: list[float], nodes: list[int], values: lis
 
 
 def _nodes(tokens: Floats) -> list[int]:
-    """Nodes that have steps on both sides or at them."""
+    """Nodes that have steps on both sides or at them; `tokens` are not all the same."""
     inner = [n for n in TOKEN_NODES if tokens.min() < n < tokens.max()]
-    return [int(tokens.min()), *inner, int(tokens.max())] if tokens.max() > tokens.min() else [int(tokens.min())] * 2
+    return [int(tokens.min()), *inner, int(tokens.max())]
 
 
 def _hats(tokens: Floats, others: list[Floats], seconds: Floats, nodes: list[int]) -> tuple[list[float], list[float]]:
@@ -226,8 +233,10 @@ def _hats(tokens: Floats, others: list[Floats], seconds: Floats, nodes: list[int
         terms, _ = nnls(design[keep] / seconds[keep, None], np.ones(int(keep.sum())))
         error = design @ terms / seconds - 1.0
         keep = np.abs(error) <= max(0.1, 3.0 * float(np.median(np.abs(error))))
-    values = np.maximum(terms[: len(nodes)], 1e-9)
-    seen = values > 1e-9
+    values = terms[: len(nodes)]
+    seen = values > SHORTEST_S
+    if not seen.any():  # everything is in the slopes
+        return [SHORTEST_S] * len(nodes), terms[len(nodes) :].tolist()
     return np.interp(nodes, np.array(nodes)[seen], values[seen]).tolist(), terms[len(nodes) :].tolist()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from catalogs.errors import InputError
@@ -131,13 +132,25 @@ def _number(line: Line, value: float) -> str:
 
 def place(found: Verification, page: str) -> str:
     """`page` with the comparison between its marks for this engine; InputError where it has none."""
-    engine = found.subject.deployment.engine
+    before, after = _around(page, found.subject.deployment.engine)
+    return f"{before}{markdown(found)}{after}"
+
+
+def check_place(page: Path, engine: str) -> None:
+    """InputError where there is no such page, or no place in it for a comparison of this engine."""
+    if not page.is_file():
+        raise InputError("there is no such page", str(page))
+    _around(page.read_text(encoding="utf-8"), engine)
+
+
+def _around(page: str, engine: str) -> tuple[str, str]:
+    """What stands before and after a comparison, marks included."""
     start, end = f"<!-- verify {engine} -->\n", "<!-- /verify -->"
     before, mark, rest = page.partition(start)
     _, closing, after = rest.partition(end)
     if not mark or not closing:
         raise InputError("the page has no place for this comparison", engine, f"{start.strip()} and {end}")
-    return f"{before}{start}{markdown(found)}{end}{after}"
+    return before + start, end + after
 
 
 def _value(line: Line, value: float) -> str:

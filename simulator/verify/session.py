@@ -11,6 +11,8 @@ from typing import Final
 from calibration.engine_calibration import EngineCalibration, MeasuredHost
 from calibration.serve.bystanders import CONTENDED_CORES
 from calibration.serve.clients import Client
+from calibration.serve.probe import BURST_INPUT_TOKENS, OUTPUT_TOKENS
+from catalogs.errors import InputError
 from simulator.engine_steps import EngineSteps
 from simulator.plant import Plant, build_plant, with_host
 from simulator.simulate import engine_rules, run, run_rules
@@ -18,7 +20,7 @@ from simulator.verify.compare import Line, bars_for, lines
 from simulator.verify.measure import Bench, Probed, Told
 from simulator.verify.probe_fit import fit_host, fit_requests, fit_steps
 from simulator.verify.subject import Subject
-from simulator.verify.trials import Simulate, Size, trials
+from simulator.verify.trials import Lengths, Simulate, Size, trials
 
 BOTTOM_UP: Final = "bottom-up"  # operators and host times
 ENGINE_LEVEL: Final = "engine-level"  # whole steps
@@ -63,9 +65,9 @@ class Verification:
 def verify(subject: Subject, client: Client, effort: Effort, out: Path, told: Told) -> Verification:
     """Measure and simulate; everything measured stays in the folder `out`. InputError as engine or client raise it."""
     plant = build_plant(subject.deployment)
-    seats = plant.resolved.max_num_seqs
+    seats, most_input_tokens = plant.resolved.max_num_seqs, _most_input_tokens(plant, effort.size.lengths)
     with Bench(subject, client, out, told) as bench:
-        probed = bench.probe(effort.size.lengths.longest * 2, seats)
+        probed = bench.probe(most_input_tokens, seats)
         calibration = _calibration(plant, probed)
         fitted = _with(plant, calibration.host)
         ways = _ways(fitted, calibration, probed)
@@ -78,6 +80,16 @@ def verify(subject: Subject, client: Client, effort: Effort, out: Path, told: To
         found += lines(trial.name, replayed.runs[trial.name], runs, bars)
     others = max([probed.others_cores, *replayed.others_cores.values()])
     return Verification(subject, client.name, fitted, calibration, tuple(ways), tuple(found), others, effort)
+
+
+def _most_input_tokens(plant: Plant, lengths: Lengths) -> int:
+    """Of the probe: twice the longest request, where the engine takes that. InputError where it takes too little."""
+    most, seats = plant.resolved.max_model_len, plant.resolved.max_num_seqs
+    if max(lengths.longest, BURST_INPUT_TOKENS + OUTPUT_TOKENS) > most:
+        raise InputError("the engine's longest sequence must hold every request", most, f"{lengths.longest} tokens")
+    if seats < 2:
+        raise InputError("a comparison needs an engine that runs several requests at once", seats, "max_num_seqs: 2")
+    return min(2 * lengths.longest, most - OUTPUT_TOKENS)
 
 
 def _ways(fitted: Plant, calibration: EngineCalibration, probed: Probed) -> dict[str, Simulate]:

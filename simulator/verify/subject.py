@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from http.client import HTTPException
 from pathlib import Path
 from typing import Final
-from urllib.error import URLError
 from urllib.request import Request, urlopen
 
 from calibration.serve import engines
-from calibration.serve.clients import Target
+from calibration.serve.clients import CLIENTS_KEY, Target
 from calibration.serve.engines import SERVED_NAME, Limits
 from calibration.serve.server import Launch, free_port
 from catalogs.deployment import Deployment, load_deployment
@@ -38,11 +38,14 @@ def vllm_here(model: Path, python: Path | None, limits: Limits, port: int | None
 
 
 def llama_cpp_here(model: Path, server: Path | None, limits: Limits, port: int | None) -> Subject:
-    """llama.cpp's server on this machine, serving the same weights converted to GGUF."""
+    """llama.cpp's server on this machine, serving the same weights converted to GGUF, in fp32."""
     from calibration.serve.gguf_file import write_gguf
 
+    if limits.weight_dtype != "fp32":
+        raise InputError("llama.cpp is served the weights in fp32 here", limits.weight_dtype, "fp32")
+    program = engines.find_llama_server(server)
     weights = write_gguf(model, model / "model.gguf")
-    launch = engines.llama_cpp(engines.find_llama_server(server), weights, port or free_port(), limits)
+    launch = engines.llama_cpp(program, weights, port or free_port(), limits)
     return Subject(_deployment("llama.cpp", model, limits), Target(launch.url, SERVED_NAME, str(model)), launch, False)
 
 
@@ -61,7 +64,7 @@ def endpoint(
     base = url.rstrip("/").removesuffix("/v1")
     if not base.startswith(("http://", "https://")):
         raise InputError("an endpoint is a URL", url, f"http://{url}")
-    key = Target(base, "", "", key_env).environment().get("OPENAI_API_KEY") if key_env else None
+    key = Target(base, "", "", key_env).environment().get(CLIENTS_KEY)
     names = _served_names(base, key)
     if served is not None and served not in names:
         raise InputError("the endpoint serves no such model", served, ", ".join(names[:3]))
@@ -79,7 +82,7 @@ def _served_names(base: str, key: str | None) -> list[str]:
     try:
         with urlopen(asked, timeout=10.0) as answer:
             names = [str(entry["id"]) for entry in json.load(answer)["data"]]
-    except (URLError, OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
         raise InputError(f"the endpoint does not list its models ({error})", f"{base}/v1/models") from None
     if not names:
         raise InputError("the endpoint serves no model", base)
@@ -92,7 +95,7 @@ def engine_version(target: Target) -> str:
         try:
             with urlopen(target.url + path, timeout=5.0) as answer:
                 return str(json.load(answer).get(key, ""))
-        except (URLError, OSError, ValueError, AttributeError):
+        except (OSError, HTTPException, ValueError, AttributeError):
             continue
     return ""
 

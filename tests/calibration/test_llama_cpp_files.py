@@ -86,6 +86,22 @@ def test_other_architectures_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "m.gguf").exists()
 
 
+def test_weights_that_are_not_there_or_not_written_are_one_line(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    folder = model_folder(tmp_path / "model")
+    with pytest.raises(InputError, match="cannot write the GGUF file"):
+        write_gguf(folder, tmp_path / "no" / "m.gguf")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5])
+    with pytest.raises(InputError, match=r"one model\.safetensors"):
+        write_gguf(folder, tmp_path / "m.gguf")
+    weights.rename(folder / "model-00001-of-00002.safetensors")
+    with pytest.raises(InputError, match=r"one model\.safetensors"):
+        write_gguf(folder, tmp_path / "m.gguf")
+    assert not list(tmp_path.glob("*.gguf"))
+    assert not list(tmp_path.glob("*.part"))
+
+
 LOG = """\
 0.02.000.000 I srv  update_slots: all slots are idle
 0.59.900.000 D srv  update_slots: posting NEXT_RESPONSE

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from served_worlds import probed, synchronous_plant
 
 from calibration.serve.probe import Probe
 from catalogs.engines import HostTimes
+from catalogs.errors import InputError
 from simulator.batch import BatchShape
 from simulator.engine_steps import EngineSteps
 from simulator.plant import Plant, with_host
@@ -101,3 +103,19 @@ def test_messages_of_several_tokens_are_left_out(engine: Plant, probe: Probe) ->
     lone = replace(probe.lone, itl_s=np.concatenate(merged), n_gaps=tuple(len(g) for g in merged))
     found = fit_host(replace(probe, lone=lone), with_host(engine, NO_HOST))
     assert found.step_s == pytest.approx(PLANTED.step_s, rel=0.03)
+
+
+def test_a_client_that_sees_hardly_any_single_token_is_one_line(probe: Probe) -> None:
+    """Two messages for each request: no gap is one step."""
+    lone, bursts = (replace(run, itl_s=np.full(run.n, 0.1), n_gaps=(1,) * run.n) for run in (probe.lone, probe.bursts))
+    with pytest.raises(InputError, match="too few single tokens"):
+        Cycles.of(replace(probe, lone=lone, bursts=bursts))
+
+
+def test_one_length_of_prompt_makes_no_table(probe: Probe) -> None:
+    shortest = int(probe.lone.input_tokens.min())
+    assert fit_steps(probe, None, shortest) is None
+    assert fit_steps(probe, None, shortest - 1) is None
+    steps = {"context_requests": [1] * 20, "context_tokens": [8] * 20, "generation_requests": [0] * 20}
+    log = pd.DataFrame(steps | {"generation_tokens": [0] * 20, "seconds": [0.01] * 20})
+    assert fit_steps(probe, log, 512) is None
