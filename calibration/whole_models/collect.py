@@ -69,7 +69,7 @@ def collect_models(options: Options) -> Collected:
     subjects = {s.name: s for s in map(load_subject, options.names)}
     device = open_device(options.device, options.threads)
     unit, dtype = this_machine("local", device), DTYPES[device.kind]
-    longest = options.max_output or MAX_OUTPUT[device.kind]
+    longest = MAX_OUTPUT[device.kind] if options.max_output is None else options.max_output
     asked = points(list(subjects), options.batches, options.max_input, longest, options.seed)
     candidates = [candidate(subjects[p.model], p, unit, dtype, device) for p in asked]
     facts = _facts(options, device, unit, dtype, subjects)

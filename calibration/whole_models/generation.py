@@ -104,7 +104,6 @@ class Generator:
     def counted_flops(self, point: Point) -> float:
         """Operations of a point as torch.utils.flop_counter sees them, from a short run of one sequence: the count is
         linear in the batch, and that of a decode step linear in its context."""
-        torch = self.device.torch
         from torch.nn.attention import SDPBackend, sdpa_kernel
         from torch.utils.flop_counter import FlopCounterMode
 
@@ -112,7 +111,6 @@ class Generator:
         with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
             stamps = Stamps(self.device, counter=counter)
             self.run(self.prompt(1, point.input_tokens), 1 + steps, stamps)
-        del torch
         each = np.diff(np.array(stamps.counts))
         return point.batch * extended(each.tolist(), point.decode_steps)
 

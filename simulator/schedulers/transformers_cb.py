@@ -98,6 +98,8 @@ class TransformersCb(ContinuousBatching):
 
     def _admit(self, batch: Batch, budget: int) -> None:
         """Give waiting requests seats and their first chunk; who does not fit is passed over."""
+        if budget <= 0 or len(self._running) >= self._seats:
+            return  # before a long queue is copied
         for request in tuple(self._waiting):
             if budget <= 0 or len(self._running) >= self._seats or self._short(batch):
                 return
