@@ -15,6 +15,7 @@ import typer
 from catalogs.errors import InputError
 
 DONE, BAD_INPUT, INTERRUPTED = 0, 2, 130
+OUR_PACKAGES = ("catalogs", "calibration", "simulator", "planner")
 
 #: The base of every usage error (unknown option, missing argument), wherever typer keeps its click.
 _USAGE_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
@@ -32,6 +33,12 @@ def run_command(name: str, command: Callable[..., Any], args: list[str] | None =
     except (KeyboardInterrupt, typer.Abort):
         print(f"{name}: interrupted", file=sys.stderr)
         return INTERRUPTED
+    except ModuleNotFoundError as error:
+        package = str(error.name).partition(".")[0]
+        if package in OUR_PACKAGES:  # a fault of ours, not of the installation
+            raise
+        extras = "pip install 'llm-capacity-planner[calibration,report,verify]'"
+        return _refuse(name, f"this needs a package that is not installed: {package}; {extras}")
     except MemoryError as error:
         return _refuse(name, f"this needs more memory than there is: {error or 'out of memory'}")
     except (BrokenPipeError, SystemExit):  # the reader (head, less) went away: click exits 1, which here means no
