@@ -107,6 +107,8 @@ def find(hardware: str, engine: str) -> EngineCalibration | None:
         return None
     try:
         found = EngineCalibration.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"engine calibration cannot be read ({error.strerror})", str(path)) from None
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(x) for x in first["loc"])
