@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, ValidationError
 
 from calibration.bundle import user_folder
 from calibration.bundle_file import ENGINES_FOLDER
@@ -20,6 +20,7 @@ from catalogs.errors import InputError
 from catalogs.files import make_folder, write_json
 
 SCHEMA_VERSION: Final = 1
+DEEPER: Final = 2.0  # a model by which host times of eager steps are still believed
 
 
 class _Strict(BaseModel):
@@ -56,7 +57,7 @@ class MeasuredSteps(_Strict):
 
 
 class EngineCalibration(_Strict):
-    """One engine on one machine. `held_out`: median |relative error| on probe steps left out of each fit."""
+    """One engine on one machine, as one model showed it."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     hardware: str
@@ -64,12 +65,12 @@ class EngineCalibration(_Strict):
     engine_version: str
     model: str
     weight_dtype: str
+    n_layers: int = Field(ge=1)
     tensor_parallel: int = 1
     as_of: str
     source: str
     host: MeasuredHost
     steps: MeasuredSteps | None = None
-    held_out: dict[str, PositiveFloat] = {}
     contended: bool = False
 
     def host_times(self, profile: HostTimes) -> HostTimes:
@@ -80,6 +81,10 @@ class EngineCalibration(_Strict):
             measured=True,
             source=f"measured {self.as_of} on {self.hardware} with {self.engine} {self.engine_version}: {self.source}",
         )
+
+    def suits(self, n_layers: int) -> bool:
+        """Whether host times hold for a model as deep: without graphs the host launches every layer's kernels."""
+        return 1.0 / DEEPER <= n_layers / self.n_layers <= DEEPER
 
     @property
     def notice(self) -> str:

@@ -44,13 +44,13 @@ class Plant:
         return (*own, age) if age else tuple(own)
 
 
-def build_plant(deployment: Deployment, bundle_path: Path | None = None) -> Plant:
-    """Resolves, sizes and prices a deployment.
+def build_plant(deployment: Deployment, bundle_path: Path | None = None, measured_host: bool = True) -> Plant:
+    """Resolves, sizes and prices a deployment; with `measured_host`, on the host times the user measured, if any.
 
     Raises InputError for bad names and sizes, and where the model does not fit, with the nearest choice that does. A
     max_model_len left open is lowered to what the cache holds, with a notice.
     """
-    resolved, memory = fit(deployment)
+    resolved, memory = fit(deployment, measured_host)
     bundle = load_bundle(resolved.hardware.accelerator, bundle_path)
     return Plant(resolved, memory, StepCost.compile(resolved, bundle), bundle)
 
@@ -61,9 +61,10 @@ def with_host(plant: Plant, host: HostTimes) -> Plant:
     return replace(plant, resolved=resolved, cost=StepCost.compile(resolved, plant.bundle))
 
 
-def fit(deployment: Deployment) -> tuple[Resolved, MemoryPlan]:
+def fit(deployment: Deployment, measured_host: bool = True) -> tuple[Resolved, MemoryPlan]:
     """A deployment that fits, its kv_blocks filled, and its memory plan; InputError of one that does not fit."""
-    resolved = _with_measured_host(resolve(deployment))
+    resolved = resolve(deployment)
+    resolved = _with_measured_host(resolved) if measured_host else resolved
     memory = size_memory(resolved)
     if memory.fits:
         return replace(resolved, kv_blocks=memory.kv_blocks), memory
@@ -85,6 +86,10 @@ def _with_measured_host(resolved: Resolved) -> Resolved:
     found = engine_calibration.find(resolved.hardware.accelerator.name, resolved.engine.name)
     if found is None:
         return resolved
+    if not resolved.engine.graph_capture_sizes and not found.suits(resolved.model.n_layers):
+        depths = f"{found.n_layers} layers, this model has {resolved.model.n_layers}"
+        notice = f"host times measured with {found.model} are not used: it has {depths}"
+        return replace(resolved, notices=(*resolved.notices, notice))
     engine = replace(resolved.engine, host=found.host_times(resolved.engine.host))
     return replace(resolved, engine=engine, notices=(*resolved.notices, found.notice))
 

@@ -59,7 +59,10 @@ def verify(
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Logs and results; default: with your profiles.")
     ] = None,
-    install: Annotated[bool, typer.Option(help="Let plan and simulate use the host times measured.")] = True,
+    install: Annotated[
+        bool | None,
+        typer.Option(help="Let plan and simulate use the host times measured; default: yes, but of an endpoint."),
+    ] = None,
     docs: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Put the judged lines between this page's marks.")
     ] = None,
@@ -100,6 +103,7 @@ def verify(
     effort = Effort(Size(Lengths(input_tokens, output_tokens), requests), repeats, rates)
     found = compare(subject, client, effort, folder, lambda text: typer.echo(text, err=True))
     write_json(document(found), str(folder / "verify.json"))  # first: whatever fails below, the measurement is kept
+    install = endpoint is None if install is None else install  # a way through a network is no host time
     if install and not found.contended:
         typer.echo(f"installed: {save(found.calibration)}", err=True)
     elif install:

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from calibration.engine_calibration import MeasuredHost, MeasuredSteps
 from calibration.measured_run import MeasuredRun
-from calibration.serve.probe import Probe
+from calibration.serve.probe import BURST_INPUT_TOKENS, OUTPUT_TOKENS, Probe
 from catalogs.engines import HostTimes
 from catalogs.errors import InputError
 from catalogs.request_set import RequestSet
@@ -34,6 +34,8 @@ Floats = npt.NDArray[np.float64]
 
 NO_HOST: Final = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 SHORTEST_S: Final = 1e-9  # of a step: no table holds zero
+#: Context of a decode beside prefill in a probe: only bursts hold such steps.
+BURST_CONTEXT_TOKENS: Final = BURST_INPUT_TOKENS + OUTPUT_TOKENS / 2
 FEWEST: Final = 5  # cycles behind a node of a table
 TOKEN_NODES: Final = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
@@ -107,8 +109,10 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
         if len(prefill) < 3 * FEWEST or tokens.min() == tokens.max():
             return None
         seconds = prefill.seconds.to_numpy(float) + _outside_the_log(cycles, log)
+        decoding = prefill.generation_requests.to_numpy(float)
+        seconds = np.maximum(seconds - context_s * BURST_CONTEXT_TOKENS * decoding, 0.5 * seconds)
         nodes = _nodes(tokens)
-        others = [prefill.generation_requests.to_numpy(float)]
+        others = [decoding]
         if "pairs" in prefill.columns:
             others.append(prefill.pairs.to_numpy(float))
         values, (per_decode, *further) = _hats(tokens, others, seconds, nodes)

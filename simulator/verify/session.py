@@ -64,7 +64,7 @@ class Verification:
 
 def verify(subject: Subject, client: Client, effort: Effort, out: Path, told: Told) -> Verification:
     """Measure and simulate; everything measured stays in the folder `out`. InputError as engine or client raise it."""
-    plant = build_plant(subject.deployment)
+    plant = build_plant(subject.deployment, measured_host=False)
     seats, most_input_tokens = plant.resolved.max_num_seqs, _most_input_tokens(plant, effort.size.lengths)
     with Bench(subject, client, out, told) as bench:
         probed = bench.probe(most_input_tokens, seats)
@@ -110,6 +110,7 @@ def _calibration(plant: Plant, probed: Probed) -> EngineCalibration:
         engine_version=probed.engine_version,
         model=Path(resolved.model.name).name,
         weight_dtype=resolved.weight_dtype,
+        n_layers=resolved.model.n_layers,
         tensor_parallel=resolved.tensor_parallel,
         as_of=time.strftime("%Y-%m-%d"),
         source=f"probe of {probed.probe.lone.n + probed.probe.bursts.n} requests by {probed.probe.lone.client}",

@@ -11,10 +11,11 @@ from served_worlds import measured, synchronous_plant
 from calibration import engine_calibration
 from calibration.engine_calibration import EngineCalibration, MeasuredHost
 from calibration.measured_run import MeasuredRun
-from catalogs.deployment import Deployment
+from catalogs.deployment import Deployment, resolve
 from catalogs.engines import HostTimes
 from catalogs.errors import InputError
-from simulator.plant import HOST_NOTICE, build_plant
+from catalogs.hardware import parse_hardware
+from simulator.plant import HOST_NOTICE, _with_measured_host, build_plant
 from simulator.simulate import run
 from simulator.verify.compare import THROUGHPUT, bars_for, lines
 from simulator.verify.trials import SHARES, Lengths, Size, trials
@@ -83,6 +84,7 @@ def _calibration(**keys: object) -> EngineCalibration:
         "engine_version": "0.32.0",
         "model": "m",
         "weight_dtype": "fp32",
+        "n_layers": 24,
         "as_of": "2026-01-01",
         "source": "a probe",
         "host": host,
@@ -107,6 +109,25 @@ def test_measured_host_times_are_used_on_their_hardware_only(user_data: Path) ->
     assert HOST_NOTICE not in here.notices
     other_engine = build_plant(Deployment(hardware="rtx4090", engine="sglang", **small))
     assert not other_engine.resolved.engine.host.measured
+
+
+def test_eager_host_times_of_a_shallow_model_are_not_a_deep_ones(user_data: Path) -> None:  # noqa: ARG001
+    """Without graphs the host launches every layer: a third of the layers is another host time, and that is said."""
+    engine_calibration.save(_calibration(hardware="local", n_layers=8))
+    cpu = replace(
+        parse_hardware("rtx4090").accelerator, name="local", kind="cpu", peak_flops={"bf16": 1e12, "fp32": 1e12}
+    )
+    assert not _calibration(n_layers=8).suits(24)
+    assert _calibration(n_layers=8).suits(16)
+    written = Deployment(
+        model="qwen2.5-0.5b", hardware="rtx4090", max_num_seqs=8, max_num_batched_tokens=512, max_model_len=2048
+    )
+    found = resolve(written)
+    hardware = replace(found.hardware, node=replace(found.hardware.node, accelerator=cpu))
+    eager = replace(found, hardware=hardware, engine=found.engine.on("cpu"))
+    notices = _with_measured_host(eager).notices
+    assert any("are not used: it has 8 layers, this model has 24" in text for text in notices)
+    assert not _with_measured_host(eager).engine.host.measured
 
 
 @pytest.mark.parametrize("spoil", [lambda text: text[:40], lambda text: text.replace("rtx4090", "h100")])
