@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from calibration.cost import Array
 from calibration.dataset import OPERATOR_COLUMNS
+from calibration.scores import r_squared
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,8 +58,8 @@ def score(
         n=len(rows),
         mae_s=float(np.abs(difference).mean()),
         rmse_s=float(np.sqrt((difference**2).mean())),
-        r2=r_squared(predicted_s, measured),
-        r2_log=r_squared(np.log(predicted_s), np.log(measured)),
+        r2=r_squared(measured, predicted_s),
+        r2_log=r_squared(np.log(measured), np.log(predicted_s)),
         mape=float(size.mean()),
         median_abs=float(np.median(size)),
         p90_abs=float(np.quantile(size, 0.9)),
@@ -66,12 +67,6 @@ def score(
         median_streamed=float(np.median(size[streamed])) if streamed.any() else float("nan"),
         worst=[_shape(label[0], rows, i, predicted_s) for i in np.argsort(-size, kind="stable")[:N_WORST]],
     )
-
-
-def r_squared(predicted: Array, measured: Array) -> float:
-    """1 - residual variance / variance; NaN where the measured values are all the same."""
-    spread = float(((measured - measured.mean()) ** 2).sum())
-    return 1.0 - float(((predicted - measured) ** 2).sum()) / spread if spread > 0 else float("nan")
 
 
 def _shape(family: str, rows: pd.DataFrame, i: int, predicted_s: Array) -> dict[str, Any]:

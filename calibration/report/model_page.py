@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from calibration.report import model_figures as figures
-from calibration.whole_models.scores import Score
+from calibration.scores import Score
 from calibration.whole_models.study import CHOSEN, Study, TargetStudy, study
 from calibration.whole_models.table import read_rows
 from catalogs.html_page import Markup, Page, Section, bullets, cards, chart, note, paragraph, table

@@ -15,10 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from calibration.profile.tables import CLEAN_SHARE
+from calibration.scores import Score, log_rmse, score
 from calibration.whole_models.estimators import NAMES, estimator
 from calibration.whole_models.features import LENGTHS, NEEDED
 from calibration.whole_models.folds import Fold, grouped_folds, groups
-from calibration.whole_models.scores import Score, log_rmse, score
 from catalogs.errors import InputError
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ from calibration.estimators.compare import compare_family, engine_rows, held_out
 from calibration.estimators.estimator import SHIPPED, Fit, Predict, estimators, fit_linear_physics
 from calibration.estimators.features import Encoder, physics
 from calibration.estimators.page import verdict
-from calibration.estimators.score import r_squared, score
+from calibration.estimators.score import score
 from calibration.operators import Gemm
 from calibration.roofline import compute_s, memory_s, roofline_s
+from calibration.scores import r_squared
 from calibration.validate import GROUPS
 from catalogs.hardware import Accelerator
 

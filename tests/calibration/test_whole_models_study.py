@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 import whole_model_rows as invented
 
+from calibration.scores import score
 from calibration.whole_models import predictor, table
 from calibration.whole_models.estimators import LinearPhysics, Utilisation, estimator
 from calibration.whole_models.folds import LeakError, check, grouped_folds, groups
-from calibration.whole_models.scores import score
 from calibration.whole_models.study import CHOSEN, TARGETS, Study, choose, study
 from calibration.whole_models.workloads import Point
 from catalogs.errors import InputError
