@@ -163,7 +163,7 @@ def step_verify(plan: Plan) -> None:
     from catalogs.models import load_model
     from simulator.verify.screen import document, print_verification
     from simulator.verify.session import Effort, verify
-    from simulator.verify.subject import SHORT_LIMITS, transformers_here
+    from simulator.verify.started import SHORT_LIMITS, Choice, transformers_subject
     from simulator.verify.trials import Size
 
     limits = replace(SHORT_LIMITS, weight_dtype=plan.dtype)
@@ -173,7 +173,7 @@ def step_verify(plan: Plan) -> None:
     engine = InProcess.random(llama_config(load_model(plan.model)), limits)
     print(f"weights made in {time.monotonic() - began:.1f} s", flush=True)
     effort = Effort(Size(requests=10), 2, (20.0,)) if plan.rehearse else Effort(Size(requests=60), 2)
-    found = verify(transformers_here(plan.model, limits), engine, effort, plan.work / "verify", print)
+    found = verify(transformers_subject(Choice(Path(plan.model), limits)), engine, effort, plan.work / "verify", print)
     write(plan.work / "verify.json", document(found))
     steps = engine.steps()
     if steps is not None:

@@ -16,9 +16,7 @@ from catalogs.files import check_targets, make_folder, write_json, write_whole
 if TYPE_CHECKING:
     from calibration.serve.clients import Client
     from calibration.serve.engines import Limits
-    from simulator.verify.subject import Subject
 
-ENGINES = ("vllm", "llama.cpp", "transformers")
 _ENGINES = "vllm or llama.cpp, started here and stopped afterwards; transformers, in this process."
 _MODEL = "Folder of a Hugging Face model; without one, a small model with random weights is made."
 
@@ -75,11 +73,12 @@ def verify(
     from simulator.verify.screen import check_place, document, place, print_verification
     from simulator.verify.session import Effort
     from simulator.verify.session import verify as compare
+    from simulator.verify.started import STARTERS, Choice
     from simulator.verify.trials import Lengths, Size
 
     check_targets(json_file, docs)
-    if engine not in ENGINES:
-        raise InputError("engines that can be started here", engine, "vllm, llama.cpp or transformers")
+    if engine not in STARTERS:
+        raise InputError("engines that can be started here", engine, ", ".join(STARTERS))
     if requests < 10 or repeats < 2:
         raise InputError("a comparison needs at least 10 requests and 2 repeats", f"{requests}, {repeats}", "100, 3")
     if min(input_tokens, output_tokens) < 4:
@@ -95,9 +94,7 @@ def verify(
         subject = running(endpoint, deployment, served, tokenizer, key_env)
         client: Client = VllmBench(find_vllm(python))
     else:
-        weights = model or _tiny_model()
-        subject = _subject(engine, weights, python, server, limits, port)
-        client = _client(engine, weights, python, limits)
+        subject, client = STARTERS[engine](Choice(model or _tiny_model(), limits, python, server, port))
     if docs is not None:
         check_place(docs, subject.deployment.engine)
     effort = Effort(Size(Lengths(input_tokens, output_tokens), requests), repeats, rates)
@@ -118,26 +115,6 @@ def verify(
         raise typer.Exit(1)
 
 
-def _subject(
-    engine: str, model: Path, python: Path | None, server: Path | None, limits: Limits, port: int | None
-) -> Subject:
-    from simulator.verify.subject import llama_cpp_here, transformers_here, vllm_here
-
-    if engine == "vllm":
-        return vllm_here(model, python, limits, port)
-    if engine == "llama.cpp":
-        return llama_cpp_here(model, server, limits, port)
-    return transformers_here(str(model), limits)
-
-
-def _client(engine: str, model: Path, python: Path | None, limits: Limits) -> Client:
-    from calibration.serve.clients import VllmBench
-    from calibration.serve.engines import find_vllm
-    from calibration.serve.transformers_engine import InProcess
-
-    return InProcess.load(model, limits) if engine == "transformers" else VllmBench(find_vllm(python))
-
-
 def _rates(given: list[float] | None) -> tuple[float, ...]:
     """Rates of the open loops, each a trial of its own. InputError for one that is none, or stands twice."""
     rates = tuple(given or ())
@@ -153,7 +130,7 @@ def _limits(dtype: str, threads: int | None) -> Limits:
     import os
     from dataclasses import replace
 
-    from simulator.verify.subject import SHORT_LIMITS
+    from simulator.verify.started import SHORT_LIMITS
 
     cores = len(os.sched_getaffinity(0))
     if threads is not None and not 1 <= threads <= cores:

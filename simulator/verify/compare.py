@@ -15,6 +15,8 @@ from simulator.run_record import Run
 
 METRICS: Final[tuple[Metric, ...]] = ("ttft", "itl", "tpot", "e2e")
 STATS: Final[tuple[Stat, ...]] = ("mean", "p50", "p90", "p99")
+BOTTOM_UP: Final = "bottom-up"  # operators and host times
+ENGINE_LEVEL: Final = "engine-level"  # whole steps
 THROUGHPUT: Final = "tokens/s"
 
 Bars = Mapping[tuple[str, str], float]
@@ -44,18 +46,23 @@ class Line:
         return None if self.bar is None else abs(self.error(way)) - self.noise <= self.bar
 
 
-def bars_for(engine: str) -> Bars:
-    """Relative errors that a comparison must keep to; llama.cpp's kernels are not the ones profiled."""
-    tpot, e2e, ttft, tail = (0.15, 0.15, 0.25, 0.35) if engine == "llama.cpp" else (0.08, 0.10, 0.15, 0.25)
-    return {
-        ("tpot", "mean"): tpot,
-        ("e2e", "mean"): e2e,
-        ("e2e", "p90"): e2e,
-        ("ttft", "mean"): ttft,
-        ("ttft", "p99"): tail,
-        ("tpot", "p99"): tail,
-        ("e2e", "p99"): tail,
-    }
+@dataclass(frozen=True, slots=True)
+class Standard:
+    """What a comparison must keep to: relative errors by metric and statistic, and the way of calibrating judged."""
+
+    bars: Bars
+    judged: str
+
+    @classmethod
+    def of(cls, tpot: float, e2e: float, ttft: float, tail: float, judged: str) -> Standard:
+        """Bars of means (and of E2E's p90), and one for every p99."""
+        means = {("tpot", "mean"): tpot, ("e2e", "mean"): e2e, ("e2e", "p90"): e2e, ("ttft", "mean"): ttft}
+        return cls(means | {(metric, "p99"): tail for metric in ("ttft", "tpot", "e2e")}, judged)
+
+
+STANDARD: Final = Standard.of(0.08, 0.10, 0.15, 0.25, BOTTOM_UP)
+#: Engines whose kernels are not like those profiled are judged by their own steps.
+STANDARDS: Final = {"llama.cpp": Standard.of(0.15, 0.15, 0.25, 0.35, ENGINE_LEVEL)}
 
 
 def lines(trial: str, runs: Sequence[MeasuredRun], simulated: Mapping[str, Run], bars: Bars) -> list[Line]:

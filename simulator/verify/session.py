@@ -6,7 +6,6 @@ import time
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
 
 from calibration.engine_calibration import EngineCalibration, MeasuredHost
 from calibration.serve.bystanders import CONTENDED_CORES
@@ -16,14 +15,11 @@ from catalogs.errors import InputError
 from simulator.engine_steps import EngineSteps
 from simulator.plant import Plant, build_plant, with_host
 from simulator.simulate import engine_rules, run, run_rules
-from simulator.verify.compare import Line, bars_for, lines
+from simulator.verify.compare import BOTTOM_UP, ENGINE_LEVEL, STANDARD, STANDARDS, Line, Standard, lines
 from simulator.verify.measure import Bench, Probed, Told
 from simulator.verify.probe_fit import fit_host, fit_requests, fit_steps
 from simulator.verify.subject import Subject
 from simulator.verify.trials import Lengths, Simulate, Size, trials
-
-BOTTOM_UP: Final = "bottom-up"  # operators and host times
-ENGINE_LEVEL: Final = "engine-level"  # whole steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +50,8 @@ class Verification:
 
     @property
     def judged(self) -> str:
-        """The way that must keep to the bars: operators, where the engine's kernels are like those profiled."""
-        return ENGINE_LEVEL if self.subject.deployment.engine == "llama.cpp" else BOTTOM_UP
+        """The way that must keep to the bars."""
+        return _standard(self.subject).judged
 
     def missed(self, way: str) -> list[Line]:
         """Lines whose error exceeds its bar beyond the noise."""
@@ -73,13 +69,17 @@ def verify(subject: Subject, client: Client, effort: Effort, out: Path, told: To
         ways = _ways(fitted, calibration, probed)
         chosen = trials(ways.get(ENGINE_LEVEL, ways[BOTTOM_UP]), seats, effort.size, effort.rates)
         replayed = bench.replay(chosen, effort.repeats)
-    bars = bars_for(subject.deployment.engine)
+    bars = _standard(subject).bars
     found: list[Line] = []
     for trial in chosen:
         runs = {way: simulate(trial.requests) for way, simulate in ways.items()}
         found += lines(trial.name, replayed.runs[trial.name], runs, bars)
     others = max([probed.others_cores, *replayed.others_cores.values()])
     return Verification(subject, client.name, fitted, calibration, tuple(ways), tuple(found), others, effort)
+
+
+def _standard(subject: Subject) -> Standard:
+    return STANDARDS.get(subject.deployment.engine, STANDARD)
 
 
 def _most_input_tokens(plant: Plant, lengths: Lengths) -> int:

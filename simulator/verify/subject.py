@@ -6,18 +6,12 @@ import json
 from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
-from typing import Final
 from urllib.request import Request, urlopen
 
-from calibration.serve import engines
 from calibration.serve.clients import CLIENTS_KEY, Target
-from calibration.serve.engines import SERVED_NAME, Limits
-from calibration.serve.server import Launch, free_port
+from calibration.serve.server import Launch
 from catalogs.deployment import Deployment, load_deployment
 from catalogs.errors import InputError
-from catalogs.hardware import parse_hardware
-
-SHORT_LIMITS: Final = Limits(32, 512, 1024, 32, 1024, "fp32", 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,30 +22,6 @@ class Subject:
     target: Target
     launch: Launch | None
     keeps_log: bool
-
-
-def vllm_here(model: Path, python: Path | None, limits: Limits, port: int | None) -> Subject:
-    """vLLM on this machine, serving the weights in the folder `model`."""
-    on_cpu = parse_hardware("local").accelerator.kind == "cpu"
-    launch = engines.vllm(engines.find_vllm(python), model, port or free_port(), limits, on_cpu)
-    return Subject(_deployment("vllm", model, limits), Target(launch.url, SERVED_NAME, str(model)), launch, True)
-
-
-def llama_cpp_here(model: Path, server: Path | None, limits: Limits, port: int | None) -> Subject:
-    """llama.cpp's server on this machine, serving the same weights converted to GGUF, in fp32."""
-    from calibration.serve.gguf_file import write_gguf
-
-    if limits.weight_dtype != "fp32":
-        raise InputError("llama.cpp is served the weights in fp32 here", limits.weight_dtype, "fp32")
-    program = engines.find_llama_server(server)
-    weights = write_gguf(model, model / "model.gguf")
-    launch = engines.llama_cpp(program, weights, port or free_port(), limits)
-    return Subject(_deployment("llama.cpp", model, limits), Target(launch.url, SERVED_NAME, str(model)), launch, False)
-
-
-def transformers_here(model: str, limits: Limits) -> Subject:
-    """transformers' continuous batching in this process: no server. `model` is a folder or a name of the catalog."""
-    return Subject(_deployment("transformers", model, limits), Target("", SERVED_NAME, model), None, True)
 
 
 def endpoint(
@@ -98,20 +68,3 @@ def engine_version(target: Target) -> str:
         except (OSError, HTTPException, ValueError, AttributeError):
             continue
     return ""
-
-
-def _deployment(engine: str, model: Path | str, limits: Limits) -> Deployment:
-    return Deployment(
-        model=str(model),
-        engine=engine,
-        hardware="local",
-        weight_dtype=limits.weight_dtype,
-        kv_dtype=limits.weight_dtype,
-        max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
-        max_model_len=limits.max_model_len,
-        block_size=limits.block_size,
-        kv_blocks=limits.kv_blocks,
-        prefix_caching=False,
-        sampling="greedy",
-    )

@@ -17,7 +17,7 @@ from catalogs.errors import InputError
 from catalogs.hardware import parse_hardware
 from simulator.plant import HOST_NOTICE, _with_measured_host, build_plant
 from simulator.simulate import run
-from simulator.verify.compare import THROUGHPUT, bars_for, lines
+from simulator.verify.compare import STANDARD, THROUGHPUT, lines
 from simulator.verify.trials import SHARES, Lengths, Size, trials
 
 HOST = HostTimes(1e-3, 0.0, 0.0, 2e-3, 0.0, 0.0)
@@ -40,7 +40,7 @@ def _times(run_: MeasuredRun, factor: float) -> MeasuredRun:
 
 def test_the_simulator_against_itself_has_no_error(plant, trial) -> None:
     truth = measured(plant, trial.requests)
-    for line in lines("t", [truth, truth], {"own": run(plant, trial.requests)}, bars_for("vllm")):
+    for line in lines("t", [truth, truth], {"own": run(plant, trial.requests)}, STANDARD.bars):
         tolerance = 0.02 if line.metric == "itl" else 1e-9  # inter-token percentiles are read from runs of steps
         assert abs(line.error("own")) <= tolerance
         assert line.noise == 0.0
@@ -52,7 +52,7 @@ def test_error_noise_and_bar_by_hand(plant, trial) -> None:
     truth = measured(plant, trial.requests)
     slow = synchronous_plant(HOST)
     repeats = [_times(truth, 0.9 / 1.2), _times(truth, 1.1 / 1.2)]
-    found = lines("t", repeats, {"own": run(slow, trial.requests)}, bars_for("vllm"))
+    found = lines("t", repeats, {"own": run(slow, trial.requests)}, STANDARD.bars)
     by_name = {(line.metric, line.stat): line for line in found}
     tpot, e2e = by_name["tpot", "mean"], by_name["e2e", "p50"]
     assert tpot.error("own") == pytest.approx(0.2)

@@ -15,7 +15,8 @@ from simulator.verify import session as sessions
 from simulator.verify.command import app
 from simulator.verify.screen import check_place
 from simulator.verify.session import Effort
-from simulator.verify.subject import SHORT_LIMITS, endpoint, engine_version, llama_cpp_here, transformers_here
+from simulator.verify.started import SHORT_LIMITS, Choice, llama_cpp, transformers_subject
+from simulator.verify.subject import endpoint, engine_version
 from simulator.verify.trials import Lengths, Size
 
 
@@ -69,7 +70,7 @@ def _unreached(*_: object) -> object:
 def test_requests_that_the_engine_cannot_take(limits, lengths: Lengths, said: str, tmp_path: Path, monkeypatch) -> None:
     from dataclasses import replace
 
-    subject = transformers_here("qwen2.5-0.5b", replace(SHORT_LIMITS, **limits))
+    subject = transformers_subject(Choice(Path("qwen2.5-0.5b"), replace(SHORT_LIMITS, **limits)))
     monkeypatch.setattr(sessions, "Bench", _unreached)
     with pytest.raises(InputError, match=said):
         sessions.verify(subject, None, Effort(Size(lengths)), tmp_path, _unreached)  # type: ignore[arg-type]
@@ -79,9 +80,9 @@ def test_llama_cpp_serves_fp32_and_is_looked_for_before_weights_are_converted(tm
     from dataclasses import replace
 
     with pytest.raises(InputError, match="in fp32"):
-        llama_cpp_here(tmp_path, None, replace(SHORT_LIMITS, weight_dtype="bf16"), None)
+        llama_cpp(Choice(tmp_path, replace(SHORT_LIMITS, weight_dtype="bf16")))
     with pytest.raises(InputError, match="server is not here"):
-        llama_cpp_here(tmp_path, tmp_path / "llama-server", SHORT_LIMITS, None)
+        llama_cpp(Choice(tmp_path, SHORT_LIMITS, server=tmp_path / "llama-server"))
 
 
 @pytest.fixture
