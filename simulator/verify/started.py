@@ -1,4 +1,4 @@
-"""Engines that `verify` starts itself: what each is told, and which client drives it. A function and a line for each."""
+"""Engines that `verify` starts itself: what each is told and which client drives it. A function and a line for each."""
 
 from __future__ import annotations
 
