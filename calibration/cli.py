@@ -16,7 +16,7 @@ from calibration.commands.report import report
 from calibration.commands.tiny_model import tiny_model
 from catalogs.command import run_command
 from catalogs.errors import InputError
-from catalogs.files import write_json, write_whole
+from catalogs.files import check_targets, write_json, write_whole
 
 if TYPE_CHECKING:
     from calibration.bundle_file import BundleFacts
@@ -126,6 +126,7 @@ def run(
     """Profile this machine, fit, show the held-out errors, and install the calibration for plan and simulate."""
     from calibration.profile.here import Options, budget_s, fit_and_install
 
+    check_targets(json_file)
     options = Options(hw, budget_s(budget), out, device, threads, models=tuple(model or ()), dtype=dtype)
     if dry_run:
         _plan(options)
@@ -267,8 +268,6 @@ def build_shipped(
 def _profile(options: Options) -> Profiled:
     from calibration.profile.here import run_profile
 
-    if options.device not in (None, "cpu", "cuda"):
-        raise InputError("a device is cpu or cuda", options.device, "cpu")
     done = run_profile(options)
     counts = ", ".join(f"{n} {what.replace('_', ' ')}" for what, n in done.counts.items() if n)
     typer.echo(f"{done.folder}: {counts}", err=True)

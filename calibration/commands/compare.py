@@ -55,11 +55,19 @@ def compare(
 
 def _scores(name: str, rows: Path | None, tables: Path | None, families: list[str], most_rows: int) -> list[Score]:
     from calibration.estimators.compare import compare
+    from calibration.families import FAMILIES
+    from catalogs.errors import nearest_name
     from catalogs.hardware import parse_hardware
 
+    for family in families:
+        if family not in FAMILIES:
+            raise InputError("unknown operator family", family, nearest_name(family, FAMILIES) or ", ".join(FAMILIES))
     accelerator = parse_hardware(name).accelerator
     read = _rows(rows, tables, accelerator.name)
     kept = [f for f in families if f in read] if tables is not None else families  # no table has every family
+    if families and not kept:
+        typer.echo(f"{name}: no rows of {', '.join(families)}", err=True)
+        return []
     return compare(read, accelerator, kept, most_rows, lambda text: typer.echo(text, err=True))
 
 

@@ -77,8 +77,8 @@ class ElementwiseModel:
 
     def _derived(self, kind: str, size: Array) -> tuple[Array, Array, float]:
         """From quantize, or from the first curve there is; slower streaming stops where device memory is the limit."""
-        source = REFERENCE if REFERENCE in self.curves else sorted(self.curves)[0]
-        to, by = RATIO_TO_QUANTIZE[kind], RATIO_TO_QUANTIZE[source]
+        source = REFERENCE if REFERENCE in self.curves else min(self.curves, key=lambda k: (k in ALIASES, k))
+        to, by = RATIO_TO_QUANTIZE[kind], RATIO_TO_QUANTIZE[ALIASES.get(source, source)]
         seconds, _ = self._at(source, size)
         base = self._floor(source)
         streaming = seconds - base

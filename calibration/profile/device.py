@@ -73,8 +73,10 @@ def load_torch() -> Any:
 def open_device(kind: str | None = None, threads: int | None = None) -> Device:
     """The GPU where torch sees one, else the CPU with `threads` threads, one per core where not given.
 
-    Raises InputError for `cuda` without a GPU or with a bad driver, and for more threads than cores.
+    Raises InputError for another kind, for `cuda` without a GPU or with a bad driver, and for more threads than cores.
     """
+    if kind not in (None, "cpu", "cuda"):
+        raise InputError("a device is cpu or cuda", kind, "cpu")
     cores = _affinity()  # before torch starts threads, which may bind the main one to a core
     if threads is not None and not 1 <= threads <= len(cores):
         raise InputError("threads must be 1 to the number of cores this process may use", str(threads), str(len(cores)))

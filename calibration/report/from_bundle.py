@@ -76,6 +76,7 @@ def read_bundle_material(path: Path, rows: Path | None) -> Material:
 def _together(parts: list[pd.DataFrame]) -> pd.DataFrame | None:
     import pandas as pd
 
+    parts = [p for p in parts if len(p)]  # an empty one, of a family too small to hold out, would make columns objects
     return pd.concat(parts, ignore_index=True) if parts else None
 
 

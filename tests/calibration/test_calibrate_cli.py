@@ -55,6 +55,9 @@ def test_a_missed_validation_is_exit_1(rows: Path, tmp_path: Path) -> None:
         (["validate", "/nowhere"], "no calibration bundle"),
         (["fit", "/nowhere", "--hw", "h100", "--out", "/tmp/x"], "no rows"),
         (["import", "--tables", "/nowhere", "--hw", "l4", "--out", "/tmp/x"], "no public operator tables"),
+        (["compare", "--tables", "/nowhere", "--hw", "h100", "--family", "gem"], "nearest valid choice: gemm"),
+        (["run", "--json", "/nowhere/out.json"], "cannot write there"),  # before it measures, not after
+        (["profile", "--device", "tpu", "--dry-run"], "a device is cpu or cuda"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_2(args: list[str], rule: str, capsys: pytest.CaptureFixture[str]) -> None:

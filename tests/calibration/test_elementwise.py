@@ -43,6 +43,17 @@ def test_a_kind_without_rows_follows_quantize_by_the_stated_ratios() -> None:
         model.cost(Elementwise("telepathy", 1.0, 1.0), H100)
 
 
+def test_where_only_a_kind_without_a_ratio_was_measured_the_others_follow_the_one_it_resembles() -> None:
+    """A short profile may reach one kind only."""
+    size = 2.0 ** np.arange(12, 30)
+    rows = pd.DataFrame({"kind": "routing", "tokens": size, "bytes_per_token": 1.0, "seconds": 2e-6 + size / 1e12})
+    model = ElementwiseModel.fit(rows, H100)
+    assert float(model.cost(Elementwise("norm", 1.0, 4096.0), H100)[0]) == pytest.approx(2e-6, rel=0.05)
+    assert float(model.cost(Elementwise("activation", 1.0, 4096.0), H100)[0]) == pytest.approx(
+        1.3 / 1.2 * 2e-6, rel=0.05
+    )
+
+
 def test_monotone_in_bytes_and_vectors_equal_scalars() -> None:
     model = quantize_only()
     facts, arrays = model.to_parts()

@@ -149,6 +149,16 @@ def test_a_bundle_with_rows_shows_predictions(tmp_path: Path) -> None:
     assert "Predicted against measured, unseen shapes only" in text
 
 
+def test_rows_of_a_family_too_small_to_hold_out_leave_the_page_whole(tmp_path: Path) -> None:
+    from catalogs.hardware import parse_hardware
+
+    rows = decode_rows(parse_hardware("rtx4090").accelerator)
+    one = rows.head(1).assign(kind="norm", tokens=8.0, bytes_per_token=8192.0)
+    write_rows(tmp_path / "rows", {"decode_attention": rows, "elementwise": one})
+    text = without_scripts(write_report("rtx4090", tmp_path / "b.html", tmp_path / "rows").read_text())
+    assert "Errors against size" in text
+
+
 @pytest.mark.parametrize("source", ["nowhere", "."])
 def test_what_is_no_calibration_is_one_line(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
