@@ -8,6 +8,8 @@ and text a client tokenises again has as many tokens as were served.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -55,7 +57,7 @@ class TinyShape:
 def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0) -> Path:
     """config.json, model.safetensors (fp32), tokenizer files; returns the folder. A complete folder is left as it is.
 
-    InputError where torch and transformers are not installed, or the folder cannot be made.
+    InputError where torch and transformers are not installed, or the folder cannot be made or filled.
     """
     shape = shape or TinyShape()
     done = folder / "complete.json"
@@ -81,9 +83,19 @@ def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0
         raise RuntimeError("too few whole words in the vocabulary")
     with torch.no_grad():
         model.lm_head.weight[silent] = 0.0
-    model.save_pretrained(folder)
-    done.write_text(json.dumps(wanted))
+    with _one_line(folder):
+        model.save_pretrained(folder)
+        done.write_text(json.dumps(wanted))
     return folder
+
+
+@contextmanager
+def _one_line(folder: Path) -> Iterator[None]:
+    """The tokenizer's and the weights' own writers have no common error: a full disk is their bare Exception."""
+    try:
+        yield
+    except Exception as error:
+        raise InputError(f"cannot write the test model ({error})", str(folder)) from None
 
 
 def _tokenizer(vocab_size: int, seed: int) -> Tokenizer:
@@ -122,4 +134,5 @@ def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     make: Any = PreTrainedTokenizerFast
     fast = make(tokenizer_object=tokenizer, eos_token=END, bos_token=END, pad_token=END)
     fast.chat_template = TEMPLATE
-    fast.save_pretrained(folder)
+    with _one_line(folder):
+        fast.save_pretrained(folder)

@@ -16,7 +16,7 @@ pytest.importorskip("transformers", minversion="5.17")
 
 from calibration.serve.clients import OwnEngine, Target
 from calibration.serve.engines import Limits
-from calibration.serve.tiny_model import TinyShape
+from calibration.serve.tiny_model import TinyShape, write_tiny_model
 from calibration.serve.transformers_engine import InProcess
 from catalogs.errors import InputError
 from catalogs.request_set import RequestSet
@@ -155,3 +155,9 @@ def test_one_replay_at_a_time(engine: InProcess, tmp_path: Path) -> None:
     other.join()
     assert said
     assert "another replay" in said[0]
+
+
+def test_a_test_model_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").mkdir()  # as on a full disk, the tokenizer's writer raises a bare Exception
+    with pytest.raises(InputError, match="cannot write the test model"):
+        write_tiny_model(tmp_path, TinyShape(64, 2, 128, 4, 2, 512, 512))
