@@ -143,14 +143,17 @@ def run(
         _print_errors(facts)
         for text in facts.notices:
             typer.echo(f"  {text}")
-        typer.echo(f"installed: {installed}" + (f", {peaks}" if peaks else ""))
+        kept = (
+            f"not installed: the calibration in use was not disturbed; `calibrate import --bundle {bundle.parent}` does"
+        )
+        typer.echo(f"installed: {installed}" + (f", {peaks}" if peaks else "") if installed else kept)
     page = _page(done.folder)
     if json_file is not None:
         errors = _error_lines({f: [e.model_dump() for e in r.held_out] for f, r in facts.families.items()})
         document = {
             "schema_version": 1,
             "profile": str(done.folder),
-            "installed": str(installed),
+            "installed": str(installed) if installed else None,
             "report": page,
             "counts": done.counts,
             "peak_flops": done.accelerator.peak_flops,

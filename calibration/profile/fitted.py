@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
 FEWEST_FOR_GROUPS: Final = 40  # rows below which whole groups held out leave too little to fit
 CONTENDED_WARNING: Final = 0.1
+DISTURBED: Final = "of the rows were measured while others used the machine"
 
 
 def fit_profile(rows: list[Row], manifest: Manifest, accelerator: Accelerator, folder: Path) -> Path:
@@ -69,7 +70,7 @@ def notices(found: Tables, manifest: Manifest) -> list[str]:
     """What every answer that rests on this bundle should say."""
     lines = []
     if found.contended_share > CONTENDED_WARNING:
-        share = f"{found.contended_share:.0%} of the rows were measured while others used the machine"
+        share = f"{found.contended_share:.0%} {DISTURBED}"
         families = ", ".join(found.contended_families)
         lines.append(share + (f" (fitted on such rows: {families})" if families else "") + ": times may be high")
     spread = (manifest.get("drift") or {}).get("spread", 0.0)
@@ -134,6 +135,16 @@ def _with_skew(
     return replace(
         model, skew_alpha=round(alpha, 4)
     ), f"uneven batches: alpha {alpha:.3f} from {int(usable.sum())} rows"
+
+
+def worse_than_installed(bundle: Path, name: str) -> bool:
+    """Whether a bundle that others disturbed would replace one that nobody did."""
+    old = user_folder() / name / JSON_NAME
+    return _disturbed(bundle) and old.is_file() and not _disturbed(old)
+
+
+def _disturbed(bundle: Path) -> bool:
+    return any(DISTURBED in text for text in read_bundle(bundle)[0].notices)
 
 
 def install(bundle: Path, name: str) -> Path:

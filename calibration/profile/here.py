@@ -164,12 +164,17 @@ def default_folder(name: str) -> Path:
     return root / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
-def fit_and_install(done: Profiled) -> tuple[Path, Path, Path | None]:
-    """(bundle.json, installed folder, file of measured peaks): what plan and simulate then use."""
-    from calibration.profile.fitted import fit_profile, install
+def fit_and_install(done: Profiled) -> tuple[Path, Path | None, Path | None]:
+    """(bundle.json, installed folder, file of measured peaks): what plan and simulate then use.
+
+    Nothing is installed, and both are None, where a disturbed profile would replace an undisturbed one.
+    """
+    from calibration.profile.fitted import fit_profile, install, worse_than_installed
     from catalogs import measured_peaks
 
     bundle = fit_profile(done.session.rows, done.facts, done.accelerator, done.folder)
+    if worse_than_installed(bundle, done.accelerator.name):
+        return bundle, None, None
     peaks = None
     if done.accelerator.name == "local":
         source = f"calibrate profile, torch {done.facts['libraries']['torch']}"

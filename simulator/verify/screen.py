@@ -30,7 +30,7 @@ def print_verification(found: Verification) -> None:
     for row in _blocks(found):
         table.add_row(*row)
     console.print(table)
-    for text in verdict(found):
+    for text in (*verdict(found), *(f"note: {text}" for text in found.plant.notices)):
         console.print(text, markup=False, soft_wrap=True)
 
 

@@ -15,7 +15,7 @@ from calibration.bundle import load_bundle, user_folder
 from calibration.bundle_file import read_bundle
 from calibration.fit import fit_bundle
 from calibration.operators import DecodeAttention, Gemm
-from calibration.profile.fitted import fit_profile, install
+from calibration.profile.fitted import fit_profile, install, worse_than_installed
 from calibration.profile.peaks import measured
 from calibration.profile.run import profile
 from calibration.profile.session import Session
@@ -69,6 +69,17 @@ def test_contention_is_said_wherever_the_bundle_is_used(home: Path, session: Ses
         row["contended"] = True
     install(fit_profile(session.rows, FACTS, UNIT, home / "p"), UNIT.name)
     assert any("100% of the rows were measured while others used the machine" in n for n in load_bundle(UNIT).notices)
+
+
+def test_a_disturbed_profile_does_not_replace_an_undisturbed_one(home: Path, session: Session) -> None:
+    disturbed = [dict(r, contended=True) for r in session.rows]
+    clean, noisy = fit_profile(session.rows, FACTS, UNIT, home / "p"), fit_profile(disturbed, FACTS, UNIT, home / "q")
+    assert not worse_than_installed(noisy, UNIT.name)  # better than none
+    install(noisy, UNIT.name)
+    assert not worse_than_installed(clean, UNIT.name)
+    install(clean, UNIT.name)
+    assert worse_than_installed(noisy, UNIT.name)
+    assert not worse_than_installed(clean, UNIT.name)
 
 
 def test_uneven_decode_batches_set_their_own_alpha(home: Path, session: Session) -> None:
