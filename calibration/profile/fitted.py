@@ -87,7 +87,7 @@ def fit_measured(family: str, found: Tables, accelerator: Accelerator) -> Fitted
     kept, report = gate(family, found.fit[family], accelerator)
     later: pd.DataFrame | None = None
     if family == "prefill_attention" and accelerator.kind == "cpu":
-        kept, later = (kept[mask].reset_index(drop=True) for mask in (_whole(kept), ~_whole(kept)))
+        kept, later = (kept[mask].reset_index(drop=True) for mask in (whole_prompts(kept), ~whole_prompts(kept)))
     if kept.empty:
         return None
     model = FAMILIES[family].fit(kept, accelerator)
@@ -106,7 +106,7 @@ def fit_measured(family: str, found: Tables, accelerator: Accelerator) -> Fitted
     return FittedFamily(model, report.to_dict(), rows_sha256(kept), errors, remarks)
 
 
-def _whole(rows: pd.DataFrame) -> pd.Series[bool]:
+def whole_prompts(rows: pd.DataFrame) -> pd.Series[bool]:
     return (rows.pairs * rows.chunks * 2.0 / rows.tokens**2).between(0.98, 1.02)
 
 
