@@ -103,8 +103,9 @@ def step_channels(tables: StepTables, rows: _Rows) -> FloatArray:
     dp = tables.resolved.data_parallel
     group = np.where(graphed, dp * ran, np.minimum(dp * tokens, rows.decodes + rows.prefill_tokens))
     device = tables.rank.at(ran) + tables.group.at(group) + tables.logits.at(np.ceil(rows.logits / split))
-    if rows.passes.any():
-        device += (rows.passes - 1.0)[:, None] * tables.one_token()
+    further = rows.passes - 1.0
+    if further.any():
+        device += further[:, None] * tables.one_token()
     _add_decode(tables, rows, device)
     _add_prefill(tables, rows, parts, device)
     return device

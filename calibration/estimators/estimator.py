@@ -22,6 +22,7 @@ import numpy as np
 from calibration.cost import Array
 from calibration.estimators.features import ROW_COUNT, Encoder, physics, words_of
 from calibration.families import FAMILIES
+from calibration.nonnegative import nonnegative
 from calibration.validate import folds, predict
 from catalogs.hardware import Accelerator
 
@@ -98,8 +99,8 @@ def fit_linear_physics(family: str, rows: pd.DataFrame, accelerator: Accelerator
     that were not trained on take the set of all rows."""
     keys = _word_keys(family, rows)
     terms, seconds = _terms(family, rows, accelerator), rows.seconds.to_numpy(float)
-    weights = {"": _non_negative(terms, seconds)}
-    weights |= {k: _non_negative(terms[keys == k], seconds[keys == k]) for k in np.unique(keys)}
+    weights = {"": nonnegative(terms, seconds)}
+    weights |= {k: nonnegative(terms[keys == k], seconds[keys == k]) for k in np.unique(keys)}
 
     def answer(unseen: pd.DataFrame) -> Array:
         chosen = np.stack([weights.get(k, weights[""]) for k in _word_keys(family, unseen)])
@@ -112,15 +113,6 @@ def fit_linear_physics(family: str, rows: pd.DataFrame, accelerator: Accelerator
 def _terms(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Array:
     per_row = rows[ROW_COUNT[family]].to_numpy(float)
     return np.column_stack([physics(family, rows, accelerator)[:, 3:], per_row, np.ones(len(rows))])
-
-
-def _non_negative(terms: Array, seconds: Array) -> Array:
-    from scipy.optimize import nnls
-
-    relative = terms / seconds[:, None]
-    scale = np.maximum(relative.max(axis=0), 1e-30)
-    found: Array = nnls(relative / scale, np.ones(len(seconds)))[0] / scale
-    return found
 
 
 def _word_keys(family: str, rows: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.str_]]:

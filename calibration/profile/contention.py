@@ -13,7 +13,7 @@ from typing import Final
 CONTENDED: Final = 0.05
 #: Below this many clock ticks of /proc/stat (10 ms each) a share is not resolved: the next rows are looked at together.
 FEWEST_TICKS: Final = 10
-_TICK_S: Final = 1.0 / os.sysconf("SC_CLK_TCK")
+TICK_S: Final = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,13 @@ def busy_s(stat: Path) -> float:
     except (OSError, ValueError):
         return 0.0
     user, nice, system, _idle, _wait, irq, soft, stolen = ticks
-    return (user + nice + system + irq + soft + stolen) * _TICK_S
+    return (user + nice + system + irq + soft + stolen) * TICK_S
 
 
 def others_share(before: Usage, after: Usage, n_cpus: int) -> float:
     """Share 0..1 of `n_cpus` processors' time that others used between two moments; -1 where too short to tell."""
     wall = after.at_s - before.at_s
-    if wall * n_cpus < FEWEST_TICKS * _TICK_S:
+    if wall * n_cpus < FEWEST_TICKS * TICK_S:
         return -1.0
     others = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
     return min(max(others / (wall * n_cpus), 0.0), 1.0)

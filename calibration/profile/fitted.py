@@ -84,16 +84,14 @@ def notices(found: Tables, manifest: Manifest) -> list[str]:
 
 def fit_measured(family: str, found: Tables, accelerator: Accelerator) -> FittedFamily | None:
     """A family fitted on its clean rows and checked on its held-out ones; None where no row obeys the peaks."""
-    kept, report = gate(family, found.fit[family], accelerator)
-    later: pd.DataFrame | None = None
-    if family == "prefill_attention" and accelerator.kind == "cpu":
-        kept, later = (kept[mask].reset_index(drop=True) for mask in (whole_prompts(kept), ~whole_prompts(kept)))
+    gated, report = gate(family, found.fit[family], accelerator)
+    kept, later = by_term(family, gated, accelerator)
     if kept.empty:
         return None
     model = FAMILIES[family].fit(kept, accelerator)
     if isinstance(model, PrefillAttentionModel) and accelerator.kind == "cpu":
         model = replace(model, serial={})  # torch's CPU kernel has no lanes
-        if later is not None and len(later):
+        if len(later):
             model = model.with_context(later, accelerator)
     remarks: list[str] = []
     if isinstance(model, DecodeAttentionModel) and family in found.check:
@@ -106,8 +104,13 @@ def fit_measured(family: str, found: Tables, accelerator: Accelerator) -> Fitted
     return FittedFamily(model, report.to_dict(), rows_sha256(kept), errors, remarks)
 
 
-def whole_prompts(rows: pd.DataFrame) -> pd.Series[bool]:
-    return (rows.pairs * rows.chunks * 2.0 / rows.tokens**2).between(0.98, 1.02)
+def by_term(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """(rows that a family's grid is fitted on and checked with, rows of a term of its own): chunks after context are
+    such a term of prefill attention on a CPU; other families have none."""
+    if family != "prefill_attention" or accelerator.kind != "cpu":
+        return rows, rows[:0]
+    whole = (rows.pairs * rows.chunks * 2.0 / rows.tokens**2).between(0.98, 1.02)
+    return rows[whole].reset_index(drop=True), rows[~whole].reset_index(drop=True)
 
 
 def _held_out(model: FamilyModel, rows: pd.DataFrame | None, accelerator: Accelerator) -> list[dict[str, Any]]:

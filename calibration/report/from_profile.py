@@ -9,7 +9,7 @@ from calibration.estimators.compare import engine_rows
 from calibration.family import FamilyModel
 from calibration.gate import gate
 from calibration.profile import manifest
-from calibration.profile.fitted import FEWEST_FOR_GROUPS, fit_measured, notices, whole_prompts
+from calibration.profile.fitted import FEWEST_FOR_GROUPS, by_term, fit_measured, notices
 from calibration.profile.peaks import measured
 from calibration.profile.session import Row, Session
 from calibration.profile.tables import Tables, tables
@@ -77,9 +77,7 @@ def _held(found: Tables, models: dict[str, FamilyModel], accelerator: Accelerato
         if family in found.held_out:
             kept = gate(family, found.held_out[family], accelerator)[0]
             parts.append(off_grid(model, kept, found.fit[family], accelerator))
-        rows = found.fit[family]
-        if family == "prefill_attention" and accelerator.kind == "cpu":  # chunks after context have their own term
-            rows = rows[whole_prompts(rows)].reset_index(drop=True)
+        rows, _ = by_term(family, found.fit[family], accelerator)
         if len(rows) >= FEWEST_FOR_GROUPS:
             table = left_out(family, engine_rows(family, rows, accelerator), accelerator)
             parts.append(table[table.how == GROUP])

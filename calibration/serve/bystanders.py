@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import resource
 import time
 from collections.abc import Iterable
@@ -11,11 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from calibration.profile.contention import busy_s
+from calibration.profile.contention import TICK_S, busy_s
 
 #: Cores of other processes above which a measurement is said to be contended.
 CONTENDED_CORES: Final = 0.2
-_TICK_S: Final = 1.0 / os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,5 +42,5 @@ class Moment:
 def _cpu_s(pid: int) -> float:
     with contextlib.suppress(OSError, IndexError, ValueError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) * _TICK_S
+        return (int(fields[11]) + int(fields[12])) * TICK_S
     return 0.0

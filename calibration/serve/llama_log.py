@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from calibration.importers import iteration_log
 from catalogs.errors import InputError
 
 if TYPE_CHECKING:
@@ -27,15 +28,7 @@ if TYPE_CHECKING:
 
 #: As of vLLM's iteration log, then what only this one tells.
 COLUMNS: Final = (
-    "at_s",
-    "engine",
-    "index",
-    "context_requests",
-    "context_tokens",
-    "generation_requests",
-    "generation_tokens",
-    "seconds",
-    "kv_usage_fraction",
+    *iteration_log.COLUMNS,
     "decode_s",  # of llama_decode alone
     "generation_context_tokens",  # cached, read by the decodes, in all
     "context_pairs",  # sum over prompt chunks of tokens x (tokens before + half of them)

@@ -47,6 +47,7 @@ class Server:
         self.launch = launch
         self.log = log
         self._process: subprocess.Popen[bytes] | None = None
+        self._starts = 0
 
     def __enter__(self) -> Self:
         return self
@@ -63,6 +64,7 @@ class Server:
         """Start and wait until healthy. InputError with the last lines of its log where it dies or never answers."""
         check_port(self.launch.port)
         make_folder(self.log.parent)
+        self._starts += 1
         with self.log.open("wb") as log:
             try:
                 self._process = subprocess.Popen(
@@ -86,9 +88,10 @@ class Server:
             time.sleep(POLL_S)
 
     def restart(self) -> None:
-        """Stop and start again; the log goes on in a new file."""
+        """Stop and start again, with a log of its own: server.log, server-2.log, …"""
         self.stop()
-        self.log = self.log.with_name(f"{self.log.stem}+.log")
+        stem = self.log.stem.removesuffix(f"-{self._starts}")
+        self.log = self.log.with_name(f"{stem}-{self._starts + 1}.log")
         self.start()
 
     def check_alive(self) -> None:

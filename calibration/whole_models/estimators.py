@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from calibration.nonnegative import nonnegative
 from calibration.whole_models.features import PHYSICS, log_features, physical_terms
 
 if TYPE_CHECKING:
@@ -85,11 +86,7 @@ class LinearPhysics:
     weights: Array = field(default_factory=lambda: np.zeros(0))
 
     def fit(self, rows: pd.DataFrame, target: Array) -> None:
-        from scipy.optimize import nnls
-
-        x = physical_terms(rows, self.target_name) / target[:, None]
-        scale = np.maximum(np.abs(x).max(axis=0), 1e-30)
-        self.weights = _floats(nnls(x / scale, np.ones(len(target)))[0] / scale)
+        self.weights = nonnegative(physical_terms(rows, self.target_name), target)
 
     def predict(self, rows: pd.DataFrame) -> Array:
         found: Array = np.maximum(physical_terms(rows, self.target_name) @ self.weights, 1e-12)

@@ -113,8 +113,8 @@ def growth_bytes(candidate: Candidate, rows: Sequence[Row]) -> float:
 def _fitted(terms_of: str, rows: Sequence[Row], candidate: Candidate, column: str) -> float:
     """Prediction of `column` by weights of physical terms fitted to the rows, weights of the model left out."""
     import numpy as np
-    from scipy.optimize import nnls
 
+    from calibration.nonnegative import nonnegative
     from calibration.whole_models.features import TERM_COLUMNS, physical_terms
 
     table = {c: np.array([r[c] for r in (*rows, candidate.columns)], dtype=np.float64) for c in TERM_COLUMNS}
@@ -122,9 +122,7 @@ def _fitted(terms_of: str, rows: Sequence[Row], candidate: Candidate, column: st
         table["weight_bytes"][:] = 0.0
     x = physical_terms(table, terms_of)
     y = np.array([r[column] for r in rows], dtype=np.float64)
-    scale = np.maximum(x.max(axis=0), 1e-30)
-    weights = nnls(x[:-1] / scale / y[:, None], np.ones(len(y)))[0]
-    return float(x[-1] / scale @ weights)
+    return float(x[-1] @ nonnegative(x[:-1], y))
 
 
 def _smaller_that_failed(point: Point, rows: Sequence[Row]) -> str | None:

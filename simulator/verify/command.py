@@ -16,6 +16,7 @@ from catalogs.files import check_targets, make_folder, write_json, write_whole
 if TYPE_CHECKING:
     from calibration.serve.clients import Client
     from calibration.serve.engines import Limits
+    from simulator.verify.session import Verification
 
 _ENGINES = "vllm or llama.cpp, started here and stopped afterwards; transformers, in this process."
 _MODEL = "Folder of a Hugging Face model; without one, a small model with random weights is made."
@@ -69,8 +70,6 @@ def verify(
     ] = None,
 ) -> None:
     """Serve a model with a real engine, replay requests with a real client, and compare with the simulation."""
-    from calibration.engine_calibration import save
-    from simulator.verify.screen import check_place, document, place, print_verification
     from simulator.verify.session import Effort
     from simulator.verify.session import verify as compare
     from simulator.verify.started import STARTERS, Choice
@@ -83,36 +82,49 @@ def verify(
         raise InputError("a comparison needs at least 10 requests and 2 repeats", f"{requests}, {repeats}", "100, 3")
     if min(input_tokens, output_tokens) < 4:
         raise InputError("a request needs some tokens in and out", f"{input_tokens}, {output_tokens}", "128, 32")
-    rates = _rates(rate)
+    effort = Effort(Size(Lengths(input_tokens, output_tokens), requests), repeats, _rates(rate))
     limits = _limits(dtype, threads)
     folder = make_folder(out or _default_folder("endpoint" if endpoint else engine))
     if endpoint is not None:
-        from calibration.serve.clients import VllmBench
-        from calibration.serve.engines import find_vllm
         from simulator.verify.subject import endpoint as running
 
         subject = running(endpoint, deployment, served, tokenizer, key_env)
-        client: Client = VllmBench(find_vllm(python))
+        client = _bench(python)
     else:
         subject, client = STARTERS[engine](Choice(model or _tiny_model(), limits, python, server, port))
     if docs is not None:
+        from simulator.verify.screen import check_place
+
         check_place(docs, subject.deployment.engine)
-    effort = Effort(Size(Lengths(input_tokens, output_tokens), requests), repeats, rates)
     found = compare(subject, client, effort, folder, lambda text: typer.echo(text, err=True))
-    write_json(document(found), str(folder / "verify.json"))  # first: whatever fails below, the measurement is kept
-    install = endpoint is None if install is None else install  # a way through a network is no host time
-    if install and not found.contended:
-        typer.echo(f"installed: {save(found.calibration)}", err=True)
-    elif install:
-        typer.echo("not installed: other processes used the machine", err=True)
+    # What came through a network is no host time: an endpoint's are installed only when asked.
+    _tell(found, folder, json_file, docs, endpoint is None if install is None else install)
+    if found.missed(found.judged):
+        raise typer.Exit(1)
+
+
+def _tell(found: Verification, folder: Path, json_file: str | None, docs: Path | None, install: bool) -> None:
+    """Keep, install and show a comparison. Kept first: whatever fails later, the measurement is there."""
+    from calibration.engine_calibration import save
+    from simulator.verify.screen import document, place, print_verification
+
+    write_json(document(found), str(folder / "verify.json"))
+    if install:
+        kept = "not installed: other processes used the machine"
+        typer.echo(kept if found.contended else f"installed: {save(found.calibration)}", err=True)
     if json_file != "-":
         print_verification(found)
     if docs is not None:
         write_whole(docs, [place(found, docs.read_text(encoding="utf-8"))])
     if json_file is not None:
         write_json(document(found), json_file)
-    if found.missed(found.judged):
-        raise typer.Exit(1)
+
+
+def _bench(python: Path | None) -> Client:
+    from calibration.serve.clients import VllmBench
+    from calibration.serve.engines import find_vllm
+
+    return VllmBench(find_vllm(python))
 
 
 def _rates(given: list[float] | None) -> tuple[float, ...]:

@@ -8,13 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from calibration.measured_run import MeasuredRun, Metric, Stat
+from calibration.measured_run import METRICS, STATS, MeasuredRun
 from catalogs.request_set import RequestSet
 from simulator.metrics import duration_s, latency_metrics
 from simulator.run_record import Run
 
-METRICS: Final[tuple[Metric, ...]] = ("ttft", "itl", "tpot", "e2e")
-STATS: Final[tuple[Stat, ...]] = ("mean", "p50", "p90", "p99")
 BOTTOM_UP: Final = "bottom-up"  # operators and host times
 ENGINE_LEVEL: Final = "engine-level"  # whole steps
 THROUGHPUT: Final = "tokens/s"

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from calibration.engine_calibration import MeasuredHost, MeasuredSteps
 from calibration.measured_run import MeasuredRun
+from calibration.nonnegative import nonnegative
 from calibration.serve.probe import BURST_INPUT_TOKENS, OUTPUT_TOKENS, Probe
 from catalogs.engines import HostTimes
 from catalogs.errors import InputError
@@ -138,8 +139,6 @@ def _with_request_terms(probe: Probe, plant: Plant, host: HostTimes, timer: Step
 
     The way back of a token (output_s) cannot be told from the way there; request_s holds both.
     """
-    from scipy.optimize import nnls
-
     lone = probe.lone
     rules = replace(engine_rules(plant), host=host)
     inputs = lone.input_tokens.astype(np.int64)
@@ -147,33 +146,34 @@ def _with_request_terms(probe: Probe, plant: Plant, host: HostTimes, timer: Step
     beyond = lone.ttft_s - run_rules(rules, timer, requests).ttft_s
     lengths = np.unique(inputs)
     typical = np.array([np.median(beyond[inputs == n]) for n in lengths])
-    weight = 1.0 / np.array([np.median(lone.ttft_s[inputs == n]) for n in lengths])
-    terms, _ = nnls(np.column_stack([np.ones(len(lengths)), lengths]) * weight[:, None], typical * weight)
+    whole = np.array([np.median(lone.ttft_s[inputs == n]) for n in lengths])
+    constant, per_token = _line(lengths, typical, whole)
     return MeasuredHost(
         step_s=host.step_s,
         step_s_per_sequence=host.step_s_per_sequence,
         step_gap_s=host.step_gap_s,
-        request_s=float(terms[0]),
-        request_s_per_input_token=float(terms[1]),
+        request_s=constant,
+        request_s_per_input_token=per_token,
         output_s=0.0,
     )
 
 
 def _line_through(cycles: Cycles, beyond: Floats) -> tuple[float, float]:
     """(constant, slope per decode), neither negative, through the medians at each number of decodes."""
-    from scipy.optimize import nnls
-
     sizes = cycles.sizes()
-    weight = 1.0 / np.array([cycles.median(cycles.seconds, n) for n in sizes])
+    whole = np.array([cycles.median(cycles.seconds, n) for n in sizes])
     typical = np.array([cycles.median(beyond, n) for n in sizes])
-    terms, _ = nnls(np.column_stack([np.ones(len(sizes)), sizes]) * weight[:, None], typical * weight)
-    return float(terms[0]), float(terms[1])
+    return _line(np.array(sizes), typical, whole)
+
+
+def _line(at: npt.NDArray[np.int64], values: Floats, whole: Floats) -> tuple[float, float]:
+    """(constant, slope), neither negative, through `values`, which are parts of the times `whole`."""
+    constant, slope = nonnegative(np.column_stack([np.ones(len(at)), at]), values, whole)
+    return float(constant), float(slope)
 
 
 def _decode_table(cycles: Cycles) -> tuple[float, list[float]]:
     """(seconds per token of context, seconds at each size without context), by least squares, none negative."""
-    from scipy.optimize import nnls
-
     sizes = cycles.sizes()
     keep = np.isin(cycles.decodes, sizes)
     n, context, seconds = cycles.decodes[keep], cycles.context[keep], cycles.seconds[keep]
@@ -183,9 +183,7 @@ def _decode_table(cycles: Cycles) -> tuple[float, list[float]]:
         mine = (n == size) & (np.round(context / n / 32) == bucket)
         rows.append([float(np.median(context[mine])), *(float(size == s) for s in sizes)])
         typical.append(float(np.median(seconds[mine])))
-    weight = 1.0 / np.array(typical)
-    terms, _ = nnls(np.array(rows) * weight[:, None], np.ones(len(typical)))
-    per_context = float(terms[0])
+    per_context = float(nonnegative(np.array(rows), np.array(typical))[0])
     alone = [float(np.median((seconds - per_context * context)[n == s])) for s in sizes]
     return per_context, [max(t, SHORTEST_S) for t in alone]
 
@@ -227,14 +225,12 @@ def _nodes(tokens: Floats) -> list[int]:
 def _hats(tokens: Floats, others: list[Floats], seconds: Floats, nodes: list[int]) -> tuple[list[float], list[float]]:
     """(values at the nodes, a slope for each of `others`): piecewise linear in tokens, least relative squares, none
     negative."""
-    from scipy.optimize import nnls
-
     basis = np.column_stack([np.interp(tokens, nodes, np.eye(len(nodes))[k]) for k in range(len(nodes))])
     design = np.column_stack([basis, *others])
     keep = np.ones(len(seconds), dtype=bool)
     terms = np.zeros(design.shape[1])
     for _ in range(2):  # the second time without steps that something disturbed
-        terms, _ = nnls(design[keep] / seconds[keep, None], np.ones(int(keep.sum())))
+        terms = nonnegative(design[keep], seconds[keep])
         error = design @ terms / seconds - 1.0
         keep = np.abs(error) <= max(0.1, 3.0 * float(np.median(np.abs(error))))
     values = terms[: len(nodes)]

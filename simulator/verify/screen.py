@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from calibration.measured_run import STATS
 from catalogs.errors import InputError
 from simulator.verify.compare import THROUGHPUT, Line
 from simulator.verify.session import Verification
@@ -25,7 +26,7 @@ def print_verification(found: Verification) -> None:
     console.print(f"{size}; milliseconds ± half the spread of repeats;")
     console.print("below them the errors of the simulation, calibrated in two ways\n")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
-    for title in ("trial", "", "mean", "p50", "p90", "p99"):
+    for title in ("trial", "", *STATS):
         table.add_column(title, justify="left" if title in ("trial", "") else "right", no_wrap=True)
     for row in _blocks(found):
         table.add_row(*row)
@@ -39,7 +40,7 @@ def _blocks(found: Verification) -> Iterator[list[str]]:
     last = ""
     by_name = {(line.trial, line.metric, line.stat): line for line in found.lines}
     for trial, metric in dict.fromkeys((line.trial, line.metric) for line in found.lines):
-        own = [by_name.get((trial, metric, stat)) for stat in ("mean", "p50", "p90", "p99")]
+        own = [by_name.get((trial, metric, stat)) for stat in STATS]
         first = "" if trial == last else trial
         last = trial
         yield [first, metric, *("" if x is None else f"{_number(x, x.measured)} [dim]±{x.noise:.0%}[/]" for x in own)]

@@ -15,7 +15,15 @@ from catalogs.errors import InputError
 from simulator.batch import BatchShape
 from simulator.engine_steps import EngineSteps
 from simulator.plant import Plant, with_host
-from simulator.verify.probe_fit import NO_HOST, Cycles, fit_host, fit_requests, fit_steps
+from simulator.verify.probe_fit import (
+    NO_HOST,
+    Cycles,
+    _line_through,
+    _shape,
+    fit_host,
+    fit_requests,
+    fit_steps,
+)
 
 PLANTED = HostTimes(
     step_s=2e-3,
@@ -46,25 +54,13 @@ def test_host_times_come_back(engine: Plant, probe: Probe) -> None:
 
 
 def test_no_term_is_negative_where_operators_are_too_slow(engine: Plant, probe: Probe) -> None:
-    """The planted fault: a plant that already has twice the engine's host times leaves nothing to add."""
-    slow = replace(PLANTED, step_s=8e-3, step_s_per_sequence=2e-3)
-    device = with_host(engine, slow).cost
-
-    class Slow:
-        """Operators that take what they and too much host time take together."""
-
-        def cycle_s(self, shape: BatchShape) -> float:
-            return device.cycle_s(shape)
-
+    """A plant that has four times the engine's host times before any is fitted: nothing is left to add."""
     cycles = Cycles.of(probe)
-    beyond = [
-        s - Slow().cycle_s(BatchShape(decodes=n, logits=n, decode_context_sum=int(c), decode_context_max=int(c / n)))
-        for n, c, s in zip(cycles.decodes.tolist(), cycles.context.tolist(), cycles.seconds.tolist(), strict=True)
-    ]
-    assert max(beyond) < 0.0
-    from simulator.verify.probe_fit import _line_through
-
-    assert _line_through(cycles, np.array(beyond)) == (0.0, 0.0)
+    slow = with_host(engine, replace(PLANTED, step_s=8e-3, step_s_per_sequence=2e-3)).cost
+    at = zip(cycles.decodes.tolist(), cycles.context.tolist(), strict=True)
+    beyond = cycles.seconds - np.array([slow.cycle_s(_shape(n, context)) for n, context in at])
+    assert beyond.max() < 0.0
+    assert _line_through(cycles, beyond) == (0.0, 0.0)
 
 
 def test_cycles_are_those_of_the_engine(engine: Plant, probe: Probe) -> None:
