@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from planner.final import MOST_REPLICAS, Entry
+from planner.offers import price_rows
+from planner.reproduction import reproduce_block
 from planner.request import PlanRequest
 
 SCHEMA_VERSION: Final = 1
@@ -45,6 +47,7 @@ class Answer:
     entries: Sequence[Entry]
     refusal: Refusal | None
     search: SearchBlock
+    fingerprint: str = ""  # of the calibration
 
     @property
     def feasible(self) -> bool:
@@ -70,9 +73,16 @@ class Answer:
             },
             "search": asdict(self.search),
             "assumptions": assumptions(self.request),
+            "prices": _prices(blocks),
+            "reproduce": reproduce_block(self.request, self.fingerprint),
         }
         clean: dict[str, Any] = finite(answer)
         return clean
+
+
+def _prices(blocks: Sequence[dict[str, Any]]) -> list[dict[str, object]]:
+    """Of the best plan's hardware."""
+    return price_rows(blocks[0]["deployment"]["hardware"], blocks[0]["metrics"]) if blocks else []
 
 
 def assumptions(request: PlanRequest) -> list[str]:

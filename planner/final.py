@@ -13,6 +13,7 @@ from planner.candidate import Candidate
 from planner.capacity import TOLERANCE, find_capacity
 from planner.confidence import LEVEL, SAFE, Curve, Spread, confidence, safe_rate_per_s
 from planner.cost import Rates, energy, money
+from planner.distribution import cdf_block, curve_block
 from planner.observation import Load, Verdict, judge
 from planner.slo import Slo
 from planner.world import Detail, World
@@ -155,6 +156,8 @@ class Measure:
             "requests_per_s": verdict.requests_per_s,
             "metrics": _steady_metrics(details, verdict),
             "slo": rows,
+            "curve": curve_block([*seen, verdict]),
+            "latency_cdf": cdf_block(verdict),
             "capacity_requests_per_s": capacity,
             "limited_by": None if capacity is None else _limit(capacity, seen),
             "safe_requests_per_s": safe,
@@ -226,7 +229,8 @@ def _steady_metrics(details: Sequence[Detail], verdict: Verdict) -> dict[str, ob
         if metric in verdict.observations[0].samples_s:
             stats = ("mean", "p50", "p90", "p95", "p99")
             metrics[f"{metric}_s"] = {s: _finite(verdict.value_s(Slo(metric, s, 1.0))) for s in stats}
-    metrics["output_tokens_per_s"] = float(np.mean([d.output_tokens_per_s for d in details]))
+    for name in ("output_tokens_per_s", "total_tokens_per_s"):
+        metrics[name] = float(np.mean([getattr(d, name) for d in details]))
     return metrics
 
 

@@ -68,7 +68,7 @@ def make_plan(
         n_resumed=result.n_resumed,
         bounded_out=dict(Counter(d.reason for _, d in field.discards).most_common(4)),
     )
-    return Answer(request, entries, refusal, block)
+    return Answer(request, entries, refusal, block, world.fingerprint)
 
 
 def bound(space: Sequence[Candidate], world: World) -> Field:
