@@ -65,7 +65,9 @@ def main() -> None:
     posted, inputs, outputs = arrivals(log)
     host = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
     blocks = slots * CONTEXT_TOKENS // 16
-    scheduler = LlamaCpp(EngineRules(slots, n_batch, CONTEXT_TOKENS, blocks, host, physical_batch_tokens=n_ubatch))
+    scheduler = LlamaCpp(
+        EngineRules(slots, n_batch, CONTEXT_TOKENS, kv_blocks=blocks, host=host, physical_batch_tokens=n_ubatch)
+    )
     left: dict[Request, int] = {}
     steps = read_llama_log(log)
     same, mixed = 0, 0

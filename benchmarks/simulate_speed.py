@@ -26,7 +26,7 @@ from simulator.replica import StepTimer
 from simulator.rules import EngineRules
 from simulator.simulate import engine_rules, run_rules
 
-RULES = EngineRules(256, 8192, 131072, 30000, load_engine("vllm").host)
+RULES = EngineRules(256, 8192, 131072, kv_blocks=30000, host=load_engine("vllm").host)
 
 
 class TrivialTimer:

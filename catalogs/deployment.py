@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from catalogs.engines import EngineProfile
 from catalogs.hardware import Hardware
+from catalogs.limits import Limits
 from catalogs.model_spec import ModelSpec
 
 
@@ -62,31 +63,19 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """A deployment with every default filled in and every name looked up. kv_blocks is None until memory is sized."""
+    """A deployment with every default filled in, every name looked up. limits.kv_blocks is 0 until memory is sized."""
 
     model: ModelSpec
     engine: EngineProfile
     hardware: Hardware
     replicas: int
-    tensor_parallel: int
-    pipeline_parallel: int
-    data_parallel: int
-    expert_parallel: bool
+    layout: Layout
+    limits: Limits  # of one data-parallel rank
     weight_dtype: str
     kv_dtype: str
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-    block_size: int
-    kv_blocks: int | None
-    prefix_caching: bool
     gpu_memory_utilization: float
     sampling: str = "random"
     notices: tuple[str, ...] = ()  # what the reader should know: one sentence each
-
-    @property
-    def layout(self) -> Layout:
-        return Layout(self.tensor_parallel, self.pipeline_parallel, self.data_parallel, self.expert_parallel)
 
     @property
     def accelerators_per_replica(self) -> int:
@@ -96,6 +85,7 @@ class Resolved:
         """deployment.yaml as it was written, every null filled in. kv_blocks stays null until memory is sized."""
         values = written.model_dump()
         values |= {key: getattr(self, key) for key in values if hasattr(self, key)}
+        values |= asdict(self.layout) | asdict(self.limits) | {"kv_blocks": self.limits.kv_blocks or None}
         return values | {"model": self.model.name, "engine": self.engine.name, "hardware": self.hardware.text}
 
 

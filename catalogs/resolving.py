@@ -9,6 +9,7 @@ from catalogs.deployment import Deployment, Resolved
 from catalogs.engines import EngineProfile, load_engine
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import Accelerator, Hardware, parse_hardware
+from catalogs.limits import Limits
 from catalogs.model_spec import ModelSpec
 from catalogs.models import load_model
 from catalogs.units import DTYPE_BYTES
@@ -51,30 +52,20 @@ def resolve_deployment(deployment: Deployment) -> Resolved:
     weight_dtype, weight_notices = _weight_dtype(deployment.weight_dtype, names)
     kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
     replicas, layout, layout_notices = parallelism.layout_of(deployment, names.model, names.hardware)
-    max_model_len = _max_model_len(deployment.max_model_len, names.model)
     shards = layout.tensor_parallel * layout.pipeline_parallel
-    tokens, seqs = _limits(deployment, names, shards, max_model_len)
-    utilization = deployment.gpu_memory_utilization
-    caching = _prefix_caching(deployment.prefix_caching, names.engine)
+    limits = _limits(deployment, names, shards)
+    utilization = deployment.gpu_memory_utilization or _utilization(names, limits.max_num_batched_tokens, shards)
     return Resolved(
         model=names.model,
         engine=names.engine,
         hardware=names.hardware,
         replicas=replicas,
-        tensor_parallel=layout.tensor_parallel,
-        pipeline_parallel=layout.pipeline_parallel,
-        data_parallel=layout.data_parallel,
-        expert_parallel=layout.expert_parallel,
+        layout=layout,
+        limits=limits,
         weight_dtype=weight_dtype,
         kv_dtype=kv_dtype,
-        max_num_seqs=seqs,
-        max_num_batched_tokens=tokens,
-        max_model_len=max_model_len,
-        block_size=_block_size(deployment.block_size, names.engine),
-        kv_blocks=deployment.kv_blocks,
-        prefix_caching=caching,
+        gpu_memory_utilization=utilization,
         sampling=deployment.sampling,
-        gpu_memory_utilization=_utilization(names, tokens, shards) if utilization is None else utilization,
         notices=_engine_notice(names.engine) + names.hardware.notices + weight_notices + kv_notices + layout_notices,
     )
 
@@ -156,7 +147,20 @@ def _max_model_len(asked: int | None, model: ModelSpec) -> int:
     return longest if asked is None else asked
 
 
-def _limits(deployment: Deployment, names: Names, ranks: int, max_model_len: int) -> tuple[int, int]:
+def _limits(deployment: Deployment, names: Names, ranks: int) -> Limits:
+    max_model_len = _max_model_len(deployment.max_model_len, names.model)
+    tokens, seqs = _batch_limits(deployment, names, ranks, max_model_len)
+    return Limits(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
+        max_model_len=max_model_len,
+        block_size=_block_size(deployment.block_size, names.engine),
+        kv_blocks=deployment.kv_blocks or 0,
+        prefix_caching=_prefix_caching(deployment.prefix_caching, names.engine),
+    )
+
+
+def _batch_limits(deployment: Deployment, names: Names, ranks: int, max_model_len: int) -> tuple[int, int]:
     """(max_num_batched_tokens, max_num_seqs). A default never breaks the rule that one step holds a token of every
     sequence (vLLM lowers the default sequence count to the token budget); two given numbers may, and are refused."""
     unit = names.hardware.accelerator

@@ -56,7 +56,7 @@ class Outcome:
     @classmethod
     def from_dict(cls, stored: dict[str, object]) -> Outcome:
         values = dict(stored)
-        values["candidate"] = Candidate(**values["candidate"])  # type: ignore[arg-type]
+        values["candidate"] = Candidate.of(values["candidate"])  # type: ignore[arg-type]
         return cls(**values)  # type: ignore[arg-type]
 
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from catalogs.limits import Limits
 from catalogs.request_set import RequestSet
 from planner.slo import FloatArray, Slo, human_s, statistic_s
 from simulator.batch import BatchShape
@@ -39,14 +40,6 @@ class Discard:
     limit: float
 
 
-@dataclass(frozen=True, slots=True)
-class EngineLimits:
-    """What a step may hold."""
-
-    max_num_seqs: int
-    max_num_batched_tokens: int
-
-
 def memory_discard(memory: MemoryPlan, longest_request_tokens: int) -> Discard | None:
     """Why the model, or the workload's longest request, does not fit in memory."""
     longest = memory.longest_sequence_tokens
@@ -60,7 +53,7 @@ def memory_discard(memory: MemoryPlan, longest_request_tokens: int) -> Discard |
     return None
 
 
-def latency_discard(cycle_s: CycleS, limits: EngineLimits, requests: RequestSet, slos: Sequence[Slo]) -> Discard | None:
+def latency_discard(cycle_s: CycleS, limits: Limits, requests: RequestSet, slos: Sequence[Slo]) -> Discard | None:
     """The first objective whose floor alone is beyond its limit, or None."""
     step_s = fastest_decode_s(cycle_s, limits)
     prefill_s = prefill_floor_s(cycle_s, limits, shortest_new_tokens(requests))
@@ -93,7 +86,7 @@ def lucky_statistic_s(samples_s: FloatArray, quantile: float | None) -> float:
     return statistic_s(samples_s, max(quantile - luck, 0.0))
 
 
-def fastest_decode_s(cycle_s: CycleS, limits: EngineLimits) -> float:
+def fastest_decode_s(cycle_s: CycleS, limits: Limits) -> float:
     """The cheapest step that decodes anything: shortest contexts, every batch size on a ladder. Seconds."""
     sizes = [2**i for i in range(limits.max_num_seqs.bit_length())]
     return min(cycle_s(BatchShape(decodes=n, decode_context_sum=n, decode_context_max=1, logits=n)) for n in sizes)
@@ -106,7 +99,7 @@ def shortest_new_tokens(requests: RequestSet) -> FloatArray:
     return requests.input_tokens.astype(np.float64)
 
 
-def prefill_floor_s(cycle_s: CycleS, limits: EngineLimits, new_tokens: FloatArray) -> FloatArray:
+def prefill_floor_s(cycle_s: CycleS, limits: Limits, new_tokens: FloatArray) -> FloatArray:
     """Seconds each prompt needs on an idle engine, in chunks of the token budget, forced to rise with length.
 
     Evaluated at up to 24 lengths; a prompt takes the value of the next shorter one, so the floor is never too high.

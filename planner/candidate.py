@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, astuple, dataclass
+from typing import Any
 
 from catalogs.deployment import Deployment, Layout
 
@@ -13,10 +15,7 @@ class Candidate:
 
     hardware: str
     replicas: int
-    tensor_parallel: int
-    pipeline_parallel: int
-    data_parallel: int
-    expert_parallel: bool
+    layout: Layout
     weight_dtype: str
     kv_dtype: str
     max_num_seqs: int
@@ -25,10 +24,6 @@ class Candidate:
     @property
     def accelerators(self) -> int:
         return self.replicas * self.layout.accelerators
-
-    @property
-    def layout(self) -> Layout:
-        return Layout(self.tensor_parallel, self.pipeline_parallel, self.data_parallel, self.expert_parallel)
 
     @property
     def placement(self) -> tuple[object, ...]:
@@ -54,6 +49,11 @@ class Candidate:
             f"{self.max_num_seqs} sequences, {self.max_num_batched_tokens} batched tokens"
         )
 
+    @classmethod
+    def of(cls, stored: Mapping[str, Any]) -> Candidate:
+        """The candidate that `dataclasses.asdict` was taken of."""
+        return cls(**{**stored, "layout": Layout(**stored["layout"])})
+
     def deployment(self, model: str, engine: str) -> Deployment:
         """The deployment.yaml of this candidate, every choice written out."""
         return Deployment(
@@ -61,10 +61,7 @@ class Candidate:
             engine=engine,
             hardware=self.hardware,
             replicas=self.replicas,
-            tensor_parallel=self.tensor_parallel,
-            pipeline_parallel=self.pipeline_parallel,
-            data_parallel=self.data_parallel,
-            expert_parallel=self.expert_parallel,
+            **asdict(self.layout),
             weight_dtype=self.weight_dtype,
             kv_dtype=self.kv_dtype,
             max_num_seqs=self.max_num_seqs,

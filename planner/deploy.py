@@ -27,8 +27,9 @@ def serve_command(resolved: Resolved) -> ServeCommand:
     r, flags = resolved, resolved.engine.flags
     parts = ["vllm", "serve", r.model.hf_id or r.model.name]
     for key in ("tensor_parallel", "pipeline_parallel", "data_parallel"):
-        parts += [flags[key], str(getattr(r, key))] if getattr(r, key) > 1 else []
-    parts += [flags["expert_parallel"]] if r.expert_parallel else []
+        size = getattr(r.layout, key)
+        parts += [flags[key], str(size)] if size > 1 else []
+    parts += [flags["expert_parallel"]] if r.layout.expert_parallel else []
     notes = []
     if r.weight_dtype != r.model.weight_dtype and r.weight_dtype in _ON_THE_FLY:
         parts += [flags["weight_dtype"], _ON_THE_FLY[r.weight_dtype]]
@@ -38,13 +39,14 @@ def serve_command(resolved: Resolved) -> ServeCommand:
         parts += [flags["kv_dtype"], "fp8"]
     elif r.kv_dtype not in ("bf16", "fp16"):
         notes.append(f"KV cache in {_KV_NAMES.get(r.kv_dtype, r.kv_dtype)}")
-    for key in ("max_num_seqs", "max_num_batched_tokens", "max_model_len", "gpu_memory_utilization"):
-        parts += [flags[key], f"{getattr(r, key):.12g}"]
-    if r.prefix_caching != r.engine.prefix_caching:
+    for key in ("max_num_seqs", "max_num_batched_tokens", "max_model_len"):
+        parts += [flags[key], str(getattr(r.limits, key))]
+    parts += [flags["gpu_memory_utilization"], f"{r.gpu_memory_utilization:.12g}"]
+    if r.limits.prefix_caching != r.engine.prefix_caching:
         flag = flags["prefix_caching"]
-        parts += [flag if r.prefix_caching else flag.replace("--enable", "--no-enable")]
-    if r.block_size != r.engine.block_size_tokens:
-        parts += [flags["block_size"], str(r.block_size)]
+        parts += [flag if r.limits.prefix_caching else flag.replace("--enable", "--no-enable")]
+    if r.limits.block_size != r.engine.block_size_tokens:
+        parts += [flags["block_size"], str(r.limits.block_size)]
     if r.replicas > 1:
         per = r.accelerators_per_replica
         which = "accelerator" if per == 1 else f"group of {per} accelerators"

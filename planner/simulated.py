@@ -16,7 +16,7 @@ from catalogs.prices import Price, node_price
 from catalogs.request_set import RequestSet
 from catalogs.resolving import Names
 from catalogs.workloads import Workload, load_workload
-from planner.bounds import Discard, EngineLimits, latency_discard, memory_discard
+from planner.bounds import Discard, latency_discard, memory_discard
 from planner.candidate import Candidate
 from planner.deploy import serve_command
 from planner.flow import Flow
@@ -111,8 +111,9 @@ class SimulatedWorld:
         key = (*candidate.ranks, graphs)
         if key not in self._costs:
             tokens, seqs = widest_limits(self.names)
-            widest = replace(own, max_num_batched_tokens=tokens, max_num_seqs=seqs)
-            wide = widest if graph_limit(widest) == graphs else replace(own, max_num_batched_tokens=tokens)
+            wide = replace(own, limits=replace(own.limits, max_num_batched_tokens=tokens, max_num_seqs=seqs))
+            if graph_limit(wide) != graphs:
+                wide = replace(own, limits=replace(own.limits, max_num_batched_tokens=tokens))
             self._costs[key] = StepCost.compile(wide, self._bundle)
         return self._costs[key]
 
@@ -122,8 +123,7 @@ class SimulatedWorld:
             return found
         key = (*candidate.ranks, candidate.max_num_seqs, candidate.max_num_batched_tokens)
         if key not in self._floors:  # a latency floor is the same for any number of replicas
-            limits = EngineLimits(candidate.max_num_seqs, candidate.max_num_batched_tokens)
-            cycle_s = self._cost(candidate).cycle_s
+            limits, cycle_s = self.resolved(candidate).limits, self._cost(candidate).cycle_s
             self._floors[key] = latency_discard(cycle_s, limits, self.lengths.sample, self.request.slos)
         return self._floors[key]
 
@@ -179,7 +179,7 @@ class SimulatedWorld:
     def flow(self, candidate: Candidate) -> Flow:
         plant, lengths = self.plant(candidate), self.lengths
         held = plant.memory.max_concurrency_tokens / max(lengths.input_mean + lengths.output_mean, 1.0)
-        seats = int(max(1, min(candidate.max_num_seqs * candidate.data_parallel, held)))
+        seats = int(max(1, min(candidate.max_num_seqs * candidate.layout.data_parallel, held)))
         tokens = candidate.max_num_batched_tokens
         return Flow(plant.cost.cycle_s, seats, tokens, lengths.input_mean, lengths.output_mean)
 

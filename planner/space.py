@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict
 from typing import Final
 
 from catalogs.deployment import Layout
@@ -24,7 +23,7 @@ def candidates(request: PlanRequest, names: Names) -> list[Candidate]:
         Candidate(
             hardware=hardware,
             replicas=replicas,
-            **asdict(layout),
+            layout=layout,
             weight_dtype=w,
             kv_dtype=kv,
             max_num_seqs=s,
@@ -114,5 +113,5 @@ def plainness(candidate: Candidate, names: Names) -> tuple[int, ...]:
         int(candidate.weight_dtype != names.model.weight_dtype),
         int(candidate.kv_dtype == "fp8"),
         int(candidate.max_num_seqs != seqs) + int(candidate.max_num_batched_tokens != tokens),
-        int(candidate.expert_parallel),
+        int(candidate.layout.expert_parallel),
     )

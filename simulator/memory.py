@@ -19,6 +19,7 @@ from typing import Final
 
 from calibration.roofline import ACTIVATION_BYTES
 from catalogs.deployment import Resolved
+from catalogs.limits import Limits
 from catalogs.model_parts import Attention, LayerGroup, LinearAttention, MlaAttention, Mlp, Moe
 from catalogs.units import DTYPE_BYTES, GIB
 from simulator.shard import Shard
@@ -99,7 +100,7 @@ class MemoryPlan:
 
 def size_memory(resolved: Resolved) -> MemoryPlan:
     """The memory plan of one replica's accelerators. A given `kv_blocks` overrides the count, nothing else."""
-    shard, engine = Shard.of(resolved), resolved.engine
+    shard, engine, limits = Shard.of(resolved), resolved.engine, resolved.limits
     unit = resolved.hardware.accelerator
     seen = unit.memory_bytes - (DRIVER_BYTES if unit.kind == "gpu" else 0.0)
     weights, activations = weight_bytes(shard), activation_bytes(shard, resolved)
@@ -113,14 +114,14 @@ def size_memory(resolved: Resolved) -> MemoryPlan:
         budget = seen - (1.0 - share) * max(seen - weights - activations - runtime, 0.0)
     kv_bytes = max(budget - weights - activations - runtime, 0.0)
     per_token = sequence_bytes(shard, REFERENCE_TOKENS) / REFERENCE_TOKENS
-    block_bytes = per_token * resolved.block_size
-    blocks = int(kv_bytes / block_bytes) if block_bytes else resolved.max_num_seqs
-    if resolved.kv_blocks is not None:
-        blocks, kv_bytes = resolved.kv_blocks, resolved.kv_blocks * block_bytes
-    slots = resolved.max_num_seqs if engine.memory_rule == "slots" else 1
-    longest = _longest(shard, kv_bytes / slots, resolved)
-    if engine.memory_rule == "slots" and resolved.kv_blocks is None:
-        blocks = slots * -(-longest // resolved.block_size)
+    block_bytes = per_token * limits.block_size
+    blocks = int(kv_bytes / block_bytes) if block_bytes else limits.max_num_seqs
+    if limits.kv_blocks:
+        blocks, kv_bytes = limits.kv_blocks, limits.kv_blocks * block_bytes
+    slots = limits.max_num_seqs if engine.memory_rule == "slots" else 1
+    longest = _longest(shard, kv_bytes / slots, limits)
+    if engine.memory_rule == "slots" and not limits.kv_blocks:
+        blocks = slots * -(-longest // limits.block_size)
         kv_bytes = min(kv_bytes, slots * sequence_bytes(shard, longest))
     return MemoryPlan(
         budget,
@@ -130,10 +131,10 @@ def size_memory(resolved: Resolved) -> MemoryPlan:
         kv_bytes,
         per_token,
         blocks,
-        resolved.block_size,
-        resolved.data_parallel,
+        limits.block_size,
+        resolved.layout.data_parallel,
         longest,
-        resolved.max_model_len,
+        limits.max_model_len,
         resolved.accelerators_per_replica,
     )
 
@@ -170,14 +171,14 @@ def _attention_params(shard: Shard, group: LayerGroup, hidden: int) -> float:
 
 def activation_bytes(shard: Shard, resolved: Resolved) -> float:
     """Peak of the engine's start-up run on one rank: the widest layer or the sampler, whichever is larger."""
-    model = shard.model
-    layer = max(_layer_width(shard, g) for g in model.groups) * resolved.max_num_batched_tokens * ACTIVATION_BYTES
+    model, seqs, tokens = shard.model, resolved.limits.max_num_seqs, resolved.limits.max_num_batched_tokens
+    layer = max(_layer_width(shard, g) for g in model.groups) * tokens * ACTIVATION_BYTES
     if resolved.engine.memory_rule == "free":  # TensorRT-LLM tries a few long prompts, not a full set of sequences
         return layer
     if resolved.engine.memory_rule == "slots":  # llama.cpp reserves for one physical batch, logits of all its tokens
-        share = min(1.0, (resolved.engine.physical_batch_tokens or math.inf) / resolved.max_num_batched_tokens)
-        return share * (layer + resolved.max_num_batched_tokens * model.vocab_size * DTYPE_BYTES["fp32"])
-    sampler = resolved.max_num_seqs * model.vocab_size * DTYPE_BYTES["fp32"] * SAMPLER_COPIES
+        share = min(1.0, (resolved.engine.physical_batch_tokens or math.inf) / tokens)
+        return share * (layer + tokens * model.vocab_size * DTYPE_BYTES["fp32"])
+    sampler = seqs * model.vocab_size * DTYPE_BYTES["fp32"] * SAMPLER_COPIES
     return max(layer, sampler)
 
 
@@ -217,14 +218,14 @@ def sequence_bytes(shard: Shard, tokens: float) -> float:
     return total / shard.pp
 
 
-def _longest(shard: Shard, kv_bytes: float, resolved: Resolved) -> int:
+def _longest(shard: Shard, kv_bytes: float, limits: Limits) -> int:
     """Longest sequence that fits alone, at most max_model_len, in whole blocks."""
-    low, high = 0, -(-resolved.max_model_len // resolved.block_size)
+    low, high = 0, -(-limits.max_model_len // limits.block_size)
     while low < high:
         middle = (low + high + 1) // 2
-        fits = sequence_bytes(shard, middle * resolved.block_size) <= kv_bytes
+        fits = sequence_bytes(shard, middle * limits.block_size) <= kv_bytes
         low, high = (middle, high) if fits else (low, middle - 1)
-    return min(low * resolved.block_size, resolved.max_model_len)
+    return min(low * limits.block_size, limits.max_model_len)
 
 
 def _gb(n_bytes: float) -> str:

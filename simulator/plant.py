@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from calibration import engine_calibration
 from calibration.bundle import Bundle, load_bundle
@@ -26,7 +26,7 @@ SAMPLE_STEP: Final = BatchShape(64, 2048.0, 1, 4, 1024, 256, 5)
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """One deployment, ready to run. `resolved.kv_blocks` is filled; bundle and cost may be shared between plants."""
+    """One deployment, ready to run. Its kv_blocks are filled; bundle and cost may be shared between plants."""
 
     resolved: Resolved
     memory: MemoryPlan
@@ -67,18 +67,22 @@ def fit(deployment: Deployment, measured_host: bool = True) -> tuple[Resolved, M
     resolved = _with_measured_host(resolved) if measured_host else resolved
     memory = size_memory(resolved)
     if memory.fits:
-        return replace(resolved, kv_blocks=memory.kv_blocks), memory
+        return _with_limits(resolved, kv_blocks=memory.kv_blocks), memory
     if deployment.max_model_len is None and memory.longest_sequence_tokens >= SHORTEST_SEQUENCE_TOKENS:
         longest = memory.longest_sequence_tokens
         notice = f"{memory.why}; simulated with max_model_len {longest}, without which the engine would not start"
-        resolved = replace(resolved, max_model_len=longest, notices=(*resolved.notices, notice))
+        resolved = _with_limits(replace(resolved, notices=(*resolved.notices, notice)), max_model_len=longest)
         memory = size_memory(resolved)
-        return replace(resolved, kv_blocks=memory.kv_blocks), memory
+        return _with_limits(resolved, kv_blocks=memory.kv_blocks), memory
     raise InputError(
         f"{resolved.model.name} does not fit on {resolved.hardware.text}: {memory.why}",
         None,
         _nearest(resolved, memory),
     )
+
+
+def _with_limits(resolved: Resolved, **changes: Any) -> Resolved:
+    return replace(resolved, limits=replace(resolved.limits, **changes))
 
 
 def _with_measured_host(resolved: Resolved) -> Resolved:
@@ -104,11 +108,11 @@ def _nearest(resolved: Resolved, memory: MemoryPlan) -> str:
         if dtype != resolved.weight_dtype and (dtype in unit.peak_flops or dtype == "int4") and _holds(narrower):
             return f"weight_dtype {dtype}"
     for more in (2, 4, 8, 16):
-        if _holds(replace(resolved, tensor_parallel=resolved.tensor_parallel * more)):
-            n = resolved.accelerators_per_replica * more
-            return f"tensor_parallel {resolved.tensor_parallel * more} ({n} accelerators)"
+        wider = replace(resolved.layout, tensor_parallel=resolved.layout.tensor_parallel * more)
+        if _holds(replace(resolved, layout=wider)):
+            return f"tensor_parallel {wider.tensor_parallel} ({wider.accelerators} accelerators)"
     return "a smaller model"
 
 
 def _holds(resolved: Resolved) -> bool:
-    return size_memory(resolved).longest_sequence_tokens >= min(SHORTEST_SEQUENCE_TOKENS, resolved.max_model_len)
+    return size_memory(resolved).longest_sequence_tokens >= min(SHORTEST_SEQUENCE_TOKENS, resolved.limits.max_model_len)

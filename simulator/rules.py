@@ -5,19 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from catalogs.engines import HostTimes
+from catalogs.limits import Limits
 
 
-@dataclass(frozen=True, slots=True)
-class EngineRules:
-    """Limits of one replica (all its ranks together)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRules(Limits):
+    """The limits of one replica (all its ranks together), and how its engine goes about them."""
 
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-    kv_blocks: int
     host: HostTimes
-    block_size: int = 16
-    prefix_caching: bool = True
     chunked_prefill: bool = True
     admit_whole_prompt: bool = False  # admit a request only if its whole prompt fits now (newer vLLM)
     lag: int = 1  # steps scheduled ahead of the one that runs: 1 with async scheduling, 0 without

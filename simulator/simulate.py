@@ -43,18 +43,18 @@ def engine_rules(plant: Plant) -> EngineRules:
     budget and blocks are the ranks' summed, so imbalance between ranks is not simulated (StepCost prices the shapes per
     rank). A single prompt may then take more than one rank's budget in a step.
     """
-    resolved = plant.resolved
-    ranks = resolved.data_parallel
+    resolved, limits = plant.resolved, plant.resolved.limits
+    ranks = resolved.layout.data_parallel
     if plant.memory.kv_blocks < 1:
         raise InputError("the KV cache has no blocks", plant.memory.kv_blocks)
     return EngineRules(
-        max_num_seqs=resolved.max_num_seqs * ranks,
-        max_num_batched_tokens=resolved.max_num_batched_tokens * ranks,
-        max_model_len=resolved.max_model_len,
+        max_num_seqs=limits.max_num_seqs * ranks,
+        max_num_batched_tokens=limits.max_num_batched_tokens * ranks,
+        max_model_len=limits.max_model_len,
+        block_size=limits.block_size,
         kv_blocks=plant.memory.kv_blocks * ranks,
+        prefix_caching=limits.prefix_caching,
         host=resolved.engine.host,
-        block_size=resolved.block_size,
-        prefix_caching=resolved.prefix_caching,
         chunked_prefill=resolved.engine.chunked_prefill,
         admit_whole_prompt=resolved.engine.admit_whole_prompt,
         lag=1 if resolved.engine.async_scheduling else 0,

@@ -85,19 +85,19 @@ class StepTables:
     @property
     def split(self) -> int:
         """Shares a batch is cut into: data-parallel ranks x pipeline microbatches."""
-        return self.resolved.data_parallel * self.resolved.pipeline_parallel
+        return self.resolved.layout.data_parallel * self.resolved.layout.pipeline_parallel
 
     @classmethod
     def build(cls, resolved: Resolved, source: CostSource) -> StepTables:
         shard, pricer = Shard.of(resolved), Pricer(source, resolved.hardware, resolved.engine.host.collective_skew_s)
-        top = max(resolved.max_num_batched_tokens, resolved.max_num_seqs)
-        sizes, dp = captured(resolved), resolved.data_parallel
+        top = max(resolved.limits.max_num_batched_tokens, resolved.limits.max_num_seqs)
+        sizes, dp = captured(resolved), resolved.layout.data_parallel
         return cls(
             resolved,
             pricer,
             _token_table(fused_norm_lines if resolved.engine.fuses_norms else token_lines, shard, pricer, sizes, top),
             _token_table(expert_lines, shard, pricer, sizes * dp, top * dp),
-            _logits_table(shard, pricer, resolved.max_num_seqs),
+            _logits_table(shard, pricer, resolved.limits.max_num_seqs),
             _decode_tables(decode_lines, shard, pricer, resolved),
             _decode_tables(partial(mixed_decode_lines, joins=source.joins_decodes), shard, pricer, resolved),
             _prefill_table(shard, pricer, resolved),
@@ -107,7 +107,7 @@ class StepTables:
 
     def group_tokens(self, rank_tokens: int, tokens: int) -> int:
         """Tokens the expert group computes: graphs pad every rank alike, otherwise what the batch holds."""
-        dp = self.resolved.data_parallel
+        dp = self.resolved.layout.data_parallel
         if rank_tokens < len(self.padded) and rank_tokens <= graph_limit(self.resolved):
             return dp * int(self.padded[rank_tokens])
         return min(dp * rank_tokens, tokens)
@@ -141,7 +141,7 @@ def graph_limit(resolved: Resolved) -> int:
     """Most tokens a captured graph serves: the engine's limit, and no more than twice max_num_seqs (vLLM V1)."""
     if not resolved.engine.graph_capture_sizes:
         return 0
-    return min(resolved.engine.max_graph_tokens, 2 * resolved.max_num_seqs)
+    return min(resolved.engine.max_graph_tokens, 2 * resolved.limits.max_num_seqs)
 
 
 def captured(resolved: Resolved) -> FloatArray:
@@ -183,8 +183,8 @@ def _logits_table(shard: Shard, pricer: Pricer, top: int) -> Table:
 
 
 def _decode_tables(lines: DecodeLines, shard: Shard, pricer: Pricer, resolved: Resolved) -> DecodeTables:
-    n = spaced(1, resolved.max_num_seqs, DECODE_NODES, (3.0, 6.0))
-    contexts = spaced(1, max(resolved.max_model_len, 2), CONTEXT_NODES, tuple(float(w) for w in shard.windows))
+    n = spaced(1, resolved.limits.max_num_seqs, DECODE_NODES, (3.0, 6.0))
+    contexts = spaced(1, max(resolved.limits.max_model_len, 2), CONTEXT_NODES, tuple(float(w) for w in shard.windows))
     sequences, mean = (a.copy() for a in np.broadcast_arrays(n[:, None], contexts[None, :]))
     even = pricer.price(lines(shard, sequences, mean, mean), mean.shape)
     uneven = pricer.price(lines(shard, sequences, mean, 2.0 * mean), mean.shape)
@@ -192,8 +192,8 @@ def _decode_tables(lines: DecodeLines, shard: Shard, pricer: Pricer, resolved: R
 
 
 def _prefill_table(shard: Shard, pricer: Pricer, resolved: Resolved) -> Table:
-    chunks = np.array([c for c in CHUNK_NODES if c <= max(2, resolved.max_num_seqs)], dtype=np.float64)
-    each = spaced(1, max(resolved.max_num_batched_tokens, 2), CHUNK_TOKEN_NODES)
-    prior = np.concatenate([[0.0], spaced(16, max(resolved.max_model_len, 32), PRIOR_NODES)])
+    chunks = np.array([c for c in CHUNK_NODES if c <= max(2, resolved.limits.max_num_seqs)], dtype=np.float64)
+    each = spaced(1, max(resolved.limits.max_num_batched_tokens, 2), CHUNK_TOKEN_NODES)
+    prior = np.concatenate([[0.0], spaced(16, max(resolved.limits.max_model_len, 32), PRIOR_NODES)])
     c, q, x = (a.copy() for a in np.broadcast_arrays(chunks[:, None, None], each[None, :, None], prior[None, None, :]))
     return Table((chunks, each, prior), pricer.price(prefill_lines(shard, c, q, x), c.shape))

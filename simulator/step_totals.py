@@ -100,7 +100,7 @@ def step_channels(tables: StepTables, rows: _Rows) -> FloatArray:
     tokens = np.ceil(rows.decodes / split) + np.ceil(rows.prefill_tokens / parts)
     graphed = tokens <= graph_limit(tables.resolved)
     ran = np.where(tokens < len(padded), padded[np.minimum(tokens, len(padded) - 1).astype(np.int64)], tokens)
-    dp = tables.resolved.data_parallel
+    dp = tables.resolved.layout.data_parallel
     group = np.where(graphed, dp * ran, np.minimum(dp * tokens, rows.decodes + rows.prefill_tokens))
     device = tables.rank.at(ran) + tables.group.at(group) + tables.logits.at(np.ceil(rows.logits / split))
     further = rows.passes - 1.0

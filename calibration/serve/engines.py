@@ -12,24 +12,20 @@ from typing import Final
 
 from calibration.serve.server import Launch
 from catalogs.errors import InputError
+from catalogs.limits import Limits
 
 SERVED_NAME: Final = "served-model"
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What an engine is held to, and the simulator with it. kv_blocks: None leaves it to the engine."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedLimits(Limits):
+    """What an engine is held to, and the simulator with it."""
 
-    max_num_seqs: int
-    max_num_batched_tokens: int
-    max_model_len: int
-    block_size: int
-    kv_blocks: int | None
     weight_dtype: str
     threads: int  # on a CPU
 
 
-def vllm(python: Path, model: Path, port: int, limits: Limits, on_cpu: bool) -> Launch:
+def vllm(python: Path, model: Path, port: int, limits: ServedLimits, on_cpu: bool) -> Launch:
     """vLLM's API server with the iteration log on, greedy, without a prefix cache."""
     dtype = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}.get(limits.weight_dtype)
     if dtype is None:
@@ -40,7 +36,7 @@ def vllm(python: Path, model: Path, port: int, limits: Limits, on_cpu: bool) -> 
     command += ["--max-num-batched-tokens", str(limits.max_num_batched_tokens)]
     command += ["--block-size", str(limits.block_size), "--no-enable-prefix-caching"]
     command += ["--override-generation-config", '{"temperature": 0.0}', "--enable-logging-iteration-details"]
-    if limits.kv_blocks is not None:
+    if limits.kv_blocks:
         command += ["--num-gpu-blocks-override", str(limits.kv_blocks)]
     env = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     if on_cpu:
@@ -51,7 +47,7 @@ def vllm(python: Path, model: Path, port: int, limits: Limits, on_cpu: bool) -> 
     return Launch("vllm", tuple(command), port, env)
 
 
-def llama_cpp(server: Path, model: Path, port: int, limits: Limits) -> Launch:
+def llama_cpp(server: Path, model: Path, port: int, limits: ServedLimits) -> Launch:
     """llama.cpp's server, one slot for each sequence, without prompt caches; `model` is a GGUF file.
 
     The order in which slots were given back decides which are neighbours, and only neighbours share a pass over the

@@ -23,7 +23,7 @@ import numpy as np
 from calibration.measured_run import MeasuredRun
 from calibration.serve.clients import Target, complete, patience_s
 from calibration.serve.engine_steps_log import StepsLog
-from calibration.serve.engines import Limits
+from calibration.serve.engines import ServedLimits
 from catalogs.errors import InputError
 from catalogs.files import make_folder, write_json
 from catalogs.request_set import RequestSet
@@ -43,14 +43,14 @@ class InProcess:
     """A model on its device, held to `limits`, loaded by the requests of `replay`. One replay at a time."""
 
     model: Any  # transformers.PreTrainedModel
-    limits: Limits
+    limits: ServedLimits
     name: str = "transformers in process"
     log: StepsLog = field(default_factory=StepsLog)
     _busy: threading.Lock = field(default_factory=threading.Lock)
     _replays: int = 0
 
     @classmethod
-    def load(cls, folder: Path, limits: Limits) -> InProcess:
+    def load(cls, folder: Path, limits: ServedLimits) -> InProcess:
         """The weights in `folder`, on the GPU where there is one. InputError where they cannot be loaded."""
         torch, transformers = _packages()
         device = _device(torch, limits)
@@ -63,7 +63,7 @@ class InProcess:
             raise InputError(f"transformers cannot load this model: {_first_line(error)}", str(folder)) from None
 
     @classmethod
-    def random(cls, config: dict[str, Any], limits: Limits) -> InProcess:
+    def random(cls, config: dict[str, Any], limits: ServedLimits) -> InProcess:
         """A model of this config.json with random weights made on the device. InputError where it does not fit."""
         torch, transformers = _packages()
         device = _device(torch, limits)
@@ -226,7 +226,7 @@ def _prompts(requests: RequestSet, vocab_size: int, seed: int) -> list[list[int]
     return [rng.integers(0, vocab_size, size=n).tolist() for n in requests.input_tokens.tolist()]
 
 
-def _batching(limits: Limits) -> Any:
+def _batching(limits: ServedLimits) -> Any:
     """The continuous-batching config of these limits, by the names this release knows."""
     from transformers import ContinuousBatchingConfig
 
@@ -234,7 +234,7 @@ def _batching(limits: Limits) -> Any:
     known = {f.name for f in fields(config)}
     wanted: dict[str, Any] = {
         "page_size" if "page_size" in known else "block_size": limits.block_size,
-        "num_blocks": limits.kv_blocks,
+        "num_blocks": limits.kv_blocks or None,
         "max_batch_tokens": limits.max_num_batched_tokens,
         "max_requests_per_batch": limits.max_num_seqs,
         "allow_block_sharing": False,
@@ -268,14 +268,14 @@ def _packages() -> tuple[Any, Any]:
     return torch, transformers
 
 
-def _device(torch: Any, limits: Limits) -> str:
+def _device(torch: Any, limits: ServedLimits) -> str:
     if torch.cuda.is_available():
         return "cuda"
     torch.set_num_threads(limits.threads)
     return "cpu"
 
 
-def _dtype(torch: Any, limits: Limits) -> Any:
+def _dtype(torch: Any, limits: ServedLimits) -> Any:
     if limits.weight_dtype not in DTYPES:
         raise InputError("a comparison serves unquantised weights", limits.weight_dtype, "fp32, bf16 or fp16")
     return getattr(torch, DTYPES[limits.weight_dtype])

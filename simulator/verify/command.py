@@ -15,7 +15,7 @@ from catalogs.files import check_targets, make_folder, write_json, write_whole
 
 if TYPE_CHECKING:
     from calibration.serve.clients import Client
-    from calibration.serve.engines import Limits
+    from calibration.serve.engines import ServedLimits
     from simulator.verify.session import Verification
 
 _ENGINES = "vllm or llama.cpp, started here and stopped afterwards; transformers, in this process."
@@ -138,7 +138,7 @@ def _rates(given: list[float] | None) -> tuple[float, ...]:
     return rates
 
 
-def _limits(dtype: str, threads: int | None) -> Limits:
+def _limits(dtype: str, threads: int | None) -> ServedLimits:
     import os
     from dataclasses import replace
 

@@ -61,7 +61,7 @@ class Verification:
 def verify(subject: Subject, client: Client, effort: Effort, out: Path, told: Told) -> Verification:
     """Measure and simulate; everything measured stays in the folder `out`. InputError as engine or client raise it."""
     plant = build_plant(subject.deployment, measured_host=False)
-    seats, most_input_tokens = plant.resolved.max_num_seqs, _most_input_tokens(plant, effort.size.lengths)
+    seats, most_input_tokens = plant.resolved.limits.max_num_seqs, _most_input_tokens(plant, effort.size.lengths)
     with Bench(subject, client, out, told) as bench:
         probed = bench.probe(most_input_tokens, seats)
         calibration = _calibration(plant, probed)
@@ -84,7 +84,7 @@ def _standard(subject: Subject) -> Standard:
 
 def _most_input_tokens(plant: Plant, lengths: Lengths) -> int:
     """Of the probe: twice the longest request, where the engine takes that. InputError where it takes too little."""
-    most, seats = plant.resolved.max_model_len, plant.resolved.max_num_seqs
+    most, seats = plant.resolved.limits.max_model_len, plant.resolved.limits.max_num_seqs
     if max(lengths.longest, BURST_INPUT_TOKENS + OUTPUT_TOKENS) > most:
         raise InputError("the engine's longest sequence must hold every request", most, f"{lengths.longest} tokens")
     if seats < 2:
@@ -111,11 +111,11 @@ def _calibration(plant: Plant, probed: Probed) -> EngineCalibration:
         model=Path(resolved.model.name).name,
         weight_dtype=resolved.weight_dtype,
         n_layers=resolved.model.n_layers,
-        tensor_parallel=resolved.tensor_parallel,
+        tensor_parallel=resolved.layout.tensor_parallel,
         as_of=time.strftime("%Y-%m-%d"),
         source=f"probe of {probed.probe.lone.n + probed.probe.bursts.n} requests by {probed.probe.lone.client}",
         host=fit_host(probed.probe, plant),
-        steps=fit_steps(probed.probe, probed.log, resolved.max_num_batched_tokens),
+        steps=fit_steps(probed.probe, probed.log, resolved.limits.max_num_batched_tokens),
         contended=probed.others_cores > CONTENDED_CORES,
     )
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from calibration.serve import engines
 from calibration.serve.clients import Client, Target, VllmBench
-from calibration.serve.engines import SERVED_NAME, Limits
+from calibration.serve.engines import SERVED_NAME, ServedLimits
 from calibration.serve.server import free_port
 from catalogs.deployment import Deployment
 from catalogs.errors import InputError
 from catalogs.hardware import parse_hardware
 from simulator.verify.subject import Subject
 
-SHORT_LIMITS: Final = Limits(32, 512, 1024, 32, 1024, "fp32", 1)
+SHORT_LIMITS: Final = ServedLimits(32, 512, 1024, 32, 1024, prefix_caching=False, weight_dtype="fp32", threads=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Choice:
     """What a user may choose. python: of vLLM's environment; server: llama.cpp's; None finds them, or a free port."""
 
     model: Path  # folder of a Hugging Face model
-    limits: Limits
+    limits: ServedLimits
     python: Path | None = None
     server: Path | None = None
     port: int | None = None
@@ -73,18 +73,13 @@ STARTERS: Final[dict[str, Callable[[Choice], tuple[Subject, Client]]]] = {
 
 
 def _deployment(engine: str, choice: Choice) -> Deployment:
-    limits = choice.limits
+    told = asdict(choice.limits)
+    del told["threads"]
     return Deployment(
         model=str(choice.model),
         engine=engine,
         hardware="local",
-        weight_dtype=limits.weight_dtype,
-        kv_dtype=limits.weight_dtype,
-        max_num_seqs=limits.max_num_seqs,
-        max_num_batched_tokens=limits.max_num_batched_tokens,
-        max_model_len=limits.max_model_len,
-        block_size=limits.block_size,
-        kv_blocks=limits.kv_blocks,
-        prefix_caching=False,
+        kv_dtype=choice.limits.weight_dtype,
         sampling="greedy",
+        **{**told, "kv_blocks": choice.limits.kv_blocks or None},
     )

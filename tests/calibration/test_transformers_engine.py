@@ -15,13 +15,13 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers", minversion="5.17")
 
 from calibration.serve.clients import OwnEngine, Target
-from calibration.serve.engines import Limits
+from calibration.serve.engines import ServedLimits
 from calibration.serve.tiny_model import TinyShape, write_tiny_model
 from calibration.serve.transformers_engine import InProcess
 from catalogs.errors import InputError
 from catalogs.request_set import RequestSet
 
-LIMITS = Limits(4, 64, 256, 16, 64, "fp32", 1)
+LIMITS = ServedLimits(4, 64, 256, 16, 64, weight_dtype="fp32", threads=1)
 SMALL = TinyShape(64, 2, 128, 4, 2, 512, 512).config() | {"model_type": "llama"}
 TARGET = Target("", "m", "")
 

@@ -72,12 +72,12 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
 
 def test_nulls_become_the_engines_defaults() -> None:
     r = made()
-    assert (r.max_num_batched_tokens, r.max_num_seqs) == (8192, 1024)
+    assert (r.limits.max_num_batched_tokens, r.limits.max_num_seqs) == (8192, 1024)
     assert (r.weight_dtype, r.kv_dtype) == ("bf16", "bf16")
-    assert r.max_model_len == load_model(DENSE).max_position_tokens
+    assert r.limits.max_model_len == load_model(DENSE).max_position_tokens
     assert r.gpu_memory_utilization == load_engine("vllm").gpu_memory_utilization
-    assert r.prefix_caching is True
-    assert r.kv_blocks is None
+    assert r.limits.prefix_caching is True
+    assert r.limits.kv_blocks == 0
     assert r.notices == ()
 
 
@@ -94,7 +94,8 @@ def test_given_values_are_kept() -> None:
         "weight_dtype": "fp8",
     }
     r = made(**given_values)
-    assert {key: getattr(r, key) for key in given_values} == given_values
+    filled = r.filled_in(Deployment(model=DENSE, hardware="h100x8"))
+    assert {key: filled[key] for key in given_values} == given_values
 
 
 @given(seqs=st.none() | st.integers(1, 20000), tokens=st.none() | st.integers(1, 20000))
@@ -105,11 +106,11 @@ def test_a_step_holds_a_token_of_every_sequence(seqs: int | None, tokens: int | 
         assert seqs is not None  # defaults alone never break the rule
         assert seqs > (tokens or 8192)
     else:
-        assert 1 <= r.max_num_seqs <= r.max_num_batched_tokens
+        assert 1 <= r.limits.max_num_seqs <= r.limits.max_num_batched_tokens
 
 
 def test_default_token_budget_never_exceeds_all_sequences_at_full_length() -> None:
-    assert made(max_num_seqs=2, max_model_len=100).max_num_batched_tokens == 200
+    assert made(max_num_seqs=2, max_model_len=100).limits.max_num_batched_tokens == 200
 
 
 def test_tensor_parallel_must_divide_heads_and_fit_a_node() -> None:
@@ -117,7 +118,7 @@ def test_tensor_parallel_must_divide_heads_and_fit_a_node() -> None:
     assert refused(tensor_parallel=16).nearest == "8"
     assert refused(hardware="2*h100x2", tensor_parallel=8).nearest == "2"
     assert refused(hardware="2*h100x6", tensor_parallel=8).nearest == "6"
-    assert made(tensor_parallel=8).tensor_parallel == 8
+    assert made(tensor_parallel=8).layout.tensor_parallel == 8
 
 
 def test_tensor_parallel_over_whole_nodes_is_simulated_and_says_so() -> None:
@@ -147,16 +148,16 @@ def test_everything_must_fit_in_the_hardware() -> None:
 
 def test_dense_data_parallel_ranks_are_replicas() -> None:
     r = made(data_parallel=4, tensor_parallel=2)
-    assert (r.replicas, r.data_parallel) == (4, 1)
+    assert (r.replicas, r.layout.data_parallel) == (4, 1)
     assert "counted as replicas" in r.notices[0]
 
 
 def test_expert_parallel_is_for_mixtures() -> None:
     assert "mixture-of-experts" in str(refused(expert_parallel=True))
     r = made(model=MOE, expert_parallel=True, data_parallel=4, tensor_parallel=2)
-    assert (r.replicas, r.data_parallel, r.tensor_parallel, r.expert_parallel) == (1, 4, 2, True)
+    assert (r.replicas, r.layout.data_parallel, r.layout.tensor_parallel, r.layout.expert_parallel) == (1, 4, 2, True)
     lone = made(model=MOE, hardware="h100x4", expert_parallel=True)
-    assert (lone.tensor_parallel, len(lone.notices)) == (4, 2)
+    assert (lone.layout.tensor_parallel, len(lone.notices)) == (4, 2)
 
 
 def test_dtypes() -> None:
@@ -181,7 +182,7 @@ def test_the_default_kv_dtype_is_what_the_checkpoint_declares() -> None:
 
 
 def test_block_sizes_engines_have() -> None:
-    assert made(block_size=32).block_size == 32
+    assert made(block_size=32).limits.block_size == 32
     assert refused(block_size=17).nearest == "16"
 
 
@@ -209,7 +210,10 @@ def test_slices_hold_whole_replicas_only() -> None:
 
 def test_cpu_limits_grow_with_ranks() -> None:
     one, two = made(hardware="epyc-9654"), made(hardware="epyc-9654x2", tensor_parallel=2)
-    assert (two.max_num_batched_tokens, two.max_num_seqs) == (2 * one.max_num_batched_tokens, 2 * one.max_num_seqs)
+    assert (two.limits.max_num_batched_tokens, two.limits.max_num_seqs) == (
+        2 * one.limits.max_num_batched_tokens,
+        2 * one.limits.max_num_seqs,
+    )
 
 
 def test_real_deployments_resolve(validation_data: Path) -> None:

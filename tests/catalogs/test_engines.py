@@ -127,7 +127,7 @@ def test_block_size_left_open_is_the_engines() -> None:
     from catalogs.deployment import Deployment, resolve
 
     def size(engine: str, **keys: int) -> int:
-        return resolve(Deployment(model="llama3.1-8b", hardware="h100", engine=engine, **keys)).block_size
+        return resolve(Deployment(model="llama3.1-8b", hardware="h100", engine=engine, **keys)).limits.block_size
 
     assert [size(e) for e in ("vllm", "sglang", "trtllm")] == [16, 1, 32]
     assert [size(e, block_size=64) for e in ("vllm", "sglang", "trtllm")] == [64, 64, 64]

@@ -6,18 +6,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from catalogs.deployment import Layout
 from planner.candidate import Candidate
 from planner.observation import Load, Observation
 
 
-def candidate(**changes: object) -> Candidate:
+def candidate(tensor_parallel: int = 8, **changes: object) -> Candidate:
     values: dict[str, object] = {
         "hardware": "h100x8",
         "replicas": 1,
-        "tensor_parallel": 8,
-        "pipeline_parallel": 1,
-        "data_parallel": 1,
-        "expert_parallel": False,
+        "layout": Layout(tensor_parallel),
         "weight_dtype": "bf16",
         "kv_dtype": "bf16",
         "max_num_seqs": 256,
@@ -43,7 +41,12 @@ class QueueToy:
     loads: list[tuple[Candidate, Load]] = field(default_factory=list)
 
     def candidate_service_s(self, c: Candidate) -> float:
-        return self.service_s * (1 + 64 / c.max_num_seqs) * (1 + c.max_num_batched_tokens / 65536) / c.tensor_parallel
+        return (
+            self.service_s
+            * (1 + 64 / c.max_num_seqs)
+            * (1 + c.max_num_batched_tokens / 65536)
+            / c.layout.tensor_parallel
+        )
 
     def fluid_requests_per_s(self, c: Candidate) -> float:
         return c.replicas / self.candidate_service_s(c)
@@ -64,6 +67,6 @@ class QueueToy:
         n = load.n_requests - skip
         in_system = [np.sum(arrival_s <= t) - np.sum(arrival_s + ttft_s <= t) for t in (arrival_s[skip], arrival_s[-1])]
         growth = float(in_system[1] - in_system[0]) / n if window_s > 0 else 1.0
-        energy = self.joules * (0.2 + 1 / (load.requests_per_s * service_s)) * c.tensor_parallel
+        energy = self.joules * (0.2 + 1 / (load.requests_per_s * service_s)) * c.layout.tensor_parallel
         samples = dict.fromkeys(("ttft", "tpot", "itl", "e2e"), ttft_s[skip:])
         return Observation(load, samples, n, growth, energy)

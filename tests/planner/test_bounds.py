@@ -7,8 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from catalogs.deployment import Layout
+from catalogs.limits import Limits
 from catalogs.request_set import RequestSet
-from planner.bounds import EngineLimits, fastest_decode_s, latency_discard, lucky_statistic_s, prefill_floor_s
+from planner.bounds import fastest_decode_s, latency_discard, lucky_statistic_s, prefill_floor_s
 from planner.candidate import Candidate
 from planner.observation import Load, judge
 from planner.request import PlanRequest
@@ -16,7 +18,7 @@ from planner.simulated import SimulatedWorld
 from planner.slo import Slo, parse_slos
 from simulator.batch import BatchShape
 
-LIMITS = EngineLimits(max_num_seqs=64, max_num_batched_tokens=1000)
+LIMITS = Limits(max_num_seqs=64, max_num_batched_tokens=1000, max_model_len=4096)
 
 
 def toy_cycle_s(shape: BatchShape) -> float:
@@ -95,10 +97,10 @@ def test_what_is_refused_would_fail_in_simulation(
     tp = tp if hardware == "h100x8" else 1
     world = worlds[hardware]
     tokens = max(tokens, seqs)
-    candidate = Candidate(hardware, 1, tp, 1, 1, False, "bf16", "bf16", seqs, tokens)
+    candidate = Candidate(hardware, 1, Layout(tp), "bf16", "bf16", seqs, tokens)
     seen = world.observe(candidate, Load(world.light_requests_per_s(candidate), 1000, seed))
     reached = Slo(metric, stat, judge([seen], (Slo(metric, stat, 1.0),)).value_s(Slo(metric, stat, 1.0)))
-    cost, limits = world.plant(candidate).cost, EngineLimits(seqs, tokens)
+    cost, limits = world.plant(candidate).cost, Limits(seqs, tokens, 4096)
     assert latency_discard(cost.cycle_s, limits, world.lengths.sample, [reached]) is None
     far_off = Slo(metric, stat, reached.limit_s / 20)
     assert latency_discard(cost.cycle_s, limits, world.lengths.sample, [far_off]) is not None

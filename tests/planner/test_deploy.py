@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from catalogs.deployment import Deployment, resolve
+from catalogs.deployment import Deployment, Layout, resolve
 from planner.deploy import serve_command
 
 PLAIN = resolve(Deployment(model="llama3.1-8b", hardware="h100x8"))
@@ -23,12 +23,10 @@ def test_every_choice_has_its_flag() -> None:
     chosen = replace(
         PLAIN,
         replicas=2,
-        tensor_parallel=4,
+        layout=Layout(tensor_parallel=4),
+        limits=replace(PLAIN.limits, prefix_caching=False, block_size=32, max_model_len=1_048_576),
         weight_dtype="fp8",
         kv_dtype="fp8",
-        prefix_caching=False,
-        block_size=32,
-        max_model_len=1_048_576,
     )
     made = serve_command(chosen)
     for part in (

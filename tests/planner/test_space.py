@@ -36,8 +36,8 @@ def test_every_candidate_resolves_and_fits_the_node(model: str, hardware: str) -
     for c in found[:: max(1, len(found) // 60)]:
         resolved = resolve(c.deployment(model, "vllm"))
         assert resolved.replicas * resolved.accelerators_per_replica <= names.hardware.n_accelerators
-        assert resolved.tensor_parallel <= names.hardware.accelerators_per_node
-        assert (resolved.max_num_seqs, resolved.weight_dtype) == (c.max_num_seqs, c.weight_dtype)
+        assert resolved.layout.tensor_parallel <= names.hardware.accelerators_per_node
+        assert (resolved.limits.max_num_seqs, resolved.weight_dtype) == (c.max_num_seqs, c.weight_dtype)
 
 
 @pytest.mark.parametrize(("model", "hardware"), CASES)
@@ -71,10 +71,10 @@ def test_a_rate_opens_smaller_parts_of_the_node_cheapest_first() -> None:
 
 
 def test_expert_parallel_only_for_mixtures() -> None:
-    assert not any(c.expert_parallel for c in space("llama3.1-405b", "h100x8")[0])
+    assert not any(c.layout.expert_parallel for c in space("llama3.1-405b", "h100x8")[0])
     moe = space("deepseek-v3", "h200x8")[0]
-    assert {c.expert_parallel for c in moe} == {True, False}
-    assert max(c.data_parallel for c in moe) == 8
+    assert {c.layout.expert_parallel for c in moe} == {True, False}
+    assert max(c.layout.data_parallel for c in moe) == 8
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_block_counts_of_real_engines(validation_data: Path, case: str) -> None:
 
 
 def test_what_does_not_fit_says_why_with_numbers() -> None:
-    plan = size_memory(replace(resolved("llama-2-70b", "h100x8", tensor_parallel=8), tensor_parallel=1))
+    plan = size_memory(replace(resolved("llama-2-70b", "h100x8", tensor_parallel=8), layout=Layout()))
     assert not plan.fits
     assert plan.why.startswith("weights 138.0 GB > ")
     assert plan.kv_blocks == 0
@@ -119,11 +119,11 @@ def test_an_open_length_is_lowered_to_the_cache_and_a_given_one_is_not() -> None
     open_length = Deployment(model="llama-3.1-8b", hardware="rtx4090x1", weight_dtype="bf16")
     lowered, plan = fit(open_length)
     assert plan.fits
-    assert lowered.max_model_len < 131072
+    assert lowered.limits.max_model_len < 131072
     assert any("max_model_len" in n for n in lowered.notices)
     with pytest.raises(InputError, match="max_model_len") as error:
         fit(open_length.model_copy(update={"max_model_len": 131072}))
-    assert error.value.nearest == f"max_model_len {lowered.max_model_len}"
+    assert error.value.nearest == f"max_model_len {lowered.limits.max_model_len}"
 
 
 def test_engines_take_their_share_of_different_things() -> None:
@@ -145,7 +145,7 @@ def test_engines_take_their_share_of_different_things() -> None:
 def test_llama_cpp_takes_a_context_for_every_slot_and_no_more() -> None:
     d = {"model": "llama3.1-8b", "engine": "llama.cpp", "hardware": "h100", "max_num_seqs": 8}
     small, plan = fit(Deployment(**d, max_model_len=4096))  # type: ignore[arg-type]
-    assert plan.kv_blocks == small.kv_blocks == 8 * 4096 // 16
+    assert plan.kv_blocks == small.limits.kv_blocks == 8 * 4096 // 16
     assert plan.kv_bytes == 8 * 4096 * 131072
     _, open_length = fit(Deployment(**d))  # type: ignore[arg-type]
     assert open_length.kv_bytes <= open_length.free_bytes  # eight of 131,072 tokens do not fit: shorter contexts
