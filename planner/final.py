@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from calibration.stated_error import StatedError
 from planner.assess import Bench
 from planner.candidate import Candidate
 from planner.capacity import TOLERANCE, find_capacity
@@ -81,7 +82,7 @@ class Measure:
         if capacity is not None and capacity > rate * max(_CURVE_STEPS):
             seen += [self._verdict(candidate, capacity * step, effort.curve) for step in _CURVE_STEPS if step < 1]
         if asked is None and capacity is not None:
-            safe = self._safe_rate(capacity, verdict, self._curves(seen), details[0].expected_error)
+            safe = self._safe_rate(capacity, verdict, self._curves(seen), details[0].error)
             if safe is not None and safe < rate:
                 safely = self._figures(candidate, safe, effort)
                 if safely[1].met:
@@ -142,7 +143,7 @@ class Measure:
         seen: list[Verdict],
     ) -> dict[str, object]:
         facts = self.world.facts(candidate)
-        error = details[0].expected_error
+        error = details[0].error
         curves = self._curves(seen)
         rows = [_slo_row(slo, verdict, curves[slo.name], error) for slo in self.bench.slos]
         safe = None if capacity is None else self._safe_rate(capacity, verdict, curves, error)
@@ -176,13 +177,13 @@ class Measure:
         capacity: float,
         verdict: Verdict,
         curves: Mapping[str, Curve],
-        expected_error: float,
+        error: StatedError,
     ) -> float | None:
         """The highest rate that meets every objective with the probability SAFE each. It reads the same curve as the
         objectives' own rows, so that the two never contradict each other."""
         rates = []
         for slo in self.bench.slos:
-            spread = Spread.of(verdict.observations, slo, expected_error)
+            spread = Spread.of(verdict.observations, slo, error)
             rates.append(safe_rate_per_s(curves[slo.name].through(verdict, slo), slo, capacity, spread))
         found = [r for r in rates if r is not None]
         return min(found) if len(found) == len(rates) else None
@@ -199,8 +200,8 @@ def _limit(capacity: float, seen: Sequence[Verdict]) -> str | None:
     return "beyond it the queue grows"
 
 
-def _slo_row(slo: Slo, verdict: Verdict, curve: Curve, expected_error: float) -> dict[str, Any]:
-    bars = confidence(verdict, curve, slo, expected_error)
+def _slo_row(slo: Slo, verdict: Verdict, curve: Curve, error: StatedError) -> dict[str, Any]:
+    bars = confidence(verdict, curve, slo, error)
     return {
         "metric": slo.metric,
         "stat": slo.stat,

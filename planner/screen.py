@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any, Final
 
+from calibration.stated_error import in_words
 from catalogs.deployment import Layout
 from planner.assess import TIE
 from planner.confidence import LEVEL, SAFE
@@ -212,7 +213,8 @@ def _foot(answer: dict[str, Any], entry: dict[str, Any]) -> Iterator[Line]:
             f"{_percent(c[f'{k}_fraction'])} {w}"
             for k, w in (("measured", "measured"), ("interpolated", "interpolated"), ("roofline", "roofline only"))
         )
-        yield "Known", f"step time {shares} ({c['bundle']}); expected error {c['expected_error']:.1%}"
+        yield "Known", f"step time {shares} ({c['bundle']}); operators expect {c['operator_error']:.1%} error"
+        yield "Error", in_words(c["stated_error"])
     for notice in entry["notices"][:3]:
         yield "Note", notice
     for note in entry["command_notes"]:

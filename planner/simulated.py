@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Final
 
 from calibration.bundle import Bundle, load_bundle
+from calibration.stated_error import StatedError, stated_errors_digest
 from catalogs.deployment import Resolved, resolve
 from catalogs.errors import InputError
 from catalogs.grid import DEFAULT_REGION, Grid, load_grid
@@ -99,7 +100,7 @@ class SimulatedWorld:
 
     @property
     def fingerprint(self) -> str:
-        return f"{self._bundle.name} {sorted(self._bundle.provenance.items(), key=str)}"
+        return f"{self._bundle.name} {sorted(self._bundle.provenance.items(), key=str)} {stated_errors_digest()}"
 
     def _cost(self, candidate: Candidate) -> StepCost:
         """Step costs shared by all that run the same ranks and capture the same graphs, compiled for the widest limits.
@@ -221,7 +222,7 @@ class SimulatedWorld:
             rate * outputs,
             rate * (inputs + outputs),
             power_w,
-            float(blocks["calibration"]["expected_error"]),
+            StatedError.of(self.request.engine, float(blocks["calibration"]["operator_error"])),
             (streaming,) if streaming else (),
         )
 

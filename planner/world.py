@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+from calibration.stated_error import StatedError
 from catalogs.grid import Grid
 from catalogs.prices import Price
 from catalogs.resolving import Names
@@ -26,7 +27,7 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """One simulated run in full. expected_error: median relative error of a step time, from the calibration."""
+    """One simulated run in full. error: how far whole runs of its engine were from measured ones."""
 
     observation: Observation
     metrics: dict[str, object]
@@ -35,7 +36,7 @@ class Detail:
     output_tokens_per_s: float
     total_tokens_per_s: float
     power_w: float
-    expected_error: float
+    error: StatedError
     notices: tuple[str, ...] = ()
 
 

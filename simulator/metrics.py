@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from calibration.stated_error import StatedError
 from catalogs.deployment import Resolved
 from simulator.run_record import Run
 from simulator.step_log import StepLog
@@ -30,6 +31,7 @@ def summarise(run: Run) -> dict[str, Any]:
         raise ValueError("a run without a plant has no energy and no calibration")
     log = StepLog.merged(run.logs)
     totals = run.plant.cost.totals(log)
+    stated = StatedError.of(run.plant.resolved.engine.name, totals.expected_error)
     idle_s = max(0.0, duration_s(run) * len(run.logs) - totals.busy_s)
     metrics = latency_metrics(run)
     metrics |= _power(run, totals, idle_s, float((log.logits * log.steps).sum()))
@@ -41,7 +43,9 @@ def summarise(run: Run) -> dict[str, Any]:
             "measured_fraction": totals.measured_fraction,
             "interpolated_fraction": totals.interpolated_fraction,
             "roofline_fraction": totals.roofline_fraction,
-            "expected_error": totals.expected_error,
+            "operator_error": totals.expected_error,
+            "expected_error": stated.expected_error,
+            "stated_error": stated.block(),
         },
     }
 

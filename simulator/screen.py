@@ -9,6 +9,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from calibration.stated_error import in_words
 from simulator.metrics import QUANTILES
 
 _LATENCIES = {
@@ -27,7 +28,8 @@ def print_summary(document: dict[str, Any]) -> None:
     console.print(_deployment_line(deployment))
     console.print(f"{deployment['kv_cache']}")
     console.print(_latency_table(metrics))
-    for line in (_throughput(metrics), _power(metrics), _breakdown(document["time_breakdown"]), _origin(calibration)):
+    lines = (_throughput(metrics), _power(metrics), _breakdown(document["time_breakdown"]), _origin(calibration))
+    for line in (*lines, in_words(calibration["stated_error"])):
         console.print(line)
 
 
@@ -89,5 +91,5 @@ def _origin(calibration: dict[str, Any]) -> str:
     return (
         f"calibration {calibration['bundle']}: {calibration['measured_fraction']:.0%} of step time measured, "
         f"{calibration['interpolated_fraction']:.0%} interpolated, {calibration['roofline_fraction']:.0%} roofline; "
-        f"expected error of step times {calibration['expected_error']:.0%}"
+        f"operators expect {calibration['operator_error']:.0%} error of step times"
     )

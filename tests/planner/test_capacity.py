@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from queue_toy import QueueToy, candidate
 
+from calibration.stated_error import StatedError
 from planner.assess import Bench, RunSizes
 from planner.capacity import find_capacity
 from planner.confidence import Curve, confidence
@@ -76,9 +77,9 @@ def test_probability_is_even_at_the_limit_and_certain_far_from_it() -> None:
     at = probe[6]
     slo_at = Slo("ttft", "mean", at.value_s(MEAN[0]))
     curve = Curve.of(probe, slo_at)
-    assert confidence(at, curve, slo_at, 0.05).probability_met == pytest.approx(0.5, abs=0.06)
-    assert confidence(probe[0], curve, slo_at, 0.05).probability_met > 0.97
-    assert confidence(probe[10], curve, slo_at, 0.05).probability_met < 0.05
+    assert confidence(at, curve, slo_at, StatedError("toy", 0.05, {})).probability_met == pytest.approx(0.5, abs=0.06)
+    assert confidence(probe[0], curve, slo_at, StatedError("toy", 0.05, {})).probability_met > 0.97
+    assert confidence(probe[10], curve, slo_at, StatedError("toy", 0.05, {})).probability_met < 0.05
 
 
 def test_more_calibration_error_means_a_wider_interval() -> None:
@@ -87,7 +88,7 @@ def test_more_calibration_error_means_a_wider_interval() -> None:
     curve = Curve.of(probe, MEAN[0])
     widths = []
     for error in (0.0, 0.02, 0.1, 0.3):
-        c = confidence(probe[1], curve, MEAN[0], error)
+        c = confidence(probe[1], curve, MEAN[0], StatedError("toy", error, {}))
         assert c.low_s <= c.value_s <= c.high_s
         widths.append(c.high_s / c.low_s)
     assert widths == sorted(widths)

@@ -7,12 +7,13 @@ import math
 import pytest
 from queue_toy import QueueToy, candidate
 
+from calibration.stated_error import StatedError
 from planner.confidence import SAFE, Curve, Spread, confidence, safe_rate_per_s
 from planner.observation import Load, Verdict, judge
 from planner.slo import Slo, parse_slo
 
 GENEROUS = parse_slo("ttft.p99=50s")
-ERROR = 0.05
+ERROR = StatedError("toy", 0.05, {})  # no whole runs: log-normal
 
 
 def verdict(rate_per_s: float, slo: Slo) -> Verdict:
