@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from catalogs.engines import DefaultLimits, EngineProfile, HostTimes, StaticReserve
+from catalogs.engines import DefaultLimits, EngineProfile, HostTimes, Receiving, StaticReserve
 from catalogs.errors import InputError
 from catalogs.load import DATA, check, read_yaml
 from catalogs.units import GIB, MIB
@@ -35,6 +35,12 @@ class CaptureSizes(_Strict):
         return (*self.first, *low, *high)
 
 
+class ReceivingFile(_Strict):
+    steps: PositiveInt
+    busy_steps: PositiveInt
+    busy_requests: PositiveInt
+
+
 class LimitsFile(_Strict):
     kind: Literal["gpu", "cpu"]
     min_memory_gib: float
@@ -42,6 +48,7 @@ class LimitsFile(_Strict):
     max_num_batched_tokens: PositiveInt
     max_num_seqs: PositiveInt
     per_rank: bool = False
+    receiving: ReceivingFile | None = None
 
 
 class MemoryFile(_Strict):
@@ -203,4 +210,5 @@ def _limits(file: LimitsFile) -> DefaultLimits:
         max_num_seqs=file.max_num_seqs,
         except_accelerators=file.except_accelerators,
         per_rank=file.per_rank,
+        receiving=Receiving(**file.receiving.model_dump()) if file.receiving else None,
     )

@@ -29,6 +29,20 @@ class HostTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class Receiving:
+    """How often a busy engine looks for new requests (SGLang's scheduler_recv_interval). Steps of decodes alone; it
+    looks after every step with a prompt, and at once when idle."""
+
+    steps: int
+    busy_steps: int  # with at least `busy_requests` in the engine
+    busy_requests: int
+
+    def interval(self, requests: int) -> int:
+        """Steps to the next look, with so many requests in the engine after this one."""
+        return self.busy_steps if requests >= self.busy_requests else self.steps
+
+
+@dataclass(frozen=True, slots=True)
 class DefaultLimits:
     """Limits of the API server where device memory is at least `min_memory_bytes`; rules are tried in order."""
 
@@ -38,6 +52,7 @@ class DefaultLimits:
     max_num_seqs: int
     except_accelerators: tuple[str, ...] = ()  # parts of names the rule does not hold for
     per_rank: bool = False  # multiplied by tensor x pipeline ranks
+    receiving: Receiving | None = None  # None: it looks for new requests before every step
 
     def holds(self, memory_bytes: float, accelerator_name: str, kind: str) -> bool:
         excepted = any(part in accelerator_name for part in self.except_accelerators)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from catalogs.engines import HostTimes
+from catalogs.engines import HostTimes, Receiving
 from catalogs.limits import Limits
 
 
@@ -19,4 +19,5 @@ class EngineRules(Limits):
     policy: str = "vllm-v1"
     max_output_tokens: int = 0  # max_tokens that every client declares; a run raises it to its longest output
     physical_batch_tokens: int = 0  # most tokens of one pass of the device; 0: a step is one pass
+    receiving: Receiving | None = None  # None: new requests are seen before every step
     unit_blocks: int = 1  # KV blocks that share one content key: more than 1 for traces with coarse keys (kv_cache.py)

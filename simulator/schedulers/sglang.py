@@ -8,10 +8,14 @@ runs out; then the requests with the fewest output tokens go back to the end of 
 
 After a refusal for want of tokens or seats no prefill is tried before the running batch gets smaller, which is noticed
 in the decode step after the one that made it smaller.
+
+With `receiving` set it looks at what has arrived only every so many decode steps (SchedulerRecvSkipper), after every
+step of prompts, and at once when there is nothing to run.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final
 
 from simulator.batch import Batch
@@ -43,6 +47,11 @@ class Sglang(ContinuousBatching):
         self._ratio_from = INIT_RATIO  # new_token_ratio, and the decode steps since
         self._decays = 0
         self._promised = 0.0  # tokens the running requests and those of this batch may still take
+        self._receiving = rules.receiving
+        self._inbox: deque[Request] = deque()  # arrived, not looked at
+        self._unseen_steps = 0  # since the last look
+        self._look_after = rules.receiving.interval(0) if rules.receiving else 1
+        self._prefilled = False  # the last step was one of prompts
 
     @property
     def new_token_ratio(self) -> float:
@@ -52,10 +61,38 @@ class Sglang(ContinuousBatching):
     def schedule(self) -> Batch | None:
         if self.preempted:
             self.preempted = []
-        batch = self._prefill_batch() or self._decode_batch() or self._prefill_batch()
+        if self._receiving is not None:
+            self._count_step()
+        batch = self._next_batch()
+        if batch is None and self._inbox:  # it spins, and looks within a few milliseconds
+            self._look()
+            batch = self._next_batch()
         if batch is None and not self._running and not self._waiting:
             self._ratio_from, self._decays = INIT_RATIO, 0  # as SGLang when idle
+        self._prefilled = batch is not None and batch.prefill_tokens > 0
         return batch
+
+    def _next_batch(self) -> Batch | None:
+        return self._prefill_batch() or self._decode_batch() or self._prefill_batch()
+
+    def add(self, request: Request) -> None:
+        (self._waiting if self._receiving is None else self._inbox).append(request)
+
+    def _count_step(self) -> None:
+        self._unseen_steps += 1
+        if self._prefilled or self._unseen_steps >= self._look_after:
+            self._look()
+
+    def _look(self) -> None:
+        """Take in what has arrived."""
+        self._waiting.extend(self._inbox)
+        self._inbox.clear()
+        self._plan_look()
+        self._unseen_steps = 0
+
+    def _plan_look(self) -> None:
+        assert self._receiving is not None
+        self._look_after = self._receiving.interval(len(self._running) + len(self._waiting))
 
     def _prefill_batch(self) -> Batch | None:
         partial = self._partial
@@ -169,14 +206,37 @@ class Sglang(ContinuousBatching):
     def quiet_rounds(self, batch: Batch, most: int) -> int:
         if most <= 0 or self.preempted or self._partial is not None or self.decodes.n != batch.decodes:
             return 0
-        return self._decode_rounds(most) if self.blocked else 0
+        if self._waiting and (not self._full or self._left):
+            return 0
+        if self._inbox:
+            most = min(most, self._look_after - self._unseen_steps - 1)
+        return self._decode_rounds(most) if most > 0 else 0
 
     def skip(self, rounds: int) -> None:
         super().skip(rounds)
         self._decays += rounds
+        if self._receiving is not None:
+            self._skip_looks(rounds)
         if rounds and self._left:
             self._left, self._full = 0, False
 
+    def _skip_looks(self, rounds: int) -> None:
+        """Looks that found nothing: what is in the inbox now came after them."""
+        self._unseen_steps += rounds
+        if self._unseen_steps >= self._look_after:
+            rest = self._unseen_steps - self._look_after
+            self._plan_look()
+            self._unseen_steps = rest % self._look_after
+
+    @property
+    def n_waiting(self) -> int:
+        return len(self._waiting) + len(self._inbox)
+
+    def waiting_requests(self) -> list[Request]:
+        return [*self._waiting, *self._inbox]
+
     @property
     def blocked(self) -> bool:
+        if self._receiving is not None:
+            return False  # when an arrival is looked at depends on when it came
         return not self._waiting or (self._full and not self._left)

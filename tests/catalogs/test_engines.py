@@ -71,7 +71,7 @@ def test_a_missing_host_term_is_an_error_not_zero() -> None:
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_known_but_unsupported_engines_say_so(name: str) -> None:
     assert name in list_engines()
-    says = r"not supported yet.*supported: llama.cpp, sglang, transformers, trtllm, vllm"
+    says = r"not supported yet.*supported: llama.cpp, sglang, sglang-bare, transformers, trtllm, vllm"
     with pytest.raises(InputError, match=says) as caught:
         load_engine(name)
     assert "\n" not in str(caught.value)
@@ -131,3 +131,16 @@ def test_block_size_left_open_is_the_engines() -> None:
 
     assert [size(e) for e in ("vllm", "sglang", "trtllm")] == [16, 1, 32]
     assert [size(e, block_size=64) for e in ("vllm", "sglang", "trtllm")] == [64, 64, 64]
+
+
+def test_sglang_on_large_cards_receives_as_the_recipes_have_it() -> None:
+    def interval(engine: str, hardware: str, requests: int) -> int | None:
+        a = parse_hardware(hardware).accelerator
+        receiving = load_engine(engine).limits_rule(a.memory_bytes, a.name, a.kind).receiving
+        return receiving.interval(requests) if receiving else None
+
+    assert [interval("sglang", "b200", n) for n in (4, 15, 16, 64)] == [10, 10, 30, 30]
+    assert interval("sglang", "h200", 64) is None
+    assert interval("sglang-bare", "b200", 64) is None
+    bare, recipe = load_engine("sglang-bare"), load_engine("sglang")
+    assert [r.max_num_batched_tokens for r in bare.limits] == [r.max_num_batched_tokens for r in recipe.limits]

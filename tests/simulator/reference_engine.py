@@ -256,6 +256,10 @@ class ReferenceSglang(ReferenceScheduler):
         self.full = False
         self.finished_in_batch = 0  # finished requests the running batch has not dropped yet
         self.ratio = 0.7
+        self.socket: list[Request] = []  # arrived, not received
+        self.counter = 0  # SchedulerRecvSkipper
+        self.threshold = rules.receiving.steps if rules.receiving else 1
+        self.last_was_prefill = False
 
     def chunked(self) -> Request | None:
         return next((r for r in self.running if r not in self.decoding), None)
@@ -273,8 +277,34 @@ class ReferenceSglang(ReferenceScheduler):
     def remember(self, request: Request, upto: int) -> None:
         super().remember(request, min(upto, request.input_tokens) if request in self.preempted else upto)
 
+    def add(self, request: Request) -> None:
+        super().add(request)
+        if self.rules.receiving:
+            self.socket.append(self.waiting.pop())
+
+    def receive(self) -> None:
+        self.waiting += self.socket
+        self.socket = []
+        self.counter = 0
+        limits = self.rules.receiving
+        assert limits is not None
+        busy = len(self.running) + len(self.waiting) >= limits.busy_requests
+        self.threshold = limits.busy_steps if busy else limits.steps
+
     def schedule(self) -> Batch | None:
         self.preempted = []
+        if self.rules.receiving:
+            self.counter += 1000 if self.last_was_prefill else 1
+            if self.counter >= self.threshold:
+                self.receive()
+        batch = self.next_batch()
+        if batch is None and self.socket:
+            self.receive()
+            batch = self.next_batch()
+        self.last_was_prefill = batch is not None and batch.prefill_tokens > 0
+        return batch
+
+    def next_batch(self) -> Batch | None:
         for _ in range(2):
             batch = self.new_prefill() or self.new_decode()
             if batch is not None:
@@ -282,6 +312,13 @@ class ReferenceSglang(ReferenceScheduler):
         if not self.running and not self.waiting:
             self.ratio = 0.7
         return None
+
+    @property
+    def n_waiting(self) -> int:
+        return len(self.waiting) + len(self.socket)
+
+    def waiting_requests(self) -> list[Request]:
+        return [*self.waiting, *self.socket]
 
     def new_prefill(self) -> Batch | None:
         chunked = self.chunked()

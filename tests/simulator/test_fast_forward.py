@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from reference_engine import REFERENCES
 from worlds import Linear, host_times, requests, rules
 
+from catalogs.engines import Receiving
 from catalogs.request_set import RequestSet
 from simulator import schedulers
 from simulator.cluster import RunOptions
@@ -53,6 +54,7 @@ def engine_rules(draw: st.DrawFn) -> EngineRules:
         host=host,
         max_output_tokens=draw(st.sampled_from([0, 30, 5000])),
         physical_batch_tokens=draw(st.sampled_from([0, 4, 16])),
+        receiving=draw(st.sampled_from([None, Receiving(3, 7, 3), Receiving(10, 2, 4)])),
     )
 
 
