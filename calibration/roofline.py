@@ -30,6 +30,7 @@ from catalogs.hardware import Accelerator, parse_hardware
 from catalogs.units import DTYPE_BYTES, MIB
 
 ACTIVATION_BYTES: Final = 2
+MXFP4_BYTES: Final = 0.53125
 STATE_BYTES: Final = 4.0  # linear-attention state is kept in fp32
 PCIE4_BYTES_PER_S: Final = 25e9  # where the catalog does not know a link: PCIe 4.0 x16, achieved
 
@@ -49,7 +50,10 @@ L2_BYTES: Final[dict[str, float]] = {
 
 
 def dtype_bytes(dtype: str) -> float:
-    """Bytes per stored element; "fp8_block" adds one fp32 scale per 128 x 128 block, which is nothing."""
+    """Bytes per stored element; "fp8_block" adds one fp32 scale per 128 x 128 block, which is nothing; "mxfp4" one byte
+    per 32 elements, with 16-bit activations or, as "mxfp4_mxfp8", with 8-bit ones."""
+    if dtype.startswith("mxfp4"):
+        return MXFP4_BYTES
     name = "fp8" if dtype == "fp8_block" else dtype
     if name not in DTYPE_BYTES:
         raise InputError("unknown dtype", dtype, ", ".join(DTYPE_BYTES))
@@ -58,13 +62,14 @@ def dtype_bytes(dtype: str) -> float:
 
 def compute_dtype(dtype: str, accelerator: Accelerator) -> str:
     """The dtype a product is computed in: weight-only formats, and those without a fast path, compute in bf16."""
-    name = "fp8" if dtype == "fp8_block" else dtype
+    name = "fp8" if dtype in ("fp8_block", "mxfp4_mxfp8") else dtype
     return name if name in accelerator.peak_flops and name != "int4" else "bf16"
 
 
 def operand_bytes(dtype: str, accelerator: Accelerator) -> float:
     """Bytes per activation element entering a product: narrow only where the dtype computes natively."""
-    return dtype_bytes(dtype) if compute_dtype(dtype, accelerator) != "bf16" else ACTIVATION_BYTES
+    name = compute_dtype(dtype, accelerator)
+    return dtype_bytes(name) if name != "bf16" else ACTIVATION_BYTES
 
 
 def l2_bytes(accelerator: Accelerator) -> float:

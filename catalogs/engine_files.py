@@ -96,6 +96,7 @@ class EngineFile(_Strict):
     graph_capture_sizes: CaptureSizes | None
     graphs_with_prefill: bool = False
     fuses_norms: bool = False
+    mxfp8_activations: bool = False
     default_limits: tuple[LimitsFile, ...] = Field(strict=False)
     memory: MemoryFile
     memory_rule: Literal["profiled", "static", "free", "slots"] = "profiled"
@@ -158,6 +159,7 @@ def profile(file: EngineFile | UnsupportedEngine) -> EngineProfile:
         max_graph_tokens=max(sizes, default=0),
         graphs_with_prefill=file.graphs_with_prefill,
         fuses_norms=file.fuses_norms,
+        mxfp8_activations=file.mxfp8_activations,
         host=_host_times(file.host_times),
         non_torch_bytes_single=file.memory.non_torch_gib_single * GIB,
         non_torch_bytes_parallel=file.memory.non_torch_gib_parallel * GIB,

@@ -16,7 +16,7 @@ from calibration.operators import Gemm, GroupedGemm, LinearAttentionScan, MlaMod
 from simulator.layers import Line, expert_lines, logits_lines, prefill_lines, token_lines
 from simulator.shard import Shard
 
-_QUANTISED: Final = frozenset({"fp8", "fp8_block", "fp4", "int8"})
+_QUANTISED: Final = frozenset({"fp8", "fp8_block", "fp4", "int8", "mxfp4_mxfp8"})
 _PROMPT_TOKENS: Final = 1024  # any number: launches do not depend on it
 
 

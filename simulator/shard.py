@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from calibration.roofline import MXFP4_BYTES
 from catalogs.deployment import Layout, Resolved
 from catalogs.errors import InputError
 from catalogs.model_parts import Attention, MlaAttention, Moe, Part
@@ -24,6 +25,7 @@ class Shard:
     weight_dtype: str
     kv_dtype: str
     sampling: str = "random"  # or "greedy"
+    mxfp8_activations: bool = False  # of MXFP4 weights; else 16 bit
 
     @classmethod
     def of(cls, resolved: Resolved) -> Shard:
@@ -33,7 +35,8 @@ class Shard:
             raise InputError(
                 "serving covers decoder-only models, this one has an encoder", model.name, "a decoder-only model"
             )
-        return cls(model, resolved.layout, resolved.weight_dtype, resolved.kv_dtype, resolved.sampling)
+        eight_bit = resolved.engine.mxfp8_activations and "fp4" in resolved.hardware.accelerator.peak_flops
+        return cls(model, resolved.layout, resolved.weight_dtype, resolved.kv_dtype, resolved.sampling, eight_bit)
 
     @property
     def tp(self) -> int:
@@ -81,6 +84,8 @@ class Shard:
     def dtype(self, part: Part) -> str:
         """Type of a part's matrix products as the operator vocabulary names it."""
         name = self.model.part_dtype(part, self.weight_dtype).replace("fp16", "bf16")  # as fast, and what tables hold
+        if name == "fp4" and self.model.weight_format(self.weight_dtype).bytes_per_weight == MXFP4_BYTES:
+            return "mxfp4_mxfp8" if self.mxfp8_activations else "mxfp4"
         if name != "fp8" or all(f.dtype != "fp8" for f in self.model.formats):
             return name
         label = f"{self.model.name} {self.model.hf_id} {self.model.architecture}".lower()

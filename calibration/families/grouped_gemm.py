@@ -6,14 +6,14 @@ architecture in the tables uses its own curve. One that is not is regressed from
 log2 of hidden, intermediate, experts per token, experts per rank, ranks) at equal rows per expert, which halves the
 error of comparing at equal tokens.
 
-Routing. The tables hold balanced routing and power laws; under expert parallelism they time the rank with the most
-work. The kept one is the power law with exponent 1.01: routing in service is skewed, so balanced is too kind. Drawn
-with the collectors' sampler (8 of 256 experts, 4,096 tokens), 1.2 sends half of all tokens to one expert and puts 1.7
-times the mean on the busiest of 8 ranks, 1.01 a quarter and 1.5 times: the milder is nearer to what trained, load
-balanced routers do. Small batches touch some 20 % fewer experts than balanced routing, so a measured time may lie below
-the balanced roofline. On H100 the choice is worth -18 % at 8 to 64 tokens and +5 % above 512 without expert
-parallelism, +25 % at 4,096 tokens on 2 to 8 ranks. Another project's profile of Qwen3-30B-A3B on RTX PRO 6000, at the
-number of experts that random routing touches, lies 8 % (median) from 1.01; from balanced up to 54 % at 16 tokens.
+Rows are of routing as in service (importers/expert_routing.py): few tokens touch N (1 - (1 - k/N)^T) experts, many
+load them by a mild power law, since routing in service is skewed. Of the tables' two power laws, drawn with the
+collectors' sampler (8 of 256 experts, 4,096 tokens), 1.2 sends half of all tokens to one expert and puts 1.7 times the
+mean on the busiest of 8 ranks, 1.01 a quarter and 1.5 times: the milder is nearer to what trained routers do.
+
+A batch with more tokens never takes less time, so each curve is made non-decreasing (pooled neighbours, in logs) and
+read along straight lines of log time over log tokens. The tables fall by up to 15 % where the engine's tuned tile sizes
+change and up to 20 % by noise; a step, padded to its captured size, does not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from calibration.cost import INTERPOLATED, MEASURED, ROOFLINE, Array, broadcast
 from calibration.families.curve import NODE_TOLERANCE
 from calibration.family import Parts
 from calibration.operators import GroupedGemm
-from calibration.roofline import roofline_s
+from calibration.roofline import compute_dtype, roofline_s
 from catalogs.errors import InputError
 from catalogs.hardware import Accelerator
 
@@ -44,6 +44,9 @@ STANDS_FOR: dict[str, tuple[str, ...]] = {
     "int8": ("fp8_block", "fp8"),
     "fp16": ("bf16",),
     "fp32": ("bf16",),
+    "fp4": ("fp4", "mxfp4", "mxfp4_mxfp8"),
+    "mxfp4": ("mxfp4", "fp4"),
+    "mxfp4_mxfp8": ("mxfp4_mxfp8", "mxfp4", "fp4"),
 }
 NEIGHBOURS = 8
 KERNEL_WIDTH = 0.5  # in doublings, chosen by leave-one-architecture-out
@@ -79,46 +82,44 @@ class GroupedGemmModel:
         object.__setattr__(self, "_features", np.array([k.features() for k in self.keys]))
 
     def cost(self, op: GroupedGemm, accelerator: Accelerator) -> tuple[Array, Array]:
-        """(seconds, origin) of the shape of tokens; sizes and counts are scalars."""
+        """(seconds, origin) of the shape of tokens; sizes and counts are scalars. More tokens never take less time."""
         (tokens,) = broadcast(op.tokens)
-        for key in _candidates(op):
-            if key in self._row:
-                ratio, origin = self._own_curve(self._row[key], tokens)
-                seconds = np.exp(ratio) * roofline_s(op, accelerator)
-                return np.where(origin == ROOFLINE, self._tail_s(self._row[key], op, accelerator), seconds), origin
-        ratio, origin = self._regressed(_candidates(op), tokens)
-        return np.exp(ratio) * roofline_s(op, accelerator), origin
+        candidates = _candidates(op)
+        own = self._own(candidates, accelerator)
+        if own is not None:
+            nodes, ratio = self._nodes(own)
+            origin = _origin(nodes, tokens)
+        else:
+            nodes = self.tokens
+            ratio, origin = self._regressed(candidates, tokens)
+        seconds = np.exp(ratio) * roofline_s(replace(op, tokens=nodes), accelerator)
+        return _along(nodes, np.maximum.accumulate(seconds), tokens), origin
 
-    def _tail_s(self, row: int, op: GroupedGemm, accelerator: Accelerator) -> Array:
-        """Beyond the last node time goes on along the line through the last two."""
-        nodes, values = self._nodes(row)
-        if len(nodes) < 2:
-            return np.asarray(np.exp(values[-1]) * roofline_s(op, accelerator), dtype=np.float64)
-        (t0, t1), (s0, s1) = nodes[-2:], np.exp(values[-2:]) * roofline_s(replace(op, tokens=nodes[-2:]), accelerator)
-        slope = max(float((s1 - s0) / (t1 - t0)), 0.0)
-        return np.asarray(s1 + (np.asarray(op.tokens, dtype=np.float64) - t1) * slope)
-
-    def _own_curve(self, row: int, tokens: Array) -> tuple[Array, Array]:
-        x = np.maximum(tokens, 1.0)
-        nodes, values = self._nodes(row)
-        right = np.clip(np.searchsorted(nodes, x), 0, len(nodes) - 1)
-        near = np.minimum(np.abs(nodes[right] / x - 1), np.abs(nodes[np.maximum(right - 1, 0)] / x - 1))
-        inside = np.where(near < NODE_TOLERANCE, MEASURED, INTERPOLATED)
-        return np.interp(np.log(x), np.log(nodes), values), np.where(x > nodes[-1] * 1.000001, ROOFLINE, inside)
+    def _own(self, candidates: list[Key], accelerator: Accelerator) -> int | None:
+        """The curve of this very architecture: in the dtype asked for, else in one that stands for it. One that
+        multiplies otherwise (MXFP4 with 16-bit activations for 8-bit ones) does only where the right one is unknown."""
+        asked = candidates[0]
+        known = any(k.dtype == asked.dtype for k in self.keys)
+        for key in candidates:
+            alike = compute_dtype(key.dtype, accelerator) == compute_dtype(asked.dtype, accelerator)
+            if key in self._row and (alike or not known):
+                return self._row[key]
+        return None
 
     def _nodes(self, row: int) -> tuple[Array, Array]:
         known = ~np.isnan(self.log_ratio[row])
         return self.tokens[known], self.log_ratio[row][known]
 
     def _regressed(self, candidates: list[Key], tokens: Array) -> tuple[Array, Array]:
+        """(log ratio at the common nodes, origin at tokens)."""
         rows, key = self._rows_of(candidates)
         squared = ((self._features[rows] - key.features()) ** 2).sum(axis=1)
         nearest = np.argsort(squared, kind="stable")[:NEIGHBOURS]
         weights = np.exp(-(squared[nearest] - squared[nearest[0]]) / (2 * KERNEL_WIDTH**2))
         weights = weights / weights.sum()
-        ratio = np.zeros_like(tokens)
+        ratio = np.zeros_like(self.tokens)
         for row, weight in zip(rows[nearest], weights, strict=True):
-            ratio = ratio + weight * self._at_equal_rows_per_expert(int(row), key, tokens)
+            ratio = ratio + weight * self._at_equal_rows_per_expert(int(row), key, self.tokens)
         far = np.sqrt(squared[nearest[0]]) > FAR
         beyond = tokens > self.tokens[-1]
         return ratio, np.where(far | beyond, ROOFLINE, INTERPOLATED)
@@ -171,11 +172,43 @@ class GroupedGemmModel:
         for key, part in _by_key(first):
             curve = np.full(len(tokens), np.nan)
             at = np.searchsorted(tokens, part.tokens.to_numpy(dtype=np.float64))
-            curve[at] = np.log(part.seconds.to_numpy() / roofline_s(_op(key, part.tokens.to_numpy()), accelerator))
+            order = np.argsort(at)
+            seconds = non_decreasing(np.log(part.seconds.to_numpy(dtype=np.float64)[order]))
+            curve[at[order]] = seconds - np.log(roofline_s(_op(key, tokens[at[order]]), accelerator))
             keys.append(key)
             curves.append(curve)
         distribution = sorted(rows.distribution.unique()) if "distribution" in rows else []
         return cls(keys, tokens, np.array(curves), {"distribution": distribution})
+
+
+def non_decreasing(values: Array) -> Array:
+    """The non-decreasing sequence nearest in squares to `values` (n,): what falls is pooled to its mean."""
+    means: list[float] = []
+    sizes: list[int] = []
+    for value in values:
+        means.append(float(value))
+        sizes.append(1)
+        while len(means) > 1 and means[-2] > means[-1]:
+            mean, size = means.pop(), sizes.pop()
+            means[-1] = (means[-1] * sizes[-1] + mean * size) / (sizes[-1] + size)
+            sizes[-1] += size
+    return np.repeat(means, sizes)
+
+
+def _along(nodes: Array, seconds: Array, tokens: Array) -> Array:
+    """Straight lines of log time over log tokens; beyond the last node the line through the last two, not in logs."""
+    x = np.maximum(tokens, 1.0)
+    inside = np.exp(np.interp(np.log(x), np.log(nodes), np.log(seconds)))
+    slope = (seconds[-1] - seconds[-2]) / (nodes[-1] - nodes[-2]) if len(nodes) > 1 else seconds[-1] / nodes[-1]
+    return np.asarray(inside + np.maximum(x - nodes[-1], 0.0) * slope, dtype=np.float64)
+
+
+def _origin(nodes: Array, tokens: Array) -> Array:
+    x = np.maximum(tokens, 1.0)
+    right = np.clip(np.searchsorted(nodes, x), 0, len(nodes) - 1)
+    near = np.minimum(np.abs(nodes[right] / x - 1), np.abs(nodes[np.maximum(right - 1, 0)] / x - 1))
+    inside = np.where(near < NODE_TOLERANCE, MEASURED, INTERPOLATED)
+    return np.where(x > nodes[-1] * 1.000001, ROOFLINE, inside)
 
 
 def _by_key(rows: pd.DataFrame) -> Iterator[tuple[Key, pd.DataFrame]]:

@@ -26,26 +26,24 @@ from typing import TYPE_CHECKING, Final
 from calibration.dataset import OPERATOR_COLUMNS
 from calibration.families.mla import REFERENCE_SHAPE
 from calibration.importers.aiconfigurator import COMMIT, SYSTEM_OF, newest_version
+from calibration.importers.expert_routing import as_served
 from catalogs.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: The kept routing; see families/grouped_gemm.py for why.
-DISTRIBUTION: Final = "power_law_1.01"
 ELEMENT_BYTES: Final = {"half": 2.0, "bfloat16": 2.0, "int8": 1.0}
-#: fp4 is what the engine runs on the system the table is from: nvfp4 where a model was published in it; gpt-oss's mxfp4
-#: with 16-bit activations (Triton or Marlin on Hopper and Ada, FlashInfer on Blackwell); mxfp4 x mxfp8 where only that.
+#: Three kinds of 4 bits: nvfp4 times nvfp4; mxfp4 (gpt-oss) with 16-bit activations (Triton on Hopper, Marlin on Ada
+#: and workstation Blackwell, FlashInfer on B200); mxfp4 with mxfp8 activations.
 _MOE_DTYPE: Final = {
     "bfloat16": "bf16",
     "fp8": "fp8",
     "fp8_block": "fp8_block",
     "int4_wo": "int4",
     "nvfp4": "fp4",
-    "w4a16_mxfp4": "fp4",
-    "w4a8_mxfp4_mxfp8": "fp4",
+    "w4a16_mxfp4": "mxfp4",
+    "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8",
 }
-_FP4_ORDER: Final = {"nvfp4": 0, "w4a16_mxfp4": 1, "w4a8_mxfp4_mxfp8": 2}
 _MLA_DTYPE: Final = {"bfloat16": "bf16", "fp8_block": "fp8_block", "nvfp4": "fp4"}
 _KV_DTYPE: Final = {"bfloat16": "bf16", "fp8": "fp8"}
 _NCCL_KIND: Final = {
@@ -71,14 +69,12 @@ def import_tables(tables: Path, hardware: str) -> dict[str, pd.DataFrame]:
     return {family: rows for family, rows in found.items() if rows is not None and len(rows)}
 
 
-def read_moe(tables: Path, system: str, distribution: str = DISTRIBUTION) -> pd.DataFrame | None:
-    """Expert rows of one routing distribution; of several kernels for one point, the engine's preferred dtype."""
+def read_moe(tables: Path, system: str, distribution: str | None = None) -> pd.DataFrame | None:
+    """Expert rows at the routing of service (see expert_routing.py), or of one routing as it was timed."""
     raw = _newest(tables, system, "moe", "moe_perf")
     if raw is None:
         return None
-    raw = raw[raw.distribution == distribution].copy()
-    raw["order"] = raw.moe_dtype.map(_FP4_ORDER).fillna(0)
-    raw = raw.sort_values("order", kind="stable").reset_index(drop=True)
+    raw = as_served(raw) if distribution is None else raw[raw.distribution == distribution].reset_index(drop=True)
     rows = _common(raw)
     rows["tokens"] = raw.num_tokens.astype(float)
     rows["hidden_size"] = raw.hidden_size.astype(int)

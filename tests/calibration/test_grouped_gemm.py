@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from calibration.families.grouped_gemm import GroupedGemmModel
+from calibration.families.grouped_gemm import GroupedGemmModel, non_decreasing
 from calibration.importers.aiconfigurator_moe import read_moe
 from calibration.operators import GroupedGemm
 from calibration.roofline import roofline_s
@@ -84,9 +84,11 @@ def h100_rows(public_data: Path) -> pd.DataFrame:
     return rows
 
 
-def test_table_points_are_reproduced(h100_rows: pd.DataFrame) -> None:
+def test_table_points_are_reproduced(public_data: Path) -> None:
     """DeepSeek-V3 in fp8 on 8 expert ranks, 128 tokens: 519 us; TP8, 64 tokens: 392 us (read off the table)."""
-    model = GroupedGemmModel.fit(h100_rows, H100)
+    raw = read_moe(public_data / "profiles" / "aiconfigurator", "h100_sxm", "power_law_1.01")
+    assert raw is not None
+    model = GroupedGemmModel.fit(raw, H100)
     ep8 = GroupedGemm(128.0, 7168, 2048, 256, 8, 8, "fp8")
     tp8 = GroupedGemm(64.0, 7168, 256, 256, 8, 1, "fp8")
     assert float(model.cost(ep8, H100)[0]) == pytest.approx(519e-6, rel=0.01)
@@ -123,19 +125,49 @@ def test_whole_architectures_held_out(h100_rows: pd.DataFrame) -> None:
     assert float(np.median(np.abs(got / test.seconds.to_numpy() - 1))) < 0.20
 
 
-def test_another_projects_profile_agrees_with_the_kept_routing(public_data: Path) -> None:
-    """Qwen3-30B-A3B, vLLM 0.19, at the experts random routing touches: within 12 % in the median, balanced is not."""
+def test_another_projects_profile_agrees_with_the_experts_touched(public_data: Path) -> None:
+    """Qwen3-30B-A3B, vLLM 0.19, at the experts random routing touches: within 4 % in the median from 4 tokens on, below
+    which its eager launches show; the routings as they were timed are not."""
     from calibration.importers import llmservingsim
 
     profiles, accelerator = public_data / "profiles", parse_hardware("rtxpro6000").accelerator
     other = llmservingsim.import_profiles(profiles / "llmservingsim" / "perf", "rtxpro6000")["moe"]
+    other = other[other.tokens >= 4]
     op = GroupedGemm(other.tokens.to_numpy(float), 2048, 768, 128, 8, 1, "bf16")
     errors = {}
-    for routing in ("power_law_1.01", "balanced"):
+    for routing in (None, "power_law_1.01", "balanced"):
         rows = read_moe(profiles / "aiconfigurator", "rtx_pro_6000_server", routing)
         assert rows is not None
-        errors[routing] = np.abs(
-            GroupedGemmModel.fit(rows, accelerator).cost(op, accelerator)[0] / other.seconds.to_numpy() - 1
-        )
-    assert float(np.median(errors["power_law_1.01"])) < 0.12
-    assert float(errors["power_law_1.01"].max()) < 0.25 < float(errors["balanced"].max())
+        seconds = GroupedGemmModel.fit(rows, accelerator).cost(op, accelerator)[0]
+        errors[routing] = np.abs(seconds / other.seconds.to_numpy() - 1)
+    assert float(np.median(errors[None])) < 0.04 < float(np.median(errors["power_law_1.01"]))
+    assert float(errors[None].max()) < 0.20 < float(errors["balanced"].max())
+
+
+def test_more_tokens_never_take_less_time() -> None:
+    """Noise in the rows (a planted outlier, +40 % at 8 tokens) and a falling share of the roofline are both evened."""
+    noisy = rows_at(0.5)
+    noisy.loc[1, "seconds"] *= 1.4
+    falling = rows_at(0.5, hidden_size=2048)
+    falling["seconds"] *= [1.0, 1.0, 1.0, 0.6, 0.6]
+    model = GroupedGemmModel.fit(pd.concat([noisy, falling]), H100)
+    tokens = np.arange(1.0, 9000.0)
+    for op in (OP, replace(OP, hidden_size=2048), replace(OP, hidden_size=3072), replace(OP, n_experts=64)):
+        assert (np.diff(model.cost(replace(op, tokens=tokens), H100)[0]) >= 0).all()
+    assert (np.diff(noisy.seconds) < 0).any() or (np.diff(falling.seconds) < 0).any()  # the rows do fall
+
+
+def test_pooling_leaves_what_rises_and_keeps_the_mean() -> None:
+    assert non_decreasing(np.array([1.0, 2.0, 5.0])).tolist() == [1.0, 2.0, 5.0]
+    assert non_decreasing(np.array([1.0, 4.0, 2.0, 3.0, 9.0])).tolist() == [1.0, 3.0, 3.0, 3.0, 9.0]
+
+
+def test_mxfp4_by_activations() -> None:
+    """Eight-bit activations take their own kernel's curves, of other shapes if need be; sixteen-bit ones theirs."""
+    b200 = parse_hardware("b200").accelerator
+    tables = [rows_at(0.5, dtype="mxfp4"), rows_at(0.8, dtype="mxfp4_mxfp8", hidden_size=3072)]
+    model = GroupedGemmModel.fit(pd.concat(tables), b200)
+    wide, narrow = (model.cost(replace(OP, tokens=4096.0, dtype=d), b200) for d in ("mxfp4", "mxfp4_mxfp8"))
+    assert float(wide[1]) == 0.0
+    assert float(narrow[1]) == 1.0
+    assert float(narrow[0]) < 0.7 * float(wide[0])

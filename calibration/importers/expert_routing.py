@@ -1,0 +1,119 @@
+"""Rows of experts at the routing of service, from rows timed at balanced and at skewed routing.
+
+The public collectors time three routings: balanced (round robin: min(N, k T) experts touched, loads as even as can be)
+and two power laws (`power_law_1.01`, `power_law_1.2`: exponents of the expert loads). None of them touches as many
+experts as tokens do that choose by themselves, N (1 - (1 - k/N)^T). So two times are read from them, the longer counts:
+
+- What streaming those experts' weights costs, read off the balanced rows as a function of experts touched. Where no
+  balanced rows were timed, a straight line from k experts (one token) to all of them.
+- What the mild power law cost, since uneven loads cost extra in some kernels; less where it touched more experts (few
+  experts, each token touching many) by the ratio of the streams. It lies between the other two routings by
+  construction, so a row that does not is noise and gives way to the nearer of them.
+
+Expert-parallel ranks wait for the one with most experts touched: its number lies above the mean by the expected largest
+of R standard normals (Blom's approximation) times the binomial spread of N/R experts.
+
+Checked against another project's profile that sets the number of experts touched (tests/calibration/
+test_grouped_gemm.py): 2 % off in the median, where the mild power law alone is 7 % off.
+"""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Final, cast
+
+import numpy as np
+
+from calibration.cost import Array
+from calibration.roofline import distinct_experts
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+BALANCED, MILD, STEEP = "balanced", "power_law_1.01", "power_law_1.2"
+ARCHITECTURE: Final = (
+    "moe_dtype",
+    "hidden_size",
+    "inter_size",
+    "topk",
+    "num_experts",
+    "moe_tp_size",
+    "moe_ep_size",
+)
+#: Balanced rows up to this many rows per expert (half a tile) cost one stream: their median is what all experts cost.
+ONE_TILE_ROWS: Final = 8.0
+#: Rows per expert at which a power law touches nearly all experts.
+ALL_TOUCHED_ROWS: Final = 4.0
+MILD_EXPONENT: Final = 1.01
+
+
+def as_served(raw: pd.DataFrame) -> pd.DataFrame:
+    """One row per architecture, split and number of tokens, `distribution` "expected"; of several rows of one routing
+    the first counts."""
+    keys = [*ARCHITECTURE, "num_tokens"]
+    first = raw.drop_duplicates([*keys, "distribution"])
+    wide = first.pivot(index=keys, columns="distribution", values="seconds").sort_index()
+    wide = wide.reindex(columns=[BALANCED, MILD, STEEP])
+    seconds = np.concatenate([_served(part) for _, part in wide.groupby(level=list(ARCHITECTURE))])
+    said = [c for c in ("kernel_source", "source") if c in first]
+    rows = first.drop_duplicates(keys).set_index(keys)[said].join(wide.assign(seconds=seconds)["seconds"])
+    return rows[rows.seconds.notna()].reset_index().assign(distribution="expected")
+
+
+def _served(part: pd.DataFrame) -> Array:
+    """Seconds of one architecture and split at its tokens (n,), NaN where nothing was timed."""
+    index = cast("pd.MultiIndex", part.index)
+    tokens = index.get_level_values("num_tokens").to_numpy(dtype=np.float64)
+    top, n_experts, ranks = (int(index.get_level_values(c)[0]) for c in ("topk", "num_experts", "moe_ep_size"))
+    sizes = (top, n_experts, ranks)
+    balanced, mild, steep = (part[c].to_numpy(dtype=np.float64) for c in (BALANCED, MILD, STEEP))
+    skewed = np.where(np.isnan(balanced + steep), mild, np.median([balanced, mild, steep], axis=0))
+    line = _stream(tokens, balanced, skewed, sizes)
+    if line is None:
+        return skewed
+    touched = busiest_rank(tokens, sizes) * ranks
+    stream = np.interp(touched, *line)
+    if ranks == 1:
+        drawn = np.array([touched_by_power_law(int(t), top, n_experts) for t in tokens])
+        skewed = skewed * np.minimum(stream / np.interp(drawn, *line), 1.0)
+    return np.fmax(stream, skewed)
+
+
+def _stream(tokens: Array, balanced: Array, skewed: Array, sizes: tuple[int, int, int]) -> tuple[Array, Array] | None:
+    """(experts touched, seconds to read them once), ascending; None where too little was timed."""
+    top, n_experts, _ = sizes
+    chosen, known = tokens * top, ~np.isnan(balanced)
+    full = known & (chosen >= n_experts) & (chosen <= ONE_TILE_ROWS * n_experts)
+    if full.any():
+        few, all_s = known & (chosen < n_experts), float(np.median(balanced[full]))
+        cost = np.where(tokens == 1.0, np.fmin(skewed, balanced), balanced)[few]
+        return np.append(chosen[few], n_experts), np.maximum.accumulate(np.append(np.minimum(cost, all_s), all_s))
+    one = ~np.isnan(skewed) & (tokens == 1.0)
+    every = ~np.isnan(skewed) & (chosen >= ALL_TOUCHED_ROWS * n_experts)
+    if not (one.any() and every.any()):
+        return None
+    return np.array([top, n_experts], dtype=np.float64), np.array([skewed[one][0], skewed[every][0]])
+
+
+def touched_by_power_law(tokens: int, top: int, n_experts: int) -> int:
+    """Experts with at least one row as the collectors draw them (aiconfigurator, power_law_logits_v3), at even
+    quantiles of the law instead of random ones."""
+    low, high = (1.0, 0.8 * tokens) if tokens * top > n_experts else (0.01, 2.0)
+    power = 1.0 - MILD_EXPONENT
+    quantiles = (np.arange(n_experts) + 0.5) / n_experts
+    loads = ((high**power - low**power) * quantiles + low**power) ** (1.0 / power)
+    counts = np.round(loads / loads.sum() * tokens * top)
+    missing = int(tokens * top - counts.sum())
+    return min(int((counts > 0).sum()) + max(min(missing, int((counts == 0).sum())), 0), n_experts)
+
+
+def busiest_rank(tokens: Array, sizes: tuple[int, int, int]) -> Array:
+    """Experts touched on the rank with most of them; sizes: experts per token, experts, ranks."""
+    top, n_experts, ranks = sizes
+    mean = distinct_experts(tokens, n_experts, top) / ranks
+    if ranks == 1:
+        return mean
+    here = n_experts / ranks
+    spread = np.sqrt(np.maximum(mean * (1.0 - mean / here), 0.0))
+    largest = NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25))
+    return np.minimum(mean + largest * spread, np.minimum(here, tokens * top))
