@@ -26,8 +26,8 @@ from planner.slo import FloatArray, Slo
 LEVEL: Final = 0.9  # of the intervals printed
 SAFE: Final = 0.9  # the probability a cautious operator asks for
 _QUADRATURE: Final = 201  # equally likely errors averaged over
-#: Statistics whose stated error speaks for the speed, and for gaps between tokens: gaps themselves were only compared on
-#: a vLLM older than those planned for (steady-state points of 0.11.1), and the mean gap is the TPOT.
+#: Statistics whose stated error speaks for the speed, and for gaps between tokens: gaps themselves were only compared
+#: on a vLLM older than those planned for (steady-state points of 0.11.1), and the mean gap is the TPOT.
 _SPEED: Final = "e2e"
 _OWN: Final = {"itl": "tpot"}
 #: Two-sided 90 % quantile of Student's t by degrees of freedom 1..9.
@@ -102,7 +102,7 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What is uncertain. factors: equally likely ones, ascending; noise: standard error of the statistic's logarithm."""
+    """What is uncertain. factors: equally likely, ascending; noise: standard error of the statistic's logarithm."""
 
     factors: Factors
     noise: float

@@ -24,6 +24,8 @@ _CURVE_STEPS: Final = (0.3, 0.7, 0.88, 1.08)
 _WALK_STEPS: Final = 40
 #: Lowering of the rate, at most, where the whole cluster turns out a little worse than one replica under its share.
 _CLUSTER_STEPS: Final = 8
+#: Lowerings to the rate one can be SAFE of: what is simulated there tells it better than what was read from afar.
+_SAFE_STEPS: Final = 3
 #: Replicas simulated together at most: of more, one under its share stands for all.
 MOST_REPLICAS: Final = 64
 
@@ -81,13 +83,20 @@ class Measure:
         seen += [self._verdict(candidate, rate * step, effort.curve) for step in (*_CURVE_STEPS, 1.0)]
         if capacity is not None and capacity > rate * max(_CURVE_STEPS):
             seen += [self._verdict(candidate, capacity * step, effort.curve) for step in _CURVE_STEPS if step < 1]
-        if asked is None and capacity is not None:
-            safe = self._safe_rate(capacity, verdict, self._curves(seen), details[0].error)
-            if safe is not None and safe < rate:
-                safely = self._figures(candidate, safe, effort)
-                if safely[1].met:
-                    rate, (details, verdict) = safe, safely
+        for _ in range(_SAFE_STEPS if asked is None and capacity is not None else 0):
+            curves, error = self._curves(seen), details[0].error
+            safe = self._safe_rate(capacity or rate, verdict, curves, error)
+            if safe is None or safe >= rate or self._sure(verdict, curves, error):
+                break
+            safely = self._figures(candidate, safe, effort)
+            if not safely[1].met:
+                break
+            rate, (details, verdict) = safe, safely
         return Entry(candidate, rate, capacity, verdict, self._block(candidate, capacity, verdict, details, seen))
+
+    def _sure(self, verdict: Verdict, curves: Mapping[str, Curve], error: StatedError) -> bool:
+        rows = (confidence(verdict, curves[slo.name], slo, error) for slo in self.bench.slos)
+        return all(row.probability_met >= SAFE for row in rows)
 
     def _curves(self, seen: Sequence[Verdict]) -> dict[str, Curve]:
         return {slo.name: Curve.of(seen, slo) for slo in self.bench.slos}

@@ -49,7 +49,8 @@ def test_files_stay_readable(package: str) -> None:
 
 
 @pytest.mark.parametrize("script", sorted((ROOT / "benchmarks").glob("*.py")), ids=lambda p: p.stem)
-def test_benchmarks_still_import(script: Path) -> None:
+def test_benchmarks_still_import(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(script.parent)
     runpy.run_path(str(script), run_name="imported")
 
 
