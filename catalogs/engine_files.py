@@ -97,6 +97,7 @@ class EngineFile(_Strict):
     graphs_with_prefill: bool = False
     fuses_norms: bool = False
     mxfp8_activations: bool = False
+    shared_experts_beside_tokens: NonNegativeInt = 0
     default_limits: tuple[LimitsFile, ...] = Field(strict=False)
     memory: MemoryFile
     memory_rule: Literal["profiled", "static", "free", "slots"] = "profiled"
@@ -160,6 +161,7 @@ def profile(file: EngineFile | UnsupportedEngine) -> EngineProfile:
         graphs_with_prefill=file.graphs_with_prefill,
         fuses_norms=file.fuses_norms,
         mxfp8_activations=file.mxfp8_activations,
+        shared_experts_beside_tokens=file.shared_experts_beside_tokens,
         host=_host_times(file.host_times),
         non_torch_bytes_single=file.memory.non_torch_gib_single * GIB,
         non_torch_bytes_parallel=file.memory.non_torch_gib_parallel * GIB,

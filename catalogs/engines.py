@@ -97,6 +97,7 @@ class EngineProfile:
     non_torch_bytes_parallel: float  # per GPU at TP > 1 (communicators)
     fuses_norms: bool = False  # the all-reduce kernel of a graphed step adds the residual and normalises too
     mxfp8_activations: bool = False  # MXFP4 experts take 8-bit inputs where the device multiplies 4-bit operands
+    shared_experts_beside_tokens: int = 0  # up to so many tokens shared experts run beside the routed ones
     admit_whole_prompt: bool = False  # a waiting request starts only if its whole prompt fits in free KV
     limits: tuple[DefaultLimits, ...] = ()
     kv_dtypes: tuple[str, ...] = ("bf16",)

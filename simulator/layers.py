@@ -12,7 +12,7 @@ before it: counted once, never twice. Why all-reduce and norm are separate: vLLM
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -51,6 +51,7 @@ class Line:
     count: int
     op: Operator
     stride: int = 1  # of the ranks of a collective: neighbours in a data-parallel group lie tp accelerators apart
+    beside_tokens: int = 0  # up to so many rows it runs beside longer kernels and adds what its bytes take, no more
 
 
 def step_lines(shard: Shard, shape: BatchShape) -> list[Line]:
@@ -179,7 +180,7 @@ def _mlp(shard: Shard, part: Part, intermediate: int, gated: bool, tokens: Num) 
 
 
 def _router(shard: Shard, moe: Moe, count: int, tokens: Num) -> list[Line]:
-    """Router, shared expert and the way into a narrower latent; the routed experts themselves are `expert_lines`."""
+    """Router, shared experts and the way into a narrower latent; the routed experts themselves are `expert_lines`."""
     hidden, dtype = shard.model.hidden_size, shard.dtype("shared_experts")
     scores = moe.n_experts * (ACT + 4) + moe.experts_per_token * 8  # 16-bit logits, fp32 scores, chosen ids and weights
     ops: dict[str, Operator] = {
@@ -190,10 +191,19 @@ def _router(shard: Shard, moe: Moe, count: int, tokens: Num) -> list[Line]:
         ops["latent_in"] = Gemm(tokens, moe.expert_hidden_size, hidden, dtype)
         ops["latent_out"] = Gemm(tokens, hidden, moe.expert_hidden_size, dtype)
     if moe.shared_intermediate_size:
-        shared = _mlp(shard, "shared_experts", moe.shared_intermediate_size, moe.gated, tokens)
-        ops |= {f"shared_{name}": op for name, op in shared.items()}
         ops["add_shared"] = Elementwise("activation", tokens, 3 * hidden * ACT)
-    return _times(count, ops)
+    return _times(count, ops) + _shared_experts(shard, moe, count, tokens)
+
+
+def _shared_experts(shard: Shard, moe: Moe, count: int, tokens: Num) -> list[Line]:
+    """In captured decode steps they run on a second stream beside the routed experts (vLLM, SGLang, TensorRT-LLM), or
+    as one more expert of the same kernel (SGLang, DeepSeek-V3): their launches and small grids cost nothing then, the
+    bytes of their weights still do."""
+    if not moe.shared_intermediate_size:
+        return []
+    ops = _mlp(shard, "shared_experts", moe.shared_intermediate_size, moe.gated, tokens)
+    lines = _times(count, {f"shared_{name}": op for name, op in ops.items()})
+    return [replace(line, beside_tokens=shard.shared_beside_tokens) for line in lines]
 
 
 def expert_lines(shard: Shard, tokens: Num, graph: bool = True) -> list[Line]:

@@ -9,8 +9,8 @@ from typing import Final, Protocol
 import numpy as np
 
 from calibration.cost import INTERPOLATED, MEASURED, ROOFLINE, Cost
-from calibration.operators import Collective, Operator
-from calibration.roofline import link_bytes
+from calibration.operators import Collective, Elementwise, Gemm, Operator
+from calibration.roofline import link_bytes, memory_s
 from catalogs.hardware import Hardware
 from simulator.layers import CLASSES, Line
 from simulator.table import FloatArray
@@ -66,10 +66,18 @@ class Pricer:
 
     def _cost(self, line: Line) -> Cost:
         op = line.op
+        if isinstance(op, (Gemm, Elementwise)) and line.beside_tokens:
+            return self._beside(op, line.beside_tokens)
         if not isinstance(op, Collective):
             return self.source.cost(op)
         alone = self._collective(op, line.stride)
         return replace(alone, seconds=alone.seconds + (self.collective_skew_s if op.ranks > 1 else 0.0))
+
+    def _beside(self, op: Gemm | Elementwise, most: int) -> Cost:
+        """Up to `most` rows hidden behind a longer kernel, but for the bytes both read from the same memory."""
+        alone, rows = self.source.cost(op), op.m if isinstance(op, Gemm) else op.tokens
+        hidden = np.minimum(alone.seconds, memory_s(op, self.hardware.accelerator))
+        return replace(alone, seconds=np.where(np.asarray(rows) <= most, hidden, alone.seconds))
 
     def _collective(self, op: Collective, stride: int) -> Cost:
         """A collective over more ranks than a node holds runs inside each node, then between nodes."""

@@ -26,6 +26,7 @@ class Shard:
     kv_dtype: str
     sampling: str = "random"  # or "greedy"
     mxfp8_activations: bool = False  # of MXFP4 weights; else 16 bit
+    shared_beside_tokens: int = 0  # up to so many tokens shared experts run beside the routed ones
 
     @classmethod
     def of(cls, resolved: Resolved) -> Shard:
@@ -35,8 +36,16 @@ class Shard:
             raise InputError(
                 "serving covers decoder-only models, this one has an encoder", model.name, "a decoder-only model"
             )
-        eight_bit = resolved.engine.mxfp8_activations and "fp4" in resolved.hardware.accelerator.peak_flops
-        return cls(model, resolved.layout, resolved.weight_dtype, resolved.kv_dtype, resolved.sampling, eight_bit)
+        engine = resolved.engine
+        return cls(
+            model,
+            resolved.layout,
+            resolved.weight_dtype,
+            resolved.kv_dtype,
+            resolved.sampling,
+            engine.mxfp8_activations and "fp4" in resolved.hardware.accelerator.peak_flops,
+            engine.shared_experts_beside_tokens,
+        )
 
     @property
     def tp(self) -> int:

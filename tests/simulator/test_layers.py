@@ -7,14 +7,16 @@ from dataclasses import replace
 import pytest
 from plants import resolved
 
+from calibration.bundle import load_bundle
 from calibration.operators import Collective, Gemm, GroupedGemm
-from calibration.roofline import flops
+from calibration.roofline import flops, memory_s
 from catalogs.deployment import Layout
 from catalogs.errors import InputError
 from catalogs.model_parts import Attention, LayerGroup, Mlp
 from catalogs.models import load_model
 from simulator.batch import BatchShape
 from simulator.layers import CLASSES, Line, decode_lines, expert_lines, logits_lines, step_lines, token_lines
+from simulator.pricing import Pricer
 from simulator.shard import Shard
 
 
@@ -105,3 +107,19 @@ def test_encoder_decoder_models_are_refused_in_one_line() -> None:
     deployment = replace(resolved(), model=load_model("bart-base"))
     with pytest.raises(InputError, match="decoder-only"):
         Shard.of(deployment)
+
+
+def test_shared_experts_beside_the_routed_ones_cost_their_bytes() -> None:
+    """Up to the engine's number of tokens they add weight bytes over bandwidth, beyond it their own time."""
+    deployed = resolved("deepseek-v3", hardware="h200x8", tensor_parallel=8)
+    accelerator = deployed.hardware.accelerator
+    bundle, most = load_bundle(accelerator), deployed.engine.shared_experts_beside_tokens
+    assert most == 256
+    for tokens, hidden in ((8, True), (most, True), (most + 1, False)):
+        lines = [line for line in token_lines(Shard.of(deployed), tokens) if line.name.startswith("shared_")]
+        assert len(lines) == 3
+        seconds = float(Pricer(bundle, deployed.hardware).price(lines, ())[: len(CLASSES)].sum())
+        own = sum(line.count * float(bundle.cost(line.op).seconds) for line in lines)
+        stream = sum(line.count * float(memory_s(line.op, accelerator)) for line in lines)
+        assert seconds == pytest.approx(stream if hidden else own)
+        assert stream < 0.5 * own
