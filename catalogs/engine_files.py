@@ -104,6 +104,7 @@ class EngineFile(_Strict):
     static_reserve: StaticReserveFile | None = None
     notice: str = ""
     cpu_block_size_tokens: PositiveInt | None = None
+    balance_steps: NonNegativeInt = 0
     physical_batch_tokens: NonNegativeInt = 0
     shares_prefixes: bool = True
     host_times: HostTimesFile
@@ -173,6 +174,7 @@ def profile(file: EngineFile | UnsupportedEngine) -> EngineProfile:
         memory_rule=file.memory_rule,
         static_reserve=_static_reserve(file.static_reserve),
         notice=file.notice,
+        balance_steps=file.balance_steps,
         physical_batch_tokens=file.physical_batch_tokens,
         shares_prefixes=file.shares_prefixes,
         cpu_block_size_tokens=file.cpu_block_size_tokens,

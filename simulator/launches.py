@@ -5,7 +5,10 @@ A captured decode step is one launch. A step beyond the captured sizes, or one w
 decodes only, is launched layer by layer; it takes as long as the slower of host and device. Counts are those of the
 engines' sources: a quantised product has a kernel that quantises its input; experts sort and align tokens, multiply
 twice with an activation between, and add up; multi-head latent attention is five products, two norms, rotation, two
-copies, a cache write and the attention itself; a chunked linear-attention scan is a chain of ten.
+copies, a cache write and the attention itself. A gated delta rule's scan is 18: the gates' small product, a flag, the
+convolution and the copy before it, three contiguous copies, gates, two norms, then cumulated decays, the keys' products,
+a triangular solve (a fill and two kernels), its application, states and outputs (SGLang, layers/attention/fla/chunk.py
+and hybrid_linear_attn_backend.py).
 """
 
 from __future__ import annotations
@@ -37,4 +40,4 @@ def _kernels(line: Line) -> int:
         return 6 + 2 * (op.dtype in _QUANTISED)
     if isinstance(op, MlaModule):
         return 12 + 5 * (op.dtype in _QUANTISED)
-    return 10 if isinstance(op, LinearAttentionScan) else 1
+    return 18 if isinstance(op, LinearAttentionScan) else 1

@@ -19,5 +19,7 @@ class EngineRules(Limits):
     policy: str = "vllm-v1"
     max_output_tokens: int = 0  # max_tokens that every client declares; a run raises it to its longest output
     physical_batch_tokens: int = 0  # most tokens of one pass of the device; 0: a step is one pass
+    attention_ranks: int = 1  # data-parallel ranks of attention
+    balance_steps: int = 0  # steps these wait until each has a prompt to start; 0: they do not wait
     receiving: Receiving | None = None  # None: new requests are seen before every step
     unit_blocks: int = 1  # KV blocks that share one content key: more than 1 for traces with coarse keys (kv_cache.py)

@@ -3,6 +3,10 @@
 Context and generation requests share a step as in vLLM V1, first come first served. A request starts only if the cache
 holds the worst case, its prompt and all the output it declares, beside the worst cases of all that run; so nothing is
 ever preempted. Without chunked context a prompt runs in one step or waits.
+
+With attention data parallelism and balancing on (attention_dp_config), prompts start only in a step in which every rank
+has one, or some rank has nothing to generate, or after `balance_steps` steps without either; the count goes on while
+nobody waits.
 """
 
 from __future__ import annotations
@@ -21,6 +25,23 @@ class TrtLlm(VllmV1):
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
         self._uncommitted = rules.kv_blocks  # available blocks less what the running requests may still take
+        self._balances = rules.balance_steps > 0 and rules.attention_ranks > 1
+        self._unbalanced_steps = 0  # since prompts could last start
+
+    def schedule(self) -> Batch | None:
+        if self._balances:
+            self._unbalanced_steps = 0 if self._in_balance else (self._unbalanced_steps + 1) % self.rules.balance_steps
+        return super().schedule()
+
+    @property
+    def _in_balance(self) -> bool:
+        """Every rank can start a prompt, or some rank has nothing else to do."""
+        ranks = self.rules.attention_ranks
+        return len(self._waiting) >= ranks or self.decodes.n < ranks
+
+    def _admit(self, batch: Batch, budget: int) -> None:
+        if not self._unbalanced_steps:
+            super()._admit(batch, budget)
 
     def _worst_blocks(self, request: Request) -> int:
         """Blocks it holds at most, by what it declares."""
@@ -46,6 +67,20 @@ class TrtLlm(VllmV1):
         before, held = self.kv.available, self._held_blocks(request)
         super().release(request)
         self._uncommitted += self.kv.available - before + self._worst_blocks(request) - held
+
+    def quiet_rounds(self, batch: Batch, most: int) -> int:
+        if not (self._balances and self._waiting) or self.blocked:
+            return super().quiet_rounds(batch, most)
+        if self._partial is not None or self.decodes.n != batch.decodes or self._in_balance:
+            return 0
+        most = min(most, self.rules.balance_steps - self._unbalanced_steps - 1)
+        return self._decode_rounds(most) if most > 0 else 0
+
+    def skip(self, rounds: int) -> None:
+        super().skip(rounds)
+        if self._balances:
+            passed = 0 if self._in_balance else self._unbalanced_steps + rounds
+            self._unbalanced_steps = passed % self.rules.balance_steps
 
     def _preempt(self) -> None:
         raise RuntimeError("a cache in which every running request has its worst case reserved ran out of blocks")

@@ -228,8 +228,25 @@ class ReferenceTrtLlm(ReferenceScheduler):
         tokens = min(request.input_tokens + self.rules.max_output_tokens, self.rules.max_model_len)
         return min(-(-tokens // self.rules.block_size), self.rules.kv_blocks)
 
+    def __init__(self, rules: EngineRules) -> None:
+        super().__init__(rules)
+        self.waiting_iters = 0  # adp_ctx_waiting_iters_count
+        self.held_back = False
+
+    def schedule(self) -> Batch | None:
+        timeout, ranks = self.rules.balance_steps, self.rules.attention_ranks
+        if timeout and ranks > 1:
+            generating = sum(1 for r in self.running if r in self.decoding and not r.retired)
+            if len(self.waiting) >= ranks:
+                self.waiting_iters, self.held_back = 0, False
+            else:
+                self.waiting_iters, self.held_back = self.waiting_iters + 1, True
+                if self.waiting_iters >= timeout or generating < ranks:
+                    self.waiting_iters, self.held_back = 0, False
+        return super().schedule()
+
     def admit(self, batch: Batch, budget: int) -> None:
-        while self.waiting and budget > 0:
+        while self.waiting and budget > 0 and not self.held_back:
             owed = sum(self.worst(r) - len(self.blocks[r]) for r in self.running)
             if self.worst(self.waiting[0]) > len(self.pool.free) - owed:
                 return

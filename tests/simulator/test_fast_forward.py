@@ -54,6 +54,8 @@ def engine_rules(draw: st.DrawFn) -> EngineRules:
         host=host,
         max_output_tokens=draw(st.sampled_from([0, 30, 5000])),
         physical_batch_tokens=draw(st.sampled_from([0, 4, 16])),
+        attention_ranks=draw(st.sampled_from([1, 2, 3])),
+        balance_steps=draw(st.sampled_from([0, 3, 11])),
         receiving=draw(st.sampled_from([None, Receiving(3, 7, 3), Receiving(10, 2, 4)])),
     )
 

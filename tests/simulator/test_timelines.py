@@ -300,6 +300,19 @@ def test_sglang_retracts_to_the_end_of_the_queue_and_keeps_the_prompt(fast: bool
 
 
 @BOTH
+def test_trtllm_ranks_wait_for_each_other_to_start_prompts(fast: bool) -> None:
+    """Two ranks, at most 5 steps. A and B start at 0, together. C comes at 1.5 and waits: both ranks generate. The count
+    runs from step [1, 2) on, and in the fifth, [5, 6), C starts alone. D at 6.5 and E at 7.5 start together at 8."""
+    engine = rules(policy="trtllm", attention_ranks=2, balance_steps=5)
+    work = requests([0.0, 0.0, 1.5, 6.5, 7.5], [4] * 5, [20, 20, 9, 4, 4])
+    assert simulate(engine, work, fast).first_token_s.tolist() == [1.0, 1.0, 6.0, 9.0, 9.0]
+    unbalanced = replace(engine, balance_steps=0)
+    assert simulate(unbalanced, work, fast).first_token_s.tolist() == [1.0, 1.0, 3.0, 8.0, 9.0]
+    lone = requests([0.0, 1.5], [4, 4], [20, 4])  # a rank with nothing to generate does not wait
+    assert simulate(engine, lone, fast).first_token_s.tolist() == [1.0, 3.0]
+
+
+@BOTH
 def test_trtllm_starts_a_request_only_if_its_worst_case_fits(fast: bool) -> None:
     """10 blocks of 4; all declare 12 tokens of output: 4 blocks each. Two run, the third waits for a release though
     blocks are free; A ends at 3 and gives back its 4, so C runs [3, 4). vLLM takes all three at once."""
