@@ -60,5 +60,7 @@ def engine_rules(plant: Plant) -> EngineRules:
         lag=1 if resolved.engine.async_scheduling else 0,
         policy=resolved.engine.policy,
         physical_batch_tokens=resolved.engine.physical_batch_tokens,
+        attention_ranks=ranks,
+        balance_steps=resolved.engine.balance_steps,
         receiving=resolved.engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving,
     )
