@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 from queue_toy import QueueToy, candidate
 
-from calibration.stated_error import StatedError
-from planner.confidence import SAFE, Curve, Spread, confidence, safe_rate_per_s
+from calibration.stated_error import Group, StatedError, fit_group
+from planner.confidence import SAFE, Curve, Spread, confidence, probability_met, safe_rate_per_s
 from planner.observation import Load, Verdict, judge
 from planner.slo import Slo, parse_slo
 
@@ -33,6 +34,43 @@ def test_no_latency_is_promised_where_slower_steps_would_overload() -> None:
     far = confidence(verdict(0.5 * full, GENEROUS), curve(GENEROUS), GENEROUS, ERROR)
     assert far.probability_met > SAFE
     assert math.isfinite(far.high_s)
+
+
+def runs_off_by(metric: str, log_ratios: np.ndarray) -> Group:
+    return fit_group("toy", metric, log_ratios, np.zeros(len(log_ratios)), "toy runs")
+
+
+def test_where_load_does_not_matter_the_odds_are_those_of_the_measured_runs() -> None:
+    """A flat curve: the chance of meeting a limit is the share of runs whose error stays below it."""
+    slo = parse_slo("tpot.mean=1s")
+    off = np.linspace(-0.1, 0.5, 99)
+    error = StatedError("toy", 0.0, {"tpot": runs_off_by("tpot", off), "e2e": runs_off_by("e2e", 0 * off)})
+    flat = Curve((1.0, 2.0), (1.0, 1.0), (True, True))
+    for share in (0.1, 0.5, 0.9):
+        limited = Slo("tpot", "mean", math.exp(-0.1 + 0.6 * share))
+        sure = probability_met(flat, limited, 1.5, Spread.of((), limited, error))
+        assert sure == pytest.approx(share, abs=0.02)
+    gaps = parse_slo("itl.mean=1s")  # read as the time per token
+    assert Spread.of((), gaps, error).factors.latency == pytest.approx(Spread.of((), slo, error).factors.latency)
+
+
+def test_slower_runs_than_simulated_move_the_rate_as_well_as_the_latency() -> None:
+    full = QueueToy().fluid_requests_per_s(candidate())
+    seen, around = verdict(0.8 * full, GENEROUS), curve(GENEROUS)
+    at_value = Slo("ttft", "p99", 1.3 * seen.value_s(GENEROUS))
+    slow, exact = np.full(40, math.log(1.15)), np.zeros(40)
+    odds = [
+        confidence(
+            seen,
+            around,
+            at_value,
+            StatedError("toy", 0.0, {"ttft": runs_off_by("ttft", t), "e2e": runs_off_by("e2e", s)}),
+        ).probability_met
+        for t, s in ((exact, exact), (slow, exact), (slow, slow))
+    ]
+    assert odds[0] > 0.9
+    assert odds[0] >= odds[1] > odds[2]
+    assert odds[2] < 0.1  # 15 % slower at 80 % load: 92 %, where the queue is far longer than 1.3 times
 
 
 @pytest.mark.parametrize("better", [0.6, 1.0, 1.5])
