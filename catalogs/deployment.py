@@ -9,15 +9,32 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from catalogs.engines import EngineProfile
+from catalogs.errors import InputError
 from catalogs.hardware import Hardware
 from catalogs.limits import Limits
 from catalogs.model_spec import ModelSpec
 
+#: What a pool's replicas do: serve whole requests, compute prompts and their first token, or everything after it.
+Role = Literal["both", "prefill", "decode"]
 
-class Deployment(BaseModel):
-    """deployment.yaml as written; null means "the engine's default"."""
 
+class _Keys(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Disaggregation(_Keys):
+    """Prompts and decoding on replicas of their own. `prefill` and `decode` hold keys of deployment.yaml in which that
+    pool differs; with a `hardware` of its own it stands elsewhere, else the pools share the deployment's."""
+
+    prefill_replicas: PositiveInt
+    decode_replicas: PositiveInt
+    prefill: dict[str, object] = Field(default_factory=dict)
+    decode: dict[str, object] = Field(default_factory=dict)
+    transfer_gb_per_s: float | None = Field(default=None, gt=0)  # of each accelerator; null: its link's or network's
+
+
+class Deployment(_Keys):
+    """deployment.yaml as written; null means "the engine's default"."""
 
     model: str
     engine: str = "vllm"
@@ -27,7 +44,7 @@ class Deployment(BaseModel):
     pipeline_parallel: PositiveInt = 1
     data_parallel: PositiveInt = 1
     expert_parallel: bool = False
-    disaggregation: dict[str, object] | None = None
+    disaggregation: Disaggregation | None = None
     weight_dtype: str | None = None
     kv_dtype: str | None = None
     max_num_seqs: PositiveInt | None = None
@@ -37,7 +54,27 @@ class Deployment(BaseModel):
     kv_blocks: PositiveInt | None = None
     prefix_caching: bool | None = None
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
-    sampling: Literal["random", "greedy"] = "random"  # what clients ask for: temperature above 0, or 0
+    sampling: Literal["random", "top_p", "greedy"] = "random"  # what clients ask for; random: temperature alone
+
+    @property
+    def pools(self) -> tuple[tuple[Role, Deployment], ...]:
+        """Each pool as a deployment of its own, and what its replicas do. InputError for a key it cannot have."""
+        if self.disaggregation is None:
+            return (("both", self),)
+        apart = self.disaggregation
+        return (
+            ("prefill", self._pool("prefill", apart.prefill, apart.prefill_replicas)),
+            ("decode", self._pool("decode", apart.decode, apart.decode_replicas)),
+        )
+
+    def _pool(self, role: Role, own: dict[str, object], replicas: int) -> Deployment:
+        from catalogs.load import check
+
+        for key in ("model", "replicas", "disaggregation"):
+            if key in own:
+                raise InputError(f"a pool has no {key} of its own: disaggregation.{role}", own[key], "leave it out")
+        keys = self.model_dump(exclude={"disaggregation"}) | own | {"replicas": replicas}
+        return check(Deployment, keys, f"disaggregation.{role}")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -75,6 +112,8 @@ class Resolved:
     kv_dtype: str
     gpu_memory_utilization: float
     sampling: str = "random"
+    role: Role = "both"
+    site: str = ""  # pools of one site share its hardware
     notices: tuple[str, ...] = ()  # what the reader should know: one sentence each
 
     @property
@@ -99,9 +138,16 @@ def load_deployment(path: Path) -> Deployment:
 def resolve(deployment: Deployment) -> Resolved:
     """Looks every name up, fills every null with the engine's default, checks that the sizes fit together.
 
-    Raises InputError naming the broken rule, the value and the nearest valid choice. Whether the model fits in memory
-    is not decided here: that is an answer (no), not bad input.
+    Raises InputError naming the broken rule, the value and the nearest valid choice, and where there are several pools.
+    Whether the model fits in memory is not decided here: that is an answer (no), not bad input.
     """
+    if deployment.disaggregation is not None:
+        raise InputError("one kind of replica is looked at here", "disaggregation", "disaggregation: null")
+    return resolve_pools(deployment)[0]
+
+
+def resolve_pools(deployment: Deployment) -> tuple[Resolved, ...]:
+    """The same for every pool; one where nothing is disaggregated."""
     from catalogs.resolving import resolve_deployment
 
     return resolve_deployment(deployment)

@@ -29,6 +29,9 @@ class RequestSet:
     concurrency: int | None = None
     block_hashes: tuple[tuple[int, ...], ...] | None = None
     hash_block_tokens: int = 16
+    wanted_models: IntArray | None = (
+        None  # where one router stands before several models: which one each request asks for
+    )
     name: str = ""
     source: str = ""
     seed: int = 0
@@ -47,4 +50,5 @@ class RequestSet:
             input_tokens=self.input_tokens[::k],
             output_tokens=self.output_tokens[::k],
             block_hashes=None if self.block_hashes is None else self.block_hashes[::k],
+            wanted_models=None if self.wanted_models is None else self.wanted_models[::k],
         )

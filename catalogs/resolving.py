@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from catalogs import parallelism
 from catalogs.deployment import Deployment, Resolved
@@ -45,8 +45,29 @@ class Names:
         return self.engine.default_limits(unit.memory_bytes, unit.name, unit.kind)
 
 
-def resolve_deployment(deployment: Deployment) -> Resolved:
-    """See catalogs.deployment.resolve."""
+def resolve_deployment(deployment: Deployment) -> tuple[Resolved, ...]:
+    """See catalogs.deployment.resolve_pools."""
+    pools = tuple(
+        replace(_resolve_pool(pool), role=role, site=role if pool.hardware != deployment.hardware else "")
+        for role, pool in deployment.pools
+    )
+    shared = [pool for pool in pools if not pool.site]
+    asked = sum(pool.replicas * pool.layout.accelerators for pool in shared)
+    if shared and asked > shared[0].hardware.n_accelerators:
+        most = shared[0].hardware.n_accelerators
+        raise InputError(f"the pools together must fit in the {most} of {deployment.hardware}", asked, str(most))
+    return _check_handover(pools)
+
+
+def _check_handover(pools: tuple[Resolved, ...]) -> tuple[Resolved, ...]:
+    """Blocks are read as they were written."""
+    dtypes = list(dict.fromkeys(pool.kv_dtype for pool in pools))
+    if len(dtypes) > 1:
+        raise InputError("prefill and decode pools keep KV in the same kv_dtype", " and ".join(dtypes), dtypes[0])
+    return pools
+
+
+def _resolve_pool(deployment: Deployment) -> Resolved:
     _check_supported_forms(deployment)
     names = Names.of(deployment.model, deployment.engine, deployment.hardware)
     weight_dtype, weight_notices = _weight_dtype(deployment.weight_dtype, names)
@@ -94,8 +115,6 @@ def _utilization(names: Names, batched_tokens: int, shards: int) -> float:
 
 
 def _check_supported_forms(deployment: Deployment) -> None:
-    if deployment.disaggregation is not None:
-        raise InputError("disaggregation is not supported yet", deployment.disaggregation, "disaggregation: null")
     if deployment.pipeline_parallel > 1:
         raise InputError("pipeline_parallel above 1 is not supported yet", deployment.pipeline_parallel, "1")
 

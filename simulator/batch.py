@@ -35,6 +35,7 @@ class Batch(BatchShape):
     prompted: tuple[Request, ...] = ()  # their prompt is complete: they emit a token in this step
     finishing: tuple[Request, ...] = ()  # emit their last token in this step (set by the replica)
     parting: tuple[Request, ...] = ()  # emit in this step, and were preempted since
+    joined: tuple[Request, ...] = ()  # came with their blocks from another replica and decode from this step on
 
     def grow(self, steps: int) -> None:
         """The same decodes, `steps` steps later."""

@@ -40,14 +40,14 @@ def simulate(
     from catalogs.workloads import load_workload
     from simulator import outputs
     from simulator.cluster import RunOptions
-    from simulator.plant import build_plant
+    from simulator.plant import build_fleet
     from simulator.simulate import run
 
     check_targets(json_file, requests_out, chrome_trace)
     written = load_deployment(deployment)
-    plant = build_plant(written)
+    fleet = build_fleet(written)
     asked = load_workload(workload)
-    done = run(plant, asked.materialise(seed, requests, rate), RunOptions(router=router, seed=seed))
+    done = run(fleet, asked.materialise(seed, requests, rate), RunOptions(router=router, seed=seed))
     document = outputs.document(done, written, asked)
     rate_notice = asked.rate_notice if rate is None else None
     _notify([*document["notices"], *([rate_notice] if rate_notice else []), *_caveats(done)])

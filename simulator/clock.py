@@ -1,7 +1,8 @@
 """Simulated time: a SimPy environment with events at absolute times and an explicit order of ties.
 
-At equal times: steps end first (replica 0, 1, …), then requests arrive, then idle engines wake. So an arrival at the
-very end of a step misses the schedule made there, and requests that arrive together are scheduled together.
+At equal times: steps end first (replica 0, 1, …), then controllers act, then requests arrive, then idle engines wake.
+So an arrival at the very end of a step misses the schedule made there, and requests that arrive together are scheduled
+together.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from heapq import heappush
 import simpy
 
 ARRIVAL = 1 << 20  # steps use the replica's index
+CONTROL = ARRIVAL - 1
 WAKE = ARRIVAL + 1  # + the replica's index
 
 Callbacks = Sequence[Callable[["Tick"], None]]

@@ -1,75 +1,216 @@
-"""All replicas of a deployment behind one router, fed by one set of clients."""
+"""All replicas of a run behind one router, fed by one set of clients: pools, stages, hand-overs, births and deaths."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf, nan
+from typing import Protocol
 
 import numpy as np
 
 from catalogs.block_hashes import EngineBlocks
 from catalogs.errors import InputError
 from catalogs.request_set import RequestSet
-from simulator.clock import ARRIVAL, Clock, Tick
+from simulator.clock import ARRIVAL, CONTROL, Clock, Tick
 from simulator.laws import LawBroken, check_drained
-from simulator.replica import Replica, ReplicaContext, StepTimer
+from simulator.pool import Pool
+from simulator.replica import Replica, ReplicaContext
 from simulator.request import Request
 from simulator.results import NOT_SENT, TOO_LARGE, TOO_LONG, TOO_WIDE, UNFINISHED, Results
-from simulator.router import make_router
+from simulator.router import Router, make_router
 from simulator.rules import EngineRules
 from simulator.schedulers import POLICIES
+from simulator.transfer import Instant, Transfer
+
+
+class Controller(Protocol):
+    """Something that changes the fleet while it serves: an autoscaler, failures. Asked once, when the run begins."""
+
+    def start(self, cluster: Cluster) -> None:
+        """Schedule with `cluster.at` and `cluster.every`; act with `add_replica`, `drain` and `fail`."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to run, not what: none of these changes a result except router and horizon_s."""
+    """How to run, not what: only router, horizon_s, transfer and controllers change a result."""
 
     fast_forward: bool = True
     seed: int | None = None  # for materialising a workload; the simulation itself draws nothing
     router: str = "round_robin"
     horizon_s: float | None = None  # stop after this time; what is unfinished stays so
     check_laws: bool = False  # check every law after every schedule (slow)
+    transfer: Transfer | None = None  # None: instant
+    controllers: tuple[Controller, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What one replica of a pool can hold, tokens."""
+
+    longest: int  # input and output
+    widest: float  # of one step, where all a request may have to compute at once must fit in one
+    recomputes: bool  # and that may be its output too
+    cached: int
+
+    @classmethod
+    def of(cls, rules: EngineRules) -> Room:
+        widest = inf if rules.chunked_prefill else rules.max_num_batched_tokens
+        recomputes = POLICIES[rules.policy].preempts
+        return cls(rules.max_model_len, widest, recomputes, rules.kv_blocks * rules.block_size)
+
+    def refusal(self, input_tokens: int, output_tokens: int) -> int:
+        """Why a request cannot be served, as a code of results.STATUS; 0 where it can."""
+        tokens = input_tokens + output_tokens
+        if tokens > self.longest:
+            return TOO_LONG
+        if (tokens if self.recomputes else input_tokens) > self.widest:
+            return TOO_WIDE
+        return TOO_LARGE if tokens - 1 > self.cached else 0
+
+
+@dataclass(frozen=True, slots=True)
+class OpenPool:
+    """A pool in a run."""
+
+    pool: Pool
+    context: ReplicaContext
+    room: Room
+    keys: Sequence[tuple[int, ...]]  # content keys by request; none where nothing is shared
+
+    def refusal(self, index: int, input_tokens: int) -> int:
+        return self.room.refusal(input_tokens, self.context.output_tokens[index])
+
+
+@dataclass(slots=True)
+class Stage:
+    """The living replicas among which one router chooses: for prompts, or for decoding what was prefilled elsewhere."""
+
+    router: Router
+    pools: list[OpenPool] = field(default_factory=list)  # that ever had one
+    replicas: list[Replica] = field(default_factory=list)
 
 
 class Cluster:
     """One simulated run. Build it, call `run` once, read `results` and the replicas' logs."""
 
-    def __init__(
-        self, rules: EngineRules, timer: StepTimer, requests: RequestSet, n_replicas: int, options: RunOptions
-    ) -> None:
+    def __init__(self, pools: Sequence[Pool], requests: RequestSet, options: RunOptions) -> None:
         _check_requests(requests)
-        self._keys, unit_blocks = _content_keys(requests, rules)
+        self.requests, self.options = requests, options
+        self.results, self.clock = Results(requests.n), Clock()
         self._input_tokens: list[int] = requests.input_tokens.tolist()
         self._output_tokens: list[int] = requests.output_tokens.tolist()
-        # Workloads do not say which max_tokens their clients declare: all declare the same, which is enough for each.
-        declared = max(rules.max_output_tokens, max(self._output_tokens, default=0))
-        self.rules = rules = replace(rules, unit_blocks=unit_blocks, max_output_tokens=declared)
-        self.requests = requests
-        self.options = options
-        self.results = Results(requests.n)
-        self.clock = Clock()
-        self._router = make_router(options.router)
-        host = rules.host
+        self._models = None if requests.wanted_models is None else requests.wanted_models.tolist()
+        self._transfer = options.transfer or Instant()
+        self.pools = [self._open(pool) for pool in pools]
+        self.replicas: list[Replica] = []  # in order of birth, the dead among them
+        self._paths = [self._lay_path(model) for model in range(1 + max(pool.model for pool in pools))]
+        self._draining: set[Replica] = set()
+        self._stranded: deque[int] = deque()  # requests that no living replica could take
+        self._n_answered = self._n_sent = 0
+        for number, pool in enumerate(pools):
+            for _ in range(pool.replicas):
+                self.add_replica(number)
+        host = pools[0].rules.host
+        self._output_s = host.output_s
         delays_s = host.request_s + host.request_s_per_input_token * requests.input_tokens
         self._delay_s: list[float] = delays_s.tolist()  # from the client to the engine core
-        context = ReplicaContext(
-            clock=self.clock,
-            rules=rules,
-            timer=timer,
-            results=self.results,
-            output_tokens=self._output_tokens,
-            on_finish=self._answered,
-            fast_forward=options.fast_forward,
-            check_laws=options.check_laws,
-        )
-        self.replicas = [Replica(i, context) for i in range(n_replicas)]
-        self._n_sent = 0
         self._on_reach = [self._reach_open_loop if requests.concurrency is None else self._reach_closed_loop]
         self._order: list[int] = []  # open loop: requests in the order they reach an engine
         self._reach_s: list[float] = []
 
+    def _open(self, pool: Pool) -> OpenPool:
+        # Workloads do not say which max_tokens their clients declare: all declare the same, which is enough for each.
+        output_tokens = [1] * self.requests.n if pool.role == "prefill" else self._output_tokens
+        declared = max(pool.rules.max_output_tokens, max(output_tokens, default=0))
+        keys, unit_blocks = _content_keys(self.requests, pool.rules)
+        if pool.role == "decode" and not POLICIES[pool.rules.policy].takes_over:
+            raise InputError("this scheduler takes over no request from a prefill replica yet", pool.rules.policy)
+        context = ReplicaContext(
+            clock=self.clock,
+            rules=replace(pool.rules, unit_blocks=unit_blocks, max_output_tokens=declared),
+            timer=pool.timer,
+            results=self.results,
+            output_tokens=output_tokens,
+            on_finish=self._finished,
+            hand_over=self._hand_over if pool.role == "prefill" else None,
+            fast_forward=self.options.fast_forward,
+            check_laws=self.options.check_laws,
+        )
+        return OpenPool(pool, context, Room.of(pool.rules), keys)
+
+    def _lay_path(self, model: int) -> list[Stage]:
+        roles = {opened.pool.role for opened in self.pools if opened.pool.model == model}
+        if ("prefill" in roles) != ("decode" in roles):
+            raise InputError("prefill and decode pools come together", ", ".join(sorted(roles)), "prefill, decode")
+        return [Stage(make_router(self.options.router)) for _ in range(2 if "decode" in roles else 1)]
+
+    # ---- births and deaths
+
+    def add_replica(self, pool: int) -> Replica:
+        """A replica of that pool is ready to serve, now."""
+        made = self.pools[pool]
+        replica = Replica(len(self.replicas), pool, made.context)
+        self.replicas.append(replica)
+        stage = self._stage_of(replica)
+        stage.replicas.append(replica)
+        if made not in stage.pools:
+            stage.pools.append(made)
+        for _ in range(len(self._stranded)):
+            self._reach(self._stranded.popleft())
+        return replica
+
+    def drain(self, replica: Replica) -> None:
+        """It gets no further requests and dies when it has served those it has."""
+        self._stage_of(replica).replicas.remove(replica)
+        self._draining.add(replica)
+        self._bury(replica)
+
+    def fail(self, replica: Replica) -> None:
+        """It dies, now. Requests it held start again from their prompts elsewhere; what they had streamed is lost."""
+        if replica.died_s <= self.clock.now:
+            return
+        stage = self._stage_of(replica)
+        if replica in stage.replicas:
+            stage.replicas.remove(replica)
+        self._draining.discard(replica)
+        for request in replica.die():
+            self._again(request.index)
+
+    def at(self, time_s: float, action: Callable[[], None]) -> None:
+        """Act then, after steps that end and before requests that arrive at that time; not once all is served."""
+        self.clock.at(time_s, CONTROL, [lambda _: None if self.done else action()])
+
+    def every(self, period_s: float, action: Callable[[], None]) -> None:
+        """Act again and again, a period from now first, until everything is served."""
+
+        def act() -> None:
+            action()
+            self.every(period_s, action)
+
+        self.at(self.clock.now + period_s, act)
+
+    @property
+    def done(self) -> bool:
+        """Every request of the workload was served or rejected."""
+        return self._n_answered == self.requests.n
+
+    def living(self, pool: int) -> list[Replica]:
+        """Its replicas that take requests."""
+        return [r for r in self.replicas if r.pool == pool and r.died_s > self.clock.now and r not in self._draining]
+
+    def _bury(self, replica: Replica) -> None:
+        if replica in self._draining and not replica.outstanding and not replica.incoming:
+            self._draining.remove(replica)
+            replica.die()
+
+    # ---- the run
+
     def run(self) -> None:
         """Let time pass until everything is served, or until the horizon."""
+        for controller in self.options.controllers:
+            controller.start(self)
         if self.requests.concurrency is None:
             self._start_open_loop()
         else:
@@ -117,33 +258,112 @@ class Cluster:
             self.results.status[index] = rejection
             self._answered()
             return
-        request = Request(index, self._input_tokens[index], self._keys[index] if self._keys else ())
-        replica = self.replicas[self._router.choose(request, self.replicas)]
         self.results.status[index] = UNFINISHED
+        request = Request(index, self._input_tokens[index])
+        replica = self._route(request, decodes=False)
+        if replica is not None:
+            replica.receive(request)
+
+    def _route(self, request: Request, decodes: bool) -> Replica | None:
+        """The replica that serves it, by its stage's router; None where nobody lives who could: then it waits."""
+        index = request.index
+        stage = self._path(index)[-1 if decodes else 0]
+        able = stage.replicas
+        if len(stage.pools) > 1:
+            tokens = request.input_tokens
+            able = [r for r in able if not self.pools[r.pool].refusal(index, tokens)]
+        if not able:
+            self._stranded.append(index)
+            return None
+        keys = self.pools[able[0].pool].keys
+        request.keys = keys[index] if keys else ()
+        replica = able[stage.router.choose(request, able)]
+        if replica.pool != able[0].pool:
+            keys = self.pools[replica.pool].keys
+            request.keys = keys[index] if keys else ()
         self.results.replica[index] = replica.index
-        replica.receive(request)
+        return replica
+
+    def _hand_over(self, source: Replica, request: Request) -> bool:
+        """A prompt is done on a prefill replica: send its blocks to one that decodes, unless its one token was all."""
+        index, now = request.index, self.clock.now
+        if self._output_tokens[index] == 1:
+            return False
+        follower = request.follower()
+        follower.last_token_s = now
+        target = self._route(follower, decodes=True)
+        if target is None:
+            self.clock.at(now, ARRIVAL, [lambda _: self._leave(source, request)])
+            return True
+        target.incoming += 1
+        end_s = self._transfer.arrives_s(request.input_tokens, source, target, now)
+        self.results.handovers.extend((index, source.index, target.index, now, end_s))
+        self.clock.at(end_s, ARRIVAL, [lambda _: self._arrive(source, request, target, follower)])
+        return True
+
+    def _arrive(self, source: Replica, request: Request, target: Replica, follower: Request) -> None:
+        now = self.clock.now
+        target.incoming -= 1
+        if source.died_s <= now:
+            self._bury(target)
+            return  # its blocks were lost on the way, and it began again
+        if target.died_s > now:
+            target.receive(follower)
+        else:
+            self._again(request.index)
+        self._leave(source, request)
+
+    def _leave(self, source: Replica, request: Request) -> None:
+        if source.died_s > self.clock.now:
+            source.let_go(request)
+            self._bury(source)
+
+    def _again(self, index: int) -> None:
+        """A request that was lost begins again from its prompt."""
+        results = self.results
+        results.started_s[index] = results.first_token_s[index] = nan
+        results.restarts += 1
+        self._reach(index)
+
+    def _path(self, index: int) -> list[Stage]:
+        """The stages a request goes through, by the model it wants: one, or prompt and decode."""
+        return self._paths[self._models[index] if self._models else 0]
+
+    def _stage_of(self, replica: Replica) -> Stage:
+        pool = self.pools[replica.pool].pool
+        path = self._paths[pool.model]
+        return path[-1 if pool.role == "decode" else 0]
 
     def _rejection(self, index: int) -> int:
-        rules = self.rules
-        tokens = self._input_tokens[index] + self._output_tokens[index]
-        if tokens > rules.max_model_len:
-            return TOO_LONG
-        if not rules.chunked_prefill:  # all it may have to compute at once must fit in one step
-            longest = tokens if POLICIES[rules.policy].preempts else self._input_tokens[index]
-            if longest > rules.max_num_batched_tokens:
-                return TOO_WIDE
-        if -(-(tokens - 1) // rules.block_size) > rules.kv_blocks:
-            return TOO_LARGE
+        """Why no pool takes the request at one of its stages; 0 where some pool does."""
+        tokens = self._input_tokens[index]
+        for stage in self._path(index):
+            refusal = 0
+            for pool in stage.pools:
+                refusal = pool.refusal(index, tokens)
+                if not refusal:
+                    break
+            if refusal:
+                return refusal
         return 0
+
+    def _finished(self, replica: Replica) -> None:
+        if self._draining:
+            self._bury(replica)
+        self._answered()
 
     def _answered(self) -> None:
         """A request was served or rejected: its client sends the next one."""
+        self._n_answered += 1
         if self.requests.concurrency is not None:
-            self._send_next(self.clock.now + self.rules.host.output_s)
+            self._send_next(self.clock.now + self._output_s)
+
+    # ---- the end
 
     def _stop(self, horizon_s: float) -> None:
         for replica in self.replicas:
-            replica.stop(horizon_s)
+            if replica.died_s > horizon_s:
+                replica.stop(horizon_s)
         status, arrival_s = self.results.status, self.results.arrival_s
         for index, sent_s in enumerate(arrival_s):
             if status[index] == NOT_SENT and sent_s <= horizon_s:
@@ -151,9 +371,10 @@ class Cluster:
 
     def _check_end(self) -> None:
         for replica in self.replicas:
-            check_drained(replica.scheduler)
-        results = self.results
-        open_ends = [i for i, status in enumerate(results.status) if status in (NOT_SENT, UNFINISHED)]
+            if replica.died_s > self.clock.now:
+                check_drained(replica.scheduler)
+        status = self.results.status
+        open_ends = [i for i, s in enumerate(status) if s in (NOT_SENT, UNFINISHED) and i not in self._stranded]
         if open_ends:
             raise LawBroken(f"arrived != completed + rejected: request {open_ends[0]} was never answered")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from calibration.stated_error import StatedError
 from catalogs.deployment import Resolved
+from simulator.energy import pool_uses, power_and_energy
 from simulator.run_record import Run
 from simulator.step_log import StepLog
 from simulator.step_totals import StepTotals
@@ -27,19 +29,16 @@ def summarise(run: Run) -> dict[str, Any]:
 
     Raises ValueError for a run without a plant (use `latency_metrics`).
     """
-    if run.plant is None:
-        raise ValueError("a run without a plant has no energy and no calibration")
-    log = StepLog.merged(run.logs)
-    totals = run.plant.cost.totals(log)
-    stated = StatedError.of(run.plant.resolved.engine.name, totals.expected_error)
-    idle_s = max(0.0, duration_s(run) * len(run.logs) - totals.busy_s)
+    uses = pool_uses(run)
+    totals = _together([use.totals for use in uses])
+    stated = StatedError.of(uses[0].plant.resolved.engine.name, totals.expected_error)
     metrics = latency_metrics(run)
-    metrics |= _power(run, totals, idle_s, float((log.logits * log.steps).sum()))
+    metrics |= power_and_energy(uses, output_tokens(run))
     return {
         "metrics": metrics,
-        "time_breakdown": {**totals.seconds, "idle": idle_s},
+        "time_breakdown": {**totals.seconds, "idle": sum(use.idle_s for use in uses)},
         "calibration": {
-            "bundle": run.plant.bundle.name,
+            "bundle": " + ".join(dict.fromkeys(use.plant.bundle.name for use in uses)),
             "measured_fraction": totals.measured_fraction,
             "interpolated_fraction": totals.interpolated_fraction,
             "roofline_fraction": totals.roofline_fraction,
@@ -50,16 +49,37 @@ def summarise(run: Run) -> dict[str, Any]:
     }
 
 
+def _together(parts: Sequence[StepTotals]) -> StepTotals:
+    """Seconds of all pools; fractions and errors are means over device time."""
+    if len(parts) == 1:
+        return parts[0]
+    device = np.array([part.busy_s - part.seconds["host"] for part in parts])
+    weights = device / max(float(device.sum()), 1e-300)
+
+    def mean(name: str) -> float:
+        return float(weights @ np.array([getattr(part, name) for part in parts]))
+
+    return replace(
+        parts[0],
+        seconds={kind: sum(part.seconds[kind] for part in parts) for kind in parts[0].seconds},
+        measured_fraction=mean("measured_fraction"),
+        interpolated_fraction=mean("interpolated_fraction"),
+        roofline_fraction=mean("roofline_fraction"),
+        expected_error=mean("expected_error"),
+    )
+
+
+def output_tokens(run: Run) -> float:
+    """Tokens that came out, of requests cut off by the horizon too; where replicas died, of completed ones only."""
+    if run.restarts:
+        return float(run.requests.output_tokens[run.completed].sum())
+    return float(sum((log.logits * log.steps).sum() for log in run.logs))
+
+
 def duration_s(run: Run) -> float:
     """First arrival to last token, or to the horizon where requests are still open."""
-    arrived = run.arrived
-    if not arrived.any():
-        return 0.0
-    ends = run.last_token_s[run.completed]
-    last_s = float(ends.max()) if len(ends) else float(run.arrival_s[arrived].max())
-    if run.unfinished.any() and run.options.horizon_s is not None:
-        last_s = run.options.horizon_s
-    return last_s - float(run.arrival_s[arrived].min())
+    first_s, last_s = run.span_s
+    return last_s - first_s
 
 
 def latency_metrics(run: Run) -> dict[str, Any]:
@@ -67,9 +87,10 @@ def latency_metrics(run: Run) -> dict[str, Any]:
     done, duration = run.completed, duration_s(run)
     per_s = 1.0 / duration if duration > 0.0 else 0.0
     log = StepLog.merged(run.logs)
+    waits = np.concatenate([prefill_waits(run.logs), np.insert(run.waits_s, 2, 1.0, axis=1)])
     started = ~np.isnan(run.started_s)
     inputs = int(run.requests.input_tokens[started].sum())
-    return {
+    found = {
         "n_arrived": int(run.arrived.sum()),
         "n_completed": int(done.sum()),
         "n_rejected": int(run.rejected.sum()),
@@ -77,16 +98,19 @@ def latency_metrics(run: Run) -> dict[str, Any]:
         "duration_s": duration,
         "ttft_s": statistics(run.ttft_s[done]),
         "tpot_s": statistics(run.tpot_s[done]),
-        "itl_s": itl_statistics(log, run.gaps_s, prefill_waits(run.logs)),
+        "itl_s": itl_statistics(log, run.gaps_s, waits),
         "e2e_s": statistics(run.e2e_s[done]),
         "queue_s": statistics(run.queue_s[done]),
         "requests_per_s": int(done.sum()) * per_s,
-        "output_tokens_per_s": float((log.logits * log.steps).sum()) * per_s,
+        "output_tokens_per_s": output_tokens(run) * per_s,
         "input_tokens_per_s": inputs * per_s,
         "prefix_hit_fraction": float(run.cached_tokens[started].sum()) / inputs if inputs else 0.0,
         "n_preemptions": int(run.preemptions.sum()),
         "kv_peak_fraction": run.kv_peak_fraction,
     }
+    if len(run.handovers):
+        found["kv_transfer_s"] = statistics(run.handovers[:, 4] - run.handovers[:, 3])
+    return found
 
 
 def statistics(values: FloatArray) -> dict[str, float | None]:
@@ -129,7 +153,7 @@ NO_WAITS: FloatArray = np.zeros((0, 3))
 def itl_statistics(log: StepLog, gaps_s: FloatArray, waits: FloatArray = NO_WAITS) -> dict[str, float | None]:
     """Inter-token latencies: a step of duration d with n decodes is n gaps of d; `gaps_s` are those of preemptions.
 
-    `waits` (prefill_waits) are gaps among them that were longer.
+    `waits` (prefill_waits, and those of hand-overs) are gaps among them that were longer.
     """
     decoding = log.decodes > 0
     steps, weight = log.steps[decoding], (log.decodes * log.steps)[decoding]
@@ -150,34 +174,6 @@ def itl_statistics(log: StepLog, gaps_s: FloatArray, waits: FloatArray = NO_WAIT
     found = np.searchsorted(reached, np.array(list(QUANTILES.values())) / 100.0 * reached[-1])
     quantiles = values[order][np.minimum(found, len(values) - 1)]
     return {"mean": total_s / count, **dict(zip(QUANTILES, map(float, quantiles), strict=True))}
-
-
-def _power(run: Run, totals: StepTotals, idle_s: float, output_tokens: float) -> dict[str, Any]:
-    """Power and energy of the hardware named by the deployment, from first arrival to last token.
-
-    Accelerators that no replica uses idle; the host draws its share of a whole node's idle power, and more for each
-    busy accelerator.
-    """
-    assert run.plant is not None
-    resolved, duration = run.plant.resolved, duration_s(run)
-    node, per_replica = resolved.hardware.node, resolved.accelerators_per_replica
-    used = per_replica * len(run.logs)
-    gpu_j = per_replica * (totals.joules_per_accelerator + idle_s * totals.idle_w)
-    unused_j = max(0, resolved.hardware.n_accelerators - used) * totals.idle_w * duration
-    host_j = node.host_idle_w * resolved.hardware.n_accelerators / node.max_accelerators * duration
-    host_j += node.host_w_per_accelerator * per_replica * totals.busy_s
-    total_j = gpu_j + unused_j + host_j
-    return {
-        "power": {
-            "gpu_w_mean": gpu_j / used / duration if duration else None,
-            "node_w_mean": total_j / duration if duration else None,
-        },
-        "energy": {
-            "gpu_j": gpu_j,
-            "gpu_j_per_output_token": gpu_j / output_tokens if output_tokens else None,
-            "total_j_per_output_token": total_j / output_tokens if output_tokens else None,
-        },
-    }
 
 
 def streaming_notice(resolved: Resolved, output_tokens_per_s: float) -> str | None:

@@ -12,6 +12,7 @@ from catalogs.deployment import Deployment
 from catalogs.files import write_whole
 from catalogs.workloads import Workload
 from simulator.metrics import FloatArray, streaming_notice, summarise
+from simulator.plant import Plant
 from simulator.results import STATUS
 from simulator.run_record import Run
 
@@ -25,10 +26,11 @@ CSV_COLUMNS = (
 
 def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, Any]:
     """OUT.json as a dictionary of plain values."""
-    assert run.plant is not None
     summary = summarise(run)
-    streaming = streaming_notice(run.plant.resolved, summary["metrics"]["output_tokens_per_s"])
-    notices = (*([streaming] if streaming else []), *run.plant.notices, *workload.notices)
+    per_s = summary["metrics"]["output_tokens_per_s"]
+    streaming = streaming_notice(run.plants[-1].resolved, per_s)  # the last pool streams all tokens but the first
+    notices = [streaming] if streaming else []
+    notices += [notice for plant in run.plants for notice in plant.notices]
     return {
         "schema_version": SCHEMA_VERSION,
         "deployment": resolved_deployment(run, deployment),
@@ -39,20 +41,28 @@ def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, 
             "concurrency": run.requests.concurrency,
         },
         "seed": run.requests.seed,
-        "notices": list(dict.fromkeys(notices)),
+        "notices": list(dict.fromkeys([*notices, *workload.notices])),
         **summary,
     }
 
 
 def resolved_deployment(run: Run, deployment: Deployment) -> dict[str, Any]:
     """deployment.yaml with every null filled in, and what follows from it."""
-    assert run.plant is not None
-    resolved, memory = run.plant.resolved, run.plant.memory
+    blocks = [_pool(plant, written) for plant, (_, written) in zip(run.plants, deployment.pools, strict=True)]
+    if deployment.disaggregation is None:
+        return blocks[0]
+    apart = deployment.disaggregation.model_dump()
+    apart |= {role: block for (role, _), block in zip(deployment.pools, blocks, strict=True)}
+    return {**blocks[0], "hardware": deployment.hardware, "replicas": len(run.replicas), "disaggregation": apart}
+
+
+def _pool(plant: Plant, written: Deployment) -> dict[str, Any]:
+    resolved = plant.resolved
     return {
-        **resolved.filled_in(deployment),
+        **resolved.filled_in(written),
         "engine_version": resolved.engine.version,
         "model_id": resolved.model.hf_id,
-        "kv_cache": memory.equation,
+        "kv_cache": plant.memory.equation,
         "host_times": asdict(resolved.engine.host),
     }
 

@@ -8,9 +8,10 @@ from typing import Any, Final
 
 from calibration import engine_calibration
 from calibration.bundle import Bundle, load_bundle
-from catalogs.deployment import Deployment, Resolved, resolve
+from catalogs.deployment import Deployment, Resolved, resolve, resolve_pools
 from catalogs.engines import HostTimes
 from catalogs.errors import InputError
+from catalogs.units import GIGA
 from simulator.batch import BatchShape
 from simulator.layers import step_lines
 from simulator.memory import MemoryPlan, size_memory
@@ -50,9 +51,33 @@ def build_plant(deployment: Deployment, bundle_path: Path | None = None, measure
     Raises InputError for bad names and sizes, and where the model does not fit, with the nearest choice that does. A
     max_model_len left open is lowered to what the cache holds, with a notice.
     """
-    resolved, memory = fit(deployment, measured_host)
+    return _build(resolve(deployment), deployment, bundle_path, measured_host)
+
+
+def _build(resolved: Resolved, written: Deployment, bundle_path: Path | None, measured_host: bool) -> Plant:
+    resolved, memory = _fit(resolved, written, measured_host)
     bundle = load_bundle(resolved.hardware.accelerator, bundle_path)
     return Plant(resolved, memory, StepCost.compile(resolved, bundle), bundle)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """Several plants behind one router. transfer_bytes_per_s: of each accelerator, for KV on its way from prefill to
+    decode; None: the rate of the link between them."""
+
+    plants: tuple[Plant, ...]
+    transfer_bytes_per_s: float | None = None
+
+
+def build_fleet(deployment: Deployment, bundle_path: Path | None = None, measured_host: bool = True) -> Fleet:
+    """The plant of every pool of a deployment. Raises what build_plant does."""
+    apart = deployment.disaggregation
+    plants = [
+        _build(resolved, written, bundle_path, measured_host)
+        for resolved, (_, written) in zip(resolve_pools(deployment), deployment.pools, strict=True)
+    ]
+    asked = apart.transfer_gb_per_s if apart else None
+    return Fleet(tuple(plants), None if asked is None else asked * GIGA)
 
 
 def with_host(plant: Plant, host: HostTimes) -> Plant:
@@ -63,7 +88,10 @@ def with_host(plant: Plant, host: HostTimes) -> Plant:
 
 def fit(deployment: Deployment, measured_host: bool = True) -> tuple[Resolved, MemoryPlan]:
     """A deployment that fits, its kv_blocks filled, and its memory plan; InputError of one that does not fit."""
-    resolved = resolve(deployment)
+    return _fit(resolve(deployment), deployment, measured_host)
+
+
+def _fit(resolved: Resolved, deployment: Deployment, measured_host: bool) -> tuple[Resolved, MemoryPlan]:
     resolved = _with_measured_host(resolved) if measured_host else resolved
     memory = size_memory(resolved)
     if memory.fits:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from math import sqrt
+from math import inf, sqrt
 from typing import Protocol
 
 from simulator.batch import Batch, BatchShape
@@ -41,14 +41,15 @@ class StepTimer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaContext:
-    """What all replicas of a run share."""
+    """What all replicas of a pool share."""
 
     clock: Clock
     rules: EngineRules
     timer: StepTimer
     results: Results
-    output_tokens: list[int]  # true output lengths, by request index
-    on_finish: Callable[[], None]  # the last token of a request has just come out
+    output_tokens: list[int]  # true output lengths, by request index; where prompts are handed over: one token each
+    on_finish: Callable[[Replica], None]  # the last token of a request has just come out
+    hand_over: Callable[[Replica, Request], bool] | None = None  # its last token here: True if it goes on elsewhere
     fast_forward: bool = True
     check_laws: bool = False
 
@@ -56,9 +57,14 @@ class ReplicaContext:
 class Replica:
     """One engine with its scheduler, cache and device."""
 
-    def __init__(self, index: int, context: ReplicaContext) -> None:
+    def __init__(self, index: int, pool: int, context: ReplicaContext) -> None:
         self.index = index
+        self.pool = pool  # its place among the run's pools
+        self.born_s = context.clock.now
+        self.died_s = inf
         self.outstanding = 0  # requests sent here and not finished
+        self.incoming = 0  # requests whose blocks are on their way here
+        self._n_leaving = 0  # of those, handed over and not gone yet: they keep seat and blocks
         self.scheduler = make_scheduler(context.rules)
         self.rules = context.rules
         self.log = StepLog()
@@ -89,8 +95,29 @@ class Replica:
         elif self._steps > 1 and not self.scheduler.blocked:
             self._cut(self._clock.now)
 
-    def _wake(self, _tick: Tick) -> None:
-        self._go_on(self._clock.now)
+    def let_go(self, request: Request) -> None:
+        """A request that was handed over has arrived there: its seat and blocks are free here."""
+        self._n_leaving -= 1
+        self.outstanding -= 1
+        self.scheduler.release(request)
+        if not self.scheduler.n_waiting:
+            return
+        if self._tick is None:
+            self._tick = self._clock.at(self._clock.now, WAKE + self.index, [self._wake])
+        elif self._steps > 1:
+            self._cut(self._clock.now)
+
+    def die(self) -> list[Request]:
+        """It is gone, now: finished steps are logged, and every request it held is handed back, in order of service."""
+        now = self._clock.now
+        self.stop(now)
+        self.died_s, self._tick, self._current = now, None, None
+        self.outstanding = self._n_leaving = 0
+        return [*self.scheduler.running_requests(), *self.scheduler.waiting_requests()]
+
+    def _wake(self, tick: Tick) -> None:
+        if tick is self._tick:
+            self._go_on(self._clock.now)
 
     def _go_on(self, now: float) -> None:
         """The device is free: start the next batch, or fall idle."""
@@ -101,7 +128,7 @@ class Replica:
         batch = self._schedule()
         if batch is None:
             self._tick = None
-            if self.scheduler.n_waiting:
+            if self.scheduler.n_waiting and not self._n_leaving:
                 stuck = self.scheduler.waiting_requests()[0]
                 raise RuntimeError(f"no progress: request {stuck.index} can never be scheduled on replica {self.index}")
             return
@@ -115,8 +142,9 @@ class Replica:
         else:
             self._begin(batch, now)
 
-    def _begin_queued(self, _tick: Tick) -> None:
-        self._begin(self._queue.popleft(), self._clock.now)
+    def _begin_queued(self, tick: Tick) -> None:
+        if tick is self._tick:
+            self._begin(self._queue.popleft(), self._clock.now)
 
     def _begin(self, batch: Batch, now: float) -> None:
         """Run `batch` on the device, and schedule ahead."""
@@ -183,7 +211,7 @@ class Replica:
             self._tick = self._clock.at(self._start_s + self._elapsed_s(steps), self.index, self._on_end)
 
     def _end_of_step(self, tick: Tick) -> None:
-        if tick is not self._tick:  # the run was cut
+        if tick is not self._tick:  # the run was cut, or the replica died
             return
         batch, now, steps = self._current, self._clock.now, self._steps
         assert batch is not None
@@ -191,7 +219,7 @@ class Replica:
         if steps > 1:
             self._skip(batch, steps - 1)
         self._current = None
-        if batch.prompted or batch.finishing or batch.admitted or batch.parting:
+        if batch.prompted or batch.finishing or batch.admitted or batch.parting or batch.joined:
             self._process(batch, now)
         self._go_on(now)
 
@@ -217,16 +245,16 @@ class Replica:
             self._rounds += 1
         if self._dues and self._dues[0][0] <= self._rounds:
             self._retire_due(batch)
-        if batch.prompted:
+        if batch.prompted or batch.joined:
             self._foresee(batch)
         if self._context.check_laws:
             check_replica(self, batch)
         return batch
 
     def _foresee(self, batch: Batch) -> None:
-        """Note in which round each request that leaves its prompt behind schedules its last token."""
+        """Note in which round each request that begins to decode schedules its last token."""
         output_tokens = self._context.output_tokens
-        for request in batch.prompted:
+        for request in (*batch.prompted, *batch.joined):
             generated = request.known_tokens - request.input_tokens
             rest = output_tokens[request.index] - generated - 1
             self._serial += 1
@@ -267,18 +295,24 @@ class Replica:
             else:
                 request.emitted = True
                 results.first_token_s[request.index] = now + output_s
+        for request in batch.joined:
+            results.waits_s.extend((self._first_s, self._start_s - request.last_token_s))
         for request in batch.parting:
             request.last_token_s = now
+        hand_over = self._context.hand_over
         for request in batch.finishing:
             index = request.index
+            self._live.pop(request, None)
+            if hand_over is not None and hand_over(self, request):
+                self._n_leaving += 1
+                continue
             results.last_token_s[index] = now + output_s
             results.status[index] = COMPLETED
             results.preemptions[index] = request.preemptions
             results.cached_tokens[index] = request.cached_tokens
-            self._live.pop(request, None)
             self.scheduler.release(request)
             self.outstanding -= 1
-            self._context.on_finish()
+            self._context.on_finish(self)
 
     def stop(self, horizon_s: float) -> None:
         """The run is cut off: log the finished steps of what is on the device, note what unfinished requests had."""

@@ -10,6 +10,7 @@ class Request:
 
     __slots__ = (
         "base_tokens",
+        "brought_tokens",
         "cached_tokens",
         "computed_tokens",
         "emitted",
@@ -33,6 +34,7 @@ class Request:
         self.known_tokens = input_tokens  # tokens to compute before the next one: prompt + generated
         self.computed_tokens = 0  # tokens whose KV is scheduled; of a decoding request: see DecodeSet
         self.base_tokens = 0  # computed_tokens - rounds when it began to decode
+        self.brought_tokens = 0  # tokens whose KV comes with it from another replica: it decodes once it has a seat
         self.cached_tokens = -1  # prefix-cache hit at first admission; -1 before
         self.preemptions = 0
         self.retired = False  # its last token is in flight: nothing left to schedule
@@ -45,3 +47,10 @@ class Request:
         self.shared_blocks = 0  # blocks in those units
         self.own_run: BlockRun | None = None  # after a preemption: its own freed blocks, not yet overwritten
         self.own_full_blocks = 0
+
+    def follower(self) -> Request:
+        """The same request for the replica that decodes it, now that this one has its prompt and first token."""
+        twin = Request(self.index, self.input_tokens)
+        twin.known_tokens, twin.brought_tokens = self.input_tokens + 1, self.input_tokens
+        twin.cached_tokens, twin.preemptions, twin.emitted = self.cached_tokens, self.preemptions, True
+        return twin

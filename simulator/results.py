@@ -24,11 +24,14 @@ class Results:
         "cached_tokens",
         "first_token_s",
         "gaps_s",
+        "handovers",
         "last_token_s",
         "preemptions",
         "replica",
+        "restarts",
         "started_s",
         "status",
+        "waits_s",
     )
 
     def __init__(self, n: int) -> None:
@@ -40,6 +43,9 @@ class Results:
         self.last_token_s = blank[:]
         self.cached_tokens = zeros[:]
         self.preemptions = zeros[:]
-        self.replica = array("q", [-1]) * n
+        self.replica = array("q", [-1]) * n  # the last that had it
+        self.restarts = 0  # of requests whose replica died
         self.status = array("b", [NOT_SENT]) * n
         self.gaps_s = array("d")  # gaps between tokens that a preemption made; all others follow from the step log
+        self.waits_s = array("d")  # pairs: first decode step on a replica that took a request over, the wait before it
+        self.handovers = array("d")  # request, from replica, to replica, start, end (seconds): one after the other

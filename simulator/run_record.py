@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,8 @@ import numpy.typing as npt
 from catalogs.request_set import RequestSet
 from simulator.cluster import Cluster, RunOptions
 from simulator.plant import Plant
+from simulator.pool import Pool
+from simulator.replica import Replica
 from simulator.results import COMPLETED, NOT_SENT, TOO_LARGE, TOO_LONG, TOO_WIDE, UNFINISHED
 from simulator.step_log import StepLog
 
@@ -18,6 +21,29 @@ IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
 _REJECTED = (TOO_LONG, TOO_LARGE, TOO_WIDE)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaRun:
+    """What one replica did, and while it lived."""
+
+    pool: int  # its place in Run.pools
+    log: StepLog
+    kv_peak_fraction: float
+    born_s: float = 0.0
+    died_s: float = inf  # it outlived the run
+
+    def alive_fraction(self, first_s: float, last_s: float) -> float:
+        """Of the time between the two."""
+        if self.born_s <= first_s and self.died_s >= last_s:
+            return 1.0
+        return max(0.0, min(self.died_s, last_s) - max(self.born_s, first_s)) / (last_s - first_s)
+
+    @classmethod
+    def of(cls, replica: Replica) -> ReplicaRun:
+        kv = replica.scheduler.kv
+        peak = (kv.total - kv.min_available) / max(1, kv.total)
+        return cls(replica.pool, replica.log, peak, replica.born_s, replica.died_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +61,16 @@ class Run:
     replica: IntArray  # -1: none
     status: IntArray  # codes of results.STATUS
     gaps_s: FloatArray  # inter-token gaps made by preemptions; all others follow from the logs
-    logs: tuple[StepLog, ...]  # one per replica
-    kv_peak_fraction: float  # of the fullest replica
-    plant: Plant | None = None  # None where a bare timer ran
+    waits_s: FloatArray  # of hand-overs (n, 2): the first decode step at the new replica, the wait before it
+    handovers: FloatArray  # (n, 5): request, from replica, to replica, start and end in seconds
+    restarts: int  # of requests whose replica died
+    replicas: tuple[ReplicaRun, ...]  # in order of birth
+    pools: tuple[Pool, ...]
 
     @classmethod
-    def of(cls, cluster: Cluster, plant: Plant | None = None) -> Run:
+    def of(cls, cluster: Cluster) -> Run:
         """The record of a cluster that has run."""
         results = cluster.results
-        peaks = [(kv.total - kv.min_available) / max(1, kv.total) for kv in (r.scheduler.kv for r in cluster.replicas)]
         return cls(
             requests=cluster.requests,
             options=cluster.options,
@@ -56,10 +83,38 @@ class Run:
             replica=np.array(results.replica, dtype=np.int64),
             status=np.array(results.status, dtype=np.int64),
             gaps_s=np.array(results.gaps_s),
-            logs=tuple(r.log for r in cluster.replicas),
-            kv_peak_fraction=max(peaks),
-            plant=plant,
+            waits_s=np.array(results.waits_s).reshape(-1, 2),
+            handovers=np.array(results.handovers).reshape(-1, 5),
+            restarts=results.restarts,
+            replicas=tuple(map(ReplicaRun.of, cluster.replicas)),
+            pools=tuple(opened.pool for opened in cluster.pools),
         )
+
+    @property
+    def span_s(self) -> tuple[float, float]:
+        """First arrival and last token, or the horizon where requests are still open; zeros where nothing arrived."""
+        if not self.arrived.any():
+            return 0.0, 0.0
+        ends = self.last_token_s[self.completed]
+        last_s = float(ends.max()) if len(ends) else float(self.arrival_s[self.arrived].max())
+        if self.unfinished.any() and self.options.horizon_s is not None:
+            last_s = self.options.horizon_s
+        return float(self.arrival_s[self.arrived].min()), last_s
+
+    @property
+    def logs(self) -> tuple[StepLog, ...]:
+        """One per replica."""
+        return tuple(r.log for r in self.replicas)
+
+    @property
+    def kv_peak_fraction(self) -> float:
+        """Of the fullest replica."""
+        return max(r.kv_peak_fraction for r in self.replicas)
+
+    @property
+    def plants(self) -> tuple[Plant, ...]:
+        """One per pool; none where bare timers ran."""
+        return tuple(pool.plant for pool in self.pools if pool.plant is not None)
 
     @property
     def completed(self) -> BoolArray:

@@ -25,8 +25,11 @@ def print_summary(document: dict[str, Any]) -> None:
     """To stdout."""
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 120)
     deployment, metrics, calibration = document["deployment"], document["metrics"], document["calibration"]
-    console.print(_deployment_line(deployment))
-    console.print(f"{deployment['kv_cache']}")
+    apart = deployment["disaggregation"]
+    for name in ("prefill", "decode") if apart else ("",):
+        pool = apart[name] if name else deployment
+        console.print(f"{name}{': ' if name else ''}{_deployment_line(pool)}")
+        console.print(f"{pool['kv_cache']}")
     console.print(_latency_table(metrics))
     lines = (_throughput(metrics), _power(metrics), _breakdown(document["time_breakdown"]), _origin(calibration))
     for line in (*lines, in_words(calibration["stated_error"])):

@@ -1,26 +1,40 @@
-"""Simulate one deployment under one set of requests."""
+"""Simulate pools of replicas under one set of requests."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 
 from catalogs.errors import InputError
 from catalogs.request_set import RequestSet
 from simulator.cluster import Cluster, RunOptions
-from simulator.plant import Plant
+from simulator.plant import Fleet, Plant
+from simulator.pool import Pool
 from simulator.replica import StepTimer
 from simulator.rules import EngineRules
 from simulator.run_record import Run
+from simulator.transfer import Ports, RankPath
 
 
-def run(plant: Plant, requests: RequestSet, options: RunOptions | None = None) -> Run:
-    """Serve `requests` with the plant's replicas behind one router.
+def run(served: Plant | Fleet, requests: RequestSet, options: RunOptions | None = None) -> Run:
+    """Serve `requests` with a plant's replicas, or with those of a fleet of plants, behind one router.
 
     Raises InputError for requests without tokens or an unknown router; requests that can never run are rejected one by
     one (Run.status).
     """
-    options = options or RunOptions()
-    cluster = Cluster(engine_rules(plant), plant.cost, requests, plant.resolved.replicas, options)
+    fleet, options = served if isinstance(served, Fleet) else Fleet((served,)), options or RunOptions()
+    if options.transfer is None:
+        options = replace(options, transfer=_ports(fleet))
+    models = {model: number for number, model in enumerate(dict.fromkeys(p.resolved.model.name for p in fleet.plants))}
+    return run_pools([pool_of(plant, models[plant.resolved.model.name]) for plant in fleet.plants], requests, options)
+
+
+def run_pools(pools: Sequence[Pool], requests: RequestSet, options: RunOptions | None = None) -> Run:
+    """The same with pools made by hand."""
+    cluster = Cluster(pools, requests, options or RunOptions())
     cluster.run()
-    return Run.of(cluster, plant)
+    return Run.of(cluster)
 
 
 def run_rules(
@@ -31,9 +45,13 @@ def run_rules(
     options: RunOptions | None = None,
 ) -> Run:
     """The same with any step timer and no plant: what tests and sketches use. No energy, no calibration."""
-    cluster = Cluster(rules, timer, requests, n_replicas, options or RunOptions())
-    cluster.run()
-    return Run.of(cluster)
+    return run_pools([Pool(rules, timer, n_replicas)], requests, options)
+
+
+def pool_of(plant: Plant, model: int = 0) -> Pool:
+    """A plant's replicas, as many as its deployment says."""
+    resolved = plant.resolved
+    return Pool(engine_rules(plant), plant.cost, resolved.replicas, resolved.role, model, plant)
 
 
 def engine_rules(plant: Plant) -> EngineRules:
@@ -64,3 +82,14 @@ def engine_rules(plant: Plant) -> EngineRules:
         balance_steps=resolved.engine.balance_steps,
         receiving=resolved.engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving,
     )
+
+
+def _ports(fleet: Fleet) -> Ports | None:
+    """What carries blocks from prefill pools to decode pools; None where there are none."""
+    numbered = list(enumerate(fleet.plants))
+    paths = {
+        (i, j): RankPath.between(source, target, fleet.transfer_bytes_per_s)
+        for (i, source), (j, target) in product(numbered, numbered)
+        if (source.resolved.role, target.resolved.role) == ("prefill", "decode")
+    }
+    return Ports(paths) if paths else None

@@ -77,6 +77,26 @@ class ContinuousBatching(Scheduler):
             batch.admitted += (request,)
         self._prefill(batch, request, tokens)
 
+    def _join(self, batch: Batch, request: Request) -> bool:
+        """The head of the queue came with its blocks: it takes a seat and decodes in this step, if they fit."""
+        tokens = request.brought_tokens + 1
+        blocks = -(-tokens // self.rules.block_size)
+        if blocks > self.kv.available:
+            return False
+        self._waiting.popleft()
+        self._running[request] = None
+        self.kv.take(blocks)
+        request.brought_tokens, request.computed_tokens = 0, tokens
+        if request.keys:
+            self.kv.offer(request, tokens)
+        batch.decodes += 1
+        batch.decode_context_sum += tokens - 1
+        batch.decode_context_max = max(batch.decode_context_max, tokens - 1)
+        batch.logits += 1
+        batch.joined += (request,)
+        self.decodes.add(request)
+        return True
+
     def _decode_rounds(self, most: int) -> int:
         """How many further rounds of decodes (0..most) find free blocks."""
         decodes, available = self.decodes, self.kv.available

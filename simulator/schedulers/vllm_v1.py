@@ -18,6 +18,8 @@ from simulator.schedulers.batching import ContinuousBatching
 class VllmV1(ContinuousBatching):
     """See the module."""
 
+    takes_over = True
+
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
         self._refused = False  # the head of the queue does not fit, and will not before something is released
@@ -46,7 +48,7 @@ class VllmV1(ContinuousBatching):
         self._refused = False
         if self._waiting and not self.preempted:
             self._admit(batch, budget)
-        if not n and not batch.prefill_tokens:
+        if not batch.decodes and not batch.prefill_tokens:
             decodes.rounds -= 1
             return None
         return batch
@@ -82,6 +84,9 @@ class VllmV1(ContinuousBatching):
             return 0
         if request.retired:
             return 0
+        if request.brought_tokens:
+            self._refused = not self._join(batch, request)
+            return int(not self._refused)
         size = self.rules.block_size
         hits = units, own, queued, hit_tokens = self._hits(request)
         hit_blocks = units * kv.unit_blocks + own

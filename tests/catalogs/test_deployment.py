@@ -194,7 +194,6 @@ def test_max_model_len_within_the_models_positions() -> None:
     "changes",
     [
         {"pipeline_parallel": 2},
-        {"disaggregation": {"prefill_replicas": 1, "decode_replicas": 1}},
         {"engine": "triton"},
         {"engine": "llama.cpp", "prefix_caching": True},
     ],

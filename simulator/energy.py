@@ -1,0 +1,104 @@
+"""Power and energy of a run, from first arrival to last token: accelerators of every pool, and their hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.plant import Plant
+from simulator.run_record import Run
+from simulator.step_log import StepLog
+from simulator.step_totals import StepTotals
+
+
+@dataclass(frozen=True, slots=True)
+class PoolUse:
+    """What the steps of one pool cost. replicas: how many lived, on average over the run."""
+
+    plant: Plant
+    totals: StepTotals
+    replicas: float
+    duration_s: float
+
+    @property
+    def accelerators(self) -> float:
+        return self.plant.resolved.accelerators_per_replica * self.replicas
+
+    @property
+    def idle_s(self) -> float:
+        """Of its living replicas, all together."""
+        return max(0.0, self.duration_s * self.replicas - self.totals.busy_s)
+
+    @property
+    def gpu_j(self) -> float:
+        joules = self.totals.joules_per_accelerator + self.idle_s * self.totals.idle_w
+        return self.plant.resolved.accelerators_per_replica * joules
+
+    @property
+    def busy_host_j(self) -> float:
+        """What hosts draw beyond idle, for accelerators that are busy."""
+        resolved = self.plant.resolved
+        return resolved.hardware.node.host_w_per_accelerator * resolved.accelerators_per_replica * self.totals.busy_s
+
+
+def pool_uses(run: Run) -> tuple[PoolUse, ...]:
+    """One for each pool. Raises ValueError for a run without plants."""
+    if not run.plants:
+        raise ValueError("a run without a plant has no energy and no calibration")
+    first_s, last_s = run.span_s
+    found = []
+    for number, plant in enumerate(run.plants):
+        mine = [r for r in run.replicas if r.pool == number]
+        totals = plant.cost.totals(StepLog.merged(r.log for r in mine))
+        alive = float(sum(r.alive_fraction(first_s, last_s) for r in mine))
+        found.append(PoolUse(plant, totals, alive, last_s - first_s))
+    return tuple(found)
+
+
+def power_and_energy(uses: Sequence[PoolUse], output_tokens: float) -> dict[str, Any]:
+    """Of all the hardware the deployment names.
+
+    Accelerators that no living replica uses idle; the host draws its share of a whole node's idle power, and more for
+    each busy accelerator.
+    """
+    duration = uses[0].duration_s
+    gpu_j = sum(use.gpu_j for use in uses)
+    used = sum(use.accelerators for use in uses)
+    total_j = gpu_j + _unused_j(uses) + _host_j(uses)
+    return {
+        "power": {
+            "gpu_w_mean": gpu_j / used / duration if duration and used else None,
+            "node_w_mean": total_j / duration if duration else None,
+        },
+        "energy": {
+            "gpu_j": gpu_j,
+            "gpu_j_per_output_token": gpu_j / output_tokens if output_tokens else None,
+            "total_j_per_output_token": total_j / output_tokens if output_tokens else None,
+        },
+    }
+
+
+def _sites(uses: Sequence[PoolUse]) -> list[list[PoolUse]]:
+    """Pools that stand on the same hardware, together."""
+    found: dict[str, list[PoolUse]] = {}
+    for use in uses:
+        found.setdefault(use.plant.resolved.site, []).append(use)
+    return list(found.values())
+
+
+def _unused_j(uses: Sequence[PoolUse]) -> float:
+    total = 0.0
+    for site in _sites(uses):
+        unused = max(0, site[0].plant.resolved.hardware.n_accelerators - sum(use.accelerators for use in site))
+        total += unused * site[0].totals.idle_w * site[0].duration_s
+    return total
+
+
+def _host_j(uses: Sequence[PoolUse]) -> float:
+    total = 0.0
+    for site in _sites(uses):
+        hardware = site[0].plant.resolved.hardware
+        idle_j = hardware.node.host_idle_w * hardware.n_accelerators / hardware.node.max_accelerators
+        total += idle_j * site[0].duration_s + sum(use.busy_host_j for use in site)
+    return total
