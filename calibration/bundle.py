@@ -18,7 +18,7 @@ from calibration.families.gemm import GemmModel
 from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.family import FamilyModel
 from calibration.operators import Gemm, Operator
-from calibration.power import PowerModel
+from calibration.power import PowerModel, group_of
 from calibration.power_file import load_power
 from calibration.roofline import compute_s, memory_s
 from calibration.transfer import candidates
@@ -55,7 +55,7 @@ class Bundle:
         busy = np.maximum(seconds, 1e-12)
         arithmetic = compute_s(op, self.accelerator) / busy
         memory = memory_s(op, self.accelerator) / busy
-        return Cost(seconds, self.power.watts(op.family, arithmetic, memory, self.accelerator), origin)
+        return Cost(seconds, self.power.watts(group_of(op), arithmetic, memory, self.accelerator), origin)
 
     def relative_error(self, family: str) -> float:
         """Held-out median |relative error| of a family; the stated default where it is uncalibrated."""

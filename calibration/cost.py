@@ -20,8 +20,8 @@ ROOFLINE: Final = 2.0
 class Cost:
     """Three arrays of one shape (0-d for scalar operators), broadcast over the operator's fields.
 
-    seconds: time on the accelerator; watts: mean accelerator power while the operator runs;
-    origin: 0 measured, 1 interpolated, 2 roofline or outside the grid or transferred.
+    seconds: time on the accelerator; watts: what the accelerator asks for while the operator runs, which may pass its
+    limit (power.py); origin: 0 measured, 1 interpolated, 2 roofline or outside the grid or transferred.
     """
 
     seconds: Array

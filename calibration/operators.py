@@ -16,6 +16,10 @@ Num = int | float | npt.NDArray[np.float64] | npt.NDArray[np.int64]
 
 #: Bytes a sampler moves for each logit: read 16 bit and write fp32, scale in place, softmax, draw.
 SAMPLING_BYTES_PER_LOGIT: Final = 2 + 4 + 8 + 8 + 4
+#: What drawing from the most probable words that make up top_p adds where all logits are sorted: torch.sort, softmax,
+#: cumulative sum, mask and scatter back, in fp32. Sort (ATen SortStable.cu): numbering 8, radix sort of 4-byte keys and
+#: 8-byte values 4 + 4 digits x 24, sort by row 24, gather 24. The rest: 12 + 8 + 14 + 24.
+SORT_BYTES_PER_LOGIT: Final = (8 + 100 + 24 + 24) + 58
 #: The same of the largest one taken: read, written as fp32, read.
 GREEDY_BYTES_PER_LOGIT: Final = 2 + 4 + 4
 
@@ -128,7 +132,8 @@ class Elementwise:
 
     family: ClassVar[str] = "elementwise"
 
-    # "norm" | "activation" | "rotary" | "kv_write" | "quantize" | "embedding" | "sampling" | "greedy" | "routing"
+    # "norm" | "activation" | "rotary" | "kv_write" | "quantize" | "embedding" | "sampling" | "greedy" | "sort"
+    # | "routing"
     kind: str
     tokens: Num
     bytes_per_token: float  # read + written per token

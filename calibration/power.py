@@ -1,20 +1,25 @@
-"""How much power an accelerator draws while an operator runs, from how hard it uses arithmetic and memory.
+"""How much power an accelerator draws while an operator runs, from its arithmetic and its memory traffic.
 
-    P = idle_w + (tdp_w - idle_w) * min(1, base + memory * u_m ** memory_exponent + compute * u_c ** compute_exponent)
+    P = idle_w + (tdp_w - idle_w) * (base + compute * u_c) + joules_per_byte * bytes_per_s
 
-u_c and u_m are achieved flops and bytes per second over the accelerator's peaks (0..1). The cap is the board's power
-limit: large matrix products sit at it. Fractions transfer between accelerators by design, which is the only transfer
-made: the same utilisation draws the same share of the range between idle and limit.
+u_c is achieved flops over the accelerator's peak (0..1). `base` is what clocks, schedulers and caches of a busy device
+take, `compute` what arithmetic adds at its peak: both as shares of the range between idle and limit, because a design's
+limit follows its arithmetic. Bytes cost joules: HBM3 and HBM3e take much the same for a byte, so a device with less
+bandwidth draws less where memory decides (a share of the limit overstates H100, fitted on H200, by a fifth).
+
+This is the demand at full clocks, which may pass the board's limit. A board holds its limit over tens of milliseconds,
+not over a kernel of microseconds, so what is capped is the mean of a step (`capped_w`).
 """
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
+from calibration.operators import MlaModule, Operator
 from catalogs.errors import InputError
 from catalogs.hardware import Accelerator
 
@@ -23,14 +28,30 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.float64]
 
-#: Coefficient groups: matrix products (dense and grouped) and everything that streams attention state.
-GROUP_OF_FAMILY = {
-    "gemm": "gemm",
-    "moe": "gemm",
-    "mla": "attention",
-    "prefill_attention": "attention",
-    "decode_attention": "attention",
-}
+#: Groups with rows of their own. What has none: `other` (norms, copies, sampling, scans: no matrix units) streams as
+#: products do; ranks of a `collective` mostly wait for each other, with a few dozen blocks on the device.
+FITTED: Final = ("gemm", "gemm_fp8_block", "decode_attention", "prefill_attention")
+GROUPS: Final = (*FITTED, "other", "collective")
+_GROUP_OF: Final = {"gemm": "gemm", "moe": "gemm", "collective": "collective"}
+
+#: Where boards of 700 W settle: large products read 691 W for as long as one looks.
+LIMIT_SHARE: Final = 691 / 700
+#: Most that a kernel asks for at full clocks, over the limit. The H100 tables time bursts, the H200 tables of the same
+#: chip a second at its limit: products of 1,024 rows and more run 1.09 to 1.21 times slower there; power goes with
+#: clock x voltage squared, about clock ** 2.5 above idle.
+MOST_DEMAND: Final = 1.4
+#: Share of the range that a waiting collective takes: half way between a host gap's and a kernel's.
+COLLECTIVE_BASE: Final = 0.22
+
+
+def group_of(op: Operator) -> str:
+    """The group of coefficients an operator draws by."""
+    if isinstance(op, MlaModule):
+        return "decode_attention" if op.stage == "decode" else "prefill_attention"
+    if op.family in ("decode_attention", "prefill_attention"):
+        return op.family
+    group = _GROUP_OF.get(op.family, "other")
+    return "gemm_fp8_block" if group == "gemm" and getattr(op, "dtype", "") == "fp8_block" else group
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,74 +59,89 @@ class PowerCurve:
     """Coefficients of the formula above, all non-negative, so power never falls as utilisation rises."""
 
     base: float
-    memory: float
-    memory_exponent: float
+    joules_per_byte: float
     compute: float
-    compute_exponent: float
 
-    def fraction(self, compute_fraction: FloatArray, memory_fraction: FloatArray) -> FloatArray:
-        """Share of the range idle..limit, 0..1, broadcast over utilisations in 0..1."""
-        u_c, u_m = np.clip(compute_fraction, 0.0, 1.0), np.clip(memory_fraction, 0.0, 1.0)
-        raw = self.base + self.memory * u_m**self.memory_exponent + self.compute * u_c**self.compute_exponent
-        return np.minimum(1.0, raw)
+    def watts(self, compute_fraction: FloatArray, bytes_per_s: FloatArray, accelerator: Accelerator) -> FloatArray:
+        """Demand in watts at full clocks, broadcast."""
+        span_w = accelerator.tdp_w - accelerator.idle_w
+        drawn = accelerator.idle_w + span_w * (self.base + self.compute * compute_fraction)
+        most_w = MOST_DEMAND * accelerator.tdp_w
+        return np.minimum(drawn + self.joules_per_byte * bytes_per_s, most_w)
 
 
 @dataclass(frozen=True, slots=True)
 class PowerModel:
-    """One curve per operator group; kernels without matrix units (norms, copies, collectives) use `other`."""
+    """One curve per group of operators."""
 
     curves: dict[str, PowerCurve]
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def watts(
-        self, family: str, compute_fraction: FloatArray, memory_fraction: FloatArray, accelerator: Accelerator
+        self, group: str, compute_fraction: FloatArray, memory_fraction: FloatArray, accelerator: Accelerator
     ) -> FloatArray:
-        """Mean power in watts of one accelerator while the operator runs (arrays broadcast)."""
-        curve = self.curves[GROUP_OF_FAMILY.get(family, "other")]
-        span_w = accelerator.tdp_w - accelerator.idle_w
-        return accelerator.idle_w + span_w * curve.fraction(np.asarray(compute_fraction), np.asarray(memory_fraction))
+        """Demand of one accelerator while an operator of the group runs (see the module); fractions are of peaks."""
+        u_c, u_m = (np.clip(np.asarray(u, dtype=np.float64), 0.0, 1.0) for u in (compute_fraction, memory_fraction))
+        return self.curves[group].watts(u_c, u_m * accelerator.memory_bandwidth_bytes_per_s, accelerator)
 
     def to_json(self) -> dict[str, Any]:
-        return {"curves": {g: asdict(c) for g, c in self.curves.items()}, "provenance": self.provenance}
+        curves = {
+            g: {"base": c.base, "pj_per_byte": round(c.joules_per_byte * 1e12, 2), "compute": c.compute}
+            for g, c in self.curves.items()
+        }
+        return {"curves": curves, "provenance": self.provenance}
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> PowerModel:
         """Raises InputError where a group or coefficient is missing or negative."""
         try:
-            curves = {g: PowerCurve(**{k: float(v) for k, v in c.items()}) for g, c in raw["curves"].items()}
+            curves = {
+                g: PowerCurve(float(c["base"]), float(c["pj_per_byte"]) * 1e-12, float(c["compute"]))
+                for g, c in raw["curves"].items()
+            }
         except (KeyError, TypeError, ValueError, AttributeError) as e:
-            raise InputError("power model needs curves with five numbers each", str(e)) from None
-        if missing := {"gemm", "attention", "other"} - curves.keys():
+            raise InputError("power model needs curves with base, pj_per_byte and compute", str(e)) from None
+        if missing := set(GROUPS) - curves.keys():
             raise InputError("power model lacks operator groups", ", ".join(sorted(missing)))
         if any(v < 0 for c in curves.values() for v in asdict(c).values()):
             raise InputError("power coefficients must not be negative")
         return cls(curves, dict(raw.get("provenance", {})))
 
 
-def fit_power(rows: pd.DataFrame, min_seconds: float = 20e-6) -> tuple[PowerModel, pd.DataFrame]:
-    """Fit one curve per group; returns the model and its held-out error table.
+def capped_w(accelerator: Accelerator) -> float:
+    """Most a board draws on average."""
+    return LIMIT_SHARE * accelerator.tdp_w
 
-    rows: columns family, shape (held out as a whole), seconds, compute_fraction, memory_fraction, power_fraction
-    (watts above idle over the range idle..limit). Kernels shorter than `min_seconds` are left out: a sampled mean over
-    them is mostly the gaps between launches.
+
+#: Rows count from here on: the collector repeats a kernel (five products at once) up to 3,000 times, for a second at
+#: most, and the driver reports means over the last second, so short windows tell what ran before. Products of FP8
+#: blocks below 67 us wait for their launches.
+LEAST_S: Final = {"gemm": 20e-6, "gemm_fp8_block": 67e-6, "decode_attention": 333e-6, "prefill_attention": 333e-6}
+#: What ran before is mostly less: a row lies lower than the truth three times out of four.
+QUANTILE: Final = 0.75
+_CELL_BYTES_PER_S, _CELL_FLOPS, _LEAST_ROWS, _FOLDS = 0.25e12, 25e12, 5, 3
+
+
+def fit_power(rows: pd.DataFrame, accelerator: Accelerator) -> tuple[PowerModel, pd.DataFrame]:
+    """Fit one curve per group; returns the model and its held-out error table (by whole shapes).
+
+    rows: columns group, shape, seconds, flops, bytes, compute_fraction, watts. A row weighs less in a crowded cell of
+    equal traffic and arithmetic, so that no corner of the grid decides.
     """
     import pandas as pd
 
-    kept = rows[(rows.seconds >= min_seconds) & rows.power_fraction.notna()].copy()
-    kept["group"] = kept.family.map(GROUP_OF_FAMILY).fillna("other")
     curves: dict[str, PowerCurve] = {}
     errors = []
-    for group, part in kept.groupby("group"):
-        curves[str(group)] = _fit_curve(_binned(part))
-        fold = pd.util.hash_pandas_object(part["shape"], index=False) % 5
-        for k in range(5):
-            curve = _fit_curve(_binned(part[fold != k]))
-            test = _binned(part[fold == k])
-            got = curve.fraction(test.compute_fraction.to_numpy(), test.memory_fraction.to_numpy())
-            errors.append(pd.DataFrame({"group": group, "error": got / test.power_fraction.to_numpy() - 1}))
-    # Streaming kernels without matrix units: the memory part of the dense curve, which is fitted on weight streaming.
+    for group in FITTED:
+        part = _with_cells(rows[(rows.group == group) & (rows.seconds >= LEAST_S[group])])
+        curves[group] = _fit_curve(part, accelerator)
+        fold = pd.util.hash_pandas_object(part["shape"], index=False) % _FOLDS
+        for k in range(_FOLDS):
+            curve = _fit_curve(part[fold != k], accelerator)
+            errors.append(pd.DataFrame({"group": group, "error": _errors(curve, part[fold == k], accelerator)}))
     dense = curves["gemm"]
-    curves["other"] = PowerCurve(dense.base, dense.memory, dense.memory_exponent, 0.0, 1.0)
+    curves["other"] = PowerCurve(dense.base, dense.joules_per_byte, 0.0)
+    curves["collective"] = PowerCurve(COLLECTIVE_BASE, dense.joules_per_byte, 0.0)
     table = pd.concat(errors).groupby("group").error
     held_out = table.agg(
         n="size", median_abs=lambda e: e.abs().median(), p90_abs=lambda e: e.abs().quantile(0.9), bias="mean"
@@ -113,32 +149,38 @@ def fit_power(rows: pd.DataFrame, min_seconds: float = 20e-6) -> tuple[PowerMode
     return PowerModel(curves), held_out.reset_index()
 
 
-def _binned(rows: pd.DataFrame) -> pd.DataFrame:
-    """Upper-quartile power by utilisation cell (steps of 0.05).
-
-    A row is the mean of a short, unsynchronised sample that may include idle time but can never exceed what the kernel
-    draws: the noise is one-sided (the same kernel is listed between 290 W and 650 W), so the upper quartile is nearer
-    the truth than the median.
-    """
-    cells = rows.assign(
-        u_c=(rows.compute_fraction * 20).round() / 20, u_m=(rows.memory_fraction * 20).round() / 20
-    ).groupby(["u_c", "u_m"])
-    out = cells[["compute_fraction", "memory_fraction"]].median()
-    out["power_fraction"] = cells.power_fraction.quantile(0.75)
-    out["n"] = cells.size()
-    return out[out.n >= 5].reset_index(drop=True)
+def _with_cells(rows: pd.DataFrame) -> pd.DataFrame:
+    kept = rows.assign(bytes_per_s=rows.bytes / rows.seconds)
+    traffic = (kept.bytes_per_s / _CELL_BYTES_PER_S).round()
+    cell = traffic * 1e4 + (kept.flops / kept.seconds / _CELL_FLOPS).round()
+    return kept.assign(cell=cell, crowd=cell.groupby(cell).transform("size"))
 
 
-def _fit_curve(cells: pd.DataFrame) -> PowerCurve:
+def _drawn_w(curve: PowerCurve, rows: pd.DataFrame, accelerator: Accelerator) -> FloatArray:
+    demand = curve.watts(rows.compute_fraction.to_numpy(), rows.bytes_per_s.to_numpy(), accelerator)
+    return np.minimum(demand, capped_w(accelerator))
+
+
+def _errors(curve: PowerCurve, rows: pd.DataFrame, accelerator: Accelerator) -> FloatArray:
+    """Relative error against the upper quartile of every cell with a few rows."""
+    cells = rows.assign(drawn=_drawn_w(curve, rows, accelerator)).groupby("cell")
+    full = cells.size() >= _LEAST_ROWS
+    off: FloatArray = (cells.drawn.median() / cells.watts.quantile(QUANTILE) - 1.0)[full].to_numpy()
+    return off
+
+
+def _fit_curve(rows: pd.DataFrame, accelerator: Accelerator) -> PowerCurve:
     from scipy.optimize import least_squares
 
-    u_c, u_m = cells.compute_fraction.to_numpy(), cells.memory_fraction.to_numpy()
-    want, weight = cells.power_fraction.to_numpy(), np.sqrt(np.minimum(cells.n.to_numpy(), 200))
+    watts, weight = rows.watts.to_numpy(), 1.0 / np.sqrt(rows.crowd.to_numpy(dtype=np.float64))
 
     def residual(x: FloatArray) -> FloatArray:
-        off: FloatArray = (PowerCurve(*x).fraction(u_c, u_m) - want) * weight
-        return off
+        off = watts - _drawn_w(PowerCurve(x[0], x[1] * 1e-12, x[2]), rows, accelerator)
+        out: FloatArray = off * np.where(off > 0.0, QUANTILE, 1.0 - QUANTILE) * weight
+        return out
 
-    bounds = ([0.02, 0.0, 0.5, 0.0, 0.3], [0.35, 2.0, 2.0, 4.0, 2.0])
-    found = least_squares(residual, [0.25, 0.6, 1.0, 0.8, 0.6], bounds=bounds, loss="soft_l1", f_scale=0.5)
-    return PowerCurve(*(round(float(v), 4) for v in found.x))
+    bounds = ([0.0, 0.0, 0.0], [1.0, 300.0, 12.0])
+    typical = 10.0 * float(np.median(weight))
+    found = least_squares(residual, [0.3, 70.0, 1.0], bounds=bounds, loss="soft_l1", f_scale=typical)
+    base, pj_per_byte, compute = map(float, found.x)
+    return PowerCurve(round(base, 4), round(pj_per_byte, 2) * 1e-12, round(compute, 4))

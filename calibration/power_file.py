@@ -7,15 +7,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from calibration.power import PowerCurve, PowerModel, fit_power
+from calibration.power import COLLECTIVE_BASE, GROUPS, PowerCurve, PowerModel, fit_power
 from catalogs.errors import InputError
 from catalogs.files import write_json
 from catalogs.load import DATA
 
 FILE_NAME: Final = "power.json"
 SOURCE: Final = "aiconfigurator@095f58a51 h200_sxm vllm 0.22.0 (Apache-2.0)"
-#: Where no fitted file is shipped: half the range for streaming, most of it for arithmetic.
-_UNFITTED: Final = PowerCurve(base=0.2, memory=0.4, memory_exponent=1.0, compute=0.6, compute_exponent=0.6)
+#: Where no fitted file is shipped: a third of the range for a busy device, most of it for arithmetic.
+_UNFITTED: Final = PowerCurve(base=0.35, joules_per_byte=60e-12, compute=0.9)
 
 
 @lru_cache(maxsize=1)
@@ -23,7 +23,8 @@ def load_power() -> PowerModel:
     """The shipped power model; InputError where its file is damaged."""
     path = DATA / "calibrations" / FILE_NAME
     if not path.is_file():
-        return PowerModel(dict.fromkeys(("gemm", "attention", "other"), _UNFITTED), {"source": "stated default"})
+        waiting = PowerCurve(COLLECTIVE_BASE, _UNFITTED.joules_per_byte, 0.0)
+        return PowerModel(dict.fromkeys(GROUPS, _UNFITTED) | {"collective": waiting}, {"source": "stated default"})
     try:
         return PowerModel.from_json(json.loads(path.read_text(encoding="utf-8")))
     except ValueError as error:
@@ -37,8 +38,9 @@ def write_power(tables: Path, folder: Path) -> Path:
     from calibration.importers.power import read_power_rows
     from catalogs.hardware import parse_hardware
 
-    rows = read_power_rows(tables / "aiconfigurator" / "h200_sxm", parse_hardware("h200").accelerator)
-    model, errors = fit_power(rows)
+    measured = parse_hardware("h200").accelerator
+    rows = read_power_rows(tables / "aiconfigurator" / "h200_sxm", measured)
+    model, errors = fit_power(rows, measured)
     held_out = {
         str(row["group"]): {"n": int(row["n"]), **{k: round(float(row[k]), 4) for k in ("median_abs", "p90_abs")}}
         for row in errors.to_dict("records")

@@ -95,6 +95,7 @@ class EngineFile(_Strict):
     kv_dtypes: tuple[str, ...] = Field(strict=False)
     graph_capture_sizes: CaptureSizes | None
     graphs_with_prefill: bool = False
+    top_p_by_sort: bool = False
     fuses_norms: bool = False
     mxfp8_activations: bool = False
     shared_experts_beside_tokens: NonNegativeInt = 0
@@ -160,6 +161,7 @@ def profile(file: EngineFile | UnsupportedEngine) -> EngineProfile:
         graph_capture_sizes=sizes,
         max_graph_tokens=max(sizes, default=0),
         graphs_with_prefill=file.graphs_with_prefill,
+        top_p_by_sort=file.top_p_by_sort,
         fuses_norms=file.fuses_norms,
         mxfp8_activations=file.mxfp8_activations,
         shared_experts_beside_tokens=file.shared_experts_beside_tokens,

@@ -95,6 +95,7 @@ class EngineProfile:
     host: HostTimes
     non_torch_bytes_single: float  # context, graphs, at TP1
     non_torch_bytes_parallel: float  # per GPU at TP > 1 (communicators)
+    top_p_by_sort: bool = False  # top_p is drawn by sorting all logits, not by a kernel that draws without
     fuses_norms: bool = False  # the all-reduce kernel of a graphed step adds the residual and normalises too
     mxfp8_activations: bool = False  # MXFP4 experts take 8-bit inputs where the device multiplies 4-bit operands
     shared_experts_beside_tokens: int = 0  # up to so many tokens shared experts run beside the routed ones

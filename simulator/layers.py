@@ -19,6 +19,7 @@ import numpy as np
 from calibration.operators import (
     GREEDY_BYTES_PER_LOGIT,
     SAMPLING_BYTES_PER_LOGIT,
+    SORT_BYTES_PER_LOGIT,
     Collective,
     DecodeAttention,
     Elementwise,
@@ -242,6 +243,9 @@ def logits_lines(shard: Shard, sequences: Num) -> list[Line]:
     if shard.tp > 1:
         gather = Collective("all_gather", sequences * (m.vocab_size * ACT), shard.tp, graph=False)
         lines.append(Line("logits_all_gather", "collective", 1, gather))
+    if shard.sorts_logits:
+        order = Elementwise("sort", sequences, m.vocab_size * SORT_BYTES_PER_LOGIT)
+        lines.append(Line("sort_logits", "elementwise", 1, order))
     kind, per_logit = (
         ("greedy", GREEDY_BYTES_PER_LOGIT) if shard.sampling == "greedy" else ("sampling", SAMPLING_BYTES_PER_LOGIT)
     )

@@ -24,9 +24,10 @@ class Shard:
     layout: Layout
     weight_dtype: str
     kv_dtype: str
-    sampling: str = "random"  # or "greedy"
+    sampling: str = "random"  # or "top_p", "greedy"
     mxfp8_activations: bool = False  # of MXFP4 weights; else 16 bit
     shared_beside_tokens: int = 0  # up to so many tokens shared experts run beside the routed ones
+    sorts_logits: bool = False  # the engine draws top_p from sorted logits
 
     @classmethod
     def of(cls, resolved: Resolved) -> Shard:
@@ -45,6 +46,7 @@ class Shard:
             resolved.sampling,
             engine.mxfp8_activations and "fp4" in resolved.hardware.accelerator.peak_flops,
             engine.shared_experts_beside_tokens,
+            resolved.sampling == "top_p" and engine.top_p_by_sort,
         )
 
     @property

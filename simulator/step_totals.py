@@ -7,6 +7,8 @@ from typing import Final
 
 import numpy as np
 
+from calibration.power import capped_w
+from catalogs.hardware import Accelerator
 from simulator.layers import CLASSES
 from simulator.pricing import INTERPOLATED_S, JOULES, MEASURED_S, N_CHANNELS, N_CLASSES
 from simulator.step_log import StepLog
@@ -40,27 +42,38 @@ class StepTotals:
 
 
 def total(tables: StepTables, log: StepLog) -> StepTotals:
-    """Totals of a log; rows that stand for several steps are read at their middle step, exact where time is linear."""
-    sums, host = np.zeros(N_CHANNELS), 0.0
+    """Totals of a log; rows that stand for several steps are read at their middle step, exact where time is linear.
+
+    Kernels may ask for more than the board's limit for microseconds; the mean of a row may not.
+    """
+    sums, host, joules = np.zeros(N_CHANNELS), 0.0, 0.0
+    unit = tables.resolved.hardware.accelerator
     rows = log.table()
     for first in range(0, len(rows), CHUNK_ROWS):
         batch = _Rows(rows[first : first + CHUNK_ROWS])
         device = step_channels(tables, batch) * batch.steps[:, None]
+        waits = np.maximum(batch.total_s - device[:, :N_CLASSES].sum(axis=1), 0.0)
+        asked_j = device[:, JOULES] + waits * gap_w(unit)
         sums += device.sum(axis=0)
-        host += float(np.maximum(batch.total_s - device[:, :N_CLASSES].sum(axis=1), 0.0).sum())
-    return _totals(tables, sums, host)
+        host += float(waits.sum())
+        joules += float(np.minimum(asked_j, batch.total_s * capped_w(unit)).sum())
+    return _totals(tables, sums, host, joules)
 
 
-def _totals(tables: StepTables, sums: FloatArray, host: float) -> StepTotals:
+def gap_w(unit: Accelerator) -> float:
+    """Of an accelerator between kernels."""
+    return unit.idle_w + GAP_POWER_SHARE * (unit.tdp_w - unit.idle_w)
+
+
+def _totals(tables: StepTables, sums: FloatArray, host: float, joules: float) -> StepTotals:
     unit = tables.resolved.hardware.accelerator
     seconds = dict(zip(CLASSES, (float(s) for s in sums[:N_CLASSES]), strict=True))
     device = sum(seconds.values())
     measured, interpolated = (float(sums[c]) / device if device else 0.0 for c in (MEASURED_S, INTERPOLATED_S))
-    gap_w = unit.idle_w + GAP_POWER_SHARE * (unit.tdp_w - unit.idle_w)
     roofline = max(1.0 - measured - interpolated, 0.0) if device else 0.0
     return StepTotals(
         seconds | {"host": host},
-        float(sums[JOULES]) + host * gap_w,
+        joules,
         unit.idle_w,
         measured,
         interpolated,

@@ -30,7 +30,7 @@ def read_power_rows(folder: Path, accelerator: Accelerator) -> pd.DataFrame:
     peak = rows.dtype.map(lambda d: accelerator.flops_for(_DTYPE[d]))
     rows["compute_fraction"] = rows.flops / rows.seconds / peak
     rows["memory_fraction"] = rows.bytes / rows.seconds / accelerator.memory_bandwidth_bytes_per_s
-    rows["power_fraction"] = (rows.watts - accelerator.idle_w) / (accelerator.tdp_w - accelerator.idle_w)
+    rows["group"] = rows.family.where(rows.dtype != "fp8_block", "gemm_fp8_block")
     return rows[(rows.compute_fraction <= 1.0) & (rows.memory_fraction <= 1.0) & (rows.watts > 0)]
 
 

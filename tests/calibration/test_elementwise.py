@@ -14,10 +14,10 @@ from calibration.families.linear_attention import LinearAttentionModel
 from calibration.importers import llmservingsim
 from calibration.importers.aiconfigurator import SYSTEM_OF
 from calibration.importers.aiconfigurator_moe import read_quantize
-from calibration.operators import Elementwise, LinearAttentionScan
+from calibration.operators import SORT_BYTES_PER_LOGIT, Elementwise, LinearAttentionScan
 from calibration.roofline import l2_bytes, roofline_s
 from catalogs.errors import InputError
-from catalogs.hardware import parse_hardware
+from catalogs.hardware import Accelerator, parse_hardware
 
 H100 = parse_hardware("h100").accelerator
 
@@ -41,6 +41,21 @@ def test_a_kind_without_rows_follows_quantize_by_the_stated_ratios() -> None:
     )
     with pytest.raises(InputError, match="unknown kind"):
         model.cost(Elementwise("telepathy", 1.0, 1.0), H100)
+
+
+def test_sorting_logits_scales_with_vocabulary_and_bandwidth() -> None:
+    """Published: 12 to 18 us a row of 131,072 words (H200 where named), 0.1 ms for a single short one."""
+    h200 = parse_hardware("h200").accelerator
+    rows = pd.DataFrame({"kind": "quantize", "tokens": [1e3, 1e9], "bytes_per_token": 1.0, "seconds": [2e-6, 4e-4]})
+    model = ElementwiseModel.fit(rows, h200)
+
+    def sort_s(rows: float, words: int, on: Accelerator = h200) -> float:
+        return float(model.cost(Elementwise("sort", rows, words * SORT_BYTES_PER_LOGIT), on)[0])
+
+    assert 12e-6 < sort_s(128, 131072) / 128 < 18e-6
+    assert 0.08e-3 < sort_s(1, 32768) < 0.14e-3
+    assert sort_s(512, 262144) - sort_s(256, 262144) == pytest.approx(2 * (sort_s(512, 131072) - sort_s(256, 131072)))
+    assert sort_s(512, 131072, H100) > 1.3 * sort_s(512, 131072)
 
 
 def test_where_only_a_kind_without_a_ratio_was_measured_the_others_follow_the_one_it_resembles() -> None:

@@ -51,6 +51,14 @@ def test_versions_differ_where_the_engine_did() -> None:
     assert old.host == new.host
 
 
+def test_vllm_0_11_schedules_in_line_and_sorts_for_top_p() -> None:
+    new, old, started = (load_engine(n) for n in ("vllm", "vllm-0.11", "vllm-0.11-async"))
+    assert (old.async_scheduling, started.async_scheduling, new.async_scheduling) == (False, True, True)
+    assert (old.top_p_by_sort, started.top_p_by_sort, new.top_p_by_sort) == (True, True, False)
+    assert old.gpu_memory_utilization == started.gpu_memory_utilization == 0.90
+    assert old.limits == new.limits
+
+
 def test_host_times_are_positive_and_sourced() -> None:
     host = load_engine("vllm").host
     assert min(host.step_s, host.step_s_per_sequence, host.step_gap_s, host.request_s, host.output_s) > 0

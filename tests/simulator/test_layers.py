@@ -10,7 +10,7 @@ from plants import resolved
 from calibration.bundle import load_bundle
 from calibration.operators import Collective, Gemm, GroupedGemm
 from calibration.roofline import flops, memory_s
-from catalogs.deployment import Layout
+from catalogs.deployment import Deployment, Layout, resolve
 from catalogs.errors import InputError
 from catalogs.model_parts import Attention, LayerGroup, Mlp
 from catalogs.models import load_model
@@ -123,3 +123,13 @@ def test_shared_experts_beside_the_routed_ones_cost_their_bytes() -> None:
         stream = sum(line.count * float(memory_s(line.op, accelerator)) for line in lines)
         assert seconds == pytest.approx(stream if hidden else own)
         assert stream < 0.5 * own
+
+
+@pytest.mark.parametrize(
+    ("engine", "sampling", "sorts"),
+    [("vllm", "top_p", False), ("vllm-0.11", "top_p", True), ("vllm-0.11", "random", False)],
+)
+def test_only_top_p_on_an_old_engine_sorts_its_logits(engine: str, sampling: str, sorts: bool) -> None:
+    deployment = Deployment(model="llama3.1-8b", hardware="h100", engine=engine, sampling=sampling)  # type: ignore[arg-type]
+    lines = logits_lines(Shard.of(resolve(deployment)), 4)
+    assert [line.name for line in lines] == ["lm_head", *(["sort_logits"] if sorts else []), "sampling"]
