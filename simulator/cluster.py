@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from math import inf, nan
+from dataclasses import dataclass, replace
+from math import nan
 from typing import Protocol
 
 import numpy as np
@@ -18,10 +18,11 @@ from simulator.laws import LawBroken, check_drained
 from simulator.pool import Pool
 from simulator.replica import Replica, ReplicaContext
 from simulator.request import Request
-from simulator.results import NOT_SENT, TOO_LARGE, TOO_LONG, TOO_WIDE, UNFINISHED, Results
-from simulator.router import Router, make_router
+from simulator.results import NOT_SENT, UNFINISHED, Results
+from simulator.router import make_router
 from simulator.rules import EngineRules
 from simulator.schedulers import POLICIES
+from simulator.stage import OpenPool, Room, Stage
 from simulator.transfer import Instant, Transfer
 
 
@@ -43,53 +44,6 @@ class RunOptions:
     check_laws: bool = False  # check every law after every schedule (slow)
     transfer: Transfer | None = None  # None: instant
     controllers: tuple[Controller, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Room:
-    """What one replica of a pool can hold, tokens."""
-
-    longest: int  # input and output
-    widest: float  # of one step, where all a request may have to compute at once must fit in one
-    recomputes: bool  # and that may be its output too
-    cached: int
-
-    @classmethod
-    def of(cls, rules: EngineRules) -> Room:
-        widest = inf if rules.chunked_prefill else rules.max_num_batched_tokens
-        recomputes = POLICIES[rules.policy].preempts
-        return cls(rules.max_model_len, widest, recomputes, rules.kv_blocks * rules.block_size)
-
-    def refusal(self, input_tokens: int, output_tokens: int) -> int:
-        """Why a request cannot be served, as a code of results.STATUS; 0 where it can."""
-        tokens = input_tokens + output_tokens
-        if tokens > self.longest:
-            return TOO_LONG
-        if (tokens if self.recomputes else input_tokens) > self.widest:
-            return TOO_WIDE
-        return TOO_LARGE if tokens - 1 > self.cached else 0
-
-
-@dataclass(frozen=True, slots=True)
-class OpenPool:
-    """A pool in a run."""
-
-    pool: Pool
-    context: ReplicaContext
-    room: Room
-    keys: Sequence[tuple[int, ...]]  # content keys by request; none where nothing is shared
-
-    def refusal(self, index: int, input_tokens: int) -> int:
-        return self.room.refusal(input_tokens, self.context.output_tokens[index])
-
-
-@dataclass(slots=True)
-class Stage:
-    """The living replicas among which one router chooses: for prompts, or for decoding what was prefilled elsewhere."""
-
-    router: Router
-    pools: list[OpenPool] = field(default_factory=list)  # that ever had one
-    replicas: list[Replica] = field(default_factory=list)
 
 
 class Cluster:
@@ -155,8 +109,7 @@ class Cluster:
         self.replicas.append(replica)
         stage = self._stage_of(replica)
         stage.replicas.append(replica)
-        if made not in stage.pools:
-            stage.pools.append(made)
+        stage.pools[pool] = made
         for _ in range(len(self._stranded)):
             self._reach(self._stranded.popleft())
         return replica
@@ -253,36 +206,21 @@ class Cluster:
 
     def _reach(self, index: int) -> None:
         """The request is tokenised: route it, or reject it."""
-        rejection = self._rejection(index)
-        if rejection:
-            self.results.status[index] = rejection
-            self._answered()
-            return
-        self.results.status[index] = UNFINISHED
         request = Request(index, self._input_tokens[index])
-        replica = self._route(request, decodes=False)
-        if replica is not None:
-            replica.receive(request)
-
-    def _route(self, request: Request, decodes: bool) -> Replica | None:
-        """The replica that serves it, by its stage's router; None where nobody lives who could: then it waits."""
-        index = request.index
-        stage = self._path(index)[-1 if decodes else 0]
-        able = stage.replicas
-        if len(stage.pools) > 1:
-            tokens = request.input_tokens
-            able = [r for r in able if not self.pools[r.pool].refusal(index, tokens)]
-        if not able:
+        path = self._path(index)
+        for stage in path:
+            refusal = stage.refusal(request)
+            if refusal:
+                self.results.status[index] = refusal
+                self._answered()
+                return
+        self.results.status[index] = UNFINISHED
+        replica = path[0].choose(request)
+        if replica is None:
             self._stranded.append(index)
-            return None
-        keys = self.pools[able[0].pool].keys
-        request.keys = keys[index] if keys else ()
-        replica = able[stage.router.choose(request, able)]
-        if replica.pool != able[0].pool:
-            keys = self.pools[replica.pool].keys
-            request.keys = keys[index] if keys else ()
+            return
         self.results.replica[index] = replica.index
-        return replica
+        replica.receive(request)
 
     def _hand_over(self, source: Replica, request: Request) -> bool:
         """A prompt is done on a prefill replica: send its blocks to one that decodes, unless its one token was all."""
@@ -291,8 +229,9 @@ class Cluster:
             return False
         follower = request.follower()
         follower.last_token_s = now
-        target = self._route(follower, decodes=True)
+        target = self._path(index)[-1].choose(follower)
         if target is None:
+            self._stranded.append(index)
             self.clock.at(now, ARRIVAL, [lambda _: self._leave(source, request)])
             return True
         target.incoming += 1
@@ -308,6 +247,7 @@ class Cluster:
             self._bury(target)
             return  # its blocks were lost on the way, and it began again
         if target.died_s > now:
+            self.results.replica[request.index] = target.index
             target.receive(follower)
         else:
             self._again(request.index)
@@ -333,19 +273,6 @@ class Cluster:
         pool = self.pools[replica.pool].pool
         path = self._paths[pool.model]
         return path[-1 if pool.role == "decode" else 0]
-
-    def _rejection(self, index: int) -> int:
-        """Why no pool takes the request at one of its stages; 0 where some pool does."""
-        tokens = self._input_tokens[index]
-        for stage in self._path(index):
-            refusal = 0
-            for pool in stage.pools:
-                refusal = pool.refusal(index, tokens)
-                if not refusal:
-                    break
-            if refusal:
-                return refusal
-        return 0
 
     def _finished(self, replica: Replica) -> None:
         if self._draining:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalogs.deployment import Deployment, Resolved, load_deployment, resolve
+from catalogs.deployment import Deployment, Resolved, load_deployment, resolve, resolve_pools
 from catalogs.engines import load_engine
 from catalogs.errors import InputError
 from catalogs.models import load_model
@@ -200,6 +200,45 @@ def test_max_model_len_within_the_models_positions() -> None:
 )
 def test_what_is_not_supported_says_so(changes: dict[str, Any]) -> None:
     assert "not supported yet" in str(refused(**changes))
+
+
+APART = {"prefill_replicas": 2, "decode_replicas": 1}
+
+
+def apart(**changes: Any) -> tuple[Resolved, ...]:
+    keys = {"model": DENSE, "hardware": "h100x8", "disaggregation": APART | changes}
+    return resolve_pools(Deployment(**keys))  # type: ignore[arg-type]
+
+
+def test_disaggregation_is_two_pools() -> None:
+    prefill, decode = apart(decode={"tensor_parallel": 2, "max_num_seqs": 64})
+    assert [(p.role, p.replicas, p.layout.tensor_parallel) for p in (prefill, decode)] == [
+        ("prefill", 2, 1),
+        ("decode", 1, 2),
+    ]
+    assert (prefill.limits.max_num_seqs, decode.limits.max_num_seqs) == (1024, 64)
+    assert prefill.site == decode.site == ""  # on the same eight
+    elsewhere = apart(decode={"hardware": "a100-80gb"})
+    assert [(p.site, p.hardware.text) for p in elsewhere] == [("", "h100x8"), ("decode", "a100-80gb")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"prefill_replicas": 8}, "together must fit in the 8"),
+        ({"decode": {"tensor_paralel": 2}}, "nearest valid choice: tensor_parallel"),
+        ({"decode": {"replicas": 2}}, "no replicas of its own"),
+        ({"decode": {"kv_dtype": "fp8"}}, "same kv_dtype"),
+        ({"decode": {"tensor_parallel": 3}}, "does not divide"),
+    ],
+)
+def test_pools_that_cannot_be_are_one_line(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        apart(**changes)
+
+
+def test_one_pool_is_asked_for_where_only_one_can_be() -> None:
+    assert refused(disaggregation=APART).nearest == "disaggregation: null"
 
 
 def test_slices_hold_whole_replicas_only() -> None:

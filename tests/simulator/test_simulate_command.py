@@ -103,6 +103,25 @@ def check_consistency(document: dict[str, dict], rows: list[dict[str, str]]) -> 
     assert document["calibration"]["expected_error"] > document["calibration"]["operator_error"] > 0.0
 
 
+def test_pools_add_up(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    split = {"prefill_replicas": 1, "decode_replicas": 1, "transfer_gb_per_s": 1.0, "decode": {"hardware": "h100"}}
+    files["d.yaml"].write_text(
+        yaml.safe_dump({"model": "llama3.1-8b", "hardware": "h100x2", "max_model_len": 4096, "disaggregation": split})
+    )
+    out = ["--json", files["o.json"], "--requests-out", files["o.csv"], "--chrome-trace", files["t.json"]]
+    assert simulate(files["d.yaml"], "--workload", files["w.yaml"], *out) == 0
+    assert "decode: llama3.1-8b" in capsys.readouterr().out
+    document = json.loads(files["o.json"].read_text())
+    metrics, rows = document["metrics"], list(csv.DictReader(files["o.csv"].open()))
+    assert set(metrics) == METRICS | {"kv_transfer_s"}
+    assert document["deployment"]["disaggregation"]["decode"]["hardware"] == "h100"
+    assert {r["replica"] for r in rows if r["output_tokens"] != "1"} == {"1"}
+    check_consistency(document, rows)  # one accelerator of each pool is used
+    longest = max(int(r["input_tokens"]) for r in rows if r["output_tokens"] != "1")
+    alone_s = longest * 131072 / 1e9 + 15e-6  # bytes of a token's KV, over the network
+    assert metrics["kv_transfer_s"]["mean"] < alone_s <= metrics["kv_transfer_s"]["p99"] * 1.2
+
+
 def test_same_seed_same_bytes(files: dict[str, Path]) -> None:
     texts = []
     for _ in range(2):
