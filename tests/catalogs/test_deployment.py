@@ -219,7 +219,7 @@ def test_disaggregation_is_two_pools() -> None:
     assert (prefill.limits.max_num_seqs, decode.limits.max_num_seqs) == (1024, 64)
     assert prefill.site == decode.site == ""  # on the same eight
     elsewhere = apart(decode={"hardware": "a100-80gb"})
-    assert [(p.site, p.hardware.text) for p in elsewhere] == [("", "h100x8"), ("decode", "a100-80gb")]
+    assert [(p.site, p.hardware.text) for p in elsewhere] == [("", "h100x8"), ("decode", "a100-80gbx1")]
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,7 @@ def test_pools_add_up(files: dict[str, Path], capsys: pytest.CaptureFixture[str]
     document = json.loads(files["o.json"].read_text())
     metrics, rows = document["metrics"], list(csv.DictReader(files["o.csv"].open()))
     assert set(metrics) == METRICS | {"kv_transfer_s"}
-    assert document["deployment"]["disaggregation"]["decode"]["hardware"] == "h100"
+    assert document["deployment"]["disaggregation"]["decode"]["hardware"] == "h100x1"
     assert {r["replica"] for r in rows if r["output_tokens"] != "1"} == {"1"}
     check_consistency(document, rows)  # one accelerator of each pool is used
     longest = max(int(r["input_tokens"]) for r in rows if r["output_tokens"] != "1")
