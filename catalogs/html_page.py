@@ -67,6 +67,11 @@ def bullets(lines: Iterable[str]) -> Markup:
     return Markup(f"<ul>{items}</ul>" if items else "")
 
 
+def command(text: str) -> Markup:
+    """A command line to copy; long ones wrap."""
+    return Markup(f'<pre class="command">{_safe(text)}</pre>')
+
+
 def cards(pairs: Iterable[tuple[str, str]]) -> Markup:
     """Label and value, side by side: the figures to see first."""
     items = "".join(f"<div><dt>{_safe(k)}</dt><dd>{_safe(v)}</dd></div>" for k, v in pairs)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from catalogs.command import INTERRUPTED, run_command
+from planner.commands.analyze import analyze
+from planner.commands.report import report
 
 if TYPE_CHECKING:
     from planner.answer import Answer
@@ -48,6 +50,7 @@ def plan(
     json: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the answer as JSON; - writes it to stdout.")
     ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as a page, too.")] = None,
     deployment_out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the chosen deployment, for `simulate`.")
     ] = None,
@@ -77,11 +80,13 @@ def plan(
         study=study,
         tariff=Tariff(price, price_reading, cloud, region, grid),
     )
-    check_targets(json, deployment_out, study)
-    raise typer.Exit(answer_request(request, json, deployment_out))
+    check_targets(json, deployment_out, study, html)
+    raise typer.Exit(answer_request(request, json, deployment_out, html))
 
 
-def answer_request(request: PlanRequest, json_to: str | None, deployment_to: Path | None = None) -> int:
+def answer_request(
+    request: PlanRequest, json_to: str | None, deployment_to: Path | None = None, html_to: Path | None = None
+) -> int:
     """Plan, print or write; the exit status: 0 feasible, 1 not, 130 interrupted."""
     from planner.plan import make_plan
     from planner.progress import search_progress
@@ -96,6 +101,11 @@ def answer_request(request: PlanRequest, json_to: str | None, deployment_to: Pat
         print(f"interrupted{kept}", file=sys.stderr)
         return INTERRUPTED
     write_answer(answer, json_to, deployment_to)
+    if html_to is not None:
+        from planner.answer_file import parse_answer
+        from planner.report.write import write_report
+
+        write_report(parse_answer(answer.as_dict()), html_to, None)
     return 0 if answer.feasible else 1
 
 
@@ -115,6 +125,10 @@ def write_answer(answer: Answer, json_to: str | None, deployment_to: Path | None
         from planner.screen import show
 
         show(data)
+
+
+app.command()(analyze)
+app.command()(report)
 
 
 def main() -> None:

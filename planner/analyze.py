@@ -1,0 +1,306 @@
+"""One engine step, taken apart without time passing: operators, what bounds them, memory, and how it all scales.
+
+The step holds `batch` sequences with `context` tokens each: one generated token for each (decode), or all their
+prompts at once (prefill). One replica: `tensor_parallel` accelerators, the figures of one of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final
+
+from calibration.bundle import Bundle, load_bundle
+from catalogs.deployment import Deployment, Resolved, resolve
+from catalogs.errors import InputError, nearest_name
+from catalogs.hardware import parse_hardware
+from catalogs.resolving import Names
+from planner.operators import OperatorRow, operator_document, operator_rows, origin_shares, seconds_by_bound, together
+from simulator.batch import BatchShape
+from simulator.layers import step_lines
+from simulator.memory import MemoryPlan, sequence_bytes, size_memory
+from simulator.pricing import Pricer
+from simulator.roofline_view import published_decode_table
+from simulator.shard import Shard
+from simulator.step_cost import StepCost
+
+SCHEMA_VERSION: Final = 1
+STAGES: Final = ("decode", "prefill")
+#: (bits, weight dtypes, KV dtypes) of the table of precisions; the first that device and engine have counts.
+PRECISIONS: Final = (
+    (16, ("bf16", "fp16"), ("bf16", "fp16")),
+    (8, ("fp8", "int8"), ("fp8", "bf16", "fp16")),
+    (4, ("fp4", "int4"), ("fp8", "bf16", "fp16")),
+)
+#: Multiples of the batch and of the context in the table of scaling.
+STEPS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What to take apart. None: the model's own weight dtype, the engine's KV dtype, all accelerators named."""
+
+    model: str
+    hardware: str
+    batch: int
+    context: int
+    stage: str = "decode"
+    engine: str = "vllm"
+    weight_dtype: str | None = None
+    kv_dtype: str | None = None
+    tensor_parallel: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.stage not in STAGES:
+            raise InputError("a stage is decode or prefill", self.stage, nearest_name(self.stage, STAGES) or STAGES[0])
+        for name in ("batch", "context"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} is a whole number of at least 1", getattr(self, name), "1")
+
+    @property
+    def shape(self) -> BatchShape:
+        """The step. Prefill: whole prompts, each attending to half of itself on average."""
+        n, context = self.batch, self.context
+        if self.stage == "decode":
+            return BatchShape(decodes=n, decode_context_sum=n * context, decode_context_max=context, logits=n)
+        return BatchShape(n * context, n * context * context / 2, n, logits=n)
+
+
+@dataclass(frozen=True, slots=True)
+class StepTime:
+    """Seconds of one step: no execution beats the roofline; the device by the calibration; the engine with its host,
+    in several steps where it cuts long prompts."""
+
+    roofline_s: float
+    device_s: float
+    engine_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Bytes on one accelerator. activation_bytes: what the engine sets aside at its own limits."""
+
+    device_bytes: float
+    usable_bytes: float
+    weights_bytes: float
+    activation_bytes: float
+    runtime_bytes: float
+    kv_batch_bytes: float  # of this batch at this context
+    kv_room_bytes: float  # what is left for KV
+
+    @property
+    def fits(self) -> bool:
+        return self.kv_batch_bytes <= self.kv_room_bytes
+
+    @property
+    def most_sequences(self) -> int:
+        """Sequences of this context that the KV cache holds at once, given those of the batch."""
+        return int(self.kv_room_bytes // self.kv_batch_bytes) if self.kv_batch_bytes else 0
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionRow:
+    """The same step with other weights and KV cache."""
+
+    bits: int
+    weight_dtype: str
+    kv_dtype: str
+    time: StepTime
+    held: Held
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingRow:
+    """The same step with another batch or context."""
+
+    quantity: str  # "batch" | "context"
+    value: int
+    time: StepTime
+    tokens_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """See the module."""
+
+    question: Question
+    resolved: Resolved
+    rows: list[OperatorRow]
+    time: StepTime
+    held: Held
+    precisions: list[PrecisionRow]
+    scaling: list[ScalingRow]
+    bundle: str
+    notices: tuple[str, ...]
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.question.shape.tokens / self.time.engine_s
+
+
+def analyze(question: Question) -> Analysis:
+    """Take a step apart. Raises InputError for bad names, or a context beyond the model's positions."""
+    bench = _Bench.of(question)
+    longest = bench.resolved.model.max_position_tokens
+    if question.context > longest:
+        raise InputError(
+            f"the context is beyond the {longest} positions of {bench.resolved.model.name}",
+            question.context,
+            str(longest),
+        )
+    rows = bench.rows(question.shape)
+    return Analysis(
+        question,
+        bench.resolved,
+        sorted(rows, key=lambda r: -r.seconds),
+        bench.time(question.shape),
+        bench.held(question),
+        [row for bits, weights, caches in PRECISIONS if (row := _precision(question, bits, weights, caches))],
+        [*_scaled(bench, question, "batch", None), *_scaled(bench, question, "context", longest)],
+        bench.bundle.name,
+        tuple(dict.fromkeys(bench.notices(question))),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Bench:
+    """One resolved replica, priced."""
+
+    resolved: Resolved
+    memory: MemoryPlan
+    bundle: Bundle
+    cost: StepCost
+    budget_tokens: int  # of a step, by the engine's default
+
+    @classmethod
+    def of(cls, question: Question) -> _Bench:
+        resolved = resolve(_deployment(question))
+        bundle = load_bundle(resolved.hardware.accelerator)
+        budget, _ = Names.of(question.model, question.engine, question.hardware).default_limits
+        return cls(resolved, size_memory(resolved), bundle, StepCost.compile(resolved, bundle), budget)
+
+    def rows(self, shape: BatchShape) -> list[OperatorRow]:
+        host = self.resolved.engine.host
+        pricer = Pricer(self.bundle, self.resolved.hardware, host.collective_skew_s)
+        return operator_rows(step_lines(Shard.of(self.resolved), shape), pricer)
+
+    def time(self, shape: BatchShape) -> StepTime:
+        rows = self.rows(shape)
+        n, part = cut(shape, self.budget_tokens)
+        return StepTime(sum(r.roofline_s for r in rows), sum(r.seconds for r in rows), n * self.cost.cycle_s(part))
+
+    def held(self, question: Question) -> Held:
+        memory, shard = self.memory, Shard.of(self.resolved)
+        return Held(
+            self.resolved.hardware.accelerator.memory_bytes,
+            memory.budget_bytes,
+            memory.weights_bytes,
+            memory.activation_bytes,
+            memory.non_torch_bytes,
+            question.batch * sequence_bytes(shard, question.context),
+            memory.kv_bytes,
+        )
+
+    def notices(self, question: Question) -> list[str]:
+        found = [*self.resolved.notices, *self.bundle.notices]
+        found += self.bundle.notices_for([line.op for line in step_lines(Shard.of(self.resolved), question.shape)])
+        n, part = cut(question.shape, self.budget_tokens)
+        if n > 1:
+            cut_up = f"{n} steps of {part.prefill_tokens:,} tokens (max_num_batched_tokens {self.budget_tokens:,})"
+            found.append(f"the engine cuts these prompts into {cut_up}; operators are those of one whole step")
+        if self.memory.free_bytes <= 0:
+            found.append(f"does not fit: {self.memory.why}")
+        elif not self.held(question).fits:
+            found.append("the KV cache of this batch does not fit: the engine would run fewer sequences at once")
+        return found
+
+
+def cut(shape: BatchShape, budget_tokens: int) -> tuple[int, BatchShape]:
+    """How an engine runs prompts beyond its token budget: (equal steps, the mean of them)."""
+    n = max(1, -(-shape.prefill_tokens // budget_tokens))
+    if n == 1:
+        return 1, shape
+    chunks = max(1, round(shape.prefill_chunks / n))
+    tokens, pairs = -(-shape.prefill_tokens // n), shape.prefill_pairs / n
+    return n, BatchShape(tokens, pairs, chunks, logits=max(1, shape.logits // n))
+
+
+def _deployment(question: Question) -> Deployment:
+    hardware = parse_hardware(question.hardware)
+    every = 1 if hardware.accelerator.is_slice else hardware.accelerators_per_node
+    return Deployment(
+        model=question.model,
+        engine=question.engine,
+        hardware=question.hardware,
+        tensor_parallel=question.tensor_parallel or every,
+        weight_dtype=question.weight_dtype,
+        kv_dtype=question.kv_dtype,
+    )
+
+
+def _precision(question: Question, bits: int, weights: tuple[str, ...], caches: tuple[str, ...]) -> PrecisionRow | None:
+    """None where the model has no such weights on this device."""
+    names = Names.of(question.model, question.engine, question.hardware)
+    peaks = names.hardware.accelerator.peak_flops
+    weight = next((w for w in weights if w in peaks), weights[-1])
+    cache = next((c for c in caches if c in names.engine.kv_dtypes and (c in peaks or c == "fp8")), None)
+    try:
+        bench = _Bench.of(replace(question, weight_dtype=weight, kv_dtype=cache))
+    except InputError:
+        return None
+    rows, r = bench.rows(question.shape), bench.resolved
+    work, moved = sum(x.flops for x in rows), sum(x.bytes for x in rows if x.kind != "collective")
+    return PrecisionRow(bits, r.weight_dtype, r.kv_dtype, bench.time(question.shape), bench.held(question), work, moved)
+
+
+def _scaled(bench: _Bench, question: Question, quantity: str, most: int | None) -> list[ScalingRow]:
+    asked = getattr(question, quantity)
+    values = sorted({max(1, round(asked * step)) for step in STEPS})
+    found = []
+    for value in values:
+        if most is None or value <= most:
+            shape = replace(question, **{quantity: value}).shape
+            time = bench.time(shape)
+            found.append(ScalingRow(quantity, value, time, shape.tokens / time.engine_s))
+    return found
+
+
+def document(analysis: Analysis) -> dict[str, Any]:
+    """`plan analyze --json`: SI units, named in the keys."""
+    a, question = analysis, analysis.question
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "question": asdict(question)
+        | {
+            "model": a.resolved.model.hf_id or a.resolved.model.name,
+            "hardware": a.resolved.hardware.text,
+            "weight_dtype": a.resolved.weight_dtype,
+            "kv_dtype": a.resolved.kv_dtype,
+            "tensor_parallel": a.resolved.layout.tensor_parallel,
+        },
+        "step": asdict(a.time) | {"tokens_per_s": a.tokens_per_s},
+        "bound_s": seconds_by_bound(a.rows),
+        "operators": [operator_document(row) for row in together(a.rows)],
+        "memory": asdict(a.held) | {"fits": a.held.fits},
+        "precisions": [asdict(p) for p in a.precisions],
+        "scaling": [asdict(s) for s in a.scaling],
+        "calibration": {"bundle": a.bundle} | origin_shares(a.rows),
+        "notices": list(a.notices),
+    }
+
+
+def published_document(question: Question) -> dict[str, Any]:
+    """One decode step of a dense model in the conventions of a published table (see simulator.roofline_view), 16 and
+    8 bit. Raises InputError for a prompt, and for models the conventions do not cover."""
+    if question.stage != "decode":
+        raise InputError("the published table is of a decode step", question.stage, "decode")
+    names = Names.of(question.model, question.engine, question.hardware)
+    unit, found = names.hardware.accelerator, []
+    for bits in (16, 8):
+        table = published_decode_table(names.model, unit, question.batch, question.context, bits)
+        total = asdict(table.total) | {"memory_access_bytes": table.total.memory_access_bytes}
+        held = {k: v for k, v in asdict(table).items() if k != "total"}
+        found.append({"bits": bits, **total, **{f"held_{k}": v for k, v in held.items()}})
+    asked = {"model": names.model.hf_id or names.model.name, "hardware": unit.name}
+    return {"schema_version": SCHEMA_VERSION, "question": asdict(question) | asked, "published": found}

@@ -1,0 +1,168 @@
+"""Where the time of a simulated run goes: its steps sampled by time, each taken apart into operators.
+
+A sample stands for as many steps as share its part of the busy time, so sums over the samples estimate the run. One
+replica under its share of the requests, figures of one of its accelerators.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from planner.operators import OperatorRow, operator_rows, seconds_by_bound
+from simulator.layers import (
+    decode_lines,
+    expert_lines,
+    fused_norm_lines,
+    logits_lines,
+    mixed_decode_lines,
+    prefill_lines,
+    token_lines,
+)
+from simulator.metrics import duration_s
+from simulator.plant import Plant
+from simulator.run_record import Run
+from simulator.shard import Shard
+from simulator.step_log import COLUMNS, StepLog
+from simulator.step_tables import graph_limit
+from simulator.table import FloatArray
+
+SAMPLES: Final = 400
+HOST, IDLE = "host", "idle"
+
+
+@dataclass(frozen=True, slots=True)
+class Anatomy:
+    """rows: by operator and limit, seconds of device time within the run. The rest of the run is host and idle time."""
+
+    rows: list[OperatorRow]
+    host_s: float
+    idle_s: float
+    n_steps: float
+    mean_decodes: float  # of a step, weighted by steps, as the next three
+    mean_context_tokens: float  # of a decoding sequence
+    mean_prefill_tokens: float
+    prefill_step_fraction: float
+    most_decodes: int
+
+    @property
+    def device_s(self) -> float:
+        return sum(r.seconds for r in self.rows)
+
+    @property
+    def total_s(self) -> float:
+        return self.device_s + self.host_s + self.idle_s
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """Of the run: what each bound takes, host and idle, the largest first."""
+        found = seconds_by_bound(self.rows) | {HOST: self.host_s, IDLE: self.idle_s}
+        total = self.total_s or 1.0
+        return dict(sorted(((k, v / total) for k, v in found.items()), key=lambda item: -item[1]))
+
+
+@dataclass(frozen=True, slots=True)
+class _Samples:
+    """Steps drawn evenly over the busy time; arrays of one entry each, counts of one rank."""
+
+    weights: FloatArray  # steps that each stands for
+    seconds: FloatArray
+    decodes: FloatArray
+    mean_context: FloatArray
+    max_context: FloatArray
+    prefill_tokens: FloatArray
+    chunks: FloatArray
+    prior: FloatArray  # tokens before a prompt chunk
+    logits: FloatArray
+
+    def only(self, here: np.ndarray) -> _Samples:
+        values = [getattr(self, name)[here] for name in self.__slots__]
+        return _Samples(*values)
+
+    @property
+    def tokens(self) -> FloatArray:
+        return self.decodes + self.prefill_tokens
+
+
+def take_apart(run: Run, plant: Plant, samples: int = SAMPLES) -> Anatomy:
+    """Anatomy of a finished run of one replica of `plant`."""
+    log = StepLog.merged(run.logs)
+    busy_s, steps = float(log.total_s.sum()), float(log.steps.sum())
+    drawn = _draw(log, plant.cost.tables.split, samples)
+    rows = _rows(drawn, plant)
+    prompts = log.prefill_tokens > 0
+    decoding = float((log.decodes * log.steps).sum())
+    grown = log.context_sum * log.steps + log.decodes * log.steps * (log.steps - 1) / 2
+    return Anatomy(
+        rows,
+        host_s=max(busy_s - sum(r.seconds for r in rows), 0.0),
+        idle_s=max(duration_s(run) * len(run.logs) - busy_s, 0.0),
+        n_steps=steps,
+        mean_decodes=decoding / steps,
+        mean_context_tokens=float(grown.sum()) / decoding if decoding else 0.0,
+        mean_prefill_tokens=float(log.prefill_tokens.sum()) / max(float(prompts.sum()), 1.0),
+        prefill_step_fraction=float(prompts.sum()) / steps,
+        most_decodes=int(log.decodes.max()),
+    )
+
+
+def _draw(log: StepLog, split: int, n: int) -> _Samples:
+    """n steps at equal distances of busy time."""
+    ends = np.cumsum(log.total_s)
+    at = (np.arange(n) + 0.5) / n * ends[-1]
+    row = np.minimum(np.searchsorted(ends, at), len(ends) - 1)
+    columns = dict(zip(COLUMNS, log.table()[row].T, strict=True))
+    share = (at - (ends[row] - columns["total_s"])) / columns["total_s"]
+    place = np.minimum(np.floor(share * columns["steps"]), columns["steps"] - 1)  # which step of a run of decodes
+    seconds = columns["first_s"] + columns["slope_s"] * place
+    decodes, chunks = columns["decodes"], columns["prefill_chunks"]
+    parts = np.clip(chunks, 1.0, split)
+    each = columns["prefill_tokens"] / np.maximum(chunks, 1.0)
+    return _Samples(
+        weights=ends[-1] / n / seconds,
+        seconds=seconds,
+        decodes=np.ceil(decodes / split),
+        mean_context=columns["context_sum"] / np.maximum(decodes, 1.0) + place,
+        max_context=columns["context_max"] + place,
+        prefill_tokens=np.ceil(columns["prefill_tokens"] / parts),
+        chunks=chunks / parts,
+        prior=columns["prefill_pairs"] / np.maximum(columns["prefill_tokens"], 1.0) - each / 2.0,
+        logits=np.ceil(columns["logits"] / split),
+    )
+
+
+def _rows(drawn: _Samples, plant: Plant) -> list[OperatorRow]:
+    """The operators of every sample, as `StepCost` prices them: padded to graphs, attention of mixed steps apart."""
+    tables, shard = plant.cost.tables, Shard.of(plant.resolved)
+    every = fused_norm_lines if plant.resolved.engine.fuses_norms else token_lines
+    graphed = drawn.tokens <= graph_limit(plant.resolved)
+    rows: list[OperatorRow] = []
+    for graph in (True, False):
+        part = drawn.only(graphed == graph)
+        if not len(part.weights):
+            continue
+        padded = tables.padded[np.minimum(part.tokens, len(tables.padded) - 1).astype(np.int64)]
+        ran = np.where(part.tokens < len(tables.padded), padded, part.tokens)
+        group = shard.dp * ran if graph else shard.dp * part.tokens
+        lines = every(shard, ran, graph) + expert_lines(shard, group, graph)
+        rows += operator_rows(lines, tables.pricer, part.weights)
+    for here, lines_of in (
+        ((drawn.decodes > 0) & (drawn.chunks == 0), decode_lines),
+        ((drawn.decodes > 0) & (drawn.chunks > 0), None),
+    ):
+        part = drawn.only(here)
+        if len(part.weights):
+            counts = (part.decodes, part.mean_context, part.max_context)
+            joins = plant.bundle.joins_decodes
+            lines = lines_of(shard, *counts) if lines_of else mixed_decode_lines(shard, *counts, joins)
+            rows += operator_rows(lines, tables.pricer, part.weights)
+    part = drawn.only(drawn.chunks > 0)
+    if len(part.weights):
+        each = part.prefill_tokens / part.chunks
+        rows += operator_rows(prefill_lines(shard, part.chunks, each, part.prior), tables.pricer, part.weights)
+    part = drawn.only(drawn.logits > 0)
+    return rows + (
+        operator_rows(logits_lines(shard, part.logits), tables.pricer, part.weights) if len(part.weights) else []
+    )

@@ -1,0 +1,284 @@
+"""An answer read back from its JSON (`plan --json`), typed. Keys that a newer minor version added are passed over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from catalogs.errors import InputError
+from planner.answer import SCHEMA_VERSION
+
+HOW = "plan ... --json ANSWER.json"
+
+
+class Block(BaseModel):
+    """A part of the answer."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class Stats(Block):
+    """Of one latency, seconds; None where it is not finite or there is nothing."""
+
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+    def at(self, stat: str) -> float | None:
+        """By name; None also for a percentile that is not kept."""
+        found: float | None = getattr(self, stat.replace(".", "_"), None)
+        return found
+
+
+class Asked(Block):
+    """The request block."""
+
+    model: str
+    hardware: str
+    slo: list[str]
+    slo_words: list[str]
+    workload: str
+    rate: float | None
+    objective: str
+    precisions: list[str] | None
+    engine: str
+    seed: int
+
+
+class SloRow(Block):
+    """One objective against its simulated value."""
+
+    metric: str
+    stat: str
+    limit_s: float
+    value_s: float | None
+    ci_low_s: float | None
+    ci_high_s: float | None
+    ci_level: float
+    met: bool
+    probability_met: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.metric}.{self.stat}"
+
+    @property
+    def share(self) -> float:
+        """Value over limit; infinite where there is no value."""
+        return float("inf") if self.value_s is None else self.value_s / self.limit_s
+
+
+class CurvePoint(Block):
+    """Latencies at one rate. met: all objectives hold."""
+
+    requests_per_s: float
+    whole_cluster: bool
+    n_seeds: int
+    n_measured: int
+    stable: bool
+    met: bool
+    ttft_s: Stats
+    tpot_s: Stats
+    e2e_s: Stats
+    itl_s: Stats | None = None
+
+    def of(self, metric: str) -> Stats:
+        found: Stats | None = getattr(self, f"{metric}_s")
+        return found or Stats()
+
+
+class Cost(Block):
+    usd_per_hour: float | None
+    usd_per_million_output_tokens: float | None
+    usd_per_million_total_tokens: float | None
+    price_as_of: str | None
+    price_source: str | None
+    price_note: str | None = None
+
+
+class Energy(Block):
+    w_mean: float
+    j_per_output_token: float
+    kwh_per_million_output_tokens: float
+    gco2e_per_million_output_tokens: float | None
+    pue: float
+    grid_gco2e_per_kwh: float | None
+    grid_source: str | None
+
+
+class Memory(Block):
+    """Bytes of one accelerator."""
+
+    device_bytes: float
+    usable_bytes: float
+    weights_bytes: float
+    activation_bytes: float
+    non_torch_bytes: float
+    kv_bytes: float
+    kv_blocks: int
+    kv_tokens_per_replica: int
+    equation: str
+
+
+class Known(Block):
+    """The calibration block."""
+
+    bundle: str
+    measured_fraction: float
+    interpolated_fraction: float
+    roofline_fraction: float
+    expected_error: float
+    operator_error: float | None = None
+    stated_error: dict[str, Any] = {}  # of whole runs: intervals by metric, and coverage, n, source
+
+    @property
+    def of_operators(self) -> float:
+        """Median relative error of a step's time by what the operators' own rows tell."""
+        return self.expected_error if self.operator_error is None else self.operator_error
+
+    @property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """(low, high) of true over simulated, minus one, by metric."""
+        return {k: (v[0], v[1]) for k, v in self.stated_error.items() if isinstance(v, list) and len(v) == 2}
+
+
+class Plan(Block):
+    """One plan of the answer. What a plan that cannot even start has no figures of is None."""
+
+    deployment: dict[str, Any]
+    requests_per_s: float | None
+    metrics: dict[str, Any] | None
+    slo: list[SloRow]
+    capacity_requests_per_s: float | None
+    safe_requests_per_s: float | None = None
+    limited_by: str | None = None
+    cost: Cost | None
+    energy: Energy | None
+    memory: Memory | None = None
+    time_breakdown: dict[str, float] | None
+    calibration: Known | None
+    curve: list[CurvePoint] = []
+    latency_cdf: dict[str, list[float | None]] = {}
+    command: str = ""
+    command_notes: list[str] = []
+    notices: list[str] = []
+
+    @property
+    def tightest(self) -> SloRow:
+        """The objective nearest to its limit, or furthest beyond."""
+        return max(self.slo, key=lambda row: row.share)
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        return None if self.cost is None else self.cost.usd_per_hour
+
+    def metric(self, name: str) -> float | None:
+        """A number of the metrics block."""
+        found = (self.metrics or {}).get(name)
+        return float(found) if isinstance(found, int | float) else None
+
+
+class Change(Block):
+    kind: str
+    change: str
+    verified_by: str
+
+
+class Refused(Block):
+    binding_constraint: str
+    closest: Plan | None
+    what_would_meet_it: list[Change]
+
+
+class SearchFacts(Block):
+    n_space: int
+    n_bounded_out: int
+    n_simulated: int
+    n_pruned: int
+    seconds: float
+    seed: int
+    method: str
+    bounded_out: dict[str, int] = {}
+
+
+class PriceLine(Block):
+    cloud: str
+    contract: str
+    usd_per_hour: float
+    usd_per_million_output_tokens: float | None
+    usd_per_million_total_tokens: float | None
+    instance: str | None
+    region: str | None
+    as_of: str
+    source: str
+    note: str | None
+
+
+class Tariff(Block):
+    usd_per_hour: float | None
+    reading: str
+    cloud: str | None
+    region: str | None
+    grid: str | None
+
+
+class Reproduce(Block):
+    command: str
+    seed: int
+    trials: int
+    tariff: Tariff
+    calibration: str
+    versions: dict[str, str]
+
+
+class AnswerFile(Block):
+    """The whole answer."""
+
+    schema_version: int
+    request: Asked
+    feasible: bool
+    best: Plan | None
+    alternatives: list[Plan]
+    infeasible: Refused | None
+    search: SearchFacts
+    assumptions: list[str]
+    prices: list[PriceLine] = Field(default_factory=list)
+    reproduce: Reproduce
+
+    @property
+    def plans(self) -> list[Plan]:
+        """The best first; empty where refused."""
+        return [*([self.best] if self.best else []), *self.alternatives]
+
+
+def read_answer(path: Path) -> AnswerFile:
+    """Raises InputError for a file that is no answer, or of another version."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read the answer ({error.strerror})", str(path), HOW) from None
+    except ValueError:
+        raise InputError("an answer is a JSON file", str(path), HOW) from None
+    return parse_answer(data, str(path))
+
+
+def parse_answer(data: object, where: str = "answer") -> AnswerFile:
+    """See read_answer. where: what to call it in an error."""
+    if not isinstance(data, dict) or not {"schema_version", "request", "feasible", "search"} <= set(data):
+        raise InputError("not an answer of `plan --json`", where, HOW)
+    if data["schema_version"] != SCHEMA_VERSION:
+        rule = f"{where}: an answer of schema_version {SCHEMA_VERSION} is needed; plan again with this version"
+        raise InputError(rule, data["schema_version"], str(SCHEMA_VERSION))
+    if "reproduce" not in data:
+        raise InputError("this answer does not say how to make it again; plan again with this version", where, HOW)
+    try:
+        return AnswerFile.model_validate(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise InputError(f"{where}: {place}: {first['msg']}", None, HOW) from None

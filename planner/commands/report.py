@@ -1,0 +1,34 @@
+"""`plan report`: an answer as a page, as tables, on the screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    answer: Annotated[Path, typer.Argument(metavar="ANSWER.json", help="What plan --json wrote.")],
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="One page that opens offline.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="DIR", help="Every table as CSV and parquet.")] = None,
+    sensitivity: Annotated[
+        bool, typer.Option(help="Simulate what moves the answer (half a minute); --no-sensitivity leaves it out.")
+    ] = True,
+) -> None:
+    """The answer as a page people decide with; without --html and --csv on the screen.
+
+    What the answer does not hold (energy against latency, operators, sensitivity) is simulated again with its seed.
+    """
+    from catalogs.errors import InputError
+    from catalogs.files import check_targets
+    from planner.answer_file import read_answer
+    from planner.report.screen import show
+    from planner.report.write import write_report
+
+    check_targets(None, html)
+    if csv is not None and csv.exists() and not csv.is_dir():
+        raise InputError("tables are written into a folder", str(csv), f"{csv}.d")
+    material = write_report(read_answer(answer), html, csv, sensitivity)
+    if html is None and csv is None:
+        show(material)

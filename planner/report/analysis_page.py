@@ -1,0 +1,88 @@
+"""The page of one step taken apart: the roofline, every operator, memory, precision and scaling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from calibration.report.axes import si, time_text
+from catalogs.files import write_whole
+from catalogs.html_page import Markup, Page, Section, bullets, cards, chart, need_plotly, render, table
+from planner.analyze import Analysis, document
+from planner.analyze_screen import bound_words, headlines, memory_words
+from planner.operators import BOUND_WORDS, together
+from planner.report import machine_figures
+
+
+def write_analysis(analysis: Analysis, out: Path) -> None:
+    """Raises InputError where plotly is missing or the file cannot be written."""
+    need_plotly()
+    write_whole(out, [render(analysis_page(analysis))])
+
+
+def analysis_page(a: Analysis) -> Page:
+    """See the module."""
+    told, unit = document(a), a.resolved.hardware.accelerator
+    q = a.question
+    title = f"One {q.stage} step of {a.resolved.model.name} on {a.resolved.hardware.text}"
+    subtitle = next(iter(headlines(told)))
+    ceilings = machine_figures.ceiling_words(unit)
+    said = f"Operators of the step on one accelerator. Ceilings of the {unit.name}: {ceilings}."
+    charts = [
+        chart(machine_figures.roofline(a.rows, unit), said, 540),
+        chart(machine_figures.reached(a.rows), "Those that only move data included.", 480),
+        chart(machine_figures.time_by_layer(a.rows, 1.0), "One layer of each kind, and everything outside.", 260),
+    ]
+    sections = [
+        Section(
+            "Step",
+            [cards(_cards(a)), bullets([bound_words(told["bound_s"]), memory_words(told["memory"]), *a.notices])],
+        ),
+        Section("Roofline", charts),
+        Section("Operators", [_operators(a)]),
+        Section("Precision", [_precisions(a)]),
+        Section("Scaling with batch and context", [_scaling(a)], "Scaling"),
+    ]
+    return Page(title, subtitle, sections, "Written by plan analyze. This file loads nothing from elsewhere.")
+
+
+def _cards(a: Analysis) -> list[tuple[str, str]]:
+    busiest = next(iter(document(a)["bound_s"]), "")
+    return [
+        ("In the engine", time_text(a.time.engine_s)),
+        ("On the device, calibrated", time_text(a.time.device_s)),
+        ("At the roofline", time_text(a.time.roofline_s)),
+        ("Tokens", f"{a.tokens_per_s:,.0f} per second"),
+        ("Mostly bound by", BOUND_WORDS.get(busiest, busiest)),
+        ("Calibration", a.bundle),
+    ]
+
+
+def _operators(a: Analysis) -> Markup:
+    head = ("Operator", "Class", "Bound by", "Times", "FLOP", "Bytes", "FLOP/B", "Roofline", "Time", "Share")
+    total, rows = a.time.device_s, []
+    for r in together(a.rows):
+        work = si(r.flops, "") if r.flops else ""
+        intensity = f"{r.intensity:.3g}" if r.flops else ""
+        figures = (f"{r.count:g}", work, si(r.bytes, "B"), intensity, time_text(r.roofline_s), time_text(r.seconds))
+        rows.append((r.name, r.kind.replace("_", " "), BOUND_WORDS[r.bound], *figures, f"{r.seconds / total:.1%}"))
+    return table(head, rows, "On one accelerator; all executions of a step together.", words=3)
+
+
+def _precisions(a: Analysis) -> Markup:
+    head = ("Bits", "Weights", "KV", "Bytes of a step", "Roofline", "Engine", "Weights held", "KV of the batch", "Fits")
+    rows = []
+    for p in a.precisions:
+        times = (si(p.bytes, "B"), time_text(p.time.roofline_s), time_text(p.time.engine_s))
+        held = (si(p.held.weights_bytes, "B"), si(p.held.kv_batch_bytes, "B"), "yes" if p.held.fits else "no")
+        rows.append((str(p.bits), p.weight_dtype, p.kv_dtype, *times, *held))
+    return table(head, rows, "The same step with other weights and KV cache; activations stay 16 bit.", words=3)
+
+
+def _scaling(a: Analysis) -> Markup:
+    head = ("Step with", "Roofline", "Engine", "Against asked", "Tokens/s")
+    rows = []
+    for s in a.scaling:
+        ratio = f"x {s.time.engine_s / a.time.engine_s:.2f}"
+        times = (time_text(s.time.roofline_s), time_text(s.time.engine_s))
+        rows.append((f"{s.quantity} {s.value:,}", *times, ratio, f"{s.tokens_per_s:,.0f}"))
+    return table(head, rows)

@@ -1,0 +1,216 @@
+"""The machine: memory, roofline, where the time goes by operator and by layer, and how well the times are known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from calibration.report.axes import MARKS, REFERENCE, si, time_text
+from catalogs.hardware import Accelerator
+from planner.answer_file import Known, Memory
+from planner.operators import BOUND_WORDS, OperatorRow, together
+from planner.report.style import BELOW, BOUND_COLOURS, MARGIN, PALE, bar, linear, log, number
+
+GB: Final = 1e9
+CLASS_WORDS: Final = {
+    "gemm": "matrix products",
+    "attention_prefill": "attention, prompts",
+    "attention_decode": "attention, generation",
+    "moe": "experts",
+    "collective": "communication",
+    "elementwise": "norms, activations, sampling",
+    "host": "host",
+    "idle": "idle",
+}
+#: Operators outside the layers, and those of a layer's second half; all others are its first half.
+OUTSIDE: Final = frozenset(
+    {"embedding", "embedding_all_reduce", "final_norm", "stage_send", "lm_head", "logits_all_gather", "sampling"}
+)
+FEED_FORWARD: Final = frozenset(
+    {"post_norm", "gate_up_proj", "up_proj", "activation", "down_proj", "ffn_all_reduce", "router", "routing"}
+    | {"latent_in", "latent_out", "add_shared", "experts", "dispatch", "combine"}
+)
+WHERE: Final = ("top center", "bottom center", "middle right", "middle left")
+LARGEST: Final = 6  # operators named in a stacked bar
+TERA: Final = 1e12
+
+
+def memory_bar(memory: Memory) -> Any:
+    """One accelerator's memory, gigabytes."""
+    import plotly.graph_objects as go
+
+    rest = memory.device_bytes - memory.weights_bytes - memory.activation_bytes - memory.non_torch_bytes
+    parts = (
+        ("weights", memory.weights_bytes),
+        ("activations", memory.activation_bytes),
+        ("runtime", memory.non_torch_bytes),
+        ("KV cache", memory.kv_bytes),
+        ("not used", max(rest - memory.kv_bytes, 0.0)),
+    )
+    figure = go.Figure()
+    for i, (name, size) in enumerate(parts):
+        text = f"{size / GB:.1f} GB" if size > 0.06 * memory.device_bytes else ""
+        colour = "#eef0f3" if name == "not used" else PALE[i]
+        inside = {"text": [text], "textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
+        font = {"textfont": {"color": "#10151b"}}
+        label = f"{name}: {size / GB:.2f} GB"
+        figure.add_bar(
+            y=[""],
+            x=[size / GB],
+            name=label,
+            orientation="h",
+            marker=bar(i, colour),
+            hoverinfo="name",
+            **inside,
+            **font,
+        )
+    top = memory.device_bytes / GB
+    figure.update_xaxes(**linear("memory of one accelerator", "GB", range=[0, top * 1.005]))
+    figure.update_yaxes(showgrid=False)
+    return figure.update_layout(barmode="stack", legend=BELOW | {"y": -0.75}, margin=MARGIN)
+
+
+def roofline(rows: Sequence[OperatorRow], unit: Accelerator) -> Any:
+    """Every operator that computes, under the ceilings; the larger the mark, the more time it takes."""
+    import plotly.graph_objects as go
+
+    figure, counted = go.Figure(), [r for r in together(rows) if r.flops > 0]
+    total = sum(r.seconds for r in rows)
+    bandwidth = unit.memory_bandwidth_bytes_per_s
+    ceilings: dict[float, list[str]] = {}
+    for dtype, peak in unit.peak_flops.items():
+        ceilings.setdefault(peak, []).append(dtype)
+    top = max(ceilings)
+    low = min([r.intensity for r in counted], default=1.0) / 2
+    high = max([r.intensity for r in counted] + [top / bandwidth]) * 2
+    for i, (peak, dtypes) in enumerate(sorted(ceilings.items(), reverse=True)):
+        x = [low, peak / bandwidth, high]
+        y = [low * bandwidth / TERA, peak / TERA, peak / TERA]
+        line = {"color": REFERENCE, "width": 1.5, "dash": ("solid", "dash", "dot", "dashdot")[i % 4]}
+        name = f"ceiling: {', '.join(dtypes)}"
+        figure.add_scatter(x=x, y=y, mode="lines", line=line, name=name, hoverinfo="skip")
+    for i, bound in enumerate(BOUND_WORDS):
+        mine = [r for r in counted if r.bound == bound]
+        if not mine:
+            continue
+        shares = [r.seconds / total for r in mine]
+        big = [r.name if s > 0.03 else "" for r, s in zip(mine, shares, strict=True)]
+        sizes = [8 + 34 * s**0.5 for s in shares]
+        mark = {"color": BOUND_COLOURS[bound], "symbol": MARKS[i], "size": sizes, "opacity": 0.85}
+        hover = [
+            f"{r.name}: {s:.1%} of device time, {number(r.intensity)} FLOP/B, {r.efficiency:.0%} of its roofline"
+            for r, s in zip(mine, shares, strict=True)
+        ]
+        where = {"x": [r.intensity for r in mine], "y": [r.flops / r.seconds / TERA for r in mine]}
+        around = [WHERE[k % len(WHERE)] for k in range(len(mine))]  # near operators keep their names apart
+        words = {"text": big, "textposition": around, "textfont": {"size": 11}, "hovertext": hover}
+        figure.add_scatter(
+            **where, mode="markers+text", name=f"bound by {BOUND_WORDS[bound]}", marker=mark, hoverinfo="text", **words
+        )
+    rates = [r.flops / r.seconds / TERA for r in counted] + [top / TERA]
+    figure.update_xaxes(**log("operations per byte of memory traffic", "FLOP/B", [low, high]))
+    figure.update_yaxes(**log("achieved by one accelerator", "TFLOP/s", [*rates, top * 1.3 / TERA]))
+    return figure.update_layout(legend=BELOW, margin=MARGIN)
+
+
+def reached(rows: Sequence[OperatorRow]) -> Any:
+    """Share of its own roofline that each operator reaches, those of most time first; movers of bytes included."""
+    import plotly.graph_objects as go
+
+    shown = together(rows)[:16]
+    total = sum(r.seconds for r in rows)
+    figure = go.Figure()
+    for i, (bound, words) in enumerate(BOUND_WORDS.items()):
+        mine = [r for r in shown if r.bound == bound]
+        if mine:
+            texts = [f" {100 * r.efficiency:.0f} % ({r.seconds / total:.1%} of time)" for r in mine]
+            style = {"orientation": "h", "marker": bar(i, BOUND_COLOURS[bound]), "textposition": "outside"}
+            x, y = [100 * r.efficiency for r in mine], [r.name for r in mine]
+            figure.add_bar(y=y, x=x, text=texts, name=words, cliponaxis=False, hoverinfo="skip", **style)
+    most = max([100.0] + [100 * r.efficiency for r in shown])
+    figure.update_xaxes(**linear("share of its roofline reached", "%", range=[0, most * 1.3]))
+    order = {"categoryorder": "array", "categoryarray": [r.name for r in shown], "autorange": "reversed"}
+    figure.update_yaxes(showgrid=False, title={"text": "operator"}, **order)
+    return figure.update_layout(legend=BELOW | {"y": -60 / (24 * len(shown))}, margin=MARGIN, bargap=0.25)
+
+
+def time_by_class(breakdown: dict[str, float]) -> Any:
+    """Per cent of the simulated replica time by class of operator."""
+    import plotly.graph_objects as go
+
+    total = sum(breakdown.values())
+    rows = sorted(((k, v) for k, v in breakdown.items() if v > 0), key=lambda kv: -kv[1])
+    texts = [f" {100 * v / total:.1f} %" for _, v in rows]
+    style = {"orientation": "h", "marker": bar(0), "text": texts, "textposition": "outside", "hoverinfo": "skip"}
+    names, values = [CLASS_WORDS.get(k, k) for k, _ in rows], [100 * v / total for _, v in rows]
+    figure = go.Figure(go.Bar(y=names, x=values, cliponaxis=False, **style))
+    figure.update_xaxes(**linear("share of replica time", "%", range=[0, max(values) * 1.15]))
+    figure.update_yaxes(autorange="reversed", showgrid=False, title={"text": "class of operator"})
+    return figure.update_layout(margin=MARGIN, bargap=0.25)
+
+
+def block_of(row: OperatorRow) -> str:
+    """Where in the model an operator runs."""
+    if row.name in OUTSIDE:
+        return "outside the layers"
+    inside = row.name in FEED_FORWARD or row.name.startswith("shared_")
+    kind = "feed-forward" if inside else "attention"
+    return f"one of {row.layers} layers: {kind}"
+
+
+def time_by_layer(rows: Sequence[OperatorRow], n_steps: float) -> Any:
+    """Microseconds of a mean step: each half of one layer, and what lies outside the layers."""
+    import plotly.graph_objects as go
+
+    merged = together(rows, by_layers=True)
+    blocks: dict[str, list[tuple[str, float]]] = {}
+    for r in merged:
+        each = 1 if r.name in OUTSIDE else r.layers
+        blocks.setdefault(block_of(r), []).append((r.name, 1e6 * r.seconds / n_steps / each))
+    order = sorted(blocks, key=lambda b: (b.startswith("outside"), b))
+    figure, longest = go.Figure(), max(sum(v for _, v in parts) for parts in blocks.values())
+    for i in range(LARGEST + 1):
+        names, values, texts = [], [], []
+        for block in order:
+            parts = blocks[block]
+            taken = parts[i : i + 1] if i < LARGEST else [("the rest", sum(v for _, v in parts[LARGEST:]))]
+            for name, value in taken:
+                if value > 0:
+                    names.append(block)
+                    values.append(value)
+                    texts.append(f"{name}<br>{time_text(value / 1e6)}" if value > 0.09 * longest else "")
+        style = {"marker": bar(i, PALE[i]), "textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
+        font = {"textfont": {"color": "#10151b", "size": 11}}
+        hover = "%{x:.3g} µs<extra></extra>"
+        figure.add_bar(
+            y=names, x=values, text=texts, orientation="h", showlegend=False, hovertemplate=hover, **style, **font
+        )
+    figure.update_xaxes(**linear("time in a mean step", "µs"))
+    figure.update_yaxes(autorange="reversed", showgrid=False, title={"text": "part of the model"})
+    return figure.update_layout(barmode="stack", margin=MARGIN, bargap=0.25)
+
+
+def coverage(plans: Sequence[tuple[str, Known]]) -> Any:
+    """Of the simulated step time: measured, interpolated, roofline only."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    words = (("measured", PALE[2]), ("interpolated", PALE[0]), ("roofline", PALE[3]))
+    for i, (kind, colour) in enumerate(words):
+        values = [100 * float(getattr(known, f"{kind}_fraction")) for _, known in plans]
+        texts = [f"{v:.0f} %" if v >= 5 else "" for v in values]
+        inside = {"text": texts, "textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
+        style = {"orientation": "h", "marker": bar(i, colour), "textfont": {"color": "#10151b"}}
+        figure.add_bar(y=[name for name, _ in plans], x=values, name=kind, hoverinfo="skip", **inside, **style)
+    figure.update_xaxes(**linear("share of simulated step time", "%", range=[0, 100.5]))
+    figure.update_yaxes(autorange="reversed", showgrid=False, title={"text": "plan"})
+    below = BELOW | {"y": -0.55}
+    return figure.update_layout(barmode="stack", legend=below, margin=MARGIN, bargap=0.3)
+
+
+def ceiling_words(unit: Accelerator) -> str:
+    """The peaks that the roofline is drawn from."""
+    shown: dict[float, str] = {}
+    for dtype, flops in unit.peak_flops.items():
+        shown.setdefault(flops, f"{dtype} {si(flops, 'FLOP/s')}")
+    return f"{', '.join(shown.values())}; memory {si(unit.memory_bandwidth_bytes_per_s, 'B/s')}"

@@ -1,0 +1,114 @@
+"""What the page of an answer is made of: the answer as read, and what has to be simulated for the page alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from catalogs.deployment import Layout
+from catalogs.grid import DEFAULT_REGION, list_grids, load_grid
+from catalogs.hardware import Accelerator
+from planner.anatomy import Anatomy
+from planner.answer_file import AnswerFile, Plan
+from planner.binding import Use, anatomy_of, uses
+from planner.rerun import Rerun
+from planner.sensitivity import Sensitivity, sensitivity
+from planner.sweep import SweepPoint, sweep
+
+#: Grids shown beside the answer's own: large markets for accelerators, and both ends of the table.
+REGIONS: Final = (
+    "world",
+    "us",
+    "de",
+    "fr",
+    "gb",
+    "ie",
+    "nl",
+    "fi",
+    "se",
+    "no",
+    "ca",
+    "jp",
+    "kr",
+    "sg",
+    "in",
+    "cn",
+    "au",
+    "br",
+)
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Carbon:
+    """Grams of CO2-equivalent per million output tokens on one grid, the facility included."""
+
+    region: str
+    name: str
+    gco2e_per_million_output_tokens: float
+    gco2e_per_kwh: float
+    source: str
+    chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """What the answer does not hold: simulated again for the page, with the answer's seed."""
+
+    points: list[SweepPoint]
+    anatomy: Anatomy
+    uses: list[Use]
+    sensitivity: Sensitivity | None
+    accelerator: Accelerator
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """simulated: None where the answer is no."""
+
+    answer: AnswerFile
+    simulated: Simulated | None
+    carbon: list[Carbon]
+
+
+def gather(answer: AnswerFile, tell: Tell = lambda _: None, swings: bool = True) -> Material:
+    """Simulates some seconds (with `swings` half a minute). Raises InputError for an answer that cannot be rerun."""
+    best = answer.best
+    if best is None:
+        return Material(answer, None, [])
+    rerun = Rerun.of(answer)
+    tell("where the time goes")
+    anatomy = anatomy_of(rerun, best)
+    points = sweep(answer.plans, rerun, tell)
+    moved = sensitivity(answer, rerun, tell) if swings else None
+    unit = rerun.world.names.hardware.accelerator
+    return Material(answer, Simulated(points, anatomy, uses(best, anatomy), moved, unit), carbon(answer, best))
+
+
+def carbon(answer: AnswerFile, plan: Plan) -> list[Carbon]:
+    """The plan's energy on several grids, the cleanest first; [] where its energy is not known."""
+    if plan.energy is None:
+        return []
+    own = (answer.reproduce.tariff.grid or DEFAULT_REGION).strip().lower()
+    codes = [code for code in list_grids() if code in REGIONS or code == own]
+    found = []
+    for code in codes:
+        grid = load_grid(code)
+        grams = plan.energy.kwh_per_million_output_tokens * grid.gco2e_per_kwh
+        found.append(Carbon(code, grid.name, grams, grid.gco2e_per_kwh, grid.gco2e_source, code == own))
+    return sorted(found, key=lambda c: c.gco2e_per_million_output_tokens)
+
+
+def label(answer: AnswerFile, i: int) -> str:
+    """ "Best: 4 x TP2, fp8, KV bf16": enough to tell the plans of one answer apart."""
+    plan = answer.plans[i]
+    name = "Best" if i == 0 else f"Alternative {i}"
+    return f"{name}: {short(plan.deployment)}"
+
+
+def short(d: dict[str, Any]) -> str:
+    """A deployment block in a few words."""
+    layout = Layout(**{f.name: d[f.name] for f in fields(Layout)})
+    return f"{d['replicas']} x {layout.words} on {d['hardware']}, {d['weight_dtype']}, KV {d['kv_dtype']}"

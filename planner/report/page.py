@@ -1,0 +1,364 @@
+"""The page of an answer: what to rent first, then the evidence, then how to get it again."""
+
+from __future__ import annotations
+
+from catalogs.html_page import Markup, Page, Section, bullets, cards, chart, command, note, paragraph, table
+from planner.answer_file import AnswerFile, Known, Plan
+from planner.report import latency_figures, machine_figures, money_figures
+from planner.report.material import Material, Simulated, label
+from planner.report.words import change, dollars, grams, joules, percent, rate, seconds
+from planner.screen import deployment_words
+from planner.sensitivity import Effect, Input
+
+FOOTER = "Written by plan report. This file loads nothing from elsewhere."
+STATED_WORDS = latency_figures.METRIC_TITLES | {"power": "power", "j_per_token": "energy per token"}
+ONE_REPLICA = "One replica under its share of the requests stands for all; "
+
+
+def answer_page(m: Material) -> Page:
+    """Sections whose material is missing say so in a sentence."""
+    asked = m.answer.request
+    carried = "the highest rate it holds" if asked.rate is None else rate(asked.rate)
+    if asked.objective == "latency" and asked.rate is None:
+        carried = "a light load"
+    subtitle = f"workload {asked.workload}, {carried}, lowest {asked.objective}".replace(
+        "lowest throughput", "highest throughput"
+    )
+    if m.answer.best is None or m.simulated is None:
+        sections = _refused(m.answer)
+    else:
+        s = m.simulated
+        sections = [
+            _answer(m.answer, m.answer.best, s),
+            _trade_offs(m, s),
+            _capacity(m.answer.best, s),
+            _binds(m.answer.best, s),
+            _money(m.answer, m.answer.best),
+            _energy(m, m.answer.best),
+            *_sensitivity(m.answer.best, s),
+            _alternatives(m.answer),
+            _sure(m.answer),
+        ]
+    return Page(f"{asked.model} on {asked.hardware}", subtitle, [*sections, _again(m.answer)], FOOTER)
+
+
+def _answer(answer: AnswerFile, plan: Plan, s: Simulated) -> Section:
+    parts = [cards(_cards(plan, s)), paragraph(f"Run {deployment_words(plan.deployment)}.")]
+    parts += [_slo_table(answer, plan), paragraph(_capacity_words(plan)), command(plan.command)]
+    parts.append(bullets([*plan.command_notes, *plan.notices]))
+    parts.append(paragraph(_sources(answer, plan)))
+    return Section("Answer", parts)
+
+
+def _cards(plan: Plan, s: Simulated) -> list[tuple[str, str]]:
+    d, least = plan.deployment, min((row.probability_met for row in plan.slo), default=0.0)
+    binding = [u.resource for u in s.uses if u.binds]
+    found = [("Rent", str(d["hardware"]))]
+    if plan.cost is not None and plan.cost.usd_per_hour is not None:
+        each = dollars(plan.cost.usd_per_million_output_tokens)
+        found += [
+            ("It costs", f"{dollars(plan.cost.usd_per_hour)} per hour"),
+            ("That is", f"{each} per million output tokens"),
+        ]
+    else:
+        found.append(("It costs", "unknown: no price for this hardware"))
+    found += [
+        ("It carries", rate(plan.requests_per_s)),
+        ("Sure to meet each objective", percent(least)),
+        ("What binds", ", ".join(binding)),
+    ]
+    return found
+
+
+def _slo_table(answer: AnswerFile, plan: Plan) -> Markup:
+    head = ("Objective", "Limit", "Simulated", "90 % interval", "Met", "Probability")
+    rows = []
+    for words, row in zip(answer.request.slo_words, plan.slo, strict=True):
+        span = f"{seconds(row.ci_low_s)} to {seconds(row.ci_high_s)}"
+        met = "yes" if row.met else "NO"
+        rows.append((words, seconds(row.limit_s), seconds(row.value_s), span, met, percent(row.probability_met)))
+    return table(head, rows, f"Simulated at {rate(plan.requests_per_s)}.")
+
+
+def _capacity_words(plan: Plan) -> str:
+    capacity, safe = plan.capacity_requests_per_s, plan.safe_requests_per_s
+    why = f"; {plan.limited_by}" if plan.limited_by else ""
+    text = f"The highest rate that holds every objective, at even odds, is {rate(capacity)}{why}."
+    sure = f" {rate(safe)} can be carried with 90 % certainty of each objective." if safe is not None else ""
+    tokens = plan.metric("output_tokens_per_s")
+    return text + sure + (f" At the planned rate it produces {tokens:,.0f} output tokens/s." if tokens else "")
+
+
+def _sources(answer: AnswerFile, plan: Plan) -> str:
+    """Where the numbers of the first section come from."""
+    c = plan.calibration
+    bundle = "" if c is None else f" on the calibration {c.bundle}"
+    text = f"Rates, latencies, energy: simulated{bundle}, seed {answer.request.seed}."
+    if plan.cost is not None and plan.cost.usd_per_hour is not None:
+        when = "given with the question" if plan.cost.price_as_of == "given" else f"as of {plan.cost.price_as_of}"
+        text += f" Price: {plan.cost.price_source}, {when}."
+    return text
+
+
+def _trade_offs(m: Material, s: Simulated) -> Section:
+    answer, labels = m.answer, [label(m.answer, i) for i in range(len(m.answer.plans))]
+    slo = m.answer.plans[0].tightest
+    parts = [
+        paragraph(
+            "Each line is one plan from a tenth of its capacity (upper left: short latencies, half idle hardware) up "
+            "to its capacity. The wide grey line runs through what nothing beats in both."
+        )
+    ]
+    said = f"{ONE_REPLICA}simulated for this page, seed {answer.request.seed}, at shares of each plan's capacity."
+    if any(p.usd_per_million_output_tokens is not None for p in s.points):
+        axis, field = ("cost per million output tokens", "USD"), "usd_per_million_output_tokens"
+        figure = money_figures.against_latency(s.points, labels, slo, field, axis)
+        parts.append(chart(figure, f"Cost against latency. {said} Prices as in the answer.", 480))
+    else:
+        parts.append(note("Cost is not shown: no price is known for this hardware (plan --price USD_PER_HOUR)."))
+    axis, field = ("energy per output token", "J"), "j_per_output_token"
+    if any(p.j_per_output_token is not None for p in s.points):
+        figure = money_figures.against_latency(s.points, labels, slo, field, axis)
+        parts.append(chart(figure, f"Energy against latency, at the servers. {said}", 480))
+    return Section("Trade-offs: cost and energy against latency", parts, "Trade-offs")
+
+
+def _capacity(plan: Plan, s: Simulated) -> Section:
+    parts = []
+    for metric in latency_figures.curve_metrics(plan):
+        figure = latency_figures.capacity_curve(plan, s.points, metric)
+        title = latency_figures.METRIC_TITLES[metric]
+        said = f"{title.capitalize()} against the rate, simulated. {ONE_REPLICA}hollow marks: the queue kept growing."
+        parts.append(chart(figure, said, 420))
+    n = max((p.n_measured for p in plan.curve), default=0)
+    text = f"Latencies at {rate(plan.requests_per_s)}, as a client sees them; up to {n:,} requests measured."
+    parts.append(chart(latency_figures.distributions(plan), text, 420))
+    return Section("Capacity: latency against the rate", parts, "Capacity")
+
+
+def _binds(plan: Plan, s: Simulated) -> Section:
+    a = s.anatomy
+    parts = [paragraph(_step_words(s))]
+    rows = [(u.resource, u.words, u.of, f"{100 * u.share:.1f} %", "binds" if u.binds else "") for u in s.uses]
+    parts.append(table(("Resource", "What of it", "Share of", "Used", ""), rows, words=3))
+    if plan.time_breakdown:
+        figure = machine_figures.time_by_class(plan.time_breakdown)
+        said = "Where the simulated replica time of the answer's own runs goes."
+        parts.append(chart(figure, said, 90 + 30 * len([v for v in plan.time_breakdown.values() if v > 0])))
+    blocks = len({machine_figures.block_of(r) for r in a.rows})
+    said = "A mean step of the simulated run, by operator: one layer of each kind, and everything outside the layers."
+    parts.append(chart(machine_figures.time_by_layer(a.rows, a.n_steps), said, 110 + 62 * blocks))
+    ceilings = machine_figures.ceiling_words(s.accelerator)
+    said = f"Operators of the simulated run, all steps together. Ceilings of the {s.accelerator.name}: {ceilings}."
+    parts.append(chart(machine_figures.roofline(a.rows, s.accelerator), said, 540))
+    said = (
+        "How near each operator comes to its own roofline; those that only move data included. Above 100 %: served "
+        "from a cache."
+    )
+    parts.append(chart(machine_figures.reached(a.rows), said, 480))
+    if plan.memory is not None:
+        m = plan.memory
+        said = f"{m.equation}. Room for {m.kv_tokens_per_replica:,} tokens per replica."
+        parts.append(chart(machine_figures.memory_bar(m), said, 190))
+    return Section("What binds: time and memory", parts, "What binds")
+
+
+def _step_words(s: Simulated) -> str:
+    a = s.anatomy
+    tokens = f"{a.mean_prefill_tokens:,.0f} tokens on average"
+    prompts = f"{100 * a.prefill_step_fraction:.0f} % of the steps also hold prompts ({tokens})"
+    return (
+        f"At the planned rate a replica runs {a.mean_decodes:,.0f} sequences at once on average, with "
+        f"{a.mean_context_tokens:,.0f} tokens each; {prompts}. Shares are of one replica's time, simulated."
+    )
+
+
+def _money(answer: AnswerFile, plan: Plan) -> Section:
+    tokens = plan.metric("output_tokens_per_s") or 0.0
+    if not answer.prices:
+        return Section("Cost by cloud", [note("No price is known for this hardware.")], "Cost")
+    text = (
+        f"What the same hardware costs elsewhere, at the {tokens:,.0f} output tokens/s of the plan. Owned: total cost "
+        "of ownership, power and financing included. Spot can be taken away at any time."
+    )
+    head = ("Cloud", "Contract", "Instance", "As of", "Source", "Note", "Per hour", "Per M output", "Per M tokens")
+    rows = []
+    for p in answer.prices:
+        each = (dollars(p.usd_per_million_output_tokens), dollars(p.usd_per_million_total_tokens))
+        where = " ".join(x for x in (p.instance, p.region) if x)
+        rows.append((p.cloud, p.contract, where, p.as_of, p.source, p.note or "", dollars(p.usd_per_hour), *each))
+    height = 110 + 26 * len(answer.prices)
+    bars = chart(
+        money_figures.price_bars(answer.prices), "Prices are public list prices of the date in the table.", height
+    )
+    return Section("Cost by cloud", [paragraph(text), bars, table(head, rows, words=6)], "Cost")
+
+
+def _energy(m: Material, plan: Plan) -> Section:
+    e = plan.energy
+    if e is None or not m.carbon:
+        return Section("Energy and carbon", [note("Energy is not known: nothing was simulated.")], "Energy")
+    rows = [
+        ("Mean power at the servers", f"{e.w_mean / 1e3:.2f} kW", "simulated: accelerators by operator, hosts by load"),
+        ("Energy per output token", joules(e.j_per_output_token), "simulated, at the servers"),
+        ("Energy per million output tokens", f"{e.kwh_per_million_output_tokens:.3g} kWh", "facility included"),
+        ("Facility over servers (PUE)", f"{e.pue:g}", "assumed: Uptime Institute survey 2024, newer sites"),
+        ("Carbon intensity", f"{e.grid_gco2e_per_kwh:g} g CO2e/kWh", str(e.grid_source)),
+        ("Carbon per million output tokens", grams(e.gco2e_per_million_output_tokens), "product of the above"),
+    ]
+    bars = chart(
+        money_figures.carbon_bars(m.carbon),
+        "The same energy on other grids, yearly means. Making the hardware is not counted.",
+        90 + 26 * len(m.carbon),
+    )
+    return Section(
+        "Energy and carbon by region",
+        [table(("what", "value", "from"), [(a, b, c) for a, b, c in rows], words=3), bars],
+        "Energy",
+    )
+
+
+def _sensitivity(plan: Plan, s: Simulated) -> list[Section]:
+    if s.sensitivity is None:
+        return []
+    inputs = s.sensitivity.inputs
+    text = (
+        "One input at a time is changed by a fifth down and a quarter up (host overhead: half and double; step time: "
+        "as far as the answer's stated error goes; prefix hits: half of every prompt shared, or none), and everything "
+        "is simulated again. Inputs that move nothing are left out of the charts."
+    )
+    parts, height = [paragraph(text)], 110 + 44 * len(inputs)
+    usd = None if plan.cost is None else plan.cost.usd_per_million_output_tokens
+    if usd:
+        words = "change of the cost per million output tokens"
+        figure = money_figures.tornado(inputs, "usd_per_million_output_tokens", usd, words)
+        said = (
+            f"From {dollars(usd)} per million output tokens, at the rate asked for or else at the highest that holds."
+        )
+        parts.append(chart(figure, said, height))
+    if plan.capacity_requests_per_s:
+        words = "change of the highest rate that holds"
+        figure = money_figures.tornado(inputs, "capacity_requests_per_s", plan.capacity_requests_per_s, words)
+        parts.append(
+            chart(figure, f"From {rate(plan.capacity_requests_per_s)}. Rate and price do not change it.", height)
+        )
+    head = ("Input", "Where the choice flips", "Change", "Highest rate", "Cost per M output", "Nearest objective")
+    rows = [row for i in inputs for row in _input_rows(i)]
+    said = "Nearest objective: its value as a share of its limit at the planned rate; over 100 % it is missed."
+    parts.append(table(head, rows, said, words=3))
+    return [Section("Sensitivity: what moves the answer", parts, "Sensitivity")]
+
+
+def _input_rows(i: Input) -> list[tuple[str, ...]]:
+    effects = [e for e in (i.low, i.high) if e is not None]
+    return [(i.name if n == 0 else "", i.flips if n == 0 else "", *_effect(e)) for n, e in enumerate(effects)]
+
+
+def _effect(e: Effect) -> tuple[str, str, str, str]:
+    share = "queue grows" if e.slo_share == float("inf") else f"{100 * e.slo_share:.0f} %"
+    return e.variant.change, rate(e.capacity_requests_per_s), dollars(e.usd_per_million_output_tokens), share
+
+
+def _alternatives(answer: AnswerFile) -> Section:
+    best = answer.plans[0]
+    names = (
+        "Plan",
+        "Planned rate",
+        "Highest rate",
+        "",
+        "Per hour",
+        "Per M output",
+        "",
+        "Per token",
+        *(r.name for r in best.slo),
+        "Sure",
+    )
+    rows = []
+    for i, plan in enumerate(answer.plans):
+        usd = None if plan.cost is None else plan.cost.usd_per_million_output_tokens
+        own = None if best.cost is None else best.cost.usd_per_million_output_tokens
+        used = None if plan.energy is None else plan.energy.j_per_output_token
+        first = f"{'Best' if i == 0 else f'Alternative {i}'}: {deployment_words(plan.deployment)}"
+        capacity = plan.capacity_requests_per_s
+        deltas = (change(capacity, best.capacity_requests_per_s), change(usd, own)) if i else ("", "")
+        rates = (rate(plan.requests_per_s), rate(capacity), deltas[0])
+        figures = (*rates, dollars(plan.usd_per_hour), dollars(usd), deltas[1], joules(used))
+        sure = percent(min(r.probability_met for r in plan.slo))
+        rows.append((first, *figures, *(seconds(r.value_s) for r in plan.slo), sure))
+    text = "Each at its own planned rate. Alternatives are measured with fewer seeds than the best plan."
+    if len(rows) == 1:
+        text = "No other kind of plan held the objectives."
+    return Section("Alternatives", [paragraph(text), table(names, rows)])
+
+
+def _sure(answer: AnswerFile) -> Section:
+    known = [(f"{'Best' if i == 0 else f'Alternative {i}'}", p.calibration) for i, p in enumerate(answer.plans)]
+    plans = [(name, c) for name, c in known if c is not None]
+    rows = [(name, c.bundle, f"{100 * c.of_operators:.1f} %") for name, c in plans]
+    text = (
+        "How much of the simulated step time rests on measured operators, on interpolation between them, and on the "
+        "roofline alone. The error stated for whole runs is carried into every interval and probability."
+    )
+    head = ("Plan", "Calibration", "Error of a step's time, operators alone (median)")
+    parts = [paragraph(text), chart(machine_figures.coverage(plans), "From the answer.", 120 + 40 * len(plans))]
+    parts += [table(head, rows, words=2), *_stated(plans[0][1] if plans else None)]
+    parts += [paragraph("What is taken for granted:"), bullets(answer.assumptions)]
+    return Section("How sure: calibration and assumptions", parts, "How sure")
+
+
+def _stated(known: Known | None) -> list[Markup]:
+    """How far whole runs were off, by statistic."""
+    if known is None or not known.intervals:
+        return []
+    counts = known.stated_error.get("n") or {}
+    rows = []
+    for name, (low, high) in known.intervals.items():
+        span = f"{100 * low:+.0f} % to {100 * high:+.0f} %".replace("-", "−")
+        rows.append((STATED_WORDS.get(name, name), str(counts.get(name, "")), span))
+    share = float(known.stated_error.get("coverage") or 0.0)
+    said = f"In {share:.0%} of whole runs compared with measured ones: {known.stated_error.get('source')}."
+    return [table(("Statistic", "Runs compared", "True value against the simulated one"), rows, said)]
+
+
+def _refused(answer: AnswerFile) -> list[Section]:
+    no = answer.infeasible
+    if no is None:
+        return [Section("Answer", [note("No plan, and no reason recorded.")])]
+    parts: list[Markup] = [cards([("Answer", "NO"), ("What binds", no.binding_constraint)])]
+    parts.append(bullets(answer.request.slo_words))
+    if no.closest is not None:
+        parts.append(paragraph(f"The closest plan is {deployment_words(no.closest.deployment)}."))
+        if no.closest.slo:
+            parts.append(_slo_table(answer, no.closest))
+        if no.closest.memory is not None:
+            said = no.closest.memory.equation
+            parts.append(chart(machine_figures.memory_bar(no.closest.memory), said, 190))
+    changes = [(c.change, c.verified_by) for c in no.what_would_meet_it]
+    found = (
+        table(("What would meet it", "Checked by"), changes, words=2)
+        if changes
+        else note("Nothing tried would meet it.")
+    )
+    ruled = [(reason, f"{n:,}") for reason, n in answer.search.bounded_out.items()]
+    parts += [found, *([table(("Ruled out unseen, because", "Candidates"), ruled)] if ruled else [])]
+    return [Section("Answer", parts)]
+
+
+def _again(answer: AnswerFile) -> Section:
+    s, r = answer.search, answer.reproduce
+    rows = [
+        ("seed", str(r.seed)),
+        ("candidates", f"{s.n_space:,}, of which {s.n_bounded_out:,} ruled out by bounds"),
+        ("simulated", f"{s.n_simulated:,}, of which {s.n_pruned:,} stopped early"),
+        ("search", f"{s.method}, {s.seconds:.1f} s"),
+        ("calibration", f"{_bundle(answer)} (fingerprint {r.calibration})"),
+        *((name, version) for name, version in r.versions.items()),
+    ]
+    text = "The same command with the same versions gives the same answer; this page is then made from its JSON."
+    parts = [paragraph(text), command(f"{r.command} --json answer.json\nplan report answer.json --html answer.html")]
+    return Section("How to reproduce", [*parts, table(("what", "value"), rows, words=2)], "Reproduce")
+
+
+def _bundle(answer: AnswerFile) -> str:
+    plans = answer.plans or ([answer.infeasible.closest] if answer.infeasible and answer.infeasible.closest else [])
+    return next((p.calibration.bundle for p in plans if p.calibration is not None), "none used")

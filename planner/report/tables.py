@@ -1,0 +1,101 @@
+"""The numbers behind the page as tables: CSV and parquet, one file each, units in the column names."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from catalogs.files import make_folder, write_whole
+from planner.operators import operator_document
+from planner.report.material import Material, label
+
+Row = dict[str, Any]
+
+
+def tables_of(m: Material) -> dict[str, list[Row]]:
+    """Rows by table name; tables of nothing are left out."""
+    answer, s = m.answer, m.simulated
+    found: dict[str, list[Row]] = {
+        "plans": [_plan(m, i) for i in range(len(answer.plans))],
+        "curve": [_curve(i, p) for i, plan in enumerate(answer.plans) for p in plan.curve],
+        "latency_cdf": _cdf(m),
+        "prices": [p.model_dump() for p in answer.prices],
+        "carbon": [asdict(c) for c in m.carbon],
+    }
+    if s is not None:
+        found["trade_offs"] = [_point(asdict(p)) for p in s.points]
+        found["operators"] = [operator_document(r) for r in s.anatomy.rows]
+        found["what_binds"] = [asdict(u) for u in s.uses]
+        inputs = s.sensitivity.inputs if s.sensitivity else []
+        found["sensitivity"] = [_effect(i.name, e, i.flips) for i in inputs for e in (i.low, i.high) if e]
+    return {name: rows for name, rows in found.items() if rows}
+
+
+def write_tables(m: Material, folder: Path) -> list[Path]:
+    """NAME.csv and NAME.parquet of every table. Raises InputError where they cannot be written."""
+    make_folder(folder)
+    written = []
+    for name, rows in tables_of(m).items():
+        path = folder / f"{name}.csv"
+        write_whole(path, [csv_text(rows)])
+        written += [path, _parquet(rows, folder / f"{name}.parquet")]
+    return written
+
+
+def csv_text(rows: Sequence[Row]) -> str:
+    """Columns of all rows in the order they first appear; unknown is empty."""
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def _parquet(rows: Sequence[Row], path: Path) -> Path:
+    import pandas as pd
+
+    pd.DataFrame(rows).to_parquet(path, index=False)
+    return path
+
+
+def _plan(m: Material, i: int) -> Row:
+    plan = m.answer.plans[i]
+    objectives = {f"{r.name}_s": r.value_s for r in plan.slo} | {
+        f"{r.name}_probability": r.probability_met for r in plan.slo
+    }
+    cost = {} if plan.cost is None else plan.cost.model_dump()
+    used = {} if plan.energy is None else plan.energy.model_dump()
+    rates = {k: getattr(plan, k) for k in ("requests_per_s", "capacity_requests_per_s", "safe_requests_per_s")}
+    return {"plan": i, "label": label(m.answer, i), **plan.deployment, **rates, **objectives, **cost, **used}
+
+
+def _curve(i: int, point: Any) -> Row:
+    flat = point.model_dump()
+    row: Row = {"plan": i}
+    for key, value in flat.items():
+        metric = key.removesuffix("_s")
+        row |= {f"{metric}_{stat}_s": v for stat, v in value.items()} if isinstance(value, dict) else {key: value}
+    return row
+
+
+def _cdf(m: Material) -> list[Row]:
+    best = m.answer.best
+    if best is None or not best.latency_cdf:
+        return []
+    names = list(best.latency_cdf)
+    return [dict(zip(names, values, strict=True)) for values in zip(*best.latency_cdf.values(), strict=True)]
+
+
+def _point(flat: Row) -> Row:
+    latency = flat.pop("latency_s")
+    return flat | {f"{m}_{stat}_s": v for m, stats in latency.items() for stat, v in stats.items()}
+
+
+def _effect(name: str, effect: Any, flips: str) -> Row:
+    kept = ("capacity_requests_per_s", "usd_per_million_output_tokens", "slo_share", "holds", "rival")
+    return {"input": name, "change": effect.variant.words, **{k: getattr(effect, k) for k in kept}, "flips": flips}

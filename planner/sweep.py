@@ -1,0 +1,66 @@
+"""A plan at several loads, with power: what cost and energy per token trade against latency."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from planner.answer_file import Plan
+from planner.candidate import Candidate
+from planner.cost import Rates, energy, money
+from planner.distribution import CURVE_STATS
+from planner.observation import Load, judge
+from planner.rerun import Rerun
+from planner.slo import Slo
+
+#: Of the capacity.
+SHARES: Final = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """One load. latency_s: metric -> statistic -> seconds. plan: place in the answer, 0 the best."""
+
+    plan: int
+    requests_per_s: float
+    stable: bool
+    met: bool
+    output_tokens_per_s: float
+    usd_per_million_output_tokens: float | None
+    j_per_output_token: float | None
+    kwh_per_million_output_tokens: float | None
+    latency_s: dict[str, dict[str, float]]
+
+
+def sweep(plans: list[Plan], rerun: Rerun, tell: Callable[[str], None] = lambda _: None) -> list[SweepPoint]:
+    """Every plan of the answer at shares of its capacity, one seed each, ascending."""
+    found = []
+    for i, (plan, candidate) in enumerate(zip(plans, rerun.candidates, strict=True)):
+        top = plan.capacity_requests_per_s or plan.requests_per_s
+        for share in SHARES if top else ():
+            tell(f"plan {i + 1} at {share:.0%} of its capacity")
+            found.append(_point(i, candidate, rerun, share * (top or 0.0)))
+    return found
+
+
+def _point(i: int, candidate: Candidate, rerun: Rerun, rate: float) -> SweepPoint:
+    bench, world = rerun.bench, rerun.world
+    detail = world.detail(candidate, Load(rate, bench.sizes.full, bench.seed))
+    verdict = judge([detail.observation], bench.slos)
+    rates = Rates(detail.output_tokens_per_s, detail.total_tokens_per_s, detail.power_w)
+    used = energy(rates, world.grid())
+    metrics = ("ttft", "tpot", "itl", "e2e")
+    known = [m for m in metrics if m in detail.observation.samples_s]
+    wanted = sorted({*CURVE_STATS, *(slo.stat for slo in bench.slos)})
+    return SweepPoint(
+        plan=i,
+        requests_per_s=rate,
+        stable=verdict.stable,
+        met=verdict.met,
+        output_tokens_per_s=detail.output_tokens_per_s,
+        usd_per_million_output_tokens=money(rates, world.price(candidate)).usd_per_million_output_tokens,
+        j_per_output_token=None if used is None else used.j_per_output_token,
+        kwh_per_million_output_tokens=None if used is None else used.kwh_per_million_output_tokens,
+        latency_s={m: {s: verdict.value_s(Slo(m, s, 1.0)) for s in wanted} for m in known},
+    )
