@@ -92,8 +92,8 @@ class GroupedGemmModel:
         else:
             nodes = self.tokens
             ratio, origin = self._regressed(candidates, tokens)
-        seconds = np.exp(ratio) * roofline_s(replace(op, tokens=nodes), accelerator)
-        return _along(nodes, np.maximum.accumulate(seconds), tokens), origin
+        grid, seconds = _between(nodes, ratio, op, accelerator)
+        return _along(grid, seconds, tokens), origin
 
     def _own(self, candidates: list[Key], accelerator: Accelerator) -> int | None:
         """The curve of this very architecture: in the dtype asked for, else in one that stands for it. One that
@@ -193,6 +193,19 @@ def non_decreasing(values: Array) -> Array:
             means[-1] = (means[-1] * sizes[-1] + mean * size) / (sizes[-1] + size)
             sizes[-1] += size
     return np.repeat(means, sizes)
+
+
+def _between(nodes: Array, ratio: Array, op: GroupedGemm, accelerator: Accelerator) -> tuple[Array, Array]:
+    """(tokens, seconds), both ascending: the nodes, and powers of two between and before them by the roofline's shape,
+    which knows how many experts are touched, never outside the nodes on both sides."""
+    powers = 2.0 ** np.arange(0.0, np.ceil(np.log2(nodes[-1])))
+    grid = np.unique(np.concatenate([nodes, powers]))
+    shaped = np.exp(np.interp(np.log(grid), np.log(nodes), ratio))
+    seconds = shaped * roofline_s(replace(op, tokens=grid), accelerator)
+    known = np.maximum.accumulate(seconds[np.searchsorted(grid, nodes)])
+    right = np.clip(np.searchsorted(nodes, grid), 0, len(nodes) - 1)
+    low = np.where(grid < nodes[0], 0.0, known[np.clip(np.searchsorted(nodes, grid, side="right") - 1, 0, None)])
+    return grid, np.maximum.accumulate(np.clip(seconds, low, known[right]))
 
 
 def _along(nodes: Array, seconds: Array, tokens: Array) -> Array:

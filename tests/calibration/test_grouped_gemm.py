@@ -171,3 +171,12 @@ def test_mxfp4_by_activations() -> None:
     assert float(wide[1]) == 0.0
     assert float(narrow[1]) == 1.0
     assert float(narrow[0]) < 0.7 * float(wide[0])
+
+
+def test_a_sparse_profile_follows_the_experts_touched_between_its_rows() -> None:
+    """Four rows, far apart and from 8 tokens on: between and before them the share of the roofline holds."""
+    rows = rows_at(0.5)[1:]
+    model = GroupedGemmModel.fit(rows, H100)
+    for tokens in (1.0, 2.0, 16.0, 32.0, 256.0):
+        op = replace(OP, tokens=tokens)
+        assert float(model.cost(op, H100)[0]) == pytest.approx(float(roofline_s(op, H100)) / 0.5, rel=1e-6)
