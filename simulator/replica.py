@@ -70,7 +70,7 @@ class Replica:
         self.log = StepLog()
         self._context = context
         self._clock = context.clock
-        self._timer = context.timer
+        self.timer = context.timer
         self._fast_forward = context.fast_forward
         self._lag = context.rules.lag
         self._queue: deque[Batch] = deque()  # scheduled, not started
@@ -105,6 +105,12 @@ class Replica:
         if self._tick is None:
             self._tick = self._clock.at(self._clock.now, WAKE + self.index, [self._wake])
         elif self._steps > 1:
+            self._cut(self._clock.now)
+
+    def run_by(self, timer: StepTimer) -> None:
+        """Steps take other times from the next one on (a slow accelerator)."""
+        self.timer = timer
+        if self._steps > 1:
             self._cut(self._clock.now)
 
     def die(self) -> list[Request]:
@@ -158,14 +164,14 @@ class Replica:
         self._start_s = now
         steps = 1
         if batch.prefill_tokens:
-            self._first_s = first_s = self._timer.cycle_s(batch)
+            self._first_s = first_s = self.timer.cycle_s(batch)
             self._slope_s = slope_s = 0.0
         else:
-            first_s, slope_s, most = self._timer.decode_segment(
+            first_s, slope_s, most = self.timer.decode_segment(
                 batch.decodes, batch.decode_context_sum, batch.decode_context_max
             )
             if batch.passes > 1:  # a further pass costs the same at every context
-                first_s = self._timer.cycle_s(batch)
+                first_s = self.timer.cycle_s(batch)
             self._first_s = first_s
             self._slope_s = slope_s
             if most > 1 and self._fast_forward and not batch.finishing:

@@ -219,6 +219,16 @@ def test_blocks_on_their_way_are_lost_with_either_end(victim: int) -> None:
     assert run.restarts == 1
 
 
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_replica_turns_slow_with_its_next_step(fast: bool) -> None:
+    def acts(cluster: Cluster) -> None:
+        cluster.at(2.5, lambda: cluster.replicas[0].run_by(Linear(base_s=2.0)))
+
+    work = requests([0.0], [4], [5])
+    run = simulate([Pool(rules(), Linear())], work, controllers=(Script(acts),), fast_forward=fast)
+    assert run.last_token_s.tolist() == [7.0]
+
+
 def test_controllers_act_until_all_is_served() -> None:
     seen: list[float] = []
     script = Script(lambda cluster: cluster.every(1.0, lambda: seen.append(cluster.clock.now)))
