@@ -12,8 +12,8 @@ The benchmark's own repository (ml-energy/benchmark, configs/vllm/lm-arena-chat 
 - prompts that are conversations so far, each turn a request. Their mean length is not published.
 
 Declared calibration: that mean (PROMPT_TOKENS) is read from two points whose seats are not full because key-value
-memory was: how many requests ran there follows from the lengths (--seats prints it: 840 and 600, between them 700). Both
-points are left out of the medians.
+memory was: how many requests ran there follows from the lengths (--seats prints it: 840 and 600, between them 700).
+Both points are left out of the medians.
 Nothing else was fitted on any of these points.
 """
 
