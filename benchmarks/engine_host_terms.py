@@ -2,10 +2,10 @@
 
     python benchmarks/engine_host_terms.py SCORE.py
 
-SCORE.py is the scorer that lies beside the public measurements. SGLang captures decode steps only; a step with a prompt
-is launched kernel by kernel, and where the model has many layers of many kernels that is what its first token waits for.
-The fitted constant is the time per kernel (`simulator.launches` counts them) at which the median signed TTFT error of the
-calibration set is zero. Points of the set are left out of published tables (`in_calibration_set`).
+SCORE.py is the scorer that lies beside the public measurements. SGLang captures decode steps only; a step with a
+prompt is launched kernel by kernel, and where the model has many layers of many kernels that is what its first token
+waits for. The fitted constant is the time per kernel (`simulator.launches` counts them) at which the median signed TTFT
+error of the calibration set is zero. Points of the set are left out of published tables (`in_calibration_set`).
 
 Calibration set of SGLang: DeepSeek-R1 and -V3 (one measurement under two names) on H200 with prompts of 1024 tokens,
 where the launch script sets no flag that delays requests. One model on one GPU; every other model and GPU is held out.
@@ -75,7 +75,10 @@ def report(rows: list[Row], before: np.ndarray, after: np.ndarray) -> None:
         groups[f"{kind}: {row['system'][:4]} {row['model'].split('/')[-1]}"].append(i)
     for name, chosen in sorted(groups.items(), key=lambda group: (group[0].startswith("held"), group[0])):
         was, now = (np.median(np.abs(e[chosen]), axis=0) for e in (before, after))
-        print(f"{name:48} n={len(chosen):4}  TTFT {was[0]:5.1f} -> {now[0]:5.1f} %   TPOT {was[1]:5.1f} -> {now[1]:5.1f} %")
+        change = "   ".join(
+            f"{what} {w:5.1f} -> {n:5.1f} %" for what, w, n in zip(("TTFT", "TPOT"), was, now, strict=True)
+        )
+        print(f"{name:44} n={len(chosen):4}   {change}")
 
 
 def main() -> None:
