@@ -15,7 +15,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from error_budget import load
@@ -87,49 +87,62 @@ def covered(point: Compared, groups: dict[str, Group] | None = None) -> bool | N
     return None if interval is None else interval[0] <= point.measured / point.simulated - 1.0 <= interval[1]
 
 
-def unseen(held: Sequence[Compared], learned: Sequence[Compared]) -> str:
-    """Coverage where the model of each point is left out of the calibration set."""
+def unseen(held: Sequence[Compared], learned: Sequence[Compared], key: str) -> str:
+    """Coverage where all points that share a point's `key` ("model", "accelerator") are left out of the set."""
     told = []
-    for model in sorted({p.model for p in held}):
-        others = [p for p in learned if p.model != model]
+    for value in sorted({getattr(p, key) for p in held}):
+        others = [p for p in learned if getattr(p, key) != value]
         if len(others) >= LEAST_CONFORMAL:
             group = {held[0].metric: _group(others)}
-            told += [bool(covered(p, group)) for p in held if p.model == model]
+            told += [bool(covered(p, group)) for p in held if getattr(p, key) == value]
     return f"{np.mean(told):.0%}" if told else "-"
 
 
 def coverage_lines(held: Sequence[Compared], learned: Sequence[Compared]) -> list[str]:
+    """By part, engine and metric."""
     lines = [
-        "| held out | metric | checked | covered | wider than stated: true value below / above | stated (median) | "
-        "covered, model never seen |",
-        "|---|---|---|---|---|---|---|",
+        "| held out | metric | checked | covered | true value below / above | stated (median) | model never seen | "
+        "GPU never seen |",
+        "|---|---|---|---|---|---|---|---|",
     ]
-    keys: list[tuple[str, Callable[[Compared], str]]] = [
-        ("part", lambda p: f"**{p.part}**"),
-        ("engine", lambda p: f"{p.part}, {p.engine}"),
-        ("accelerator", lambda p: f"{p.part}, {p.accelerator}"),
-    ]
-    for level, name in keys:
-        for group in dict.fromkeys(map(name, held)):
-            for metric in METRICS:
-                mine = [p for p in held if name(p) == group and p.metric == metric]
-                if mine:
-                    same = [
-                        p for p in learned if level == "engine" and (p.engine, p.metric) == (mine[0].engine, metric)
-                    ]
-                    lines.append(_line(group, metric, mine, same))
+    for (part, engine), mine in _grouped(held, lambda p: (p.part, p.engine)).items():
+        for metric, same in _grouped(mine, lambda p: p.metric).items():
+            of_engine = [p for p in learned if (p.engine, p.metric) == (engine, metric)]
+            lines.append(f"| {part}, {engine} | {metric} {_line(same, of_engine)} |")
     return lines
 
 
-def _line(group: str, metric: str, held: Sequence[Compared], learned: Sequence[Compared]) -> str:
-    intervals = [StatedError.of(p.engine, p.operator_error).interval(metric) or (-1.0, np.inf) for p in held]
+def _line(held: Sequence[Compared], learned: Sequence[Compared]) -> str:
+    intervals = [StatedError.of(p.engine, p.operator_error).interval(p.metric) or (-1.0, np.inf) for p in held]
     ratios = np.array([p.measured / p.simulated - 1.0 for p in held])
     low, high = np.array(intervals).T
     inside = np.mean((low <= ratios) & (ratios <= high))
     out = f"{np.mean(ratios < low):.0%} / {np.mean(ratios > high):.0%}"
     stated = f"{np.median(low):+.0%} to {np.median(high):+.0%}"
-    never = unseen(held, learned) if learned and held[0].part != "open loop" else ""
-    return f"| {group} | {metric} | {len(held)} | {inside:.0%} | {out} | {stated} | {never} |"
+    never = [unseen(held, learned, key) for key in ("model", "accelerator")]
+    return f"| {len(held)} | {inside:.0%} | {out} | {stated} | {never[0]} | {never[1]}"
+
+
+def accelerator_lines(held: Sequence[Compared]) -> list[str]:
+    """The same by accelerator, metrics as columns."""
+    metrics = [m for m in METRICS if any(p.metric == m for p in held)]
+    lines = ["| covered | " + " | ".join(metrics) + " |", "|---" * (len(metrics) + 1) + "|"]
+    for (part, accelerator), mine in _grouped(held, lambda p: (p.part, p.accelerator)).items():
+        by_metric = _grouped(mine, lambda p: p.metric)
+        cells = [_share([bool(covered(p)) for p in by_metric.get(m, [])]) for m in metrics]
+        lines.append(f"| {part}, {accelerator} | " + " | ".join(cells) + " |")
+    return lines
+
+
+def _share(told: Sequence[bool]) -> str:
+    return f"{np.mean(told):.0%} of {len(told)}" if told else ""
+
+
+def _grouped(points: Sequence[Compared], key: Callable[[Compared], Any]) -> dict[Any, list[Compared]]:
+    found: dict[Any, list[Compared]] = {}
+    for p in points:
+        found.setdefault(key(p), []).append(p)
+    return found
 
 
 def expected_line(held: Iterable[Compared]) -> str:
@@ -154,7 +167,7 @@ def reliability_lines(held: Sequence[Compared], cases: Sequence[Path]) -> list[s
     head = [f"{name} ({len(told)})" for name, told in columns.items()]
     lines = ["| said | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
     for sure in SURE:
-        right = [f"{np.mean(np.array(told or [0]) <= sure):.0%}" for told in columns.values()]
+        right = [f"{np.mean(np.array(told) <= sure):.0%}" for told in columns.values()]
         lines.append(f"| {sure:.0%} | " + " | ".join(right) + " |")
     return lines
 
@@ -167,6 +180,8 @@ def section(held: Sequence[Compared], learned: Sequence[Compared], cases: Sequen
             f"Calibration set: {said}; all below is held out. Points no deployment could be built for: {refused}.",
             "",
             *coverage_lines(held, learned),
+            "",
+            *accelerator_lines(held),
             "",
             expected_line(held),
             "",

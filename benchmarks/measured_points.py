@@ -98,8 +98,10 @@ def tables(score: ModuleType, data: Path, wanted: Callable[[bool], bool], refuse
                 refused.append(name)
                 continue
             about = (part, name, deployment["engine"], row.get("system", row.get("gpu", "")).lower()[:4], row["model"])
-            error = float(summarise(done)["calibration"]["operator_error"])
-            for metric, stat, measured, got in _statistics(part, done, want):
+            summary = summarise(done)
+            error = float(summary["calibration"]["operator_error"])
+            further = float(done.requests.output_tokens.mean()) - 1.0
+            for metric, stat, measured, got in _statistics(part, summary["metrics"], further, want):
                 yield Compared(*about, metric, stat, measured, got, error, chosen)
 
 
@@ -132,17 +134,17 @@ def _written(deployment: dict[str, Any], workload: dict[str, Any]) -> Run:
         return simulated(*files)
 
 
-def _statistics(part: str, done: Run, want: list[tuple[str, str, float]]) -> Iterator[tuple[str, str, float, float]]:
+def _statistics(
+    part: str, got: dict[str, Any], further_tokens: float, want: list[tuple[str, str, float]]
+) -> Iterator[tuple[str, str, float, float]]:
     """(metric, statistic, measured, simulated). The closed-loop table has no end-to-end times: TTFT + TPOT for every
     further token of the mean output."""
-    got = summarise(done)["metrics"]
     if part == "steady state":
         for (metric, (block, key)), (_, _, measured) in zip(SUMMARY.items(), want, strict=True):
             yield metric, key, measured, float(got[block][key])
         return
     ttft_s, tpot_s = (measured for _, _, measured in want)
-    further = float(done.requests.output_tokens.mean()) - 1.0
-    for metric, measured in (("ttft", ttft_s), ("tpot", tpot_s), ("e2e", ttft_s + further * tpot_s)):
+    for metric, measured in (("ttft", ttft_s), ("tpot", tpot_s), ("e2e", ttft_s + further_tokens * tpot_s)):
         yield metric, "mean", measured, float(got[f"{metric}_s"]["mean"])
 
 

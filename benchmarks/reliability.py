@@ -14,7 +14,7 @@ from planner.slo import Slo
 
 #: Load simulated around the measured one, so that slower and faster machines can be read off (their clocks rescaled).
 #: The statistics are of this finite run, which has them at any load: every point of the curve counts as stable.
-SCALES: Final = (0.4, 0.6, 0.75, 0.9, 1.0, 1.1, 1.25, 1.4, 1.7, 2.5)
+SCALES: Final = (0.6, 0.8, 0.9, 1.0, 1.1, 1.3, 1.7)
 
 
 def surprises(folder: Path) -> Iterator[float]:

@@ -122,13 +122,15 @@ class StatedError:
         if not told:
             why = f"unknown: no whole run of {self.engine} was compared; the error stated is the operators' alone"
             return {"coverage": None, "n": {}, "source": why}
-        groups = {m: self.group(m) for m in told}
-        sources = dict.fromkeys(g.source for g in groups.values() if g is not None)
+        groups = {m: g for m in told if (g := self.group(m)) is not None}
+        sources: dict[str, list[str]] = {}
+        for metric, group in groups.items():
+            sources.setdefault(group.source, []).append(metric)
         return {
             **{m: list(interval) for m, interval in told.items()},
             "coverage": COVERAGE,
-            "n": {m: g.n for m, g in groups.items() if g is not None},
-            "source": "; ".join(sources),
+            "n": {m: g.n for m, g in groups.items()},
+            "source": "; ".join(f"{', '.join(metrics)}: {source}" for source, metrics in sources.items()),
         }
 
 
@@ -192,6 +194,6 @@ def in_words(stated: dict[str, Any]) -> str:
         return str(stated["source"])
     said = [f"{m} {stated[m][0]:+.0%} to {stated[m][1]:+.0%}" for m in ("ttft", "tpot", "e2e") if m in stated]
     return (
-        f"true values expected at {', '.join(said)} of these in {stated['coverage']:.0%} of cases "
-        f"(as {max(stated['n'].values())} measured runs were: {stated['source']})"
+        f"true values expected at {', '.join(said)} of these in {stated['coverage']:.0%} of cases, "
+        f"as {max(stated['n'].values())} measured runs of this engine showed"
     )
