@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibration.cost import INTERPOLATED, MEASURED, ROOFLINE, Array, broadcast
-from calibration.families.curve import NODE_TOLERANCE
+from calibration.families.curve import NODE_TOLERANCE, isotonic
 from calibration.family import Parts
 from calibration.operators import GroupedGemm
 from calibration.roofline import compute_dtype, roofline_s
@@ -173,26 +173,12 @@ class GroupedGemmModel:
             curve = np.full(len(tokens), np.nan)
             at = np.searchsorted(tokens, part.tokens.to_numpy(dtype=np.float64))
             order = np.argsort(at)
-            seconds = non_decreasing(np.log(part.seconds.to_numpy(dtype=np.float64)[order]))
+            seconds = isotonic(np.log(part.seconds.to_numpy(dtype=np.float64)[order]))
             curve[at[order]] = seconds - np.log(roofline_s(_op(key, tokens[at[order]]), accelerator))
             keys.append(key)
             curves.append(curve)
         distribution = sorted(rows.distribution.unique()) if "distribution" in rows else []
         return cls(keys, tokens, np.array(curves), {"distribution": distribution})
-
-
-def non_decreasing(values: Array) -> Array:
-    """The non-decreasing sequence nearest in squares to `values` (n,): what falls is pooled to its mean."""
-    means: list[float] = []
-    sizes: list[int] = []
-    for value in values:
-        means.append(float(value))
-        sizes.append(1)
-        while len(means) > 1 and means[-2] > means[-1]:
-            mean, size = means.pop(), sizes.pop()
-            means[-1] = (means[-1] * sizes[-1] + mean * size) / (sizes[-1] + size)
-            sizes[-1] += size
-    return np.repeat(means, sizes)
 
 
 def _between(nodes: Array, ratio: Array, op: GroupedGemm, accelerator: Accelerator) -> tuple[Array, Array]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from calibration.cost import INTERPOLATED, MEASURED, ROOFLINE, Array
+from calibration.families.curve import isotonic
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ class MlaGrid:
 
     @classmethod
     def fit(cls, heads: Array, sequences: Array, length: Array, seconds: Array) -> MlaGrid:
-        """The grid spanned by the points' distinct values; repeated points take their median."""
+        """The grid spanned by the points' distinct values; repeated points take their median. More sequences or longer
+        ones never take less time: rows that fall (by noise of a few per cent) are pooled along both axes."""
         axes = [np.unique(a) for a in (heads, sequences, length)]
         cells = np.ravel_multi_index(
             tuple(np.searchsorted(a, v) for a, v in zip(axes, (heads, sequences, length), strict=True)),
@@ -87,7 +89,24 @@ class MlaGrid:
         flat = np.full(int(np.prod([len(a) for a in axes])), np.nan)
         for cell in np.unique(cells):
             flat[cell] = np.median(seconds[cells == cell])
-        return cls(axes[0], axes[1], axes[2], flat.reshape([len(a) for a in axes]))
+        grid = np.exp(_rising(np.log(flat.reshape([len(a) for a in axes]))))
+        return cls(axes[0], axes[1], axes[2], grid)
+
+
+def _rising(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """(heads, sequences, length) made non-decreasing along the last two axes; NaN stays NaN."""
+    for axis in (1, 2):
+        values = np.apply_along_axis(_rising_line, axis, values)
+    for axis in (1, 2):
+        values = np.where(np.isnan(values), np.nan, np.fmax.accumulate(values, axis=axis))
+    return values
+
+
+def _rising_line(line: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    known = ~np.isnan(line)
+    out = line.copy()
+    out[known] = isotonic(line[known])
+    return out
 
 
 def _bracket(axis: Array, x: Array) -> tuple[Any, Array, Any]:
