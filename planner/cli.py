@@ -10,6 +10,7 @@ import typer
 
 from catalogs.command import INTERRUPTED, run_command
 from planner.commands.analyze import analyze
+from planner.commands.explain import explain
 from planner.commands.report import report
 
 if TYPE_CHECKING:
@@ -129,6 +130,7 @@ def write_answer(answer: Answer, json_to: str | None, deployment_to: Path | None
 
 app.command()(analyze)
 app.command()(report)
+app.command()(explain)
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from catalogs.hardware import Accelerator
 from planner.anatomy import Anatomy
 from planner.answer_file import AnswerFile, Plan
 from planner.binding import Use, anatomy_of, uses
+from planner.growth import Growth, growth
 from planner.rerun import Rerun
 from planner.sensitivity import Sensitivity, sensitivity
 from planner.sweep import SweepPoint, sweep
@@ -61,6 +62,7 @@ class Simulated:
     anatomy: Anatomy
     uses: list[Use]
     sensitivity: Sensitivity | None
+    growth: Growth | None
     accelerator: Accelerator
 
 
@@ -83,8 +85,10 @@ def gather(answer: AnswerFile, tell: Tell = lambda _: None, swings: bool = True)
     anatomy = anatomy_of(rerun, best)
     points = sweep(answer.plans, rerun, tell)
     moved = sensitivity(answer, rerun, tell) if swings else None
+    grown = growth(rerun, best, tell) if swings and best.capacity_requests_per_s else None
     unit = rerun.world.names.hardware.accelerator
-    return Material(answer, Simulated(points, anatomy, uses(best, anatomy), moved, unit), carbon(answer, best))
+    found = Simulated(points, anatomy, uses(best, anatomy), moved, grown, unit)
+    return Material(answer, found, carbon(answer, best))
 
 
 def carbon(answer: AnswerFile, plan: Plan) -> list[Carbon]:

@@ -130,4 +130,4 @@ def _swing(effect: Effect | None, value: float | None) -> str:
     if effect is None or value is None or abs(value) < SMALL:
         return ""
     words = effect.variant.change
-    return f" {words}: {value:+.1f} % ".replace("-", "−")
+    return f" {words} → {value:+.1f} % ".replace("-", "−")

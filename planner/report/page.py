@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from catalogs.html_page import Markup, Page, Section, bullets, cards, chart, command, note, paragraph, table
 from planner.answer_file import AnswerFile, Known, Plan
+from planner.explain_screen import cheapest_words, extra_words
+from planner.growth import GOAL
 from planner.report import latency_figures, machine_figures, money_figures
 from planner.report.material import Material, Simulated, label
 from planner.report.words import change, dollars, grams, joules, percent, rate, seconds
@@ -36,6 +38,7 @@ def answer_page(m: Material) -> Page:
             _money(m.answer, m.answer.best),
             _energy(m, m.answer.best),
             *_sensitivity(m.answer.best, s),
+            *_growth(s),
             _alternatives(m.answer),
             _sure(m.answer),
         ]
@@ -247,6 +250,21 @@ def _sensitivity(plan: Plan, s: Simulated) -> list[Section]:
     said = "Nearest objective: its value as a share of its limit at the planned rate; over 100 % it is missed."
     parts.append(table(head, rows, said, words=3))
     return [Section("Sensitivity: what moves the answer", parts, "Sensitivity")]
+
+
+def _growth(s: Simulated) -> list[Section]:
+    if s.growth is None:
+        return []
+    g = s.growth
+    rows = []
+    for c in g.changes:
+        words = c.words + (f" ({c.note})" if c.note else "")
+        rows.append((words, "yes" if c.holds else "no", dollars(c.usd_per_hour), extra_words(c)))
+    best = g.cheapest
+    said = "Nothing tried buys it." if best is None else f"Cheapest: {cheapest_words(best)}."
+    text = f"What would carry {rate(g.goal_per_s)} at even odds, simulated at that rate. {said}"
+    found = table(("Change", "Holds", "Then, per hour", "More per hour"), rows)
+    return [Section(f"{GOAL - 1:.0%} more capacity", [paragraph(text), found], "More capacity")]
 
 
 def _input_rows(i: Input) -> list[tuple[str, ...]]:

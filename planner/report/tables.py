@@ -30,6 +30,7 @@ def tables_of(m: Material) -> dict[str, list[Row]]:
         found["trade_offs"] = [_point(asdict(p)) for p in s.points]
         found["operators"] = [operator_document(r) for r in s.anatomy.rows]
         found["what_binds"] = [asdict(u) for u in s.uses]
+        found["more_capacity"] = [asdict(c) for c in s.growth.changes] if s.growth else []
         inputs = s.sensitivity.inputs if s.sensitivity else []
         found["sensitivity"] = [_effect(i.name, e, i.flips) for i in inputs for e in (i.low, i.high) if e]
     return {name: rows for name, rows in found.items() if rows}
