@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from calibration.operators import MlaModule, Operator
+from calibration.operators import Gemm, MlaModule, Operator
 from catalogs.errors import InputError
 from catalogs.hardware import Accelerator
 
@@ -28,11 +28,19 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.float64]
 
-#: Groups with rows of their own. What has none: `other` (norms, copies, sampling, scans: no matrix units) streams as
-#: products do; ranks of a `collective` mostly wait for each other, with a few dozen blocks on the device.
-FITTED: Final = ("gemm", "gemm_fp8_block", "decode_attention", "prefill_attention")
+#: Groups with rows of their own. `other` (norms, copies, sampling, scans: no matrix units) has rows of streaming alone:
+#: what runs the device costs as with products. Ranks of a `collective` mostly wait for each other, with a few dozen
+#: blocks on the device; no rows.
+FITTED: Final = (
+    "gemm",
+    "gemm_fp8_block",
+    "moe",
+    "decode_attention",
+    "prefill_attention",
+    "mla_decode",
+    "mla_prefill",
+)
 GROUPS: Final = (*FITTED, "other", "collective")
-_GROUP_OF: Final = {"gemm": "gemm", "moe": "gemm", "collective": "collective"}
 
 #: Where boards of 700 W settle: large products read 691 W for as long as one looks.
 LIMIT_SHARE: Final = 691 / 700
@@ -47,11 +55,10 @@ COLLECTIVE_BASE: Final = 0.22
 def group_of(op: Operator) -> str:
     """The group of coefficients an operator draws by."""
     if isinstance(op, MlaModule):
-        return "decode_attention" if op.stage == "decode" else "prefill_attention"
-    if op.family in ("decode_attention", "prefill_attention"):
-        return op.family
-    group = _GROUP_OF.get(op.family, "other")
-    return "gemm_fp8_block" if group == "gemm" and getattr(op, "dtype", "") == "fp8_block" else group
+        return f"mla_{op.stage}"
+    if isinstance(op, Gemm) and op.dtype == "fp8_block":
+        return "gemm_fp8_block"
+    return op.family if op.family in GROUPS else "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +123,7 @@ def capped_w(accelerator: Accelerator) -> float:
 #: Rows count from here on: the collector repeats a kernel (five products at once) up to 3,000 times, for a second at
 #: most, and the driver reports means over the last second, so short windows tell what ran before. Products of FP8
 #: blocks below 67 us wait for their launches.
-LEAST_S: Final = {"gemm": 20e-6, "gemm_fp8_block": 67e-6, "decode_attention": 333e-6, "prefill_attention": 333e-6}
+LEAST_S: Final = dict.fromkeys(GROUPS, 333e-6) | {"gemm": 20e-6, "gemm_fp8_block": 67e-6, "other": 50e-6}
 #: What ran before is mostly less: a row lies lower than the truth three times out of four.
 QUANTILE: Final = 0.75
 _CELL_BYTES_PER_S, _CELL_FLOPS, _LEAST_ROWS, _FOLDS = 0.25e12, 25e12, 5, 3
@@ -140,13 +147,21 @@ def fit_power(rows: pd.DataFrame, accelerator: Accelerator) -> tuple[PowerModel,
             curve = _fit_curve(part[fold != k], accelerator)
             errors.append(pd.DataFrame({"group": group, "error": _errors(curve, part[fold == k], accelerator)}))
     dense = curves["gemm"]
-    curves["other"] = PowerCurve(dense.base, dense.joules_per_byte, 0.0)
+    streams = _with_cells(rows[(rows.group == "other") & (rows.seconds >= LEAST_S["other"])])
+    curves["other"] = PowerCurve(dense.base, _joules_per_byte(streams, dense.base, accelerator), 0.0)
     curves["collective"] = PowerCurve(COLLECTIVE_BASE, dense.joules_per_byte, 0.0)
     table = pd.concat(errors).groupby("group").error
     held_out = table.agg(
         n="size", median_abs=lambda e: e.abs().median(), p90_abs=lambda e: e.abs().quantile(0.9), bias="mean"
     )
     return PowerModel(curves), held_out.reset_index()
+
+
+def _joules_per_byte(streams: pd.DataFrame, base: float, accelerator: Accelerator) -> float:
+    """Of kernels that only stream, when what runs the device is known."""
+    idle_w, span_w = accelerator.idle_w, accelerator.tdp_w - accelerator.idle_w
+    each = (streams.watts - idle_w - span_w * base) / streams.bytes_per_s
+    return round(float(each.median()) * 1e12, 2) * 1e-12
 
 
 def _with_cells(rows: pd.DataFrame) -> pd.DataFrame:

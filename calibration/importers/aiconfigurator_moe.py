@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 ELEMENT_BYTES: Final = {"half": 2.0, "bfloat16": 2.0, "int8": 1.0}
 #: Three kinds of 4 bits: nvfp4 times nvfp4; mxfp4 (gpt-oss) with 16-bit activations (Triton on Hopper, Marlin on Ada
 #: and workstation Blackwell, FlashInfer on B200); mxfp4 with mxfp8 activations.
-_MOE_DTYPE: Final = {
+MOE_DTYPE: Final = {
     "bfloat16": "bf16",
     "fp8": "fp8",
     "fp8_block": "fp8_block",
@@ -82,7 +82,7 @@ def read_moe(tables: Path, system: str, distribution: str | None = None) -> pd.D
     rows["n_experts"] = raw.num_experts.astype(int)
     rows["experts_per_token"] = raw.topk.astype(int)
     rows["expert_ranks"] = raw.moe_ep_size.astype(int)
-    rows["dtype"] = raw.moe_dtype.map(_MOE_DTYPE)
+    rows["dtype"] = raw.moe_dtype.map(MOE_DTYPE)
     rows["distribution"] = raw.distribution
     return _without_doubles(rows)
 
@@ -107,11 +107,11 @@ def read_mla(tables: Path, system: str) -> pd.DataFrame | None:
     for stage, name in (("prefill", "mla_context_module_perf"), ("decode", "mla_generation_module_perf")):
         raw = _newest(tables, system, "mla", name)
         if raw is not None:
-            parts.append(_mla_rows(raw, stage))
+            parts.append(mla_rows(raw, stage))
     return pd.concat(parts, ignore_index=True) if parts else None
 
 
-def _mla_rows(raw: pd.DataFrame, stage: str) -> pd.DataFrame:
+def mla_rows(raw: pd.DataFrame, stage: str) -> pd.DataFrame:
     raw = raw[raw.mla_dtype == "bfloat16"].reset_index(drop=True)
     rows = _common(raw)
     sequences = raw.batch_size.astype(float)

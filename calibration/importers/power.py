@@ -5,18 +5,28 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from calibration.importers.aiconfigurator_moe import MOE_DTYPE, mla_rows
+from calibration.power import group_of
+from calibration.roofline import bytes_moved, compute_s, flops
+from calibration.row_operators import operators_of
 from catalogs.errors import InputError
 from catalogs.hardware import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd
 
+#: What a fit needs of a row.
+COLUMNS = ("group", "shape", "seconds", "flops", "bytes", "compute_fraction", "memory_fraction", "watts")
+
 _BYTES = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0}
 _DTYPE = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8"}
 
 
 def read_power_rows(folder: Path, accelerator: Accelerator) -> pd.DataFrame:
-    """Tidy rows (see power.fit_power) from `<folder>/{gemm,attention}/vllm/0.22.0`; rows beyond hardware peak dropped.
+    """Tidy rows (see power.fit_power) from `<folder>/{gemm,attention,moe,mla,quantize}/vllm/0.22.0`; rows beyond
+    hardware peak dropped.
 
     Raises InputError where the tables are missing or carry no power column.
     """
@@ -25,13 +35,64 @@ def read_power_rows(folder: Path, accelerator: Accelerator) -> pd.DataFrame:
     gemm = _read(folder / "gemm/vllm/0.22.0/gemm_perf.parquet")
     decode = _read(folder / "attention/vllm/0.22.0/generation_attention_perf.parquet")
     prefill = _read(folder / "attention/vllm/0.22.0/context_attention_perf.parquet")
-    parts = [_gemm(gemm), _decode(decode[decode.window_size == 0]), _prefill(prefill[prefill.window_size == 0])]
-    rows = pd.concat(parts, ignore_index=True)
+    plain = [_gemm(gemm), _decode(decode[decode.window_size == 0]), _prefill(prefill[prefill.window_size == 0])]
+    rows = pd.concat(plain, ignore_index=True)
     peak = rows.dtype.map(lambda d: accelerator.flops_for(_DTYPE[d]))
     rows["compute_fraction"] = rows.flops / rows.seconds / peak
-    rows["memory_fraction"] = rows.bytes / rows.seconds / accelerator.memory_bandwidth_bytes_per_s
     rows["group"] = rows.family.where(rows.dtype != "fp8_block", "gemm_fp8_block")
-    return rows[(rows.compute_fraction <= 1.0) & (rows.memory_fraction <= 1.0) & (rows.watts > 0)]
+    modules = [_moe(_read(folder / "moe/vllm/0.22.0/moe_perf.parquet"), accelerator)]
+    for stage, name in (("prefill", "mla_context_module_perf"), ("decode", "mla_generation_module_perf")):
+        modules.append(_mla(_read(folder / f"mla/vllm/0.22.0/{name}.parquet"), stage, accelerator))
+    modules.append(_quantize(_read(folder / "quantize/vllm/0.22.0/scale_matrix_perf.parquet"), accelerator))
+    rows = pd.concat([rows, *modules], ignore_index=True)
+    rows["memory_fraction"] = rows.bytes / rows.seconds / accelerator.memory_bandwidth_bytes_per_s
+    within = (rows.compute_fraction <= 1.0) & (rows.memory_fraction <= 1.0) & (rows.watts > 0)
+    return rows.loc[within, list(COLUMNS)].reset_index(drop=True)
+
+
+def _moe(t: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = pd.DataFrame(
+        {
+            "seconds": t.latency / 1e3,
+            "watts": t.power,
+            "tokens": t.num_tokens.astype(float),
+            "hidden_size": t.hidden_size.astype(int),
+            "intermediate_size": (t.inter_size // t.moe_tp_size).astype(int),
+            "n_experts": t.num_experts.astype(int),
+            "experts_per_token": t.topk.astype(int),
+            "expert_ranks": t.moe_ep_size.astype(int),
+            "dtype": t.moe_dtype.map(MOE_DTYPE),
+        }
+    )
+    shape = t.hidden_size.astype(str) + "x" + t.inter_size.astype(str) + "x" + t.num_experts.astype(str)
+    return _counted("moe", rows.assign(shape=shape), accelerator)
+
+
+def _mla(t: pd.DataFrame, stage: str, accelerator: Accelerator) -> pd.DataFrame:
+    t = t[t.mla_dtype == "bfloat16"].reset_index(drop=True)
+    rows = mla_rows(t.assign(seconds=t.latency / 1e3, source=""), stage)
+    shape = t.num_heads.astype(str) + "/" + t.kv_cache_dtype + "/" + t.gemm_type + "x" + t.batch_size.astype(str)
+    return _counted("mla", rows.assign(watts=t.power, shape=shape), accelerator)
+
+
+def _quantize(t: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
+    import pandas as pd
+
+    rows = pd.DataFrame({"seconds": t.latency / 1e3, "watts": t.power, "kind": "quantize", "tokens": t.m.astype(float)})
+    return _counted("elementwise", rows.assign(bytes_per_token=3.0 * t.k, shape=t.k.astype(str)), accelerator)
+
+
+def _counted(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
+    """Rows of operators with the simulator's own count of flops and bytes, and their group."""
+    counts = np.zeros((3, len(rows)))
+    group = np.empty(len(rows), dtype=object)
+    for op, at in operators_of(family, rows):
+        counts[:, at] = flops(op), bytes_moved(op, accelerator), compute_s(op, accelerator)
+        group[at] = group_of(op)
+    arithmetic = counts[2] / rows.seconds.to_numpy()
+    return rows.assign(flops=counts[0], bytes=counts[1], compute_fraction=arithmetic, group=group)
 
 
 def _read(path: Path) -> pd.DataFrame:
