@@ -6,7 +6,8 @@ public measurements, checked on all the rest.
 VALIDATION_DIR holds one folder per open-loop case and the folder steady_state; the scorer lies in ../tools beside it.
 --fit learns the stated errors from the calibration set (a fifth of the closed-loop points, two fifths of the
 steady-state points, by a hash of their names; no open-loop case) and writes the shipped file; --no-check stops there.
---page writes the tables between the marks of that page. One process, minutes, the same answer every time.
+--page writes the tables between the marks of that page, and reliability.svg beside it. One process, minutes, the same
+answer every time.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 from error_budget import load
 from measured_points import SOURCES, Compared, open_loop, tables, verified
-from reliability import surprises
+from reliability import drawing, surprises
 
 from calibration.stated_error import (
     FILE_NAME,
@@ -156,28 +157,34 @@ def expected_line(held: Iterable[Compared]) -> str:
     return "`expected_error` alone (of step times, one number) covers mean TPOT in: " + ", ".join(parts) + "."
 
 
-def reliability_lines(held: Sequence[Compared], cases: Sequence[Path]) -> list[str]:
-    """Shares of measured values at or below the limit of which `plan` would say it is p sure."""
-    columns = {"open loop, planner's probability_met": [s for folder in cases for s in surprises(folder)]}
+def said(held: Sequence[Compared], cases: Sequence[Path]) -> dict[str, list[float]]:
+    """The probability given to at most the measured value, by kind of run."""
+    found = {"open loop, planner's probability_met": [s for folder in cases for s in surprises(folder)]}
     levels = (np.arange(400) + 0.5) / 400
     for p in held:
         if p.part != "open loop" and p.metric in ("ttft", "tpot", "e2e", "itl"):
             factors = StatedError.of(p.engine, p.operator_error).factors(p.metric, levels)
-            columns.setdefault(f"{p.part}, {p.engine}", []).append(float(np.mean(factors <= p.measured / p.simulated)))
-    head = [f"{name} ({len(told)})" for name, told in columns.items()]
+            found.setdefault(f"{p.part}, {p.engine}", []).append(float(np.mean(factors <= p.measured / p.simulated)))
+    return found
+
+
+def reliability_lines(told: dict[str, list[float]]) -> list[str]:
+    """Shares of measured values at or below the limit of which `plan` would say it is p sure."""
+    head = [f"{name} ({len(values)})" for name, values in told.items()]
     lines = ["| said | " + " | ".join(head) + " |", "|---" * (len(head) + 1) + "|"]
     for sure in SURE:
-        right = [f"{np.mean(np.array(told) <= sure):.0%}" for told in columns.values()]
+        right = [f"{np.mean(np.array(values) <= sure):.0%}" for values in told.values()]
         lines.append(f"| {sure:.0%} | " + " | ".join(right) + " |")
     return lines
 
 
-def section(held: Sequence[Compared], learned: Sequence[Compared], cases: Sequence[Path], refused: int) -> str:
+def section(held: Sequence[Compared], learned: Sequence[Compared], told: dict[str, list[float]], refused: int) -> str:
+    """All tables; `refused` points are in none of them."""
     n = {part: len({p.case for p in learned if p.part == part}) for part in SOURCES}
-    said = ", ".join(f"{count} {part} points" for part, count in n.items())
+    used = ", ".join(f"{count} {part} points" for part, count in n.items())
     return "\n".join(
         [
-            f"Calibration set: {said}; all below is held out. Points no deployment could be built for: {refused}.",
+            f"Calibration set: {used}; all below is held out. Points no deployment could be built for: {refused}.",
             "",
             *coverage_lines(held, learned),
             "",
@@ -187,7 +194,7 @@ def section(held: Sequence[Compared], learned: Sequence[Compared], cases: Sequen
             "",
             "How often the measured value met a limit that it was said to meet with this probability:",
             "",
-            *reliability_lines(held, cases),
+            *reliability_lines(told),
         ]
     )
 
@@ -211,11 +218,13 @@ def main() -> None:
     folders = sorted(p.parent for p in a.cases.glob("*/case.json"))
     held = [p for folder in folders for p in open_loop(folder)]
     held += tables(score, a.cases, lambda chosen: not chosen, refused)
-    text = section(held, learned, folders, len(refused))
+    told = said(held, folders)
+    text = section(held, learned, told, len(refused))
     print(text)
     if a.page:
         head, rest = a.page.read_text().split(BEGIN)
         a.page.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")
+        a.page.with_name("reliability.svg").write_text(drawing(told))
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -37,3 +37,45 @@ def _probability(curve: Curve, point: Compared) -> float:
 
 def _never_falling(values: list[float]) -> list[float]:
     return [max(values[: i + 1]) for i in range(len(values))]
+
+
+#: Colour-blind safe (Okabe and Ito), and told apart in print by their dashes.
+_STROKES: Final = (("#000000", ""), ("#0072B2", "6 3"), ("#D55E00", "2 3"), ("#009E73", "9 3 2 3"), ("#CC79A7", "12 4"))
+_SIDE: Final = 320
+_EDGE: Final = 50
+
+
+def drawing(told: Mapping[str, Sequence[float]]) -> str:
+    """An SVG: probability said against share that was right; the diagonal is perfect."""
+    axis = f'<text x="{_EDGE + _SIDE / 2}" y="{_EDGE + _SIDE + 38}" text-anchor="middle">said to hold</text>'
+    axis += f'<text transform="translate(14 {_EDGE + _SIDE / 2}) rotate(-90)" text-anchor="middle">did hold</text>'
+    ticks = "".join(_ticks(share / 4) for share in range(5))
+    lines = "".join(_line(i, name, values) for i, (name, values) in enumerate(told.items()))
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_SIDE + 340} {_SIDE + 110}" '
+        f'font-family="sans-serif" font-size="13"><rect width="100%" height="100%" fill="#fff"/>'
+        f'<path d="M{_at(0, 0)}L{_at(1, 1)}" stroke="#999"/>{ticks}{axis}{lines}</svg>\n'
+    )
+
+
+def _at(said: float, right: float) -> str:
+    return f"{_EDGE + _SIDE * said:.1f} {_EDGE + _SIDE * (1 - right):.1f}"
+
+
+def _ticks(share: float) -> str:
+    x, y = _EDGE + _SIDE * share, _EDGE + _SIDE * (1 - share)
+    return (
+        f'<path d="M{_at(share, 0)}L{_at(share, 1)}M{_at(0, share)}L{_at(1, share)}" stroke="#ddd"/>'
+        f'<text x="{x}" y="{_EDGE + _SIDE + 18}" text-anchor="middle">{share:.0%}</text>'
+        f'<text x="{_EDGE - 6}" y="{y + 4}" text-anchor="end">{share:.0%}</text>'
+    )
+
+
+def _line(i: int, name: str, values: Sequence[float]) -> str:
+    levels = [k / 50 for k in range(51)]
+    points = "L".join(_at(p, sum(v <= p for v in values) / len(values)) for p in levels)
+    colour, dashes = _STROKES[i % len(_STROKES)]
+    stroke = f'fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"'
+    x, y = _EDGE + _SIDE + 16, _EDGE + 20 + 24 * i
+    label = f'<text x="{x + 40}" y="{y + 4}">{name}</text>'
+    return f'<path d="M{points}" {stroke}/><path d="M{x} {y}h32" {stroke}/>{label}'

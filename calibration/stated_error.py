@@ -41,7 +41,8 @@ _FACTORS: Final = 200  # equally likely factors a share is counted over
 class Group(BaseModel):
     """Whole runs of one engine, one statistic: log(measured / simulated) = centre + score * hypot(typical, operators).
 
-    `operators` is the operators' own expected error of the run; `scores` are at LEVELS, ascending.
+    `typical` is the runs' median absolute deviation, of a few runs their standard deviation; `operators` the operators'
+    own expected error of the run; `scores` are at LEVELS, ascending.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -145,18 +146,19 @@ def fit_group(engine: str, metric: Any, log_ratios: FloatArray, operator_errors:
     if n < 2:
         raise ValueError(f"{engine} {metric}: {n} runs tell no spread")
     centre = float(np.median(log_ratios))
-    typical = float(np.median(np.abs(log_ratios - centre)))
+    few = n < LEAST_CONFORMAL
+    typical = float(np.std(log_ratios, ddof=1) if few else np.median(np.abs(log_ratios - centre)))
     scores = np.sort((log_ratios - centre) / np.maximum(np.hypot(typical, operator_errors), 1e-9))
     levels = np.array(LEVELS)
-    if n >= LEAST_CONFORMAL:
+    if few:
+        from scipy.stats import t
+
+        at = scores.mean() + t.ppf(levels, n - 1) * scores.std(ddof=1) * math.sqrt(1.0 + 1.0 / n)
+    else:
         exact = levels * (n + 1)
         rank = np.where(levels < 0.5, np.floor(exact + 1e-9), np.ceil(exact - 1e-9))
         at = scores[np.clip(rank, 1, n).astype(np.int64) - 1]
         at[levels == 0.5] = np.median(scores)
-    else:
-        from scipy.stats import t
-
-        at = scores.mean() + t.ppf(levels, n - 1) * scores.std(ddof=1) * math.sqrt(1.0 + 1.0 / n)
     kept = tuple(round(float(s), 4) for s in at)
     return Group(
         engine=engine,
