@@ -183,6 +183,7 @@ def print_table(title: str, points: list[Point], errors: list[list[float]]) -> N
     groups = {kind: [row for p, row in kept if p.kind == kind] for kind in sorted({p.kind for p, _ in kept})}
     for low, high in BATCHES:
         groups[f"{low} < seats <= {high}"] = [row for p, row in kept if low < p.seats <= high]
+    groups["latency within 10 %"] = [row for _, row in kept if abs(row[0]) < 10.0]
     groups["all"] = [row for _, row in kept]
     print(f"\n{'median of absolute errors, %':60}{'n':>4}" + "".join(f"{f:>13}" for f in FIGURES))
     for name, rows in groups.items():
