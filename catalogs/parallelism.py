@@ -22,6 +22,8 @@ def layout_of(deployment: Deployment, model: ModelSpec, hardware: Hardware) -> t
     d = deployment
     if d.expert_parallel and not model.is_moe:
         raise InputError("expert_parallel needs a mixture-of-experts model", d.model, "expert_parallel: false")
+    if d.pipeline_parallel > model.n_layers:
+        raise InputError(f"pipeline_parallel beyond the layers of {d.model}", d.pipeline_parallel, str(model.n_layers))
     replicas = d.replicas
     found = Layout(d.tensor_parallel, d.pipeline_parallel, d.data_parallel, d.expert_parallel)
     found, notices = _spread_experts(replicas, found, hardware)

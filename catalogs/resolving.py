@@ -68,7 +68,6 @@ def _check_handover(pools: tuple[Resolved, ...]) -> tuple[Resolved, ...]:
 
 
 def _resolve_pool(deployment: Deployment) -> Resolved:
-    _check_supported_forms(deployment)
     names = Names.of(deployment.model, deployment.engine, deployment.hardware)
     weight_dtype, weight_notices = _weight_dtype(deployment.weight_dtype, names)
     kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
@@ -112,11 +111,6 @@ def _engine_notice(engine: EngineProfile) -> tuple[str, ...]:
 
 def _utilization(names: Names, batched_tokens: int, shards: int) -> float:
     return names.engine.default_utilization(names.hardware.accelerator.memory_bytes, batched_tokens, shards)
-
-
-def _check_supported_forms(deployment: Deployment) -> None:
-    if deployment.pipeline_parallel > 1:
-        raise InputError("pipeline_parallel above 1 is not supported yet", deployment.pipeline_parallel, "1")
 
 
 def _known_dtype(rule: str, dtype: str) -> None:

@@ -19,16 +19,17 @@ def write_chrome_trace(run: Run, path: Path) -> None:
 def _parts(run: Run) -> Iterator[str]:
     yield '{"displayTimeUnit":"ms","traceEvents":['
     separator = ""
-    for replica, log in enumerate(run.logs):
+    for replica, did in enumerate(run.replicas):
         name = {"name": "process_name", "ph": "M", "pid": replica, "args": {"name": f"replica {replica}"}}
         yield separator + json.dumps(name)
         separator = ",\n"
-        for event in _events(replica, log):
-            yield separator + json.dumps(event, separators=(",", ":"))
+        for lane, log in enumerate(did.logs):
+            for event in _events(replica, lane, log):
+                yield separator + json.dumps(event, separators=(",", ":"))
     yield "]}\n"
 
 
-def _events(replica: int, log: StepLog) -> Iterator[dict[str, object]]:
+def _events(replica: int, lane: int, log: StepLog) -> Iterator[dict[str, object]]:
     for values in log.table().tolist():
         row = dict(zip(COLUMNS, values, strict=True))
         start_us, total_us = row["start_s"] * 1e6, row["total_s"] * 1e6
@@ -39,7 +40,7 @@ def _events(replica: int, log: StepLog) -> Iterator[dict[str, object]]:
         parts += [f"{decodes} decodes"] if decodes else []
         name = " + ".join(parts) + (f" x {steps} steps" if steps > 1 else "")
         args = {key: row[key] for key in ("context_sum", "context_max", "logits", "first_s", "slope_s")}
-        yield {"name": name, "ph": "X", "pid": replica, "tid": 0, "ts": start_us, "dur": total_us, "args": args}
+        yield {"name": name, "ph": "X", "pid": replica, "tid": lane, "ts": start_us, "dur": total_us, "args": args}
         counts = {"decodes": decodes, "prompts": chunks}
         yield {"name": "batch", "ph": "C", "pid": replica, "ts": start_us, "args": counts}
         contexts = {"tokens": row["context_sum"]}

@@ -299,7 +299,7 @@ class Cluster:
     def _check_end(self) -> None:
         for replica in self.replicas:
             if replica.died_s > self.clock.now:
-                check_drained(replica.scheduler)
+                check_drained(replica)
         status = self.results.status
         open_ends = [i for i, s in enumerate(status) if s in (NOT_SENT, UNFINISHED) and i not in self._stranded]
         if open_ends:

@@ -50,7 +50,7 @@ def pool_uses(run: Run) -> tuple[PoolUse, ...]:
     found = []
     for number, plant in enumerate(run.plants):
         mine = [r for r in run.replicas if r.pool == number]
-        totals = plant.cost.totals(StepLog.merged(r.log for r in mine))
+        totals = plant.cost.totals(StepLog.merged(log for r in mine for log in r.logs))
         alive = float(sum(r.alive_fraction(first_s, last_s) for r in mine))
         found.append(PoolUse(plant, totals, alive, last_s - first_s))
     return tuple(found)

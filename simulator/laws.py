@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from simulator.batch import Batch
@@ -10,6 +11,7 @@ from simulator.rules import EngineRules
 from simulator.schedulers.base import Scheduler
 
 if TYPE_CHECKING:
+    from simulator.lane import Lane
     from simulator.replica import Replica
 
 
@@ -22,15 +24,16 @@ def _law(holds: bool, text: str) -> None:
         raise LawBroken(text)
 
 
-def check_replica(replica: Replica, batch: Batch) -> None:
-    """After `batch` has been scheduled on `replica`."""
-    scheduler, rules = replica.scheduler, replica.rules
-    check_blocks(scheduler)
+def check_lane(replica: Replica, lane: Lane, batch: Batch) -> None:
+    """After `batch` has been scheduled on a lane of `replica`."""
+    scheduler, rules = lane.scheduler, replica.rules
+    check_blocks([each.scheduler for each in replica.lanes])
     check_batch(scheduler, rules, batch)
-    running, waiting = scheduler.running_requests(), scheduler.waiting_requests()
-    _law(len(running) <= rules.max_num_seqs, f"{len(running)} running, more than max_num_seqs")
-    _law(len({id(r) for r in running + waiting}) == len(running) + len(waiting), "a request is in two places")
-    _law(replica.outstanding == len(running) + len(waiting), "a request was lost: sent != running + waiting")
+    seats = max(1, rules.max_num_seqs // len(replica.lanes))
+    running, waiting, held = scheduler.running_requests(), scheduler.waiting_requests(), replica.held_requests()
+    _law(len(running) <= seats, f"{len(running)} running, more than max_num_seqs")
+    _law(len({id(r) for r in held}) == len(held), "a request is in two places")
+    _law(replica.outstanding == len(held), "a request was lost: sent != running + waiting")
     for request in waiting:
         _law(not request.units and request.shared_blocks == 0, f"waiting request {request.index} holds cached blocks")
         _law(scheduler.computed_tokens(request) == 0, f"waiting request {request.index} counts computed tokens")
@@ -59,16 +62,17 @@ def _decodes(request: Request) -> bool:
     return request.computed_tokens < 0 and not request.retired
 
 
-def check_blocks(scheduler: Scheduler) -> None:
-    """free + held + cached = total, held counted request by request."""
-    kv = scheduler.kv
+def check_blocks(schedulers: Sequence[Scheduler]) -> None:
+    """free + held + cached = total, held counted request by request, over all that share a cache."""
+    kv = schedulers[0].kv
     units = {}
     held = 0
-    for request in scheduler.running_requests():
-        blocks = -(-scheduler.computed_tokens(request) // kv.block_size)
-        held += max(0, blocks - request.shared_blocks)
-        for unit in request.units:
-            units[id(unit)] = unit.count
+    for scheduler in schedulers:
+        for request in scheduler.running_requests():
+            blocks = -(-scheduler.computed_tokens(request) // kv.block_size)
+            held += max(0, blocks - request.shared_blocks)
+            for unit in request.units:
+                units[id(unit)] = unit.count
     held += sum(units.values())
     _law(held == kv.held, f"requests hold {held} blocks, the cache counts {kv.held}")
     free, cached = kv.count_queue()
@@ -77,8 +81,9 @@ def check_blocks(scheduler: Scheduler) -> None:
     _law(free + held + cached == kv.total, f"{free} free + {held} held + {cached} cached != {kv.total}")
 
 
-def check_drained(scheduler: Scheduler) -> None:
+def check_drained(replica: Replica) -> None:
     """When nothing runs, nothing is held."""
-    _law(scheduler.n_running == 0 and scheduler.n_waiting == 0, "requests are left in a drained engine")
-    _law(scheduler.kv.held == 0, f"{scheduler.kv.held} blocks are held when nothing runs")
-    check_blocks(scheduler)
+    kv = replica.scheduler.kv
+    _law(not replica.held_requests(), "requests are left in a drained engine")
+    _law(kv.held == 0, f"{kv.held} blocks are held when nothing runs")
+    check_blocks([lane.scheduler for lane in replica.lanes])

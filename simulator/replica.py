@@ -1,29 +1,17 @@
-"""One engine: steps run back to back on the device, scheduled `lag` steps ahead. The clock of its requests.
-
-The device runs one batch at a time. When a step ends, its outputs are processed (finished requests give up seat and
-blocks), the next scheduled batch starts, and batches are scheduled until `lag` of them wait. With lag 1 a request that
-arrives during step i is first considered when step i + 1 starts and runs in step i + 2; with lag 0 in step i + 1. An
-idle engine schedules at once; with lag > 0 that step starts after the host's step time, which nothing hides (with lag 0
-the cycle already contains it).
-
-Fast-forward: while the scheduled batches are the same decodes and nothing can change, several steps are one event. An
-arrival that could be admitted cuts the run at the next step boundary.
-"""
+"""One engine: its cache, its queue, and the batches it has in flight (lane.py): one, or one for each pipeline stage."""
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from math import inf, sqrt
+from math import inf
 from typing import Protocol
 
-from simulator.batch import Batch, BatchShape
-from simulator.clock import WAKE, Clock, Tick
-from simulator.laws import check_replica
+from simulator.batch import BatchShape
+from simulator.clock import Clock
+from simulator.lane import Lane
 from simulator.request import Request
-from simulator.results import COMPLETED, Results
+from simulator.results import Results
 from simulator.rules import EngineRules
 from simulator.schedulers import make_scheduler
 from simulator.step_log import StepLog
@@ -55,7 +43,11 @@ class ReplicaContext:
 
 
 class Replica:
-    """One engine with its scheduler, cache and device."""
+    """What a router, a controller and the cluster see of an engine.
+
+    The stages of a pipeline run different batches at once. Each request belongs to one of them, which takes the whole
+    pipeline's time for a step; the next batch enters the first stage when that has done its even share of the work.
+    """
 
     def __init__(self, index: int, pool: int, context: ReplicaContext) -> None:
         self.index = index
@@ -64,270 +56,84 @@ class Replica:
         self.died_s = inf
         self.outstanding = 0  # requests sent here and not finished
         self.incoming = 0  # requests whose blocks are on their way here
-        self._n_leaving = 0  # of those, handed over and not gone yet: they keep seat and blocks
-        self.scheduler = make_scheduler(context.rules)
+        self.n_leaving = 0  # of the outstanding, handed over and not gone yet: they keep seat and blocks
         self.rules = context.rules
-        self.log = StepLog()
-        self._context = context
+        self.scheduler = make_scheduler(context.rules)  # of the first lane; all share its queue and cache
+        further = [make_scheduler(context.rules, self.scheduler) for _ in range(1, context.rules.pipeline_stages)]
+        self.lanes = tuple(Lane(self, context, scheduler) for scheduler in (self.scheduler, *further))
+        self._only = self.lanes[0] if not further else None
         self._clock = context.clock
-        self.timer = context.timer
-        self._fast_forward = context.fast_forward
-        self._lag = context.rules.lag
-        self._queue: deque[Batch] = deque()  # scheduled, not started
-        self._current: Batch | None = None  # on the device
-        self._on_end = [self._end_of_step]
-        self._tick: Tick | None = None  # the event this replica waits for; None: idle
-        self._start_s = self._first_s = self._slope_s = 0.0
-        self._steps = 0  # steps the event stands for
-        self._rounds = 0  # batches with decodes scheduled: decoding requests advance in these, all of them
-        # Heap of (round that schedules the request's last token, serial, request); an entry is stale, and dropped when
-        # met, unless its serial is the request's in _live.
-        self._dues: list[tuple[int, int, Request]] = []
-        self._live: dict[Request, int] = {}
-        self._serial = 0
+        self._entry_free_s = 0.0  # when the first stage of a pipeline takes the next batch
+
+    @property
+    def logs(self) -> tuple[StepLog, ...]:
+        """One per batch in flight."""
+        return tuple(lane.log for lane in self.lanes)
+
+    @property
+    def timer(self) -> StepTimer:
+        return self.lanes[0].timer
 
     def receive(self, request: Request) -> None:
         """A request reaches the engine core now."""
         self.outstanding += 1
         self.scheduler.add(request)
-        if self._tick is None:
-            self._tick = self._clock.at(self._clock.now, WAKE + self.index, [self._wake])
-        elif self._steps > 1 and not self.scheduler.blocked:
-            self._cut(self._clock.now)
+        if self._only is not None:
+            self._only.look()
+        else:
+            self.stir()
+
+    def stir(self) -> None:
+        """Wake an idle lane, if something waits."""
+        if self.scheduler.n_waiting:
+            for lane in self.lanes:
+                if lane.idle:
+                    lane.wake()
+                    return
 
     def let_go(self, request: Request) -> None:
         """A request that was handed over has arrived there: its seat and blocks are free here."""
-        self._n_leaving -= 1
+        self.n_leaving -= 1
         self.outstanding -= 1
-        self.scheduler.release(request)
-        if not self.scheduler.n_waiting:
-            return
-        if self._tick is None:
-            self._tick = self._clock.at(self._clock.now, WAKE + self.index, [self._wake])
-        elif self._steps > 1:
-            self._cut(self._clock.now)
+        holder = self._only or next(lane for lane in self.lanes if request in lane.scheduler.running_requests())
+        holder.scheduler.release(request)
+        if self.scheduler.n_waiting:
+            holder.cut()
+            self.stir()
 
     def run_by(self, timer: StepTimer) -> None:
         """Steps take other times from the next one on (a slow accelerator)."""
-        self.timer = timer
-        if self._steps > 1:
-            self._cut(self._clock.now)
+        for lane in self.lanes:
+            lane.timer = timer
+            lane.cut()
+
+    def enter_pipeline(self, now: float, cycle_s: float) -> float:
+        """When a batch that takes the pipeline so long enters its first stage."""
+        start_s = max(now, self._entry_free_s)
+        self._entry_free_s = start_s + cycle_s / len(self.lanes)
+        return start_s
+
+    def check_progress(self) -> None:
+        """Raises RuntimeError, naming the request, where one waits and nothing will ever happen."""
+        if self.scheduler.n_waiting and not self.n_leaving and all(lane.idle for lane in self.lanes):
+            stuck = self.scheduler.waiting_requests()[0]
+            raise RuntimeError(f"no progress: request {stuck.index} can never be scheduled on replica {self.index}")
+
+    def held_requests(self) -> list[Request]:
+        """Those with a seat, lane by lane in order of service, then those that wait."""
+        running = [request for lane in self.lanes for request in lane.scheduler.running_requests()]
+        return running + self.scheduler.waiting_requests()
 
     def die(self) -> list[Request]:
-        """It is gone, now: finished steps are logged, and every request it held is handed back, in order of service."""
-        now = self._clock.now
-        self.stop(now)
-        self.died_s, self._tick, self._current = now, None, None
-        self.outstanding = self._n_leaving = 0
-        return [*self.scheduler.running_requests(), *self.scheduler.waiting_requests()]
-
-    def _wake(self, tick: Tick) -> None:
-        if tick is self._tick:
-            self._go_on(self._clock.now)
-
-    def _go_on(self, now: float) -> None:
-        """The device is free: start the next batch, or fall idle."""
-        self._steps = 0
-        if self._queue:
-            self._begin(self._queue.popleft(), now)
-            return
-        batch = self._schedule()
-        if batch is None:
-            self._tick = None
-            if self.scheduler.n_waiting and not self._n_leaving:
-                stuck = self.scheduler.waiting_requests()[0]
-                raise RuntimeError(f"no progress: request {stuck.index} can never be scheduled on replica {self.index}")
-            return
-        host = self._context.rules.host
-        exposed_s = (
-            host.step_s + host.step_s_per_sequence * (batch.decodes + batch.prefill_chunks) if self._lag else 0.0
-        )
-        if exposed_s > 0.0:
-            self._queue.append(batch)
-            self._tick = self._clock.at(now + exposed_s, self.index, [self._begin_queued])
-        else:
-            self._begin(batch, now)
-
-    def _begin_queued(self, tick: Tick) -> None:
-        if tick is self._tick:
-            self._begin(self._queue.popleft(), self._clock.now)
-
-    def _begin(self, batch: Batch, now: float) -> None:
-        """Run `batch` on the device, and schedule ahead."""
-        self._current = batch
-        queue = self._queue
-        while len(queue) < self._lag:
-            ahead = self._schedule()
-            if ahead is None:
-                break
-            queue.append(ahead)
-        self._start_s = now
-        steps = 1
-        if batch.prefill_tokens:
-            self._first_s = first_s = self.timer.cycle_s(batch)
-            self._slope_s = slope_s = 0.0
-        else:
-            first_s, slope_s, most = self.timer.decode_segment(
-                batch.decodes, batch.decode_context_sum, batch.decode_context_max
-            )
-            if batch.passes > 1:  # a further pass costs the same at every context
-                first_s = self.timer.cycle_s(batch)
-            self._first_s = first_s
-            self._slope_s = slope_s
-            if most > 1 and self._fast_forward and not batch.finishing:
-                steps += self._quiet_steps(batch, most - 1)
-        if not first_s > 0.0:
-            raise RuntimeError(f"a step must take time: {batch} takes {first_s} s")
-        self._steps = steps
-        end_s = now + (steps * first_s + slope_s * (0.5 * steps * (steps - 1)))
-        self._tick = self._clock.at(end_s, self.index, self._on_end)
-
-    def _quiet_steps(self, batch: Batch, most: int) -> int:
-        """Steps after this one that need no decision, at most `most`."""
-        for ahead in self._queue:
-            if ahead.prefill_tokens or ahead.finishing or ahead.decodes != batch.decodes:
-                return 0
-        dues = self._dues
-        while dues and self._live.get(dues[0][2]) != dues[0][1]:
-            heappop(dues)
-        if not dues:
-            return 0
-        return self.scheduler.quiet_rounds(batch, min(most, dues[0][0] - self._rounds))
-
-    def _elapsed_s(self, steps: int) -> float:
-        return steps * self._first_s + self._slope_s * (0.5 * steps * (steps - 1))
-
-    def _steps_until(self, now: float) -> int:
-        """The step of the present run (counted from 1) that is on the device at `now`."""
-        start_s, first_s, slope_s = self._start_s, self._first_s, self._slope_s
-        elapsed_s = now - start_s
-        linear = first_s - 0.5 * slope_s
-        steps = int(2.0 * elapsed_s / (linear + sqrt(max(0.0, linear * linear + 2.0 * slope_s * elapsed_s)))) + 1
-        while steps > 1 and start_s + self._elapsed_s(steps - 1) > now:
-            steps -= 1
-        while steps < self._steps and start_s + self._elapsed_s(steps) <= now:
-            steps += 1
-        return steps
-
-    def _cut(self, now: float) -> None:
-        """End the run with the step that is on the device: something may be admitted then."""
-        steps = self._steps_until(now)
-        if steps < self._steps:
-            self._steps = steps
-            self._tick = self._clock.at(self._start_s + self._elapsed_s(steps), self.index, self._on_end)
-
-    def _end_of_step(self, tick: Tick) -> None:
-        if tick is not self._tick:  # the run was cut, or the replica died
-            return
-        batch, now, steps = self._current, self._clock.now, self._steps
-        assert batch is not None
-        self.log.add(self._start_s, steps, batch, self._first_s, self._slope_s, self._elapsed_s(steps))
-        if steps > 1:
-            self._skip(batch, steps - 1)
-        self._current = None
-        if batch.prompted or batch.finishing or batch.admitted or batch.parting or batch.joined:
-            self._process(batch, now)
-        self._go_on(now)
-
-    def _skip(self, batch: Batch, rounds: int) -> None:
-        """Catch up with the schedule calls a run left out."""
-        self.scheduler.skip(rounds)
-        self._rounds += rounds
-        for ahead in self._queue:
-            ahead.grow(rounds)
-        last = self._queue[-1] if self._queue else batch
-        dues = self._dues
-        if dues and dues[0][0] <= self._rounds:
-            self._retire_due(last)
-
-    def _schedule(self) -> Batch | None:
-        scheduler = self.scheduler
-        batch = scheduler.schedule()
-        if scheduler.preempted:
-            self._note_preempted(scheduler.preempted)
-        if batch is None:
-            return None
-        if batch.decodes:
-            self._rounds += 1
-        if self._dues and self._dues[0][0] <= self._rounds:
-            self._retire_due(batch)
-        if batch.prompted or batch.joined:
-            self._foresee(batch)
-        if self._context.check_laws:
-            check_replica(self, batch)
-        return batch
-
-    def _foresee(self, batch: Batch) -> None:
-        """Note in which round each request that begins to decode schedules its last token."""
-        output_tokens = self._context.output_tokens
-        for request in (*batch.prompted, *batch.joined):
-            generated = request.known_tokens - request.input_tokens
-            rest = output_tokens[request.index] - generated - 1
-            self._serial += 1
-            self._live[request] = self._serial
-            if rest:
-                heappush(self._dues, (self._rounds + rest, self._serial, request))
-            else:
-                self.scheduler.retire(request)
-                batch.finishing += (request,)
-
-    def _retire_due(self, batch: Batch) -> None:
-        dues = self._dues
-        while dues and dues[0][0] <= self._rounds:
-            _, serial, request = heappop(dues)
-            if self._live.get(request) == serial:
-                self.scheduler.retire(request)
-                batch.finishing += (request,)
-
-    def _note_preempted(self, preempted: list[Request]) -> None:
-        last = self._queue[-1] if self._queue else self._current
-        for request in preempted:
-            if self._live.pop(request, None) is None:
-                continue  # its prompt was unfinished: no token of it is in flight
-            if last is None:
-                request.last_token_s = self._clock.now
-            else:
-                last.parting += (request,)
-
-    def _process(self, batch: Batch, now: float) -> None:
-        """The outputs of `batch` are there."""
-        results = self._context.results
-        output_s = self._context.rules.host.output_s
-        for request in batch.admitted:
-            results.started_s[request.index] = self._start_s
-        for request in batch.prompted:
-            if request.emitted:
-                results.gaps_s.append(now - request.last_token_s)
-            else:
-                request.emitted = True
-                results.first_token_s[request.index] = now + output_s
-        for request in batch.joined:
-            results.waits_s.extend((self._first_s, self._start_s - request.last_token_s))
-        for request in batch.parting:
-            request.last_token_s = now
-        hand_over = self._context.hand_over
-        for request in batch.finishing:
-            index = request.index
-            self._live.pop(request, None)
-            if hand_over is not None and hand_over(self, request):
-                self._n_leaving += 1
-                continue
-            results.last_token_s[index] = now + output_s
-            results.status[index] = COMPLETED
-            results.preemptions[index] = request.preemptions
-            results.cached_tokens[index] = request.cached_tokens
-            self.scheduler.release(request)
-            self.outstanding -= 1
-            self._context.on_finish(self)
+        """It is gone, now: finished steps are logged, and every request it held is handed back."""
+        self.died_s = self._clock.now
+        self.stop(self.died_s)
+        for lane in self.lanes:
+            lane.silence()
+        self.outstanding = self.n_leaving = 0
+        return self.held_requests()
 
     def stop(self, horizon_s: float) -> None:
         """The run is cut off: log the finished steps of what is on the device, note what unfinished requests had."""
-        batch = self._current
-        if batch is not None and self._steps > 1:
-            steps = self._steps_until(horizon_s) - 1
-            if steps:
-                self.log.add(self._start_s, steps, batch, self._first_s, self._slope_s, self._elapsed_s(steps))
-        results = self._context.results
-        for request in (*self.scheduler.running_requests(), *self.scheduler.waiting_requests()):
-            results.preemptions[request.index] = request.preemptions
-            results.cached_tokens[request.index] = max(0, request.cached_tokens)
+        for lane in self.lanes:
+            lane.stop(horizon_s)

@@ -28,7 +28,7 @@ class ReplicaRun:
     """What one replica did, and while it lived."""
 
     pool: int  # its place in Run.pools
-    log: StepLog
+    logs: tuple[StepLog, ...]  # one per batch in flight: more than one where it is a pipeline
     kv_peak_fraction: float
     born_s: float = 0.0
     died_s: float = inf  # it outlived the run
@@ -43,7 +43,7 @@ class ReplicaRun:
     def of(cls, replica: Replica) -> ReplicaRun:
         kv = replica.scheduler.kv
         peak = (kv.total - kv.min_available) / max(1, kv.total)
-        return cls(replica.pool, replica.log, peak, replica.born_s, replica.died_s)
+        return cls(replica.pool, replica.logs, peak, replica.born_s, replica.died_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +103,8 @@ class Run:
 
     @property
     def logs(self) -> tuple[StepLog, ...]:
-        """One per replica."""
-        return tuple(r.log for r in self.replicas)
+        """One per replica, or per batch that a pipeline has in flight."""
+        return tuple(log for r in self.replicas for log in r.logs)
 
     @property
     def kv_peak_fraction(self) -> float:

@@ -63,6 +63,7 @@ def engine_rules(plant: Plant) -> EngineRules:
     """
     resolved, limits = plant.resolved, plant.resolved.limits
     ranks, unit = resolved.layout.data_parallel, resolved.hardware.accelerator
+    stages = resolved.layout.pipeline_parallel
     if plant.memory.kv_blocks < 1:
         raise InputError("the KV cache has no blocks", plant.memory.kv_blocks)
     return EngineRules(
@@ -75,7 +76,8 @@ def engine_rules(plant: Plant) -> EngineRules:
         host=resolved.engine.host,
         chunked_prefill=resolved.engine.chunked_prefill,
         admit_whole_prompt=resolved.engine.admit_whole_prompt,
-        lag=1 if resolved.engine.async_scheduling else 0,
+        lag=1 if resolved.engine.async_scheduling and stages == 1 else 0,
+        pipeline_stages=stages,
         policy=resolved.engine.policy,
         physical_batch_tokens=resolved.engine.physical_batch_tokens,
         attention_ranks=ranks,

@@ -30,15 +30,6 @@ class Room:
         recomputes = POLICIES[rules.policy].preempts
         return cls(rules.max_model_len, widest, recomputes, rules.kv_blocks * rules.block_size)
 
-    def refusal(self, input_tokens: int, output_tokens: int) -> int:
-        """Why a request cannot be served, as a code of results.STATUS; 0 where it can."""
-        tokens = input_tokens + output_tokens
-        if tokens > self.longest:
-            return TOO_LONG
-        if (tokens if self.recomputes else input_tokens) > self.widest:
-            return TOO_WIDE
-        return TOO_LARGE if tokens - 1 > self.cached else 0
-
 
 @dataclass(frozen=True, slots=True)
 class OpenPool:
@@ -50,7 +41,14 @@ class OpenPool:
     keys: Sequence[tuple[int, ...]]  # content keys by request; none where nothing is shared
 
     def refusal(self, request: Request) -> int:
-        return self.room.refusal(request.input_tokens, self.context.output_tokens[request.index])
+        """Why it cannot serve the request, as a code of results.STATUS; 0 where it can."""
+        tokens = request.input_tokens + self.context.output_tokens[request.index]
+        room = self.room
+        if tokens > room.longest:
+            return TOO_LONG
+        if (tokens if room.recomputes else request.input_tokens) > room.widest:
+            return TOO_WIDE
+        return TOO_LARGE if tokens - 1 > room.cached else 0
 
 
 @dataclass(slots=True)
@@ -77,14 +75,11 @@ class Stage:
             able = [r for r in able if not self.pools[r.pool].refusal(request)]
         if not able:
             return None
-        self._name_contents(request, able[0])
+        seen = self.pools[able[0].pool]
+        if seen.keys:
+            request.keys = seen.keys[request.index]
         replica = able[self.router.choose(request, able)]
-        if replica.pool != able[0].pool:
-            self._name_contents(request, replica)
+        chosen = self.pools[replica.pool]
+        if chosen is not seen:  # contents are named by blocks, and its may have another size
+            request.keys = chosen.keys[request.index] if chosen.keys else ()
         return replica
-
-    def _name_contents(self, request: Request, replica: Replica) -> None:
-        """By the block size of that replica."""
-        keys = self.pools[replica.pool].keys
-        if keys:
-            request.keys = keys[request.index]

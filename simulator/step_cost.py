@@ -20,7 +20,8 @@ longest context lies above the mean. While every decode grows by one token a ste
 decode steps is an arithmetic series up to the next breakpoint (`decode_segment`).
 
 Ranks: a `BatchShape` is what the whole replica holds. Data-parallel ranks share it evenly (a lone prompt sits on one
-rank, which the others wait for); with pipeline parallelism it is split into as many microbatches as keep stages busy.
+rank, which the others wait for). In a pipeline each batch in flight is a shape of its own; its time is that of all
+stages and the sends between them.
 """
 
 from __future__ import annotations

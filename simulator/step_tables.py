@@ -84,8 +84,8 @@ class StepTables:
 
     @property
     def split(self) -> int:
-        """Shares a batch is cut into: data-parallel ranks x pipeline microbatches."""
-        return self.resolved.layout.data_parallel * self.resolved.layout.pipeline_parallel
+        """Shares a batch is cut into: data-parallel ranks."""
+        return self.resolved.layout.data_parallel
 
     @classmethod
     def build(cls, resolved: Resolved, source: CostSource) -> StepTables:

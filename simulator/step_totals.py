@@ -44,9 +44,11 @@ class StepTotals:
 def total(tables: StepTables, log: StepLog) -> StepTotals:
     """Totals of a log; rows that stand for several steps are read at their middle step, exact where time is linear.
 
-    Kernels may ask for more than the board's limit for microseconds; the mean of a row may not.
+    Kernels may ask for more than the board's limit for microseconds; the mean of a row may not. In a pipeline every
+    accelerator works for its stage's share of a row.
     """
     sums, host, joules = np.zeros(N_CHANNELS), 0.0, 0.0
+    share = 1.0 / tables.resolved.layout.pipeline_parallel
     unit = tables.resolved.hardware.accelerator
     rows = log.table()
     for first in range(0, len(rows), CHUNK_ROWS):
@@ -57,7 +59,7 @@ def total(tables: StepTables, log: StepLog) -> StepTotals:
         sums += device.sum(axis=0)
         host += float(waits.sum())
         joules += float(np.minimum(asked_j, batch.total_s * capped_w(unit)).sum())
-    return _totals(tables, sums, host, joules)
+    return _totals(tables, sums * share, host * share, joules * share)
 
 
 def gap_w(unit: Accelerator) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from catalogs.errors import InputError, nearest_name
 from simulator.rules import EngineRules
 from simulator.schedulers.base import Scheduler
@@ -21,9 +23,19 @@ POLICIES: dict[str, type[ContinuousBatching]] = {
 }
 
 
-def make_scheduler(rules: EngineRules) -> Scheduler:
-    """The scheduler that `rules.policy` names. Raises InputError for an unknown policy."""
+def make_scheduler(rules: EngineRules, beside: Scheduler | None = None) -> Scheduler:
+    """The scheduler that `rules.policy` names; with `beside`, for a further batch in flight over its queue and cache.
+
+    Raises InputError for an unknown policy, or one that keeps a single batch in flight.
+    """
     policy = POLICIES.get(rules.policy)
     if policy is None:
         raise InputError("unknown scheduling policy", rules.policy, nearest_name(rules.policy, POLICIES))
-    return policy(rules)
+    if rules.pipeline_stages == 1:
+        return policy(rules)
+    if not policy.pipelines:
+        raise InputError("this scheduler keeps one batch in flight", f"pipeline_parallel: {rules.pipeline_stages}", "1")
+    made = policy(replace(rules, max_num_seqs=max(1, rules.max_num_seqs // rules.pipeline_stages)))
+    if isinstance(beside, ContinuousBatching):
+        made.share(beside)
+    return made

@@ -20,6 +20,7 @@ class Scheduler(ABC):
 
     mixes_phases: ClassVar[bool] = True  # a step may hold prefill and decodes; False: one or the other
     preempts: ClassVar[bool] = True  # a request may lose its blocks and have all it knows computed again
+    pipelines: ClassVar[bool] = False  # several may share a queue and a cache, each with its own batch in flight
     takes_over: ClassVar[bool] = False  # decodes requests that come with their blocks (Request.brought_tokens)
 
     def __init__(self, rules: EngineRules) -> None:

@@ -27,6 +27,10 @@ class ContinuousBatching(Scheduler):
         self._running: dict[Request, None] = {}  # in order of admission
         self._partial: Request | None = None  # the running request whose prompt is unfinished
 
+    def share(self, first: ContinuousBatching) -> None:
+        """Schedule further batches from its queue and into its cache."""
+        self.kv, self._waiting = first.kv, first._waiting
+
     def add(self, request: Request) -> None:
         self._waiting.append(request)
 

@@ -21,6 +21,7 @@ class TrtLlm(VllmV1):
     """See the module."""
 
     preempts = False
+    pipelines = False  # what is committed is counted in one place
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)

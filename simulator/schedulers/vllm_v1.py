@@ -19,6 +19,7 @@ class VllmV1(ContinuousBatching):
     """See the module."""
 
     takes_over = True
+    pipelines = True
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)

@@ -152,6 +152,11 @@ def test_dense_data_parallel_ranks_are_replicas() -> None:
     assert "counted as replicas" in r.notices[0]
 
 
+def test_a_pipeline_is_no_deeper_than_the_model() -> None:
+    assert made(pipeline_parallel=4, tensor_parallel=2).accelerators_per_replica == 8
+    assert refused(hardware="8*h100x8", pipeline_parallel=64).nearest == "32"
+
+
 def test_expert_parallel_is_for_mixtures() -> None:
     assert "mixture-of-experts" in str(refused(expert_parallel=True))
     r = made(model=MOE, expert_parallel=True, data_parallel=4, tensor_parallel=2)
@@ -193,7 +198,6 @@ def test_max_model_len_within_the_models_positions() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"pipeline_parallel": 2},
         {"engine": "triton"},
         {"engine": "llama.cpp", "prefix_caching": True},
     ],

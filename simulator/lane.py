@@ -1,0 +1,292 @@
+"""One batch in flight: steps run back to back on the device, scheduled `lag` steps ahead. The clock of its requests.
+
+When a step ends, its outputs are processed (finished requests give up seat and blocks), the next scheduled batch
+starts, and batches are scheduled until `lag` of them wait. With lag 1 a request that arrives during step i is first
+considered when step i + 1 starts and runs in step i + 2; with lag 0 in step i + 1. An idle engine schedules at once;
+with lag > 0 that step starts after the host's step time, which nothing hides (with lag 0 the cycle contains it).
+
+Fast-forward: while the scheduled batches are the same decodes and nothing can change, several steps are one event. An
+arrival that could be admitted cuts the run at the next step boundary.
+
+A replica has one lane, or, as a pipeline, one for each stage: they take turns at the first stage.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from heapq import heappop, heappush
+from math import sqrt
+from typing import TYPE_CHECKING
+
+from simulator.batch import Batch
+from simulator.clock import WAKE, Tick
+from simulator.laws import check_lane
+from simulator.request import Request
+from simulator.results import COMPLETED
+from simulator.schedulers.base import Scheduler
+from simulator.step_log import StepLog
+
+if TYPE_CHECKING:
+    from simulator.replica import Replica, ReplicaContext
+
+
+class Lane:
+    """See the module. `replica` is whose it is."""
+
+    def __init__(self, replica: Replica, context: ReplicaContext, scheduler: Scheduler) -> None:
+        self.scheduler = scheduler
+        self.log = StepLog()
+        self.timer = context.timer
+        self.current: Batch | None = None  # on the device
+        self._replica, self._context = replica, context
+        self._clock = context.clock
+        self._stages = context.rules.pipeline_stages
+        self._fast_forward = context.fast_forward and self._stages == 1
+        self._lag = context.rules.lag
+        self._queue: deque[Batch] = deque()  # scheduled, not started
+        self._on_end = [self._end_of_step]
+        self._tick: Tick | None = None  # the event this lane waits for; None: idle
+        self._start_s = self._first_s = self._slope_s = 0.0
+        self._steps = 0  # steps the event stands for
+        self._rounds = 0  # batches with decodes scheduled: decoding requests advance in these, all of them
+        # Heap of (round that schedules the request's last token, serial, request); an entry is stale, and dropped when
+        # met, unless its serial is the request's in _live.
+        self._dues: list[tuple[int, int, Request]] = []
+        self._live: dict[Request, int] = {}
+        self._serial = 0
+
+    @property
+    def idle(self) -> bool:
+        return self._tick is None
+
+    def wake(self) -> None:
+        """It is idle, and something may be scheduled: look, once everything that happens now has happened."""
+        self._tick = self._clock.at(self._clock.now, WAKE + self._replica.index, [self._wake])
+
+    def look(self) -> None:
+        """Something came to the queue: wake, or end a run of steps if it could be admitted."""
+        if self._tick is None:
+            self.wake()
+        elif self._steps > 1 and not self.scheduler.blocked:
+            self._cut(self._clock.now)
+
+    def cut(self) -> None:
+        """End a fast-forwarded run with the step that is on the device: something may change then."""
+        if self._steps > 1:
+            self._cut(self._clock.now)
+
+    def silence(self) -> None:
+        """Nothing ends here any more."""
+        self._tick = self.current = None
+
+    def _wake(self, tick: Tick) -> None:
+        if tick is self._tick:
+            self._go_on(self._clock.now)
+
+    def _go_on(self, now: float) -> None:
+        """The device is free: start the next batch, or fall idle."""
+        self._steps = 0
+        if self._queue:
+            self._begin(self._queue.popleft(), now)
+            return
+        batch = self._schedule()
+        if batch is None:
+            self._tick = None
+            self._replica.check_progress()
+            return
+        host = self._context.rules.host
+        exposed_s = (
+            host.step_s + host.step_s_per_sequence * (batch.decodes + batch.prefill_chunks) if self._lag else 0.0
+        )
+        start_s = now + exposed_s if self._stages == 1 else self._replica.enter_pipeline(now, self.timer.cycle_s(batch))
+        if start_s > now:
+            self._queue.append(batch)
+            self._tick = self._clock.at(start_s, self._replica.index, [self._begin_queued])
+        else:
+            self._begin(batch, now)
+        if self._stages > 1:
+            self._replica.stir()
+
+    def _begin_queued(self, tick: Tick) -> None:
+        if tick is self._tick:
+            self._begin(self._queue.popleft(), self._clock.now)
+
+    def _begin(self, batch: Batch, now: float) -> None:
+        """Run `batch` on the device, and schedule ahead."""
+        self.current = batch
+        queue = self._queue
+        while len(queue) < self._lag:
+            ahead = self._schedule()
+            if ahead is None:
+                break
+            queue.append(ahead)
+        self._start_s = now
+        steps = 1
+        if batch.prefill_tokens:
+            self._first_s = first_s = self.timer.cycle_s(batch)
+            self._slope_s = slope_s = 0.0
+        else:
+            first_s, slope_s, most = self.timer.decode_segment(
+                batch.decodes, batch.decode_context_sum, batch.decode_context_max
+            )
+            if batch.passes > 1:  # a further pass costs the same at every context
+                first_s = self.timer.cycle_s(batch)
+            self._first_s = first_s
+            self._slope_s = slope_s
+            if most > 1 and self._fast_forward and not batch.finishing:
+                steps += self._quiet_steps(batch, most - 1)
+        if not first_s > 0.0:
+            raise RuntimeError(f"a step must take time: {batch} takes {first_s} s")
+        self._steps = steps
+        end_s = now + (steps * first_s + slope_s * (0.5 * steps * (steps - 1)))
+        self._tick = self._clock.at(end_s, self._replica.index, self._on_end)
+
+    def _quiet_steps(self, batch: Batch, most: int) -> int:
+        """Steps after this one that need no decision, at most `most`."""
+        for ahead in self._queue:
+            if ahead.prefill_tokens or ahead.finishing or ahead.decodes != batch.decodes:
+                return 0
+        dues = self._dues
+        while dues and self._live.get(dues[0][2]) != dues[0][1]:
+            heappop(dues)
+        if not dues:
+            return 0
+        return self.scheduler.quiet_rounds(batch, min(most, dues[0][0] - self._rounds))
+
+    def _elapsed_s(self, steps: int) -> float:
+        return steps * self._first_s + self._slope_s * (0.5 * steps * (steps - 1))
+
+    def _steps_until(self, now: float) -> int:
+        """The step of the present run (counted from 1) that is on the device at `now`."""
+        start_s, first_s, slope_s = self._start_s, self._first_s, self._slope_s
+        elapsed_s = now - start_s
+        linear = first_s - 0.5 * slope_s
+        steps = int(2.0 * elapsed_s / (linear + sqrt(max(0.0, linear * linear + 2.0 * slope_s * elapsed_s)))) + 1
+        while steps > 1 and start_s + self._elapsed_s(steps - 1) > now:
+            steps -= 1
+        while steps < self._steps and start_s + self._elapsed_s(steps) <= now:
+            steps += 1
+        return steps
+
+    def _cut(self, now: float) -> None:
+        """End the run with the step that is on the device: something may be admitted then."""
+        steps = self._steps_until(now)
+        if steps < self._steps:
+            self._steps = steps
+            self._tick = self._clock.at(self._start_s + self._elapsed_s(steps), self._replica.index, self._on_end)
+
+    def _end_of_step(self, tick: Tick) -> None:
+        if tick is not self._tick:  # the run was cut, or the replica died
+            return
+        batch, now, steps = self.current, self._clock.now, self._steps
+        assert batch is not None
+        self.log.add(self._start_s, steps, batch, self._first_s, self._slope_s, self._elapsed_s(steps))
+        if steps > 1:
+            self._skip(batch, steps - 1)
+        self.current = None
+        if batch.prompted or batch.finishing or batch.admitted or batch.parting or batch.joined:
+            self._process(batch, now)
+        self._go_on(now)
+
+    def _skip(self, batch: Batch, rounds: int) -> None:
+        """Catch up with the schedule calls a run left out."""
+        self.scheduler.skip(rounds)
+        self._rounds += rounds
+        for ahead in self._queue:
+            ahead.grow(rounds)
+        last = self._queue[-1] if self._queue else batch
+        dues = self._dues
+        if dues and dues[0][0] <= self._rounds:
+            self._retire_due(last)
+
+    def _schedule(self) -> Batch | None:
+        scheduler = self.scheduler
+        batch = scheduler.schedule()
+        if scheduler.preempted:
+            self._note_preempted(scheduler.preempted)
+        if batch is None:
+            return None
+        if batch.decodes:
+            self._rounds += 1
+        if self._dues and self._dues[0][0] <= self._rounds:
+            self._retire_due(batch)
+        if batch.prompted or batch.joined:
+            self._foresee(batch)
+        if self._context.check_laws:
+            check_lane(self._replica, self, batch)
+        return batch
+
+    def _foresee(self, batch: Batch) -> None:
+        """Note in which round each request that begins to decode schedules its last token."""
+        output_tokens = self._context.output_tokens
+        for request in (*batch.prompted, *batch.joined):
+            generated = request.known_tokens - request.input_tokens
+            rest = output_tokens[request.index] - generated - 1
+            self._serial += 1
+            self._live[request] = self._serial
+            if rest:
+                heappush(self._dues, (self._rounds + rest, self._serial, request))
+            else:
+                self.scheduler.retire(request)
+                batch.finishing += (request,)
+
+    def _retire_due(self, batch: Batch) -> None:
+        dues = self._dues
+        while dues and dues[0][0] <= self._rounds:
+            _, serial, request = heappop(dues)
+            if self._live.get(request) == serial:
+                self.scheduler.retire(request)
+                batch.finishing += (request,)
+
+    def _note_preempted(self, preempted: list[Request]) -> None:
+        last = self._queue[-1] if self._queue else self.current
+        for request in preempted:
+            if self._live.pop(request, None) is None:
+                continue  # its prompt was unfinished: no token of it is in flight
+            if last is None:
+                request.last_token_s = self._clock.now
+            else:
+                last.parting += (request,)
+
+    def _process(self, batch: Batch, now: float) -> None:
+        """The outputs of `batch` are there."""
+        results = self._context.results
+        output_s = self._context.rules.host.output_s
+        for request in batch.admitted:
+            results.started_s[request.index] = self._start_s
+        for request in batch.prompted:
+            if request.emitted:
+                results.gaps_s.append(now - request.last_token_s)
+            else:
+                request.emitted = True
+                results.first_token_s[request.index] = now + output_s
+        for request in batch.joined:
+            results.waits_s.extend((self._first_s, self._start_s - request.last_token_s))
+        for request in batch.parting:
+            request.last_token_s = now
+        hand_over = self._context.hand_over
+        for request in batch.finishing:
+            index = request.index
+            self._live.pop(request, None)
+            if hand_over is not None and hand_over(self._replica, request):
+                self._replica.n_leaving += 1
+                continue
+            results.last_token_s[index] = now + output_s
+            results.status[index] = COMPLETED
+            results.preemptions[index] = request.preemptions
+            results.cached_tokens[index] = request.cached_tokens
+            self.scheduler.release(request)
+            self._replica.outstanding -= 1
+            self._context.on_finish(self._replica)
+
+    def stop(self, horizon_s: float) -> None:
+        """The run is cut off: log the finished steps of what is on the device, note what unfinished requests had."""
+        batch = self.current
+        if batch is not None and self._steps > 1:
+            steps = self._steps_until(horizon_s) - 1
+            if steps:
+                self.log.add(self._start_s, steps, batch, self._first_s, self._slope_s, self._elapsed_s(steps))
+        results = self._context.results
+        for request in (*self.scheduler.running_requests(), *self.scheduler.waiting_requests()):
+            results.preemptions[request.index] = request.preemptions
+            results.cached_tokens[request.index] = max(0, request.cached_tokens)
