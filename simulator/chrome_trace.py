@@ -1,4 +1,4 @@
-"""The step log as a Chrome trace (chrome://tracing, Perfetto): one lane of steps per replica, and batch counters."""
+"""The step log as a Chrome trace (chrome://tracing, Perfetto): lanes of steps per replica, batch counters, transfers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,18 @@ def _parts(run: Run) -> Iterator[str]:
         for lane, log in enumerate(did.logs):
             for event in _events(replica, lane, log):
                 yield separator + json.dumps(event, separators=(",", ":"))
+    for event in _transfers(run):
+        yield separator + json.dumps(event, separators=(",", ":"))
     yield "]}\n"
+
+
+def _transfers(run: Run) -> Iterator[dict[str, object]]:
+    """In the sender's process, on a thread of its own for each receiver; those that wait for a port overlap."""
+    for number, (request, source, target, start_s, end_s) in enumerate(run.handovers.tolist()):
+        name = f"KV of request {int(request)} to replica {int(target)}"
+        place = {"cat": "transfer", "id": number, "pid": int(source), "tid": int(target)}
+        yield {"name": name, "ph": "b", "ts": start_s * 1e6, **place}
+        yield {"name": name, "ph": "e", "ts": end_s * 1e6, **place}
 
 
 def _events(replica: int, lane: int, log: StepLog) -> Iterator[dict[str, object]]:

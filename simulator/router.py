@@ -1,4 +1,4 @@
-"""Which replica serves a request. Replicas are identical; the choice is made when it is handed to an engine."""
+"""Which replica serves a request, among those alive at one stage. The choice is made when it is handed to an engine."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from simulator.request import Request
 
 
 class Router(ABC):
-    """Sees requests without their output length, and how many each replica has outstanding."""
+    """Sees requests without their output length, and what each replica shows: `outstanding`, `incoming`, `pool`,
+    `scheduler.n_waiting`, `scheduler.kv.available`. Each stage has one of its own; replicas come and go."""
 
     @abstractmethod
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
-        """Index of the replica that gets the request."""
+        """Index, in `replicas`, of the one that gets the request."""
 
 
 class RoundRobin(Router):

@@ -118,6 +118,8 @@ def test_pools_add_up(files: dict[str, Path], capsys: pytest.CaptureFixture[str]
     assert {r["replica"] for r in rows if r["output_tokens"] != "1"} == {"1"}
     check_consistency(document, rows)  # one accelerator of each pool is used
     longest = max(int(r["input_tokens"]) for r in rows if r["output_tokens"] != "1")
+    sent = [e for e in json.loads(files["t.json"].read_text())["traceEvents"] if e["ph"] == "b"]
+    assert len(sent) == sum(r["output_tokens"] != "1" for r in rows)
     alone_s = longest * 131072 / 1e9 + 15e-6  # bytes of a token's KV, over the network
     assert metrics["kv_transfer_s"]["mean"] < alone_s <= metrics["kv_transfer_s"]["p99"] * 1.2
 
