@@ -1,4 +1,4 @@
-"""The step log as a Chrome trace (chrome://tracing, Perfetto): lanes of steps per replica, batch counters, transfers."""
+"""The step log as a Chrome trace (chrome://tracing, Perfetto): steps per replica, batch counters, transfers."""
 
 from __future__ import annotations
 
