@@ -14,6 +14,7 @@ import numpy as np
 from calibration.bundle_file import ARRAYS_NAME, JSON_NAME, BundleFacts, read_bundle
 from calibration.cost import ROOFLINE, Cost
 from calibration.families import FAMILIES
+from calibration.families.decode_attention import DecodeAttentionModel
 from calibration.families.gemm import GemmModel
 from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.family import FamilyModel
@@ -67,6 +68,12 @@ class Bundle:
         """Whether decodes in a step with prefill cost what prefill chunks of one token cost (one unsplit kernel)."""
         model = self.models.get("prefill_attention")
         return isinstance(model, PrefillAttentionModel) and model.joins_decodes(head_dim, kv_dtype)
+
+    @property
+    def attention_writes_cache(self) -> bool:
+        """Whether attention's seconds hold the kernel that puts new keys and values into the cache."""
+        model = self.models.get("decode_attention")
+        return isinstance(model, DecodeAttentionModel) and model.writes_cache
 
     @property
     def uncalibrated(self) -> list[str]:

@@ -18,8 +18,9 @@ Every error is of predicted against measured time on rows the fit did not see. "
 whole groups held out (gemm: an (n, k) shape; attention: a head configuration; where a table has one configuration, all
 rows of a length), never random rows. "beyond": the grid is cut short (gemm n or k over 12,288; prompts over 8,192;
 contexts over 16,384) and the rest predicted. A shape that was measured is reproduced, so inside errors are what an
-unmeasured shape must expect. Products and decode batches small enough for the second-level cache are predicted slower
-than they were measured, on purpose: a real step streams its weights and caches from memory. That shows as error here.
+unmeasured shape must expect. Products small enough for the second-level cache are predicted slower than they were
+measured, on purpose: a real step streams its weights from memory. That shows as error here. Decode batches that were
+measured in the cache are compared as a step meets them: their start and their bytes from memory.
 
 Rows that imply more than the peak arithmetic rate or memory bandwidth are rejected (calibration/gate.py says how).
 Models are utilisation of the roofline on log axes; other estimators on the same folds: [estimators.md](estimators.md).

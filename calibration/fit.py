@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import numpy as np
 
 from calibration.bundle_file import FittedFamily, write_bundle
 from calibration.dataset import rows_sha256
 from calibration.families import FAMILIES
+from calibration.families.decode_attention import DecodeAttentionModel, cold_rows
 from calibration.families.prefill_attention import PrefillAttentionModel
+from calibration.family import held_out
 from calibration.gate import gate
-from calibration.validate import check, check_mixed, cross_validate, notes
+from calibration.validate import as_engine, check, check_mixed, cross_validate, line, notes, predict
 from catalogs.errors import InputError
 from catalogs.hardware import Accelerator
 
@@ -32,8 +37,13 @@ def fit_family(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Fit
     if kept.empty:
         raise InputError(f"no {family} row obeys the peaks of {accelerator.name}", f"{len(rows)} rows")
     model = FAMILIES[family].fit(kept, accelerator)
-    errors = [e.to_dict() for e in cross_validate(family, kept, accelerator)]
+    errors = [e.to_dict() for e in cross_validate(family, _in_step(family, kept, accelerator), accelerator)]
     return FittedFamily(model, report.to_dict(), rows_sha256(kept), errors, notes(model, kept, accelerator))
+
+
+def _in_step(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
+    """What the model is asked to meet: of decode attention, batches that do not sit in the cache."""
+    return cold_rows(as_engine(family, rows), accelerator) if family == "decode_attention" else rows
 
 
 def fit_bundle(
@@ -62,8 +72,29 @@ def _check_with(
     prefill, decode = fitted.get("prefill_attention"), fitted.get("decode_attention")
     if family == "mixed_attention" and prefill and decode and isinstance(prefill.model, PrefillAttentionModel):
         prefill.notes.extend(check_mixed(prefill.model, decode.model, rows, accelerator))
+    elif decode and family == "decode_attention" and "inside_engine" in rows and bool(rows["inside_engine"].all()):
+        fitted[family] = _met_engine(decode, source, rows, accelerator)
     elif family in fitted:
         fitted[family].notes.extend(check(fitted[family].model, f"against {source}", rows, accelerator))
+
+
+def _met_engine(fitted: FittedFamily, source: str, rows: pd.DataFrame, accelerator: Accelerator) -> FittedFamily:
+    """With what batches take longer inside an engine; notes how the model meets them without, and unseen ones with."""
+    plain = fitted.model
+    if not isinstance(plain, DecodeAttentionModel):
+        return fitted
+    rows = rows.reset_index(drop=True)
+    heads = rows.groupby(["n_heads", "n_kv_heads"]).ngroup()
+    predicted = np.zeros(len(rows))
+    for held in sorted(heads.unique()):
+        others = plain.with_engine_rows(rows[heads != held], accelerator)
+        predicted[heads == held] = predict(others, rows[heads == held].reset_index(drop=True), accelerator)
+    error = held_out("decode_attention", "all", predicted, rows.seconds.to_numpy(float))
+    found = [
+        *check(plain, f"table alone against {source}", rows, accelerator),
+        line("with these rows, each head configuration left out in turn", error),
+    ]
+    return replace(fitted, model=plain.with_engine_rows(rows, accelerator), notes=[*fitted.notes, *found])
 
 
 def sources_of(tables: dict[str, pd.DataFrame]) -> list[dict[str, str]]:

@@ -69,11 +69,14 @@ class Grid:
         origin = np.where(on_node, MEASURED, INTERPOLATED)
         return value, np.where(outside | (known < 0.5), ROOFLINE, np.where(known < 1.0 - 1e-9, INTERPOLATED, origin))
 
-    def rising(self, power: float) -> Self:
-        """The grid with time never falling along its last, logarithmic axis: what was filled in may not undercut what
-        was measured before it. Values are log(bound / time); the bound grows as the `power` of that axis."""
-        bound = power * self.axes[-1]
-        return type(self)(self.axes, bound - np.maximum.accumulate(bound - self.values, axis=-1), self.measured)
+    def rising(self, power: float, along: int = -1) -> Self:
+        """The grid with time never falling along a logarithmic axis, the last unless said otherwise: what was filled in
+        may not undercut what was measured before it. Values are log(bound / time); the bound grows as the `power` of
+        that axis."""
+        shape = [1] * self.values.ndim
+        shape[along] = -1
+        bound = power * self.axes[along].reshape(shape)
+        return type(self)(self.axes, bound - np.maximum.accumulate(bound - self.values, axis=along), self.measured)
 
     def to_arrays(self, name: str) -> dict[str, npt.NDArray[Any]]:
         """Arrays to store: float32 axes, float16 values (0.05 % of a log-utilisation), packed mask."""

@@ -209,6 +209,7 @@ def _attention(run: _Run, raw: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame
         "sequences": decodes,
         "context_tokens": decodes * raw.kv_decode,
         "max_context_tokens": np.where(decodes > 0, raw.kv_decode, 0).astype(float),
+        "inside_engine": True,
     }
     yield "decode_attention", rows.assign(**decode)[(chunk == 0) & (decodes > 0)]
     yield "prefill_attention", rows.assign(**prefill)[(chunk > 0) & (decodes == 0)]
