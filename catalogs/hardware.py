@@ -35,6 +35,14 @@ class Accelerator:
 
 
 @dataclass(frozen=True, slots=True)
+class RoutedPeers:
+    """What accelerators without a link of their own send each other where the host routes it, as measured there."""
+
+    bytes_per_s: float  # one direction
+    hop_s: float  # of one message between two of them
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """Accelerators that share a host: up to `max_accelerators`, joined by `link`."""
 
@@ -45,6 +53,7 @@ class Node:
     network_bytes_per_s: float  # per accelerator, one direction, to other nodes
     host_idle_w: float  # CPUs, fans, NICs of the whole node at idle
     host_w_per_accelerator: float  # extra host power with a busy accelerator
+    routed: RoutedPeers | None = None  # where traffic between accelerators passes the host
 
 
 @dataclass(frozen=True, slots=True)

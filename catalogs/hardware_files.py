@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
 
 from catalogs.errors import InputError, nearest_name
-from catalogs.hardware import Accelerator, Node
+from catalogs.hardware import Accelerator, Node, RoutedPeers
 from catalogs.load import DATA, check, read_yaml
 from catalogs.units import GIGA, MIB, TERA
 
@@ -17,6 +17,14 @@ FOLDER = DATA / "hardware"
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class RoutedFile(_Strict):
+    """Traffic between accelerators that the host routes: each sends gb_per_s, a message takes hop_us besides."""
+
+    gb_per_s: PositiveFloat
+    hop_us: PositiveFloat
+    source: str
 
 
 class NodeFile(_Strict):
@@ -30,6 +38,7 @@ class NodeFile(_Strict):
     network_gb_per_s: PositiveFloat
     host_idle_w: PositiveFloat
     host_w_per_accelerator: PositiveFloat
+    routed: RoutedFile | None = None
 
 
 class MigProfile(_Strict):
@@ -153,6 +162,7 @@ def node(file: HardwareFile, count: int) -> Node:
         network_bytes_per_s=n.network_gb_per_s * GIGA,
         host_idle_w=n.host_idle_w,
         host_w_per_accelerator=n.host_w_per_accelerator,
+        routed=RoutedPeers(n.routed.gb_per_s * GIGA, n.routed.hop_us * 1e-6) if n.routed else None,
     )
 
 

@@ -35,6 +35,9 @@ class CostSource(Protocol):
 
     def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool: ...
 
+    @property
+    def attention_writes_cache(self) -> bool: ...
+
 
 @dataclass(slots=True)
 class Pricer:
@@ -53,6 +56,8 @@ class Pricer:
         """
         total = np.zeros((*shape, N_CHANNELS))
         for line in lines:
+            if line.name == "kv_write" and self.source.attention_writes_cache:
+                continue  # timed with attention
             cost = self._cost(line)
             self.families.setdefault(line.kind, set()).add(line.op.family)
             seconds = np.broadcast_to(cost.seconds, shape) * line.count
@@ -83,8 +88,8 @@ class Pricer:
         """A collective over more ranks than a node holds runs inside each node, then between nodes."""
         inside = max(self.hardware.accelerators_per_node // stride, 1)
         if op.ranks <= inside:
-            return self.source.cost(op)
-        within = self.source.cost(replace(op, ranks=inside)) if inside > 1 else None
+            return self._in_node(op)
+        within = self._in_node(replace(op, ranks=inside)) if inside > 1 else None
         share = np.asarray(op.message_bytes, dtype=np.float64) / inside
         between = replace(op, ranks=-(-op.ranks // inside), message_bytes=share)
         seconds = NETWORK_LATENCY_S + link_bytes(between) / self.hardware.node.network_bytes_per_s
@@ -93,3 +98,12 @@ class Pricer:
                 seconds, np.full_like(seconds, self.hardware.accelerator.idle_w), np.full_like(seconds, ROOFLINE)
             )
         return Cost(seconds + within.seconds, within.watts, np.full_like(seconds, ROOFLINE))
+
+    def _in_node(self, op: Collective) -> Cost:
+        """As measured between peers, and no faster than a host that routes their traffic: a ring of hops and bytes."""
+        cost, routed = self.source.cost(op), self.hardware.node.routed
+        if routed is None:
+            return cost
+        ring = 2 * (op.ranks - 1) * routed.hop_s + link_bytes(op) / routed.bytes_per_s
+        origin = np.where(ring > cost.seconds, np.maximum(cost.origin, INTERPOLATED), cost.origin)
+        return Cost(np.maximum(cost.seconds, ring), cost.watts, origin)

@@ -30,6 +30,8 @@ class ToySource:
     def relative_error(self, family: str) -> float:  # noqa: ARG002 - one error for all
         return 0.1
 
+    attention_writes_cache: bool = False
+
     def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:  # noqa: ARG002 - one kernel for all
         return self.joins
 
