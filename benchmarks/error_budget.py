@@ -53,7 +53,6 @@ VARIANTS: dict[str, Change] = {
     "as shipped": lambda engine: engine,
     "no launch time outside graphs": host(kernel_launch_s=0.0),
     "no wait before collectives": host(collective_skew_s=0.0),
-    "no gap between steps": host(step_gap_s=0.0),
     "no client path (request, output)": host(request_s=0.0, request_s_per_input_token=0.0, output_s=0.0),
     "prompts of random tokens (6 us each)": host(request_s_per_input_token=6e-6),
     "steps not scheduled ahead": synchronous,

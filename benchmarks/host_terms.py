@@ -4,7 +4,8 @@
 
 STEP_CYCLES.csv holds scheduler steps of vLLM 0.15 serving Llama-2-70B at tensor parallel 4 on H100 (inference-sim/
 training): cycle time and batch contents. Over decode-only steps, skew = median of (measured cycle - predicted cycle
-without skew) / collectives in a step. Predicted cycles come from the shipped H100 bundle and the profile's step gap.
+without skew) / collectives in a step. Predicted cycles come from the shipped H100 bundle. With --gap-ms a gap after
+every step is assumed besides: it changes the skew and not the error on unseen cycles, so the profile has none.
 One run fits, the other checks; the last line, fitted on both, is what the profile ships. The file has no contexts;
 prompts and outputs of that data set average 580 and 248 tokens, so a running decode has seen about 700.
 """
@@ -29,7 +30,7 @@ from simulator.step_cost import StepCost
 MEAN_CONTEXT, MAX_CONTEXT = 700, 830
 
 
-def without_skew() -> tuple[StepCost, int]:
+def without_skew(gap_s: float = 0.0) -> tuple[StepCost, int]:
     """Step cost with the profile's host terms but no skew, and how many collectives a decode step runs."""
     deployment = Deployment(
         model="llama-2-70b",
@@ -40,7 +41,7 @@ def without_skew() -> tuple[StepCost, int]:
         max_num_batched_tokens=2048,
     )
     resolved = resolve(deployment)
-    host = replace(resolved.engine.host, collective_skew_s=0.0)
+    host = replace(resolved.engine.host, collective_skew_s=0.0, step_gap_s=gap_s)
     resolved = replace(resolved, engine=replace(resolved.engine, host=host))
     lines = step_lines(Shard.of(resolved), BatchShape(0, 0.0, 0, 1, MEAN_CONTEXT, MAX_CONTEXT, 1))
     n_collectives = sum(line.count for line in lines if line.kind == "collective")
@@ -66,8 +67,10 @@ def predicted_s(cost: StepCost, sequences: np.ndarray) -> np.ndarray:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cycles", type=Path)
-    runs = decode_steps(parser.parse_args().cycles)
-    cost, n_collectives = without_skew()
+    parser.add_argument("--gap-ms", type=float, default=0.0)
+    arguments = parser.parse_args()
+    runs = decode_steps(arguments.cycles)
+    cost, n_collectives = without_skew(arguments.gap_ms / 1e3)
     everything = np.concatenate(list(runs.values()))
     for fitted, steps in [*runs.items(), ("both runs", everything)]:
         skew = float(np.median(steps[:, 1] - predicted_s(cost, steps[:, 0]))) / n_collectives

@@ -62,7 +62,7 @@ class HostTimesFile(_Strict):
 
     step_ms: PositiveFloat
     step_ms_per_sequence: PositiveFloat
-    step_gap_ms: PositiveFloat
+    step_gap_ms: NonNegativeFloat = 0.0
     collective_skew_us: NonNegativeFloat
     kernel_launch_us: NonNegativeFloat = 0.0
     streamed_tokens_per_s: PositiveFloat
