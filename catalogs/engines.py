@@ -110,7 +110,7 @@ class EngineProfile:
     #: (llama.cpp).
     memory_rule: str = "profiled"
     static_reserve: StaticReserve | None = None  # where the default share follows from the limits
-    balance_steps: int = 0  # attention ranks start prompts together, and wait for each other no longer; 0: they do not wait
+    balance_steps: int = 0  # steps that attention ranks wait to start prompts together; 0: they do not
     physical_batch_tokens: int = 0  # most tokens of one pass of the device within a step; 0: a step is one pass
     shares_prefixes: bool = True  # False: the engine reuses prompts in a way that is not simulated; caching stays off
     notice: str = ""  # what the reader of every result must know of this profile

@@ -6,9 +6,9 @@ decodes only, is launched layer by layer; it takes as long as the slower of host
 engines' sources: a quantised product has a kernel that quantises its input; experts sort and align tokens, multiply
 twice with an activation between, and add up; multi-head latent attention is five products, two norms, rotation, two
 copies, a cache write and the attention itself. A gated delta rule's scan is 18: the gates' small product, a flag, the
-convolution and the copy before it, three contiguous copies, gates, two norms, then cumulated decays, the keys' products,
-a triangular solve (a fill and two kernels), its application, states and outputs (SGLang, layers/attention/fla/chunk.py
-and hybrid_linear_attn_backend.py).
+convolution and the copy before it, three contiguous copies, gates, two norms, then cumulated decays, products of the
+keys, a triangular solve (a fill and two kernels), its application, states and outputs (SGLang,
+layers/attention/fla/chunk.py and hybrid_linear_attn_backend.py).
 """
 
 from __future__ import annotations
