@@ -33,6 +33,11 @@ class Tick:
 class Clock(simpy.Environment):  # type: ignore[misc,unused-ignore]
     """`at` schedules without adding a delay to now, so that times are exactly what was computed."""
 
+    @property
+    def n_pending(self) -> int:
+        """Events to come."""
+        return len(self._queue)
+
     def at(self, time_s: float, order: int, callbacks: Callbacks, payload: int = 0) -> Tick:
         """Call each of `callbacks` with the tick at time_s (not before now). Ticks may share one list of them."""
         tick = Tick(callbacks, payload)

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import nan
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
@@ -24,6 +24,10 @@ from simulator.rules import EngineRules
 from simulator.schedulers import POLICIES
 from simulator.stage import OpenPool, Room, Stage
 from simulator.transfer import Instant, Transfer
+
+
+#: Periodic actions in a row with nothing else to come, after which a run is given up.
+MOST_HOPELESS: Final = 10_000
 
 
 class Controller(Protocol):
@@ -62,7 +66,7 @@ class Cluster:
         self._paths = [self._lay_path(model) for model in range(1 + max(pool.model for pool in pools))]
         self._draining: set[Replica] = set()
         self._stranded: deque[int] = deque()  # requests that no living replica could take
-        self._n_answered = self._n_sent = 0
+        self._n_answered = self._n_sent = self._n_periodic = self._hopeless = 0
         for number, pool in enumerate(pools):
             for _ in range(pool.replicas):
                 self.add_replica(number)
@@ -116,9 +120,11 @@ class Cluster:
 
     def drain(self, replica: Replica) -> None:
         """It gets no further requests and dies when it has served those it has."""
-        self._stage_of(replica).replicas.remove(replica)
-        self._draining.add(replica)
-        self._bury(replica)
+        stage = self._stage_of(replica)
+        if replica in stage.replicas:
+            stage.replicas.remove(replica)
+            self._draining.add(replica)
+            self._bury(replica)
 
     def fail(self, replica: Replica) -> None:
         """It dies, now. Requests it held start again from their prompts elsewhere; what they had streamed is lost."""
@@ -129,7 +135,8 @@ class Cluster:
             stage.replicas.remove(replica)
         self._draining.discard(replica)
         for request in replica.die():
-            self._again(request.index)
+            if request.index not in self._stranded:  # it was leaving, with nowhere to go
+                self._again(request.index)
 
     def at(self, time_s: float, action: Callable[[], None]) -> None:
         """Act then, after steps that end and before requests that arrive at that time; not once all is served."""
@@ -139,10 +146,19 @@ class Cluster:
         """Act again and again, a period from now first, until everything is served."""
 
         def act() -> None:
+            self._n_periodic -= 1
             action()
+            self._check_hope()
             self.every(period_s, action)
 
+        self._n_periodic += 1
         self.at(self.clock.now + period_s, act)
+
+    def _check_hope(self) -> None:
+        """Raises RuntimeError where periodic actions go on and on and nothing else will ever happen."""
+        self._hopeless = self._hopeless + 1 if self.clock.n_pending <= self._n_periodic else 0
+        if self._hopeless > MOST_HOPELESS:
+            raise RuntimeError(f"no progress: {len(self._stranded)} requests wait for a replica and none is born")
 
     @property
     def done(self) -> bool:

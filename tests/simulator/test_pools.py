@@ -236,6 +236,15 @@ def test_controllers_act_until_all_is_served() -> None:
     assert seen == [1.0, 2.0]  # at 3 the last token comes out first
 
 
+def test_waiting_for_a_birth_that_never_comes_ends() -> None:
+    def acts(cluster: Cluster) -> None:
+        cluster.at(0.5, lambda: cluster.fail(cluster.replicas[0]))
+        cluster.every(1.0, lambda: None)
+
+    with pytest.raises(RuntimeError, match="1 requests wait for a replica"):
+        simulate([Pool(rules(), Linear())], requests([0.0], [4], [3]), controllers=(Script(acts),))
+
+
 @settings(max_examples=40, deadline=None)
 @given(workloads(), st.lists(st.tuples(st.sampled_from([0.5, 1.0, 2.25, 5.0, 9.0]), st.integers(0, 5)), max_size=4))
 def test_whoever_dies_every_request_is_answered(work: RequestSet, deaths: list[tuple[float, int]]) -> None:
