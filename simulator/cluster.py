@@ -25,7 +25,6 @@ from simulator.schedulers import POLICIES
 from simulator.stage import OpenPool, Room, Stage
 from simulator.transfer import Instant, Transfer
 
-
 #: Periodic actions in a row with nothing else to come, after which a run is given up.
 MOST_HOPELESS: Final = 10_000
 

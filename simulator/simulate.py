@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, fields, replace
 from itertools import product
+from typing import Any, Final
 
+from catalogs.engines import EngineProfile
 from catalogs.errors import InputError
 from catalogs.request_set import RequestSet
 from simulator.cluster import Cluster, RunOptions
@@ -15,6 +17,9 @@ from simulator.replica import StepTimer
 from simulator.rules import EngineRules
 from simulator.run_record import Run
 from simulator.transfer import Ports, RankPath
+
+#: What an engine's profile says of scheduling, under the same names.
+ENGINE_RULES: Final = tuple({f.name for f in fields(EngineRules)} & {f.name for f in fields(EngineProfile)})
 
 
 def run(served: Plant | Fleet, requests: RequestSet, options: RunOptions | None = None) -> Run:
@@ -61,28 +66,23 @@ def engine_rules(plant: Plant) -> EngineRules:
     budget and blocks are the ranks' summed, so imbalance between ranks is not simulated (StepCost prices the shapes per
     rank). A single prompt may then take more than one rank's budget in a step.
     """
-    resolved, limits = plant.resolved, plant.resolved.limits
-    ranks, unit = resolved.layout.data_parallel, resolved.hardware.accelerator
-    stages = resolved.layout.pipeline_parallel
+    resolved, limits, engine = plant.resolved, plant.resolved.limits, plant.resolved.engine
+    ranks, stages = resolved.layout.data_parallel, resolved.layout.pipeline_parallel
+    unit = resolved.hardware.accelerator
     if plant.memory.kv_blocks < 1:
         raise InputError("the KV cache has no blocks", plant.memory.kv_blocks)
+    told: dict[str, Any] = {name: getattr(engine, name) for name in ENGINE_RULES} | asdict(limits)
+    told |= {
+        "max_num_seqs": limits.max_num_seqs * ranks,
+        "max_num_batched_tokens": limits.max_num_batched_tokens * ranks,
+        "kv_blocks": plant.memory.kv_blocks * ranks,
+    }
     return EngineRules(
-        max_num_seqs=limits.max_num_seqs * ranks,
-        max_num_batched_tokens=limits.max_num_batched_tokens * ranks,
-        max_model_len=limits.max_model_len,
-        block_size=limits.block_size,
-        kv_blocks=plant.memory.kv_blocks * ranks,
-        prefix_caching=limits.prefix_caching,
-        host=resolved.engine.host,
-        chunked_prefill=resolved.engine.chunked_prefill,
-        admit_whole_prompt=resolved.engine.admit_whole_prompt,
-        lag=1 if resolved.engine.async_scheduling and stages == 1 else 0,
+        **told,
+        lag=1 if engine.async_scheduling and stages == 1 else 0,
         pipeline_stages=stages,
-        policy=resolved.engine.policy,
-        physical_batch_tokens=resolved.engine.physical_batch_tokens,
         attention_ranks=ranks,
-        balance_steps=resolved.engine.balance_steps,
-        receiving=resolved.engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving,
+        receiving=engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving,
     )
 
 
