@@ -302,7 +302,7 @@ def test_sglang_retracts_to_the_end_of_the_queue_and_keeps_the_prompt(fast: bool
 @BOTH
 def test_trtllm_ranks_wait_for_each_other_to_start_prompts(fast: bool) -> None:
     """Two ranks, at most 5 steps. A and B start at 0, together. C comes at 1.5 and waits: both ranks generate. The
-    count runs from step [1, 2) on, and in the fifth, [5, 6), C starts alone. D (6.5) and E (7.5) start together at 8."""
+    count runs from step [1, 2) on, and in the fifth, [5, 6), C starts alone. D (6.5) and E (7.5) start at 8."""
     engine = rules(policy="trtllm", attention_ranks=2, balance_steps=5)
     work = requests([0.0, 0.0, 1.5, 6.5, 7.5], [4] * 5, [20, 20, 9, 4, 4])
     assert simulate(engine, work, fast).first_token_s.tolist() == [1.0, 1.0, 6.0, 9.0, 9.0]
