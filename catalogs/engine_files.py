@@ -65,9 +65,11 @@ class HostTimesFile(_Strict):
     step_gap_ms: NonNegativeFloat = 0.0
     collective_skew_us: NonNegativeFloat
     kernel_launch_us: NonNegativeFloat = 0.0
-    streamed_tokens_per_s: PositiveFloat
     request_ms: PositiveFloat
     request_us_per_input_token: PositiveFloat
+    api_request_ms: PositiveFloat
+    api_step_ms: PositiveFloat
+    api_token_us: PositiveFloat
     output_ms: PositiveFloat
     source: str
 
@@ -202,10 +204,12 @@ def _host_times(file: HostTimesFile) -> HostTimes:
         step_gap_s=file.step_gap_ms * _MILLI,
         collective_skew_s=file.collective_skew_us * _MICRO,
         kernel_launch_s=file.kernel_launch_us * _MICRO,
-        streamed_tokens_per_s=file.streamed_tokens_per_s,
         request_s=file.request_ms * _MILLI,
         request_s_per_input_token=file.request_us_per_input_token * _MICRO,
         output_s=file.output_ms * _MILLI,
+        api_request_s=file.api_request_ms * _MILLI,
+        api_step_s=file.api_step_ms * _MILLI,
+        api_token_s=file.api_token_us * _MICRO,
         source=file.source,
     )
 

@@ -19,9 +19,11 @@ class HostTimes:
     step_s_per_sequence: float
     step_gap_s: float  # between two steps, hidden by nothing: sampling, input copies, device idle
     request_s: float  # HTTP, validation, hand-over to the engine core, per request
-    request_s_per_input_token: float  # tokenisation
-    output_s: float  # detokenise, hand back, stream: from the end of a step to the client
-    streamed_tokens_per_s: float | None = None  # most that one API process was seen to stream; not a limit of the model
+    request_s_per_input_token: float  # tokenisation, one prompt at a time
+    output_s: float  # from the end of a step to the client, beyond the work of its tokens
+    api_request_s: float = 0.0  # the part of request_s that keeps the API process busy
+    api_step_s: float = 0.0  # work of the API process on what an engine step put out
+    api_token_s: float = 0.0  # and on each token of it: detokenise, serialise, send
     collective_skew_s: float = 0.0  # ranks wait for the last one to arrive, per collective, beyond its lone-run time
     kernel_launch_s: float = 0.0  # per kernel of a step outside CUDA graphs, on GPUs; 0: not slower than the device
     source: str = ""

@@ -95,7 +95,7 @@ def token_gaps_s(run: Run, between_s: tuple[float, float]) -> FloatArray:
     kept = (log.decodes > 0) & (log.start_s >= between_s[0]) & (log.start_s <= between_s[1])
     if not kept.any():
         return np.zeros(0)
-    mean_s = (log.total_s / log.steps)[kept]
+    mean_s = ((log.total_s + log.behind_s) / log.steps)[kept]
     values = np.concatenate([mean_s, run.gaps_s])
     weights = np.concatenate([(log.decodes * log.steps)[kept], np.ones(len(run.gaps_s))])
     order = np.argsort(values, kind="stable")

@@ -13,6 +13,7 @@ import numpy as np
 from catalogs.block_hashes import EngineBlocks
 from catalogs.errors import InputError
 from catalogs.request_set import RequestSet
+from simulator.api_server import Intake
 from simulator.clock import ARRIVAL, CONTROL, Clock, Tick
 from simulator.laws import LawBroken, check_drained
 from simulator.pool import Pool
@@ -71,8 +72,8 @@ class Cluster:
                 self.add_replica(number)
         host = pools[0].rules.host
         self._output_s = host.output_s
-        delays_s = host.request_s + host.request_s_per_input_token * requests.input_tokens
-        self._delay_s: list[float] = delays_s.tolist()  # from the client to the engine core
+        fronts = [pool.replicas * pool.rules.attention_ranks for pool in pools if pool.role != "decode"]
+        self._intake = Intake(host, max(1, sum(fronts)))
         self._on_reach = [self._reach_open_loop if requests.concurrency is None else self._reach_closed_loop]
         self._order: list[int] = []  # open loop: requests in the order they reach an engine
         self._reach_s: list[float] = []
@@ -196,7 +197,8 @@ class Cluster:
 
     def _start_open_loop(self) -> None:
         self.results.arrival_s[:] = type(self.results.arrival_s)("d", self.requests.arrival_s.tolist())
-        reach_s = self.requests.arrival_s + np.array(self._delay_s)
+        sent = zip(self.requests.arrival_s.tolist(), self._input_tokens, strict=True)
+        reach_s = np.array([self._intake.admit(at_s, tokens) for at_s, tokens in sent])
         order = np.argsort(reach_s, kind="stable")
         self._order, self._reach_s = order.tolist(), reach_s[order].tolist()
         if self._order:
@@ -214,7 +216,8 @@ class Cluster:
         if index < self.requests.n:
             self._n_sent += 1
             self.results.arrival_s[index] = now
-            self.clock.at(now + self._delay_s[index], ARRIVAL, self._on_reach, index)
+            reach_s = self._intake.admit(now, self._input_tokens[index])
+            self.clock.at(reach_s, ARRIVAL, self._on_reach, index)
 
     def _reach_closed_loop(self, tick: Tick) -> None:
         self._reach(tick.payload)
@@ -227,7 +230,7 @@ class Cluster:
             refusal = stage.refusal(request)
             if refusal:
                 self.results.status[index] = refusal
-                self._answered()
+                self._answered(self.clock.now)
                 return
         self.results.status[index] = UNFINISHED
         replica = path[0].choose(request)
@@ -292,13 +295,13 @@ class Cluster:
     def _finished(self, replica: Replica) -> None:
         if self._draining:
             self._bury(replica)
-        self._answered()
+        self._answered(replica.outlet.left_s)
 
-    def _answered(self) -> None:
-        """A request was served or rejected: its client sends the next one."""
+    def _answered(self, left_s: float) -> None:
+        """A request was served or rejected, and its answer leaves then: its client sends the next one."""
         self._n_answered += 1
         if self.requests.concurrency is not None:
-            self._send_next(self.clock.now + self._output_s)
+            self._send_next(left_s + self._output_s)
 
     # ---- the end
 

@@ -48,6 +48,8 @@ class Lane:
         self._tick: Tick | None = None  # the event this lane waits for; None: idle
         self._start_s = self._first_s = self._slope_s = 0.0
         self._steps = 0  # steps the event stands for
+        self._outlet = replica.outlet
+        self._late_s = 0.0  # how long after the end of its step the last token left the API server
         self._rounds = 0  # batches with decodes scheduled: decoding requests advance in these, all of them
         # Heap of (round that schedules the request's last token, serial, request); an entry is stale, and dropped when
         # met, unless its serial is the request's in _live.
@@ -180,7 +182,12 @@ class Lane:
             return
         batch, now, steps = self.current, self._clock.now, self._steps
         assert batch is not None
-        self.log.add(self._start_s, steps, batch, self._first_s, self._slope_s, self._elapsed_s(steps))
+        logits, behind_s = batch.logits, 0.0
+        if logits:
+            first_end_s = now if steps == 1 else self._start_s + self._first_s
+            late_s = self._outlet.stream(first_end_s, now, steps, logits) - now
+            behind_s, self._late_s = late_s - self._late_s, late_s
+        self.log.add(self._start_s, steps, batch, self._first_s, self._slope_s, self._elapsed_s(steps), behind_s)
         if steps > 1:
             self._skip(batch, steps - 1)
         self.current = None
@@ -251,7 +258,7 @@ class Lane:
     def _process(self, batch: Batch, now: float) -> None:
         """The outputs of `batch` are there."""
         results = self._context.results
-        output_s = self._context.rules.host.output_s
+        seen_s = self._outlet.left_s + self._context.rules.host.output_s
         for request in batch.admitted:
             results.started_s[request.index] = self._start_s
         for request in batch.prompted:
@@ -259,19 +266,21 @@ class Lane:
                 results.gaps_s.append(now - request.last_token_s)
             else:
                 request.emitted = True
-                results.first_token_s[request.index] = now + output_s
+                results.first_token_s[request.index] = seen_s
         for request in batch.joined:
             results.waits_s.extend((self._first_s, self._start_s - request.last_token_s))
         for request in batch.parting:
             request.last_token_s = now
         hand_over = self._context.hand_over
+        if batch.finishing:
+            self._outlet.end(len(batch.finishing))
         for request in batch.finishing:
             index = request.index
             self._live.pop(request, None)
             if hand_over is not None and hand_over(self._replica, request):
                 self._replica.n_leaving += 1
                 continue
-            results.last_token_s[index] = now + output_s
+            results.last_token_s[index] = seen_s
             results.status[index] = COMPLETED
             results.preemptions[index] = request.preemptions
             results.cached_tokens[index] = request.cached_tokens

@@ -22,6 +22,8 @@ QUANTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 #: Points a run of decode steps is read at for inter-token latencies; its ramp is linear, so the error is far below the
 #: ramp / 16.
 ITL_POINTS = 16
+#: From here on tokens wait for the API server noticeably, and a notice says so.
+BUSY_API_FRACTION = 0.8
 
 
 def summarise(run: Run) -> dict[str, Any]:
@@ -153,7 +155,8 @@ NO_WAITS: FloatArray = np.zeros((0, 3))
 def itl_statistics(log: StepLog, gaps_s: FloatArray, waits: FloatArray = NO_WAITS) -> dict[str, float | None]:
     """Inter-token latencies: a step of duration d with n decodes is n gaps of d; `gaps_s` are those of preemptions.
 
-    `waits` (prefill_waits, and those of hand-overs) are gaps among them that were longer.
+    `waits` (prefill_waits, and those of hand-overs) are gaps among them that were longer. Where the API server fell
+    behind in a row, or caught up, all gaps of the row share that.
     """
     decoding = log.decodes > 0
     steps, weight = log.steps[decoding], (log.decodes * log.steps)[decoding]
@@ -161,8 +164,10 @@ def itl_statistics(log: StepLog, gaps_s: FloatArray, waits: FloatArray = NO_WAIT
     count = float(weight.sum()) + len(gaps_s)
     if not count:
         return dict.fromkeys(("mean", *QUANTILES))
+    behind_s = log.behind_s[decoding]
+    first_s = first_s + behind_s / steps
     step_s, wait_s, waiting = waits.T
-    total_s = float((log.total_s * log.decodes)[decoding].sum() + gaps_s.sum() + wait_s @ waiting)
+    total_s = float(((log.total_s + log.behind_s) * log.decodes)[decoding].sum() + gaps_s.sum() + wait_s @ waiting)
     points = np.minimum(steps, ITL_POINTS).astype(np.int64)
     row = np.repeat(np.arange(len(points)), points)
     at = (np.arange(len(row)) - np.repeat(np.cumsum(points) - points, points) + 0.5) / points[row]
@@ -177,12 +182,13 @@ def itl_statistics(log: StepLog, gaps_s: FloatArray, waits: FloatArray = NO_WAIT
 
 
 def streaming_notice(resolved: Resolved, output_tokens_per_s: float) -> str | None:
-    """What to tell where each replica streams more than one API process was seen to: host limits are not modelled."""
-    most = resolved.engine.host.streamed_tokens_per_s
+    """What to tell where streaming tokens keeps the API servers of each replica busy for most of the time."""
+    token_s = resolved.engine.host.api_token_s
     each = output_tokens_per_s / resolved.replicas
-    if most is None or each <= most:
+    if each * token_s <= BUSY_API_FRACTION * resolved.layout.data_parallel:
         return None
+    most = resolved.layout.data_parallel / token_s
     return (
-        f"{each:,.0f} output tokens/s a replica is more than one API process was seen to stream ({most:,.0f}): run "
-        "several, or expect less; that limit is not modelled"
+        f"{each:,.0f} output tokens/s a replica is near or beyond what its API server can stream ({most:,.0f}): "
+        "run more API processes, or expect tokens to queue there"
     )

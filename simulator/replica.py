@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
+from simulator.api_server import Outlet
 from simulator.batch import BatchShape
 from simulator.clock import Clock
 from simulator.lane import Lane
@@ -58,6 +59,7 @@ class Replica:
         self.incoming = 0  # requests whose blocks are on their way here
         self.n_leaving = 0  # of the outstanding, handed over and not gone yet: they keep seat and blocks
         self.rules = context.rules
+        self.outlet = Outlet(context.rules.host, context.rules.attention_ranks)
         self.scheduler = make_scheduler(context.rules)  # of the first lane; all share its queue and cache
         further = [make_scheduler(context.rules, self.scheduler) for _ in range(1, context.rules.pipeline_stages)]
         self.lanes = tuple(Lane(self, context, scheduler) for scheduler in (self.scheduler, *further))

@@ -26,6 +26,7 @@ COLUMNS = (
     "slope_s",
     "total_s",  # duration of the row
     "passes",  # the same in every step of the row
+    "behind_s",  # seconds its decodes waited longer than total_s: by so much the API server fell behind
 )
 
 
@@ -40,7 +41,7 @@ class _Column:
 
 
 class StepLog:
-    """Append-only, 104 bytes a row. Columns are float64 arrays (counts are exact below 2**53)."""
+    """Append-only, 112 bytes a row. Columns are float64 arrays (counts are exact below 2**53)."""
 
     __slots__ = ("_values",)
 
@@ -57,12 +58,20 @@ class StepLog:
     slope_s = _Column()
     total_s = _Column()
     passes = _Column()
+    behind_s = _Column()
 
     def __init__(self) -> None:
         self._values = array("d")
 
     def add(
-        self, start_s: float, steps: int, shape: BatchShape, first_s: float, slope_s: float, total_s: float
+        self,
+        start_s: float,
+        steps: int,
+        shape: BatchShape,
+        first_s: float,
+        slope_s: float,
+        total_s: float,
+        behind_s: float = 0.0,
     ) -> None:
         """Append one row; `shape` is the first step's."""
         self._values.extend(
@@ -80,6 +89,7 @@ class StepLog:
                 slope_s,
                 total_s,
                 shape.passes,
+                behind_s,
             )
         )
 
@@ -87,7 +97,7 @@ class StepLog:
         return len(self._values) // len(COLUMNS)
 
     def table(self) -> FloatArray:
-        """All rows, shape (rows, 13), columns in the order of COLUMNS. A copy: the log may grow on."""
+        """All rows, shape (rows, 14), columns in the order of COLUMNS. A copy: the log may grow on."""
         return np.array(self._values, dtype=np.float64).reshape(-1, len(COLUMNS))
 
     @classmethod

@@ -42,6 +42,9 @@ def engine_rules(draw: st.DrawFn) -> EngineRules:
         request_s=draw(ticks),
         request_s_per_input_token=draw(st.sampled_from([0.0, TICK / 16])),
         output_s=draw(ticks),
+        api_request_s=draw(ticks),
+        api_step_s=draw(st.sampled_from([0.0, TICK, 60 * TICK])),
+        api_token_s=draw(st.sampled_from([0.0, TICK / 2, 5 * TICK])),
     )
     seqs = draw(st.integers(1, 6))
     return rules(
