@@ -68,6 +68,11 @@ class Fleet:
     plants: tuple[Plant, ...]
     transfer_bytes_per_s: float | None = None
 
+    @classmethod
+    def apart(cls, *plants: Plant) -> Fleet:
+        """Plants that each stand on hardware of their own, whatever it is called."""
+        return cls(tuple(replace(p, resolved=replace(p.resolved, site=str(i))) for i, p in enumerate(plants)))
+
 
 def build_fleet(deployment: Deployment, bundle_path: Path | None = None, measured_host: bool = True) -> Fleet:
     """The plant of every pool of a deployment. Raises what build_plant does."""

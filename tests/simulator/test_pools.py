@@ -10,14 +10,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from catalogs.deployment import Deployment
 from catalogs.errors import InputError
 from catalogs.request_set import RequestSet
 from simulator.cluster import Cluster, RunOptions
-from simulator.metrics import itl_statistics, latency_metrics, output_tokens
+from simulator.metrics import itl_statistics, latency_metrics, output_tokens, summarise
+from simulator.plant import Fleet, build_plant
 from simulator.pool import Pool
 from simulator.replica import Replica
 from simulator.run_record import Run
-from simulator.simulate import run_pools, run_rules
+from simulator.simulate import run, run_pools, run_rules
 from simulator.step_log import StepLog
 from simulator.transfer import Ports
 from tests.simulator.worlds import Linear, requests, rules
@@ -148,13 +150,13 @@ def test_laws_hold_and_fast_forward_is_exact(work: RequestSet, n: int, m: int, l
         simulate(pools, work, fast_forward=fast, transfer=Ports({(0, 1): Wire(token_s=2.0**-6)}))
         for fast in (True, False)
     ]
-    for run in runs:
-        assert run.completed.all()
-        assert (run.first_token_s > run.arrival_s).all()
+    for done in runs:
+        assert done.completed.all()
+        assert (done.first_token_s > done.arrival_s).all()
         several = work.output_tokens > 1
-        assert (run.last_token_s[several] > run.first_token_s[several]).all()
-        assert output_tokens(run) == work.output_tokens.sum()
-        assert len(run.handovers) == several.sum()
+        assert (done.last_token_s[several] > done.first_token_s[several]).all()
+        assert output_tokens(done) == work.output_tokens.sum()
+        assert len(done.handovers) == several.sum()
     fast, slow = runs
     for name in ("first_token_s", "last_token_s", "started_s"):
         np.testing.assert_allclose(getattr(fast, name), getattr(slow, name), rtol=0, atol=1e-9)
@@ -271,3 +273,22 @@ def test_one_router_before_two_models_and_two_kinds_of_hardware() -> None:
     assert run.replica.tolist() == [0, 1, 2, 2]
     assert run.last_token_s.tolist() == [2.0, 1.0, 2.0, 2.0]
     assert [r.pool for r in run.replicas] == [0, 1, 2]
+
+
+def test_a_fleet_of_two_models_and_two_kinds_of_hardware_adds_up() -> None:
+    keys = {"max_model_len": 4096, "max_num_seqs": 32, "max_num_batched_tokens": 512}
+    two = [("llama3.1-8b", "h100"), ("qwen2.5-0.5b", "l40s"), ("qwen2.5-0.5b", "l40s")]
+    plants = [build_plant(Deployment(model=m, hardware=h, **keys)) for m, h in two]  # type: ignore[arg-type]
+    work = RequestSet(np.arange(40) * 0.05, np.full(40, 100), np.full(40, 20))
+    work = replace(work, wanted_models=np.arange(40) % 2)
+    done = run(Fleet.apart(*plants), work, RunOptions(check_laws=True))
+    assert np.bincount(done.replica).tolist() == [20, 10, 10]
+    assert set(done.replica[::2]) == {0}
+    alone = [run(p, replace(work.every(2), arrival_s=work.arrival_s[::2], wanted_models=None)) for p in plants[:1]]
+    assert done.tpot_s[::2].tolist() == alone[0].tpot_s.tolist()
+    summary = summarise(done)
+    assert sum(summary["time_breakdown"].values()) == pytest.approx(3 * summary["metrics"]["duration_s"], rel=0.01)
+    power = summary["metrics"]["power"]
+    node = [p.resolved.hardware.node for p in plants]
+    idle_w = sum(n.host_idle_w / n.max_accelerators for n in node)  # one accelerator of each node, all of them used
+    assert power["node_w_mean"] > 3 * power["gpu_w_mean"] + idle_w
