@@ -279,7 +279,7 @@ def test_a_fleet_of_two_models_and_two_kinds_of_hardware_adds_up() -> None:
     keys = {"max_model_len": 4096, "max_num_seqs": 32, "max_num_batched_tokens": 512}
     two = [("llama3.1-8b", "h100"), ("qwen2.5-0.5b", "l40s"), ("qwen2.5-0.5b", "l40s")]
     plants = [build_plant(Deployment(model=m, hardware=h, **keys)) for m, h in two]  # type: ignore[arg-type]
-    work = RequestSet(np.arange(40) * 0.05, np.full(40, 100), np.full(40, 20))
+    work = RequestSet(np.linspace(0.0, 2.0, 40), np.full(40, 100), np.full(40, 20))
     work = replace(work, wanted_models=np.arange(40) % 2)
     done = run(Fleet.apart(*plants), work, RunOptions(check_laws=True))
     assert np.bincount(done.replica).tolist() == [20, 10, 10]
