@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from calibration.cost import ROOFLINE, Array, broadcast
+from calibration.cost import INTERPOLATED, ROOFLINE, Array, broadcast
 from calibration.family import Parts
 from calibration.grid import Grid, by
 from calibration.operators import DecodeAttention
@@ -37,6 +37,7 @@ DEFAULT_SKEW_ALPHA: Final = 0.06
 #: Repeated launches of one kernel find part of a batch's keys and values in the second-level cache up to this many
 #: times its size: `_cold_s` ends a bias of -12 to -24 % there against LLMServingSim's rows and Vidur's.
 COLD: Final = 2.0
+ON_NODE: Final = 1e-6
 SIZES: Final = ("sequences", "context_tokens", "max_context_tokens")
 GROUP_NODES: Final = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0, 16.0, 32.0, 64.0)
 
@@ -73,15 +74,15 @@ class DecodeAttentionModel:
         surplus = np.maximum(np.log(mean) - context_axis[-1], 0.0) + np.maximum(log_kv - kv_axis[-1], 0.0)
         at = [np.log(np.maximum(sequences, 1.0)) + surplus, np.minimum(log_kv, kv_axis[-1]), group]
         inside = np.minimum(np.log(mean), context_axis[-1])
-        _, origin = self.grids[key].at([*at, inside])
-        origin = np.where(surplus > 0, ROOFLINE, origin)
         longer = np.exp(np.maximum(np.log(mean) - context_axis[-1], 0.0))  # past the grid, of a batch of as many more
-        seconds = np.zeros(mean.shape)
-        for node, share in bracket(context_axis, inside):
-            one = replace(op, sequences=sequences, context_tokens=sequences * np.exp(node) * longer)
-            log_u, _ = self.grids[key].at([*at, node])
-            seconds = seconds + share * _per_key_s(one, accelerator) / np.exp(log_u)
-        seconds = np.maximum(seconds, self.floors_s[key])
+        nodes, share = bracket(context_axis, inside)
+        log_u, origins = self.grids[key].at([*(np.broadcast_to(a, nodes.shape) for a in at), nodes])
+        each = replace(op, sequences=sequences, context_tokens=sequences * np.exp(nodes) * longer)
+        both = _per_key_s(each, accelerator) / np.exp(log_u)
+        seconds = np.maximum(both[0] + share * (both[1] - both[0]), self.floors_s[key])
+        origin = np.where(share > 0.5, origins[1], origins[0])
+        origin = np.where(np.minimum(share, 1.0 - share) > ON_NODE, np.maximum(origin, INTERPOLATED), origin)
+        origin = np.where(surplus > 0, ROOFLINE, origin)
         sized = replace(op, sequences=sequences, context_tokens=np.maximum(context, sequences))
         seconds = np.maximum(seconds, roofline_s(sized, accelerator))
         return seconds, np.where(borrowed, ROOFLINE, origin)
@@ -137,15 +138,14 @@ class DecodeAttentionModel:
         return cls(grids, floors, writes_cache=writes)
 
 
-def bracket(axis: Array, log_context: Array) -> list[tuple[Array, Array]]:
-    """(node, share) of the two nodes around each context: shares of a straight line in context, one node where the
-    axis has one or the context is shorter than the first node's."""
-    if len(axis) == 1:
-        return [(np.full(log_context.shape, axis[0]), np.ones(log_context.shape))]
-    low = np.clip(np.searchsorted(axis, log_context, side="right") - 1, 0, len(axis) - 2)
-    start, end = axis[low], axis[low + 1]
-    share = np.clip((np.exp(log_context) - np.exp(start)) / (np.exp(end) - np.exp(start)), 0.0, 1.0)
-    return [(start, 1.0 - share), (end, share)]
+def bracket(axis: Array, log_context: Array) -> tuple[Array, Array]:
+    """(nodes (2, ...), share of the upper one) around each context, of a straight line in context; the one node twice
+    where the axis has one, the first where the context is shorter."""
+    low = np.clip(np.searchsorted(axis, log_context, side="right") - 1, 0, max(len(axis) - 2, 0))
+    nodes = np.stack([axis[low], axis[np.minimum(low + 1, len(axis) - 1)]])
+    start, end = np.exp(nodes)
+    share = (np.exp(log_context) - start) / np.maximum(end - start, 1e-30)
+    return nodes, np.where(end > start, np.clip(share, 0.0, 1.0), 0.0)
 
 
 def nearest_head(tables: Mapping[str, Any], head_dim: int, kv_dtype: str) -> tuple[str, bool]:
