@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from catalogs.errors import InputError
 from planner.answer_file import AnswerFile, Plan
@@ -16,7 +17,9 @@ from planner.slo import parse_slos
 from planner.space import candidates
 
 #: Deployment keys that say the same in other words, or follow from others.
-_NAMES = ("model", "engine", "kv_blocks")
+_NAMES: Final = ("model", "engine", "kv_blocks")
+#: Requests of a run at most.
+MOST_REQUESTS: Final = 4000
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +43,11 @@ class Rerun:
 
     @property
     def bench(self) -> Bench:
-        """The seed and run sizes of the answer's own search."""
-        request = self.request
-        return Bench(self.world, request.slos, RunSizes.for_slos(request.slos), request.seed, request.requests_per_s)
+        """The seed and run sizes of the answer's own search, runs of far percentiles cut short: what is simulated
+        again compares loads and plans under the same requests, the answer's own figures stay as they are."""
+        request, sizes = self.request, RunSizes.for_slos(self.request.slos)
+        sizes = RunSizes(min(sizes.quick, MOST_REQUESTS // 4), min(sizes.full, MOST_REQUESTS))
+        return Bench(self.world, request.slos, sizes, request.seed, request.requests_per_s)
 
 
 def request_of(answer: AnswerFile) -> PlanRequest:

@@ -116,7 +116,7 @@ class _Study:
         yield "prefix hits", list(self._shared())
         yield "host overhead", [self._host(f) for f in WIDE]
         if error:
-            yield "step time", [self._slower(1 - error), self._slower(1 + error)]  # as far as is stated
+            yield "step time", [self._slower(1 / (1 + error)), self._slower(1 + error)]  # as far as is stated
         if self.plan.usd_per_hour is not None:
             yield "price", [Variant("price", _times(f), f, price=f) for f in SWING]
 

@@ -9,7 +9,7 @@ from calibration.report.axes import MARKS, REFERENCE, si, time_text
 from catalogs.hardware import Accelerator
 from planner.answer_file import Known, Memory
 from planner.operators import BOUND_WORDS, OperatorRow, together
-from planner.report.style import BELOW, BOUND_COLOURS, MARGIN, PALE, bar, linear, log, number
+from planner.report.style import BELOW, BOUND_COLOURS, MARGIN, PALE, bar, linear, log, number, vertical
 
 GB: Final = 1e9
 CLASS_WORDS: Final = {
@@ -30,7 +30,8 @@ FEED_FORWARD: Final = frozenset(
     {"post_norm", "gate_up_proj", "up_proj", "activation", "down_proj", "ffn_all_reduce", "router", "routing"}
     | {"latent_in", "latent_out", "add_shared", "experts", "dispatch", "combine"}
 )
-WHERE: Final = ("top center", "bottom center", "middle right", "middle left")
+#: Of the names of operators between the fastest (above) and the slowest (below): near ones stay readable.
+SIDES: Final = ("middle right", "middle left")
 LARGEST: Final = 6  # operators named in a stacked bar
 TERA: Final = 1e12
 
@@ -64,8 +65,10 @@ def memory_bar(memory: Memory) -> Any:
             **inside,
             **font,
         )
-    top = memory.device_bytes / GB
+    top = max(memory.device_bytes, sum(size for _, size in parts)) / GB
     figure.update_xaxes(**linear("memory of one accelerator", "GB", range=[0, top * 1.005]))
+    if memory.device_bytes / GB < top:
+        vertical(figure, memory.device_bytes / GB, "all there is")
     figure.update_yaxes(showgrid=False)
     return figure.update_layout(barmode="stack", legend=BELOW | {"y": -0.75}, margin=MARGIN)
 
@@ -80,7 +83,7 @@ def roofline(rows: Sequence[OperatorRow], unit: Accelerator) -> Any:
     ceilings: dict[float, list[str]] = {}
     for dtype, peak in unit.peak_flops.items():
         ceilings.setdefault(peak, []).append(dtype)
-    top = max(ceilings)
+    top = max(ceilings, default=max((r.flops / r.seconds for r in counted), default=1.0))
     low = min([r.intensity for r in counted], default=1.0) / 2
     high = max([r.intensity for r in counted] + [top / bandwidth]) * 2
     for i, (peak, dtypes) in enumerate(sorted(ceilings.items(), reverse=True)):
@@ -90,7 +93,7 @@ def roofline(rows: Sequence[OperatorRow], unit: Accelerator) -> Any:
         name = f"ceiling: {', '.join(dtypes)}"
         figure.add_scatter(x=x, y=y, mode="lines", line=line, name=name, hoverinfo="skip")
     for i, bound in enumerate(BOUND_WORDS):
-        mine = [r for r in counted if r.bound == bound]
+        mine = sorted((r for r in counted if r.bound == bound), key=lambda r: -r.flops / r.seconds)
         if not mine:
             continue
         shares = [r.seconds / total for r in mine]
@@ -102,14 +105,14 @@ def roofline(rows: Sequence[OperatorRow], unit: Accelerator) -> Any:
             for r, s in zip(mine, shares, strict=True)
         ]
         where = {"x": [r.intensity for r in mine], "y": [r.flops / r.seconds / TERA for r in mine]}
-        around = [WHERE[k % len(WHERE)] for k in range(len(mine))]  # near operators keep their names apart
+        around = ["top center", *(SIDES[k % 2] for k in range(len(mine) - 2)), "bottom center"][: len(mine)]
         words = {"text": big, "textposition": around, "textfont": {"size": 11}, "hovertext": hover}
         figure.add_scatter(
             **where, mode="markers+text", name=f"bound by {BOUND_WORDS[bound]}", marker=mark, hoverinfo="text", **words
         )
     rates = [r.flops / r.seconds / TERA for r in counted] + [top / TERA]
     figure.update_xaxes(**log("operations per byte of memory traffic", "FLOP/B", [low, high]))
-    figure.update_yaxes(**log("achieved by one accelerator", "TFLOP/s", [*rates, top * 1.3 / TERA]))
+    figure.update_yaxes(**log("achieved by one accelerator", "TFLOP/s", [0.6 * min(rates), top * 1.3 / TERA]))
     return figure.update_layout(legend=BELOW, margin=MARGIN)
 
 

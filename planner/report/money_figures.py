@@ -113,7 +113,7 @@ def tornado(inputs: list[Input], field: str, base: float, words: str) -> Any:
         style = {"orientation": "h", "marker": bar(k, COLOURS[(0, 3)[k]]), "text": texts, "textposition": "outside"}
         x, y = [pair[k][1] for _, pair in swings], [name for name, _ in swings]
         figure.add_bar(y=y, x=x, name=f"input {side}", cliponaxis=False, hoverinfo="skip", **style)
-    reach = max([abs(v) for _, pair in swings for _, v in pair if v is not None] + [1.0]) * 1.9
+    reach = max([abs(v) for _, pair in swings for _, v in pair if v is not None] + [1.0]) * 2.2
     figure.update_xaxes(**linear(words, "%", range=[-reach, reach], rangemode="normal"), ticksuffix="")
     figure.update_yaxes(autorange="reversed", showgrid=False, title={"text": "input changed"})
     figure.add_vline(x=0, line={"color": REFERENCE, "width": 1.2})

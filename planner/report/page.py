@@ -184,17 +184,18 @@ def _money(answer: AnswerFile, plan: Plan) -> Section:
         f"What the same hardware costs elsewhere, at the {tokens:,.0f} output tokens/s of the plan. Owned: total cost "
         "of ownership, power and financing included. Spot can be taken away at any time."
     )
-    head = ("Cloud", "Contract", "Instance", "As of", "Source", "Note", "Per hour", "Per M output", "Per M tokens")
+    head = ("Cloud", "Instance", "Source", "Per hour", "Per M output tokens", "Per M tokens")
     rows = []
     for p in answer.prices:
         each = (dollars(p.usd_per_million_output_tokens), dollars(p.usd_per_million_total_tokens))
         where = " ".join(x for x in (p.instance, p.region) if x)
-        rows.append((p.cloud, p.contract, where, p.as_of, p.source, p.note or "", dollars(p.usd_per_hour), *each))
+        source = f"{p.source}, {p.as_of}" + (f"; {p.note}" if p.note and p.note != p.contract else "")
+        rows.append((f"{p.cloud}, {p.contract}", where, source, dollars(p.usd_per_hour), *each))
     height = 110 + 26 * len(answer.prices)
     bars = chart(
         money_figures.price_bars(answer.prices), "Prices are public list prices of the date in the table.", height
     )
-    return Section("Cost by cloud", [paragraph(text), bars, table(head, rows, words=6)], "Cost")
+    return Section("Cost by cloud", [paragraph(text), bars, table(head, rows, words=3)], "Cost")
 
 
 def _energy(m: Material, plan: Plan) -> Section:
@@ -278,39 +279,45 @@ def _effect(e: Effect) -> tuple[str, str, str, str]:
 
 
 def _alternatives(answer: AnswerFile) -> Section:
-    best = answer.plans[0]
-    names = (
-        "Plan",
-        "Planned rate",
-        "Highest rate",
-        "",
-        "Per hour",
-        "Per M output",
-        "",
-        "Per token",
-        *(r.name for r in best.slo),
-        "Sure",
-    )
-    rows = []
-    for i, plan in enumerate(answer.plans):
-        usd = None if plan.cost is None else plan.cost.usd_per_million_output_tokens
-        own = None if best.cost is None else best.cost.usd_per_million_output_tokens
-        used = None if plan.energy is None else plan.energy.j_per_output_token
-        first = f"{'Best' if i == 0 else f'Alternative {i}'}: {deployment_words(plan.deployment)}"
-        capacity = plan.capacity_requests_per_s
-        deltas = (change(capacity, best.capacity_requests_per_s), change(usd, own)) if i else ("", "")
-        rates = (rate(plan.requests_per_s), rate(capacity), deltas[0])
-        figures = (*rates, dollars(plan.usd_per_hour), dollars(usd), deltas[1], joules(used))
-        sure = percent(min(r.probability_met for r in plan.slo))
-        rows.append((first, *figures, *(seconds(r.value_s) for r in plan.slo), sure))
+    """Plans side by side: figures down, plans across."""
+    plans = answer.plans
+    names = [_name(i) for i in range(len(plans))]
+    if len(plans) == 1:
+        return Section("Alternatives", [note("This answer holds no plan of another kind that meets the objectives.")])
+    columns = [_figures(plan, plans[0] if i else None) for i, plan in enumerate(plans)]
+    rows = [(what, *(column[what] for column in columns)) for what in columns[0]]
     text = "Each at its own planned rate. Alternatives are measured with fewer seeds than the best plan."
-    if len(rows) == 1:
-        text = "No other kind of plan held the objectives."
-    return Section("Alternatives", [paragraph(text), table(names, rows)])
+    told = [f"{name}: {deployment_words(p.deployment)}" for name, p in zip(names, plans, strict=True)]
+    return Section("Alternatives", [paragraph(text), bullets(told), table(("", *names), rows)])
+
+
+def _name(i: int) -> str:
+    return f"Alternative {i}" if i else "Best"
+
+
+def _figures(plan: Plan, best: Plan | None) -> dict[str, str]:
+    """What a plan carries, costs and promises; against the best where that is another."""
+    usd = None if plan.cost is None else plan.cost.usd_per_million_output_tokens
+    own = None if best is None or best.cost is None else best.cost.usd_per_million_output_tokens
+    used = None if plan.energy is None else plan.energy.j_per_output_token
+    capacity = plan.capacity_requests_per_s
+    found = {
+        "Planned rate": rate(plan.requests_per_s),
+        "Highest rate that holds, at even odds": rate(capacity),
+        "against the best": change(capacity, best.capacity_requests_per_s) if best else "",
+        "Price per hour": dollars(plan.usd_per_hour),
+        "Cost per million output tokens": dollars(usd),
+        "cost against the best": change(usd, own),
+        "Energy per output token": joules(used),
+    }
+    for row in plan.slo:
+        limit = f"{row.name}, limit {seconds(row.limit_s)}"
+        found[limit] = f"{seconds(row.value_s)}, {percent(row.probability_met)} sure"
+    return found
 
 
 def _sure(answer: AnswerFile) -> Section:
-    known = [(f"{'Best' if i == 0 else f'Alternative {i}'}", p.calibration) for i, p in enumerate(answer.plans)]
+    known = [(_name(i), p.calibration) for i, p in enumerate(answer.plans)]
     plans = [(name, c) for name, c in known if c is not None]
     rows = [(name, c.bundle, f"{100 * c.of_operators:.1f} %") for name, c in plans]
     text = (
