@@ -58,7 +58,8 @@ class Grid:
             weight.append(w)
             on_node, outside = on_node & node, outside | out
         value, known = np.zeros(shape), np.zeros(shape)
-        for corner in product((0, 1), repeat=len(self.axes)):
+        # Where every coordinate of an axis is a node, as head counts are, the other end of its cells weighs nothing.
+        for corner in product(*((0, 1) if w.any() else (0,) for w in weight)):
             w = np.ones(shape)
             index = []
             for d, c in enumerate(corner):
