@@ -43,6 +43,7 @@ class Lane:
         self._stages = context.rules.pipeline_stages
         self._fast_forward = context.fast_forward and self._stages == 1
         self._lag = context.rules.lag
+        self._streams = scheduler.streams
         self._queue: deque[Batch] = deque()  # scheduled, not started
         self._on_end = [self._end_of_step]
         self._tick: Tick | None = None  # the event this lane waits for; None: idle
@@ -185,7 +186,7 @@ class Lane:
         logits, behind_s = batch.logits, 0.0
         if logits:
             first_end_s = now if steps == 1 else self._start_s + self._first_s
-            late_s = self._outlet.stream(first_end_s, now, steps, logits) - now
+            late_s = self._outlet.stream(first_end_s, now, steps, logits if self._streams else 0) - now
             behind_s, self._late_s = late_s - self._late_s, late_s
         self.log.add(self._start_s, steps, batch, self._first_s, self._slope_s, self._elapsed_s(steps), behind_s)
         if steps > 1:
@@ -234,16 +235,19 @@ class Lane:
             if rest:
                 heappush(self._dues, (self._rounds + rest, self._serial, request))
             else:
-                self.scheduler.retire(request)
-                batch.finishing += (request,)
+                self._retire(request, batch)
+
+    def _retire(self, request: Request, batch: Batch) -> None:
+        """Its last token is in `batch`."""
+        self.scheduler.retire(request)
+        batch.finishing += self.scheduler.leaving(request)
 
     def _retire_due(self, batch: Batch) -> None:
         dues = self._dues
         while dues and dues[0][0] <= self._rounds:
             _, serial, request = heappop(dues)
             if self._live.get(request) == serial:
-                self.scheduler.retire(request)
-                batch.finishing += (request,)
+                self._retire(request, batch)
 
     def _note_preempted(self, preempted: list[Request]) -> None:
         last = self._queue[-1] if self._queue else self.current
@@ -266,7 +270,8 @@ class Lane:
                 results.gaps_s.append(now - request.last_token_s)
             else:
                 request.emitted = True
-                results.first_token_s[request.index] = seen_s
+                if self._streams:
+                    results.first_token_s[request.index] = seen_s
         for request in batch.joined:
             results.waits_s.extend((self._first_s, self._start_s - request.last_token_s))
         for request in batch.parting:
@@ -281,6 +286,8 @@ class Lane:
                 self._replica.n_leaving += 1
                 continue
             results.last_token_s[index] = seen_s
+            if not self._streams:
+                results.first_token_s[index] = seen_s
             results.status[index] = COMPLETED
             results.preemptions[index] = request.preemptions
             results.cached_tokens[index] = request.cached_tokens

@@ -50,16 +50,21 @@ def check_batch(scheduler: Scheduler, rules: EngineRules, batch: Batch) -> None:
     _law(batch.logits == batch.decodes + len(batch.prompted), "logits are not decodes + finished prompts")
     prompted = set(batch.prompted)
     decoding = scheduler.mixes_phases or not batch.prefill_tokens
-    could = [r for r in scheduler.running_requests() if decoding and _decodes(r) and r not in prompted]
+    could = [r for r in scheduler.running_requests() if decoding and _decodes(r, scheduler) and r not in prompted]
     could += [r for r in batch.finishing if r not in prompted and r not in could]
+    if scheduler.pads:
+        _law(
+            bool(batch.finishing) or not all(r.retired for r in could + list(prompted)),
+            "decodes scheduled: padding only",
+        )
     _law(batch.decodes == len(could), f"{batch.decodes} decodes scheduled, {len(could)} requests can decode")
     contexts = [scheduler.computed_tokens(r) - 1 for r in could]
     _law(batch.decode_context_sum == sum(contexts), f"context sum {batch.decode_context_sum} != {sum(contexts)}")
     _law(batch.decode_context_max == max(contexts, default=0), "context max is wrong")
 
 
-def _decodes(request: Request) -> bool:
-    return request.computed_tokens < 0 and not request.retired
+def _decodes(request: Request, scheduler: Scheduler) -> bool:
+    return request.computed_tokens < 0 and (scheduler.pads or not request.retired)
 
 
 def check_blocks(schedulers: Sequence[Scheduler]) -> None:

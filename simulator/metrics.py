@@ -13,6 +13,7 @@ from calibration.stated_error import StatedError
 from catalogs.deployment import Resolved
 from simulator.energy import pool_uses, power_and_energy
 from simulator.run_record import Run
+from simulator.schedulers import POLICIES
 from simulator.step_log import StepLog
 from simulator.step_totals import StepTotals
 
@@ -72,8 +73,9 @@ def _together(parts: Sequence[StepTotals]) -> StepTotals:
 
 
 def output_tokens(run: Run) -> float:
-    """Tokens that came out, of requests cut off by the horizon too; where replicas died, of completed ones only."""
-    if run.restarts:
+    """Tokens that came out, of requests cut off by the horizon too; of completed ones only where replicas died or steps
+    hold sequences that have ended."""
+    if run.restarts or any(POLICIES[pool.rules.policy].pads for pool in run.pools):
         return float(run.requests.output_tokens[run.completed].sum())
     return float(sum((log.logits * log.steps).sum() for log in run.logs))
 
@@ -88,8 +90,9 @@ def latency_metrics(run: Run) -> dict[str, Any]:
     """Everything in `metrics` but power and energy. Latencies are of completed requests."""
     done, duration = run.completed, duration_s(run)
     per_s = 1.0 / duration if duration > 0.0 else 0.0
-    log = StepLog.merged(run.logs)
-    waits = np.concatenate([prefill_waits(run.logs), np.insert(run.waits_s, 2, 1.0, axis=1)])
+    streamed = _streamed_logs(run)
+    log = StepLog.merged(streamed)
+    waits = np.concatenate([prefill_waits(streamed), np.insert(run.waits_s, 2, 1.0, axis=1)])
     started = ~np.isnan(run.started_s)
     inputs = int(run.requests.input_tokens[started].sum())
     found = {
@@ -113,6 +116,12 @@ def latency_metrics(run: Run) -> dict[str, Any]:
     if len(run.handovers):
         found["kv_transfer_s"] = statistics(run.handovers[:, 4] - run.handovers[:, 3])
     return found
+
+
+def _streamed_logs(run: Run) -> list[StepLog]:
+    """Of replicas that send tokens as they are made: only there is a time between tokens."""
+    policies = [POLICIES[pool.rules.policy] for pool in run.pools]
+    return [log for replica in run.replicas if policies[replica.pool].streams for log in replica.logs]
 
 
 def statistics(values: FloatArray) -> dict[str, float | None]:

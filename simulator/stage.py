@@ -26,8 +26,9 @@ class Room:
 
     @classmethod
     def of(cls, rules: EngineRules) -> Room:
-        widest = inf if rules.chunked_prefill else rules.max_num_batched_tokens
-        recomputes = POLICIES[rules.policy].preempts
+        policy = POLICIES[rules.policy]
+        widest = inf if rules.chunked_prefill and policy.chunks else rules.max_num_batched_tokens
+        recomputes = policy.preempts
         return cls(rules.max_model_len, widest, recomputes, rules.kv_blocks * rules.block_size)
 
 

@@ -10,6 +10,7 @@ from simulator.schedulers.base import Scheduler
 from simulator.schedulers.batching import ContinuousBatching
 from simulator.schedulers.llama_cpp import LlamaCpp
 from simulator.schedulers.sglang import Sglang
+from simulator.schedulers.static import OneAtATime, StaticBatching
 from simulator.schedulers.transformers_cb import TransformersCb
 from simulator.schedulers.trtllm import TrtLlm
 from simulator.schedulers.vllm_v1 import VllmV1
@@ -20,6 +21,8 @@ POLICIES: dict[str, type[ContinuousBatching]] = {
     "trtllm": TrtLlm,
     "llama.cpp": LlamaCpp,
     "transformers-cb": TransformersCb,
+    "static": StaticBatching,
+    "one-at-a-time": OneAtATime,
 }
 
 

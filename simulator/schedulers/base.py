@@ -22,6 +22,9 @@ class Scheduler(ABC):
     preempts: ClassVar[bool] = True  # a request may lose its blocks and have all it knows computed again
     pipelines: ClassVar[bool] = False  # several may share a queue and a cache, each with its own batch in flight
     takes_over: ClassVar[bool] = False  # decodes requests that come with their blocks (Request.brought_tokens)
+    chunks: ClassVar[bool] = True  # can cut a prompt over several steps, where EngineRules.chunked_prefill says so
+    pads: ClassVar[bool] = False  # sequences that have ended compute on until the whole batch has
+    streams: ClassVar[bool] = True  # tokens go out as they are made; False: with the last one
 
     def __init__(self, rules: EngineRules) -> None:
         self.rules = rules
@@ -39,6 +42,10 @@ class Scheduler(ABC):
     @abstractmethod
     def retire(self, request: Request) -> None:
         """Its last token has just been scheduled: keep its seat and blocks, schedule it no more."""
+
+    def leaving(self, request: Request) -> tuple[Request, ...]:
+        """Who ends with the step that holds the last token of `request`, which has just been retired."""
+        return (request,)
 
     @abstractmethod
     def release(self, request: Request) -> None:

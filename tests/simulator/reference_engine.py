@@ -606,10 +606,83 @@ class ReferenceTransformers(ReferenceScheduler):
         self.closed = False
 
 
+class ReferenceStatic(ReferenceScheduler):
+    """Batches as lists of rows, every row as long as the longest, to the end of the last."""
+
+    mixes_phases = False
+    preempts = False
+    chunks = False
+    pads = True
+    streams = False
+    seats: int | None = None
+
+    def remember(self, request: Request, upto: int) -> None:
+        """Nothing is shared."""
+
+    def schedule(self) -> Batch | None:
+        if self.running:
+            return self.go_on()
+        members = self.form()
+        if not members:
+            return None
+        longest = max(r.input_tokens for r in members)
+        batch = Batch()
+        for request in members:
+            self.waiting.remove(request)
+            self.running.append(request)
+            request.cached_tokens = 0
+            assert self.allocate(request, longest)
+            self.computed[request] = longest
+            batch.prefill_tokens += longest
+            batch.prefill_pairs += longest * longest / 2
+            batch.prefill_chunks += 1
+            batch.logits += 1
+            batch.admitted += (request,)
+            batch.prompted += (request,)
+        return batch
+
+    def go_on(self) -> Batch | None:
+        if all(r.retired for r in self.running):
+            return None
+        batch = Batch()
+        for request in self.running:
+            assert self.allocate(request, 1)
+            batch.decodes += 1
+            batch.logits += 1
+            batch.decode_context_sum += self.computed[request]
+            batch.decode_context_max = max(batch.decode_context_max, self.computed[request])
+            self.computed[request] += 1
+        return batch
+
+    def form(self) -> list[Request]:
+        members: list[Request] = []
+        for request in self.waiting:
+            wanted = [*members, request]
+            longest = max(r.input_tokens for r in wanted)
+            output = max(min(self.rules.max_output_tokens, self.rules.max_model_len - r.input_tokens) for r in wanted)
+            rows = [longest + output] * len(wanted)
+            fits = sum(-(-row // self.rules.block_size) for row in rows) <= self.rules.kv_blocks
+            fits = fits and longest * len(wanted) <= self.rules.max_num_batched_tokens
+            if len(members) == (self.seats or self.rules.max_num_seqs) or (members and not fits):
+                break
+            members = wanted
+        return members
+
+    def leaving(self, request: Request) -> tuple[Request, ...]:  # noqa: ARG002
+        return tuple(self.running) if all(r.retired for r in self.running) else ()
+
+
+class ReferenceOneAtATime(ReferenceStatic):
+    seats = 1
+    streams = True
+
+
 REFERENCES: dict[str, type[Scheduler]] = {
     "vllm-v1": ReferenceScheduler,
     "trtllm": ReferenceTrtLlm,
     "sglang": ReferenceSglang,
     "llama.cpp": ReferenceLlamaCpp,
     "transformers-cb": ReferenceTransformers,
+    "static": ReferenceStatic,
+    "one-at-a-time": ReferenceOneAtATime,
 }

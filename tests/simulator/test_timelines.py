@@ -443,3 +443,44 @@ def test_transformers_evicts_the_newest_that_finds_no_block(fast: bool) -> None:
     log = run.logs[0]
     assert log.start_s[log.prefill_tokens.tolist().index(9 + 1)] == 6.0  # with C's one
     assert run.gaps_s.tolist() == [5.0]
+
+
+@BOTH
+def test_a_static_batch_is_padded_and_leaves_together(fast: bool) -> None:
+    """A (2 tokens, 2 out) and B (6, 4 out) run as two rows of 6: [0, 1) 12 prompt tokens of 2 x 18 pairs, then three
+    steps of two decodes over 6, 7 and 8 tokens each, though A is done at 2. Both have their answers at 4. C came at 0.5
+    and waits for them; D joins it: two rows of 3, until C's two tokens are out at 6."""
+    run = simulate(rules(policy="static"), requests([0.0, 0.0, 0.5, 3.5], [2, 6, 3, 1], [2, 4, 2, 1]), fast)
+    assert run.started_s.tolist() == [0.0, 0.0, 4.0, 4.0]
+    assert run.first_token_s.tolist() == run.last_token_s.tolist() == [4.0, 4.0, 6.0, 6.0]
+    log = run.logs[0]
+    assert log.prefill_tokens[[0, -2]].tolist() == [12, 6]
+    assert log.prefill_pairs[[0, -2]].tolist() == [36.0, 9.0]
+    decoding = log.decodes > 0
+    assert (log.decodes @ log.steps, log.context_sum[decoding][0], log.context_max[decoding][0]) == (8, 12, 6)
+
+
+@BOTH
+def test_a_static_batch_is_what_fits_padded(fast: bool) -> None:
+    """A step holds 10 tokens: A (2) and B (5) make 2 x 5, C (6) would make 3 x 6. Then C, then D (9): 2 x 9 > 10."""
+    work = requests([0.0] * 4, [2, 5, 6, 9], [1, 1, 1, 1])
+    run = simulate(rules(policy="static", max_num_batched_tokens=10), work, fast)
+    assert run.last_token_s.tolist() == [1.0, 1.0, 2.0, 3.0]
+    # All declare 7 tokens of output: a row of 2 + 7 takes 3 blocks, and of 5 + 7 three too: A and B together 6 of 5.
+    short = rules(policy="static", kv_blocks=5, max_output_tokens=7)
+    assert simulate(short, work, fast).last_token_s.tolist() == [1.0, 2.0, 3.0, 4.0]
+
+
+@BOTH
+def test_padding_costs_what_it_computes(fast: bool) -> None:
+    """A second for 4 prompt tokens and for a decode: rows of 8 and 8 take 1 + 4, then 1 + 2 for each further token."""
+    timer = Linear(prompt_token_s=0.25, decode_s=1.0)
+    run = simulate(rules(policy="static"), requests([0.0, 0.0], [1, 8], [3, 1]), fast, timer)
+    assert run.last_token_s.tolist() == [11.0, 11.0]
+
+
+@BOTH
+def test_one_at_a_time_streams_and_nobody_shares(fast: bool) -> None:
+    run = simulate(rules(policy="one-at-a-time"), requests([0.0, 0.0, 9.0], [4, 4, 4], [3, 2, 1]), fast)
+    assert run.first_token_s.tolist() == [1.0, 4.0, 10.0]
+    assert run.last_token_s.tolist() == [3.0, 5.0, 10.0]
