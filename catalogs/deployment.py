@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from catalogs.engines import EngineProfile
-from catalogs.errors import InputError
+from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import Hardware
 from catalogs.limits import Limits
 from catalogs.model_spec import ModelSpec
+from catalogs.scaling import Autoscaling
 
 #: What a pool's replicas do: serve whole requests, compute prompts and their first token, or everything after it.
 Role = Literal["both", "prefill", "decode"]
+ROLES: Final[tuple[Role, ...]] = ("both", "prefill", "decode")
+#: Keys of the whole deployment: no pool has them of its own.
+SHARED_KEYS: Final = ("disaggregation", "pools", "router", "router_staleness_s", "faults", "retries")
 
 
 class _Keys(BaseModel):
@@ -31,6 +35,14 @@ class Disaggregation(_Keys):
     prefill: dict[str, object] = Field(default_factory=dict)
     decode: dict[str, object] = Field(default_factory=dict)
     transfer_gb_per_s: float | None = Field(default=None, gt=0)  # of each accelerator; null: its link's or network's
+
+
+class Slice(NamedTuple):
+    """One pool of a deployment, as a deployment of its own."""
+
+    role: Role
+    written: Deployment
+    site: str  # pools of one site share its hardware
 
 
 class Deployment(_Keys):
@@ -55,26 +67,59 @@ class Deployment(_Keys):
     prefix_caching: bool | None = None
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
     sampling: Literal["random", "top_p", "greedy"] = "random"  # what clients ask for; random: temperature alone
+    pools: list[dict[str, object]] | None = None  # kinds of replica behind one router: the keys in which each differs
+    router: str | dict[str, object] = "round_robin"  # catalogs/routing.py
+    router_staleness_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # between two looks at the replicas
+    autoscaling: dict[str, object] | None = None  # catalogs/scaling.py
+    faults: list[dict[str, object]] | None = None  # catalogs/faults.py
+    retries: dict[str, object] | None = None
 
     @property
-    def pools(self) -> tuple[tuple[Role, Deployment], ...]:
-        """Each pool as a deployment of its own, and what its replicas do. InputError for a key it cannot have."""
+    def slices(self) -> tuple[Slice, ...]:
+        """Each pool as a deployment of its own. InputError for a key it cannot have."""
+        if self.pools is not None:
+            return self._fleet(self.pools)
         if self.disaggregation is None:
-            return (("both", self),)
+            return (Slice("both", self, ""),)
         apart = self.disaggregation
         return (
-            ("prefill", self._pool("prefill", apart.prefill, apart.prefill_replicas)),
-            ("decode", self._pool("decode", apart.decode, apart.decode_replicas)),
+            self._half("prefill", apart.prefill, apart.prefill_replicas),
+            self._half("decode", apart.decode, apart.decode_replicas),
         )
 
-    def _pool(self, role: Role, own: dict[str, object], replicas: int) -> Deployment:
+    def _half(self, role: Role, own: dict[str, object], replicas: int) -> Slice:
+        where = f"disaggregation.{role}"
+        _refuse(own, ("model", "replicas"), where)
+        pool = self._slice(own | {"replicas": replicas}, where)
+        return Slice(role, pool, role if pool.hardware != self.hardware else "")
+
+    def _fleet(self, pools: list[dict[str, object]]) -> tuple[Slice, ...]:
+        if self.disaggregation is not None:
+            raise InputError("pools and disaggregation exclude each other", "disaggregation", "role: prefill in a pool")
+        if not pools:
+            raise InputError("pools must name at least one", "[]", "pools: null")
+        return tuple(self._pool(own, i) for i, own in enumerate(pools))
+
+    def _pool(self, own: dict[str, object], i: int) -> Slice:
+        role = own.get("role", "both")
+        if role not in ROLES:
+            nearest = nearest_name(str(role), ROLES) or ", ".join(ROLES)
+            raise InputError(f"pools[{i}]: unknown role", role, nearest)
+        keys = {key: value for key, value in own.items() if key != "role"}
+        found: Role = next(known for known in ROLES if known == role)
+        return Slice(found, self._slice(keys, f"pools[{i}]"), f"pool {i}" if "hardware" in own else "")
+
+    def _slice(self, own: dict[str, object], where: str) -> Deployment:
         from catalogs.load import check
 
-        for key in ("model", "replicas", "disaggregation"):
-            if key in own:
-                raise InputError(f"a pool has no {key} of its own: disaggregation.{role}", own[key], "leave it out")
-        keys = self.model_dump(exclude={"disaggregation"}) | own | {"replicas": replicas}
-        return check(Deployment, keys, f"disaggregation.{role}")
+        _refuse(own, SHARED_KEYS, where)
+        return check(Deployment, self.model_dump(exclude=set(SHARED_KEYS)) | own, where)
+
+
+def _refuse(own: dict[str, object], keys: tuple[str, ...], where: str) -> None:
+    for key in keys:
+        if key in own:
+            raise InputError(f"a pool has no {key} of its own: {where}", own[key], "leave it out")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -112,6 +157,7 @@ class Resolved:
     kv_dtype: str
     gpu_memory_utilization: float
     sampling: str = "random"
+    scaling: Autoscaling | None = None  # None: the number of replicas stays
     role: Role = "both"
     site: str = ""  # pools of one site share its hardware
     notices: tuple[str, ...] = ()  # what the reader should know: one sentence each
@@ -125,14 +171,22 @@ class Resolved:
         values = written.model_dump()
         values |= {key: getattr(self, key) for key in values if hasattr(self, key)}
         values |= asdict(self.layout) | asdict(self.limits) | {"kv_blocks": self.limits.kv_blocks or None}
-        return values | {"model": self.model.name, "engine": self.engine.name, "hardware": self.hardware.text}
+        values |= {"model": self.model.name, "engine": self.engine.name, "hardware": self.hardware.text}
+        return values | {"autoscaling": self.scaling.model_dump() if self.scaling else None}
 
 
 def load_deployment(path: Path) -> Deployment:
-    """deployment.yaml (or JSON). Raises InputError for an unreadable file, an unknown key or a value out of range."""
+    """deployment.yaml (or JSON). Raises InputError for an unreadable file, an unknown key or a value out of range.
+
+    Where there are pools, a model or hardware that only they name is the first one's.
+    """
     from catalogs.load import check, read_yaml
 
-    return check(Deployment, read_yaml(Path(path)), Path(path).name)
+    data = read_yaml(Path(path))
+    pools = data.get("pools")
+    if isinstance(pools, list) and pools and isinstance(pools[0], dict):
+        data = {key: pools[0][key] for key in ("model", "hardware") if key in pools[0]} | data
+    return check(Deployment, data, Path(path).name)
 
 
 def resolve(deployment: Deployment) -> Resolved:
@@ -141,8 +195,9 @@ def resolve(deployment: Deployment) -> Resolved:
     Raises InputError naming the broken rule, the value and the nearest valid choice, and where there are several pools.
     Whether the model fits in memory is not decided here: that is an answer (no), not bad input.
     """
-    if deployment.disaggregation is not None:
-        raise InputError("one kind of replica is looked at here", "disaggregation", "disaggregation: null")
+    for key in ("disaggregation", "pools"):
+        if getattr(deployment, key) is not None:
+            raise InputError("one kind of replica is looked at here", key, f"{key}: null")
     return resolve_pools(deployment)[0]
 
 

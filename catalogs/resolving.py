@@ -12,6 +12,7 @@ from catalogs.hardware import Accelerator, Hardware, parse_hardware
 from catalogs.limits import Limits
 from catalogs.model_spec import ModelSpec
 from catalogs.models import load_model
+from catalogs.scaling import Autoscaling, parse_autoscaling
 from catalogs.units import DTYPE_BYTES
 
 #: KV blocks that engines accept, tokens.
@@ -47,23 +48,26 @@ class Names:
 
 def resolve_deployment(deployment: Deployment) -> tuple[Resolved, ...]:
     """See catalogs.deployment.resolve_pools."""
-    pools = tuple(
-        replace(_resolve_pool(pool), role=role, site=role if pool.hardware != deployment.hardware else "")
-        for role, pool in deployment.pools
-    )
+    pools = tuple(replace(_resolve_pool(part.written), role=part.role, site=part.site) for part in deployment.slices)
     shared = [pool for pool in pools if not pool.site]
-    asked = sum(pool.replicas * pool.layout.accelerators for pool in shared)
+    asked = sum(_most_replicas(pool) * pool.layout.accelerators for pool in shared)
     if shared and asked > shared[0].hardware.n_accelerators:
         most = shared[0].hardware.n_accelerators
         raise InputError(f"the pools together must fit in the {most} of {deployment.hardware}", asked, str(most))
     return _check_handover(pools)
 
 
+def _most_replicas(pool: Resolved) -> int:
+    return max(pool.replicas, pool.scaling.max_replicas if pool.scaling else 0)
+
+
 def _check_handover(pools: tuple[Resolved, ...]) -> tuple[Resolved, ...]:
     """Blocks are read as they were written."""
-    dtypes = list(dict.fromkeys(pool.kv_dtype for pool in pools))
-    if len(dtypes) > 1:
-        raise InputError("prefill and decode pools keep KV in the same kv_dtype", " and ".join(dtypes), dtypes[0])
+    for model in dict.fromkeys(pool.model.name for pool in pools):
+        apart = [pool for pool in pools if pool.model.name == model and pool.role != "both"]
+        dtypes = list(dict.fromkeys(pool.kv_dtype for pool in apart))
+        if len(dtypes) > 1:
+            raise InputError("prefill and decode pools keep KV in the same kv_dtype", " and ".join(dtypes), dtypes[0])
     return pools
 
 
@@ -72,6 +76,7 @@ def _resolve_pool(deployment: Deployment) -> Resolved:
     weight_dtype, weight_notices = _weight_dtype(deployment.weight_dtype, names)
     kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
     replicas, layout, layout_notices = parallelism.layout_of(deployment, names.model, names.hardware)
+    scaling = _scaling(deployment, replicas, names)
     shards = layout.tensor_parallel * layout.pipeline_parallel
     limits = _limits(deployment, names, shards)
     utilization = deployment.gpu_memory_utilization or _utilization(names, limits.max_num_batched_tokens, shards)
@@ -86,8 +91,19 @@ def _resolve_pool(deployment: Deployment) -> Resolved:
         kv_dtype=kv_dtype,
         gpu_memory_utilization=utilization,
         sampling=deployment.sampling,
+        scaling=scaling,
         notices=_engine_notice(names.engine) + names.hardware.notices + weight_notices + kv_notices + layout_notices,
     )
+
+
+def _scaling(deployment: Deployment, replicas: int, names: Names) -> Autoscaling | None:
+    """All it may grow to must fit in the hardware."""
+    if deployment.autoscaling is None:
+        return None
+    found = parse_autoscaling(deployment.autoscaling, replicas)
+    grown = deployment.model_copy(update={"replicas": found.max_replicas})
+    parallelism.layout_of(grown, names.model, names.hardware)
+    return found
 
 
 def _block_size(asked: int | None, engine: EngineProfile) -> int:

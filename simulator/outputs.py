@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from catalogs.deployment import Deployment
+from catalogs.deployment import SHARED_KEYS, Deployment
 from catalogs.files import write_whole
 from catalogs.workloads import Workload
 from simulator.metrics import FloatArray, streaming_notice, summarise
@@ -48,12 +48,16 @@ def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, 
 
 def resolved_deployment(run: Run, deployment: Deployment) -> dict[str, Any]:
     """deployment.yaml with every null filled in, and what follows from it."""
-    blocks = [_pool(plant, written) for plant, (_, written) in zip(run.plants, deployment.pools, strict=True)]
+    parts = deployment.slices
+    blocks = [_pool(plant, part.written) for plant, part in zip(run.plants, parts, strict=True)]
+    shared = {key: getattr(deployment, key) for key in SHARED_KEYS if key not in ("disaggregation", "pools")}
+    if len(blocks) == 1:
+        return blocks[0] | shared
+    whole = {**blocks[0], "hardware": deployment.hardware, "replicas": len(run.replicas), **shared}
     if deployment.disaggregation is None:
-        return blocks[0]
+        return whole | {"pools": [{"role": part.role} | block for part, block in zip(parts, blocks, strict=True)]}
     apart = deployment.disaggregation.model_dump()
-    apart |= {role: block for (role, _), block in zip(deployment.pools, blocks, strict=True)}
-    return {**blocks[0], "hardware": deployment.hardware, "replicas": len(run.replicas), "disaggregation": apart}
+    return whole | {"disaggregation": apart | {part.role: b for part, b in zip(parts, blocks, strict=True)}}
 
 
 def _pool(plant: Plant, written: Deployment) -> dict[str, Any]:

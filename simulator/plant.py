@@ -78,8 +78,8 @@ def build_fleet(deployment: Deployment, bundle_path: Path | None = None, measure
     """The plant of every pool of a deployment. Raises what build_plant does."""
     apart = deployment.disaggregation
     plants = [
-        _build(resolved, written, bundle_path, measured_host)
-        for resolved, (_, written) in zip(resolve_pools(deployment), deployment.pools, strict=True)
+        _build(resolved, part.written, bundle_path, measured_host)
+        for resolved, part in zip(resolve_pools(deployment), deployment.slices, strict=True)
     ]
     asked = apart.transfer_gb_per_s if apart else None
     return Fleet(tuple(plants), None if asked is None else asked * GIGA)
