@@ -6,6 +6,7 @@ replica under its share of the requests, figures of one of its accelerators.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from planner.operators import OperatorRow, operator_rows, seconds_by_bound
 from simulator.layers import (
+    Line,
     decode_lines,
     expert_lines,
     fused_norm_lines,
@@ -135,34 +137,32 @@ def _draw(log: StepLog, split: int, n: int) -> _Samples:
 
 def _rows(drawn: _Samples, plant: Plant) -> list[OperatorRow]:
     """The operators of every sample, as `StepCost` prices them: padded to graphs, attention of mixed steps apart."""
-    tables, shard = plant.cost.tables, Shard.of(plant.resolved)
+    shard, pricer = Shard.of(plant.resolved), plant.cost.tables.pricer
+    priced = [*_token_parts(drawn, plant, shard), *_decode_parts(drawn, plant, shard)]
+    prompts, ending = drawn.only(drawn.chunks > 0), drawn.only(drawn.logits > 0)
+    each = prompts.prefill_tokens / prompts.chunks
+    priced.append((prompts, prefill_lines(shard, prompts.chunks, each, prompts.prior)))
+    priced.append((ending, logits_lines(shard, ending.logits)))
+    return [row for part, lines in priced if len(part.weights) for row in operator_rows(lines, pricer, part.weights)]
+
+
+def _token_parts(drawn: _Samples, plant: Plant, shard: Shard) -> Iterator[tuple[_Samples, list[Line]]]:
+    """What follows the tokens of a step: in CUDA graphs, and beyond."""
+    padded = plant.cost.tables.padded
     every = fused_norm_lines if plant.resolved.engine.fuses_norms else token_lines
     graphed = drawn.tokens <= graph_limit(plant.resolved)
-    rows: list[OperatorRow] = []
     for graph in (True, False):
         part = drawn.only(graphed == graph)
-        if not len(part.weights):
-            continue
-        padded = tables.padded[np.minimum(part.tokens, len(tables.padded) - 1).astype(np.int64)]
-        ran = np.where(part.tokens < len(tables.padded), padded, part.tokens)
-        group = shard.dp * ran if graph else shard.dp * part.tokens
-        lines = every(shard, ran, graph) + expert_lines(shard, group, graph)
-        rows += operator_rows(lines, tables.pricer, part.weights)
-    for here, lines_of in (
-        ((drawn.decodes > 0) & (drawn.chunks == 0), decode_lines),
-        ((drawn.decodes > 0) & (drawn.chunks > 0), None),
-    ):
-        part = drawn.only(here)
-        if len(part.weights):
-            counts = (part.decodes, part.mean_context, part.max_context)
-            joins = plant.bundle.joins_decodes
-            lines = lines_of(shard, *counts) if lines_of else mixed_decode_lines(shard, *counts, joins)
-            rows += operator_rows(lines, tables.pricer, part.weights)
-    part = drawn.only(drawn.chunks > 0)
-    if len(part.weights):
-        each = part.prefill_tokens / part.chunks
-        rows += operator_rows(prefill_lines(shard, part.chunks, each, part.prior), tables.pricer, part.weights)
-    part = drawn.only(drawn.logits > 0)
-    return rows + (
-        operator_rows(logits_lines(shard, part.logits), tables.pricer, part.weights) if len(part.weights) else []
-    )
+        fits = padded[np.minimum(part.tokens, len(padded) - 1).astype(np.int64)]
+        ran = np.where(part.tokens < len(padded), fits, part.tokens)
+        group = shard.dp * (ran if graph else part.tokens)
+        yield part, every(shard, ran, graph) + expert_lines(shard, group, graph)
+
+
+def _decode_parts(drawn: _Samples, plant: Plant, shard: Shard) -> Iterator[tuple[_Samples, list[Line]]]:
+    """Attention of decodes: alone, and beside prompts."""
+    alone = drawn.only((drawn.decodes > 0) & (drawn.chunks == 0))
+    yield alone, decode_lines(shard, alone.decodes, alone.mean_context, alone.max_context)
+    beside = drawn.only((drawn.decodes > 0) & (drawn.chunks > 0))
+    counts = (beside.decodes, beside.mean_context, beside.max_context)
+    yield beside, mixed_decode_lines(shard, *counts, plant.bundle.joins_decodes)

@@ -32,6 +32,7 @@ FEED_FORWARD: Final = frozenset(
 )
 #: Of the names of operators between the fastest (above) and the slowest (below): near ones stay readable.
 SIDES: Final = ("middle right", "middle left")
+LEAST_NAMED: Final = 0.03  # of device time
 LARGEST: Final = 6  # operators named in a stacked bar
 TERA: Final = 1e12
 
@@ -78,42 +79,50 @@ def roofline(rows: Sequence[OperatorRow], unit: Accelerator) -> Any:
     import plotly.graph_objects as go
 
     figure, counted = go.Figure(), [r for r in together(rows) if r.flops > 0]
-    total = sum(r.seconds for r in rows)
+    rates = [r.flops / r.seconds for r in counted] or [1.0]
+    top = max(unit.peak_flops.values(), default=max(rates))
+    ridge = top / unit.memory_bandwidth_bytes_per_s
+    low = min([r.intensity for r in counted], default=1.0) / 2
+    high = max([r.intensity for r in counted] + [ridge]) * 2
+    _ceilings(figure, unit, low, high)
+    for i, bound in enumerate(BOUND_WORDS):
+        mine = sorted((r for r in counted if r.bound == bound), key=lambda r: -r.flops / r.seconds)
+        if mine:
+            _marks(figure, mine, sum(r.seconds for r in rows), i)
+    figure.update_xaxes(**log("operations per byte of memory traffic", "FLOP/B", [low, high]))
+    figure.update_yaxes(**log("achieved by one accelerator", "TFLOP/s", [0.6 * min(rates) / TERA, top * 1.3 / TERA]))
+    return figure.update_layout(legend=BELOW, margin=MARGIN)
+
+
+def _ceilings(figure: Any, unit: Accelerator, low: float, high: float) -> None:
+    """Memory's slope and the peak of each rate of arithmetic, between two intensities."""
     bandwidth = unit.memory_bandwidth_bytes_per_s
     ceilings: dict[float, list[str]] = {}
     for dtype, peak in unit.peak_flops.items():
         ceilings.setdefault(peak, []).append(dtype)
-    top = max(ceilings, default=max((r.flops / r.seconds for r in counted), default=1.0))
-    low = min([r.intensity for r in counted], default=1.0) / 2
-    high = max([r.intensity for r in counted] + [top / bandwidth]) * 2
     for i, (peak, dtypes) in enumerate(sorted(ceilings.items(), reverse=True)):
-        x = [low, peak / bandwidth, high]
-        y = [low * bandwidth / TERA, peak / TERA, peak / TERA]
+        x, y = [low, peak / bandwidth, high], [low * bandwidth / TERA, peak / TERA, peak / TERA]
         line = {"color": REFERENCE, "width": 1.5, "dash": ("solid", "dash", "dot", "dashdot")[i % 4]}
         name = f"ceiling: {', '.join(dtypes)}"
         figure.add_scatter(x=x, y=y, mode="lines", line=line, name=name, hoverinfo="skip")
-    for i, bound in enumerate(BOUND_WORDS):
-        mine = sorted((r for r in counted if r.bound == bound), key=lambda r: -r.flops / r.seconds)
-        if not mine:
-            continue
-        shares = [r.seconds / total for r in mine]
-        big = [r.name if s > 0.03 else "" for r, s in zip(mine, shares, strict=True)]
-        sizes = [8 + 34 * s**0.5 for s in shares]
-        mark = {"color": BOUND_COLOURS[bound], "symbol": MARKS[i], "size": sizes, "opacity": 0.85}
-        hover = [
-            f"{r.name}: {s:.1%} of device time, {number(r.intensity)} FLOP/B, {r.efficiency:.0%} of its roofline"
-            for r, s in zip(mine, shares, strict=True)
-        ]
-        where = {"x": [r.intensity for r in mine], "y": [r.flops / r.seconds / TERA for r in mine]}
-        around = ["top center", *(SIDES[k % 2] for k in range(len(mine) - 2)), "bottom center"][: len(mine)]
-        words = {"text": big, "textposition": around, "textfont": {"size": 11}, "hovertext": hover}
-        figure.add_scatter(
-            **where, mode="markers+text", name=f"bound by {BOUND_WORDS[bound]}", marker=mark, hoverinfo="text", **words
-        )
-    rates = [r.flops / r.seconds / TERA for r in counted] + [top / TERA]
-    figure.update_xaxes(**log("operations per byte of memory traffic", "FLOP/B", [low, high]))
-    figure.update_yaxes(**log("achieved by one accelerator", "TFLOP/s", [0.6 * min(rates), top * 1.3 / TERA]))
-    return figure.update_layout(legend=BELOW, margin=MARGIN)
+
+
+def _marks(figure: Any, mine: Sequence[OperatorRow], total_s: float, kind: int) -> None:
+    """Operators of one bound, the fastest first; those of most time are named."""
+    bound = list(BOUND_WORDS)[kind]
+    shares = [r.seconds / total_s for r in mine]
+    named = [r.name if s > LEAST_NAMED else "" for r, s in zip(mine, shares, strict=True)]
+    around = ["top center", *(SIDES[k % 2] for k in range(len(mine) - 2)), "bottom center"][: len(mine)]
+    hover = [
+        f"{r.name}: {s:.1%} of device time, {number(r.intensity)} FLOP/B, {r.efficiency:.0%} of its roofline"
+        for r, s in zip(mine, shares, strict=True)
+    ]
+    sizes = [8 + 34 * s**0.5 for s in shares]  # area by time
+    mark = {"color": BOUND_COLOURS[bound], "symbol": MARKS[kind], "size": sizes, "opacity": 0.85}
+    where = {"x": [r.intensity for r in mine], "y": [r.flops / r.seconds / TERA for r in mine]}
+    words = {"text": named, "textposition": around, "textfont": {"size": 11}, "hovertext": hover, "hoverinfo": "text"}
+    name = f"bound by {BOUND_WORDS[bound]}"
+    figure.add_scatter(**where, mode="markers+text", name=name, marker=mark, **words)
 
 
 def reached(rows: Sequence[OperatorRow]) -> Any:

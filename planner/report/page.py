@@ -6,15 +6,14 @@ from catalogs.html_page import Markup, Page, Section, bullets, cards, chart, com
 from planner.answer_file import AnswerFile, Known, Plan
 from planner.explain_screen import cheapest_words, extra_words
 from planner.growth import GOAL
-from planner.report import latency_figures, machine_figures, money_figures
-from planner.report.material import Material, Simulated, label
-from planner.report.words import change, dollars, grams, joules, percent, rate, seconds
+from planner.report import evidence, latency_figures, machine_figures, money_figures
+from planner.report.material import Material, Simulated
+from planner.report.words import change, dollars, joules, percent, rate, seconds
 from planner.screen import deployment_words
 from planner.sensitivity import Effect, Input
 
 FOOTER = "Written by plan report. This file loads nothing from elsewhere."
 STATED_WORDS = latency_figures.METRIC_TITLES | {"power": "power", "j_per_token": "energy per token"}
-ONE_REPLICA = "One replica under its share of the requests stands for all; "
 
 
 def answer_page(m: Material) -> Page:
@@ -32,11 +31,11 @@ def answer_page(m: Material) -> Page:
         s = m.simulated
         sections = [
             _answer(m.answer, m.answer.best, s),
-            _trade_offs(m, s),
-            _capacity(m.answer.best, s),
-            _binds(m.answer.best, s),
-            _money(m.answer, m.answer.best),
-            _energy(m, m.answer.best),
+            evidence.trade_offs(m, s),
+            evidence.capacity(m.answer.best, s),
+            evidence.binds(m.answer.best, s),
+            evidence.money(m.answer, m.answer.best),
+            evidence.energy(m, m.answer.best),
             *_sensitivity(m.answer.best, s),
             *_growth(s),
             _alternatives(m.answer),
@@ -101,125 +100,6 @@ def _sources(answer: AnswerFile, plan: Plan) -> str:
         when = "given with the question" if plan.cost.price_as_of == "given" else f"as of {plan.cost.price_as_of}"
         text += f" Price: {plan.cost.price_source}, {when}."
     return text
-
-
-def _trade_offs(m: Material, s: Simulated) -> Section:
-    answer, labels = m.answer, [label(m.answer, i) for i in range(len(m.answer.plans))]
-    slo = m.answer.plans[0].tightest
-    parts = [
-        paragraph(
-            "Each line is one plan from a tenth of its capacity (upper left: short latencies, half idle hardware) up "
-            "to its capacity. The wide grey line runs through what nothing beats in both."
-        )
-    ]
-    said = f"{ONE_REPLICA}simulated for this page, seed {answer.request.seed}, at shares of each plan's capacity."
-    if any(p.usd_per_million_output_tokens is not None for p in s.points):
-        axis, field = ("cost per million output tokens", "USD"), "usd_per_million_output_tokens"
-        figure = money_figures.against_latency(s.points, labels, slo, field, axis)
-        parts.append(chart(figure, f"Cost against latency. {said} Prices as in the answer.", 480))
-    else:
-        parts.append(note("Cost is not shown: no price is known for this hardware (plan --price USD_PER_HOUR)."))
-    axis, field = ("energy per output token", "J"), "j_per_output_token"
-    if any(p.j_per_output_token is not None for p in s.points):
-        figure = money_figures.against_latency(s.points, labels, slo, field, axis)
-        parts.append(chart(figure, f"Energy against latency, at the servers. {said}", 480))
-    return Section("Trade-offs: cost and energy against latency", parts, "Trade-offs")
-
-
-def _capacity(plan: Plan, s: Simulated) -> Section:
-    parts = []
-    for metric in latency_figures.curve_metrics(plan):
-        figure = latency_figures.capacity_curve(plan, s.points, metric)
-        title = latency_figures.METRIC_TITLES[metric]
-        said = f"{title.capitalize()} against the rate, simulated. {ONE_REPLICA}hollow marks: the queue kept growing."
-        parts.append(chart(figure, said, 420))
-    n = max((p.n_measured for p in plan.curve), default=0)
-    text = f"Latencies at {rate(plan.requests_per_s)}, as a client sees them; up to {n:,} requests measured."
-    parts.append(chart(latency_figures.distributions(plan), text, 420))
-    return Section("Capacity: latency against the rate", parts, "Capacity")
-
-
-def _binds(plan: Plan, s: Simulated) -> Section:
-    a = s.anatomy
-    parts = [paragraph(_step_words(s))]
-    rows = [(u.resource, u.words, u.of, f"{100 * u.share:.1f} %", "binds" if u.binds else "") for u in s.uses]
-    parts.append(table(("Resource", "What of it", "Share of", "Used", ""), rows, words=3))
-    if plan.time_breakdown:
-        figure = machine_figures.time_by_class(plan.time_breakdown)
-        said = "Where the simulated replica time of the answer's own runs goes."
-        parts.append(chart(figure, said, 90 + 30 * len([v for v in plan.time_breakdown.values() if v > 0])))
-    blocks = len({machine_figures.block_of(r) for r in a.rows})
-    said = "A mean step of the simulated run, by operator: one layer of each kind, and everything outside the layers."
-    parts.append(chart(machine_figures.time_by_layer(a.rows, a.n_steps), said, 110 + 62 * blocks))
-    ceilings = machine_figures.ceiling_words(s.accelerator)
-    said = f"Operators of the simulated run, all steps together. Ceilings of the {s.accelerator.name}: {ceilings}."
-    parts.append(chart(machine_figures.roofline(a.rows, s.accelerator), said, 540))
-    said = (
-        "How near each operator comes to its own roofline; those that only move data included. Above 100 %: served "
-        "from a cache."
-    )
-    parts.append(chart(machine_figures.reached(a.rows), said, 480))
-    if plan.memory is not None:
-        m = plan.memory
-        said = f"{m.equation}. Room for {m.kv_tokens_per_replica:,} tokens per replica."
-        parts.append(chart(machine_figures.memory_bar(m), said, 190))
-    return Section("What binds: time and memory", parts, "What binds")
-
-
-def _step_words(s: Simulated) -> str:
-    a = s.anatomy
-    tokens = f"{a.mean_prefill_tokens:,.0f} tokens on average"
-    prompts = f"{100 * a.prefill_step_fraction:.0f} % of the steps also hold prompts ({tokens})"
-    return (
-        f"At the planned rate a replica runs {a.mean_decodes:,.0f} sequences at once on average, with "
-        f"{a.mean_context_tokens:,.0f} tokens each; {prompts}. Shares are of one replica's time, simulated."
-    )
-
-
-def _money(answer: AnswerFile, plan: Plan) -> Section:
-    tokens = plan.metric("output_tokens_per_s") or 0.0
-    if not answer.prices:
-        return Section("Cost by cloud", [note("No price is known for this hardware.")], "Cost")
-    text = (
-        f"What the same hardware costs elsewhere, at the {tokens:,.0f} output tokens/s of the plan. Owned: total cost "
-        "of ownership, power and financing included. Spot can be taken away at any time."
-    )
-    head = ("Cloud", "Instance", "Source", "Per hour", "Per M output tokens", "Per M tokens")
-    rows = []
-    for p in answer.prices:
-        each = (dollars(p.usd_per_million_output_tokens), dollars(p.usd_per_million_total_tokens))
-        where = " ".join(x for x in (p.instance, p.region) if x)
-        source = f"{p.source}, {p.as_of}" + (f"; {p.note}" if p.note and p.note != p.contract else "")
-        rows.append((f"{p.cloud}, {p.contract}", where, source, dollars(p.usd_per_hour), *each))
-    height = 110 + 26 * len(answer.prices)
-    bars = chart(
-        money_figures.price_bars(answer.prices), "Prices are public list prices of the date in the table.", height
-    )
-    return Section("Cost by cloud", [paragraph(text), bars, table(head, rows, words=3)], "Cost")
-
-
-def _energy(m: Material, plan: Plan) -> Section:
-    e = plan.energy
-    if e is None or not m.carbon:
-        return Section("Energy and carbon", [note("Energy is not known: nothing was simulated.")], "Energy")
-    rows = [
-        ("Mean power at the servers", f"{e.w_mean / 1e3:.2f} kW", "simulated: accelerators by operator, hosts by load"),
-        ("Energy per output token", joules(e.j_per_output_token), "simulated, at the servers"),
-        ("Energy per million output tokens", f"{e.kwh_per_million_output_tokens:.3g} kWh", "facility included"),
-        ("Facility over servers (PUE)", f"{e.pue:g}", "assumed: Uptime Institute survey 2024, newer sites"),
-        ("Carbon intensity", f"{e.grid_gco2e_per_kwh:g} g CO2e/kWh", str(e.grid_source)),
-        ("Carbon per million output tokens", grams(e.gco2e_per_million_output_tokens), "product of the above"),
-    ]
-    bars = chart(
-        money_figures.carbon_bars(m.carbon),
-        "The same energy on other grids, yearly means. Making the hardware is not counted.",
-        90 + 26 * len(m.carbon),
-    )
-    return Section(
-        "Energy and carbon by region",
-        [table(("what", "value", "from"), [(a, b, c) for a, b, c in rows], words=3), bars],
-        "Energy",
-    )
 
 
 def _sensitivity(plan: Plan, s: Simulated) -> list[Section]:

@@ -34,14 +34,15 @@ def write_report(answer: AnswerFile, html: Path | None, folder: Path | None, swi
 
 @contextmanager
 def telling(name: str) -> Iterator[Tell]:
-    """A line that says what is simulated now, on a terminal; nothing elsewhere."""
+    """A bar that says what is simulated now, on a terminal; nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return
     from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (SpinnerColumn(), TextColumn(name), TextColumn("{task.description}"), TimeElapsedColumn())
+    words = (TextColumn("{task.completed:.0f} simulated"), TextColumn("{task.description}"))
+    columns = (TextColumn(name), BarColumn(bar_width=20), TimeElapsedColumn(), *words)
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("", total=None)
-        yield lambda text: bar.update(task, description=f"simulating: {text}", advance=1)
+        yield lambda text: bar.update(task, description=text, advance=1)

@@ -26,7 +26,7 @@ def test_operators_add_up_and_none_of_much_work_beats_its_roofline() -> None:
     a = analyze(asked())
     assert sum(r.seconds for r in a.rows) == pytest.approx(a.time.device_s)
     assert sum(r.roofline_s for r in a.rows) == pytest.approx(a.time.roofline_s)
-    assert a.time.roofline_s < a.time.device_s <= a.time.engine_s
+    assert a.time.roofline_s < a.time.device_s <= 1.01 * a.time.engine_s  # the engine's is read between nodes
     for r in a.rows:
         if r.seconds > 0.05 * a.time.device_s:
             assert r.efficiency <= 1.0, r.name
