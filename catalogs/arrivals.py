@@ -3,7 +3,7 @@ see the same pattern, stretched (common random numbers)."""
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,15 @@ class Arrivals(BaseModel):
     def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:
         """(n,) non-decreasing arrival times at a mean of one request per second."""
         raise NotImplementedError
+
+    def starts_s(self, rng: np.random.Generator, n: int, requests_per_s: float, each: float = 1.0) -> FloatArray:
+        """(n,) seconds at which something begins that sends `each` requests, requests_per_s of them in all."""
+        return np.asarray(self.unit_times_s(rng, n) * each / requests_per_s)
+
+    @property
+    def mean_per_s(self) -> float | None:
+        """Requests per second in the long run; None where it has no rate of its own."""
+        return self.requests_per_s
 
 
 class Poisson(Arrivals):
@@ -73,15 +82,18 @@ class AllAtOnce(Rateless):
     """Every request at time zero (offline batch)."""
 
 
-ARRIVALS: Final[dict[str, type[Arrivals]]] = {
-    "poisson": Poisson,
-    "gamma": Gamma,
-    "constant": Constant,
-    "closed_loop": ClosedLoop,
-    "all_at_once": AllAtOnce,
-}
-
-
 def parse_arrivals(data: object) -> Arrivals:
     """`{poisson: {requests_per_s: 8}}`, `all_at_once`, ...; InputError names the nearest kind or key."""
-    return chosen(ARRIVALS, data, "arrivals")
+    from catalogs.rate_curve import Diurnal, Piecewise, Spikes
+
+    kinds: dict[str, type[Arrivals]] = {
+        "poisson": Poisson,
+        "gamma": Gamma,
+        "constant": Constant,
+        "diurnal": Diurnal,
+        "piecewise": Piecewise,
+        "spikes": Spikes,
+        "closed_loop": ClosedLoop,
+        "all_at_once": AllAtOnce,
+    }
+    return chosen(kinds, data, "arrivals")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -28,10 +29,11 @@ class Recipe:
     seed: int = 0
     shared_prefix: SharedPrefix | None = None
     turns: Turns | None = None
+    models: Mapping[str, float] = field(default_factory=dict)  # weights by name; empty: requests name none
 
     @property
     def requests_per_s(self) -> float | None:
-        return self.arrivals.requests_per_s
+        return self.arrivals.mean_per_s
 
     @property
     def concurrency(self) -> int | None:
@@ -42,9 +44,9 @@ class Recipe:
         return not isinstance(self.arrivals, Rateless)
 
     def draw(self, seed: int, n: int, requests_per_s: float) -> RequestSet:
-        """n requests. Arrivals, inputs, outputs, prefix groups, turns and think times come from six independent
-        streams of the seed: changing one distribution leaves the others' numbers as they were."""
-        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(6)]
+        """n requests. Arrivals, inputs, outputs, prefix groups, turns, think times and models come from seven
+        independent streams of the seed: changing one distribution leaves the others' numbers as they were."""
+        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(7)]
         sessions = Sessions.drawn(self.turns, streams[4], n) if self.turns else Sessions.single(n)
         drawn = len(sessions.session)
         inputs, outputs = sample_pairs(self.input_tokens, self.output_tokens, (streams[1], streams[2]), drawn)
@@ -60,19 +62,26 @@ class Recipe:
             concurrency=self.concurrency,
             block_hashes=tuple([hashes[i] for i in order.tolist()]) if hashes else None,
             hash_block_tokens=BLOCK_TOKENS,
+            wanted_models=self._models(sessions, streams[6])[order] if self.models else None,
+            models=tuple(self.models),
+            sessions=sessions.session[order] if self.turns else None,
             seed=seed,
         )
 
+    def _models(self, sessions: Sessions, rng: np.random.Generator) -> IntArray:
+        """(n,) places in `models`; a session keeps to one."""
+        weights = np.array(list(self.models.values()))
+        return rng.choice(len(weights), sessions.n_sessions, p=weights / weights.sum())[sessions.session]
+
     def _arrival_s(self, sessions: Sessions, streams: list[np.random.Generator], rate: float) -> FloatArray:
         """(n,) seconds. Sessions start at such a rate that turns arrive at `rate` on average."""
-        starts = self.arrivals.unit_times_s(streams[0], sessions.n_sessions)
         if self.turns is None or not self.has_rate:
-            return np.asarray(starts[sessions.session] / rate)
+            return self.arrivals.starts_s(streams[0], sessions.n_sessions, rate)[sessions.session]
+        per_session = len(sessions.session) / sessions.n_sessions
+        starts = self.arrivals.starts_s(streams[0], sessions.n_sessions, rate, per_session)
         thinking = streams[5].standard_exponential(len(sessions.session)) * self.turns.think_time_s
         waited = np.cumsum(np.where(sessions.turn == 0, 0.0, thinking))
-        per_session = len(sessions.session) / sessions.n_sessions
-        started = starts[sessions.session] * per_session / rate
-        return np.asarray(started + np.maximum(waited - waited[sessions.first], 0.0))
+        return np.asarray(starts[sessions.session] + np.maximum(waited - waited[sessions.first], 0.0))
 
     def _order(self, sessions: Sessions, arrival_s: FloatArray) -> IntArray:
         """Open loop: by arrival. Closed loop: `concurrency` sessions side by side, turn by turn, so that a client asks

@@ -44,6 +44,7 @@ class Replay:
         The seed draws Poisson arrivals where the trace has none; it changes nothing else.
         """
         index = np.arange(n)
+        labels = self.trace.labels
         row, lap = index % len(self.trace.input_tokens), index // len(self.trace.input_tokens)
         return RequestSet(
             arrival_s=self._arrival_s(seed, row, lap, requests_per_s),
@@ -51,6 +52,9 @@ class Replay:
             output_tokens=self.trace.output_tokens[row],
             block_hashes=self._block_hashes(n),
             hash_block_tokens=self.trace.hash_block_tokens,
+            wanted_models=None if labels.wanted_models is None else labels.wanted_models[row],
+            models=labels.models,
+            sessions=None if labels.sessions is None else labels.sessions[row] + lap * (labels.sessions.max() + 1),
             seed=seed,
         )
 

@@ -29,9 +29,9 @@ class RequestSet:
     concurrency: int | None = None
     block_hashes: tuple[tuple[int, ...], ...] | None = None
     hash_block_tokens: int = 16
-    wanted_models: IntArray | None = (
-        None  # where one router stands before several models: which one each request asks for
-    )
+    wanted_models: IntArray | None = None  # where one router stands before several models: which each asks for,
+    models: tuple[str, ...] = ()  # as a place in these names; no names: in the order of the fleet's models
+    sessions: IntArray | None = None  # which conversation each request belongs to
     name: str = ""
     source: str = ""
     seed: int = 0
@@ -51,4 +51,5 @@ class RequestSet:
             output_tokens=self.output_tokens[::k],
             block_hashes=None if self.block_hashes is None else self.block_hashes[::k],
             wanted_models=None if self.wanted_models is None else self.wanted_models[::k],
+            sessions=None if self.sessions is None else self.sessions[::k],
         )

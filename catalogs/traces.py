@@ -8,7 +8,7 @@ import io
 import json
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from catalogs.block_hashes import BlockIds, prefix_true
 from catalogs.errors import InputError
 from catalogs.text_datasets import count_tokens, is_text_dataset
 from catalogs.trace_formats import TraceFormat, recognise
+from catalogs.trace_labels import NO_LABELS, Labels
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -42,6 +43,7 @@ class Trace:
     hash_block_tokens: int
     format: str
     notices: tuple[str, ...] = ()
+    labels: Labels = NO_LABELS
 
 
 def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str | None = None) -> Trace:
@@ -56,7 +58,9 @@ def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str 
     if is_text_dataset(columns):
         inputs, outputs, notices = count_tokens(columns, tokenizer, where)
         return Trace(None, inputs, outputs, None, 16, "text", notices)
-    return _trace(columns, recognise(columns, where), hash_block_tokens, where)
+    trace, labels = _trace(columns, recognise(columns, where), hash_block_tokens, where), Labels.of(columns, where)
+    complete = len(trace.input_tokens) == len(next(iter(columns.values())))  # else rows were left out
+    return replace(trace, labels=labels) if complete else trace
 
 
 def _content(path: Path, where: str) -> bytes:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from catalogs.arrivals import Count, Rate, parse_arrivals
+from catalogs.arrivals import Arrivals, Count, Rate, parse_arrivals
 from catalogs.choice import known_keys
 from catalogs.contents import SharedPrefix, Turns
 from catalogs.errors import InputError
@@ -31,6 +31,8 @@ class WorkloadFile(BaseModel):
     tokenizer: str | None = None
     arrivals: Any = None
     requests: Count | None = None
+    duration_s: Rate | None = None
+    models: dict[str, Rate] | None = None
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
     input_tokens: Any = None
     output_tokens: Any = None
@@ -43,7 +45,7 @@ class WorkloadFile(BaseModel):
 
 
 TRACE_KEYS = {"trace", "hash_block_tokens", "rate_scale", "tokenizer"}
-RECIPE_KEYS = {"arrivals", "input_tokens", "output_tokens", "shared_prefix", "turns"}
+RECIPE_KEYS = {"arrivals", "duration_s", "models", "input_tokens", "output_tokens", "shared_prefix", "turns"}
 
 
 def parse_workload_file(
@@ -74,6 +76,8 @@ def _tokenizer(text: str | None, folder: Path) -> str | None:
 
 
 def _recipe(written: WorkloadFile, where: str) -> Recipe:
+    if written.duration_s is not None and written.requests is not None:
+        raise InputError(f"{where}: requests and duration_s say the same thing", "duration_s", "requests")
     for key in ("arrivals", "input_tokens", "output_tokens"):
         if getattr(written, key) is None:
             raise InputError(f"{where}: key {key!r} is missing (or give a trace)")
@@ -83,16 +87,27 @@ def _recipe(written: WorkloadFile, where: str) -> Recipe:
         raise InputError("input_tokens cannot depend on itself", "quantiles_by_input", "quantiles")
     if isinstance(outputs, QuantilesByInput) and not isinstance(inputs, Quantiles):
         raise InputError("quantiles_by_input needs input_tokens given as quantiles", written.input_tokens)
+    arrivals = parse_arrivals(written.arrivals)
     prefix = None if written.shared_prefix is None else known_keys(SharedPrefix, written.shared_prefix, "shared_prefix")
     return Recipe(
-        arrivals=parse_arrivals(written.arrivals),
+        arrivals=arrivals,
         input_tokens=inputs,
         output_tokens=outputs,
-        n_requests=written.requests or DEFAULT_REQUESTS,
+        n_requests=written.requests or _requests_of(written.duration_s, arrivals, where) or DEFAULT_REQUESTS,
         seed=written.seed,
         shared_prefix=prefix,
         turns=_turns(written.turns),
+        models=written.models or {},
     ).checked()
+
+
+def _requests_of(duration_s: float | None, arrivals: Arrivals, where: str) -> int:
+    """How many to expect in that time; 0 where it is not said."""
+    if duration_s is None:
+        return 0
+    if arrivals.mean_per_s is None:
+        raise InputError(f"{where}: duration_s needs arrivals with a rate; give requests", duration_s, "requests: 1000")
+    return max(1, round(arrivals.mean_per_s * duration_s))
 
 
 def _turns(data: object) -> Turns | None:

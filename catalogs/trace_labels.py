@@ -1,0 +1,57 @@
+"""What a trace says of its requests beside times and lengths: the conversation, and the model they ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from catalogs.errors import InputError
+
+IntArray = npt.NDArray[np.int64]
+
+#: Columns that name a request's conversation: ours, BurstGPT's.
+SESSION_COLUMNS: Final = ("session", "session_id", "Session ID")
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """(n,) arrays, or None where the file says nothing. wanted_models: places in `models`."""
+
+    sessions: IntArray | None = None
+    wanted_models: IntArray | None = None
+    models: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Sequence[Any]], where: str) -> Labels:
+        sessions = next((_numbered(columns[c])[0] for c in SESSION_COLUMNS if c in columns), None)
+        if sessions is None and "chat_id" in columns and "parent_chat_id" in columns:
+            sessions = _chains(columns["chat_id"], columns["parent_chat_id"])
+        if "model" not in columns:
+            return cls(sessions)
+        missing = next((i for i, name in enumerate(columns["model"], 1) if not name), None)
+        if missing is not None:
+            raise InputError(f"{where}: model of row {missing} is missing")
+        wanted, names = _numbered([str(name) for name in columns["model"]])
+        return cls(sessions, wanted, tuple(map(str, names)))
+
+
+def _numbered(values: Sequence[Any]) -> tuple[IntArray, list[Hashable]]:
+    """Equal values, equal numbers, in the order they first come up; no value: a number of its own."""
+    known: dict[Hashable, int] = {}
+    named = ((v if v not in (None, "") else ("row", i)) for i, v in enumerate(values))
+    return np.array([known.setdefault(v, len(known)) for v in named], dtype=np.int64), list(known)
+
+
+def _chains(ids: Sequence[Any], parents: Sequence[Any]) -> IntArray:
+    """Turns of a conversation name the turn before (Bailian; none: -1)."""
+    root: dict[Hashable, Hashable] = {}
+    for own, parent in zip(ids, parents, strict=True):
+        root[own] = root.get(parent, own)
+    return _numbered([root[own] for own in ids])[0]
+
+
+NO_LABELS: Final = Labels()
