@@ -13,6 +13,7 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import Hardware
 from catalogs.limits import Limits
 from catalogs.model_spec import ModelSpec
+from catalogs.queueing import FCFS, Queueing
 from catalogs.scaling import Autoscaling
 
 #: What a pool's replicas do: serve whole requests, compute prompts and their first token, or everything after it.
@@ -71,6 +72,7 @@ class Deployment(_Keys):
     router: str | dict[str, object] = "round_robin"  # catalogs/routing.py
     router_staleness_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # between two looks at the replicas
     autoscaling: dict[str, object] | None = None  # catalogs/scaling.py
+    queue: dict[str, object] | None = None  # catalogs/queueing.py
     faults: list[dict[str, object]] | None = None  # catalogs/faults.py
     retries: dict[str, object] | None = None
 
@@ -157,6 +159,7 @@ class Resolved:
     kv_dtype: str
     gpu_memory_utilization: float
     sampling: str = "random"
+    queueing: Queueing = FCFS
     scaling: Autoscaling | None = None  # None: the number of replicas stays
     role: Role = "both"
     site: str = ""  # pools of one site share its hardware
@@ -172,6 +175,7 @@ class Resolved:
         values |= {key: getattr(self, key) for key in values if hasattr(self, key)}
         values |= asdict(self.layout) | asdict(self.limits) | {"kv_blocks": self.limits.kv_blocks or None}
         values |= {"model": self.model.name, "engine": self.engine.name, "hardware": self.hardware.text}
+        values |= {"queue": self.queueing.model_dump(mode="json")}
         return values | {"autoscaling": self.scaling.model_dump() if self.scaling else None}
 
 

@@ -12,6 +12,7 @@ from catalogs.hardware import Accelerator, Hardware, parse_hardware
 from catalogs.limits import Limits
 from catalogs.model_spec import ModelSpec
 from catalogs.models import load_model
+from catalogs.queueing import parse_queueing
 from catalogs.scaling import Autoscaling, parse_autoscaling
 from catalogs.units import DTYPE_BYTES
 
@@ -91,6 +92,7 @@ def _resolve_pool(deployment: Deployment) -> Resolved:
         kv_dtype=kv_dtype,
         gpu_memory_utilization=utilization,
         sampling=deployment.sampling,
+        queueing=parse_queueing(deployment.queue, names.engine, limits.max_num_seqs),
         scaling=scaling,
         notices=_engine_notice(names.engine) + names.hardware.notices + weight_notices + kv_notices + layout_notices,
     )
