@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from catalogs.engines import EngineProfile
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import Hardware
+from catalogs.kv_offload import KvOffload, OffloadTiers
 from catalogs.limits import Limits
+from catalogs.lora import Lora
 from catalogs.model_spec import ModelSpec
 from catalogs.queueing import FCFS, Queueing
 from catalogs.scaling import Autoscaling
@@ -19,6 +21,8 @@ from catalogs.scaling import Autoscaling
 #: What a pool's replicas do: serve whole requests, compute prompts and their first token, or everything after it.
 Role = Literal["both", "prefill", "decode"]
 ROLES: Final[tuple[Role, ...]] = ("both", "prefill", "decode")
+#: How tokens reach the ranks that hold their experts: vLLM's names, and SGLang's `--deepep-mode auto` as deepep_auto.
+All2All = Literal["allgather_reducescatter", "deepep_high_throughput", "deepep_low_latency", "deepep_auto"]
 #: Keys of the whole deployment: no pool has them of its own.
 SHARED_KEYS: Final = ("disaggregation", "pools", "router", "router_staleness_s", "faults", "retries")
 
@@ -36,6 +40,9 @@ class Disaggregation(_Keys):
     prefill: dict[str, object] = Field(default_factory=dict)
     decode: dict[str, object] = Field(default_factory=dict)
     transfer_gb_per_s: float | None = Field(default=None, gt=0)  # of each accelerator; null: its link's or network's
+    transfer: Literal["at_end", "layerwise"] | None = None  # null: as the engine does
+    max_local_prefill_tokens: PositiveInt | None = None  # prompts up to this length stay with a decode replica
+    max_prefill_queue: PositiveInt | None = None  # and so do others while each prefill replica has so many waiting
 
 
 class Slice(NamedTuple):
@@ -57,6 +64,9 @@ class Deployment(_Keys):
     pipeline_parallel: PositiveInt = 1
     data_parallel: PositiveInt = 1
     expert_parallel: bool = False
+    context_parallel: PositiveInt = 1  # ranks that share each prompt's tokens
+    decode_context_parallel: PositiveInt = 1  # ranks that share each sequence's KV, among tensor or context ranks
+    all2all_backend: All2All = "allgather_reducescatter"
     disaggregation: Disaggregation | None = None
     weight_dtype: str | None = None
     kv_dtype: str | None = None
@@ -68,6 +78,10 @@ class Deployment(_Keys):
     prefix_caching: bool | None = None
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
     sampling: Literal["random", "top_p", "greedy"] = "random"  # what clients ask for; random: temperature alone
+    kv_offload: KvOffload | None = None  # blocks are kept in host memory and on disk too
+    preemption: Literal["recompute", "swap"] | None = None
+    swap_space_gib: float | None = Field(default=None, ge=0)  # host memory of each accelerator for swapped requests
+    lora: Lora | None = None
     pools: list[dict[str, object]] | None = None  # kinds of replica behind one router: the keys in which each differs
     router: str | dict[str, object] = "round_robin"  # catalogs/routing.py
     router_staleness_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # between two looks at the replicas
@@ -126,23 +140,27 @@ def _refuse(own: dict[str, object], keys: tuple[str, ...], where: str) -> None:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Layout:
-    """How one replica is cut: data x pipeline x tensor ranks, one accelerator each."""
+    """How one replica is cut: data x pipeline x context x tensor ranks, one accelerator each."""
 
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     data_parallel: int = 1
     expert_parallel: bool = False
+    context_parallel: int = 1
+    decode_context_parallel: int = 1  # needs no accelerators of its own
+    all2all_backend: All2All = "allgather_reducescatter"
 
     @property
     def accelerators(self) -> int:
-        return self.tensor_parallel * self.pipeline_parallel * self.data_parallel
+        return self.tensor_parallel * self.pipeline_parallel * self.data_parallel * self.context_parallel
 
     @property
     def words(self) -> str:
         """ "TP4 x PP2 x DP2 + EP"; what is 1 is left out, but for TP."""
-        further = (("PP", self.pipeline_parallel), ("DP", self.data_parallel))
+        further = (("PP", self.pipeline_parallel), ("DP", self.data_parallel), ("CP", self.context_parallel))
         cut = "".join(f" x {name}{size}" for name, size in further if size > 1)
-        return f"TP{self.tensor_parallel}{cut}{' + EP' if self.expert_parallel else ''}"
+        shared = f" + DCP{self.decode_context_parallel}" if self.decode_context_parallel > 1 else ""
+        return f"TP{self.tensor_parallel}{cut}{' + EP' if self.expert_parallel else ''}{shared}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +179,7 @@ class Resolved:
     sampling: str = "random"
     queueing: Queueing = FCFS
     scaling: Autoscaling | None = None  # None: the number of replicas stays
+    offload: OffloadTiers | None = None
     role: Role = "both"
     site: str = ""  # pools of one site share its hardware
     notices: tuple[str, ...] = ()  # what the reader should know: one sentence each
@@ -176,6 +195,7 @@ class Resolved:
         values |= asdict(self.layout) | asdict(self.limits) | {"kv_blocks": self.limits.kv_blocks or None}
         values |= {"model": self.model.name, "engine": self.engine.name, "hardware": self.hardware.text}
         values |= {"queue": self.queueing.model_dump(mode="json")}
+        values |= {"kv_offload": self.offload.as_written if self.offload else None}
         return values | {"autoscaling": self.scaling.model_dump() if self.scaling else None}
 
 

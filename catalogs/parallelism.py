@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from catalogs.deployment import Deployment, Layout
 from catalogs.errors import InputError
@@ -25,9 +25,11 @@ def layout_of(deployment: Deployment, model: ModelSpec, hardware: Hardware) -> t
     if d.pipeline_parallel > model.n_layers:
         raise InputError(f"pipeline_parallel beyond the layers of {d.model}", d.pipeline_parallel, str(model.n_layers))
     replicas = d.replicas
-    found = Layout(d.tensor_parallel, d.pipeline_parallel, d.data_parallel, d.expert_parallel)
+    found = Layout(**{f.name: getattr(d, f.name) for f in fields(Layout)})
+    _check_exchange(found, d.model)
     found, notices = _spread_experts(replicas, found, hardware)
     check_tensor_parallel(model, found.tensor_parallel, found.expert_parallel)
+    check_context_parallel(model, found)
     _check_tensor_fits(found.tensor_parallel, hardware)
     notices += _across_nodes(found.tensor_parallel, hardware)
     if found.data_parallel > 1 and not model.is_moe:
@@ -79,6 +81,44 @@ def _broken_rules(model: ModelSpec, tp: int, expert_parallel: bool) -> list[str]
     return broken
 
 
+def _check_exchange(layout: Layout, model: str) -> None:
+    if layout.all2all_backend != "allgather_reducescatter" and not layout.expert_parallel:
+        raise InputError(
+            f"all2all_backend sends tokens to whole experts, and expert_parallel is off for {model}",
+            layout.all2all_backend,
+            "expert_parallel: true",
+        )
+
+
+def check_context_parallel(model: ModelSpec, layout: Layout) -> None:
+    """Raises InputError unless prompts can be cut over context_parallel ranks and KV over decode_context_parallel ones,
+    by vLLM's rules (ParallelConfig and ModelConfig.verify_with_parallel_config, 0.32): the ranks that share KV are
+    tensor ranks, or all context ranks; where a model has KV heads, each must be on several tensor ranks already, and
+    the query heads of each divide evenly."""
+    tp, cp, dcp = layout.tensor_parallel, layout.context_parallel, layout.decode_context_parallel
+    if (cp > 1 or dcp > 1) and any(isinstance(g.mixer, LinearAttention) for g in model.groups):
+        rule = f"context parallelism needs attention in every layer, {model.name} has linear attention"
+        raise InputError(rule, f"context_parallel: {cp}, decode_context_parallel: {dcp}", "1")
+    if cp > 1 and dcp not in (1, cp):
+        raise InputError("decode_context_parallel is 1 or context_parallel where that is set", dcp, str(cp))
+    if cp == 1 and tp % dcp:
+        nearest = max(n for n in range(1, tp + 1) if tp % n == 0 and n <= dcp)
+        raise InputError(f"decode_context_parallel does not divide tensor_parallel ({tp})", dcp, str(nearest))
+    for attention in {g.mixer for g in model.groups if isinstance(g.mixer, Attention)} if dcp > 1 else ():
+        _check_repeated_heads(model.name, attention, tp, dcp)
+
+
+def _check_repeated_heads(name: str, attention: Attention, tp: int, dcp: int) -> None:
+    copies, queries = tp // attention.n_kv_heads, attention.n_heads // attention.n_kv_heads
+    if dcp > copies:
+        rule = f"decode_context_parallel beyond the copies of each of the {attention.n_kv_heads} KV heads of {name}"
+        raise InputError(rule, dcp, str(max(copies, 1)))
+    if queries % dcp:
+        nearest = max(n for n in range(1, dcp) if queries % n == 0)
+        rule = f"decode_context_parallel does not divide the {queries} query heads of each KV head of {name}"
+        raise InputError(rule, dcp, str(nearest))
+
+
 def _check_tensor_fits(tp: int, hardware: Hardware) -> None:
     """A tensor-parallel group stays inside one node or fills whole nodes; MIG instances have no link, so theirs is one
     instance."""
@@ -99,10 +139,11 @@ def _across_nodes(tp: int, hardware: Hardware) -> tuple[str, ...]:
 def _check_fits(replicas: int, layout: Layout, hardware: Hardware) -> None:
     tp, per_node = layout.tensor_parallel, hardware.accelerators_per_node
     groups = hardware.n_accelerators // tp if tp > per_node else hardware.n_nodes * (per_node // tp)
-    per_replica = layout.pipeline_parallel * layout.data_parallel
+    per_replica = layout.pipeline_parallel * layout.data_parallel * layout.context_parallel
     if replicas * per_replica <= groups:
         return
     asked = replicas * layout.accelerators
-    rule = f"replicas x tensor x pipeline x data parallel must fit in the {hardware.n_accelerators} of {hardware.text}"
+    parts = "replicas x tensor x pipeline x data x context parallel"
+    rule = f"{parts} must fit in the {hardware.n_accelerators} of {hardware.text}"
     fits = groups // per_replica
     raise InputError(rule, asked, f"replicas: {fits}" if fits else f"data_parallel: {groups}")
