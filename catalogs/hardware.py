@@ -54,6 +54,8 @@ class Node:
     host_idle_w: float  # CPUs, fans, NICs of the whole node at idle
     host_w_per_accelerator: float  # extra host power with a busy accelerator
     routed: RoutedPeers | None = None  # where traffic between accelerators passes the host
+    host_bytes_per_s: float = 16e9  # accelerator to host memory, one direction; PCIe 3 where nothing is known
+    host_memory_bytes: float | None = None  # None: not known
 
 
 @dataclass(frozen=True, slots=True)

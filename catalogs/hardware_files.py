@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, m
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import Accelerator, Node, RoutedPeers
 from catalogs.load import DATA, check, read_yaml
-from catalogs.units import GIGA, MIB, TERA
+from catalogs.units import GIB, GIGA, MIB, TERA
 
 FOLDER = DATA / "hardware"
 
@@ -36,9 +36,21 @@ class NodeFile(_Strict):
     bridge: str | None = None  # a link between pairs only: used where a node holds no more than two
     bridge_gb_per_s: PositiveFloat | None = None
     network_gb_per_s: PositiveFloat
+    host_gb_per_s: PositiveFloat | None = None  # accelerator to host memory; null: the link, where that is PCIe
+    host_memory_gib: PositiveFloat | None = None  # of the node as NVIDIA's own system ships it; null: not known
     host_idle_w: PositiveFloat
     host_w_per_accelerator: PositiveFloat
     routed: RoutedFile | None = None
+
+    @property
+    def to_host_gb_per_s(self) -> float:
+        return self.host_gb_per_s or self.link_gb_per_s
+
+    @model_validator(mode="after")
+    def _way_to_the_host(self) -> NodeFile:
+        if self.host_gb_per_s is None and self.link.startswith("nvlink") and "c2c" not in self.link:
+            raise ValueError("a node with NVLink needs host_gb_per_s: its link does not lead to the host")
+        return self
 
 
 class MigProfile(_Strict):
@@ -163,6 +175,8 @@ def node(file: HardwareFile, count: int) -> Node:
         host_idle_w=n.host_idle_w,
         host_w_per_accelerator=n.host_w_per_accelerator,
         routed=RoutedPeers(n.routed.gb_per_s * GIGA, n.routed.hop_us * 1e-6) if n.routed else None,
+        host_bytes_per_s=n.to_host_gb_per_s * GIGA,
+        host_memory_bytes=n.host_memory_gib * GIB if n.host_memory_gib else None,
     )
 
 
@@ -195,4 +209,5 @@ def mig_node(file: HardwareFile, profile: str) -> Node:
         network_bytes_per_s=n.network_gb_per_s * GIGA / mig.max_per_gpu,
         host_idle_w=n.host_idle_w / n.max_accelerators,
         host_w_per_accelerator=n.host_w_per_accelerator * compute,
+        host_bytes_per_s=n.to_host_gb_per_s * GIGA / mig.max_per_gpu,
     )

@@ -9,6 +9,7 @@ from catalogs.deployment import Deployment, Resolved
 from catalogs.engines import EngineProfile, load_engine
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import Accelerator, Hardware, parse_hardware
+from catalogs.kv_offload import tiers_of
 from catalogs.limits import Limits
 from catalogs.model_spec import ModelSpec
 from catalogs.models import load_model
@@ -73,6 +74,7 @@ def _check_handover(pools: tuple[Resolved, ...]) -> tuple[Resolved, ...]:
 
 
 def _resolve_pool(deployment: Deployment) -> Resolved:
+    _refuse_unbuilt(deployment)
     names = Names.of(deployment.model, deployment.engine, deployment.hardware)
     weight_dtype, weight_notices = _weight_dtype(deployment.weight_dtype, names)
     kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
@@ -94,8 +96,15 @@ def _resolve_pool(deployment: Deployment) -> Resolved:
         sampling=deployment.sampling,
         queueing=parse_queueing(deployment.queue, names.engine, limits.max_num_seqs),
         scaling=scaling,
+        offload=tiers_of(deployment.kv_offload, names.engine, names.hardware, replicas, layout),
         notices=_engine_notice(names.engine) + names.hardware.notices + weight_notices + kv_notices + layout_notices,
     )
+
+
+def _refuse_unbuilt(deployment: Deployment) -> None:
+    for key, value in (("preemption", deployment.preemption), ("lora", deployment.lora)):
+        if value not in (None, "recompute"):
+            raise InputError("not simulated yet", key, f"{key}: null")
 
 
 def _scaling(deployment: Deployment, replicas: int, names: Names) -> Autoscaling | None:

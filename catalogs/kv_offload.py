@@ -1,0 +1,87 @@
+"""A second place for KV blocks: host memory, and a disk behind it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat
+
+from catalogs.errors import InputError
+from catalogs.units import GIB
+
+if TYPE_CHECKING:
+    from catalogs.deployment import Layout
+    from catalogs.engines import EngineProfile
+    from catalogs.hardware import Hardware
+
+#: Of one data-centre NVMe drive, reading: PCIe 4 x4 drives list 6.5 to 7 GB/s. Nothing says which disk a node has.
+DISK_BYTES_PER_S = 6.5e9
+
+
+class KvOffload(BaseModel):
+    """`kv_offload` of deployment.yaml. Sizes are of one replica, as `--kv-offloading-size` is; null rates: the node's."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    host_gib: PositiveFloat
+    disk_gib: NonNegativeFloat = 0.0
+    host_gib_per_s: PositiveFloat | None = None  # of each accelerator, one direction
+    disk_gib_per_s: PositiveFloat | None = None  # of the replica, one direction
+
+
+@dataclass(frozen=True, slots=True)
+class OffloadTiers:
+    """The same, every rate known. Bytes and bytes per second."""
+
+    host_bytes: float
+    disk_bytes: float
+    host_bytes_per_s: float  # of each accelerator, one direction
+    disk_bytes_per_s: float  # of the replica, one direction
+
+    @property
+    def as_written(self) -> dict[str, float]:
+        """In the keys of deployment.yaml."""
+        return {
+            "host_gib": self.host_bytes / GIB,
+            "disk_gib": self.disk_bytes / GIB,
+            "host_gib_per_s": self.host_bytes_per_s / GIB,
+            "disk_gib_per_s": self.disk_bytes_per_s / GIB,
+        }
+
+
+def tiers_of(
+    asked: KvOffload | None, engine: EngineProfile, hardware: Hardware, replicas: int, layout: Layout
+) -> OffloadTiers | None:
+    """What a deployment asks for. InputError where engine, layout or host memory cannot have it."""
+    if asked is None:
+        return None
+    if not engine.offloads_kv:
+        raise InputError(f"{engine.name} is simulated without KV offload", "kv_offload", "engine: vllm")
+    if hardware.accelerator.kind != "gpu":
+        raise InputError("KV offload moves blocks from a GPU to its host", hardware.text, "kv_offload: null")
+    for key, ranks in (("pipeline_parallel", layout.pipeline_parallel), ("data_parallel", layout.data_parallel)):
+        if ranks > 1:
+            raise InputError(f"KV offload is simulated with {key} 1 only", ranks, f"{key}: 1")
+    check_host_memory("kv_offload.host_gib", asked.host_gib, hardware, replicas)
+    rate = asked.host_gib_per_s
+    return OffloadTiers(
+        asked.host_gib * GIB,
+        asked.disk_gib * GIB,
+        hardware.node.host_bytes_per_s if rate is None else rate * GIB,
+        DISK_BYTES_PER_S if asked.disk_gib_per_s is None else asked.disk_gib_per_s * GIB,
+    )
+
+
+def check_host_memory(key: str, gib: float, hardware: Hardware, replicas: int) -> None:
+    """InputError where all replicas together ask for more than their hosts have, where that is known."""
+    known = hardware.node.host_memory_bytes
+    if known is None:
+        return
+    most = known * hardware.n_nodes / replicas / GIB
+    if gib > most:
+        raise InputError(
+            f"{key} of {replicas} replica(s) is beyond the {known / GIB:.0f} GiB of host memory of each node",
+            gib,
+            f"{most:.0f}",
+        )
