@@ -123,7 +123,7 @@ class _Study:
     def _longer(self, name: str, factor: float) -> Variant:
         inputs, outputs = (1.0, factor) if name == "output length" else (factor, 1.0)
         workload = VariedWorkload.of(self.rerun.world.workload, inputs, outputs)
-        world = VariedWorld(self.rerun.request, workload)
+        world = VariedWorld(self.rerun.world, workload)
         tokens = world.lengths.output_mean / self.rerun.world.lengths.output_mean
         return Variant(name, _times(factor), factor, world, tokens=tokens)
 
@@ -131,14 +131,14 @@ class _Study:
         """Without any hits, where there are some; with half of every prompt shared, where the engine can use it."""
         workload = self.rerun.world.workload
         if (self.plan.metric("prefix_hit_fraction") or 0.0) > 0.0:
-            world = VariedWorld(self.rerun.request, VariedWorkload.of(workload, shared=0.0))
+            world = VariedWorld(self.rerun.world, VariedWorkload.of(workload, shared=0.0))
             yield Variant("prefix hits", "none", 0.0, world)
         elif self.plan.deployment.get("prefix_caching"):
-            world = VariedWorld(self.rerun.request, VariedWorkload.of(workload, shared=0.5))
+            world = VariedWorld(self.rerun.world, VariedWorkload.of(workload, shared=0.5))
             yield Variant("prefix hits", "half of every prompt", 2.0, world)
 
     def _host(self, factor: float) -> Variant:
-        world = VariedWorld(self.rerun.request, self.rerun.world.workload, factor)
+        world = VariedWorld(self.rerun.world, host_factor=factor)
         return Variant("host overhead", _times(factor), factor, world)
 
     def _slower(self, factor: float) -> Variant:

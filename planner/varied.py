@@ -13,7 +13,6 @@ from catalogs.request_set import RequestSet
 from catalogs.workloads import Workload
 from planner.candidate import Candidate
 from planner.observation import Evaluator, Load, Observation
-from planner.request import PlanRequest
 from planner.simulated import SimulatedWorld
 from simulator.plant import Plant, with_host
 
@@ -69,17 +68,18 @@ def _sharing(requests: RequestSet, share: float) -> RequestSet:
 class VariedWorld(SimulatedWorld):
     """A world of other requests, or of a host that takes `host_factor` times as long."""
 
-    def __init__(self, request: PlanRequest, workload: Workload, host_factor: float = 1.0) -> None:
-        super().__init__(request, workload)
+    def __init__(self, world: SimulatedWorld, workload: Workload | None = None, host_factor: float = 1.0) -> None:
+        super().__init__(world.request, workload or world.workload)
+        self._world = world
         self._host_factor = host_factor
         self._hosted: dict[Candidate, Plant] = {}
 
     def plant(self, candidate: Candidate) -> Plant:
-        """The candidate, ready to run, on its own host."""
+        """The other world's, which depends on no workload; on its own host."""
+        plain = self._world.plant(candidate)
         if self._host_factor == 1.0:
-            return super().plant(candidate)
+            return plain
         if candidate not in self._hosted:
-            plain = super().plant(candidate)
             self._hosted[candidate] = with_host(plain, slower_host(plain.resolved.engine.host, self._host_factor))
         return self._hosted[candidate]
 

@@ -144,6 +144,7 @@ def _growth(s: Simulated) -> list[Section]:
     best = g.cheapest
     said = "Nothing tried buys it." if best is None else f"Cheapest: {cheapest_words(best)}."
     text = f"What would carry {rate(g.goal_per_s)} at even odds, simulated at that rate. {said}"
+    text += " Prices are read as the answer's."
     found = table(("Change", "Holds", "Then, per hour", "More per hour"), rows)
     return [Section(f"{GOAL - 1:.0%} more capacity", [paragraph(text), found], "More capacity")]
 
