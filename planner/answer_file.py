@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from catalogs.deployment import Deployment
 from catalogs.errors import InputError
 from planner.answer import SCHEMA_VERSION
 
@@ -167,6 +168,12 @@ class Plan(Block):
     command: str = ""
     command_notes: list[str] = []
     notices: list[str] = []
+
+    @field_validator("deployment")
+    @classmethod
+    def with_defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Keys that deployments have learned since then are at their defaults."""
+        return Deployment(model="", hardware="").model_dump() | given
 
     @property
     def tightest(self) -> SloRow:

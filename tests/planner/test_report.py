@@ -235,6 +235,9 @@ def test_the_answer_brings_its_candidates_back() -> None:
         assert candidate.hardware == plan.deployment["hardware"]
         assert candidate.replicas == plan.deployment["replicas"]
         assert candidate.weight_dtype == plan.deployment["weight_dtype"]
+    older = data()
+    del older["best"]["deployment"]["sampling"]  # a key that answers did not have yet
+    assert parse_answer(older).plans[0].deployment["sampling"] == "random"
     changed = copy.deepcopy(answer().plans[0].deployment) | {"max_num_seqs": 77}
     plan = answer().plans[0].model_copy(update={"deployment": changed})
     space = candidates(request_of(answer()), again.world.names)
@@ -247,7 +250,7 @@ def test_the_answer_brings_its_candidates_back() -> None:
     [
         ({"schema_version": 2}, "schema_version 1"),
         ({"reproduce": None}, "reproduce"),
-        ({"best": {"deployment": {}}}, "best"),
+        ({"best": {"deployment": {"model": "m"}}}, "best"),
         ({"request": {}}, "request"),
     ],
 )
