@@ -56,6 +56,9 @@ class Node:
     routed: RoutedPeers | None = None  # where traffic between accelerators passes the host
     host_bytes_per_s: float = 16e9  # accelerator to host memory, one direction; PCIe 3 where nothing is known
     host_memory_bytes: float | None = None  # None: not known
+    pair_bytes_per_s: float = 0.0  # of a bridge between two neighbours, one direction; 0: there is none
+    reach: int = 0  # accelerators, over several nodes, that the link joins; 0: those of a node
+    cards: int = 0  # network cards that all accelerators of a node share; 0: one each
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,11 @@ class Hardware:
     @property
     def n_accelerators(self) -> int:
         return self.n_nodes * self.accelerators_per_node
+
+    @property
+    def link_domain(self) -> int:
+        """Accelerators of this hardware that one link joins: a node's, or those of several nodes where it reaches."""
+        return max(self.accelerators_per_node, min(self.node.reach, self.n_accelerators))
 
 
 def parse_hardware(text: str) -> Hardware:

@@ -33,8 +33,10 @@ class NodeFile(_Strict):
     max_accelerators: PositiveInt
     link: str
     link_gb_per_s: PositiveFloat
-    bridge: str | None = None  # a link between pairs only: used where a node holds no more than two
+    reach: PositiveInt | None = None  # accelerators the link joins, where it leaves the node (a rack of trays)
+    bridge: str | None = None  # a link between pairs only
     bridge_gb_per_s: PositiveFloat | None = None
+    network_cards: PositiveInt | None = None  # of the whole node, where they are fewer than its accelerators
     network_gb_per_s: PositiveFloat
     host_gb_per_s: PositiveFloat | None = None  # accelerator to host memory; null: the link, where that is PCIe
     host_memory_gib: PositiveFloat | None = None  # of the node as NVIDIA's own system ships it; null: not known
@@ -177,6 +179,9 @@ def node(file: HardwareFile, count: int) -> Node:
         routed=RoutedPeers(n.routed.gb_per_s * GIGA, n.routed.hop_us * 1e-6) if n.routed else None,
         host_bytes_per_s=n.to_host_gb_per_s * GIGA,
         host_memory_bytes=n.host_memory_gib * GIB if n.host_memory_gib else None,
+        pair_bytes_per_s=(n.bridge_gb_per_s or 0.0) * GIGA,
+        reach=n.reach or 0,
+        cards=n.network_cards or 0,
     )
 
 
@@ -205,8 +210,9 @@ def mig_node(file: HardwareFile, profile: str) -> Node:
         accelerator=instance,
         max_accelerators=mig.max_per_gpu,
         link_name="none",
-        link_bytes_per_s=16 * GIGA,  # through host memory; tensor parallelism over slices is refused
+        link_bytes_per_s=n.to_host_gb_per_s * GIGA / mig.max_per_gpu,  # through the host, over the GPU's one slot
         network_bytes_per_s=n.network_gb_per_s * GIGA / mig.max_per_gpu,
+        cards=1,  # the GPU's, shared by its instances
         host_idle_w=n.host_idle_w / n.max_accelerators,
         host_w_per_accelerator=n.host_w_per_accelerator * compute,
         host_bytes_per_s=n.to_host_gb_per_s * GIGA / mig.max_per_gpu,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from typing import Final
 
 from catalogs.deployment import Deployment, Layout
 from catalogs.errors import InputError
@@ -26,12 +27,12 @@ def layout_of(deployment: Deployment, model: ModelSpec, hardware: Hardware) -> t
         raise InputError(f"pipeline_parallel beyond the layers of {d.model}", d.pipeline_parallel, str(model.n_layers))
     replicas = d.replicas
     found = Layout(**{f.name: getattr(d, f.name) for f in fields(Layout)})
-    _check_exchange(found, d.model)
+    _check_exchange(found)
     found, notices = _spread_experts(replicas, found, hardware)
     check_tensor_parallel(model, found.tensor_parallel, found.expert_parallel)
     check_context_parallel(model, found)
     _check_tensor_fits(found.tensor_parallel, hardware)
-    notices += _across_nodes(found.tensor_parallel, hardware)
+    notices += _unmeasured_groups(found, hardware)
     if found.data_parallel > 1 and not model.is_moe:
         replicas, found = replicas * found.data_parallel, replace(found, data_parallel=1)
         notices += (f"{model.name} is dense: its {d.data_parallel} data-parallel ranks are counted as replicas",)
@@ -81,13 +82,20 @@ def _broken_rules(model: ModelSpec, tp: int, expert_parallel: bool) -> list[str]
     return broken
 
 
-def _check_exchange(layout: Layout, model: str) -> None:
-    if layout.all2all_backend != "allgather_reducescatter" and not layout.expert_parallel:
-        raise InputError(
-            f"all2all_backend sends tokens to whole experts, and expert_parallel is off for {model}",
-            layout.all2all_backend,
+def _check_exchange(layout: Layout) -> None:
+    """Other kernels than the default's send tokens to the ranks that hold their experts; among tensor ranks alone every
+    rank holds every token."""
+    if layout.all2all_backend == "allgather_reducescatter":
+        return
+    if not layout.expert_parallel:
+        rule, nearest = (
+            "all2all_backend sends tokens to whole experts: it needs expert_parallel",
             "expert_parallel: true",
         )
+        raise InputError(rule, layout.all2all_backend, nearest)
+    if layout.data_parallel * layout.context_parallel == 1:
+        rule = "all2all_backend needs data_parallel or context_parallel: tensor ranks hold the same tokens"
+        raise InputError(rule, layout.all2all_backend, "allgather_reducescatter")
 
 
 def check_context_parallel(model: ModelSpec, layout: Layout) -> None:
@@ -129,11 +137,25 @@ def _check_tensor_fits(tp: int, hardware: Hardware) -> None:
         raise InputError(f"tensor_parallel must fit in one node of {hardware.text}", tp, str(per_node))
 
 
-def _across_nodes(tp: int, hardware: Hardware) -> tuple[str, ...]:
-    nodes = tp // hardware.accelerators_per_node
-    if nodes < 2:
-        return ()
-    return (f"tensor_parallel {tp} spans {nodes} nodes: every all-reduce crosses the network, at unmeasured cost",)
+#: Ranks of the largest group of one link domain that public tables measured.
+MOST_MEASURED: Final = 8
+
+
+def _unmeasured_groups(layout: Layout, hardware: Hardware) -> tuple[str, ...]:
+    """A sentence for each kind of group whose collectives nobody measured."""
+    tp, cp, stages = layout.tensor_parallel, layout.context_parallel, layout.pipeline_parallel
+    experts = tp * cp * layout.data_parallel * stages if layout.data_parallel > 1 else 1
+    found = []
+    for what, ranks in (("tensor_parallel", tp), ("context_parallel", tp * cp if cp > 1 else 1), ("experts", experts)):
+        domains = -(-ranks // hardware.link_domain)
+        if domains > 1:
+            found.append(
+                f"{what}: {ranks} ranks over {domains} link domains of {hardware.link_domain}: their collectives cross "
+                f"the network in every layer, at NCCL's own model of it, not measured"
+            )
+        elif what == "tensor_parallel" and ranks > MOST_MEASURED:
+            found.append(f"{what}: collectives of {ranks} ranks are extrapolated from {MOST_MEASURED}, not measured")
+    return tuple(found)
 
 
 def _check_fits(replicas: int, layout: Layout, hardware: Hardware) -> None:

@@ -13,6 +13,7 @@ from calibration.operators import Collective, Elementwise, Gemm, Operator
 from calibration.roofline import link_bytes, memory_s
 from catalogs.hardware import Hardware
 from simulator.layers import CLASSES, Line
+from simulator.network import Network, Span
 from simulator.table import FloatArray
 
 N_CLASSES: Final = len(CLASSES)
@@ -21,9 +22,8 @@ MEASURED_S: Final = N_CLASSES + 1
 INTERPOLATED_S: Final = N_CLASSES + 2
 N_CHANNELS: Final = N_CLASSES + 3
 
-#: One message between nodes (RDMA through NCCL): launch, proxy and wire, seconds. nccl-tests report 20-30 us for small
-#: all-reduces over two nodes against 10-15 us within one.
-NETWORK_LATENCY_S: Final = 15e-6
+#: Ranks of the largest group that public tables measured in one link domain.
+MOST_MEASURED: Final = 8
 
 
 class CostSource(Protocol):
@@ -47,6 +47,10 @@ class Pricer:
     hardware: Hardware
     collective_skew_s: float = 0.0  # what ranks wait for each other before a collective, beyond its lone-run time
     families: dict[str, set[str]] = field(default_factory=dict)
+
+    @property
+    def network(self) -> Network:
+        return Network(self.hardware)
 
     def price(self, lines: Iterable[Line], shape: tuple[int, ...], at_nodes: bool = False) -> FloatArray:
         """Channels of all lines together, shape + (N_CHANNELS,).
@@ -75,7 +79,7 @@ class Pricer:
             return self._beside(op, line.beside_tokens)
         if not isinstance(op, Collective):
             return self.source.cost(op)
-        alone = self._collective(op, line.stride)
+        alone = self._send(op, line) if op.kind == "send_recv" else self._collective(op, line.stride)
         return replace(alone, seconds=alone.seconds + (self.collective_skew_s if op.ranks > 1 else 0.0))
 
     def _beside(self, op: Gemm | Elementwise, most: int) -> Cost:
@@ -85,25 +89,40 @@ class Pricer:
         return replace(alone, seconds=np.where(np.asarray(rows) <= most, hidden, alone.seconds))
 
     def _collective(self, op: Collective, stride: int) -> Cost:
-        """A collective over more ranks than a node holds runs inside each node, then between nodes."""
-        inside = max(self.hardware.accelerators_per_node // stride, 1)
-        if op.ranks <= inside:
-            return self._in_node(op)
-        within = self._in_node(replace(op, ranks=inside)) if inside > 1 else None
-        share = np.asarray(op.message_bytes, dtype=np.float64) / inside
-        between = replace(op, ranks=-(-op.ranks // inside), message_bytes=share)
-        seconds = NETWORK_LATENCY_S + link_bytes(between) / self.hardware.node.network_bytes_per_s
-        if within is None:
-            return Cost(
-                seconds, np.full_like(seconds, self.hardware.accelerator.idle_w), np.full_like(seconds, ROOFLINE)
-            )
-        return Cost(seconds + within.seconds, within.watts, np.full_like(seconds, ROOFLINE))
+        """As measured in one link domain; over several, NCCL's cheapest algorithm, and no less than one domain's part
+        takes (network.py)."""
+        network = self.network
+        span = network.span(op.ranks, stride)
+        if span.nodes == 1:
+            return self._in_node(op, span)
+        seconds = network.collective_s(op, span)
+        unknown = np.full_like(seconds, ROOFLINE)
+        if span.inside == 1:
+            return Cost(seconds, np.full_like(seconds, self.hardware.accelerator.idle_w), unknown)
+        within = self._in_node(replace(op, ranks=span.inside), network.span(span.inside, stride))
+        return Cost(np.maximum(seconds, within.seconds), within.watts, unknown)
 
-    def _in_node(self, op: Collective) -> Cost:
-        """As measured between peers, and no faster than a host that routes their traffic: a ring of hops and bytes."""
-        cost, routed = self.source.cost(op), self.hardware.node.routed
-        if routed is None:
-            return cost
-        ring = 2 * (op.ranks - 1) * routed.hop_s + link_bytes(op) / routed.bytes_per_s
-        origin = np.where(ring > cost.seconds, np.maximum(cost.origin, INTERPOLATED), cost.origin)
-        return Cost(np.maximum(cost.seconds, ring), cost.watts, origin)
+    def _send(self, op: Collective, line: Line) -> Cost:
+        """From one pipeline stage to the next; `stride` is the accelerators of a stage, `count` its boundaries, of
+        which those between link domains cross the network."""
+        per_domain = max(self.hardware.link_domain // line.stride, 1)
+        crossing = line.count // per_domain / line.count
+        inside = self._in_node(op, self.network.span(2))
+        if not crossing:
+            return inside
+        across = self.network.send_s(np.asarray(op.message_bytes, dtype=np.float64))
+        seconds = (1 - crossing) * inside.seconds + crossing * np.maximum(across, inside.seconds)
+        return Cost(seconds, inside.watts, np.full_like(seconds, ROOFLINE))
+
+    def _in_node(self, op: Collective, span: Span) -> Cost:
+        """As measured between peers; no faster than a host that routes their traffic (a ring of hops and bytes), and no
+        faster than NCCL's model for groups nobody measured: more than eight, or pairs' bridges left behind."""
+        cost, node = self.source.cost(op), self.hardware.node
+        least = np.zeros(())
+        if node.routed is not None:
+            least = 2 * (op.ranks - 1) * node.routed.hop_s + link_bytes(op) / node.routed.bytes_per_s
+        if op.ranks > MOST_MEASURED or (node.pair_bytes_per_s and op.ranks > 2):
+            least = np.maximum(least, self.network.collective_s(op, span))
+        known = INTERPOLATED if node.routed is not None and op.ranks <= MOST_MEASURED else ROOFLINE
+        origin = np.where(least > cost.seconds, np.maximum(cost.origin, known), cost.origin)
+        return Cost(np.maximum(cost.seconds, least), cost.watts, origin)

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from simulator.memory import sequence_bytes
+from simulator.network import NETWORK_LATENCY_S, NODE_LATENCY_S
 from simulator.plant import Plant
-from simulator.pricing import NETWORK_LATENCY_S
 from simulator.replica import Replica
 from simulator.shard import Shard
-
-#: Setting up a copy between two accelerators of one node: a kernel launch and a flag, seconds. An estimate.
-NODE_LATENCY_S: Final = 5e-6
 
 
 class Transfer(Protocol):

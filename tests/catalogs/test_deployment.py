@@ -124,7 +124,7 @@ def test_tensor_parallel_must_divide_heads_and_fit_a_node() -> None:
 def test_tensor_parallel_over_whole_nodes_is_simulated_and_says_so() -> None:
     assert made(tensor_parallel=8).notices == ()
     (notice,) = made(hardware="2*h100x4", tensor_parallel=8).notices
-    assert "spans 2 nodes" in notice
+    assert "over 2 link domains of 4" in notice
     assert refused(hardware="2*h100x4", tensor_parallel=8, replicas=2).nearest == "replicas: 1"
 
 

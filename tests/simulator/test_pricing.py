@@ -43,7 +43,7 @@ def test_a_route_never_makes_a_collective_faster() -> None:
 
 
 def test_a_routed_collective_is_not_called_measured() -> None:
-    cost = pricer(ROUTED)._in_node(Collective("all_reduce", np.array([1.0, 1e6]), 2))
+    cost = pricer(ROUTED)._collective(Collective("all_reduce", np.array([1.0, 1e6]), 2), 1)
     assert np.all(cost.origin >= INTERPOLATED)
 
 

@@ -1,0 +1,159 @@
+"""What lies between accelerators, and how long a collective over them takes: algorithm x topology x message size.
+
+Within one link domain (NVLink switch, PCIe host) collectives are measured for up to eight ranks and come from the
+calibration bundle. This module prices what nobody measured, by the model NCCL itself chooses algorithms by
+(src/graph/tuning.cc, 2.27): a base latency, a latency for each hop inside and between nodes, and bytes over the
+narrowest link, for ring and tree in three protocols, and for reduction inside an NVLink switch. The cheapest counts.
+
+    ring   2 (r - 1) hops, 2 (r - 1) / r of the message over every link          (all-reduce; its halves: half of both)
+    tree   2 x (chain inside a node + log2 of the nodes) hops, twice the message
+    switch NVLink domains only: one fixed latency, the message once up and once down
+
+A ring enters each node through as many network cards as it has ranks there, so the network's rate is that of all of
+them. Experts' exchange (DeepEP) has its own two formulas below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, log2
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from calibration.cost import Array, broadcast
+from calibration.operators import Collective
+from calibration.roofline import link_bytes
+from catalogs.hardware import Hardware
+
+
+class Protocol(NamedTuple):
+    """Microseconds, and the share of a link's rate, as (ring, tree). Hops: NVLink, PCIe, network."""
+
+    base_us: tuple[float, float]
+    nvlink_us: tuple[float, float]
+    pcie_us: tuple[float, float]
+    network_us: tuple[float, float]
+    rate: tuple[float, float]
+
+
+#: LL, LL128 and Simple: baseLat, hwLat and the bandwidth factors of NCCL's ncclTopoTuneModel. LL's quarter is that of
+#: several nodes; a tree moves 0.9 of what the links could.
+PROTOCOLS: Final = (
+    Protocol((6.6, 6.8), (0.6, 0.6), (1.0, 1.0), (2.7, 5.0), (0.25, 0.9 / 3.8)),
+    Protocol((14.0, 14.0), (1.9, 1.25), (2.5, 1.9), (4.0, 8.5), (0.92, 0.9 * 0.915)),
+    Protocol((8.4, 8.4), (3.4, 4.0), (5.7, 4.0), (14.0, 14.0), (1.0, 0.9)),
+)
+#: Reduction inside the NVLink switch (NVLS): its latency there, and the share of the link's rate it reaches on Hopper.
+SWITCH_US: Final = 25.0
+SWITCH_RATE: Final = 0.85
+#: Of a network card's nominal rate: DeepEP's normal kernels over 4 and 8 nodes move 43.5 and 44.6 GB/s to other nodes
+#: through 50 GB/s cards (docs/legacy.md: 58 and 51 GB/s with the local share).
+NETWORK_RATE: Final = 0.88
+#: Shares of a card's and of an NVLink's nominal rate that an exchange reaches, DeepEP's tables: low-latency kernels
+#: (fill the card; 160 of an H800's 200 GB/s), and normal ones (153 GB/s in a node counts each rank's own tokens, which
+#: cross no link: 134 of 200; 71 % on B200).
+LOW_LATENCY_RATES: Final = (1.0, 0.8)
+NORMAL_RATES: Final = (NETWORK_RATE, 0.67)
+#: Fixed time of a DeepEP low-latency dispatch or combine: with it the twelve published latencies (8 to 256 ranks, 77 to
+#: 369 us) come out within 14 %, the median within 5 %.
+EXCHANGE_US: Final = 42.0
+#: First byte of a message between nodes over RDMA, and between two accelerators of a node, seconds: one network hop of
+#: the Simple protocol, and a kernel launch with a flag (an estimate).
+NETWORK_LATENCY_S: Final = 14e-6
+NODE_LATENCY_S: Final = 5e-6
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Ranks of one group laid over nodes: `inside` of them share a link domain."""
+
+    ranks: int
+    inside: int
+
+    @property
+    def nodes(self) -> int:
+        return -(-self.ranks // self.inside)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The links of one kind of hardware."""
+
+    hardware: Hardware
+
+    def span(self, ranks: int, stride: int = 1) -> Span:
+        """Where the ranks lie: neighbours are `stride` accelerators apart, from the first of a node on."""
+        return Span(ranks, min(ranks, max(self.hardware.link_domain // stride, 1)))
+
+    def link_bytes_per_s(self, span: Span) -> float:
+        """Of each rank to the others of its domain: a pair's own bridge, else the node's link."""
+        node = self.hardware.node
+        return node.pair_bytes_per_s if span.inside <= 2 and node.pair_bytes_per_s else node.link_bytes_per_s
+
+    def collective_s(self, op: Collective, span: Span) -> Array:
+        """Seconds of the cheapest algorithm. Rises with ranks, nodes and bytes."""
+        found = [self._ring_s(op, span, p) for p in PROTOCOLS]
+        if op.kind == "all_reduce":
+            found += [self._tree_s(op, span, p) for p in PROTOCOLS]
+            if span.nodes == 1 and self._is_switch:
+                rate = SWITCH_RATE * self.link_bytes_per_s(span)
+                found.append(SWITCH_US * 1e-6 + broadcast(op.message_bytes)[0] / rate)
+        least: Array = np.minimum.reduce(found)
+        return least
+
+    def send_s(self, message_bytes: Array) -> Array:
+        """One rank to another in a different domain."""
+        return NETWORK_LATENCY_S + message_bytes / (NETWORK_RATE * self.hardware.node.network_bytes_per_s)
+
+    def exchange_s(self, sent_bytes: Array, span: Span, experts_per_token: int, low_latency: bool) -> Array:
+        """A dispatch to experts or the combine after it: seconds, where each rank's tokens are `sent_bytes` in all.
+
+        Low latency: one copy for each expert, straight to its rank. High throughput: one copy for each node that holds
+        one of a token's experts, handed on there to each rank that does. Balanced routing.
+        """
+        node = self.hardware.node
+        if low_latency:
+            across = experts_per_token * (1 - span.inside / span.ranks)
+            within = experts_per_token * (span.inside - 1) / span.ranks
+        else:
+            across = _distinct(span.nodes, experts_per_token) * (1 - 1 / span.nodes)
+            within = _distinct(span.ranks, experts_per_token) * (1 - 1 / span.inside)
+        card, peer = LOW_LATENCY_RATES if low_latency else NORMAL_RATES
+        wire_s = sent_bytes * across / (card * node.network_bytes_per_s)
+        link_s = sent_bytes * within / (peer * self.link_bytes_per_s(span))
+        return EXCHANGE_US * 1e-6 + np.maximum(wire_s, link_s)
+
+    @property
+    def _is_switch(self) -> bool:
+        """Every rank reaches every other at full rate, and the switch can add (NVLink 4 and later)."""
+        return self.hardware.node.link_name in ("nvlink4", "nvlink5")
+
+    def _bus_bytes_per_s(self, span: Span) -> float:
+        link = self.link_bytes_per_s(span)
+        if span.nodes == 1:
+            return link
+        return min(link, span.inside * self.hardware.node.network_bytes_per_s * NETWORK_RATE)
+
+    def _hop_us(self, p: Protocol, tree: int, span: Span) -> float:
+        """Inside a node; LL waits longer there where it spans several."""
+        hop = (p.nvlink_us if self.hardware.node.link_name.startswith(("nvlink", "infinity")) else p.pcie_us)[tree]
+        return hop * 1.8 if p is PROTOCOLS[0] and span.nodes > 1 else hop
+
+    def _ring_s(self, op: Collective, span: Span, p: Protocol) -> Array:
+        double = 2 if op.kind == "all_reduce" else 1
+        between = double * (span.nodes - 1)
+        inside = double * (span.ranks - 1) - between
+        latency_us = p.base_us[0] + inside * self._hop_us(p, 0, span) + between * p.network_us[0]
+        return latency_us * 1e-6 + link_bytes(op) / (p.rate[0] * self._bus_bytes_per_s(span))
+
+    def _tree_s(self, op: Collective, span: Span, p: Protocol) -> Array:
+        inside, between = ceil(span.ranks / span.nodes) - 1, log2(span.nodes)
+        latency_us = p.base_us[1] + 2 * (inside * self._hop_us(p, 1, span) + between * p.network_us[1])
+        (size,) = broadcast(op.message_bytes)
+        return latency_us * 1e-6 + 2.0 * size / (p.rate[1] * self._bus_bytes_per_s(span))
+
+
+def _distinct(places: int, experts_per_token: int) -> float:
+    """Places that hold at least one of a token's experts, under balanced routing."""
+    return places * (1.0 - (1.0 - 1.0 / places) ** experts_per_token)

@@ -1,0 +1,184 @@
+"""The network: collectives worked out by hand, published measurements, and laws over ranks, nodes and bytes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plants import ToySource, resolved
+
+from calibration.bundle import load_bundle
+from calibration.cost import ROOFLINE
+from calibration.operators import Collective
+from calibration.roofline import link_bytes
+from catalogs.deployment import Deployment, resolve
+from catalogs.hardware import parse_hardware
+from simulator.layers import Line, token_lines
+from simulator.network import Network
+from simulator.pricing import N_CLASSES, Pricer
+from simulator.shard import Shard
+
+MB = 1e6
+
+
+def network(text: str) -> Network:
+    return Network(parse_hardware(text))
+
+
+def seconds(text: str, op: Collective, stride: int = 1, count: int = 1) -> float:
+    """Of one operator with the toy calibration: 1.25 x roofline + 2 us in a node."""
+    hardware = parse_hardware(text)
+    line = Line("x", "collective", count, op, stride=stride)
+    return float(Pricer(ToySource(hardware.accelerator), hardware).price([line], ())[:N_CLASSES].sum()) / count
+
+
+def test_ranks_lie_in_nodes_and_racks() -> None:
+    two = network("2*h100x8")
+    assert [(s.inside, s.nodes) for s in (two.span(8), two.span(16), two.span(2, 8), two.span(4, 4))] == [
+        (8, 1),
+        (8, 2),
+        (1, 2),
+        (2, 2),
+    ]
+    assert network("18*gb200x4").span(72).nodes == 1  # trays of a rack are one NVLink domain
+    assert network("19*gb200x4").span(76).nodes == 2
+    assert network("gb200-nvl72x72").span(72).nodes == 1
+
+
+def test_large_messages_over_two_nodes_by_hand() -> None:
+    """1 GB over 2 x 8 H100: the ring's eight cards of 50 GB/s at 88 % are slower than NVLink; 2 x 15/16 of the message
+    in each rank's part over them, 28 hops inside and 2 between in the Simple protocol."""
+    rate = 8 * 50e9 * 0.88
+    by_hand = 8.4e-6 + 28 * 3.4e-6 + 2 * 14e-6 + 2 * 15 / 16 * 1e9 / rate
+    assert seconds("2*h100x8", Collective("all_reduce", 1e9, 16)) == pytest.approx(by_hand)
+
+
+def test_small_messages_over_two_nodes_take_the_tree() -> None:
+    """8 bytes: LL tree, a chain of seven in each node (1.8 x 0.6 us there and back) and one hop of 5 us between."""
+    assert seconds("2*h100x8", Collective("all_reduce", 8.0, 16)) == pytest.approx(
+        (6.8 + 2 * (7 * 0.6 * 1.8 + 5.0)) * 1e-6, rel=1e-3
+    )
+
+
+def test_one_rank_in_each_node_has_one_card() -> None:
+    """The ranks of a data-parallel group, a node apart: 100 MB gathered, half of it through one card."""
+    assert seconds("2*h100x8", Collective("all_gather", 100 * MB, 2), stride=8) == pytest.approx(
+        8.4e-6 + 14e-6 + 50e6 / (50e9 * 0.88)
+    )
+
+
+def test_stages_in_different_nodes_send_over_the_network() -> None:
+    op = Collective("send_recv", 10 * MB, 2)
+    inside = seconds("h100x8", op, stride=4)
+    across = seconds("2*h100x8", op, stride=8)
+    assert across == pytest.approx(14e-6 + 10e6 / (50e9 * 0.88))
+    # four stages of four: boundaries 1 and 3 lie inside a node, 2 between
+    assert seconds("2*h100x8", op, stride=4, count=3) == pytest.approx((2 * inside + across) / 3)
+
+
+def test_a_bridge_joins_pairs_only() -> None:
+    """Four H100 NVL: a pair has its bridge, a group of four the slots. It was 300 GB/s for both."""
+    pair, four = network("h100-nvlx4"), network("h100-nvlx4")
+    assert pair.link_bytes_per_s(pair.span(2)) == 300e9
+    assert four.link_bytes_per_s(four.span(4)) == 64e9
+    op = Collective("all_reduce", 100 * MB, 4)
+    assert seconds("h100-nvlx4", op) >= float(link_bytes(op)) / 64e9
+    assert seconds("h100-nvlx2", replace(op, ranks=2)) < 0.3 * seconds("h100-nvlx4", op)
+
+
+@pytest.mark.parametrize(("text", "ranks"), [("gb200-nvl72x72", 72), ("gb200-nvl72x72", 16), ("2*h100x8", 16)])
+def test_what_nobody_measured_is_marked(text: str, ranks: int) -> None:
+    hardware = parse_hardware(text)
+    pricer = Pricer(load_bundle(hardware.accelerator), hardware)
+    cost = pricer._collective(Collective("all_reduce", np.array([1e3, 1e6, 1e9]), ranks), 1)
+    assert (cost.origin == ROOFLINE).all()
+    eight = pricer._collective(Collective("all_reduce", np.array([1e3, 1e6, 1e9]), 8), 1)
+    assert (cost.seconds > eight.seconds).all()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(["4*h100x8", "2*l40sx8", "4*a100-80gbx8", "18*gb200x4", "2*h100-nvlx8"]),
+    st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]),
+    st.floats(1.0, 1e10),
+    st.floats(1.0, 1e10),
+)
+def test_more_ranks_or_bytes_are_never_faster_and_no_link_is_beaten(
+    text: str, kind: str, size: float, other: float
+) -> None:
+    hardware = parse_hardware(text)
+    most = hardware.n_accelerators
+    small, large = sorted((size, other))
+    ranks = [r for r in (2, 4, 8, 16, 32, 64) if r <= most]
+    times = [seconds(text, Collective(kind, small, r)) for r in ranks]
+    assert (np.diff(times) >= -1e-12).all()
+    for r, taken in zip(ranks, times, strict=True):
+        assert seconds(text, Collective(kind, large, r)) >= taken - 1e-12
+        span = network(text).span(r)
+        if span.nodes > 1:
+            cards = span.inside * hardware.node.network_bytes_per_s
+            assert taken >= float(link_bytes(Collective(kind, small, r))) / cards
+
+
+@pytest.mark.parametrize("text", ["h100x8", "gb200-nvl72x72"])
+def test_shipped_calibrations_rise_with_ranks_and_bytes(text: str) -> None:
+    hardware = parse_hardware(text)
+    pricer = Pricer(load_bundle(hardware.accelerator), hardware)
+    sizes = np.geomspace(1e2, 1e9, 80)
+    ranks = [r for r in (8, 16, 32, 72) if r <= hardware.accelerators_per_node]
+    for kind in ("all_reduce", "all_gather"):
+        table = np.array([pricer._collective(Collective(kind, sizes, r), 1).seconds for r in ranks])
+        assert (np.diff(table, axis=1) >= -1e-12).all()
+        assert (np.diff(table, axis=0) >= -1e-12).all()
+
+
+DISPATCH_US = {8: 77, 16: 118, 32: 155, 64: 173, 128: 192, 256: 194}
+COMBINE_US = {8: 114, 16: 195, 32: 273, 64: 314, 128: 369, 256: 360}
+
+
+@pytest.mark.parametrize("ranks", list(DISPATCH_US))
+def test_low_latency_exchange_of_deepep(ranks: int) -> None:
+    """DeepEP docs/legacy.md: 128 tokens, hidden 7168, top 8, FP8 there and BF16 back, H800 (200 GB/s NVLink)."""
+    node = parse_hardware("32*h100x8")
+    h800 = Network(replace(node, node=replace(node.node, link_bytes_per_s=200e9)))
+    for published, per_token in ((DISPATCH_US, 7168 * (1 + 4 / 128)), (COMBINE_US, 7168 * 2)):
+        got = h800.exchange_s(np.array(128.0 * per_token), h800.span(ranks), 8, low_latency=True)
+        assert float(got) * 1e6 == pytest.approx(published[ranks], rel=0.15)
+
+
+def test_normal_exchange_of_deepep_in_a_node() -> None:
+    """4096 tokens, 8 ranks: 153 GB/s dispatched, where a token's bytes count once for each rank it goes to, itself
+    included: 8 (1 - (7/8)^8) of them."""
+    node = parse_hardware("h100x8")
+    h800 = Network(replace(node, node=replace(node.node, link_bytes_per_s=200e9)))
+    sent = 4096 * 7168 * (1 + 4 / 128)
+    got = float(h800.exchange_s(np.array(sent), h800.span(8), 8, low_latency=False))
+    assert sent * 8 * (1 - (7 / 8) ** 8) / got == pytest.approx(153e9, rel=0.1)
+
+
+def test_exchange_rises_with_ranks_and_tokens() -> None:
+    net = network("32*h100x8")
+    sent = np.geomspace(1e3, 1e9, 40)
+    for low_latency in (True, False):
+        table = np.array([net.exchange_s(sent, net.span(r), 8, low_latency) for r in (2, 4, 8, 16, 32, 64)])
+        assert (np.diff(table) >= 0).all()
+        assert (np.diff(table, axis=0) >= -1e-12).all()
+
+
+def test_tensor_parallel_over_nodes_is_allowed_noticed_and_dearer() -> None:
+    here = resolve(Deployment(model="llama3.1-405b-fp8", hardware="h100x8", tensor_parallel=8))
+    there = resolve(Deployment(model="llama3.1-405b-fp8", hardware="2*h100x8", tensor_parallel=16))
+    assert any("network" in n for n in there.notices)
+    cost = []
+    for r in (here, there):
+        lines = [line for line in token_lines(Shard.of(r), np.array([32.0])) if line.kind == "collective"]
+        cost.append(float(Pricer(ToySource(r.hardware.accelerator), r.hardware).price(lines, (1,)).sum()))
+    assert cost[1] > 2 * cost[0]
+
+
+def test_a_rack_of_72_says_what_is_not_measured() -> None:
+    found = resolved("llama3.1-405b", "gb200-nvl72x72", tensor_parallel=16)
+    assert any("16 ranks" in n for n in found.notices)
