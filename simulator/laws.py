@@ -74,8 +74,7 @@ def check_blocks(schedulers: Sequence[Scheduler]) -> None:
     held = 0
     for scheduler in schedulers:
         for request in scheduler.running_requests():
-            blocks = -(-scheduler.computed_tokens(request) // kv.block_size)
-            held += max(0, blocks - request.shared_blocks)
+            held += max(0, scheduler.held_blocks(request) - request.shared_blocks)
             for unit in request.units:
                 units[id(unit)] = unit.count
     held += sum(units.values())

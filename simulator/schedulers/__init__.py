@@ -9,16 +9,24 @@ from simulator.rules import EngineRules
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.batching import ContinuousBatching
 from simulator.schedulers.llama_cpp import LlamaCpp
+from simulator.schedulers.offloading import OffloadingV1
+from simulator.schedulers.orca import Orca
+from simulator.schedulers.sarathi import Sarathi
 from simulator.schedulers.sglang import Sglang
 from simulator.schedulers.static import OneAtATime, StaticBatching
 from simulator.schedulers.transformers_cb import TransformersCb
-from simulator.schedulers.trtllm import TrtLlm
+from simulator.schedulers.trtllm import MaxUtilization, TrtLlm
+from simulator.schedulers.vllm_v0 import VllmV0
 from simulator.schedulers.vllm_v1 import VllmV1
 
 POLICIES: dict[str, type[ContinuousBatching]] = {
     "vllm-v1": VllmV1,
+    "vllm-v0": VllmV0,
+    "sarathi": Sarathi,
+    "orca": Orca,
     "sglang": Sglang,
     "trtllm": TrtLlm,
+    "trtllm-max-utilization": MaxUtilization,
     "llama.cpp": LlamaCpp,
     "transformers-cb": TransformersCb,
     "static": StaticBatching,
@@ -34,6 +42,10 @@ def make_scheduler(rules: EngineRules, beside: Scheduler | None = None) -> Sched
     policy = POLICIES.get(rules.policy)
     if policy is None:
         raise InputError("unknown scheduling policy", rules.policy, nearest_name(rules.policy, POLICIES))
+    if rules.offload is not None:
+        if policy is not VllmV1 or rules.pipeline_stages > 1:
+            raise InputError("KV offload is simulated for vLLM V1, one batch in flight", rules.policy, "vllm-v1")
+        return OffloadingV1(rules)
     if rules.pipeline_stages == 1:
         return policy(rules)
     if not policy.pipelines:

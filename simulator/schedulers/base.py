@@ -81,6 +81,10 @@ class Scheduler(ABC):
     def waiting_requests(self) -> list[Request]:
         """For checking laws and for naming who is stuck."""
 
+    def held_blocks(self, request: Request) -> int:
+        """For checking laws: blocks that a running request holds, shared ones included."""
+        return -(-self.computed_tokens(request) // self.rules.block_size)
+
     @abstractmethod
     def computed_tokens(self, request: Request) -> int:
         """For checking laws: tokens of the request whose KV is scheduled or stored."""

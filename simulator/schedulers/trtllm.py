@@ -1,8 +1,9 @@
-"""TensorRT-LLM, PyTorch backend, in-flight batching with the capacity policy GUARANTEED_NO_EVICT.
+"""TensorRT-LLM: in-flight batching with the capacity policies GUARANTEED_NO_EVICT and MAX_UTILIZATION.
 
-Context and generation requests share a step as in vLLM V1, first come first served. A request starts only if the cache
-holds the worst case, its prompt and all the output it declares, beside the worst cases of all that run; so nothing is
-ever preempted. Without chunked context a prompt runs in one step or waits.
+Context and generation requests share a step as in vLLM V1, first come first served. With GUARANTEED_NO_EVICT, the
+default, a request starts only if the cache holds the worst case, its prompt and all the output it declares, beside the
+worst cases of all that run; so nothing is ever preempted. MAX_UTILIZATION starts what fits now and pauses requests when
+the cache runs out. Without chunked context a prompt runs in one step or waits.
 
 With attention data parallelism and balancing on (attention_dp_config), prompts start only in a step in which every rank
 has one, or some rank has nothing to generate, or after `balance_steps` steps without either; the count goes on while
@@ -11,21 +12,23 @@ nobody waits.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from simulator.batch import Batch
 from simulator.request import Request
 from simulator.rules import EngineRules
 from simulator.schedulers.vllm_v1 import VllmV1
 
 
-class TrtLlm(VllmV1):
-    """See the module."""
+class MaxUtilization(VllmV1):
+    """The capacity policy MAX_UTILIZATION: a request starts if its whole prompt fits now, and where a step runs out of
+    blocks the newest running request is paused: its blocks are freed, and it waits at the head of the queue to be
+    computed again (`MaxUtilizationScheduler`, `pauseRequest`)."""
 
-    preempts = False
-    pipelines = False  # what is committed is counted in one place
+    pipelines = False
 
     def __init__(self, rules: EngineRules) -> None:
-        super().__init__(rules)
-        self._uncommitted = rules.kv_blocks  # available blocks less what the running requests may still take
+        super().__init__(replace(rules, admit_whole_prompt=True))
         self._balances = rules.balance_steps > 0 and rules.attention_ranks > 1
         self._unbalanced_steps = 0  # since prompts could last start
 
@@ -43,6 +46,30 @@ class TrtLlm(VllmV1):
     def _admit(self, batch: Batch, budget: int) -> None:
         if not self._unbalanced_steps:
             super()._admit(batch, budget)
+
+    def quiet_rounds(self, batch: Batch, most: int) -> int:
+        if not (self._balances and self._waiting) or self.blocked:
+            return super().quiet_rounds(batch, most)
+        if self._partial is not None or self.decodes.n != batch.decodes or self._in_balance:
+            return 0
+        most = min(most, self.rules.balance_steps - self._unbalanced_steps - 1)
+        return self._decode_rounds(most) if most > 0 else 0
+
+    def skip(self, rounds: int) -> None:
+        super().skip(rounds)
+        if self._balances:
+            passed = 0 if self._in_balance else self._unbalanced_steps + rounds
+            self._unbalanced_steps = passed % self.rules.balance_steps
+
+
+class TrtLlm(MaxUtilization):
+    """The capacity policy GUARANTEED_NO_EVICT."""
+
+    preempts = False
+
+    def __init__(self, rules: EngineRules) -> None:
+        super().__init__(rules)
+        self._uncommitted = rules.kv_blocks  # available blocks less what the running requests may still take
 
     def _worst_blocks(self, request: Request) -> int:
         """Blocks it holds at most, by what it declares."""
@@ -68,20 +95,6 @@ class TrtLlm(VllmV1):
         before, held = self.kv.available, self._held_blocks(request)
         super().release(request)
         self._uncommitted += self.kv.available - before + self._worst_blocks(request) - held
-
-    def quiet_rounds(self, batch: Batch, most: int) -> int:
-        if not (self._balances and self._waiting) or self.blocked:
-            return super().quiet_rounds(batch, most)
-        if self._partial is not None or self.decodes.n != batch.decodes or self._in_balance:
-            return 0
-        most = min(most, self.rules.balance_steps - self._unbalanced_steps - 1)
-        return self._decode_rounds(most) if most > 0 else 0
-
-    def skip(self, rounds: int) -> None:
-        super().skip(rounds)
-        if self._balances:
-            passed = 0 if self._in_balance else self._unbalanced_steps + rounds
-            self._unbalanced_steps = passed % self.rules.balance_steps
 
     def _preempt(self) -> None:
         raise RuntimeError("a cache in which every running request has its worst case reserved ran out of blocks")

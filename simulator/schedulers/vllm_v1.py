@@ -9,6 +9,8 @@ The unfinished prompt, if there is one, is the newest running request.
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from simulator.batch import Batch
 from simulator.request import Request
 from simulator.rules import EngineRules
@@ -20,6 +22,8 @@ class VllmV1(ContinuousBatching):
 
     takes_over = True
     pipelines = True
+    spare_blocks: ClassVar[int] = 0  # free blocks with which decodes may not get through, though all find theirs
+    admits_after_preemption: ClassVar[bool] = False  # in the same step
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
@@ -33,12 +37,11 @@ class VllmV1(ContinuousBatching):
         n = decodes.n
         if n:
             blocks = decodes.blocks_next()
+            if blocks > self.kv.available - self.spare_blocks:
+                self._make_room()
+                blocks, n = decodes.blocks_next(), decodes.n
             if blocks:
-                while blocks > self.kv.available:
-                    self._preempt()
-                    blocks = decodes.blocks_next()
                 self.kv.take(blocks)
-                n = decodes.n
             batch = Batch(0, 0.0, 0, n, decodes.context_sum, decodes.context_max, n)
         else:
             batch = Batch()
@@ -47,12 +50,17 @@ class VllmV1(ContinuousBatching):
         if self._partial is not None:
             budget -= self._continue_prompt(batch, self._partial, budget)
         self._refused = False
-        if self._waiting and not self.preempted:
+        if self._waiting and (not self.preempted or self.admits_after_preemption):
             self._admit(batch, budget)
         if not batch.decodes and not batch.prefill_tokens:
             decodes.rounds -= 1
             return None
         return batch
+
+    def _make_room(self) -> None:
+        """Preempt until the decodes of this step find their blocks."""
+        while self.decodes.blocks_next() > self.kv.available:
+            self._preempt()
 
     def _continue_prompt(self, batch: Batch, request: Request, budget: int) -> int:
         """Schedule the next chunk of the running prompt; returns its tokens (0: preempted for want of blocks)."""

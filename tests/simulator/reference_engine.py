@@ -263,6 +263,119 @@ class ReferenceTrtLlm(ReferenceScheduler):
         raise AssertionError(f"request {request.index} was preempted")
 
 
+class ReferenceMaxUtilization(ReferenceTrtLlm):
+    """Whole prompts that fit now; who runs out of blocks is paused."""
+
+    preempts = True
+
+    def __init__(self, rules: EngineRules) -> None:
+        super().__init__(replace(rules, admit_whole_prompt=True))
+
+    def admit(self, batch: Batch, budget: int) -> None:
+        if not self.held_back:
+            ReferenceScheduler.admit(self, batch, budget)
+
+    def preempt(self, request: Request) -> None:
+        ReferenceScheduler.preempt(self, request)
+
+
+class ReferenceOrca(ReferenceTrtLlm):
+    """Slots of the longest sequence for everybody, no chunks."""
+
+    chunks = False
+
+    def __init__(self, rules: EngineRules) -> None:
+        super().__init__(replace(rules, prefix_caching=False, chunked_prefill=False, balance_steps=0))
+
+    def worst(self, request: Request) -> int:  # noqa: ARG002
+        return min(-(-self.rules.max_model_len // self.rules.block_size), self.rules.kv_blocks)
+
+
+class ReferenceVllmV0(ReferenceScheduler):
+    """_schedule_default: prompts, or else _schedule_running with can_append_slots."""
+
+    mixes_phases = False
+    chunks = False
+
+    def remember(self, request: Request, upto: int) -> None:
+        """Nothing is shared."""
+
+    def schedule(self) -> Batch | None:
+        self.preempted = []
+        return self.prompts() or self.decode() or self.prompts()
+
+    def can_allocate(self, request: Request) -> bool:
+        blocks = -(-self.known[request] // self.rules.block_size)
+        watermark = int(0.01 * self.rules.kv_blocks) if self.running else 0
+        return len(self.pool.free) - blocks >= watermark
+
+    def prompts(self) -> Batch | None:
+        batch, budget = Batch(), self.rules.max_num_batched_tokens
+        while self.waiting and len(self.running) < self.rules.max_num_seqs:
+            request = self.waiting[0]
+            tokens = self.known[request]
+            if request.retired or tokens > budget or not self.can_allocate(request):
+                break
+            self.waiting.popleft()
+            self.start(batch, request, tokens)
+            budget -= tokens
+        return batch if batch.tokens else None
+
+    def start(self, batch: Batch, request: Request, tokens: int) -> None:
+        assert self.allocate(request, self.known[request])
+        self.running.append(request)
+        if request.cached_tokens < 0:
+            request.cached_tokens = 0
+            batch.admitted += (request,)
+        self.put(batch, request, tokens)
+
+    def decode(self) -> Batch | None:
+        batch, queue, kept = Batch(), deque(self.running), []
+        while queue:
+            request = queue.popleft()
+            if request.retired or request not in self.decoding:
+                kept.append(request)
+                continue
+            while not self.pool.free:
+                victim = queue.pop() if queue else request
+                self.preempt(victim)
+                if victim is request:
+                    break
+            else:
+                assert self.allocate(request, 1)
+                self.put(batch, request, 1)
+                kept.append(request)
+        self.running = kept
+        return batch if batch.tokens else None
+
+
+class ReferenceSarathi(ReferenceVllmV0):
+    """SarathiScheduler._schedule."""
+
+    mixes_phases = True
+    chunks = True
+
+    def schedule(self) -> Batch | None:
+        self.preempted = []
+        batch = self.decode() or Batch()
+        for request in self.running:
+            if request not in self.decoding and not request.retired:
+                room = self.rules.max_num_batched_tokens - batch.tokens
+                tokens = min(self.known[request] - self.computed[request], room)
+                if tokens:
+                    self.put(batch, request, tokens)
+        while self.waiting:
+            request = self.waiting[0]
+            if request.retired or not self.can_allocate(request) or len(self.running) >= self.rules.max_num_seqs:
+                break
+            tokens = min(self.known[request], self.rules.max_num_batched_tokens - batch.tokens)
+            if not tokens:
+                break
+            self.waiting.popleft()
+            self.start(batch, request, tokens)
+        return batch if batch.tokens else None
+
+
 class ReferenceSglang(ReferenceScheduler):
     """SGLang's get_next_batch_to_run, PrefillAdder and retract_decode over lists of requests."""
 
@@ -679,7 +792,11 @@ class ReferenceOneAtATime(ReferenceStatic):
 
 REFERENCES: dict[str, type[Scheduler]] = {
     "vllm-v1": ReferenceScheduler,
+    "vllm-v0": ReferenceVllmV0,
+    "sarathi": ReferenceSarathi,
+    "orca": ReferenceOrca,
     "trtllm": ReferenceTrtLlm,
+    "trtllm-max-utilization": ReferenceMaxUtilization,
     "sglang": ReferenceSglang,
     "llama.cpp": ReferenceLlamaCpp,
     "transformers-cb": ReferenceTransformers,

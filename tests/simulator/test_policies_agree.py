@@ -65,3 +65,46 @@ def test_equal_requests_need_no_padding(prompt: int, output: int, n: int) -> Non
     static, continuous = simulate(replace(engine, policy="static"), drawn), simulate(engine, drawn)
     np.testing.assert_array_equal(steps(static), steps(continuous))
     np.testing.assert_allclose(static.last_token_s, continuous.last_token_s, rtol=0, atol=1e-9)
+
+
+@FEW
+@given(rows, st.integers(0, 1))
+def test_orca_with_endless_memory_is_vllm_without_chunks(drawn: list[tuple[int, int, int]], lag: int) -> None:
+    engine = rules(lag=lag, kv_blocks=10_000, max_model_len=64, max_num_seqs=4, chunked_prefill=False)
+    orca, vllm = simulate(replace(engine, policy="orca"), drawn), simulate(engine, drawn)
+    np.testing.assert_array_equal(orca.logs[0].table(), vllm.logs[0].table())
+    assert_same_times(orca, vllm)
+
+
+@FEW
+@given(rows, st.integers(0, 1), st.integers(4, 20))
+def test_sarathi_with_endless_memory_is_vllm_v1(drawn: list[tuple[int, int, int]], lag: int, chunk: int) -> None:
+    engine = rules(lag=lag, kv_blocks=10_000, max_num_seqs=4, max_num_batched_tokens=chunk)
+    sarathi, vllm = simulate(replace(engine, policy="sarathi"), drawn), simulate(engine, drawn)
+    np.testing.assert_array_equal(sarathi.logs[0].table(), vllm.logs[0].table())
+    assert_same_times(sarathi, vllm)
+
+
+@FEW
+@given(rows, st.sampled_from(["vllm-v1", "orca", "sarathi"]))
+def test_endless_chunks_are_vllm_v0_where_all_come_at_once(drawn: list[tuple[int, int, int]], other: str) -> None:
+    """With a seat, blocks and budget for everybody no prompt ever meets a decode, so mixing them or not is the same."""
+    engine = rules(max_num_seqs=16, max_num_batched_tokens=10_000, kv_blocks=10_000, max_model_len=64)
+    mixing, apart = (simulate(replace(engine, policy=p), drawn, spread=0.0) for p in (other, "vllm-v0"))
+    np.testing.assert_array_equal(mixing.logs[0].table(), apart.logs[0].table())
+
+
+@FEW
+@given(rows)
+def test_the_capacity_policies_agree_where_memory_is_endless(drawn: list[tuple[int, int, int]]) -> None:
+    engine = rules(kv_blocks=10_000, max_num_seqs=4)
+    a, b, c = (simulate(replace(engine, policy=p), drawn) for p in ("trtllm", "trtllm-max-utilization", "vllm-v1"))
+    np.testing.assert_array_equal(a.logs[0].table(), b.logs[0].table())
+    np.testing.assert_array_equal(a.logs[0].table(), c.logs[0].table())
+
+
+@FEW
+@given(rows)
+def test_prefix_caching_of_prompts_nobody_shares_changes_nothing(drawn: list[tuple[int, int, int]]) -> None:
+    engine = rules(kv_blocks=10_000, max_num_seqs=4, max_num_batched_tokens=9)
+    assert_same_times(simulate(engine, drawn), simulate(replace(engine, prefix_caching=False), drawn))

@@ -41,6 +41,8 @@ def work_of(rows: list[tuple[int, int, int]]) -> object:
 
 def tight(policy: str, lag: int) -> EngineRules:
     engine = rules(policy=policy, lag=lag, kv_blocks=11, max_num_seqs=4, max_num_batched_tokens=16)
+    if policy == "orca":  # three seats' slots
+        return replace(engine, max_num_batched_tokens=72, max_model_len=52, kv_blocks=39)
     if not schedulers.POLICIES[policy].chunks:  # a prompt must fit in a step, with what it has produced
         return replace(engine, max_num_batched_tokens=72)
     if policy == "llama.cpp":  # nothing is ever short: every slot has a context of its own, here 18 blocks
@@ -103,7 +105,7 @@ def test_a_slower_machine_never_makes_a_lone_request_faster(
     policy: str, prompt: int, output: int, slower: float, lag: int
 ) -> None:
     work = requests([0.0], [prompt], [output])
-    engine = replace(tight(policy, lag), kv_blocks=60)
+    engine = replace(tight(policy, lag), kv_blocks=60, max_model_len=72)
     fast = simulate(engine, work, Linear(prompt_token_s=0.125))
     slow = simulate(engine, work, Linear(base_s=1.0 + slower, prompt_token_s=0.125 * (1.0 + slower)))
     assert slow.first_token_s[0] >= fast.first_token_s[0]
@@ -229,10 +231,12 @@ def crowd(policy: str, lag: int) -> tuple[EngineRules, object]:
         engine = replace(engine, kv_blocks=10)
     if policy == "static":
         engine = replace(engine, max_num_batched_tokens=38, kv_blocks=40)  # the first two do not fit in one batch
-    if policy in ("vllm-v1", "transformers-cb", "llama.cpp", "static", "one-at-a-time"):
+    if policy in ("trtllm", "orca"):
+        engine = replace(engine, kv_blocks=40, max_model_len=40)
+    if policy in ("vllm-v0", "orca"):
+        return replace(engine, max_num_batched_tokens=32), requests([0.0] * 10, inputs, outputs)
+    if policy != "sglang":
         return engine, requests([0.0, 0.0, *[0.5] * 8], inputs, outputs)
-    if policy == "trtllm":
-        return replace(engine, kv_blocks=40), requests([0.0, 0.0, *[0.5] * 8], inputs, outputs)
     # SGLang keeps 70 % of what the running ones declare: four of 60 tokens need 60 blocks, the last is let in at 52
     late = requests([0.0, 2.0, 6.0, 8.0, 10.0, 12.0, *[14.0] * 4], [20, *[1] * 9], [2, *[60] * 5, *[5] * 4])
     return replace(engine, kv_blocks=54), late
@@ -247,7 +251,7 @@ def test_planted_faults_are_caught(
     sound = simulate(engine, work)  # the sound policy passes, and meets every situation
     assert bool(sound.preemptions.sum()) == schedulers.POLICIES[policy].preempts
     monkeypatch.setitem(schedulers.POLICIES, policy, broken)
-    if broken.__name__ == "TakesTooManySeats":
+    if broken.__name__ in ("TakesTooManySeats", "IgnoresBudget"):
         engine = replace(engine, kv_blocks=400)  # where the cache does not hold them back
     with pytest.raises(error, match=says):
         simulate(engine, work)

@@ -484,3 +484,85 @@ def test_one_at_a_time_streams_and_nobody_shares(fast: bool) -> None:
     run = simulate(rules(policy="one-at-a-time"), requests([0.0, 0.0, 9.0], [4, 4, 4], [3, 2, 1]), fast)
     assert run.first_token_s.tolist() == [1.0, 4.0, 10.0]
     assert run.last_token_s.tolist() == [3.0, 5.0, 10.0]
+
+
+@BOTH
+def test_vllm_v0_prefills_whole_prompts_before_it_decodes(fast: bool) -> None:
+    """A's prompt runs [0, 1). B (12) and C (4) come at 1.5, during A's first decode: both prompts run [2, 3), whole,
+    and A waits; D (60) does not fit beside them in 64 tokens and runs [3, 4). Then all decode."""
+    work = requests([0.0, 1.5, 1.5, 1.5], [4, 12, 4, 60], [4, 3, 1, 2])
+    run = simulate(rules(policy="vllm-v0"), work, fast)
+    assert run.first_token_s.tolist() == [1.0, 3.0, 3.0, 4.0]
+    assert run.last_token_s.tolist() == [6.0, 6.0, 3.0, 5.0]
+    log = run.logs[0]
+    assert log.prefill_tokens.tolist()[:4] == [4, 0, 16, 60]
+    assert log.decodes.tolist()[:5] == [0, 1, 0, 0, 3]
+
+
+@BOTH
+def test_vllm_v0_keeps_a_watermark_and_a_block_for_every_decode(fast: bool) -> None:
+    """200 blocks of 4, watermark 2. A holds 100; B (392 tokens, 98 blocks) leaves 2 free and may start, C may not.
+    With 393 tokens, 99 blocks, B waits until A, alone, has ended at 3."""
+    engine = rules(policy="vllm-v0", kv_blocks=200, max_num_batched_tokens=500)
+    assert simulate(engine, requests([0.0, 0.5, 0.5], [400, 392, 4], [3, 1, 1]), fast).started_s.tolist() == [0, 1, 2]
+    assert simulate(engine, requests([0.0, 0.5], [397, 393], [3, 1]), fast).started_s.tolist() == [0, 3]
+    # 4 blocks: A and B have 2 each, with room for a token. None is free, so B goes back at 1, though neither needs one.
+    # A decodes alone; at 2 the two free blocks hold B's 8 tokens, which are computed [2, 3) for its second and last
+    # token, and A waits: its last two come at 4 and 5.
+    run = simulate(rules(policy="vllm-v0", kv_blocks=4), requests([0.0, 0.0], [7, 7], [4, 2]), fast)
+    assert run.preemptions.tolist() == [0, 1]
+    assert run.last_token_s.tolist() == [5.0, 3.0]
+    assert simulate(rules(kv_blocks=4), requests([0.0, 0.0], [7, 7], [4, 2]), fast).preemptions.tolist() == [0, 0]
+
+
+@BOTH
+def test_sarathi_never_stalls_a_decode_and_fills_the_step(fast: bool) -> None:
+    """Chunks of 8. A's prompt of 4 runs [0, 1); B (12) and C (4) come at 1.5. [2, 3): A's decode and 7 tokens of B;
+    [3, 4): A's, B's other 5 and 2 of C; [4, 5): decodes of A and B, C's other 2. SGLang makes A wait 2 steps."""
+    work = requests([0.0, 1.5, 1.5], [4, 12, 4], [5, 3, 1])
+    run = simulate(rules(policy="sarathi", max_num_batched_tokens=8), work, fast)
+    assert run.first_token_s.tolist() == [1.0, 4.0, 5.0]
+    assert run.last_token_s.tolist() == [5.0, 6.0, 5.0]
+    log = run.logs[0]
+    assert log.prefill_tokens.tolist() == [4, 0, 7, 7, 2, 0]
+    assert log.decodes.tolist() == [0, 1, 1, 1, 2, 1]
+
+
+@BOTH
+def test_sarathi_holds_the_blocks_of_a_whole_prompt(fast: bool) -> None:
+    """10 blocks. A's decode has 2 at 1, B's 24 tokens take 6 at once and run in three steps, 8 beside each of A's
+    decodes. Of 7 blocks 5 are free, so B waits for A's end at 6; vLLM V1 takes blocks chunk by chunk and starts it."""
+    engine = rules(policy="sarathi", kv_blocks=10, max_num_batched_tokens=9)
+    run = simulate(engine, requests([0.0, 0.5], [4, 24], [6, 1]), fast)
+    assert run.kv_peak_fraction == 0.8
+    assert run.last_token_s.tolist() == [6.0, 4.0]
+    assert simulate(replace(engine, kv_blocks=7), requests([0.0, 0.5], [4, 24], [6, 1]), fast).started_s[1] == 6.0
+    lazy = replace(engine, policy="vllm-v1", kv_blocks=7)
+    assert simulate(lazy, requests([0.0, 0.5], [4, 24], [6, 1]), fast).started_s[1] == 1.0
+
+
+@BOTH
+def test_orca_reserves_the_longest_sequence(fast: bool) -> None:
+    """60 slots, 20 for each request: three run at once. D waits for A, who ends at 2, and starts beside B and C."""
+    engine = rules(policy="orca", kv_blocks=15, max_model_len=20)
+    run = simulate(engine, requests([0.0] * 4, [4] * 4, [2, 5, 5, 2]), fast)
+    assert run.started_s.tolist() == [0.0, 0.0, 0.0, 2.0]
+    assert run.last_token_s.tolist() == [2.0, 5.0, 5.0, 4.0]
+    log = run.logs[0]
+    assert (log.prefill_tokens[2], log.decodes[2]) == (4, 2)  # selective batching: prompts beside decodes
+    assert simulate(replace(engine, policy="vllm-v1"), run.requests, fast).started_s.tolist() == [0.0] * 4
+
+
+@BOTH
+def test_max_utilization_pauses_the_newest(fast: bool) -> None:
+    """5 blocks. GUARANTEED_NO_EVICT starts B when A has ended at 9: each may need 4. MAX_UTILIZATION starts both, A and
+    B with 2 blocks each; at 9 tokens A takes the fifth and B, without one, is paused. A ends at 9, B's 9 tokens are
+    computed in [9, 10) for its third, and it ends at 16."""
+    work = requests([0.0, 0.0], [7, 7], [9, 9])
+    run = simulate(rules(policy="trtllm-max-utilization", kv_blocks=5), work, fast)
+    assert run.preemptions.tolist() == [0, 1]
+    assert run.started_s.tolist() == [0.0, 0.0]
+    assert run.last_token_s.tolist() == [9.0, 16.0]
+    safe = simulate(rules(policy="trtllm", kv_blocks=5), work, fast)
+    assert safe.started_s.tolist() == [0.0, 9.0]
+    assert safe.last_token_s.tolist() == [9.0, 18.0]

@@ -1,0 +1,32 @@
+"""Orca (OSDI 2022): iteration-level scheduling over a cache without pages.
+
+Algorithm 1 of the paper, with selective batching: in every iteration the running requests decode and waiting ones
+start, first come first served and with their whole prompts, up to the largest batch. A request gets the slots of its
+longest possible sequence when it starts and keeps them to its end; one whose slots are not free stops the line. So
+nothing is ever evicted. The slots are those of max_model_len ("Orca (Max)" in the PagedAttention paper, SOSP 2023).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from simulator.request import Request
+from simulator.rules import EngineRules
+from simulator.schedulers.trtllm import TrtLlm
+
+
+class Orca(TrtLlm):
+    """See the module. Blocks count what is used of the slots; what is reserved beyond is kept free for nobody else."""
+
+    chunks = False
+    takes_over = False
+
+    def __init__(self, rules: EngineRules) -> None:
+        super().__init__(replace(rules, prefix_caching=False, chunked_prefill=False, balance_steps=0))
+
+    def add(self, request: Request) -> None:
+        request.keys = ()
+        super().add(request)
+
+    def _worst_blocks(self, request: Request) -> int:  # noqa: ARG002
+        return min(-(-self.rules.max_model_len // self.rules.block_size), self.rules.kv_blocks)

@@ -1,0 +1,53 @@
+"""Sarathi-Serve: every decode goes on in every step, and prompts fill the step up to its chunk size.
+
+sarathi/core/scheduler/sarathi_scheduler.py, and its block managers:
+
+- Decodes first, in order of arrival; then the unfinished prompt; then waiting requests, first come, first served, while
+  the step has fewer than chunk_size tokens (max_num_batched_tokens here). The last prompt is cut there.
+- A request starts only if the blocks of its whole prompt leave a watermark of 1 % free; it gets them all at once.
+- A decode needs a free block to go on, as in vLLM V0. Without one the newest request goes back to the head of the queue
+  and is computed again; others may start in the same step.
+"""
+
+from __future__ import annotations
+
+from simulator.batch import Batch
+from simulator.request import Request
+from simulator.schedulers.vllm_v0 import NO_HITS, VllmV0
+from simulator.schedulers.vllm_v1 import VllmV1
+
+
+class Sarathi(VllmV0):
+    """See the module. The unfinished prompt is the newest running request and holds its blocks already."""
+
+    mixes_phases = True
+    chunks = True
+    admits_after_preemption = True
+
+    def schedule(self) -> Batch | None:
+        return VllmV1.schedule(self)
+
+    def _admit_head(self, batch: Batch, request: Request, budget: int) -> int:
+        if request.retired:
+            return 0
+        blocks = -(-request.known_tokens // self.rules.block_size)
+        if blocks > self.kv.available - (self._watermark if self._running else 0):
+            self._refused = True
+            return 0
+        tokens = min(request.known_tokens, budget)
+        self._seat(batch, request, NO_HITS, tokens)
+        self.kv.take(blocks - -(-tokens // self.rules.block_size))
+        return tokens
+
+    def _chunk_blocks(self, request: Request, tokens: int) -> int:  # noqa: ARG002
+        return 0
+
+    def held_blocks(self, request: Request) -> int:
+        tokens = request.known_tokens if request is self._partial else self.computed_tokens(request)
+        return -(-tokens // self.rules.block_size)
+
+    def _preempt(self) -> None:
+        partial = self._partial
+        if partial is not None and next(reversed(self._running)) is partial:
+            partial.computed_tokens = partial.known_tokens  # gives all its blocks back
+        super()._preempt()
