@@ -44,11 +44,6 @@ def synchronous(engine: EngineProfile) -> EngineProfile:
     return replace(engine, async_scheduling=False)
 
 
-def sorting(engine: EngineProfile) -> EngineProfile:
-    """vLLM up to 0.15: host time at every step, and top-p by sorting all logits (16 us a sequence at 128k words)."""
-    return synchronous(host(step_s_per_sequence=engine.host.step_s_per_sequence + 16e-6)(engine))
-
-
 VARIANTS: dict[str, Change] = {
     "as shipped": lambda engine: engine,
     "no launch time outside graphs": host(kernel_launch_s=0.0),
@@ -59,7 +54,6 @@ VARIANTS: dict[str, Change] = {
     "nothing queues in the API process": host(api_request_s=0.0, api_step_s=0.0, api_token_s=0.0),
     "prompts of random tokens (1.6 us more each)": host(request_s_per_input_token=4.9e-6),
     "steps not scheduled ahead": synchronous,
-    "not ahead, and sampling by a sort": sorting,
 }
 
 
