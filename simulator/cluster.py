@@ -15,6 +15,7 @@ from catalogs.errors import InputError
 from catalogs.request_set import RequestSet
 from simulator.api_server import Intake
 from simulator.clock import ARRIVAL, CONTROL, Clock, Tick
+from simulator.journal import Journal
 from simulator.laws import LawBroken, check_drained
 from simulator.pool import Pool
 from simulator.replica import Replica, ReplicaContext
@@ -48,6 +49,7 @@ class RunOptions:
     check_laws: bool = False  # check every law after every schedule (slow)
     transfer: Transfer | None = None  # None: instant
     controllers: tuple[Controller, ...] = ()
+    journal: Journal | None = None  # where to note what happens, for those who look at the run
 
 
 class Cluster:
@@ -95,6 +97,7 @@ class Cluster:
             hand_over=self._hand_over if pool.role == "prefill" else None,
             fast_forward=self.options.fast_forward,
             check_laws=self.options.check_laws,
+            journal=self.options.journal,
         )
         return OpenPool(pool, context, Room.of(pool.rules), keys)
 

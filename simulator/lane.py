@@ -50,6 +50,7 @@ class Lane:
         self._start_s = self._first_s = self._slope_s = 0.0
         self._steps = 0  # steps the event stands for
         self._outlet = replica.outlet
+        self._journal = context.journal
         self._late_s = 0.0  # how long after the end of its step the last token left the API server
         self._rounds = 0  # batches with decodes scheduled: decoding requests advance in these, all of them
         # Heap of (round that schedules the request's last token, serial, request); an entry is stale, and dropped when
@@ -192,6 +193,8 @@ class Lane:
         if steps > 1:
             self._skip(batch, steps - 1)
         self.current = None
+        if self._journal is not None:
+            self._journal.sample(self._replica)
         if batch.prompted or batch.finishing or batch.admitted or batch.parting or batch.joined:
             self._process(batch, now)
         self._go_on(now)
@@ -210,6 +213,8 @@ class Lane:
     def _schedule(self) -> Batch | None:
         scheduler = self.scheduler
         batch = scheduler.schedule()
+        if self._journal is not None:
+            self._journal.scheduled(self._replica, self, batch)
         if scheduler.preempted:
             self._note_preempted(scheduler.preempted)
         if batch is None:
@@ -250,6 +255,8 @@ class Lane:
                 self._retire(request, batch)
 
     def _note_preempted(self, preempted: list[Request]) -> None:
+        if self._journal is not None:
+            self._journal.preempted(self._replica, self, preempted)
         last = self._queue[-1] if self._queue else self.current
         for request in preempted:
             if self._live.pop(request, None) is None:
@@ -261,6 +268,8 @@ class Lane:
 
     def _process(self, batch: Batch, now: float) -> None:
         """The outputs of `batch` are there."""
+        if self._journal is not None:
+            self._journal.processed(self._replica, self, batch, self._start_s)
         results = self._context.results
         seen_s = self._outlet.left_s + self._context.rules.host.output_s
         for request in batch.admitted:

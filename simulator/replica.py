@@ -10,6 +10,7 @@ from typing import Protocol
 from simulator.api_server import Outlet
 from simulator.batch import BatchShape
 from simulator.clock import Clock
+from simulator.journal import Journal
 from simulator.lane import Lane
 from simulator.request import Request
 from simulator.results import Results
@@ -41,6 +42,7 @@ class ReplicaContext:
     hand_over: Callable[[Replica, Request], bool] | None = None  # its last token here: True if it goes on elsewhere
     fast_forward: bool = True
     check_laws: bool = False
+    journal: Journal | None = None
 
 
 class Replica:
@@ -64,13 +66,17 @@ class Replica:
         further = [make_scheduler(context.rules, self.scheduler) for _ in range(1, context.rules.pipeline_stages)]
         self.lanes = tuple(Lane(self, context, scheduler) for scheduler in (self.scheduler, *further))
         self._only = self.lanes[0] if not further else None
-        self._clock = context.clock
+        self._clock, self._journal = context.clock, context.journal
         self._entry_free_s = 0.0  # when the first stage of a pipeline takes the next batch
 
     @property
     def logs(self) -> tuple[StepLog, ...]:
         """One per batch in flight."""
         return tuple(lane.log for lane in self.lanes)
+
+    @property
+    def now(self) -> float:
+        return self._clock.now
 
     @property
     def timer(self) -> StepTimer:
@@ -80,6 +86,8 @@ class Replica:
         """A request reaches the engine core now."""
         self.outstanding += 1
         self.scheduler.add(request)
+        if self._journal is not None:
+            self._journal.reached(self, request)
         if self._only is not None:
             self._only.look()
         else:
@@ -99,6 +107,8 @@ class Replica:
         self.outstanding -= 1
         holder = self._only or next(lane for lane in self.lanes if request in lane.scheduler.running_requests())
         holder.scheduler.release(request)
+        if self._journal is not None:
+            self._journal.sample(self)
         if self.scheduler.n_waiting:
             holder.cut()
             self.stir()

@@ -31,6 +31,11 @@ class ContinuousBatching(Scheduler):
         """Schedule further batches from its queue and into its cache."""
         self.kv, self._waiting = first.kv, first._waiting
 
+    @property
+    def head(self) -> Request | None:
+        """The first that waits."""
+        return self._waiting[0] if self._waiting else None
+
     def add(self, request: Request) -> None:
         self._waiting.append(request)
 

@@ -1,0 +1,111 @@
+"""What happened when, beyond what step logs and results tell. Kept only where somebody wants to look at a run.
+
+Two tables that grow with a run: events of requests (reached a replica, prompt done, preempted, taken over, done), and
+samples of a replica's state, taken whenever it changes. Without a journal a run costs and gives exactly the same.
+"""
+
+from __future__ import annotations
+
+from array import array
+from math import nan
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from simulator.schedulers.base import Scheduler
+from simulator.schedulers.batching import ContinuousBatching
+
+if TYPE_CHECKING:
+    from simulator.batch import Batch
+    from simulator.lane import Lane
+    from simulator.replica import Replica
+    from simulator.request import Request
+
+FloatArray = npt.NDArray[np.float64]
+
+#: Kinds of events. PROMPTED: a prompt is computed (again, after a preemption) and a token comes out. JOINED: the first
+#: step on the replica that took it over begins.
+REACHED, PROMPTED, PREEMPTED, JOINED, FINISHED = range(5)
+
+#: Why the head of a queue waits. STEP: the engine has not looked yet, or it has and the step in flight must end first.
+#: TURN: the step's token budget is spent, or the engine waits for more.
+STEP, SEATS, BLOCKS, TURN = range(4)
+REASONS: Final = ("step", "seats", "blocks", "turn")
+
+EVENT_COLUMNS: Final = ("time_s", "kind", "request", "replica", "lane")
+SAMPLE_COLUMNS: Final = ("time_s", "replica", "held_blocks", "running", "waiting", "reason")
+
+
+class Journal:
+    """Append-only; 40 bytes an event, 48 a sample."""
+
+    __slots__ = ("_events", "_reasons", "_samples")
+
+    def __init__(self) -> None:
+        self._events, self._samples = array("d"), array("d")
+        self._reasons: dict[int, int] = {}  # by replica: of what its last schedule left waiting
+
+    def events(self) -> FloatArray:
+        """Shape (events, 5), columns in the order of EVENT_COLUMNS, ascending in time."""
+        return np.array(self._events, dtype=np.float64).reshape(-1, len(EVENT_COLUMNS))
+
+    def samples(self) -> FloatArray:
+        """Shape (samples, 6), columns in the order of SAMPLE_COLUMNS, ascending in time. Each holds until the next of
+        its replica; held blocks change evenly from one to the next, and are nan where a run of steps was under way."""
+        return np.array(self._samples, dtype=np.float64).reshape(-1, len(SAMPLE_COLUMNS))
+
+    def reached(self, replica: Replica, request: Request) -> None:
+        """A request came to a replica's queue."""
+        self._events.extend((replica.now, REACHED, request.index, replica.index, 0))
+        self._sample(replica, nan)  # a run of steps may be under way, whose blocks are booked when it ends
+
+    def scheduled(self, replica: Replica, lane: Lane, batch: Batch | None) -> None:
+        """A batch was put together, or none could be."""
+        self._reasons[replica.index] = _reason(lane.scheduler, batch, len(replica.lanes))
+        self.sample(replica)
+
+    def preempted(self, replica: Replica, lane: Lane, requests: list[Request]) -> None:
+        for request in requests:
+            self._event(PREEMPTED, replica.now, request, replica, lane)
+
+    def processed(self, replica: Replica, lane: Lane, batch: Batch, start_s: float) -> None:
+        """The outputs of a batch, whose last step ends now, are there."""
+        for kind, time_s, requests in (
+            (JOINED, start_s, batch.joined),
+            (PROMPTED, replica.now, batch.prompted),
+            (FINISHED, replica.now, batch.finishing),
+        ):
+            for request in requests:
+                self._event(kind, time_s, request, replica, lane)
+
+    def sample(self, replica: Replica) -> None:
+        """Note the state of a replica now, between two steps."""
+        self._sample(replica, replica.scheduler.kv.held)
+
+    def _sample(self, replica: Replica, held_blocks: float) -> None:
+        lanes, scheduler = replica.lanes, replica.scheduler
+        running = scheduler.n_running if len(lanes) == 1 else sum(lane.scheduler.n_running for lane in lanes)
+        waiting = scheduler.n_waiting
+        reason = self._reasons.get(replica.index, STEP) if waiting else STEP
+        self._samples.extend((replica.now, replica.index, held_blocks, running, waiting, reason))
+
+    def _event(self, kind: int, time_s: float, request: Request, replica: Replica, lane: Lane) -> None:
+        self._events.extend((time_s, kind, request.index, replica.index, replica.lanes.index(lane)))
+
+
+def _reason(scheduler: Scheduler, batch: Batch | None, n_lanes: int) -> int:
+    """Why the head of the queue was left there: no seat, no budget, or else no blocks (or what an engine keeps free of
+    them for outputs to come)."""
+    if not scheduler.n_waiting:
+        return STEP
+    rules = scheduler.rules
+    if scheduler.n_running >= max(1, rules.max_num_seqs // n_lanes) or scheduler.pads:
+        return SEATS
+    head = scheduler.head if isinstance(scheduler, ContinuousBatching) else None
+    if head is None:
+        return STEP
+    left = rules.max_num_batched_tokens - (batch.tokens if batch is not None else 0)
+    if left <= 0 or rules.balance_steps or (not rules.chunked_prefill and head.known_tokens > left):
+        return TURN
+    return BLOCKS
