@@ -84,8 +84,10 @@ class StatedError:
 
     @classmethod
     def of(cls, engine: str, operator_error: float) -> StatedError:
-        """For an engine of the catalog, whatever its version (`vllm-0.15` is read as `vllm`)."""
-        known: dict[str, Group] = {g.metric: g for g in load_file().groups if g.engine == engine.partition("-")[0]}
+        """For an engine of the catalog, whatever its version (`vllm-0.15` is read as `vllm`, `vllm-v0` is another)."""
+        name, _, version = engine.partition("-")
+        family = name if version[:1].isdigit() or version == "bare" else engine
+        known: dict[str, Group] = {g.metric: g for g in load_file().groups if g.engine == family}
         return cls(engine, operator_error, known)
 
     def group(self, metric: str) -> Group | None:

@@ -113,6 +113,7 @@ class EngineFile(_Strict):
     offloads_kv: bool = False
     orders: tuple[Literal["fcfs", "priority", "deadline", "prefix"], ...] = Field(default=("fcfs",), strict=False)
     batches_wait: bool = False
+    holds_longest_prompt: bool = False
     host_times: HostTimesFile
     flags: dict[str, str] = {}
     source: str
@@ -187,6 +188,7 @@ def profile(file: EngineFile | UnsupportedEngine) -> EngineProfile:
         offloads_kv=file.offloads_kv,
         orders=file.orders,
         batches_wait=file.batches_wait,
+        holds_longest_prompt=file.holds_longest_prompt,
         cpu_block_size_tokens=file.cpu_block_size_tokens,
     )
 

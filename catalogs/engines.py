@@ -116,6 +116,7 @@ class EngineProfile:
     balance_steps: int = 0  # steps that attention ranks wait to start prompts together; 0: they do not
     physical_batch_tokens: int = 0  # most tokens of one pass of the device within a step; 0: a step is one pass
     shares_prefixes: bool = True  # False: the engine reuses prompts in a way that is not simulated; caching stays off
+    holds_longest_prompt: bool = False  # max_num_batched_tokens is at least max_model_len
     orders: tuple[str, ...] = ("fcfs",)  # in which its waiting requests can be served (catalogs/queueing.py)
     batches_wait: bool = False  # can wait for a batch to fill up
     notice: str = ""  # what the reader of every result must know of this profile

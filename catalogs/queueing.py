@@ -43,7 +43,8 @@ def parse_queueing(data: object, engine: EngineProfile, max_num_seqs: int) -> Qu
         return FCFS
     found = known_keys(Queueing, data, "queue")
     if found.order not in engine.orders:
-        raise InputError(f"{engine.name} does not order its queue so", f"order: {found.order}", ", ".join(engine.orders))
+        orders = ", ".join(engine.orders)
+        raise InputError(f"{engine.name} does not order its queue so", f"order: {found.order}", orders)
     if engine.batches_wait:
         beyond = [size for size in found.preferred_batch_sizes if size > max_num_seqs]
         if beyond:

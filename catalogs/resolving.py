@@ -208,6 +208,13 @@ def _batch_limits(deployment: Deployment, names: Names, ranks: int, max_model_le
     scale = ranks if rule.per_rank else 1
     seqs = deployment.max_num_seqs or rule.max_num_seqs * scale
     tokens = deployment.max_num_batched_tokens or min(rule.max_num_batched_tokens * scale, seqs * max_model_len)
+    if names.engine.holds_longest_prompt and tokens < max_model_len:
+        if deployment.max_num_batched_tokens is not None:
+            rule_broken = (
+                f"{names.engine.name} computes prompts whole: max_num_batched_tokens is at least max_model_len"
+            )
+            raise InputError(rule_broken, tokens, str(max_model_len))
+        tokens = max_model_len
     if deployment.max_num_seqs is None:
         seqs = min(seqs, tokens)
     if tokens < seqs:

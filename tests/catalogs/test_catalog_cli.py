@@ -76,7 +76,7 @@ def test_json_into_a_file(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     "args",
     [
         ("show", "hardware", "h1000"),
-        ("show", "engines", "triton"),
+        ("show", "engines", "tgi"),
         ("show", "models", "lama3"),
         ("show", "prices", "h100x9"),
         ("show", "calibrations", "nothing"),

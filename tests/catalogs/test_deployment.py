@@ -198,7 +198,7 @@ def test_max_model_len_within_the_models_positions() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"engine": "triton"},
+        {"engine": "tgi"},
         {"engine": "llama.cpp", "prefix_caching": True},
     ],
 )

@@ -11,7 +11,7 @@ from catalogs.engines import list_engines, load_engine
 from catalogs.errors import InputError
 from catalogs.hardware import parse_hardware
 
-UNSUPPORTED = ["vllm-v0", "triton"]
+UNSUPPORTED = ["tgi", "lmdeploy"]
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_missing_host_term_is_an_error_not_zero() -> None:
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_known_but_unsupported_engines_say_so(name: str) -> None:
     assert name in list_engines()
-    says = r"not supported yet.*supported: llama.cpp, sglang, sglang-bare, transformers, trtllm, vllm"
+    says = r"not supported yet.*supported: fastertransformer, llama.cpp, orca, pytorch, sarathi, sglang, sglang-bare"
     with pytest.raises(InputError, match=says) as caught:
         load_engine(name)
     assert "\n" not in str(caught.value)
