@@ -6,25 +6,28 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import nan
+from random import Random
 from typing import Final, Protocol
 
 import numpy as np
 
-from catalogs.block_hashes import EngineBlocks
 from catalogs.errors import InputError
+from catalogs.faults import Retries
 from catalogs.request_set import RequestSet
+from catalogs.routing import Routing
 from simulator.api_server import Intake
 from simulator.clock import ARRIVAL, CONTROL, Clock, Tick
 from simulator.journal import Journal
 from simulator.laws import LawBroken, check_drained
+from simulator.order import Order, Slots
 from simulator.pool import Pool
 from simulator.replica import Replica, ReplicaContext
 from simulator.request import Request
-from simulator.results import NOT_SENT, UNFINISHED, Results
-from simulator.router import make_router
-from simulator.rules import EngineRules
+from simulator.results import FAILED, NOT_SENT, UNFINISHED, Results
+from simulator.routers import make_router
+from simulator.routers.base import Sight
 from simulator.schedulers import POLICIES
-from simulator.stage import OpenPool, Room, Stage
+from simulator.stage import OpenPool, Room, Stage, content_keys
 from simulator.transfer import Instant, Transfer
 
 #: Periodic actions in a row with nothing else to come, after which a run is given up.
@@ -40,16 +43,19 @@ class Controller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to run, not what: only router, horizon_s, transfer and controllers change a result."""
+    """How to run, not what: fast_forward, check_laws and processes change no result."""
 
     fast_forward: bool = True
     seed: int | None = None  # for materialising a workload; the simulation itself draws nothing
-    router: str = "round_robin"
+    router: str | Routing = "round_robin"
+    router_staleness_s: float = 0.0  # between two collections of what replicas show; 0: routers see them as they are
+    retries: Retries | None = None  # of requests that were lost; None: at once, as often as it takes
     horizon_s: float | None = None  # stop after this time; what is unfinished stays so
     check_laws: bool = False  # check every law after every schedule (slow)
     transfer: Transfer | None = None  # None: instant
     controllers: tuple[Controller, ...] = ()
     journal: Journal | None = None  # where to note what happens, for those who look at the run
+    processes: int = 1  # that share the work, where replicas do not depend on each other (simulator/parallel.py)
 
 
 class Cluster:
@@ -65,10 +71,16 @@ class Cluster:
         self._transfer = options.transfer or Instant()
         self.pools = [self._open(pool) for pool in pools]
         self.replicas: list[Replica] = []  # in order of birth, the dead among them
+        self.orders: list[Order] = []  # all that were given
+        self.on_birth: list[Callable[[Replica], None]] = []  # controllers that want to know of every new replica
+        self.slots = [Slots() for _ in pools]
         self._paths = [self._lay_path(model) for model in range(1 + max(pool.model for pool in pools))]
         self._draining: set[Replica] = set()
         self._stranded: deque[int] = deque()  # requests that no living replica could take
-        self._n_answered = self._n_sent = self._n_periodic = self._hopeless = 0
+        self._losses: dict[int, int] = {}  # by request: how often its replica died
+        self.n_backing_off = 0  # lost requests that wait to be sent again
+        self._jitter = Random(0)
+        self.n_answered = self._n_sent = self._n_periodic = self._hopeless = 0
         for number, pool in enumerate(pools):
             for _ in range(pool.replicas):
                 self.add_replica(number)
@@ -84,7 +96,7 @@ class Cluster:
         # Workloads do not say which max_tokens their clients declare: all declare the same, which is enough for each.
         output_tokens = [1] * self.requests.n if pool.role == "prefill" else self._output_tokens
         declared = max(pool.rules.max_output_tokens, max(output_tokens, default=0))
-        keys, unit_blocks = _content_keys(self.requests, pool.rules)
+        keys, unit_blocks = content_keys(self.requests, pool.rules)
         if pool.role == "decode" and not POLICIES[pool.rules.policy].takes_over:
             raise InputError("this scheduler takes over no request from a prefill replica yet", pool.rules.policy)
         context = ReplicaContext(
@@ -105,7 +117,16 @@ class Cluster:
         roles = {opened.pool.role for opened in self.pools if opened.pool.model == model}
         if ("prefill" in roles) != ("decode" in roles):
             raise InputError("prefill and decode pools come together", ", ".join(sorted(roles)), "prefill, decode")
-        return [Stage(make_router(self.options.router)) for _ in range(2 if "decode" in roles else 1)]
+        stages = range(2 if "decode" in roles else 1)
+        return [Stage(make_router(self.options.router, self._sight())) for _ in stages]
+
+    def _sight(self) -> Sight:
+        sessions = self.requests.sessions
+        return Sight(self.options.router_staleness_s > 0.0, None if sessions is None else sessions.tolist())
+
+    def _collect(self) -> None:
+        for stage in {id(stage): stage for path in self._paths for stage in path}.values():
+            stage.router.sight.collect(stage.replicas)
 
     # ---- births and deaths
 
@@ -113,13 +134,33 @@ class Cluster:
         """A replica of that pool is ready to serve, now."""
         made = self.pools[pool]
         replica = Replica(len(self.replicas), pool, made.context)
+        replica.slot = self.slots[pool].take()
         self.replicas.append(replica)
         stage = self._stage_of(replica)
         stage.replicas.append(replica)
         stage.pools[pool] = made
         for _ in range(len(self._stranded)):
             self._reach(self._stranded.popleft())
+        for told in self.on_birth:
+            told(replica)
         return replica
+
+    def order(self, pool: int, cold_s: float) -> Order:
+        """A replica of that pool is asked for and will be ready cold_s from now, unless the order is cancelled."""
+        now = self.clock.now
+        order = Order(pool, now, now + cold_s)
+        self.orders.append(order)
+        self.at(order.ready_s, lambda: self._deliver(order))
+        return order
+
+    def _deliver(self, order: Order) -> None:
+        if order.pending:
+            order.ended_s = self.clock.now
+            self.add_replica(order.pool)
+
+    def cancel(self, order: Order) -> None:
+        """Nobody waits for it any more."""
+        order.ended_s = self.clock.now
 
     def drain(self, replica: Replica) -> None:
         """It gets no further requests and dies when it has served those it has."""
@@ -137,6 +178,7 @@ class Cluster:
         if replica in stage.replicas:
             stage.replicas.remove(replica)
         self._draining.discard(replica)
+        self.slots[replica.pool].give(replica.slot)
         for request in replica.die():
             if request.index not in self._stranded:  # it was leaving, with nowhere to go
                 self._again(request.index)
@@ -165,16 +207,22 @@ class Cluster:
 
     @property
     def done(self) -> bool:
-        """Every request of the workload was served or rejected."""
-        return self._n_answered == self.requests.n
+        """Every request of the workload was served, rejected or given up."""
+        return self.n_answered == self.requests.n
 
     def living(self, pool: int) -> list[Replica]:
         """Its replicas that take requests."""
         return [r for r in self.replicas if r.pool == pool and r.died_s > self.clock.now and r not in self._draining]
 
+    @property
+    def stranded(self) -> Sequence[int]:
+        """Requests that wait for a replica to be born."""
+        return self._stranded
+
     def _bury(self, replica: Replica) -> None:
         if replica in self._draining and not replica.outstanding and not replica.incoming:
             self._draining.remove(replica)
+            self.slots[replica.pool].give(replica.slot)
             replica.die()
 
     # ---- the run
@@ -183,6 +231,8 @@ class Cluster:
         """Let time pass until everything is served, or until the horizon."""
         for controller in self.options.controllers:
             controller.start(self)
+        if self.options.router_staleness_s > 0.0:
+            self.every(self.options.router_staleness_s, self._collect)
         if self.requests.concurrency is None:
             self._start_open_loop()
         else:
@@ -280,11 +330,25 @@ class Cluster:
             self._bury(source)
 
     def _again(self, index: int) -> None:
-        """A request that was lost begins again from its prompt."""
-        results = self.results
+        """A request that was lost begins again from its prompt: at once, or as the router's retries go."""
+        results, retries = self.results, self.options.retries
         results.started_s[index] = results.first_token_s[index] = nan
         results.restarts += 1
-        self._reach(index)
+        if retries is None:
+            self._reach(index)
+            return
+        self._losses[index] = losses = self._losses.get(index, 0) + 1
+        if losses > retries.limit:
+            results.status[index] = FAILED
+            self._answered(self.clock.now)
+            return
+        self.n_backing_off += 1
+        again_s = self.clock.now + retries.wait_s(losses, self._jitter.random())
+        self.clock.at(again_s, ARRIVAL, [self._send_again], index)
+
+    def _send_again(self, tick: Tick) -> None:
+        self.n_backing_off -= 1
+        self._reach(tick.payload)
 
     def _path(self, index: int) -> list[Stage]:
         """The stages a request goes through, by the model it wants: one, or prompt and decode."""
@@ -301,8 +365,8 @@ class Cluster:
         self._answered(replica.outlet.left_s)
 
     def _answered(self, left_s: float) -> None:
-        """A request was served or rejected, and its answer leaves then: its client sends the next one."""
-        self._n_answered += 1
+        """A request was served, rejected or given up, and its answer leaves then: its client sends the next one."""
+        self.n_answered += 1
         if self.requests.concurrency is not None:
             self._send_next(left_s + self._output_s)
 
@@ -332,13 +396,3 @@ def _check_requests(requests: RequestSet) -> None:
         raise InputError("every request needs at least one input and one output token")
     if requests.concurrency is not None and requests.concurrency < 1:
         raise InputError("closed-loop concurrency must be at least 1", requests.concurrency)
-
-
-def _content_keys(requests: RequestSet, rules: EngineRules) -> tuple[Sequence[tuple[int, ...]], int]:
-    """(content keys by request, KV blocks per key); no keys where nothing is shared or caching is off."""
-    hashes = requests.block_hashes
-    if hashes is None or not rules.prefix_caching:
-        return (), 1
-    if requests.hash_block_tokens % rules.block_size == 0:
-        return hashes, requests.hash_block_tokens // rules.block_size
-    return EngineBlocks(hashes, requests.hash_block_tokens, rules.block_size), 1

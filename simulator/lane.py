@@ -63,6 +63,13 @@ class Lane:
     def idle(self) -> bool:
         return self._tick is None
 
+    @property
+    def blocks_ahead(self) -> int:
+        """Blocks that a run of steps has taken by now and has not booked yet."""
+        if self._steps < 2:
+            return 0
+        return self.scheduler.blocks_for(self._steps_until(self._clock.now) - 1)
+
     def wake(self) -> None:
         """It is idle, and something may be scheduled: look, once everything that happens now has happened."""
         self._tick = self._clock.at(self._clock.now, WAKE + self._replica.index, [self._wake])
@@ -301,7 +308,7 @@ class Lane:
             results.preemptions[index] = request.preemptions
             results.cached_tokens[index] = request.cached_tokens
             self.scheduler.release(request)
-            self._replica.outstanding -= 1
+            self._replica.finish(request)
             self._context.on_finish(self._replica)
 
     def stop(self, horizon_s: float) -> None:

@@ -57,7 +57,9 @@ class Replica:
         self.pool = pool  # its place among the run's pools
         self.born_s = context.clock.now
         self.died_s = inf
+        self.slot = 0  # its place in the pool: which accelerators it uses
         self.outstanding = 0  # requests sent here and not finished
+        self.outstanding_tokens = 0  # of their prompts
         self.incoming = 0  # requests whose blocks are on their way here
         self.n_leaving = 0  # of the outstanding, handed over and not gone yet: they keep seat and blocks
         self.rules = context.rules
@@ -82,9 +84,26 @@ class Replica:
     def timer(self) -> StepTimer:
         return self.lanes[0].timer
 
+    @property
+    def n_waiting(self) -> int:
+        """Requests without a seat."""
+        return self.scheduler.n_waiting
+
+    @property
+    def kv_used_fraction(self) -> float:
+        """Of the KV cache, held by requests now."""
+        kv = self.scheduler.kv
+        return (kv.held + sum(lane.blocks_ahead for lane in self.lanes)) / max(1, kv.total)
+
+    def finish(self, request: Request) -> None:
+        """It is done here."""
+        self.outstanding -= 1
+        self.outstanding_tokens -= request.input_tokens
+
     def receive(self, request: Request) -> None:
         """A request reaches the engine core now."""
         self.outstanding += 1
+        self.outstanding_tokens += request.input_tokens
         self.scheduler.add(request)
         if self._journal is not None:
             self._journal.reached(self, request)
@@ -104,7 +123,7 @@ class Replica:
     def let_go(self, request: Request) -> None:
         """A request that was handed over has arrived there: its seat and blocks are free here."""
         self.n_leaving -= 1
-        self.outstanding -= 1
+        self.finish(request)
         holder = self._only or next(lane for lane in self.lanes if request in lane.scheduler.running_requests())
         holder.scheduler.release(request)
         if self._journal is not None:
@@ -142,7 +161,7 @@ class Replica:
         self.stop(self.died_s)
         for lane in self.lanes:
             lane.silence()
-        self.outstanding = self.n_leaving = 0
+        self.outstanding = self.outstanding_tokens = self.n_leaving = 0
         return self.held_requests()
 
     def stop(self, horizon_s: float) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from math import nan
 
-NOT_SENT, UNFINISHED, COMPLETED, TOO_LONG, TOO_LARGE, TOO_WIDE = range(6)
+NOT_SENT, UNFINISHED, COMPLETED, TOO_LONG, TOO_LARGE, TOO_WIDE, FAILED = range(7)
 STATUS = (
     "not sent",
     "unfinished",
@@ -13,6 +13,7 @@ STATUS = (
     "rejected: longer than max_model_len",
     "rejected: larger than the KV cache",
     "rejected: longer than a step without chunked prefill",
+    "failed: lost with its replica more often than it is retried",
 )
 
 

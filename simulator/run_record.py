@@ -13,7 +13,7 @@ from simulator.cluster import Cluster, RunOptions
 from simulator.plant import Plant
 from simulator.pool import Pool
 from simulator.replica import Replica
-from simulator.results import COMPLETED, NOT_SENT, TOO_LARGE, TOO_LONG, TOO_WIDE, UNFINISHED
+from simulator.results import COMPLETED, FAILED, NOT_SENT, TOO_LARGE, TOO_LONG, TOO_WIDE, UNFINISHED
 from simulator.step_log import StepLog
 
 FloatArray = npt.NDArray[np.float64]
@@ -60,10 +60,11 @@ class Run:
     preemptions: IntArray
     replica: IntArray  # -1: none
     status: IntArray  # codes of results.STATUS
-    gaps_s: FloatArray  # inter-token gaps made by preemptions; all others follow from the logs
+    gaps_s: FloatArray  # inter-token gaps made by preemptions, ascending; all others follow from the logs
     waits_s: FloatArray  # of hand-overs (n, 2): the first decode step at the new replica, the wait before it
     handovers: FloatArray  # (n, 5): request, from replica, to replica, start and end in seconds
     restarts: int  # of requests whose replica died
+    orders: FloatArray  # (n, 3): pool, when a replica was asked for, when it was born or given up (inf: not yet)
     replicas: tuple[ReplicaRun, ...]  # in order of birth
     pools: tuple[Pool, ...]
 
@@ -82,10 +83,11 @@ class Run:
             preemptions=np.array(results.preemptions, dtype=np.int64),
             replica=np.array(results.replica, dtype=np.int64),
             status=np.array(results.status, dtype=np.int64),
-            gaps_s=np.array(results.gaps_s),
+            gaps_s=np.sort(np.array(results.gaps_s)),
             waits_s=np.array(results.waits_s).reshape(-1, 2),
             handovers=np.array(results.handovers).reshape(-1, 5),
             restarts=results.restarts,
+            orders=np.array([(o.pool, o.ordered_s, o.ended_s) for o in cluster.orders], dtype=float).reshape(-1, 3),
             replicas=tuple(map(ReplicaRun.of, cluster.replicas)),
             pools=tuple(opened.pool for opened in cluster.pools),
         )
@@ -125,8 +127,13 @@ class Run:
         return np.isin(self.status, _REJECTED)
 
     @property
+    def failed(self) -> BoolArray:
+        """Given up after they were lost too often."""
+        return np.equal(self.status, FAILED)
+
+    @property
     def unfinished(self) -> BoolArray:
-        """Sent and neither completed nor rejected: the run was cut off."""
+        """Sent and neither completed, rejected nor failed: the run was cut off, or no replica was left."""
         return np.equal(self.status, UNFINISHED)
 
     @property

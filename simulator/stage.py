@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
+from catalogs.block_hashes import EngineBlocks
+from catalogs.request_set import RequestSet
 from simulator.pool import Pool
 from simulator.replica import Replica, ReplicaContext
 from simulator.request import Request
 from simulator.results import TOO_LARGE, TOO_LONG, TOO_WIDE
-from simulator.router import Router
+from simulator.routers.base import Router
 from simulator.rules import EngineRules
 from simulator.schedulers import POLICIES
 
@@ -84,3 +86,13 @@ class Stage:
         if chosen is not seen:  # contents are named by blocks, and its may have another size
             request.keys = chosen.keys[request.index] if chosen.keys else ()
         return replica
+
+
+def content_keys(requests: RequestSet, rules: EngineRules) -> tuple[Sequence[tuple[int, ...]], int]:
+    """(content keys by request, KV blocks per key); no keys where nothing is shared or caching is off."""
+    hashes = requests.block_hashes
+    if hashes is None or not rules.prefix_caching:
+        return (), 1
+    if requests.hash_block_tokens % rules.block_size == 0:
+        return hashes, requests.hash_block_tokens // rules.block_size
+    return EngineBlocks(hashes, requests.hash_block_tokens, rules.block_size), 1

@@ -60,6 +60,10 @@ class Scheduler(ABC):
     def skip(self, rounds: int) -> None:
         """As if schedule() had been called that often, where quiet_rounds() allowed it."""
 
+    def blocks_for(self, rounds: int) -> int:  # noqa: ARG002 - 0 suits who takes all blocks at once
+        """Blocks that skip(rounds) would take."""
+        return 0
+
     @property
     @abstractmethod
     def blocked(self) -> bool:
@@ -80,6 +84,19 @@ class Scheduler(ABC):
     @abstractmethod
     def waiting_requests(self) -> list[Request]:
         """For checking laws and for naming who is stuck."""
+
+    @property
+    def n_fetching(self) -> int:
+        """Waiting requests that blocks are on their way to."""
+        return 0
+
+    def landed(self, request: Request) -> None:
+        """The blocks it waited for have come from the host."""
+        raise NotImplementedError
+
+    def holding_requests(self) -> list[Request]:
+        """For checking laws: those that wait and hold blocks."""
+        return []
 
     def held_blocks(self, request: Request) -> int:
         """For checking laws: blocks that a running request holds, shared ones included."""

@@ -124,6 +124,9 @@ class ContinuousBatching(Scheduler):
         self.decodes.remove(request)
         request.retired = True
 
+    def blocks_for(self, rounds: int) -> int:
+        return self.decodes.blocks_for(rounds)
+
     def skip(self, rounds: int) -> None:
         blocks = self.decodes.blocks_for(rounds)
         if blocks:
