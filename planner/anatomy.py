@@ -14,7 +14,6 @@ import numpy as np
 
 from planner.operators import OperatorRow, operator_rows, seconds_by_bound
 from simulator.layers import (
-    Line,
     decode_lines,
     expert_lines,
     fused_norm_lines,
@@ -23,6 +22,7 @@ from simulator.layers import (
     prefill_lines,
     token_lines,
 )
+from simulator.line import Line
 from simulator.metrics import duration_s
 from simulator.plant import Plant
 from simulator.run_record import Run

@@ -11,7 +11,7 @@ import numpy as np
 from calibration.operators import Collective
 from calibration.roofline import bytes_moved, compute_s, flops, link_bytes, memory_s, roofline_s
 from catalogs.hardware import Accelerator
-from simulator.layers import Line
+from simulator.line import Line
 from simulator.pricing import INTERPOLATED_S, MEASURED_S, N_CLASSES, Pricer
 from simulator.table import FloatArray
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 from typing import Final
 
 from calibration.operators import Gemm, GroupedGemm, LinearAttentionScan, MlaModule
-from simulator.layers import Line, expert_lines, logits_lines, prefill_lines, token_lines
+from simulator.layers import expert_lines, logits_lines, prefill_lines, token_lines
+from simulator.line import Line
 from simulator.shard import Shard
 
 _QUANTISED: Final = frozenset({"fp8", "fp8_block", "fp4", "int8", "mxfp4_mxfp8"})

@@ -12,7 +12,7 @@ before it: counted once, never twice. Why all-reduce and norm are separate: vLLM
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -36,23 +36,12 @@ from calibration.roofline import ACTIVATION_BYTES as ACT
 from calibration.roofline import dtype_bytes
 from catalogs.model_parts import Attention, LayerGroup, LinearAttention, MlaAttention, Mlp, Moe, Part
 from simulator.batch import BatchShape
+from simulator.context_lines import merge_lines, shared_keys
+from simulator.line import Line, Routing
 from simulator.shard import Shard
 from simulator.table import FloatArray
 
 _AFTER_ALL_REDUCE = frozenset({"input_norm", "post_norm", "final_norm"})
-CLASSES = ("gemm", "attention_prefill", "attention_decode", "moe", "collective", "elementwise")
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """`count` executions of one operator in a step."""
-
-    name: str
-    kind: str  # operator class of a time breakdown, one of CLASSES
-    count: int
-    op: Operator
-    stride: int = 1  # of the ranks of a collective: neighbours in a data-parallel group lie tp accelerators apart
-    beside_tokens: int = 0  # up to so many rows it runs beside longer kernels and adds what its bytes take, no more
 
 
 def step_lines(shard: Shard, shape: BatchShape) -> list[Line]:
@@ -80,7 +69,7 @@ def token_lines(shard: Shard, tokens: Num, graph: bool = True) -> list[Line]:
     lines.append(Line("final_norm", "elementwise", 1, Elementwise("norm", tokens, 4 * hidden * ACT)))
     if shard.pp > 1:  # hidden states and residual go to the next stage
         send = Collective("send_recv", tokens * (2 * hidden * ACT), 2, graph)
-        lines.append(Line("stage_send", "collective", shard.pp - 1, send))
+        lines.append(Line("stage_send", "collective", shard.pp - 1, send, stride=shard.tp * shard.cp))
     return lines
 
 
@@ -163,6 +152,9 @@ def _ffn_lines(shard: Shard, group: LayerGroup, tokens: Num, graph: bool) -> lis
         lines += _times(count, _mlp(shard, "mlp", group.ffn.intermediate_size, group.ffn.gated, tokens))
     else:
         lines += _router(shard, group.ffn, count, tokens)
+        if shard.sends_to_experts and shard.tp > 1:  # each tensor rank sent its part of the tokens and got it back
+            gather = Collective("all_gather", tokens * (hidden * ACT), shard.tp, graph)
+            return [*lines, Line("ffn_all_gather", "collective", count, gather)]
     return lines + _all_reduce(shard, "ffn_all_reduce", count, tokens, graph)
 
 
@@ -208,10 +200,12 @@ def _shared_experts(shard: Shard, moe: Moe, count: int, tokens: Num) -> list[Lin
 
 
 def expert_lines(shard: Shard, tokens: Num, graph: bool = True) -> list[Line]:
-    """Routed experts over all tokens of the data-parallel group, with its gather and scatter.
+    """Routed experts over all tokens of the data-parallel group, with the exchange before and after.
 
     vLLM's default for dp > 1 gathers every rank's tokens, runs the local experts and reduce-scatters; with dp = 1 the
-    attention ranks already hold every token and the layer ends in the usual all-reduce.
+    attention ranks already hold every token and the layer ends in the usual all-reduce. The other backends send each
+    token to the ranks of its experts and sum what comes back (`_exchange`). Ranks that share prompts count like
+    data-parallel ones.
     """
     lines = []
     for group in shard.model.groups:
@@ -229,10 +223,25 @@ def expert_lines(shard: Shard, tokens: Num, graph: bool = True) -> list[Line]:
             shard.dtype("experts"),
         )
         lines.append(Line("experts", "moe", group.count, op))
-        if shard.dp > 1:
+        if shard.sends_to_experts:
+            lines += _exchange(shard, m, group.count, tokens, hidden, graph)
+        elif shard.exchange_ranks > 1:
             for name, kind in (("dispatch", "all_gather"), ("combine", "reduce_scatter")):
-                exchange = Collective(kind, tokens * (hidden * ACT), shard.dp, graph)
+                exchange = Collective(kind, tokens * (hidden * ACT), shard.exchange_ranks, graph)
                 lines.append(Line(name, "collective", group.count, exchange, stride=shard.tp))
+    return lines
+
+
+def _exchange(shard: Shard, moe: Moe, count: int, tokens: Num, hidden: int, graph: bool) -> list[Line]:
+    """Tokens to their experts, in FP8 with a scale for 128 elements where the experts compute in FP8, and back in 16
+    bit. SGLang's automatic mode takes the low-latency kernels in captured steps."""
+    backend, narrow = shard.layout.all2all_backend, shard.dtype("experts").startswith("fp8")
+    quick = backend == "deepep_low_latency" or (backend == "deepep_auto" and graph)
+    lines = []
+    for name, each in (("dispatch", hidden * (1 + 4 / 128) if narrow else hidden * ACT), ("combine", hidden * ACT)):
+        routing = Routing(moe.experts_per_token, each, quick)
+        sent = Collective("all_to_all", tokens * (each / shard.expert_group), shard.expert_group, graph)
+        lines.append(Line(name, "collective", count, sent, routing=routing))
     return lines
 
 
@@ -268,7 +277,7 @@ def mixed_decode_lines(
     lines = []
     for g in shard.model.groups:
         a = g.mixer
-        if isinstance(a, Attention) and joins(a.head_dim, shard.kv_dtype):
+        if isinstance(a, Attention) and shard.kv_shards == 1 and joins(a.head_dim, shard.kv_dtype):
             pairs = n * (_clip(mean, a.window_tokens) + 0.5)
             lines.append(Line("joined_decode_attention", "attention_decode", g.count, _prefill(shard, a, n, n, pairs)))
         else:
@@ -288,15 +297,16 @@ def _floats(*counts: Num) -> list[FloatArray]:
 def _decode_group(shard: Shard, g: LayerGroup, n: FloatArray, mean: FloatArray, longest: FloatArray) -> Iterator[Line]:
     a, kind = g.mixer, "attention_decode"
     if isinstance(a, Attention):
-        seen, top = _clip(mean, a.window_tokens), _clip(longest, a.window_tokens)
-        op = DecodeAttention(
-            n, n * seen, top, shard.heads(a), shard.kv_heads(a), a.head_dim, shard.kv_dtype, a.window_tokens
-        )
+        seen, top = (_clip(x, a.window_tokens) / shard.kv_shards for x in (mean, longest))
+        heads = shard.heads(a) * shard.joined_heads
+        op = DecodeAttention(n, n * seen, top, heads, shard.kv_heads(a), a.head_dim, shard.kv_dtype, a.window_tokens)
         yield Line("decode_attention", kind, g.count, op)
+        yield from merge_lines(shard, g.count, n, shard.heads(a) * a.head_dim, shard.heads(a) * a.value_dim)
     elif isinstance(a, MlaAttention):
-        yield Line(
-            "mla_decode", kind, g.count, _mla(shard, a, "decode", (n, n, 0.0 * n, n * _clip(mean, a.index_topk_tokens)))
-        )
+        seen = n * _clip(mean, a.index_topk_tokens) / shard.kv_shards
+        yield Line("mla_decode", kind, g.count, _mla(shard, a, "decode", (n, n, 0.0 * n, seen)))
+        latent = shard.heads(a) * a.kv_lora_rank
+        yield from merge_lines(shard, g.count, n, shard.heads(a) * (a.kv_lora_rank + a.rope_head_dim), latent)
         if a.index_topk_tokens:  # only keys are read and scored: half the head size gives those bytes and flops
             index = DecodeAttention(n, n * mean, longest, a.index_n_heads, 1, a.index_head_dim // 2, "fp8")
             yield Line("indexer", kind, g.count, index)
@@ -312,15 +322,20 @@ def prefill_lines(shard: Shard, chunks: Num, chunk_tokens: Num, mean_context: Nu
 
 def _prefill_group(shard: Shard, g: LayerGroup, c: FloatArray, q: FloatArray, x: FloatArray) -> Iterator[Line]:
     a, kind = g.mixer, "attention_prefill"
+    tokens = c * q / shard.cp  # shared so that every rank has its part of the pairs, early tokens and late ones
     if isinstance(a, Attention):
-        pairs = c * window_pairs(q, x, a.window_tokens)
-        yield Line("prefill_attention", kind, g.count, _prefill(shard, a, c, c * q, pairs))
+        pairs = c * window_pairs(q, x, a.window_tokens) / shard.cp
+        yield Line("prefill_attention", kind, g.count, _prefill(shard, a, c, tokens, pairs))
+        each = shard.kv_heads(a) * (a.head_dim + a.value_dim) * dtype_bytes(shard.kv_dtype)
+        yield from shared_keys(shard, g.count, each, c * q, c * _clip(x, a.window_tokens))
     elif isinstance(a, MlaAttention):
-        pairs = c * window_pairs(q, x, a.index_topk_tokens)
-        yield Line("mla_prefill", kind, g.count, _mla(shard, a, "prefill", (c, c * q, pairs, c * x)))
+        pairs = c * window_pairs(q, x, a.index_topk_tokens) / shard.cp
+        yield Line("mla_prefill", kind, g.count, _mla(shard, a, "prefill", (c, tokens, pairs, c * x)))
+        each = (a.kv_lora_rank + a.rope_head_dim) * dtype_bytes(shard.kv_dtype)
+        yield from shared_keys(shard, g.count, each, c * q, c * x)
         if a.index_topk_tokens:
-            scored = c * window_pairs(q, x, None)
-            index = PrefillAttention(c, c * q, scored, a.index_n_heads, 1, a.index_head_dim // 2, "fp8")
+            scored = c * window_pairs(q, x, None) / shard.cp
+            index = PrefillAttention(c, tokens, scored, a.index_n_heads, 1, a.index_head_dim // 2, "fp8")
             yield Line("indexer", kind, g.count, index)
     elif isinstance(a, LinearAttention):
         yield Line("scan_prefill", kind, g.count, _scan(shard, a, c * q, c, "prefill"))

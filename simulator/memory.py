@@ -204,6 +204,7 @@ def sequence_bytes(shard: Shard, tokens: float) -> float:
     """Cache of one sequence on one rank: windowed layers keep only their window, states are constant.
 
     Engines with a hybrid KV manager (vLLM V1, SGLang) free what lies behind a window. MLA's latent is on every rank.
+    Ranks that share a cache (decode_context_parallel) hold their part of its tokens, others all of them.
     """
     element = DTYPE_BYTES[shard.kv_dtype]
     total = 0.0
@@ -215,7 +216,7 @@ def sequence_bytes(shard: Shard, tokens: float) -> float:
             total += g.count * g.state_bytes() / shard.tp
         else:
             total += g.count * tokens * g.kv_bytes_per_token(element)
-    return total / shard.pp
+    return total / (shard.pp * shard.kv_shards)
 
 
 def _longest(shard: Shard, kv_bytes: float, limits: Limits) -> int:

@@ -25,6 +25,7 @@ from calibration.cost import Array, broadcast
 from calibration.operators import Collective
 from calibration.roofline import link_bytes
 from catalogs.hardware import Hardware
+from simulator.line import Routing
 
 
 class Protocol(NamedTuple):
@@ -58,6 +59,8 @@ NORMAL_RATES: Final = (NETWORK_RATE, 0.67)
 #: Fixed time of a DeepEP low-latency dispatch or combine: with it the twelve published latencies (8 to 256 ranks, 77 to
 #: 369 us) come out within 14 %, the median within 5 %.
 EXCHANGE_US: Final = 42.0
+#: Tokens of one rank that low-latency kernels take at once (vLLM: VLLM_MOE_DP_CHUNK_SIZE; DeepEP advises below 256).
+PIECE_TOKENS: Final = 256
 #: First byte of a message between nodes over RDMA, and between two accelerators of a node, seconds: one network hop of
 #: the Simple protocol, and a kernel launch with a flag (an estimate).
 NETWORK_LATENCY_S: Final = 14e-6
@@ -106,23 +109,27 @@ class Network:
         """One rank to another in a different domain."""
         return NETWORK_LATENCY_S + message_bytes / (NETWORK_RATE * self.hardware.node.network_bytes_per_s)
 
-    def exchange_s(self, sent_bytes: Array, span: Span, experts_per_token: int, low_latency: bool) -> Array:
-        """A dispatch to experts or the combine after it: seconds, where each rank's tokens are `sent_bytes` in all.
+    def exchange_s(self, op: Collective, routing: Routing) -> Array:
+        """A dispatch to experts or the combine after it: seconds.
 
-        Low latency: one copy for each expert, straight to its rank. High throughput: one copy for each node that holds
-        one of a token's experts, handed on there to each rank that does. Balanced routing.
+        Low latency: one copy for each expert, straight to its rank, in pieces of PIECE_TOKENS. High throughput: one
+        copy for each node that holds one of a token's experts, handed on there to each rank that does. Balanced
+        routing: neither group-limited routing nor crowded experts are known here.
         """
-        node = self.hardware.node
-        if low_latency:
-            across = experts_per_token * (1 - span.inside / span.ranks)
-            within = experts_per_token * (span.inside - 1) / span.ranks
+        node, span, k = self.hardware.node, self.span(op.ranks), routing.experts_per_token
+        (sent_bytes,) = broadcast(op.message_bytes)
+        pieces: Array | float = 1.0
+        if routing.low_latency:
+            across = k * (1 - span.inside / span.ranks)
+            within = k * (span.inside - 1) / span.ranks
+            pieces = np.ceil(np.maximum(sent_bytes / (PIECE_TOKENS * routing.bytes_per_token), 1.0))
         else:
-            across = _distinct(span.nodes, experts_per_token) * (1 - 1 / span.nodes)
-            within = _distinct(span.ranks, experts_per_token) * (1 - 1 / span.inside)
-        card, peer = LOW_LATENCY_RATES if low_latency else NORMAL_RATES
+            across = _distinct(span.nodes, k) * (1 - 1 / span.nodes)
+            within = _distinct(span.ranks, k) * (1 - 1 / span.inside)
+        card, peer = LOW_LATENCY_RATES if routing.low_latency else NORMAL_RATES
         wire_s = sent_bytes * across / (card * node.network_bytes_per_s)
         link_s = sent_bytes * within / (peer * self.link_bytes_per_s(span))
-        return EXCHANGE_US * 1e-6 + np.maximum(wire_s, link_s)
+        return pieces * (EXCHANGE_US * 1e-6) + np.maximum(wire_s, link_s)
 
     @property
     def _is_switch(self) -> bool:

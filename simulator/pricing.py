@@ -12,7 +12,7 @@ from calibration.cost import INTERPOLATED, MEASURED, ROOFLINE, Cost
 from calibration.operators import Collective, Elementwise, Gemm, Operator
 from calibration.roofline import link_bytes, memory_s
 from catalogs.hardware import Hardware
-from simulator.layers import CLASSES, Line
+from simulator.line import CLASSES, Line, Routing
 from simulator.network import Network, Span
 from simulator.table import FloatArray
 
@@ -79,7 +79,10 @@ class Pricer:
             return self._beside(op, line.beside_tokens)
         if not isinstance(op, Collective):
             return self.source.cost(op)
-        alone = self._send(op, line) if op.kind == "send_recv" else self._collective(op, line.stride)
+        if line.routing is not None:
+            alone = self._exchange(op, line.routing)
+        else:
+            alone = self._send(op, line) if op.kind == "send_recv" else self._collective(op, line.stride)
         return replace(alone, seconds=alone.seconds + (self.collective_skew_s if op.ranks > 1 else 0.0))
 
     def _beside(self, op: Gemm | Elementwise, most: int) -> Cost:
@@ -101,6 +104,11 @@ class Pricer:
             return Cost(seconds, np.full_like(seconds, self.hardware.accelerator.idle_w), unknown)
         within = self._in_node(replace(op, ranks=span.inside), network.span(span.inside, stride))
         return Cost(np.maximum(seconds, within.seconds), within.watts, unknown)
+
+    def _exchange(self, op: Collective, routing: Routing) -> Cost:
+        seconds = self.network.exchange_s(op, routing)
+        unit = self.hardware.accelerator
+        return Cost(seconds, np.full_like(seconds, unit.idle_w), np.full_like(seconds, ROOFLINE))
 
     def _send(self, op: Collective, line: Line) -> Cost:
         """From one pipeline stage to the next; `stride` is the accelerators of a stage, `count` its boundaries, of

@@ -21,7 +21,7 @@ from catalogs.errors import InputError
 from catalogs.hardware import Accelerator
 from catalogs.model_parts import Attention, Mlp
 from catalogs.model_spec import ModelSpec
-from simulator.layers import Line
+from simulator.line import Line
 
 
 @dataclass(frozen=True, slots=True)

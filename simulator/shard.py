@@ -18,7 +18,7 @@ BLOCK_FP8_FAMILIES: Final = ("deepseek", "qwen", "minimax", "kimi", "glm", "mimo
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A model split over tp x pp x dp ranks; sizes asked of it are those of one rank."""
+    """A model split over tp x pp x dp x cp ranks; sizes asked of it are those of one rank."""
 
     model: ModelSpec
     layout: Layout
@@ -62,9 +62,34 @@ class Shard:
         return self.layout.data_parallel
 
     @property
+    def cp(self) -> int:
+        """Ranks that share each prompt's tokens."""
+        return self.layout.context_parallel
+
+    @property
+    def kv_shards(self) -> int:
+        """Ranks that share each sequence's cache."""
+        return self.layout.decode_context_parallel
+
+    @property
+    def joined_heads(self) -> int:
+        """Tensor ranks whose query heads meet on each of them, because they hold different tokens' keys."""
+        return self.kv_shards if self.cp == 1 else 1
+
+    @property
+    def exchange_ranks(self) -> int:
+        """Ranks of an expert group that hold different tokens."""
+        return self.dp * self.cp
+
+    @property
     def expert_group(self) -> int:
         """Ranks that share the routed experts, whole (expert parallel) or sliced (tensor parallel)."""
-        return self.tp * self.dp
+        return self.tp * self.exchange_ranks
+
+    @property
+    def sends_to_experts(self) -> bool:
+        """Tokens go to the ranks of their experts only, each tensor rank sending its part; else to all of the group."""
+        return self.layout.all2all_backend != "allgather_reducescatter"
 
     @property
     def expert_ranks(self) -> int:

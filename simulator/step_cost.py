@@ -20,8 +20,8 @@ longest context lies above the mean. While every decode grows by one token a ste
 decode steps is an arithmetic series up to the next breakpoint (`decode_segment`).
 
 Ranks: a `BatchShape` is what the whole replica holds. Data-parallel ranks share it evenly (a lone prompt sits on one
-rank, which the others wait for). In a pipeline each batch in flight is a shape of its own; its time is that of all
-stages and the sends between them.
+rank, which the others wait for); context-parallel ranks share every prompt. In a pipeline each batch in flight is a
+shape of its own; its time is that of all stages and the sends between them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class StepCost:
         self._launch_s = tables.launch_s
         self._graphed = graph_limit(tables.resolved)
         self._graphed_prefill = self._graphed if tables.engine.graphs_with_prefill else 0
-        self._split = tables.split
+        self._split, self._prompt_split, self._context_ranks = tables.split, tables.prompt_split, tables.context_ranks
         self._rank = tables.rank_seconds()
         self._group = tables.group_seconds()
         self._logits = tables.logits_seconds()
@@ -125,8 +125,8 @@ class StepCost:
             tokens = -(-n // split)
             seconds = self._decode_attention_s(n, shape.decode_context_sum / n, shape.decode_context_max, chunks > 0)
         if chunks:
-            parts = split if split < chunks else chunks
-            tokens += -(-shape.prefill_tokens // parts)
+            parts = min(self._prompt_split, chunks)
+            tokens += -(-shape.prefill_tokens // (parts * self._context_ranks))
             each = shape.prefill_tokens / chunks
             prior = shape.prefill_pairs / shape.prefill_tokens - each / 2
             seconds += self._prefill_attention_s(chunks / parts, each, prior)

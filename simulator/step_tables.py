@@ -14,7 +14,6 @@ from catalogs.deployment import Resolved
 from catalogs.engines import EngineProfile
 from simulator.launches import step_launches
 from simulator.layers import (
-    Line,
     decode_lines,
     expert_lines,
     fused_norm_lines,
@@ -23,6 +22,7 @@ from simulator.layers import (
     prefill_lines,
     token_lines,
 )
+from simulator.line import Line
 from simulator.pricing import N_CHANNELS, N_CLASSES, CostSource, Pricer
 from simulator.shard import Shard
 from simulator.table import FloatArray, Table, spaced
@@ -84,14 +84,31 @@ class StepTables:
 
     @property
     def split(self) -> int:
-        """Shares a batch is cut into: data-parallel ranks."""
+        """Shares that decodes are cut into: data-parallel ranks, and those that share prompts unless they share every
+        sequence's cache, too, and so compute each decode together."""
+        layout = self.resolved.layout
+        return layout.data_parallel * (layout.context_parallel if layout.decode_context_parallel == 1 else 1)
+
+    @property
+    def prompt_split(self) -> int:
+        """Ranks that take whole prompts."""
         return self.resolved.layout.data_parallel
+
+    @property
+    def context_ranks(self) -> int:
+        """Ranks that share each prompt."""
+        return self.resolved.layout.context_parallel
+
+    @property
+    def group_ranks(self) -> int:
+        """Ranks of an expert group that hold different tokens."""
+        return self.prompt_split * self.context_ranks
 
     @classmethod
     def build(cls, resolved: Resolved, source: CostSource) -> StepTables:
         shard, pricer = Shard.of(resolved), Pricer(source, resolved.hardware, resolved.engine.host.collective_skew_s)
         top = max(resolved.limits.max_num_batched_tokens, resolved.limits.max_num_seqs)
-        sizes, dp = captured(resolved), resolved.layout.data_parallel
+        sizes, dp = captured(resolved), shard.exchange_ranks
         return cls(
             resolved,
             pricer,
@@ -107,7 +124,7 @@ class StepTables:
 
     def group_tokens(self, rank_tokens: int, tokens: int) -> int:
         """Tokens the expert group computes: graphs pad every rank alike, otherwise what the batch holds."""
-        dp = self.resolved.layout.data_parallel
+        dp = self.group_ranks
         if rank_tokens < len(self.padded) and rank_tokens <= graph_limit(self.resolved):
             return dp * int(self.padded[rank_tokens])
         return min(dp * rank_tokens, tokens)

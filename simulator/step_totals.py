@@ -9,7 +9,7 @@ import numpy as np
 
 from calibration.power import capped_w
 from catalogs.hardware import Accelerator
-from simulator.layers import CLASSES
+from simulator.line import CLASSES
 from simulator.pricing import INTERPOLATED_S, JOULES, MEASURED_S, N_CHANNELS, N_CLASSES
 from simulator.step_log import StepLog
 from simulator.step_tables import StepTables, graph_limit
@@ -111,11 +111,11 @@ class _Rows:
 def step_channels(tables: StepTables, rows: _Rows) -> FloatArray:
     """Channels of the middle step of every row, shape (rows, N_CHANNELS); the same numbers `StepCost` adds up."""
     split, padded = tables.split, tables.padded
-    parts = np.clip(rows.chunks, 1.0, split)
-    tokens = np.ceil(rows.decodes / split) + np.ceil(rows.prefill_tokens / parts)
+    parts = np.clip(rows.chunks, 1.0, tables.prompt_split)
+    tokens = np.ceil(rows.decodes / split) + np.ceil(rows.prefill_tokens / (parts * tables.context_ranks))
     graphed = tokens <= graph_limit(tables.resolved)
     ran = np.where(tokens < len(padded), padded[np.minimum(tokens, len(padded) - 1).astype(np.int64)], tokens)
-    dp = tables.resolved.layout.data_parallel
+    dp = tables.group_ranks
     group = np.where(graphed, dp * ran, np.minimum(dp * tokens, rows.decodes + rows.prefill_tokens))
     device = tables.rank.at(ran) + tables.group.at(group) + tables.logits.at(np.ceil(rows.logits / split))
     further = rows.passes - 1.0

@@ -15,7 +15,8 @@ from catalogs.errors import InputError
 from catalogs.model_parts import Attention, LayerGroup, Mlp
 from catalogs.models import load_model
 from simulator.batch import BatchShape
-from simulator.layers import CLASSES, Line, decode_lines, expert_lines, logits_lines, step_lines, token_lines
+from simulator.layers import decode_lines, expert_lines, logits_lines, step_lines, token_lines
+from simulator.line import CLASSES, Line
 from simulator.pricing import Pricer
 from simulator.shard import Shard
 

@@ -16,7 +16,8 @@ from calibration.operators import Collective
 from calibration.roofline import link_bytes
 from catalogs.deployment import Deployment, resolve
 from catalogs.hardware import parse_hardware
-from simulator.layers import Line, token_lines
+from simulator.layers import token_lines
+from simulator.line import Line, Routing
 from simulator.network import Network
 from simulator.pricing import N_CLASSES, Pricer
 from simulator.shard import Shard
@@ -137,33 +138,46 @@ def test_shipped_calibrations_rise_with_ranks_and_bytes(text: str) -> None:
 
 DISPATCH_US = {8: 77, 16: 118, 32: 155, 64: 173, 128: 192, 256: 194}
 COMBINE_US = {8: 114, 16: 195, 32: 273, 64: 314, 128: 369, 256: 360}
+FP8, BF16 = 7168 * (1 + 4 / 128), 7168 * 2.0
+
+
+def exchange(text: str, tokens: float, each: float, ranks: int, low_latency: bool) -> float:
+    """Seconds on nodes of H800, whose NVLink has 200 GB/s."""
+    hardware = parse_hardware(text)
+    h800 = Network(replace(hardware, node=replace(hardware.node, link_bytes_per_s=200e9)))
+    return float(h800.exchange_s(Collective("all_to_all", tokens * each, ranks), Routing(8, each, low_latency)))
 
 
 @pytest.mark.parametrize("ranks", list(DISPATCH_US))
 def test_low_latency_exchange_of_deepep(ranks: int) -> None:
-    """DeepEP docs/legacy.md: 128 tokens, hidden 7168, top 8, FP8 there and BF16 back, H800 (200 GB/s NVLink)."""
-    node = parse_hardware("32*h100x8")
-    h800 = Network(replace(node, node=replace(node.node, link_bytes_per_s=200e9)))
-    for published, per_token in ((DISPATCH_US, 7168 * (1 + 4 / 128)), (COMBINE_US, 7168 * 2)):
-        got = h800.exchange_s(np.array(128.0 * per_token), h800.span(ranks), 8, low_latency=True)
-        assert float(got) * 1e6 == pytest.approx(published[ranks], rel=0.15)
+    """DeepEP docs/legacy.md: 128 tokens, hidden 7168, top 8, FP8 there and BF16 back."""
+    for published, each in ((DISPATCH_US, FP8), (COMBINE_US, BF16)):
+        assert exchange("32*h100x8", 128, each, ranks, True) * 1e6 == pytest.approx(published[ranks], rel=0.15)
 
 
 def test_normal_exchange_of_deepep_in_a_node() -> None:
     """4096 tokens, 8 ranks: 153 GB/s dispatched, where a token's bytes count once for each rank it goes to, itself
     included: 8 (1 - (7/8)^8) of them."""
-    node = parse_hardware("h100x8")
-    h800 = Network(replace(node, node=replace(node.node, link_bytes_per_s=200e9)))
-    sent = 4096 * 7168 * (1 + 4 / 128)
-    got = float(h800.exchange_s(np.array(sent), h800.span(8), 8, low_latency=False))
-    assert sent * 8 * (1 - (7 / 8) ** 8) / got == pytest.approx(153e9, rel=0.1)
+    taken = exchange("h100x8", 4096, FP8, 8, False)
+    assert 4096 * FP8 * 8 * (1 - (7 / 8) ** 8) / taken == pytest.approx(153e9, rel=0.1)
+
+
+@pytest.mark.parametrize(("ranks", "logical"), [(16, 43e9), (32, 58e9), (64, 51e9)])
+def test_normal_exchange_of_deepep_over_nodes(ranks: int, logical: float) -> None:
+    """Bytes count once for each node, the own included."""
+    nodes, taken = ranks // 8, exchange("32*h100x8", 4096, FP8, ranks, False)
+    assert 4096 * FP8 * nodes * (1 - (1 - 1 / nodes) ** 8) / taken == pytest.approx(logical, rel=0.35)
+
+
+def test_many_tokens_are_quicker_by_normal_kernels() -> None:
+    assert exchange("8*h100x8", 2048, BF16, 64, False) < exchange("8*h100x8", 2048, BF16, 64, True)
 
 
 def test_exchange_rises_with_ranks_and_tokens() -> None:
-    net = network("32*h100x8")
-    sent = np.geomspace(1e3, 1e9, 40)
     for low_latency in (True, False):
-        table = np.array([net.exchange_s(sent, net.span(r), 8, low_latency) for r in (2, 4, 8, 16, 32, 64)])
+        table = np.array(
+            [[exchange("32*h100x8", n, BF16, r, low_latency) for n in (1, 30, 256, 257, 5000)] for r in (2, 8, 16, 64)]
+        )
         assert (np.diff(table) >= 0).all()
         assert (np.diff(table, axis=0) >= -1e-12).all()
 

@@ -13,7 +13,8 @@ from calibration.operators import Collective
 from calibration.roofline import link_bytes
 from catalogs.hardware import Hardware, RoutedPeers, parse_hardware
 from simulator.batch import BatchShape
-from simulator.layers import Line, step_lines
+from simulator.layers import step_lines
+from simulator.line import Line
 from simulator.pricing import N_CLASSES, Pricer
 from simulator.shard import Shard
 
