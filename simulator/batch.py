@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from simulator.host_cache import Copy
     from simulator.request import Request
 
 
@@ -36,6 +37,9 @@ class Batch(BatchShape):
     finishing: tuple[Request, ...] = ()  # emit their last token in this step (set by the replica)
     parting: tuple[Request, ...] = ()  # emit in this step, and were preempted since
     joined: tuple[Request, ...] = ()  # came with their blocks from another replica and decode from this step on
+
+    fetches: tuple[Request, ...] = ()  # their blocks start to come from the host with this step
+    copies: tuple[Copy, ...] = ()  # blocks that go to the host when it has ended
 
     def grow(self, steps: int) -> None:
         """The same decodes, `steps` steps later."""

@@ -125,6 +125,8 @@ class Lane:
     def _begin(self, batch: Batch, now: float) -> None:
         """Run `batch` on the device, and schedule ahead."""
         self.current = batch
+        if batch.fetches:
+            self._replica.fetch(batch.fetches)
         queue = self._queue
         while len(queue) < self._lag:
             ahead = self._schedule()
@@ -155,7 +157,7 @@ class Lane:
     def _quiet_steps(self, batch: Batch, most: int) -> int:
         """Steps after this one that need no decision, at most `most`."""
         for ahead in self._queue:
-            if ahead.prefill_tokens or ahead.finishing or ahead.decodes != batch.decodes:
+            if ahead.prefill_tokens or ahead.finishing or ahead.fetches or ahead.decodes != batch.decodes:
                 return 0
         dues = self._dues
         while dues and self._live.get(dues[0][2]) != dues[0][1]:
@@ -202,6 +204,9 @@ class Lane:
         self.current = None
         if self._journal is not None:
             self._journal.sample(self._replica)
+        if batch.copies and self.scheduler.host is not None:
+            for copy in batch.copies:
+                self.scheduler.host.store(copy)
         if batch.prompted or batch.finishing or batch.admitted or batch.parting or batch.joined:
             self._process(batch, now)
         self._go_on(now)
@@ -220,6 +225,11 @@ class Lane:
     def _schedule(self) -> Batch | None:
         scheduler = self.scheduler
         batch = scheduler.schedule()
+        if scheduler.fetches:
+            if batch is None:
+                self._replica.fetch(scheduler.fetches)
+            else:
+                batch.fetches = tuple(scheduler.fetches)
         if self._journal is not None:
             self._journal.scheduled(self._replica, self, batch)
         if scheduler.preempted:
@@ -319,6 +329,11 @@ class Lane:
             if steps:
                 self.log.add(self._start_s, steps, batch, self._first_s, self._slope_s, self._elapsed_s(steps))
         results = self._context.results
-        for request in (*self.scheduler.running_requests(), *self.scheduler.waiting_requests()):
+        scheduler = self.scheduler
+        for request in (
+            *scheduler.running_requests(),
+            *scheduler.holding_requests(),
+            *scheduler.waiting_requests(),
+        ):
             results.preemptions[request.index] = request.preemptions
             results.cached_tokens[request.index] = max(0, request.cached_tokens)

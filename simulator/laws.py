@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from simulator.batch import Batch
+from simulator.host_cache import HostCache
 from simulator.request import Request
 from simulator.rules import EngineRules
 from simulator.schedulers.base import Scheduler
@@ -73,7 +74,7 @@ def check_blocks(schedulers: Sequence[Scheduler]) -> None:
     units = {}
     held = 0
     for scheduler in schedulers:
-        for request in scheduler.running_requests():
+        for request in (*scheduler.running_requests(), *scheduler.holding_requests()):
             held += max(0, scheduler.held_blocks(request) - request.shared_blocks)
             for unit in request.units:
                 units[id(unit)] = unit.count
@@ -83,6 +84,18 @@ def check_blocks(schedulers: Sequence[Scheduler]) -> None:
     _law(free + cached == kv.available, f"{free} free + {cached} cached != {kv.available} available")
     _law(cached == kv.cached, f"{cached} cached blocks in the queue, the cache counts {kv.cached}")
     _law(free + held + cached == kv.total, f"{free} free + {held} held + {cached} cached != {kv.total}")
+    if schedulers[0].host is not None:
+        check_host(schedulers[0].host)
+
+
+def check_host(host: HostCache) -> None:
+    """free + stored = total in every tier, and nothing is stored twice."""
+    for name, tier in (("host", host.host), ("disk", host.disk)):
+        stored = sum(entry.count for entry in tier.entries)
+        _law(0 <= tier.free <= tier.total, f"{tier.free} free blocks in the {name} tier of {tier.total}")
+        _law(tier.free + stored == tier.total, f"{name} tier: {tier.free} free + {stored} stored != {tier.total}")
+        keys = [entry.key for entry in tier.entries if entry.key is not None]
+        _law(len(set(keys)) == len(keys), f"a block is twice in the {name} tier")
 
 
 def check_drained(replica: Replica) -> None:
@@ -90,4 +103,6 @@ def check_drained(replica: Replica) -> None:
     kv = replica.scheduler.kv
     _law(not replica.held_requests(), "requests are left in a drained engine")
     _law(kv.held == 0, f"{kv.held} blocks are held when nothing runs")
+    host = replica.scheduler.host
+    _law(host is None or not any(e.readers for e in host.host.entries), "blocks are read when nothing runs")
     check_blocks([lane.scheduler for lane in replica.lanes])

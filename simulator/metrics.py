@@ -80,6 +80,20 @@ def output_tokens(run: Run) -> float:
     return float(sum((log.logits * log.steps).sum() for log in run.logs))
 
 
+def _offload_metrics(run: Run, inputs: int) -> dict[str, Any]:
+    fetches = np.concatenate([use.fetches for use in run.offloads])
+    size = run.pools[0].rules.block_size
+    return {
+        "fetches": len(fetches),
+        "fetched_tokens": int(fetches[:, 3].sum()) * size,
+        "hit_fraction": float(fetches[:, 3].sum()) * size / inputs if inputs else 0.0,
+        "fetch_s": statistics(fetches[:, 2] - fetches[:, 1]),
+        "stored_tokens": sum(use.stored_blocks for use in run.offloads) * size,
+        "host_used_fraction": max(use.host_used_fraction for use in run.offloads),
+        "disk_used_fraction": max(use.disk_used_fraction for use in run.offloads),
+    }
+
+
 def duration_s(run: Run) -> float:
     """First arrival to last token, or to the horizon where requests are still open."""
     first_s, last_s = run.span_s
@@ -113,6 +127,8 @@ def latency_metrics(run: Run) -> dict[str, Any]:
         "n_preemptions": int(run.preemptions.sum()),
         "kv_peak_fraction": run.kv_peak_fraction,
     }
+    if run.offloads:
+        found["kv_offload"] = _offload_metrics(run, inputs)
     if len(run.handovers):
         found["kv_transfer_s"] = statistics(run.handovers[:, 4] - run.handovers[:, 3])
     return found

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 from typing import Protocol
 
 from simulator.api_server import Outlet
 from simulator.batch import BatchShape
-from simulator.clock import Clock
+from simulator.clock import ARRIVAL, Clock, Tick
+from simulator.host_cache import HostCache
 from simulator.journal import Journal
 from simulator.lane import Lane
 from simulator.request import Request
@@ -65,6 +67,9 @@ class Replica:
         self.rules = context.rules
         self.outlet = Outlet(context.rules.host, context.rules.attention_ranks)
         self.scheduler = make_scheduler(context.rules)  # of the first lane; all share its queue and cache
+        rules, offload = context.rules, context.rules.offload
+        if offload is not None:
+            self.scheduler.host = HostCache(offload, rules.unit_blocks, rules.block_size, context.clock)
         further = [make_scheduler(context.rules, self.scheduler) for _ in range(1, context.rules.pipeline_stages)]
         self.lanes = tuple(Lane(self, context, scheduler) for scheduler in (self.scheduler, *further))
         self._only = self.lanes[0] if not further else None
@@ -112,6 +117,20 @@ class Replica:
         else:
             self.stir()
 
+    def fetch(self, requests: Sequence[Request]) -> None:
+        """Blocks of these start to come from the host, now."""
+        host = self.scheduler.host
+        assert host is not None
+        for request in requests:
+            landing = partial(self._landed, host, request)
+            self._clock.at(host.fetch(request), ARRIVAL, [landing])
+
+    def _landed(self, host: HostCache, request: Request, _: Tick) -> None:
+        if self.died_s > self._clock.now:
+            host.landed(request)
+            self.scheduler.landed(request)
+            self.lanes[0].look()
+
     def stir(self) -> None:
         """Wake an idle lane, if something waits."""
         if self.scheduler.n_waiting:
@@ -146,14 +165,16 @@ class Replica:
 
     def check_progress(self) -> None:
         """Raises RuntimeError, naming the request, where one waits and nothing will ever happen."""
+        if self.scheduler.n_fetching:
+            return
         if self.scheduler.n_waiting and not self.n_leaving and all(lane.idle for lane in self.lanes):
-            stuck = self.scheduler.waiting_requests()[0]
+            stuck = (self.scheduler.holding_requests() or self.scheduler.waiting_requests())[0]
             raise RuntimeError(f"no progress: request {stuck.index} can never be scheduled on replica {self.index}")
 
     def held_requests(self) -> list[Request]:
         """Those with a seat, lane by lane in order of service, then those that wait."""
         running = [request for lane in self.lanes for request in lane.scheduler.running_requests()]
-        return running + self.scheduler.waiting_requests()
+        return running + self.scheduler.holding_requests() + self.scheduler.waiting_requests()
 
     def die(self) -> list[Request]:
         """It is gone, now: finished steps are logged, and every request it held is handed back."""

@@ -14,12 +14,16 @@ class Request:
         "cached_tokens",
         "computed_tokens",
         "emitted",
+        "fetched_blocks",
+        "fetching",
         "index",
         "input_tokens",
         "keys",
         "keys_seen",
         "known_tokens",
         "last_token_s",
+        "offered_blocks",
+        "offered_units",
         "own_full_blocks",
         "own_run",
         "preemptions",
@@ -47,6 +51,11 @@ class Request:
         self.shared_blocks = 0  # blocks in those units
         self.own_run: BlockRun | None = None  # after a preemption: its own freed blocks, not yet overwritten
         self.own_full_blocks = 0
+        # A tier beside the device (host_cache.py)
+        self.offered_units = 0  # units of those keys that were offered to it
+        self.offered_blocks = 0  # and blocks beyond them
+        self.fetching: tuple[int, ...] = ()  # keys that are on their way to the device
+        self.fetched_blocks = 0  # how many blocks that is
 
     def follower(self) -> Request:
         """The same request for the replica that decodes it, now that this one has its prompt and first token."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from catalogs.engines import HostTimes, Receiving
 from catalogs.limits import Limits
+from simulator.host_cache import OffloadRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,3 +25,4 @@ class EngineRules(Limits):
     balance_steps: int = 0  # steps these wait until each has a prompt to start; 0: they do not wait
     receiving: Receiving | None = None  # None: new requests are seen before every step
     unit_blocks: int = 1  # KV blocks that share one content key: more than 1 for traces with coarse keys (kv_cache.py)
+    offload: OffloadRules | None = None  # blocks are kept in host memory too

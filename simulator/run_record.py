@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from catalogs.request_set import RequestSet
 from simulator.cluster import Cluster, RunOptions
+from simulator.host_cache import OffloadUse
 from simulator.plant import Plant
 from simulator.pool import Pool
 from simulator.replica import Replica
@@ -30,6 +31,7 @@ class ReplicaRun:
     pool: int  # its place in Run.pools
     logs: tuple[StepLog, ...]  # one per batch in flight: more than one where it is a pipeline
     kv_peak_fraction: float
+    offload: OffloadUse | None = None
     born_s: float = 0.0
     died_s: float = inf  # it outlived the run
 
@@ -43,7 +45,9 @@ class ReplicaRun:
     def of(cls, replica: Replica) -> ReplicaRun:
         kv = replica.scheduler.kv
         peak = (kv.total - kv.min_available) / max(1, kv.total)
-        return cls(replica.pool, replica.logs, peak, replica.born_s, replica.died_s)
+        host = replica.scheduler.host
+        offload = OffloadUse.of(host) if host else None
+        return cls(replica.pool, replica.logs, peak, offload, replica.born_s, replica.died_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +116,11 @@ class Run:
     def kv_peak_fraction(self) -> float:
         """Of the fullest replica."""
         return max(r.kv_peak_fraction for r in self.replicas)
+
+    @property
+    def offloads(self) -> tuple[OffloadUse, ...]:
+        """Of replicas that keep KV blocks beside the device."""
+        return tuple(r.offload for r in self.replicas if r.offload)
 
     @property
     def plants(self) -> tuple[Plant, ...]:

@@ -11,6 +11,7 @@ from catalogs.engines import EngineProfile
 from catalogs.errors import InputError
 from catalogs.request_set import RequestSet
 from simulator.cluster import Cluster, RunOptions
+from simulator.host_cache import OffloadRules
 from simulator.plant import Fleet, Plant
 from simulator.pool import Pool
 from simulator.replica import StepTimer
@@ -82,6 +83,7 @@ def engine_rules(plant: Plant) -> EngineRules:
         lag=1 if engine.async_scheduling and stages == 1 else 0,
         pipeline_stages=stages,
         attention_ranks=ranks,
+        offload=OffloadRules.of(resolved.offload, plant.memory) if resolved.offload else None,
         receiving=engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving,
     )
 

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from simulator.batch import Batch
+from simulator.host_cache import HostCache
 from simulator.kv_cache import KvCache
 from simulator.request import Request
 from simulator.rules import EngineRules
@@ -29,6 +30,8 @@ class Scheduler(ABC):
     def __init__(self, rules: EngineRules) -> None:
         self.rules = rules
         self.preempted: list[Request] = []  # by the last schedule() call
+        self.fetches: list[Request] = []  # whose blocks the last schedule() call wants from the host
+        self.host: HostCache | None = None
         self.kv = KvCache(rules.kv_blocks, rules.block_size, rules.prefix_caching, rules.unit_blocks)
 
     @abstractmethod
