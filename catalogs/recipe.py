@@ -13,6 +13,7 @@ from catalogs.contents import BLOCK_TOKENS, Sessions, SharedPrefix, Turns, block
 from catalogs.errors import InputError
 from catalogs.lengths import Lengths, sample_pairs
 from catalogs.request_set import RequestSet
+from catalogs.terms import ServiceClass, Terms, draw_terms
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -30,6 +31,7 @@ class Recipe:
     shared_prefix: SharedPrefix | None = None
     turns: Turns | None = None
     models: Mapping[str, float] = field(default_factory=dict)  # weights by name; empty: requests name none
+    classes: tuple[ServiceClass, ...] = ()
 
     @property
     def requests_per_s(self) -> float | None:
@@ -44,9 +46,9 @@ class Recipe:
         return not isinstance(self.arrivals, Rateless)
 
     def draw(self, seed: int, n: int, requests_per_s: float) -> RequestSet:
-        """n requests. Arrivals, inputs, outputs, prefix groups, turns, think times and models come from seven
-        independent streams of the seed: changing one distribution leaves the others' numbers as they were."""
-        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(7)]
+        """n requests. Arrivals, inputs, outputs, prefix groups, turns, think times, models and classes come from
+        eight independent streams of the seed: changing one distribution leaves the others' numbers as they were."""
+        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(8)]
         sessions = Sessions.drawn(self.turns, streams[4], n) if self.turns else Sessions.single(n)
         drawn = len(sessions.session)
         inputs, outputs = sample_pairs(self.input_tokens, self.output_tokens, (streams[1], streams[2]), drawn)
@@ -65,6 +67,7 @@ class Recipe:
             wanted_models=self._models(sessions, streams[6])[order] if self.models else None,
             models=tuple(self.models),
             sessions=sessions.session[order] if self.turns else None,
+            terms=self._terms(sessions, streams[7], order) if self.classes else None,
             seed=seed,
         )
 
@@ -72,6 +75,10 @@ class Recipe:
         """(n,) places in `models`; a session keeps to one."""
         weights = np.array(list(self.models.values()))
         return rng.choice(len(weights), sessions.n_sessions, p=weights / weights.sum())[sessions.session]
+
+    def _terms(self, sessions: Sessions, rng: np.random.Generator, order: IntArray) -> Terms:
+        """A session keeps to one class."""
+        return draw_terms(self.classes, rng, sessions.n_sessions).take(sessions.session[order])
 
     def _arrival_s(self, sessions: Sessions, streams: list[np.random.Generator], rate: float) -> FloatArray:
         """(n,) seconds. Sessions start at such a rate that turns arrive at `rate` on average."""

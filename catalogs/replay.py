@@ -55,6 +55,7 @@ class Replay:
             wanted_models=None if labels.wanted_models is None else labels.wanted_models[row],
             models=labels.models,
             sessions=None if labels.sessions is None else labels.sessions[row] + lap * (labels.sessions.max() + 1),
+            terms=None if self.trace.terms is None else self.trace.terms.take(row),
             seed=seed,
         )
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from catalogs.terms import Terms
+
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
@@ -32,6 +34,7 @@ class RequestSet:
     wanted_models: IntArray | None = None  # where one router stands before several models: which each asks for,
     models: tuple[str, ...] = ()  # as a place in these names; no names: in the order of the fleet's models
     sessions: IntArray | None = None  # which conversation each request belongs to
+    terms: Terms | None = None  # how urgent each is, by when it should be answered, when its client gives up
     name: str = ""
     source: str = ""
     seed: int = 0
@@ -52,4 +55,5 @@ class RequestSet:
             block_hashes=None if self.block_hashes is None else self.block_hashes[::k],
             wanted_models=None if self.wanted_models is None else self.wanted_models[::k],
             sessions=None if self.sessions is None else self.sessions[::k],
+            terms=None if self.terms is None else self.terms.take(slice(None, None, k)),
         )

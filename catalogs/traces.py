@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from catalogs.block_hashes import BlockIds, prefix_true
 from catalogs.errors import InputError
+from catalogs.terms import Terms
 from catalogs.text_datasets import count_tokens, is_text_dataset
 from catalogs.trace_formats import TraceFormat, recognise
 from catalogs.trace_labels import NO_LABELS, Labels
@@ -44,6 +45,7 @@ class Trace:
     format: str
     notices: tuple[str, ...] = ()
     labels: Labels = NO_LABELS
+    terms: Terms | None = None
 
 
 def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str | None = None) -> Trace:
@@ -60,7 +62,7 @@ def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str 
         return Trace(None, inputs, outputs, None, 16, "text", notices)
     trace, labels = _trace(columns, recognise(columns, where), hash_block_tokens, where), Labels.of(columns, where)
     complete = len(trace.input_tokens) == len(next(iter(columns.values())))  # else rows were left out
-    return replace(trace, labels=labels) if complete else trace
+    return replace(trace, labels=labels, terms=Terms.of(columns, where)) if complete else trace
 
 
 def _content(path: Path, where: str) -> bytes:

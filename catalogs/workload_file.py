@@ -14,6 +14,7 @@ from catalogs.errors import InputError
 from catalogs.lengths import Quantiles, QuantilesByInput, parse_lengths
 from catalogs.recipe import Recipe
 from catalogs.replay import Replay
+from catalogs.terms import parse_classes
 from catalogs.traces import read_trace
 
 #: Requests drawn where a file does not say how many.
@@ -33,6 +34,7 @@ class WorkloadFile(BaseModel):
     requests: Count | None = None
     duration_s: Rate | None = None
     models: dict[str, Rate] | None = None
+    classes: Any = None
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
     input_tokens: Any = None
     output_tokens: Any = None
@@ -45,7 +47,7 @@ class WorkloadFile(BaseModel):
 
 
 TRACE_KEYS = {"trace", "hash_block_tokens", "rate_scale", "tokenizer"}
-RECIPE_KEYS = {"arrivals", "duration_s", "models", "input_tokens", "output_tokens", "shared_prefix", "turns"}
+RECIPE_KEYS = {"arrivals", "duration_s", "models", "classes", "input_tokens", "output_tokens", "shared_prefix", "turns"}
 
 
 def parse_workload_file(
@@ -98,6 +100,7 @@ def _recipe(written: WorkloadFile, where: str) -> Recipe:
         shared_prefix=prefix,
         turns=_turns(written.turns),
         models=written.models or {},
+        classes=() if written.classes is None else parse_classes(written.classes, where),
     ).checked()
 
 
