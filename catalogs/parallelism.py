@@ -31,11 +31,11 @@ def layout_of(deployment: Deployment, model: ModelSpec, hardware: Hardware) -> t
     found, notices = _spread_experts(replicas, found, hardware)
     check_tensor_parallel(model, found.tensor_parallel, found.expert_parallel)
     check_context_parallel(model, found)
-    _check_tensor_fits(found.tensor_parallel, hardware)
     notices += _unmeasured_groups(found, hardware)
     if found.data_parallel > 1 and not model.is_moe:
         replicas, found = replicas * found.data_parallel, replace(found, data_parallel=1)
         notices += (f"{model.name} is dense: its {d.data_parallel} data-parallel ranks are counted as replicas",)
+    _check_fit_of_groups(found, hardware)
     _check_fits(replicas, found, hardware)
     return replicas, found, notices
 
@@ -127,11 +127,14 @@ def _check_repeated_heads(name: str, attention: Attention, tp: int, dcp: int) ->
         raise InputError(rule, dcp, str(nearest))
 
 
-def _check_tensor_fits(tp: int, hardware: Hardware) -> None:
-    """A tensor-parallel group stays inside one node or fills whole nodes; MIG instances have no link, so theirs is one
-    instance."""
-    if hardware.accelerator.is_slice and tp > 1:
-        raise InputError("tensor_parallel over MIG slices is not possible (no peer link)", tp, "1")
+def _check_fit_of_groups(layout: Layout, hardware: Hardware) -> None:
+    """A tensor-parallel group stays inside one node or fills whole nodes; MIG instances have no peer link (NCCL refuses
+    them), so a replica is one instance."""
+    tp = layout.tensor_parallel
+    if hardware.accelerator.is_slice:
+        for key in ("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel"):
+            if getattr(layout, key) > 1:
+                raise InputError(f"{key} over MIG slices is not possible (no peer link)", getattr(layout, key), "1")
     per_node = hardware.accelerators_per_node
     if tp > per_node and (tp % per_node or tp > hardware.n_accelerators):
         raise InputError(f"tensor_parallel must fit in one node of {hardware.text}", tp, str(per_node))
