@@ -19,11 +19,11 @@ from catalogs.resolving import Names
 from catalogs.workloads import Workload, load_workload
 from planner.bounds import Discard, latency_discard, memory_discard
 from planner.candidate import Candidate
-from planner.deploy import serve_command
+from planner.deploy.serve_command import serve_command
 from planner.flow import Flow
 from planner.observation import Load, Observation, judge
 from planner.request import PlanRequest
-from planner.space import widest_limits
+from planner.space import candidates, widest_limits
 from planner.window import Reading, finish_s, observe_run, steady_window
 from planner.world import Detail, Facts
 from simulator.memory import MemoryPlan, size_memory
@@ -60,6 +60,7 @@ class SimulatedWorld:
     def __init__(self, request: PlanRequest, workload: Workload | None = None) -> None:
         self.request = request
         self.names = Names.of(request.model, request.engine, request.hardware)
+        self.notices: tuple[str, ...] = ()
         self.workload = workload or open_loop(load_workload(request.workload))
         self._plants: dict[Candidate, Plant] = {}
         self._resolved: dict[Candidate, Resolved] = {}
@@ -78,6 +79,13 @@ class SimulatedWorld:
         """The same question about other hardware (its price is looked up: an override was for the hardware named)."""
         tariff = replace(self.request.tariff, usd_per_hour=None)
         return SimulatedWorld(replace(self.request, hardware=hardware, tariff=tariff), self.workload)
+
+    def names_of(self, candidate: Candidate) -> Names:  # noqa: ARG002
+        return self.names
+
+    def space(self) -> list[Candidate]:
+        """Every legal candidate."""
+        return candidates(self.request, self.names)
 
     # ---- facts
 
@@ -189,6 +197,14 @@ class SimulatedWorld:
 
     def light_requests_per_s(self, candidate: Candidate) -> float:
         return candidate.replicas * self.flow(candidate).light_per_s
+
+    def e2e_s(self, candidate: Candidate, requests_per_s: float) -> float:
+        """By Little's law from the fluid's requests in flight."""
+        share = requests_per_s / candidate.replicas
+        flow = self.flow(candidate)
+        lone_s = flow.prefill_s + flow.output_tokens * flow.step_s(1)
+        in_flight = flow.in_flight(share)
+        return float("inf") if in_flight is None else max(in_flight / share, lone_s)
 
     # ---- simulated runs
 

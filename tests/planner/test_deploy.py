@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from catalogs.deployment import Deployment, Layout, resolve
-from planner.deploy import serve_command
+from planner.deploy.serve_command import serve_command
 
 PLAIN = resolve(Deployment(model="llama3.1-8b", hardware="h100x8"))
 

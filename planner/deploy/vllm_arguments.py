@@ -1,0 +1,57 @@
+"""`vllm serve` for one replica. Flags are the engine's own, from its catalog file."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from catalogs.deployment import Layout, Resolved
+from planner.deploy.arguments import Arguments
+
+#: Dtypes `--quantization` applies while loading a 16-bit checkpoint; the others need a checkpoint made for them.
+ON_THE_FLY: Final = {"fp8": "fp8"}
+KV_NAMES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"}
+_DEFAULT_ALL2ALL: Final = Layout().all2all_backend
+
+
+def arguments(resolved: Resolved) -> Arguments:
+    """Flags are left out only where the engine does the same without them."""
+    r, flags = resolved, resolved.engine.flags
+    found: list[tuple[str, str | None]] = _layout(r)
+    notes = []
+    if r.weight_dtype != r.model.weight_dtype and r.weight_dtype in ON_THE_FLY:
+        found.append((flags["weight_dtype"], ON_THE_FLY[r.weight_dtype]))
+    elif r.weight_dtype != r.model.weight_dtype:
+        notes.append(checkpoint_note(r))
+    if r.kv_dtype == "fp8":
+        found.append((flags["kv_dtype"], "fp8"))
+    elif r.kv_dtype not in ("bf16", "fp16"):
+        notes.append(f"KV cache in {KV_NAMES.get(r.kv_dtype, r.kv_dtype)}")
+    found += [(flags[k], str(getattr(r.limits, k))) for k in ("max_num_seqs", "max_num_batched_tokens")]
+    found.append((flags["max_model_len"], str(r.limits.max_model_len)))
+    found.append((flags["gpu_memory_utilization"], f"{r.gpu_memory_utilization:.12g}"))
+    if r.limits.prefix_caching != r.engine.prefix_caching:
+        flag = flags["prefix_caching"]
+        found.append((flag if r.limits.prefix_caching else flag.replace("--enable", "--no-enable"), None))
+    if r.limits.block_size != r.engine.block_size_tokens:
+        found.append((flags["block_size"], str(r.limits.block_size)))
+    return Arguments(("vllm", "serve", r.model.hf_id or r.model.name), tuple(found), tuple(notes))
+
+
+def _layout(r: Resolved) -> list[tuple[str, str | None]]:
+    flags = r.engine.flags
+    sizes = [(flags[k], getattr(r.layout, k)) for k in ("tensor_parallel", "pipeline_parallel", "data_parallel")]
+    sizes += [
+        ("--prefill-context-parallel-size", r.layout.context_parallel),
+        ("--decode-context-parallel-size", r.layout.decode_context_parallel),
+    ]
+    found: list[tuple[str, str | None]] = [(flag, str(size)) for flag, size in sizes if size > 1]
+    if r.layout.expert_parallel:
+        found.append((flags["expert_parallel"], None))
+        if r.layout.all2all_backend != _DEFAULT_ALL2ALL:
+            found.append(("--all2all-backend", r.layout.all2all_backend))
+    return found
+
+
+def checkpoint_note(r: Resolved) -> str:
+    """What to do where the weights cannot be narrowed while loading."""
+    return f"needs a {r.weight_dtype} checkpoint of {r.model.hf_id}: put its name in place of the model"
