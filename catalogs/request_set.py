@@ -45,15 +45,20 @@ class RequestSet:
 
     def every(self, k: int) -> RequestSet:
         """What one of k replicas gets from a round-robin router: rows 0, k, 2k, … Open loop only."""
-        if k == 1:
-            return self
+        return self if k == 1 else self.taken(slice(None, None, k))
+
+    def taken(self, rows: slice | IntArray) -> RequestSet:
+        """Some of the requests, by place, in the order given."""
+        hashes = self.block_hashes
+        if hashes is not None:
+            picked = hashes[rows] if isinstance(rows, slice) else tuple([hashes[i] for i in rows.tolist()])
         return replace(
             self,
-            arrival_s=self.arrival_s[::k],
-            input_tokens=self.input_tokens[::k],
-            output_tokens=self.output_tokens[::k],
-            block_hashes=None if self.block_hashes is None else self.block_hashes[::k],
-            wanted_models=None if self.wanted_models is None else self.wanted_models[::k],
-            sessions=None if self.sessions is None else self.sessions[::k],
-            terms=None if self.terms is None else self.terms.take(slice(None, None, k)),
+            arrival_s=self.arrival_s[rows],
+            input_tokens=self.input_tokens[rows],
+            output_tokens=self.output_tokens[rows],
+            block_hashes=None if hashes is None else picked,
+            wanted_models=None if self.wanted_models is None else self.wanted_models[rows],
+            sessions=None if self.sessions is None else self.sessions[rows],
+            terms=None if self.terms is None else self.terms.take(rows),
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -14,10 +16,15 @@ from catalogs.files import check_targets, write_json
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from catalogs.deployment import Deployment
     from simulator.run_record import Run
+
+#: Requests from which on a run may use all cores.
+LONG_RUN: Final = 50_000
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
+_ROUTER = "Instead of the deployment's: round_robin, least_outstanding, prefix_aware, ... or '{random: {seed: 1}}'."
 _JSON = "Summary as JSON; - writes it to stdout and nothing else there."
 
 
@@ -33,21 +40,29 @@ def simulate(
     seed: Annotated[int | None, typer.Option(metavar="N", help="Instead of the workload's own seed.")] = None,
     rate: Annotated[float | None, typer.Option(metavar="R", help="Requests per second, instead of its own.")] = None,
     requests: Annotated[int | None, typer.Option(metavar="N", help="How many, instead of its own number.")] = None,
-    router: Annotated[str, typer.Option(metavar="NAME", help="round_robin or least_outstanding.")] = "round_robin",
+    router: Annotated[str | None, typer.Option(metavar="NAME", help=_ROUTER)] = None,
+    router_staleness: Annotated[
+        float | None, typer.Option(metavar="S", min=0.0, help="Seconds between two looks of the router at replicas.")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Share the work, where replicas do not meet.")
+    ] = None,
 ) -> None:
     """Simulate how a deployment serves a workload: latencies, throughput, power and where the time goes."""
     from catalogs.deployment import load_deployment
     from catalogs.workloads import load_workload
     from simulator import outputs
-    from simulator.cluster import RunOptions
     from simulator.plant import build_fleet
+    from simulator.serving import serving_options
     from simulator.simulate import run
 
     check_targets(json_file, requests_out, chrome_trace)
-    written = load_deployment(deployment)
+    written = _with_router(load_deployment(deployment), router, router_staleness)
     fleet = build_fleet(written)
+    options = serving_options(written, fleet)
     asked = load_workload(workload)
-    done = run(fleet, asked.materialise(seed, requests, rate), RunOptions(router=router, seed=seed))
+    drawn = asked.materialise(seed, requests, rate)
+    done = run(fleet, drawn, replace(options, seed=seed, processes=processes or _cores(drawn.n)))
     document = outputs.document(done, written, asked)
     rate_notice = asked.rate_notice if rate is None else None
     _notify([*document["notices"], *([rate_notice] if rate_notice else []), *_caveats(done)])
@@ -63,6 +78,23 @@ def simulate(
         from simulator.screen import print_summary
 
         print_summary(document)
+
+
+def _with_router(written: Deployment, router: str | None, staleness_s: float | None) -> Deployment:
+    """The deployment behind another router."""
+    from catalogs.load import parse_yaml
+
+    changes: dict[str, object] = {}
+    if router is not None:
+        changes["router"] = parse_yaml(router, "--router") if router.lstrip().startswith("{") else router
+    if staleness_s is not None:
+        changes["router_staleness_s"] = staleness_s
+    return written.model_copy(update=changes)
+
+
+def _cores(requests: int) -> int:
+    """That are worth starting processes on."""
+    return 1 if requests < LONG_RUN else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
 def _notify(notices: Iterable[str]) -> None:

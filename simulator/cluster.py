@@ -6,19 +6,21 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import nan
-from random import Random
-from typing import Final, Protocol
+from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from catalogs.errors import InputError
 from catalogs.faults import Retries
 from catalogs.request_set import RequestSet
 from catalogs.routing import Routing
 from simulator.api_server import Intake
-from simulator.clock import ARRIVAL, CONTROL, Clock, Tick
+from simulator.clock import ARRIVAL, Clock, Tick
+from simulator.handover import HandOver
 from simulator.journal import Journal
 from simulator.laws import LawBroken, check_drained
+from simulator.losses import Losses
 from simulator.order import Order, Slots
 from simulator.pool import Pool
 from simulator.replica import Replica, ReplicaContext
@@ -28,10 +30,10 @@ from simulator.routers import make_router
 from simulator.routers.base import Sight
 from simulator.schedulers import POLICIES
 from simulator.stage import OpenPool, Room, Stage, content_keys
+from simulator.timetable import Timetable
 from simulator.transfer import Instant, Transfer
 
-#: Periodic actions in a row with nothing else to come, after which a run is given up.
-MOST_HOPELESS: Final = 10_000
+FloatArray = npt.NDArray[np.float64]
 
 
 class Controller(Protocol):
@@ -53,6 +55,7 @@ class RunOptions:
     horizon_s: float | None = None  # stop after this time; what is unfinished stays so
     check_laws: bool = False  # check every law after every schedule (slow)
     transfer: Transfer | None = None  # None: instant
+    hand_over: HandOver = HandOver()
     controllers: tuple[Controller, ...] = ()
     journal: Journal | None = None  # where to note what happens, for those who look at the run
     processes: int = 1  # that share the work, where replicas do not depend on each other (simulator/parallel.py)
@@ -62,13 +65,12 @@ class Cluster:
     """One simulated run. Build it, call `run` once, read `results` and the replicas' logs."""
 
     def __init__(self, pools: Sequence[Pool], requests: RequestSet, options: RunOptions) -> None:
-        _check_requests(requests)
         self.requests, self.options = requests, options
         self.results, self.clock = Results(requests.n), Clock()
         self._input_tokens: list[int] = requests.input_tokens.tolist()
         self._output_tokens: list[int] = requests.output_tokens.tolist()
         self._models = None if requests.wanted_models is None else requests.wanted_models.tolist()
-        self._transfer = options.transfer or Instant()
+        self.transfer = options.transfer or Instant()
         self.pools = [self._open(pool) for pool in pools]
         self.replicas: list[Replica] = []  # in order of birth, the dead among them
         self.orders: list[Order] = []  # all that were given
@@ -77,10 +79,10 @@ class Cluster:
         self._paths = [self._lay_path(model) for model in range(1 + max(pool.model for pool in pools))]
         self._draining: set[Replica] = set()
         self._stranded: deque[int] = deque()  # requests that no living replica could take
-        self._losses: dict[int, int] = {}  # by request: how often its replica died
-        self.n_backing_off = 0  # lost requests that wait to be sent again
-        self._jitter = Random(0)
-        self.n_answered = self._n_sent = self._n_periodic = self._hopeless = 0
+        self.losses = Losses(options.retries)
+        self.n_answered = self._n_sent = 0
+        timetable = Timetable(self.clock, lambda: self.done, self._plea)
+        self.at, self.every = timetable.at, timetable.every  # for controllers to act on time
         for number, pool in enumerate(pools):
             for _ in range(pool.replicas):
                 self.add_replica(number)
@@ -89,6 +91,7 @@ class Cluster:
         fronts = [pool.replicas * pool.rules.attention_ranks for pool in pools if pool.role != "decode"]
         self._intake = Intake(host, max(1, sum(fronts)))
         self._on_reach = [self._reach_open_loop if requests.concurrency is None else self._reach_closed_loop]
+        self.given_reach_s: FloatArray | None = None  # open loop: when requests reach an engine, where that is known
         self._order: list[int] = []  # open loop: requests in the order they reach an engine
         self._reach_s: list[float] = []
 
@@ -183,28 +186,6 @@ class Cluster:
             if request.index not in self._stranded:  # it was leaving, with nowhere to go
                 self._again(request.index)
 
-    def at(self, time_s: float, action: Callable[[], None]) -> None:
-        """Act then, after steps that end and before requests that arrive at that time; not once all is served."""
-        self.clock.at(time_s, CONTROL, [lambda _: None if self.done else action()])
-
-    def every(self, period_s: float, action: Callable[[], None]) -> None:
-        """Act again and again, a period from now first, until everything is served."""
-
-        def act() -> None:
-            self._n_periodic -= 1
-            action()
-            self._check_hope()
-            self.every(period_s, action)
-
-        self._n_periodic += 1
-        self.at(self.clock.now + period_s, act)
-
-    def _check_hope(self) -> None:
-        """Raises RuntimeError where periodic actions go on and on and nothing else will ever happen."""
-        self._hopeless = self._hopeless + 1 if self.clock.n_pending <= self._n_periodic else 0
-        if self._hopeless > MOST_HOPELESS:
-            raise RuntimeError(f"no progress: {len(self._stranded)} requests wait for a replica and none is born")
-
     @property
     def done(self) -> bool:
         """Every request of the workload was served, rejected or given up."""
@@ -214,10 +195,20 @@ class Cluster:
         """Its replicas that take requests."""
         return [r for r in self.replicas if r.pool == pool and r.died_s > self.clock.now and r not in self._draining]
 
-    @property
-    def stranded(self) -> Sequence[int]:
-        """Requests that wait for a replica to be born."""
-        return self._stranded
+    def goes_to(self, index: int, pool: int) -> bool:
+        """Whether the request asks for the model of that pool."""
+        return (self._models[index] if self._models else 0) == self.pools[pool].pool.model
+
+    def n_stranded(self, pool: int) -> int:
+        """Requests that wait for a replica of its model to be born."""
+        return sum(self.goes_to(index, pool) for index in self._stranded)
+
+    def drains(self, replica: Replica) -> bool:
+        """It lives and takes no requests."""
+        return replica in self._draining
+
+    def _plea(self) -> str:
+        return f"{len(self._stranded)} requests wait for a replica and none is born"
 
     def _bury(self, replica: Replica) -> None:
         if replica in self._draining and not replica.outstanding and not replica.incoming:
@@ -250,12 +241,16 @@ class Cluster:
 
     def _start_open_loop(self) -> None:
         self.results.arrival_s[:] = type(self.results.arrival_s)("d", self.requests.arrival_s.tolist())
-        sent = zip(self.requests.arrival_s.tolist(), self._input_tokens, strict=True)
-        reach_s = np.array([self._intake.admit(at_s, tokens) for at_s, tokens in sent])
+        reach_s = self.reach_times_s() if self.given_reach_s is None else self.given_reach_s
         order = np.argsort(reach_s, kind="stable")
         self._order, self._reach_s = order.tolist(), reach_s[order].tolist()
         if self._order:
             self.clock.at(self._reach_s[0], ARRIVAL, self._on_reach, 0)
+
+    def reach_times_s(self) -> FloatArray:
+        """When each request is at an engine, (n,). Open loop, before the run."""
+        sent = zip(self.requests.arrival_s.tolist(), self._input_tokens, strict=True)
+        return np.array([self._intake.admit(at_s, tokens) for at_s, tokens in sent])
 
     def _reach_open_loop(self, tick: Tick) -> None:
         position = tick.payload
@@ -278,27 +273,41 @@ class Cluster:
     def _reach(self, index: int) -> None:
         """The request is tokenised: route it, or reject it."""
         request = Request(index, self._input_tokens[index])
-        path = self._path(index)
-        for stage in path:
-            refusal = stage.refusal(request)
-            if refusal:
-                self.results.status[index] = refusal
-                self._answered(self.clock.now)
-                return
+        refusal, replica = self.route(request)
+        if refusal:
+            self.results.status[index] = refusal
+            self._answered(self.clock.now)
+            return
         self.results.status[index] = UNFINISHED
-        replica = path[0].choose(request)
         if replica is None:
             self._stranded.append(index)
             return
         self.results.replica[index] = replica.index
         replica.receive(request)
 
+    def route(self, request: Request) -> tuple[int, Replica | None]:
+        """(why it is refused, or 0; who gets it: None where nobody who could is alive)."""
+        path = self._path(request.index)
+        for stage in path:
+            refusal = stage.refusal(request)
+            if refusal:
+                return refusal, None
+        return 0, path[0].choose(request)
+
+    @property
+    def blind(self) -> bool:
+        """No router looks at a replica."""
+        return all(stage.router.blind for path in self._paths for stage in path)
+
     def _hand_over(self, source: Replica, request: Request) -> bool:
         """A prompt is done on a prefill replica: send its blocks to one that decodes, unless its one token was all."""
         index, now = request.index, self.clock.now
-        if self._output_tokens[index] == 1:
+        computes_again = self.options.hand_over.first_token == "decode"
+        if self._output_tokens[index] == 1 and not computes_again:
             return False
-        follower = request.follower()
+        if computes_again:
+            self.results.first_token_s[index] = nan
+        follower = request.follower(with_first=not computes_again)
         follower.last_token_s = now
         target = self._path(index)[-1].choose(follower)
         if target is None:
@@ -306,7 +315,7 @@ class Cluster:
             self.clock.at(now, ARRIVAL, [lambda _: self._leave(source, request)])
             return True
         target.incoming += 1
-        end_s = self._transfer.arrives_s(request.input_tokens, source, target, now)
+        end_s = self.transfer.arrives_s(request.input_tokens, source, target, now, self.results.started_s[index])
         self.results.handovers.extend((index, source.index, target.index, now, end_s))
         self.clock.at(end_s, ARRIVAL, [lambda _: self._arrive(source, request, target, follower)])
         return True
@@ -319,6 +328,9 @@ class Cluster:
             return  # its blocks were lost on the way, and it began again
         if target.died_s > now:
             self.results.replica[request.index] = target.index
+            if self.options.hand_over.first_token == "arrival":
+                self.results.first_token_s[request.index] = now + self._output_s
+                follower.last_token_s = now
             target.receive(follower)
         else:
             self._again(request.index)
@@ -331,28 +343,29 @@ class Cluster:
 
     def _again(self, index: int) -> None:
         """A request that was lost begins again from its prompt: at once, or as the router's retries go."""
-        results, retries = self.results, self.options.retries
+        results = self.results
         results.started_s[index] = results.first_token_s[index] = nan
-        results.restarts += 1
-        if retries is None:
-            self._reach(index)
-            return
-        self._losses[index] = losses = self._losses.get(index, 0) + 1
-        if losses > retries.limit:
+        wait_s = self.losses.wait_s(index)
+        if wait_s is None:
             results.status[index] = FAILED
             self._answered(self.clock.now)
-            return
-        self.n_backing_off += 1
-        again_s = self.clock.now + retries.wait_s(losses, self._jitter.random())
-        self.clock.at(again_s, ARRIVAL, [self._send_again], index)
+        elif wait_s:
+            self.losses.n_waiting += 1
+            self.clock.at(self.clock.now + wait_s, ARRIVAL, [self._send_again], index)
+        else:
+            self._reach(index)
 
     def _send_again(self, tick: Tick) -> None:
-        self.n_backing_off -= 1
+        self.losses.n_waiting -= 1
         self._reach(tick.payload)
 
     def _path(self, index: int) -> list[Stage]:
-        """The stages a request goes through, by the model it wants: one, or prompt and decode."""
-        return self._paths[self._models[index] if self._models else 0]
+        """The stages a request goes through, by the model it wants: one, or prompt and decode, unless it stays with a
+        decode replica."""
+        path = self._paths[self._models[index] if self._models else 0]
+        if len(path) > 1 and self.options.hand_over.stays(self._input_tokens[index], path[0].replicas):
+            return path[-1:]
+        return path
 
     def _stage_of(self, replica: Replica) -> Stage:
         pool = self.pools[replica.pool].pool
@@ -389,10 +402,3 @@ class Cluster:
         open_ends = [i for i, s in enumerate(status) if s in (NOT_SENT, UNFINISHED) and i not in self._stranded]
         if open_ends:
             raise LawBroken(f"arrived != completed + rejected: request {open_ends[0]} was never answered")
-
-
-def _check_requests(requests: RequestSet) -> None:
-    if requests.n and (int(requests.input_tokens.min()) < 1 or int(requests.output_tokens.min()) < 1):
-        raise InputError("every request needs at least one input and one output token")
-    if requests.concurrency is not None and requests.concurrency < 1:
-        raise InputError("closed-loop concurrency must be at least 1", requests.concurrency)

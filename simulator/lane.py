@@ -64,6 +64,11 @@ class Lane:
         return self._tick is None
 
     @property
+    def running_s(self) -> float:
+        """How long the batch on the device has been there."""
+        return 0.0 if self.current is None else self._clock.now - self._start_s
+
+    @property
     def blocks_ahead(self) -> int:
         """Blocks that a run of steps has taken by now and has not booked yet."""
         if self._steps < 2:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
@@ -27,30 +28,29 @@ class Slots:
 
     n: int = 0  # that were ever taken
     _free: list[int] = field(default_factory=list)
-    _closed: set[int] = field(default_factory=set)
+    _closed: Counter[int] = field(default_factory=Counter)  # how many reasons there are
 
     def take(self) -> int:
         while self._free:
             slot = heappop(self._free)
-            if slot not in self._closed:
+            if not self._closed[slot]:
                 return slot
-        while self.n in self._closed:
+        while self._closed[self.n]:
             self.n += 1
         self.n += 1
         return self.n - 1
 
     def give(self, slot: int) -> None:
         """Nobody is there any more."""
-        if slot not in self._closed:
+        if not self._closed[slot]:
             heappush(self._free, slot)
 
     def close(self, slot: int) -> None:
         """Nobody new gets this place until it is opened."""
-        self._closed.add(slot)
+        self._closed[slot] += 1
 
-    def open(self, slot: int, vacant: bool) -> None:
-        """It works again; `vacant`: nobody is there."""
-        if slot in self._closed:
-            self._closed.remove(slot)
-            if vacant and slot < self.n:
-                heappush(self._free, slot)
+    def open(self, slot: int) -> None:
+        """One reason to close it is gone."""
+        self._closed[slot] -= 1
+        if not self._closed[slot] and slot < self.n and slot not in self._free:
+            heappush(self._free, slot)

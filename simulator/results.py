@@ -29,7 +29,6 @@ class Results:
         "last_token_s",
         "preemptions",
         "replica",
-        "restarts",
         "started_s",
         "status",
         "waits_s",
@@ -45,7 +44,6 @@ class Results:
         self.cached_tokens = zeros[:]
         self.preemptions = zeros[:]
         self.replica = array("q", [-1]) * n  # the last that had it
-        self.restarts = 0  # of requests whose replica died
         self.status = array("b", [NOT_SENT]) * n
         self.gaps_s = array("d")  # gaps between tokens that a preemption made; all others follow from the step log
         self.waits_s = array("d")  # pairs: first decode step on a replica that took a request over, the wait before it

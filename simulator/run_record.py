@@ -90,7 +90,7 @@ class Run:
             gaps_s=np.sort(np.array(results.gaps_s)),
             waits_s=np.array(results.waits_s).reshape(-1, 2),
             handovers=np.array(results.handovers).reshape(-1, 5),
-            restarts=results.restarts,
+            restarts=cluster.losses.n,
             orders=np.array([(o.pool, o.ordered_s, o.ended_s) for o in cluster.orders], dtype=float).reshape(-1, 3),
             replicas=tuple(map(ReplicaRun.of, cluster.replicas)),
             pools=tuple(opened.pool for opened in cluster.pools),

@@ -7,8 +7,10 @@ from dataclasses import asdict, fields, replace
 from itertools import product
 from typing import Any, Final
 
+import numpy as np
+
 from catalogs.engines import EngineProfile
-from catalogs.errors import InputError
+from catalogs.errors import InputError, nearest_name
 from catalogs.request_set import RequestSet
 from simulator.cluster import Cluster, RunOptions
 from simulator.host_cache import OffloadRules
@@ -32,15 +34,49 @@ def run(served: Plant | Fleet, requests: RequestSet, options: RunOptions | None 
     fleet, options = served if isinstance(served, Fleet) else Fleet((served,)), options or RunOptions()
     if options.transfer is None:
         options = replace(options, transfer=_ports(fleet))
-    models = {model: number for number, model in enumerate(dict.fromkeys(p.resolved.model.name for p in fleet.plants))}
-    return run_pools([pool_of(plant, models[plant.resolved.model.name]) for plant in fleet.plants], requests, options)
+    names = list(dict.fromkeys(plant.resolved.model.name for plant in fleet.plants))
+    pools = [pool_of(plant, names.index(plant.resolved.model.name)) for plant in fleet.plants]
+    return run_pools(pools, _asking_for(names, requests), options)
+
+
+def _asking_for(served: Sequence[str], requests: RequestSet) -> RequestSet:
+    """Requests that name models by their place among those served. Raises InputError for one that is not."""
+    if requests.wanted_models is None and len(served) > 1:
+        rule = f"{len(served)} models are served: requests must say which they want (a trace's column `model`)"
+        raise InputError(rule, None, f"models: {{{', '.join(f'{name}: 1' for name in served)}}} in the workload")
+    if requests.wanted_models is None or not requests.models:
+        return requests
+    from catalogs.models import load_model
+
+    found = []
+    for text in requests.models:
+        name = text if text in served else load_model(text).name
+        if name not in served:
+            raise InputError("requests ask for a model that is not served", text, nearest_name(text, served, 0.0))
+        found.append(served.index(name))
+    return replace(requests, wanted_models=np.array(found)[requests.wanted_models], models=tuple(served))
 
 
 def run_pools(pools: Sequence[Pool], requests: RequestSet, options: RunOptions | None = None) -> Run:
     """The same with pools made by hand."""
-    cluster = Cluster(pools, requests, options or RunOptions())
+    _check_requests(requests)
+    options = options or RunOptions()
+    if options.processes > 1:
+        from simulator.parallel import apart, run_apart
+
+        falling_apart = apart(pools, requests, options)
+        if falling_apart is not None:
+            return run_apart(falling_apart)
+    cluster = Cluster(pools, requests, options)
     cluster.run()
     return Run.of(cluster)
+
+
+def _check_requests(requests: RequestSet) -> None:
+    if requests.n and (int(requests.input_tokens.min()) < 1 or int(requests.output_tokens.min()) < 1):
+        raise InputError("every request needs at least one input and one output token")
+    if requests.concurrency is not None and requests.concurrency < 1:
+        raise InputError("closed-loop concurrency must be at least 1", requests.concurrency)
 
 
 def run_rules(

@@ -93,6 +93,10 @@ class StepLog:
             )
         )
 
+    def total_since(self, row: int) -> float:
+        """Seconds of the rows from that one on."""
+        return sum(self._values[row * len(COLUMNS) + COLUMNS.index("total_s") :: len(COLUMNS)])
+
     def __len__(self) -> int:
         return len(self._values) // len(COLUMNS)
 

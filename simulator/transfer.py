@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Protocol
 
 from simulator.memory import sequence_bytes
 from simulator.network import NETWORK_LATENCY_S, NODE_LATENCY_S
-from simulator.plant import Plant
+from simulator.plant import Fleet, Plant
 from simulator.replica import Replica
 from simulator.shard import Shard
+
+#: Names of the links that what a replica sends or receives passes; each has a way out and a way in.
+Links = Callable[[Replica], tuple[Hashable, ...]]
 
 
 class Transfer(Protocol):
     """Asked once for each request that is handed over, in the order of time."""
 
-    def arrives_s(self, tokens: int, source: Replica, target: Replica, now: float) -> float:
-        """When the blocks of `tokens` tokens, ready at `now`, have all arrived. Not before now."""
+    def arrives_s(self, tokens: int, source: Replica, target: Replica, now: float, begun_s: float) -> float:
+        """When the blocks of `tokens` tokens, computed from `begun_s` until `now`, have all arrived. Not before now."""
+
+    def slow(self, replica: Replica, factor: float) -> None:
+        """From now on what goes to it or comes from it takes so many times as long; 1: as ever."""
 
 
 class Instant:
     """Transfers that take no time."""
 
-    def arrives_s(self, tokens: int, source: Replica, target: Replica, now: float) -> float:  # noqa: ARG002
+    def arrives_s(self, tokens: int, source: Replica, target: Replica, now: float, begun_s: float) -> float:  # noqa: ARG002
         return now
+
+    def slow(self, replica: Replica, factor: float) -> None:
+        """No time stays no time."""
 
 
 class Path(Protocol):
@@ -34,23 +44,51 @@ class Path(Protocol):
     def latency_s(self) -> float:
         """From the last byte sent to all being usable."""
 
+    @property
+    def pieces(self) -> int:
+        """Parts of equal size that leave as each is computed; 1: everything leaves when the prompt is done."""
+
     def wire_s(self, tokens: int) -> float:
-        """Seconds the blocks of so many tokens occupy both ports."""
+        """Seconds the blocks of so many tokens occupy the links at both ends."""
+
+
+def own_port(replica: Replica) -> tuple[Hashable, ...]:
+    """Every replica has a link to itself."""
+    return (replica.index,)
 
 
 class Ports:
-    """Every replica has one port out and one in, and each carries one transfer at a time, first come first served."""
+    """Every link carries one transfer at a time, first come first served, so that what shares a network card waits for
+    it. (Queue pairs that share a card take turns by packets: each transfer then takes longer and the last one ends at
+    the same time.)
 
-    def __init__(self, paths: Mapping[tuple[int, int], Path]) -> None:
+    Piece by piece: piece i of n is there when i / n of the prompt is computed, an even share of the time since its
+    first step began. The first leaves when the links are free, the others follow; the last cannot leave before the
+    prompt is done.
+    """
+
+    def __init__(self, paths: Mapping[tuple[int, int], Path], links: Links = own_port) -> None:
         self._paths = paths  # by (source pool, target pool)
-        self._out_free_s: dict[int, float] = {}
-        self._in_free_s: dict[int, float] = {}
+        self._links = links
+        self._out_free_s: dict[Hashable, float] = {}
+        self._in_free_s: dict[Hashable, float] = {}
+        self._factors: dict[int, float] = {}  # by replica, whose link is degraded
 
-    def arrives_s(self, tokens: int, source: Replica, target: Replica, now: float) -> float:
+    def slow(self, replica: Replica, factor: float) -> None:
+        self._factors[replica.index] = factor
+
+    def arrives_s(self, tokens: int, source: Replica, target: Replica, now: float, begun_s: float) -> float:
         path = self._paths[source.pool, target.pool]
-        begin_s = max(now, self._out_free_s.get(source.index, 0.0), self._in_free_s.get(target.index, 0.0))
-        end_s = begin_s + path.wire_s(tokens)
-        self._out_free_s[source.index] = self._in_free_s[target.index] = end_s
+        outs, ins = self._links(source), self._links(target)
+        free_s = max(
+            *(self._out_free_s.get(link, 0.0) for link in outs), *(self._in_free_s.get(link, 0.0) for link in ins)
+        )
+        factor = max(self._factors.get(source.index, 1.0), self._factors.get(target.index, 1.0))
+        wire_s, n = factor * path.wire_s(tokens), path.pieces
+        ready_s = now if n == 1 else begun_s + (now - begun_s) / n
+        end_s = max(max(ready_s, free_s) + wire_s, max(now, free_s) + wire_s / n)
+        self._out_free_s |= dict.fromkeys(outs, end_s)
+        self._in_free_s |= dict.fromkeys(ins, end_s)
         return end_s + path.latency_s
 
 
@@ -63,18 +101,89 @@ class RankPath:
 
     source: Shard
     target: Shard
-    bytes_per_s: float  # of one accelerator
+    source_bytes_per_s: float  # of one accelerator
+    target_bytes_per_s: float
     latency_s: float
+    pieces: int = 1
 
     def wire_s(self, tokens: int) -> float:
-        return max(sequence_bytes(self.source, tokens), sequence_bytes(self.target, tokens)) / self.bytes_per_s
+        out_s = sequence_bytes(self.source, tokens) / self.source_bytes_per_s
+        in_s = sequence_bytes(self.target, tokens) / self.target_bytes_per_s
+        slower = min(self.source_bytes_per_s, self.target_bytes_per_s)
+        return max(out_s, in_s, min(sequence_bytes(s, tokens) for s in (self.source, self.target)) / slower)
 
     @classmethod
-    def between(cls, source: Plant, target: Plant, asked_bytes_per_s: float | None = None) -> RankPath:
-        """The node's own link where both stand in one node, else the slower of the two networks; or what was asked."""
-        here, there = source.resolved.hardware, target.resolved.hardware
-        inside = source.resolved.site == target.resolved.site and here.n_nodes == 1
-        rate = here.node.link_bytes_per_s if inside else min(h.node.network_bytes_per_s for h in (here, there))
-        latency_s = NODE_LATENCY_S if inside else NETWORK_LATENCY_S
+    def between(cls, source: Plant, target: Plant, fleet: Fleet) -> RankPath:
+        """The node's own link where both stand in one node, else each end's share of its network cards; or what was
+        asked. Layer by layer, a piece is a layer of the model."""
+        ends = (source, target)
+        inside = _inside(source, target)
+        rates = [h.node.link_bytes_per_s if inside else _card_share(p) for p in ends for h in (p.resolved.hardware,)]
+        asked = fleet.transfer_bytes_per_s
+        out_rate, in_rate = (asked or rate for rate in rates)
         shards = Shard.of(source.resolved), Shard.of(target.resolved)
-        return cls(*shards, asked_bytes_per_s or rate, latency_s)
+        pieces = source.resolved.model.n_layers if fleet.layerwise else 1
+        return cls(*shards, out_rate, in_rate, NODE_LATENCY_S if inside else NETWORK_LATENCY_S, pieces)
+
+
+def _inside(source: Plant, target: Plant) -> bool:
+    return source.resolved.site == target.resolved.site and source.resolved.hardware.n_nodes == 1
+
+
+def _per_card(plant: Plant) -> int:
+    """Accelerators of a node that share a network card."""
+    node = plant.resolved.hardware.node
+    return -(-node.max_accelerators // node.cards) if node.cards else 1
+
+
+def _card_share(plant: Plant) -> float:
+    """Bytes per second of each of a replica's accelerators while no other replica uses their cards."""
+    return plant.resolved.hardware.node.network_bytes_per_s * max(
+        1.0, _per_card(plant) / min(plant.resolved.accelerators_per_replica, _per_card(plant))
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Cards:
+    """Which network cards the replicas of a fleet use, by the accelerators they stand on: pool after pool, in the order
+    of their slots."""
+
+    fleet: Fleet
+    first: tuple[int, ...]  # accelerator of each pool at its site
+
+    @classmethod
+    def of(cls, fleet: Fleet) -> Cards:
+        used: dict[str, int] = {}
+        first = []
+        for plant in fleet.plants:
+            r = plant.resolved
+            first.append(used.get(r.site, 0))
+            used[r.site] = first[-1] + r.replicas * r.accelerators_per_replica
+        return cls(fleet, tuple(first))
+
+    def links(self, replica: Replica) -> tuple[Hashable, ...]:
+        """Its cards; where each accelerator has its own, one name for all of them."""
+        plant = self.fleet.plants[replica.pool]
+        each, r = _per_card(plant), plant.resolved
+        if each == 1:
+            return (replica.index,)
+        begin = self.first[replica.pool] + replica.slot * r.accelerators_per_replica
+        per_node = r.hardware.accelerators_per_node
+        used = range(begin, begin + r.accelerators_per_replica)
+        return tuple(dict.fromkeys((r.site, a // per_node, a % per_node // each) for a in used))
+
+
+def ports_of(fleet: Fleet) -> Ports | None:
+    """What carries blocks from prefill pools to decode pools; None where there are none."""
+    numbered = list(enumerate(fleet.plants))
+    apart = [
+        (i, j)
+        for (i, source), (j, target) in product(numbered, numbered)
+        if (source.resolved.role, target.resolved.role) == ("prefill", "decode")
+    ]
+    if not apart:
+        return None
+    plants = fleet.plants
+    paths = {(i, j): RankPath.between(plants[i], plants[j], fleet) for i, j in apart}
+    shared = any(not _inside(plants[i], plants[j]) for i, j in apart)
+    return Ports(paths, Cards.of(fleet).links if shared else own_port)

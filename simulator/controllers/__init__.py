@@ -1,0 +1,1 @@
+"""What changes a fleet while it serves: autoscalers and faults."""
