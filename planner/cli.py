@@ -10,6 +10,7 @@ import typer
 
 from catalogs.command import INTERRUPTED, run_command
 from planner.commands.analyze import analyze
+from planner.commands.deploy import deploy
 from planner.commands.explain import explain
 from planner.commands.report import report
 
@@ -131,6 +132,7 @@ def write_answer(answer: Answer, json_to: str | None, deployment_to: Path | None
 app.command()(analyze)
 app.command()(report)
 app.command()(explain)
+app.command()(deploy)
 
 
 def main() -> None:

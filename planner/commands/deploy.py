@@ -1,0 +1,41 @@
+"""`plan deploy`: the files that start a plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def deploy(
+    answer: Annotated[Path, typer.Argument(metavar="ANSWER.json", help="What plan --json wrote.")],
+    target: Annotated[
+        str,
+        typer.Option(
+            help="vllm, compose, kubernetes, leaderworkerset, kserve, llm-d, ray-serve, triton, sglang, llama.cpp."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write; made here.")],
+    alternative: Annotated[int, typer.Option(metavar="N", help="Deploy alternative N of the answer instead.")] = 0,
+    image: Annotated[str | None, typer.Option(help="Container image (default: the engine's own).")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a deployment that is there.")] = False,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="What was written, as JSON; - for stdout.")
+    ] = None,
+) -> None:
+    """Files that start the plan, the benchmark that would verify it, and what it predicts."""
+    from catalogs.files import check_targets, write_json
+    from planner.answer_file import read_answer
+    from planner.deploy.folder import check_folder, write_folder
+    from planner.deploy.package import pack
+    from planner.deploy_screen import show
+
+    check_targets(json_file)
+    check_folder(out, force)
+    package = pack(read_answer(answer), answer, target, alternative, image)
+    write_folder(out, package.files, force)
+    if json_file is not None:
+        write_json({"folder": str(out), **package.document()}, json_file)
+    if json_file != "-":
+        show(package, out)

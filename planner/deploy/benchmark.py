@@ -1,0 +1,106 @@
+"""The benchmark that would verify a plan: its own workload at its own rate, and the command that compares."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from typing import Final
+
+from catalogs.request_set import RequestSet
+from catalogs.workloads import load_workload
+from planner.deploy.serving import Serving
+from planner.deploy.written import Written
+from planner.prediction import Prediction
+from planner.simulated import open_loop
+
+#: A run lasts so long where that is neither too few requests for percentiles nor too many to wait for. Seconds, counts.
+_LENGTH_S: Final = 120
+_LEAST: Final = 500
+_MOST: Final = 5000
+#: Tokens of one piece of text that no other prompt shares.
+_PIECE_TOKENS: Final = 512
+#: Seeds of the search lie below; the benchmark's requests are none it has seen.
+_OTHER_SEED: Final = 1000
+RESULT: Final = "result.json"
+
+
+def benchmark_files(prediction: Prediction, s: Serving, written: Written) -> dict[str, str]:
+    """verify.sh; and requests.jsonl, the requests it sends, where the server takes prompts as token ids."""
+    n = min(max(round(_LENGTH_S * prediction.requests_per_s), _LEAST), _MOST)
+    if not written.token_prompts:
+        return {"verify.sh": _script(written.base_url, _random(prediction, s, n))}
+    workload = open_loop(load_workload(prediction.answer.request.workload))
+    seed = prediction.answer.request.seed + _OTHER_SEED
+    requests = workload.materialise(seed, n, prediction.requests_per_s)
+    lines = "".join(json.dumps(row) + "\n" for row in trace_rows(requests))
+    return {"verify.sh": _script(written.base_url, _replay(s, requests)), "requests.jsonl": lines}
+
+
+def trace_rows(requests: RequestSet) -> Iterator[dict[str, object]]:
+    """As `vllm bench serve --dataset-name timed_trace` reads them: seconds, tokens, and ids of pieces of prompts, equal
+    for equal text. Blocks past the workload's own ids, and a prompt's last part, are new text."""
+    shared = requests.block_hashes
+    size = requests.hash_block_tokens if shared is not None else _PIECE_TOKENS
+    fresh = 1 + max((h for hashes in shared or () for h in hashes), default=0)
+    for i in range(requests.n):
+        tokens = int(requests.input_tokens[i])
+        known = list(shared[i][: tokens // size]) if shared is not None else []
+        missing = -(-tokens // size) - len(known)
+        ids = known + list(range(fresh, fresh + missing))
+        fresh += missing
+        yield {
+            "timestamp": round(float(requests.arrival_s[i]), 6),
+            "input_length": tokens,
+            "output_length": int(requests.output_tokens[i]),
+            "hash_ids": ids,
+        }
+
+
+def _replay(s: Serving, requests: RequestSet) -> list[str]:
+    size = requests.hash_block_tokens if requests.block_hashes is not None else _PIECE_TOKENS
+    trace = ["--dataset-name", "timed_trace", "--dataset-path", "requests.jsonl"]
+    return [*_common(s, requests.n), *trace, "--timed-trace-chunk-hash-size", str(size)]
+
+
+def _random(prediction: Prediction, s: Serving, n: int) -> list[str]:
+    """Mean lengths only: where prompts must be text, lengths cannot be given request by request."""
+    lengths = ["--random-input-len", f"{prediction.input_mean_tokens:.0f}"]
+    lengths += ["--random-output-len", f"{max(prediction.output_mean_tokens, 1):.0f}"]
+    rate = ["--request-rate", f"{prediction.requests_per_s:.6g}"]
+    return [*_common(s, n), "--dataset-name", "random", *lengths, *rate]
+
+
+def _common(s: Serving, n: int) -> list[str]:
+    found = ["--backend", "openai", "--model", s.model, "--num-prompts", str(n)]
+    found += ["--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,90,95,99"]
+    return [*found, "--save-result", "--save-detailed", "--result-filename", RESULT]
+
+
+def _script(base_url: str, flags: list[str]) -> str:
+    """Runs the benchmark where the server can be reached, then says whether the plan's figures were met."""
+    parts = [["vllm", "bench", "serve"], ["--base-url"], *_pairs(flags)]
+    command = " \\\n  ".join([f'{shlex.join(parts[0])} --base-url "$BASE_URL"', *(shlex.join(p) for p in parts[2:])])
+    return "\n".join(
+        [
+            "#!/usr/bin/env bash",
+            "# Exit status 0: reality is as predicted; 1: it is not; 2: the result is of something else.",
+            "set -euo pipefail",
+            'cd "$(dirname "$0")"',
+            f'BASE_URL="${{BASE_URL:-{base_url}}}"',
+            command,
+            f"plan verify plan.json --results {RESULT}",
+            "",
+        ]
+    )
+
+
+def _pairs(flags: list[str]) -> list[list[str]]:
+    """A flag with its value on one line."""
+    found: list[list[str]] = []
+    for word in flags:
+        if word.startswith("--") or not found:
+            found.append([word])
+        else:
+            found[-1].append(word)
+    return found

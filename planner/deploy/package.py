@@ -1,0 +1,104 @@
+"""A plan as a folder: a target's files, the benchmark that verifies it, what it predicts, and how to go about it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from catalogs.errors import InputError
+from planner.answer_file import AnswerFile, Plan
+from planner.deploy.benchmark import benchmark_files
+from planner.deploy.folder import MARK
+from planner.deploy.serving import Serving
+from planner.deploy.targets import find_target, write_target
+from planner.deploy.written import Written
+from planner.prediction import Prediction
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """files by path; notes and steps as README.md tells them."""
+
+    target: str
+    serving: Serving
+    files: dict[str, str]
+    steps: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        s = self.serving
+        count = "1 replica" if s.replicas == 1 else f"{s.replicas} replicas"
+        return f"{count} x {s.resolved.layout.words} of {s.model} on {s.resolved.hardware.text}, {s.image}"
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "target": self.target,
+            "image": self.serving.image,
+            "replicas": self.serving.replicas,
+            "files": sorted(self.files),
+            "steps": list(self.steps),
+            "notes": list(self.notes),
+        }
+
+
+def pack(answer: AnswerFile, source: Path, target: str, alternative: int = 0, image: str | None = None) -> Package:
+    """Raises InputError for an answer without such a plan, or a plan the target cannot start.
+
+    source: the answer's file, which goes with the others. alternative: 0 is the best plan.
+    """
+    find_target(target)
+    plan = chosen(answer, alternative)
+    prediction = Prediction.of(answer, plan)
+    if prediction is None:
+        raise InputError("this plan has no figures to promise: plan again with this version", str(source))
+    serving = Serving.of(plan)
+    serving = serving if image is None else replace(serving, image=image)
+    written = write_target(target, serving)
+    notes = (*serving.arguments.notes, *written.notes, *plan.notices)
+    files = written.files | benchmark_files(prediction, serving, written)
+    files[MARK] = json.dumps(prediction.document(), indent=1, allow_nan=False) + "\n"
+    files["plan.json"] = _only(source, alternative)
+    package = Package(target, serving, files, tuple(written.steps), notes)
+    files["README.md"] = _readme(package, prediction, written)
+    return package
+
+
+def chosen(answer: AnswerFile, alternative: int) -> Plan:
+    """The best plan, or an alternative by its number from 1."""
+    if not answer.feasible or not answer.plans:
+        why = answer.infeasible.binding_constraint if answer.infeasible else "no reason recorded"
+        raise InputError(f"this answer is no, there is nothing to deploy: {why}")
+    if not 0 <= alternative < len(answer.plans):
+        rule = f"the answer has {len(answer.plans) - 1} alternatives, numbered from 1"
+        raise InputError(rule, alternative, str(len(answer.plans) - 1))
+    return answer.plans[alternative]
+
+
+def _only(source: Path, alternative: int) -> str:
+    """The answer with the deployed plan as its best, so that `plan verify` compares with that one."""
+    data = json.loads(source.read_text(encoding="utf-8"))
+    plans = [data["best"], *data["alternatives"]]
+    data["best"] = plans.pop(alternative)
+    data["alternatives"] = plans
+    return json.dumps(data, indent=1, allow_nan=False) + "\n"
+
+
+def _readme(p: Package, prediction: Prediction, written: Written) -> str:
+    lines = [f"# {p.serving.model} by {p.target}", "", f"{p.words}.", ""]
+    asked = prediction.answer.request.workload
+    lines += [f"Planned for {prediction.requests_per_s:.4g} requests/s of workload `{asked}` by", ""]
+    lines += ["```", prediction.answer.reproduce.command, "```", ""]
+    lines += ["## Start", "", "```", *written.steps, "```", ""]
+    lines += [
+        "## Verify",
+        "",
+        "`./verify.sh` (needs `vllm bench serve` of vLLM 0.32 or later, and this `plan`) sends the",
+    ]
+    lines += [f"planned requests to `BASE_URL` (default {written.base_url}) and compares with `{MARK}`.", ""]
+    if p.notes:
+        lines += ["## Mind", "", *(f"- {note}" for note in p.notes), ""]
+    lines += [f"The files of this kind are held against {find_target(p.target).checked}; no cluster has run them.", ""]
+    return "\n".join(lines)

@@ -1,0 +1,90 @@
+"""A plan as something to start: the command of one replica, how many, on what, behind which router."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+
+from catalogs.deployment import Deployment, Resolved, resolve
+from catalogs.errors import InputError
+from catalogs.load import check
+from planner.answer_file import Plan
+from planner.deploy.arguments import Arguments
+from planner.deploy.device import Device
+from planner.deploy.images import image_of
+from planner.deploy.serve_command import arguments, family
+
+#: Where a replica listens, and the router in front of several.
+PORT: Final = 8000
+#: Deployment keys that no target's files say; None, False or the default there.
+_UNSAID: Final = ("kv_offload", "preemption", "lora", "autoscaling", "faults", "retries")
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """name: a DNS label. arguments: of one replica, without its address."""
+
+    name: str
+    family: str
+    resolved: Resolved
+    arguments: Arguments
+    image: str
+    device: Device
+    kv_bytes: float | None  # of one accelerator, as planned
+
+    @classmethod
+    def of(cls, plan: Plan) -> Serving:
+        """Raises InputError for a deployment the files could not say in full, or of an engine without a command."""
+        said = plan.deployment
+        for key in _UNSAID:
+            if said.get(key):
+                raise InputError("deployment files cannot say this key", key, f"{key}: null")
+        resolved = resolve(check(Deployment, {**said, "kv_blocks": None}, "the plan's deployment"))
+        kind = family(resolved.engine.name)
+        device = Device.of(resolved.hardware.accelerator)
+        kv_bytes = plan.memory.kv_bytes if plan.memory else None
+        made = arguments(resolved)
+        if kind == "vllm" and device.maker == "cpu" and kv_bytes:
+            made = replace(made, environment={"VLLM_CPU_KVCACHE_SPACE": f"{max(int(kv_bytes / 2**30), 1)}"})
+        image = image_of(kind, resolved.engine.version, device.maker)
+        return cls(_label(resolved), kind, resolved, made, image, device, kv_bytes)
+
+    @property
+    def model(self) -> str:
+        """The name clients ask for, and the repository the weights come from."""
+        return self.resolved.model.hf_id or self.resolved.model.name
+
+    @property
+    def replicas(self) -> int:
+        return self.resolved.replicas
+
+    @property
+    def accelerators(self) -> int:
+        """Of one replica."""
+        return self.resolved.accelerators_per_replica
+
+    @property
+    def nodes_per_replica(self) -> int:
+        return -(-self.accelerators // self.resolved.hardware.accelerators_per_node)
+
+    @property
+    def accelerators_per_pod(self) -> int:
+        return self.accelerators // self.nodes_per_replica
+
+    @property
+    def health(self) -> str:
+        """Answers 200 when the model is loaded."""
+        return "/health"
+
+    def listening(self, port: int = PORT) -> Arguments:
+        """The command with its address; SGLang and llama.cpp listen on 127.0.0.1 otherwise."""
+        address: tuple[tuple[str, str | None], ...] = (("--host", "0.0.0.0"), ("--port", str(port)))
+        return replace(self.arguments, flags=(*self.arguments.flags, *address))
+
+
+def _label(resolved: Resolved) -> str:
+    """A name every target takes: lower case, digits and dashes, at most 40 characters, a letter first."""
+    stem = (resolved.model.hf_id or resolved.model.name).rpartition("/")[2].lower()
+    label = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")[:40].strip("-")
+    return label if label[:1].isalpha() else f"m-{label}"
