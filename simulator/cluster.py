@@ -272,6 +272,8 @@ class Cluster:
 
     def _reach(self, index: int) -> None:
         """The request is tokenised: route it, or reject it."""
+        if self.options.journal is not None:
+            self.options.journal.tokenised(index, self.clock.now)
         request = Request(index, self._input_tokens[index])
         refusal, replica = self.route(request)
         if refusal:

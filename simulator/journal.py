@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 
 FloatArray = npt.NDArray[np.float64]
 
-#: Kinds of events. PROMPTED: a prompt is computed (again, after a preemption) and a token comes out. JOINED: the first
-#: step on the replica that took it over begins.
-REACHED, PROMPTED, PREEMPTED, JOINED, FINISHED = range(5)
+#: Kinds of events. TOKENISED: it is ready to be routed (again, if it was stranded or lost). PROMPTED: a prompt is
+#: computed (again, after a preemption) and a token comes out. JOINED: the first step on the replica that took it over
+#: begins.
+TOKENISED, REACHED, PROMPTED, PREEMPTED, JOINED, FINISHED = range(6)
 
 #: Why the head of a queue waits. STEP: the engine has not looked yet, or it has and the step in flight must end first.
 #: TURN: the step's token budget is spent, or the engine waits for more.
@@ -54,6 +55,16 @@ class Journal:
         """Shape (samples, 6), columns in the order of SAMPLE_COLUMNS, ascending in time. Each holds until the next of
         its replica; held blocks change evenly from one to the next, and are nan where a run of steps was under way."""
         return np.array(self._samples, dtype=np.float64).reshape(-1, len(SAMPLE_COLUMNS))
+
+    def by_replica(self, n_replicas: int) -> list[FloatArray]:
+        """The samples of each replica."""
+        table = self.samples()
+        table = table[np.argsort(table[:, 1], kind="stable")]
+        return np.split(table, np.searchsorted(table[:, 1], np.arange(1, n_replicas)))
+
+    def tokenised(self, index: int, now: float) -> None:
+        """A request left the API server for the router."""
+        self._events.extend((now, TOKENISED, index, -1, -1))
 
     def reached(self, replica: Replica, request: Request) -> None:
         """A request came to a replica's queue."""
@@ -108,4 +119,5 @@ def _reason(scheduler: Scheduler, batch: Batch | None, n_lanes: int) -> int:
     left = rules.max_num_batched_tokens - (batch.tokens if batch is not None else 0)
     if left <= 0 or rules.balance_steps or (not rules.chunked_prefill and head.known_tokens > left):
         return TURN
-    return BLOCKS
+    room = scheduler.kv.available * rules.block_size
+    return BLOCKS if scheduler.preempted or head.known_tokens + rules.max_output_tokens > room else TURN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,6 +49,24 @@ def total(tables: StepTables, log: StepLog) -> StepTotals:
     accelerator works for its stage's share of a row.
     """
     sums, host, joules = np.zeros(N_CHANNELS), 0.0, 0.0
+    for part in priced(tables, log):
+        sums += part.device.sum(axis=0)
+        host += float(part.host_s.sum())
+        joules += float(part.joules.sum())
+    return _totals(tables, sums, host, joules)
+
+
+@dataclass(frozen=True, slots=True)
+class PricedRows:
+    """What rows of a log took of one accelerator; arrays of one entry a row, of all its steps."""
+
+    device: FloatArray  # (rows, N_CHANNELS)
+    host_s: FloatArray  # beyond the device
+    joules: FloatArray
+
+
+def priced(tables: StepTables, log: StepLog) -> Iterator[PricedRows]:
+    """The rows of a log in order, some at a time."""
     share = 1.0 / tables.resolved.layout.pipeline_parallel
     unit = tables.resolved.hardware.accelerator
     rows = log.table()
@@ -56,10 +75,8 @@ def total(tables: StepTables, log: StepLog) -> StepTotals:
         device = step_channels(tables, batch) * batch.steps[:, None]
         waits = np.maximum(batch.total_s - device[:, :N_CLASSES].sum(axis=1), 0.0)
         asked_j = device[:, JOULES] + waits * gap_w(unit)
-        sums += device.sum(axis=0)
-        host += float(waits.sum())
-        joules += float(np.minimum(asked_j, batch.total_s * capped_w(unit)).sum())
-    return _totals(tables, sums * share, host * share, joules * share)
+        joules = np.minimum(asked_j, batch.total_s * capped_w(unit))
+        yield PricedRows(device * share, waits * share, joules * share)
 
 
 def gap_w(unit: Accelerator) -> float:
