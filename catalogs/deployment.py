@@ -17,6 +17,7 @@ from catalogs.lora import Lora
 from catalogs.model_spec import ModelSpec
 from catalogs.queueing import FCFS, Queueing
 from catalogs.scaling import Autoscaling
+from catalogs.units import GIB
 
 #: What a pool's replicas do: serve whole requests, compute prompts and their first token, or everything after it.
 Role = Literal["both", "prefill", "decode"]
@@ -180,6 +181,7 @@ class Resolved:
     queueing: Queueing = FCFS
     scaling: Autoscaling | None = None  # None: the number of replicas stays
     offload: OffloadTiers | None = None
+    swap_bytes: float = 0.0  # of each accelerator, for preempted requests; 0: they are computed again
     role: Role = "both"
     site: str = ""  # pools of one site share its hardware
     notices: tuple[str, ...] = ()  # what the reader should know: one sentence each
@@ -195,6 +197,8 @@ class Resolved:
         values |= asdict(self.layout) | asdict(self.limits) | {"kv_blocks": self.limits.kv_blocks or None}
         values |= {"model": self.model.name, "engine": self.engine.name, "hardware": self.hardware.text}
         values |= {"queue": self.queueing.model_dump(mode="json")}
+        if self.swap_bytes:
+            values |= {"preemption": "swap", "swap_space_gib": self.swap_bytes / GIB}
         values |= {"kv_offload": self.offload.as_written if self.offload else None}
         return values | {"autoscaling": self.scaling.model_dump() if self.scaling else None}
 

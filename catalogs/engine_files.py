@@ -110,7 +110,6 @@ class EngineFile(_Strict):
     balance_steps: NonNegativeInt = 0
     physical_batch_tokens: NonNegativeInt = 0
     shares_prefixes: bool = True
-    offloads_kv: bool = False
     orders: tuple[Literal["fcfs", "priority", "deadline", "prefix"], ...] = Field(default=("fcfs",), strict=False)
     batches_wait: bool = False
     holds_longest_prompt: bool = False
@@ -185,7 +184,6 @@ def profile(file: EngineFile | UnsupportedEngine) -> EngineProfile:
         balance_steps=file.balance_steps,
         physical_batch_tokens=file.physical_batch_tokens,
         shares_prefixes=file.shares_prefixes,
-        offloads_kv=file.offloads_kv,
         orders=file.orders,
         batches_wait=file.batches_wait,
         holds_longest_prompt=file.holds_longest_prompt,

@@ -101,7 +101,6 @@ class EngineProfile:
     fuses_norms: bool = False  # the all-reduce kernel of a graphed step adds the residual and normalises too
     mxfp8_activations: bool = False  # MXFP4 experts take 8-bit inputs where the device multiplies 4-bit operands
     shared_experts_beside_tokens: int = 0  # up to so many tokens shared experts run beside the routed ones
-    offloads_kv: bool = False  # a tier of KV blocks in host memory is simulated
     admit_whole_prompt: bool = False  # a waiting request starts only if its whole prompt fits in free KV
     limits: tuple[DefaultLimits, ...] = ()
     kv_dtypes: tuple[str, ...] = ("bf16",)

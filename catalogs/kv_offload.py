@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, ConfigDict, NonNegativeFloat, PositiveFloat
 
@@ -11,12 +11,14 @@ from catalogs.errors import InputError
 from catalogs.units import GIB
 
 if TYPE_CHECKING:
-    from catalogs.deployment import Layout
+    from catalogs.deployment import Deployment, Layout
     from catalogs.engines import EngineProfile
     from catalogs.hardware import Hardware
 
+#: Scheduling policies that look into the tiers: vLLM V1, `--kv-offloading-size`.
+OFFLOADING: Final = frozenset({"vllm-v1"})
 #: Of one data-centre NVMe drive, reading: PCIe 4 x4 drives list 6.5 to 7 GB/s. Nothing says which disk a node has.
-DISK_BYTES_PER_S = 6.5e9
+DISK_BYTES_PER_S: Final = 6.5e9
 
 
 class KvOffload(BaseModel):
@@ -51,12 +53,15 @@ class OffloadTiers:
 
 
 def tiers_of(
-    asked: KvOffload | None, engine: EngineProfile, hardware: Hardware, replicas: int, layout: Layout
+    deployment: Deployment, engine: EngineProfile, hardware: Hardware, replicas: int, layout: Layout
 ) -> OffloadTiers | None:
     """What a deployment asks for. InputError where engine, layout or host memory cannot have it."""
+    asked = deployment.kv_offload
     if asked is None:
         return None
-    if not engine.offloads_kv:
+    if deployment.prefix_caching is False:
+        raise InputError("KV offload finds blocks by their prefix", "prefix_caching: false", "prefix_caching: null")
+    if engine.policy not in OFFLOADING:
         raise InputError(f"{engine.name} is simulated without KV offload", "kv_offload", "engine: vllm")
     if hardware.accelerator.kind != "gpu":
         raise InputError("KV offload moves blocks from a GPU to its host", hardware.text, "kv_offload: null")

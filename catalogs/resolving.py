@@ -13,6 +13,7 @@ from catalogs.kv_offload import tiers_of
 from catalogs.limits import Limits
 from catalogs.model_spec import ModelSpec
 from catalogs.models import load_model
+from catalogs.preemption import swap_bytes_of
 from catalogs.queueing import parse_queueing
 from catalogs.scaling import Autoscaling, parse_autoscaling
 from catalogs.units import DTYPE_BYTES
@@ -96,15 +97,15 @@ def _resolve_pool(deployment: Deployment) -> Resolved:
         sampling=deployment.sampling,
         queueing=parse_queueing(deployment.queue, names.engine, limits.max_num_seqs),
         scaling=scaling,
-        offload=tiers_of(deployment.kv_offload, names.engine, names.hardware, replicas, layout),
+        offload=tiers_of(deployment, names.engine, names.hardware, replicas, layout),
+        swap_bytes=swap_bytes_of(deployment, names.engine, names.hardware, replicas, layout),
         notices=_engine_notice(names.engine) + names.hardware.notices + weight_notices + kv_notices + layout_notices,
     )
 
 
 def _refuse_unbuilt(deployment: Deployment) -> None:
-    for key, value in (("preemption", deployment.preemption), ("lora", deployment.lora)):
-        if value not in (None, "recompute"):
-            raise InputError("not simulated yet", key, f"{key}: null")
+    if deployment.lora is not None:
+        raise InputError("not simulated yet", "lora", "lora: null")
 
 
 def _scaling(deployment: Deployment, replicas: int, names: Names) -> Autoscaling | None:

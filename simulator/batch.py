@@ -39,6 +39,7 @@ class Batch(BatchShape):
     joined: tuple[Request, ...] = ()  # came with their blocks from another replica and decode from this step on
 
     fetches: tuple[Request, ...] = ()  # their blocks start to come from the host with this step
+    moved_blocks: int = 0  # to host memory and back, before the step runs
     copies: tuple[Copy, ...] = ()  # blocks that go to the host when it has ended
 
     def grow(self, steps: int) -> None:

@@ -50,6 +50,8 @@ class Lane:
         self._start_s = self._first_s = self._slope_s = 0.0
         self._steps = 0  # steps the event stands for
         self._outlet = replica.outlet
+        swap = context.rules.swap
+        self._move_s = swap.s_per_block if swap else 0.0
         self._journal = context.journal
         self._late_s = 0.0  # how long after the end of its step the last token left the API server
         self._rounds = 0  # batches with decodes scheduled: decoding requests advance in these, all of them
@@ -151,7 +153,10 @@ class Lane:
                 first_s = self.timer.cycle_s(batch)
             self._first_s = first_s
             self._slope_s = slope_s
-            if most > 1 and self._fast_forward and not batch.finishing:
+            if batch.moved_blocks:
+                self._first_s = first_s = first_s + self._move_s * batch.moved_blocks
+                self._slope_s = slope_s = 0.0
+            elif most > 1 and self._fast_forward and not batch.finishing:
                 steps += self._quiet_steps(batch, most - 1)
         if not first_s > 0.0:
             raise RuntimeError(f"a step must take time: {batch} takes {first_s} s")

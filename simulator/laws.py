@@ -84,6 +84,11 @@ def check_blocks(schedulers: Sequence[Scheduler]) -> None:
     _law(free + cached == kv.available, f"{free} free + {cached} cached != {kv.available} available")
     _law(cached == kv.cached, f"{cached} cached blocks in the queue, the cache counts {kv.cached}")
     _law(free + held + cached == kv.total, f"{free} free + {held} held + {cached} cached != {kv.total}")
+    swap = schedulers[0].swap_space
+    if swap is not None:
+        size = kv.block_size
+        swapped = sum(-(-r.computed_tokens // size) for r in schedulers[0].holding_requests())
+        _law(swapped == swap.used <= swap.total, f"{swapped} blocks swapped out, {swap.used} of {swap.total} counted")
     if schedulers[0].host is not None:
         check_host(schedulers[0].host)
 

@@ -19,6 +19,7 @@ from simulator.pool import Pool
 from simulator.replica import StepTimer
 from simulator.rules import EngineRules
 from simulator.run_record import Run
+from simulator.swap import swap_rules
 from simulator.transfer import Ports, RankPath
 
 #: What an engine's profile says of scheduling, under the same names.
@@ -119,6 +120,7 @@ def engine_rules(plant: Plant) -> EngineRules:
         lag=1 if engine.async_scheduling and stages == 1 else 0,
         pipeline_stages=stages,
         attention_ranks=ranks,
+        swap=swap_rules(resolved, plant.memory) if resolved.swap_bytes else None,
         offload=OffloadRules.of(resolved.offload, plant.memory) if resolved.offload else None,
         receiving=engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving,
     )

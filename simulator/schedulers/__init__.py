@@ -14,6 +14,7 @@ from simulator.schedulers.orca import Orca
 from simulator.schedulers.sarathi import Sarathi
 from simulator.schedulers.sglang import Sglang
 from simulator.schedulers.static import OneAtATime, StaticBatching
+from simulator.schedulers.swapping import SwappingV0
 from simulator.schedulers.transformers_cb import TransformersCb
 from simulator.schedulers.trtllm import MaxUtilization, TrtLlm
 from simulator.schedulers.vllm_v0 import VllmV0
@@ -46,6 +47,10 @@ def make_scheduler(rules: EngineRules, beside: Scheduler | None = None) -> Sched
         if policy is not VllmV1 or rules.pipeline_stages > 1:
             raise InputError("KV offload is simulated for vLLM V1, one batch in flight", rules.policy, "vllm-v1")
         return OffloadingV1(rules)
+    if rules.swap is not None:
+        if policy is not VllmV0 or rules.pipeline_stages > 1:
+            raise InputError("preemption by swap is simulated for vLLM V0", rules.policy, "vllm-v0")
+        return SwappingV0(rules)
     if rules.pipeline_stages == 1:
         return policy(rules)
     if not policy.pipelines:

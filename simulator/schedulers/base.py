@@ -10,6 +10,7 @@ from simulator.host_cache import HostCache
 from simulator.kv_cache import KvCache
 from simulator.request import Request
 from simulator.rules import EngineRules
+from simulator.swap import SwapSpace
 
 
 class Scheduler(ABC):
@@ -32,6 +33,7 @@ class Scheduler(ABC):
         self.preempted: list[Request] = []  # by the last schedule() call
         self.fetches: list[Request] = []  # whose blocks the last schedule() call wants from the host
         self.host: HostCache | None = None
+        self.swap_space: SwapSpace | None = None
         self.kv = KvCache(rules.kv_blocks, rules.block_size, rules.prefix_caching, rules.unit_blocks)
 
     @abstractmethod

@@ -27,7 +27,12 @@ class OffloadingV1(VllmV1):
     def schedule(self) -> Batch | None:
         if self.fetches:
             self.fetches = []
-        return super().schedule()
+        batch = super().schedule()
+        if batch is None and self.preempted:  # the last one running made room for those that hold blocks: look again
+            preempted = self.preempted
+            batch = super().schedule()
+            self.preempted = preempted
+        return batch
 
     def _admit_head(self, batch: Batch, request: Request, budget: int) -> int:
         if request in self._landed:
