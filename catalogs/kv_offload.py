@@ -22,7 +22,7 @@ DISK_BYTES_PER_S: Final = 6.5e9
 
 
 class KvOffload(BaseModel):
-    """`kv_offload` of deployment.yaml. Sizes are of one replica, as `--kv-offloading-size` is; null rates: the node's."""
+    """`kv_offload` of deployment.yaml. Sizes are of one replica, as `--kv-offloading-size`; null rates: the node's."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 

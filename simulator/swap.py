@@ -1,4 +1,4 @@
-"""Host memory into which a preempted request's blocks are moved, and from which they come back (vLLM V0, swap_space)."""
+"""Host memory that a preempted request's blocks are moved to, and from which they come back (vLLM V0, swap_space)."""
 
 from __future__ import annotations
 

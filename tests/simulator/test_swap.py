@@ -100,7 +100,7 @@ def test_fast_forward_changes_nothing(world: tuple[EngineRules, RequestSet, Line
 
 
 def test_blocks_that_stay_in_the_swap_space_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(SwapSpace, "give_back", lambda self, blocks: None)
+    monkeypatch.setattr(SwapSpace, "give_back", lambda _self, _blocks: None)
     engine = rules(policy="vllm-v0", kv_blocks=6, swap=SWAP)
     assert isinstance(make_scheduler(engine), SwappingV0)
     with pytest.raises(LawBroken, match="0 blocks swapped out, 3 of 1000 counted"):
