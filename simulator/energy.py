@@ -14,7 +14,7 @@ from simulator.step_totals import StepTotals
 
 @dataclass(frozen=True, slots=True)
 class PoolUse:
-    """What the steps of one pool cost. replicas: how many lived, on average over the run."""
+    """What the steps of one pool cost. replicas: how many lived or were on their way, on average over the run."""
 
     plant: Plant
     totals: StepTotals
@@ -27,7 +27,7 @@ class PoolUse:
 
     @property
     def idle_s(self) -> float:
-        """Of its living replicas, all together."""
+        """Of its replicas, all together."""
         return max(0.0, self.duration_s * self.replicas - self.totals.busy_s)
 
     @property
@@ -52,6 +52,8 @@ def pool_uses(run: Run) -> tuple[PoolUse, ...]:
         mine = [r for r in run.replicas if r.pool == number]
         totals = plant.cost.totals(StepLog.merged(log for r in mine for log in r.logs))
         alive = float(sum(r.alive_fraction(first_s, last_s) for r in mine))
+        if last_s > first_s:
+            alive += run.starting_s(number) / (last_s - first_s)
         found.append(PoolUse(plant, totals, alive, last_s - first_s))
     return tuple(found)
 
@@ -60,7 +62,7 @@ def power_and_energy(uses: Sequence[PoolUse], output_tokens: float) -> dict[str,
     """Of all the hardware the deployment names.
 
     Accelerators that no living replica uses idle; the host draws its share of a whole node's idle power, and more for
-    each busy accelerator.
+    each busy accelerator. Where a pool of the site is scaled, what nobody uses is given back and counts for nothing.
     """
     duration = uses[0].duration_s
     gpu_j = sum(use.gpu_j for use in uses)
@@ -90,15 +92,22 @@ def _sites(uses: Sequence[PoolUse]) -> list[list[PoolUse]]:
 def _unused_j(uses: Sequence[PoolUse]) -> float:
     total = 0.0
     for site in _sites(uses):
-        unused = max(0, site[0].plant.resolved.hardware.n_accelerators - sum(use.accelerators for use in site))
+        unused = _held(site) - sum(use.accelerators for use in site)
         total += unused * site[0].totals.idle_w * site[0].duration_s
     return total
+
+
+def _held(site: Sequence[PoolUse]) -> float:
+    """Accelerators that somebody pays for, on average."""
+    used = sum(use.accelerators for use in site)
+    scaled = any(use.plant.resolved.scaling is not None for use in site)
+    return used if scaled else max(used, site[0].plant.resolved.hardware.n_accelerators)
 
 
 def _host_j(uses: Sequence[PoolUse]) -> float:
     total = 0.0
     for site in _sites(uses):
         hardware = site[0].plant.resolved.hardware
-        idle_j = hardware.node.host_idle_w * hardware.n_accelerators / hardware.node.max_accelerators
+        idle_j = hardware.node.host_idle_w * _held(site) / hardware.node.max_accelerators
         total += idle_j * site[0].duration_s + sum(use.busy_host_j for use in site)
     return total

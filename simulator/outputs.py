@@ -11,6 +11,7 @@ import numpy as np
 from catalogs.deployment import SHARED_KEYS, Deployment
 from catalogs.files import write_whole
 from catalogs.workloads import Workload
+from simulator.fleet_metrics import fleet_metrics
 from simulator.metrics import FloatArray, streaming_notice, summarise
 from simulator.plant import Plant
 from simulator.results import STATUS
@@ -27,6 +28,7 @@ CSV_COLUMNS = (
 def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, Any]:
     """OUT.json as a dictionary of plain values."""
     summary = summarise(run)
+    summary["metrics"] |= fleet_metrics(run)
     per_s = summary["metrics"]["output_tokens_per_s"]
     streaming = streaming_notice(run.plants[-1].resolved, per_s)  # the last pool streams all tokens but the first
     notices = [streaming] if streaming else []

@@ -107,6 +107,12 @@ class Run:
             last_s = self.options.horizon_s
         return float(self.arrival_s[self.arrived].min()), last_s
 
+    def starting_s(self, pool: int) -> float:
+        """Seconds that replicas of a pool were on their way within the span, all together."""
+        first_s, last_s = self.span_s
+        mine = self.orders[self.orders[:, 0] == pool]
+        return float(np.clip(np.minimum(mine[:, 2], last_s) - np.maximum(mine[:, 1], first_s), 0.0, None).sum())
+
     @property
     def logs(self) -> tuple[StepLog, ...]:
         """One per replica, or per batch that a pipeline has in flight."""

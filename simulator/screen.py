@@ -25,15 +25,43 @@ def print_summary(document: dict[str, Any]) -> None:
     """To stdout."""
     console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 120)
     deployment, metrics, calibration = document["deployment"], document["metrics"], document["calibration"]
-    apart = deployment["disaggregation"]
-    for name in ("prefill", "decode") if apart else ("",):
-        pool = apart[name] if name else deployment
+    for name, pool in _pools(deployment):
         console.print(f"{name}{': ' if name else ''}{_deployment_line(pool)}")
         console.print(f"{pool['kv_cache']}")
     console.print(_latency_table(metrics))
-    lines = (_throughput(metrics), _power(metrics), _breakdown(document["time_breakdown"]), _origin(calibration))
+    lines = (
+        _throughput(metrics),
+        *_fleet(metrics),
+        _power(metrics),
+        _breakdown(document["time_breakdown"]),
+        _origin(calibration),
+    )
     for line in (*lines, in_words(calibration["stated_error"])):
         console.print(line)
+
+
+def _pools(deployment: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """(name, block) of each; no name for the only one."""
+    if deployment.get("pools"):
+        return [(f"pool {i} ({pool['role']})", pool) for i, pool in enumerate(deployment["pools"])]
+    apart = deployment["disaggregation"]
+    return [(name, apart[name]) for name in ("prefill", "decode")] if apart else [("", deployment)]
+
+
+def _fleet(metrics: dict[str, Any]) -> list[str]:
+    """Replicas that came and went, requests that were lost, what each of several pools did."""
+    lines, replicas = [], metrics["replicas"]
+    if replicas["min"] < replicas["max"]:
+        lines.append(
+            f"{replicas['mean']:.2f} replicas on average, {replicas['min']} to {replicas['max']}; "
+            f"{metrics['accelerator_hours']:,.2f} accelerator hours"
+        )
+    if metrics["n_retries"] or metrics["n_failed"]:
+        lines.append(f"{metrics['n_retries']} retries of lost requests, {metrics['n_failed']} failed for good")
+    for i, pool in enumerate(metrics.get("pools", ())):
+        first = "-" if pool["ttft_s"]["p99"] is None else f"{1e3 * pool['ttft_s']['p99']:,.0f} ms"
+        lines.append(f"pool {i}: {pool['n_completed']} requests ended there, p99 time to first token {first}")
+    return lines
 
 
 def _deployment_line(deployment: dict[str, Any]) -> str:
@@ -63,7 +91,7 @@ def _latency_table(metrics: dict[str, Any]) -> Table:
 
 
 def _throughput(metrics: dict[str, Any]) -> str:
-    rest = "".join(f", {metrics[key]} {key[2:]}" for key in ("n_rejected", "n_unfinished") if metrics[key])
+    rest = "".join(f", {metrics[key]} {key[2:]}" for key in ("n_rejected", "n_failed", "n_unfinished") if metrics[key])
     return (
         f"{metrics['n_completed']} requests in {metrics['duration_s']:,.1f} s{rest}: {metrics['requests_per_s']:.3g} "
         f"requests/s, {metrics['output_tokens_per_s']:,.0f} output and "
