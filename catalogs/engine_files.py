@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from catalogs.engines import DefaultLimits, EngineProfile, HostTimes, Receiving, StaticReserve
+from catalogs.engines import DefaultLimits, EngineProfile, FirstToken, HostTimes, Receiving, StaticReserve
 from catalogs.errors import InputError
 from catalogs.load import DATA, check, read_yaml
 from catalogs.units import GIB, MIB
@@ -110,6 +110,8 @@ class EngineFile(_Strict):
     balance_steps: NonNegativeInt = 0
     physical_batch_tokens: NonNegativeInt = 0
     shares_prefixes: bool = True
+    first_token: FirstToken = "prefill"
+    kv_transfer: Literal["at_end", "layerwise"] = "at_end"
     orders: tuple[Literal["fcfs", "priority", "deadline", "prefix"], ...] = Field(default=("fcfs",), strict=False)
     batches_wait: bool = False
     holds_longest_prompt: bool = False
@@ -184,6 +186,8 @@ def profile(file: EngineFile | UnsupportedEngine) -> EngineProfile:
         balance_steps=file.balance_steps,
         physical_batch_tokens=file.physical_batch_tokens,
         shares_prefixes=file.shares_prefixes,
+        first_token=file.first_token,
+        kv_transfer=file.kv_transfer,
         orders=file.orders,
         batches_wait=file.batches_wait,
         holds_longest_prompt=file.holds_longest_prompt,

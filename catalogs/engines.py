@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from catalogs.errors import InputError, nearest_name
 
@@ -79,6 +80,12 @@ class StaticReserve:
         return round(1.0 - reserved / memory_bytes, 3)
 
 
+#: Whose first token a client sees where prompts are computed apart: the prefill replica's as soon as it is there
+#: ("prefill") or when its blocks have arrived ("arrival"), or one that the decode replica computes from the last prompt
+#: token ("decode").
+FirstToken = Literal["prefill", "arrival", "decode"]
+
+
 @dataclass(frozen=True, slots=True)
 class EngineProfile:
     """One engine version."""
@@ -114,6 +121,8 @@ class EngineProfile:
     static_reserve: StaticReserve | None = None  # where the default share follows from the limits
     balance_steps: int = 0  # steps that attention ranks wait to start prompts together; 0: they do not
     physical_batch_tokens: int = 0  # most tokens of one pass of the device within a step; 0: a step is one pass
+    first_token: FirstToken = "prefill"
+    kv_transfer: Literal["at_end", "layerwise"] = "at_end"  # when blocks leave a prefill replica
     shares_prefixes: bool = True  # False: the engine reuses prompts in a way that is not simulated; caching stays off
     holds_longest_prompt: bool = False  # max_num_batched_tokens is at least max_model_len
     orders: tuple[str, ...] = ("fcfs",)  # in which its waiting requests can be served (catalogs/queueing.py)

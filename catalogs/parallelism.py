@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 from typing import Final
 
 from catalogs.deployment import Deployment, Layout
+from catalogs.engines import EngineProfile
 from catalogs.errors import InputError
 from catalogs.hardware import Hardware
 from catalogs.model_parts import Attention, LinearAttention, MlaAttention, Mlp, Moe
@@ -80,6 +81,14 @@ def _broken_rules(model: ModelSpec, tp: int, expert_parallel: bool) -> list[str]
         if isinstance(group.ffn, Moe) and not expert_parallel and group.ffn.expert_intermediate_size % tp:
             broken.append(f"the {group.ffn.expert_intermediate_size} expert width")
     return broken
+
+
+def check_engine(layout: Layout, engine: EngineProfile) -> None:
+    """Raises InputError for a way to cut replicas that the engine has no option for, as far as its file knows."""
+    for key in ("context_parallel", "decode_context_parallel", "all2all_backend"):
+        asked, default = getattr(layout, key), getattr(Layout(), key)
+        if asked != default and key not in engine.flags:
+            raise InputError(f"{engine.name}'s own way of it is not simulated: {key}", asked, str(default))
 
 
 def _check_exchange(layout: Layout) -> None:

@@ -82,6 +82,7 @@ def _resolve_pool(deployment: Deployment) -> Resolved:
     replicas, layout, layout_notices = parallelism.layout_of(deployment, names.model, names.hardware)
     scaling = _scaling(deployment, replicas, names)
     shards = layout.tensor_parallel * layout.pipeline_parallel
+    parallelism.check_engine(layout, names.engine)
     limits = _limits(deployment, names, shards)
     utilization = deployment.gpu_memory_utilization or _utilization(names, limits.max_num_batched_tokens, shards)
     return Resolved(

@@ -42,6 +42,11 @@ class Batch(BatchShape):
     moved_blocks: int = 0  # to host memory and back, before the step runs
     copies: tuple[Copy, ...] = ()  # blocks that go to the host when it has ended
 
+    @property
+    def opens(self) -> bool:
+        """Some of those that came with their blocks give their first token in this step."""
+        return any(not request.emitted for request in self.joined)
+
     def grow(self, steps: int) -> None:
         """The same decodes, `steps` steps later."""
         self.decode_context_sum += steps * self.decodes

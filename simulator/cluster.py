@@ -17,7 +17,7 @@ from catalogs.request_set import RequestSet
 from catalogs.routing import Routing
 from simulator.api_server import Intake
 from simulator.clock import ARRIVAL, Clock, Tick
-from simulator.handover import HandOver
+from simulator.handover import AS_COMPUTED, HandOver
 from simulator.journal import Journal
 from simulator.laws import LawBroken, check_drained
 from simulator.losses import Losses
@@ -55,7 +55,7 @@ class RunOptions:
     horizon_s: float | None = None  # stop after this time; what is unfinished stays so
     check_laws: bool = False  # check every law after every schedule (slow)
     transfer: Transfer | None = None  # None: instant
-    hand_over: HandOver = HandOver()
+    hand_over: HandOver = AS_COMPUTED  # between prefill and decode pools
     controllers: tuple[Controller, ...] = ()
     journal: Journal | None = None  # where to note what happens, for those who look at the run
     processes: int = 1  # that share the work, where replicas do not depend on each other (simulator/parallel.py)

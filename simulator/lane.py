@@ -156,7 +156,7 @@ class Lane:
             if batch.moved_blocks:
                 self._first_s = first_s = first_s + self._move_s * batch.moved_blocks
                 self._slope_s = slope_s = 0.0
-            elif most > 1 and self._fast_forward and not batch.finishing:
+            elif most > 1 and self._fast_forward and not (batch.finishing or batch.opens):
                 steps += self._quiet_steps(batch, most - 1)
         if not first_s > 0.0:
             raise RuntimeError(f"a step must take time: {batch} takes {first_s} s")
@@ -309,7 +309,12 @@ class Lane:
                 if self._streams:
                     results.first_token_s[request.index] = seen_s
         for request in batch.joined:
-            results.waits_s.extend((self._first_s, self._start_s - request.last_token_s))
+            if request.emitted:
+                results.waits_s.extend((self._first_s, self._start_s - request.last_token_s))
+            else:
+                request.emitted = True
+                results.first_token_s[request.index] = seen_s
+                results.openings_s.append(self._first_s)
         for request in batch.parting:
             request.last_token_s = now
         hand_over = self._context.hand_over
@@ -320,6 +325,7 @@ class Lane:
             self._live.pop(request, None)
             if hand_over is not None and hand_over(self._replica, request):
                 self._replica.n_leaving += 1
+                self.scheduler.park(request)
                 continue
             results.last_token_s[index] = seen_s
             if not self._streams:

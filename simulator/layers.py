@@ -237,10 +237,11 @@ def _exchange(shard: Shard, moe: Moe, count: int, tokens: Num, hidden: int, grap
     bit. SGLang's automatic mode takes the low-latency kernels in captured steps."""
     backend, narrow = shard.layout.all2all_backend, shard.dtype("experts").startswith("fp8")
     quick = backend == "deepep_low_latency" or (backend == "deepep_auto" and graph)
+    own = _floats(tokens)[0] / shard.expert_group
     lines = []
     for name, each in (("dispatch", hidden * (1 + 4 / 128) if narrow else hidden * ACT), ("combine", hidden * ACT)):
         routing = Routing(moe.experts_per_token, each, quick)
-        sent = Collective("all_to_all", tokens * (each / shard.expert_group), shard.expert_group, graph)
+        sent = Collective("all_to_all", each * own, shard.expert_group, graph)
         lines.append(Line(name, "collective", count, sent, routing=routing))
     return lines
 

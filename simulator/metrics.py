@@ -117,7 +117,7 @@ def latency_metrics(run: Run) -> dict[str, Any]:
         "duration_s": duration,
         "ttft_s": statistics(run.ttft_s[done]),
         "tpot_s": statistics(run.tpot_s[done]),
-        "itl_s": itl_statistics(log, run.gaps_s, waits),
+        "itl_s": itl_statistics(log, run.gaps_s, waits, run.openings_s),
         "e2e_s": statistics(run.e2e_s[done]),
         "queue_s": statistics(run.queue_s[done]),
         "requests_per_s": int(done.sum()) * per_s,
@@ -175,30 +175,36 @@ def prefill_waits(logs: Sequence[StepLog]) -> FloatArray:
 
 
 NO_WAITS: FloatArray = np.zeros((0, 3))
+NO_OPENINGS: FloatArray = np.zeros(0)
 
 
-def itl_statistics(log: StepLog, gaps_s: FloatArray, waits: FloatArray = NO_WAITS) -> dict[str, float | None]:
+def itl_statistics(
+    log: StepLog, gaps_s: FloatArray, waits: FloatArray = NO_WAITS, openings_s: FloatArray = NO_OPENINGS
+) -> dict[str, float | None]:
     """Inter-token latencies: a step of duration d with n decodes is n gaps of d; `gaps_s` are those of preemptions.
 
     `waits` (prefill_waits, and those of hand-overs) are gaps among them that were longer. Where the API server fell
-    behind in a row, or caught up, all gaps of the row share that.
+    behind in a row, or caught up, all gaps of the row share that. `openings_s` are steps of decodes that gave a first
+    token, which ends no gap.
     """
     decoding = log.decodes > 0
     steps, weight = log.steps[decoding], (log.decodes * log.steps)[decoding]
     first_s, slope_s = log.first_s[decoding], log.slope_s[decoding]
-    count = float(weight.sum()) + len(gaps_s)
+    count = float(weight.sum()) + len(gaps_s) - len(openings_s)
     if not count:
         return dict.fromkeys(("mean", *QUANTILES))
     behind_s = log.behind_s[decoding]
     first_s = first_s + behind_s / steps
     step_s, wait_s, waiting = waits.T
     total_s = float(((log.total_s + log.behind_s) * log.decodes)[decoding].sum() + gaps_s.sum() + wait_s @ waiting)
+    total_s -= float(openings_s.sum())
     points = np.minimum(steps, ITL_POINTS).astype(np.int64)
     row = np.repeat(np.arange(len(points)), points)
     at = (np.arange(len(row)) - np.repeat(np.cumsum(points) - points, points) + 0.5) / points[row]
     read_s = first_s[row] + slope_s[row] * (at * steps[row] - 0.5)
-    values = np.concatenate([read_s, gaps_s, step_s + wait_s, step_s])
-    weights = np.concatenate([weight[row] / points[row], np.ones(len(gaps_s)), waiting, -waiting])
+    values = np.concatenate([read_s, gaps_s, step_s + wait_s, step_s, openings_s])
+    taken = np.concatenate([-waiting, -np.ones(len(openings_s))])
+    weights = np.concatenate([weight[row] / points[row], np.ones(len(gaps_s)), waiting, taken])
     order = np.lexsort((weights, values))  # what is taken away before what is there
     reached = np.maximum.accumulate(np.cumsum(weights[order]))
     found = np.searchsorted(reached, np.array(list(QUANTILES.values())) / 100.0 * reached[-1])

@@ -13,6 +13,7 @@ from catalogs.engines import HostTimes
 from catalogs.errors import InputError
 from catalogs.units import GIGA
 from simulator.batch import BatchShape
+from simulator.handover import AS_COMPUTED, HandOver
 from simulator.layers import step_lines
 from simulator.memory import MemoryPlan, size_memory
 from simulator.shard import Shard
@@ -67,6 +68,8 @@ class Fleet:
 
     plants: tuple[Plant, ...]
     transfer_bytes_per_s: float | None = None
+    hand_over: HandOver = AS_COMPUTED
+    layerwise: bool = False  # blocks leave as the layers of a prompt are computed
 
     @classmethod
     def apart(cls, *plants: Plant) -> Fleet:
@@ -81,8 +84,12 @@ def build_fleet(deployment: Deployment, bundle_path: Path | None = None, measure
         _build(resolved, part.written, bundle_path, measured_host)
         for resolved, part in zip(resolve_pools(deployment), deployment.slices, strict=True)
     ]
-    asked = apart.transfer_gb_per_s if apart else None
-    return Fleet(tuple(plants), None if asked is None else asked * GIGA)
+    engine = plants[-1].resolved.engine  # streams to the client
+    if apart is None:
+        return Fleet(tuple(plants), None, HandOver(engine.first_token), engine.kv_transfer == "layerwise")
+    hand_over = HandOver(engine.first_token, apart.max_local_prefill_tokens or 0, apart.max_prefill_queue)
+    asked, moment = apart.transfer_gb_per_s, apart.transfer or engine.kv_transfer
+    return Fleet(tuple(plants), None if asked is None else asked * GIGA, hand_over, moment == "layerwise")
 
 
 def with_host(plant: Plant, host: HostTimes) -> Plant:

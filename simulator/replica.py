@@ -143,7 +143,11 @@ class Replica:
         """A request that was handed over has arrived there: its seat and blocks are free here."""
         self.n_leaving -= 1
         self.finish(request)
-        holder = self._only or next(lane for lane in self.lanes if request in lane.scheduler.running_requests())
+        holder = self._only or next(
+            lane
+            for lane in self.lanes
+            if request in (*lane.scheduler.running_requests(), *lane.scheduler.holding_requests())
+        )
         holder.scheduler.release(request)
         if self._journal is not None:
             self._journal.sample(self)

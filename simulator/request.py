@@ -57,9 +57,11 @@ class Request:
         self.fetching: tuple[int, ...] = ()  # keys that are on their way to the device
         self.fetched_blocks = 0  # how many blocks that is
 
-    def follower(self) -> Request:
-        """The same request for the replica that decodes it, now that this one has its prompt and first token."""
+    def follower(self, with_first: bool = True) -> Request:
+        """The same request for the replica that decodes it, now that this one has its prompt and first token; or its
+        prompt alone, whose last token is then computed there again."""
         twin = Request(self.index, self.input_tokens)
-        twin.known_tokens, twin.brought_tokens = self.input_tokens + 1, self.input_tokens
-        twin.cached_tokens, twin.preemptions, twin.emitted = self.cached_tokens, self.preemptions, True
+        twin.known_tokens = self.input_tokens + with_first
+        twin.brought_tokens = twin.known_tokens - 1
+        twin.cached_tokens, twin.preemptions, twin.emitted = self.cached_tokens, self.preemptions, with_first
         return twin

@@ -27,6 +27,7 @@ class Results:
         "gaps_s",
         "handovers",
         "last_token_s",
+        "openings_s",
         "preemptions",
         "replica",
         "started_s",
@@ -46,5 +47,6 @@ class Results:
         self.replica = array("q", [-1]) * n  # the last that had it
         self.status = array("b", [NOT_SENT]) * n
         self.gaps_s = array("d")  # gaps between tokens that a preemption made; all others follow from the step log
+        self.openings_s = array("d")  # steps in which a decode that came with its blocks gave its first token: no gap
         self.waits_s = array("d")  # pairs: first decode step on a replica that took a request over, the wait before it
         self.handovers = array("d")  # request, from replica, to replica, start, end (seconds): one after the other

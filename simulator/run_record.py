@@ -66,6 +66,7 @@ class Run:
     status: IntArray  # codes of results.STATUS
     gaps_s: FloatArray  # inter-token gaps made by preemptions, ascending; all others follow from the logs
     waits_s: FloatArray  # of hand-overs (n, 2): the first decode step at the new replica, the wait before it
+    openings_s: FloatArray  # decode steps that gave a first token
     handovers: FloatArray  # (n, 5): request, from replica, to replica, start and end in seconds
     restarts: int  # of requests whose replica died
     orders: FloatArray  # (n, 3): pool, when a replica was asked for, when it was born or given up (inf: not yet)
@@ -89,6 +90,7 @@ class Run:
             status=np.array(results.status, dtype=np.int64),
             gaps_s=np.sort(np.array(results.gaps_s)),
             waits_s=np.array(results.waits_s).reshape(-1, 2),
+            openings_s=np.array(results.openings_s),
             handovers=np.array(results.handovers).reshape(-1, 5),
             restarts=cluster.losses.n,
             orders=np.array([(o.pool, o.ordered_s, o.ended_s) for o in cluster.orders], dtype=float).reshape(-1, 3),

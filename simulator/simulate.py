@@ -20,7 +20,7 @@ from simulator.replica import StepTimer
 from simulator.rules import EngineRules
 from simulator.run_record import Run
 from simulator.swap import swap_rules
-from simulator.transfer import Ports, RankPath
+from simulator.transfer import ports_of
 
 #: What an engine's profile says of scheduling, under the same names.
 ENGINE_RULES: Final = tuple({f.name for f in fields(EngineRules)} & {f.name for f in fields(EngineProfile)})
@@ -34,7 +34,7 @@ def run(served: Plant | Fleet, requests: RequestSet, options: RunOptions | None 
     """
     fleet, options = served if isinstance(served, Fleet) else Fleet((served,)), options or RunOptions()
     if options.transfer is None:
-        options = replace(options, transfer=_ports(fleet))
+        options = replace(options, transfer=ports_of(fleet), hand_over=fleet.hand_over)
     names = list(dict.fromkeys(plant.resolved.model.name for plant in fleet.plants))
     pools = [pool_of(plant, names.index(plant.resolved.model.name)) for plant in fleet.plants]
     return run_pools(pools, _asking_for(names, requests), options)

@@ -109,8 +109,7 @@ class RankPath:
     def wire_s(self, tokens: int) -> float:
         out_s = sequence_bytes(self.source, tokens) / self.source_bytes_per_s
         in_s = sequence_bytes(self.target, tokens) / self.target_bytes_per_s
-        slower = min(self.source_bytes_per_s, self.target_bytes_per_s)
-        return max(out_s, in_s, min(sequence_bytes(s, tokens) for s in (self.source, self.target)) / slower)
+        return max(out_s, in_s)
 
     @classmethod
     def between(cls, source: Plant, target: Plant, fleet: Fleet) -> RankPath:

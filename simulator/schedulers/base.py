@@ -56,6 +56,9 @@ class Scheduler(ABC):
     def release(self, request: Request) -> None:
         """Its last output is processed: free seat and blocks."""
 
+    def park(self, request: Request) -> None:  # noqa: B027 - who does nothing keeps the seat, too
+        """Its last output here is processed and its blocks go to another replica: free its seat; `release` follows."""
+
     @abstractmethod
     def quiet_rounds(self, batch: Batch, most: int) -> int:
         """How many further schedule() calls (0..most) would give just the decodes of `batch` again, without a

@@ -26,6 +26,7 @@ class ContinuousBatching(Scheduler):
         self._waiting: deque[Request] = deque()
         self._running: dict[Request, None] = {}  # in order of admission
         self._partial: Request | None = None  # the running request whose prompt is unfinished
+        self._parked: dict[Request, None] = {}  # without a seat; their blocks are being sent to another replica
 
     def share(self, first: ContinuousBatching) -> None:
         """Schedule further batches from its queue and into its cache."""
@@ -119,6 +120,22 @@ class ContinuousBatching(Scheduler):
             else:
                 high = middle
         return low
+
+    def park(self, request: Request) -> None:
+        if request in self._running:
+            del self._running[request]
+            self._parked[request] = None
+
+    def _unpark(self, request: Request) -> bool:
+        """Its blocks have arrived and are free here; False where it was not parked."""
+        if request not in self._parked:
+            return False
+        del self._parked[request]
+        self.kv.release(request, request.computed_tokens)
+        return True
+
+    def holding_requests(self) -> list[Request]:
+        return list(self._parked)
 
     def retire(self, request: Request) -> None:
         self.decodes.remove(request)

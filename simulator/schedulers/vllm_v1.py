@@ -141,6 +141,8 @@ class VllmV1(ContinuousBatching):
         self.preempted.append(request)
 
     def release(self, request: Request) -> None:
+        if self._unpark(request):
+            return
         if request in self._running:
             del self._running[request]
             self.kv.release(request, request.computed_tokens)

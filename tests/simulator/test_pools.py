@@ -31,6 +31,7 @@ class Wire:
 
     token_s: float = 0.25
     latency_s: float = 0.5
+    pieces: int = 1
 
     def wire_s(self, tokens: int) -> float:
         return self.token_s * tokens
