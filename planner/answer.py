@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from planner.final import MOST_REPLICAS, Entry
 from planner.offers import price_rows
+from planner.ranking import HardwareRow
 from planner.reproduction import reproduce_block
 from planner.request import PlanRequest
 
@@ -48,6 +49,9 @@ class Answer:
     refusal: Refusal | None
     search: SearchBlock
     fingerprint: str = ""  # of the calibration
+    ranking: Sequence[HardwareRow] = ()  # of the hardware there was to choose from, the best first
+    notices: Sequence[str] = ()  # of what was left out
+    interrupted: bool = False
 
     @property
     def feasible(self) -> bool:
@@ -71,7 +75,8 @@ class Answer:
                 "closest": refusal.closest,
                 "what_would_meet_it": list(refusal.what_would_meet_it),
             },
-            "search": asdict(self.search),
+            "search": asdict(self.search) | {"interrupted": self.interrupted, "left_out": list(self.notices)},
+            "hardware": [asdict(row) for row in self.ranking],
             "assumptions": assumptions(self.request),
             "prices": _prices(blocks),
             "reproduce": reproduce_block(self.request, self.fingerprint),

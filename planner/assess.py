@@ -8,6 +8,7 @@ from typing import Final, Literal, Protocol
 
 from planner.candidate import Candidate
 from planner.capacity import find_capacity
+from planner.flow import OVERLOAD
 from planner.observation import SHORT_RUN_MARGIN, Evaluator, Load, Verdict, judge
 from planner.slo import Slo
 
@@ -66,6 +67,19 @@ class Assess(Protocol):
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome: ...
 
 
+class Asked(Protocol):
+    """The rate asked of each candidate."""
+
+    def nominal_per_s(self, candidate: Candidate) -> float | None: ...
+
+    def held_per_s(self, candidate: Candidate) -> float | None: ...
+
+
+def one(_: Candidate) -> float:
+    """Every candidate is worth the same."""
+    return 1.0
+
+
 @dataclass(frozen=True, slots=True)
 class Bench:
     """The simulator, the objectives and one seed: every candidate sees the same requests."""
@@ -75,6 +89,15 @@ class Bench:
     sizes: RunSizes
     seed: int
     requests_per_s: float | None  # the rate that must be carried; None: any
+    asked: Asked | None = None  # where the rate depends on the candidate
+
+    def nominal_per_s(self, candidate: Candidate) -> float | None:
+        """The rate asked of a candidate with all its replicas alive; None: any."""
+        return self.requests_per_s if self.asked is None else self.asked.nominal_per_s(candidate)
+
+    def held_per_s(self, candidate: Candidate) -> float | None:
+        """The rate at which a candidate must still hold: more than nominal where replicas may be lost."""
+        return self.requests_per_s if self.asked is None else self.asked.held_per_s(candidate)
 
     def probe(self, candidate: Candidate, requests_per_s: float, n_requests: int) -> Verdict:
         load = Load(requests_per_s, n_requests, self.seed, patient=n_requests >= self.sizes.full)
@@ -82,7 +105,7 @@ class Bench:
 
     def floor_per_s(self, candidate: Candidate) -> float:
         """The rate a candidate must at least hold: the one asked for, else a light load."""
-        return self.requests_per_s or self.evaluator.light_requests_per_s(candidate)
+        return self.held_per_s(candidate) or self.evaluator.light_requests_per_s(candidate)
 
     def refuse(self, candidate: Candidate, status: Status, verdict: Verdict) -> Outcome:
         """An outcome without a holding rate. Its score tells the sampler how far off it was."""
@@ -98,7 +121,7 @@ class Bench:
 
 @dataclass(frozen=True, slots=True)
 class CapacityRace:
-    """Highest capacity wins (throughput, and cost on hardware of one price).
+    """Highest capacity for what it takes wins: dollars per hour (cost), accelerators (goodput), or one (throughput).
 
     A newcomer has to beat the record by more than a tie, in one short run and then one full run; only one that does is
     bisected, so most candidates cost a single short simulation. One that is plainer than the record's holder (see
@@ -107,28 +130,43 @@ class CapacityRace:
 
     bench: Bench
     plainness: Callable[[Candidate], tuple[int, ...]]
+    takes: Callable[[Candidate], float] = one
+
+    def outclassed(self, candidate: Candidate, best: Outcome) -> bool:
+        """Whether even a batch with every seat taken and nobody late is far below what the best holds."""
+        return self.bench.evaluator.fluid_requests_per_s(candidate) * OVERLOAD < self._par(candidate, best) * (1 - TIE)
+
+    def _par(self, candidate: Candidate, best: Outcome) -> float:
+        """The rate at which a candidate is as good as the best."""
+        return best.requests_per_s * self.takes(candidate) / self.takes(best.candidate)
 
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
         bench = self.bench
         if best is None:
             return self._first(candidate)
-        above = self._race(candidate, best.requests_per_s * (1 + TIE))
+        par = self._par(candidate, best)
+        above = self._race(candidate, max(par * (1 + TIE), self.bench.held_per_s(candidate) or 0.0))
         if above.met:
-            return bench.capacity(candidate, above, best.requests_per_s * 1.1)
+            return self._scored(bench.capacity(candidate, above, above.requests_per_s * 1.1))
         if self.plainness(candidate) >= self.plainness(best.candidate):
             return bench.refuse(candidate, "pruned", above)
-        tied = self._race(candidate, best.requests_per_s * (1 - TIE))
+        tied = self._race(candidate, par * (1 - TIE))
         if not tied.met:
             return bench.refuse(candidate, "pruned", tied)
         rate = tied.requests_per_s
-        return Outcome(candidate, "tied", rate, above.requests_per_s, tied.ratio, tied.worst.name, -rate)
+        found = Outcome(candidate, "tied", rate, above.requests_per_s, tied.ratio, tied.worst.name, -rate)
+        return self._scored(found)
+
+    def _scored(self, outcome: Outcome) -> Outcome:
+        return replace(outcome, score=-outcome.requests_per_s / self.takes(outcome.candidate))
 
     def _first(self, candidate: Candidate) -> Outcome:
         """Nothing to beat yet: does it hold the lowest rate of interest, and how much more?"""
         floor = self._race(candidate, self.bench.floor_per_s(candidate))
         if not floor.met:
             return self.bench.refuse(candidate, "infeasible", floor)
-        return self.bench.capacity(candidate, floor, self.bench.evaluator.fluid_requests_per_s(candidate))
+        guess = self.bench.evaluator.fluid_requests_per_s(candidate)
+        return self._scored(self.bench.capacity(candidate, floor, guess))
 
     def _race(self, candidate: Candidate, rate: float) -> Verdict:
         """The verdict of a full run, or of a short one that leaves no hope. It is met only on a full run."""
@@ -146,8 +184,13 @@ class LowestEnergy:
 
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
         bench, sizes = self.bench, self.bench.sizes
-        if bench.requests_per_s is not None:
-            return self._at(candidate, bench.requests_per_s, best)
+        nominal, held = bench.nominal_per_s(candidate), bench.held_per_s(candidate)
+        if nominal is not None and held is not None:
+            if held > nominal:
+                strained = bench.probe(candidate, held, sizes.full)
+                if not strained.met:
+                    return bench.refuse(candidate, "infeasible" if best is None else "pruned", strained)
+            return self._at(candidate, nominal, best)
         guess = bench.evaluator.fluid_requests_per_s(candidate)
         if best is not None and best.score is not None:
             full_load = bench.probe(candidate, guess, sizes.quick)  # batches at least as full as at capacity
@@ -164,7 +207,8 @@ class LowestEnergy:
         if verdict.hopeless:
             return self.bench.refuse(candidate, "infeasible" if best is None else "pruned", verdict)
         verdict = self.bench.probe(candidate, rate, self.bench.sizes.full)
-        while not verdict.met and self.bench.requests_per_s is None and rate > self.bench.floor_per_s(candidate):
+        anything = self.bench.nominal_per_s(candidate) is None
+        while not verdict.met and anything and rate > self.bench.floor_per_s(candidate):
             rate *= 1 - 2 * TIE  # the short runs were a little too hopeful
             verdict = self.bench.probe(candidate, rate, self.bench.sizes.full)
         if not verdict.met:

@@ -35,10 +35,18 @@ def plan(
     slo: Annotated[
         list[str] | None, typer.Option(help="METRIC.STAT=LIMIT, e.g. ttft.p99=2s; repeat or use commas.")
     ] = None,
-    hw: Annotated[str | None, typer.Option(help="Hardware, e.g. h100x8, 2*h100x8, local.")] = None,
+    hw: Annotated[
+        str | None, typer.Option(help="Hardware: h100x8, 2*h100x8, local; several with commas; or any.")
+    ] = None,
+    max_usd_per_hour: Annotated[float | None, typer.Option(help="Budget, US dollars per hour.")] = None,
     workload: Annotated[str | None, typer.Option(help="Name, trace file or YAML file (default: chat).")] = None,
     rate: Annotated[float | None, typer.Option(help="Requests per second it must carry (default: all it can).")] = None,
-    objective: Annotated[str, typer.Option(help="cost, energy, throughput or latency.")] = "cost",
+    users: Annotated[int | None, typer.Option(help="Users at once it must serve, instead of a rate.")] = None,
+    think_time: Annotated[float, typer.Option(help="Seconds a user waits between answer and next request.")] = 0.0,
+    survive: Annotated[
+        str | None, typer.Option(metavar="N|node", help="Replicas (or nodes) whose loss the objectives must survive.")
+    ] = None,
+    objective: Annotated[str, typer.Option(help="cost, energy, carbon, throughput, goodput or latency.")] = "cost",
     precision: Annotated[list[str] | None, typer.Option(help="Weight dtypes to choose from; native is one.")] = None,
     price: Annotated[float | None, typer.Option(help="US dollars per hour of all the hardware named.")] = None,
     price_reading: Annotated[str, typer.Option(help="cheapest, median, list or spot.")] = "cheapest",
@@ -48,7 +56,8 @@ def plan(
     engine: Annotated[str, typer.Option(help="Serving engine.")] = "vllm",
     trials: Annotated[int, typer.Option(help="Candidates to simulate at most.")] = 40,
     seed: Annotated[int, typer.Option(help="Seed of workload and search.")] = 0,
-    study: Annotated[Path | None, typer.Option(help="Journal file: keeps the search, resumes it.")] = None,
+    study: Annotated[Path | None, typer.Option(help="Journal file: keeps the search, resumes and shares it.")] = None,
+    storage: Annotated[str | None, typer.Option(help="The same in any Optuna storage, e.g. sqlite:///s.db.")] = None,
     json: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the answer as JSON; - writes it to stdout.")
     ] = None,
@@ -62,6 +71,7 @@ def plan(
         return
     from catalogs.errors import InputError
     from catalogs.files import check_targets
+    from planner.demand import NOTHING, Spare
     from planner.request import PlanRequest, Tariff
     from planner.slo import parse_slos
 
@@ -80,7 +90,12 @@ def plan(
         trials=trials,
         seed=seed,
         study=study,
+        storage=storage,
         tariff=Tariff(price, price_reading, cloud, region, grid),
+        max_usd_per_hour=max_usd_per_hour,
+        users=users,
+        think_s=think_time,
+        spare=NOTHING if survive is None else Spare.parse(survive),
     )
     check_targets(json, deployment_out, study, html)
     raise typer.Exit(answer_request(request, json, deployment_out, html))
@@ -92,15 +107,14 @@ def answer_request(
     """Plan, print or write; the exit status: 0 feasible, 1 not, 130 interrupted."""
     from planner.plan import make_plan
     from planner.progress import search_progress
-    from planner.simulated import SimulatedWorld
+    from planner.worlds import open_world
 
-    world = SimulatedWorld(request)
+    world = open_world(request)
     try:
         with search_progress() as progress:
             answer = make_plan(request, world, world.elsewhere, progress)
     except KeyboardInterrupt:
-        kept = f"; the search so far is kept in {request.study}" if request.study else "; --study FILE would keep it"
-        print(f"interrupted{kept}", file=sys.stderr)
+        print(f"interrupted{_kept(request)}", file=sys.stderr)
         return INTERRUPTED
     write_answer(answer, json_to, deployment_to)
     if html_to is not None:
@@ -108,7 +122,15 @@ def answer_request(
         from planner.report.write import write_report
 
         write_report(parse_answer(answer.as_dict()), html_to, None)
+    if answer.interrupted:
+        print(f"interrupted: the best found so far is the answer{_kept(request)}", file=sys.stderr)
+        return INTERRUPTED
     return 0 if answer.feasible else 1
+
+
+def _kept(request: PlanRequest) -> str:
+    where = request.study or request.storage
+    return f"; the search so far is kept in {where}" if where else "; --study FILE would keep it"
 
 
 def write_answer(answer: Answer, json_to: str | None, deployment_to: Path | None) -> None:

@@ -53,6 +53,7 @@ class Entry:
     capacity_requests_per_s: float | None
     verdict: Verdict
     block: dict[str, object]
+    survives: bool = True  # the loss of what was asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class Measure:
         """
         seen: list[Verdict] = []
         capacity = self._capacity(candidate, start_per_s, effort.capacity, seen)
-        asked = self.bench.requests_per_s
+        asked = self.bench.nominal_per_s(candidate)
         rate = asked or capacity or self.bench.floor_per_s(candidate)
         details, verdict = self._figures(candidate, rate, effort)
         for _ in range(_CLUSTER_STEPS if asked is None and capacity is not None else 0):
@@ -92,7 +93,25 @@ class Measure:
             if not safely[1].met:
                 break
             rate, (details, verdict) = safe, safely
-        return Entry(candidate, rate, capacity, verdict, self._block(candidate, capacity, verdict, details, seen))
+        block = self._block(candidate, capacity, verdict, details, seen)
+        survival = self._survival(candidate, rate, effort.capacity)
+        if survival is None:
+            return Entry(candidate, rate, capacity, verdict, block)
+        return Entry(candidate, rate, capacity, verdict, block | {"survival": survival}, bool(survival["met"]))
+
+    def _survival(self, candidate: Candidate, rate: float, n_seeds: int) -> dict[str, object] | None:
+        """The objectives when what was asked for is lost and the others carry the same load; None: nothing was."""
+        held = self.bench.held_per_s(candidate)
+        if held is None or held <= rate * (1 + 1e-9):
+            return None
+        left = round(candidate.replicas * rate / held)
+        verdict = self._verdict(candidate, held, n_seeds)
+        rows = [
+            {"metric": s.metric, "stat": s.stat, "limit_s": s.limit_s, "value_s": verdict.value_s(s)}
+            for s in self.bench.slos
+        ]
+        told = {"replicas_left": left, "requests_per_s": rate, "met": verdict.met, "stable": verdict.stable}
+        return told | {"slo": rows}
 
     def _sure(self, verdict: Verdict, curves: Mapping[str, Curve], error: StatedError) -> bool:
         rows = (confidence(verdict, curves[slo.name], slo, error) for slo in self.bench.slos)

@@ -95,6 +95,10 @@ class Verdict:
     def joules_per_output_token(self) -> float:
         return float(np.mean([o.joules_per_output_token for o in self.observations]))
 
+    def mean_s(self, metric: str) -> float:
+        """The mean of a metric over all seeds together, seconds."""
+        return float(np.mean(np.concatenate([o.samples_s[metric] for o in self.observations])))
+
     def value_s(self, slo: Slo) -> float:
         """The objective's statistic over all seeds together, seconds."""
         return pooled_value_s(self.observations, slo)

@@ -7,21 +7,24 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
 from catalogs.hardware import parse_hardware
 from planner.answer import Answer, SearchBlock
-from planner.assess import TIE, Assess, Bench, CapacityRace, LowestEnergy, LowestLatency, Outcome, RunSizes
+from planner.assess import TIE, Assess, Bench, CapacityRace, LowestEnergy, LowestLatency, Outcome, RunSizes, one
 from planner.bounds import Discard
 from planner.candidate import Candidate
+from planner.demand import NOTHING, AskedRates, Spare
 from planner.final import BEST, OTHER, Entry, Measure
 from planner.flow import OVERLOAD
+from planner.ranking import rank_hardware
 from planner.refusal import Refuser
+from planner.reproduction import digest
 from planner.request import PlanRequest
 from planner.search import Progress, SearchResult, SearchSettings, search
-from planner.space import candidates, plainness
+from planner.space import plainness
 from planner.world import World
 
 N_ALTERNATIVES: Final = 2
@@ -50,11 +53,13 @@ def make_plan(
     Raises InputError for bad names; an objective that cannot be met is an answer with feasible False.
     """
     started = time.perf_counter()
-    field = bound(candidates(request, world.names), world)
+    field = bound(world.space(), world, request.demand.spare)
     bench = _bench(request, world, field.left)
     result = _search(request, world, bench, field.left, progress)
     measure = Measure(world, bench)
     entries = _entries(request, world, measure, result)
+    if result.interrupted and not entries:
+        raise KeyboardInterrupt
     refuser = Refuser(request, measure, elsewhere)
     refusal = None if entries else refuser.refuse(field.discards, result.outcomes)
     block = SearchBlock(
@@ -64,18 +69,35 @@ def make_plan(
         n_pruned=result.n_pruned,
         seconds=time.perf_counter() - started,
         seed=request.seed,
-        method="every candidate" if result.enumerated else f"TPE sample of {len(field.left)} candidates",
+        method=_method(result, len(field.left)),
         n_resumed=result.n_resumed,
         bounded_out=dict(Counter(d.reason for _, d in field.discards).most_common(4)),
     )
-    return Answer(request, entries, refusal, block, world.fingerprint)
+    takes = _takes(request.objective, world, field.left)
+    ranking = rank_hardware(field.left, field.discards, result.outcomes, takes, request.demand.given)
+    return Answer(request, entries, refusal, block, world.fingerprint, ranking, world.notices, result.interrupted)
 
 
-def bound(space: Sequence[Candidate], world: World) -> Field:
-    """Discard what can never meet the objectives."""
-    verdicts = [(c, world.discard(c)) for c in space]
+def _method(result: SearchResult, n_left: int) -> str:
+    if result.interrupted:
+        return f"interrupted: the best of the first {len(result.outcomes)} of {n_left} candidates"
+    if not result.enumerated:
+        return f"TPE sample of {n_left} candidates"
+    return "every candidate" + (" that is not outclassed" if result.n_outclassed else "")
+
+
+def bound(space: Sequence[Candidate], world: World, spare: Spare = NOTHING) -> Field:
+    """Discard what can never meet the objectives, or leaves nothing to carry the load where something is lost."""
+    verdicts = [(c, _no_survivor(c, spare) or world.discard(c)) for c in space]
     left = tuple(c for c, d in verdicts if d is None)
     return Field(len(space), left, tuple((c, d) for c, d in verdicts if d is not None))
+
+
+def _no_survivor(candidate: Candidate, spare: Spare) -> Discard | None:
+    if not spare or spare.factor(candidate) < float("inf"):
+        return None
+    have, lost = candidate.replicas, spare.lost(candidate)
+    return Discard("survival", f"{spare.words} of {have} leaves no replica", float(lost), float(have))
 
 
 def _bench(request: PlanRequest, world: World, left: Sequence[Candidate]) -> Bench:
@@ -83,7 +105,15 @@ def _bench(request: PlanRequest, world: World, left: Sequence[Candidate]) -> Ben
     rate = request.requests_per_s
     if request.objective == "latency" and rate is None and left:
         rate = min(world.light_requests_per_s(c) for c in left)
-    return Bench(world, request.slos, RunSizes.for_slos(request.slos), request.seed, rate)
+    sizes = RunSizes.for_slos(request.slos)
+    plain = Bench(world, request.slos, sizes, request.seed, rate)
+    if request.users is None and not request.spare:
+        return plain
+
+    def run_e2e_s(candidate: Candidate, requests_per_s: float) -> float:
+        return plain.probe(candidate, requests_per_s, sizes.quick).mean_s("e2e")
+
+    return replace(plain, asked=AskedRates(request.demand, world.e2e_s, run_e2e_s))
 
 
 def _search(
@@ -91,59 +121,94 @@ def _search(
 ) -> SearchResult:
     """One search; by ascending hardware where the cheapest that carries a rate is wanted, stopping at the first that
     does so with room to spare (the first that does at all is the answer, the roomy one then an alternative)."""
-    assess = _assess(request.objective, bench, world)
+    assess = _assess(request.objective, bench, world, left)
+    outclassed = assess.outclassed if isinstance(assess, CapacityRace) else None
     result = SearchResult()
-    groups = _groups(request, world, left)
+    groups = _groups(request, world, bench, left)
     trials = request.trials if len(groups) < 2 else max(request.trials // GROUP_SHARE, 1)
     for group in groups:
-        name = study_name(request, group, world.fingerprint)
-        settings = SearchSettings(trials, request.seed, name, request.study)
-        result.join(search(_by_promise(group, world), assess, settings, progress))
-        if result.best is not None and result.best.requests_per_s >= ROOM * (request.requests_per_s or 0.0):
+        name = study_name(request, group)
+        settings = SearchSettings(trials, request.seed, name, request.study, request.storage, digest(world.fingerprint))
+        promising = _by_promise(group, world, _takes(request.objective, world, left))
+        result.join(search(promising, assess, settings, progress, outclassed))
+        best = result.best
+        if result.interrupted or _roomy(best, bench):
             break
     return result
 
 
-def _groups(request: PlanRequest, world: World, left: Sequence[Candidate]) -> list[list[Candidate]]:
+def _roomy(best: Outcome | None, bench: Bench) -> bool:
+    """Whether the best carries what it must with room to spare."""
+    return best is not None and best.requests_per_s >= ROOM * (bench.held_per_s(best.candidate) or 0.0)
+
+
+def _groups(request: PlanRequest, world: World, bench: Bench, left: Sequence[Candidate]) -> list[list[Candidate]]:
     """Everything at once; but where the cheapest that carries a rate is wanted, one group for each hardware (ascending)
     and precision (plainest first): at equal price the first group that holds the rate is the answer.
 
     Hardware that would be overloaded with every seat taken is left out, the largest kept: its failure is the answer.
     """
-    rate = request.requests_per_s
-    if request.objective != "cost" or rate is None or not left:
+    if request.objective != "cost" or not request.demand.given or not left:
         return [list(left)]
-    sizes = {text: parse_hardware(text).n_accelerators for text in {c.hardware for c in left}}
+    sizes = _sizes(world, left)
     most = max(sizes.values())
     groups: dict[object, list[Candidate]] = {}
-    for c in left:
-        if sizes[c.hardware] == most or world.fluid_requests_per_s(c) * OVERLOAD > rate:
+    for c in sorted(left, key=lambda c: (sizes[c.hardware], plain(c, world)[:2])):
+        if sizes[c.hardware] == most or world.fluid_requests_per_s(c) * OVERLOAD > bench.floor_per_s(c):
             groups.setdefault(_group(c, world), []).append(c)
     return list(groups.values())
 
 
+def _sizes(world: World, left: Sequence[Candidate]) -> dict[str, float]:
+    """By hardware: dollars per hour, where all prices are known; else accelerators."""
+    one_of_each = {c.hardware: c for c in left}
+    prices = {text: world.price(c) for text, c in one_of_each.items()}
+    known = {text: price.usd_per_hour for text, price in prices.items() if price is not None}
+    if len(known) == len(prices) and len({parse_hardware(t).accelerator.name for t in known}) > 1:
+        return known
+    return {text: float(parse_hardware(text).n_accelerators) for text in one_of_each}
+
+
 def _group(candidate: Candidate, world: World) -> tuple[object, ...]:
-    return candidate.hardware, *plainness(candidate, world.names)[:2]
+    return candidate.hardware, *plain(candidate, world)[:2]
 
 
-def _assess(objective: str, bench: Bench, world: World) -> Assess:
-    if objective == "energy":
+def plain(candidate: Candidate, world: World) -> tuple[int, ...]:
+    """See space.plainness; by the defaults of the candidate's own hardware."""
+    return plainness(candidate, world.names_of(candidate))
+
+
+def _takes(objective: str, world: World, left: Sequence[Candidate]) -> Callable[[Candidate], float]:
+    """What a candidate takes, for which capacity is compared: dollars, accelerators, or nothing that differs."""
+    if objective == "cost" and len({c.hardware for c in left}) > 1:
+        sizes = _sizes(world, left)
+        return lambda c: sizes[c.hardware]
+    if objective == "goodput":
+        return lambda c: float(parse_hardware(c.hardware).n_accelerators)
+    return one
+
+
+def _assess(objective: str, bench: Bench, world: World, left: Sequence[Candidate]) -> Assess:
+    if objective in ("energy", "carbon"):
         return LowestEnergy(bench)
-    return LowestLatency(bench) if objective == "latency" else CapacityRace(bench, lambda c: plainness(c, world.names))
+    if objective == "latency":
+        return LowestLatency(bench)
+    takes = one if bench.requests_per_s is not None or bench.asked is not None else _takes(objective, world, left)
+    return CapacityRace(bench, lambda c: plain(c, world), takes)
 
 
-def _by_promise(group: Sequence[Candidate], world: World) -> list[Candidate]:
+def _by_promise(group: Sequence[Candidate], world: World, takes: Callable[[Candidate], float]) -> list[Candidate]:
     """Default limits of every layout first, the fastest layouts leading; then the other limits of the fastest."""
     by_layout: dict[object, list[Candidate]] = {}
     for c in group:
         by_layout.setdefault(c.placement, []).append(c)
-    fastest = sorted(by_layout.values(), key=lambda cs: -world.fluid_requests_per_s(cs[0]))
+    fastest = sorted(by_layout.values(), key=lambda cs: -world.fluid_requests_per_s(cs[0]) / takes(cs[0]))
     return [cs[0] for cs in fastest] + [c for cs in fastest for c in cs[1:]]
 
 
-def study_name(request: PlanRequest, group: Sequence[Candidate], fingerprint: str) -> str:
-    """Names the question and what answers it, so that a journal is only resumed for the same."""
-    text = json.dumps([request.as_dict(), request.trials, fingerprint, [str(c) for c in group]], sort_keys=True)
+def study_name(request: PlanRequest, group: Sequence[Candidate]) -> str:
+    """Names the question, so that a journal is only resumed for the same."""
+    text = json.dumps([request.as_dict(), request.trials, [str(c) for c in group]], sort_keys=True)
     return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -152,19 +217,20 @@ def choose(outcomes: Sequence[Outcome], world: World) -> Outcome:
     scored = [(o.score, o) for o in outcomes if o.feasible and o.score is not None]
     best = min(score for score, _ in scored)
     ties = [(score, o) for score, o in scored if score <= best + TIE * abs(best)]
-    return min(ties, key=lambda so: (plainness(so[1].candidate, world.names), so[0], so[1].candidate))[1]
+    return min(ties, key=lambda so: (plain(so[1].candidate, world), so[0], so[1].candidate))[1]
 
 
 def _entries(request: PlanRequest, world: World, measure: Measure, result: SearchResult) -> list[Entry]:
     """The winner and the best of other kinds, measured with independent seeds; empty where nothing holds."""
-    races = request.objective in ("cost", "throughput")
+    races = request.objective in ("cost", "throughput", "goodput")
     best, first = _winner(request, measure, result.outcomes, races)
     if best is None or first is None:
         return []
-    others = _others(best, result.outcomes, partial(_rank, world, races))
+    takes = _takes(request.objective, world, [o.candidate for o in result.outcomes])
+    others = [] if result.interrupted else _others(best, result.outcomes, partial(_rank, world, races, takes))
     rest = [measure.entry(o.candidate, None, OTHER) for o in others]
     held = [e for e in rest if e.capacity_requests_per_s is not None]
-    return [first, *(e for e in held if request.requests_per_s is None or e.verdict.met)]
+    return [first, *(e for e in held if not request.demand.given or e.verdict.met)]
 
 
 def _winner(
@@ -177,7 +243,7 @@ def _winner(
             break
         best = _best(request, measure.world, left)
         entry = measure.entry(best.candidate, best.requests_per_s if races else None, BEST)
-        if entry.verdict.met and entry.capacity_requests_per_s is not None:
+        if entry.verdict.met and entry.survives and entry.capacity_requests_per_s is not None:
             return best, entry
         left.remove(best)
     return None, None
@@ -185,17 +251,18 @@ def _winner(
 
 def _best(request: PlanRequest, world: World, outcomes: Sequence[Outcome]) -> Outcome:
     """The chosen outcome; where the cheapest that carries a rate is wanted, of the first group that has one."""
-    if request.objective == "cost" and request.requests_per_s is not None:
+    if request.objective == "cost" and request.demand.given:
         first = next(_group(o.candidate, world) for o in outcomes if o.feasible)
         outcomes = [o for o in outcomes if _group(o.candidate, world) == first]
     return choose(outcomes, world)
 
 
-def _rank(world: World, races: bool, outcome: Outcome) -> tuple[float, ...]:
+def _rank(world: World, races: bool, takes: Callable[[Candidate], float], outcome: Outcome) -> tuple[float, ...]:
     """Most promising first. A race stops losers before they are measured: there the fluid guess speaks for all."""
     if races or outcome.score is None:
-        fluid = float(f"{world.fluid_requests_per_s(outcome.candidate):.1e}")  # two digits: nearer is equal
-        return (float(not races), -fluid, *plainness(outcome.candidate, world.names))
+        per = world.fluid_requests_per_s(outcome.candidate) / takes(outcome.candidate)
+        fluid = float(f"{per:.1e}")  # two digits: nearer is equal
+        return (float(not races), -fluid, *plain(outcome.candidate, world))
     return (0.0, outcome.score)
 
 

@@ -129,7 +129,8 @@ def _closest(
         strong = {o.candidate: -world.fluid_requests_per_s(o.candidate) for o in outcomes}
         return min(outcomes, key=lambda o: (o.ratio, strong[o.candidate], o.candidate)).candidate, None
     over = [
-        (d.constraint == "memory", round(d.value / d.limit, 2), plainness(c, world.names), c, d) for c, d in discards
+        (d.constraint == "memory", round(d.value / d.limit, 2), plainness(c, world.names_of(c)), c, d)
+        for c, d in discards
     ]
     if not over:
         return None

@@ -40,6 +40,10 @@ def command_of(request: PlanRequest) -> str:
     given = {
         "--workload": (request.workload, plain.workload),
         "--rate": (request.requests_per_s, None),
+        "--users": (request.users, None),
+        "--think-time": (request.think_s, 0.0),
+        "--survive": (request.spare.text, plain.spare.text),
+        "--max-usd-per-hour": (request.max_usd_per_hour, None),
         "--objective": (request.objective, plain.objective),
         "--precision": (",".join(request.precisions), ""),
         "--engine": (request.engine, plain.engine),

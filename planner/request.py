@@ -9,9 +9,11 @@ from typing import Final, Literal, get_args
 from catalogs.errors import InputError, nearest_name
 from catalogs.units import DTYPE_BYTES
 from catalogs.workloads import LEAST_REQUESTS_PER_S
+from planner.choices import is_one
+from planner.demand import NOTHING, Demand, Spare
 from planner.slo import Slo
 
-Objective = Literal["cost", "energy", "throughput", "latency"]
+Objective = Literal["cost", "energy", "carbon", "throughput", "goodput", "latency"]
 OBJECTIVES: Final[tuple[str, ...]] = get_args(Objective)
 NATIVE: Final = "native"
 DEFAULT_WORKLOAD: Final = "chat"
@@ -31,7 +33,10 @@ class Tariff:
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """One question to the planner. requests_per_s None: whatever the hardware can carry."""
+    """One question to the planner. requests_per_s and users None: whatever the hardware can carry.
+
+    hardware may name several, with commas, or be `any`; max_usd_per_hour then says how much may be spent.
+    """
 
     model: str
     hardware: str
@@ -45,6 +50,11 @@ class PlanRequest:
     seed: int = 0
     study: Path | None = None
     tariff: Tariff = field(default_factory=Tariff)
+    max_usd_per_hour: float | None = None
+    users: int | None = None
+    think_s: float = 0.0
+    spare: Spare = NOTHING
+    storage: str | None = None  # an Optuna storage URL, instead of a study file
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
@@ -59,7 +69,10 @@ class PlanRequest:
             raise InputError("trials is a whole number of at least 1", self.trials, "1")
         if self.seed > MOST_SEED:
             raise InputError(f"a seed is a whole number up to {MOST_SEED}", self.seed, "0")
+        self._check_load()
         price = self.tariff.usd_per_hour
+        if price is not None and not is_one(self.hardware):
+            raise InputError("a price of one's own is of one piece of hardware", self.hardware, "--max-usd-per-hour")
         if price is not None and not 0 < price < float("inf"):
             raise InputError("a price is a number of US dollars per hour above zero", price, "24.5")
         for name, chosen in (("cloud", self.tariff.cloud), ("region", self.tariff.region)):
@@ -70,8 +83,42 @@ class PlanRequest:
                 known = (NATIVE, *DTYPE_BYTES)
                 raise InputError(f"a precision is one of {', '.join(known)}", precision, nearest_name(precision, known))
 
+    def _check_load(self) -> None:
+        if self.users is not None and self.users < 1:
+            raise InputError("users are a whole number of at least 1", self.users, "1")
+        if self.users is not None and self.requests_per_s is not None:
+            raise InputError("the load is a rate or a number of users, not both", self.users, "--rate or --users")
+        if not 0 <= self.think_s < float("inf"):
+            raise InputError("a think time is a number of seconds, not below zero", self.think_s, "30")
+        if self.think_s and self.users is None:
+            raise InputError("a think time is of users", self.think_s, "--users N --think-time S")
+        if self.spare and not self.demand.given:
+            raise InputError("what is survived is the loss of replicas under a load", None, "--rate or --users")
+        budget = self.max_usd_per_hour
+        if budget is not None and not 0 < budget < float("inf"):
+            raise InputError("a budget is a number of US dollars per hour above zero", budget, "100")
+        if self.storage is not None and self.study is not None:
+            raise InputError("the study is a file or a storage, not both", self.storage, "--study or --storage")
+
+    @property
+    def demand(self) -> Demand:
+        return Demand(self.requests_per_s, self.users, self.think_s, self.spare)
+
     def as_dict(self) -> dict[str, object]:
         """The request block of the answer; the SLO in full and in words."""
+        return self._named() | self._sized()
+
+    def _sized(self) -> dict[str, object]:
+        """Only what was asked for."""
+        given = {
+            "max_usd_per_hour": self.max_usd_per_hour,
+            "users": self.users,
+            "think_s": self.think_s if self.users is not None else None,
+            "survive": self.spare.words if self.spare else None,
+        }
+        return {k: v for k, v in given.items() if v is not None}
+
+    def _named(self) -> dict[str, object]:
         return {
             "model": self.model,
             "hardware": self.hardware,

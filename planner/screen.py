@@ -18,6 +18,8 @@ WIDTH: Final = 100
 _LEAST_WIDTH: Final = 60
 _LABEL: Final = 10
 _BAR: Final = 40
+#: Rows of the ranking that fit on a screen.
+_MOST_HARDWARE: Final = 12
 
 Line = tuple[str, str]  # (label, text); an empty label continues the line above
 
@@ -84,15 +86,21 @@ def _yes(answer: dict[str, Any]) -> Iterator[Line]:
     yield from _capacity_lines(best)
     yield from _money_lines(best, request)
     yield from _machine_lines(best)
+    yield from _survival_lines(best)
     for other in answer["alternatives"]:
         yield "Instead", f"{deployment_words(other['deployment'])}: {_difference(best, other)}"
+    yield from _hardware_lines(answer)
     yield from _foot(answer, best)
 
 
 def _question(request: dict[str, Any]) -> Line:
     free = "a light load" if request["objective"] == "latency" else "the highest rate it holds"
     rate = free if request["rate"] is None else f"{request['rate']:g} requests/s"
-    goal = "highest throughput" if request["objective"] == "throughput" else f"lowest {request['objective']}"
+    if "users" in request:
+        rate = f"{request['users']} users who each wait {request['think_s']:g} s between answer and next request"
+    rate += f", {request['survive']}" if "survive" in request else ""
+    best = {"throughput": "highest throughput", "goodput": "highest goodput per accelerator"}
+    goal = best.get(request["objective"], f"lowest {request['objective']}")
     return "Plan", f"{request['model']} on {request['hardware']}, workload {request['workload']}, {rate}, {goal}"
 
 
@@ -130,6 +138,31 @@ def _capacity_lines(entry: dict[str, Any]) -> Iterator[Line]:
         sure = f"{_rate(safe)} requests/s to be {SAFE:.0%} sure of each objective"
         yield "Capacity", f"{sure}; {_rate(capacity)} at even odds{why}"
     yield "", f"{tokens:,.0f} output tokens/s at {_rate(rate)} requests/s; cost and energy are of that rate"
+
+
+def _survival_lines(entry: dict[str, Any]) -> Iterator[Line]:
+    survival = entry.get("survival")
+    if survival is None:
+        return
+    values = ", ".join(f"{r['metric']}.{r['stat']} = {_time(r['value_s'])}" for r in survival["slo"])
+    held = "met" if survival["met"] else "MISSED"
+    yield "Survives", f"with {survival['replicas_left']} replicas left under the same load: {values}: {held}"
+
+
+def _hardware_lines(answer: dict[str, Any]) -> Iterator[Line]:
+    label = "Hardware"
+    for place, row in enumerate(answer.get("hardware", [])[:_MOST_HARDWARE], 1):
+        if row["state"] == "holds":
+            said = f"holds {_rate(row['requests_per_s'])} requests/s in the search: {row['candidate']}"
+        elif row["at_most_requests_per_s"] is not None:
+            said = f"not {_rate(row['at_most_requests_per_s'])} requests/s ({row['why']}): {row['candidate']}"
+        else:
+            said = f"{row['state']}: {row['why']}"
+        yield label, f"{place}. {row['hardware']}: {said}"
+        label = ""
+    for notice in answer["search"].get("left_out", []):
+        yield label, notice
+        label = ""
 
 
 def _money_lines(entry: dict[str, Any], request: dict[str, Any]) -> Iterator[Line]:

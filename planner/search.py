@@ -1,14 +1,17 @@
 """Search over the candidates that the bounds leave: everything if there are few, else Optuna's TPE sampler.
 
 A candidate is never simulated twice, and every decision is by simulated requests, never by the clock, so equal seeds
-give equal answers. With a journal file each finished trial is kept, and a later run with the same request continues.
+give equal answers. In a journal file or a database each finished trial is kept: a later run with the same request
+continues, and several processes share the work.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,30 +23,47 @@ if TYPE_CHECKING:
     import optuna
 
 OUTCOME_KEY: Final = "outcome"
+CALIBRATION_KEY: Final = "calibration"
 #: Proposals per trial before the sampler is taken to have nothing new to say.
 PROPOSALS_PER_TRIAL: Final = 4
+#: A candidate that a worker began with so long ago is looked at by another.
+ABANDONED: Final = timedelta(seconds=45)
+_POLL_S: Final = 0.2
 
 Progress = Callable[[int, int, Outcome | None], None]  # (done, planned, best so far)
+Outclassed = Callable[[Candidate, Outcome], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """n_trials: candidates simulated at most. journal: file that keeps the study; study_name must name the request."""
+    """n_trials: candidates simulated at most. journal (a file) or storage (an Optuna URL) keeps the study.
+
+    study_name must name the question, calibration what answers it: a study of another calibration is refused.
+    """
 
     n_trials: int
     seed: int
     study_name: str = "plan"
     journal: Path | None = None
+    storage: str | None = None
+    calibration: str = ""
+
+    @property
+    def kept(self) -> str:
+        """Where the study is kept; empty where it is not."""
+        return str(self.journal or self.storage or "")
 
 
 @dataclass(slots=True)
 class SearchResult:
-    """Outcomes in the order they were found; enumerated: every candidate was looked at."""
+    """Outcomes in the order they were found; enumerated: every candidate was looked at or was outclassed."""
 
     outcomes: list[Outcome] = field(default_factory=list)
     best: Outcome | None = None
     enumerated: bool = True
+    interrupted: bool = False
     n_resumed: int = 0
+    n_outclassed: int = 0
 
     def add(self, outcome: Outcome) -> None:
         self.outcomes.append(outcome)
@@ -55,7 +75,9 @@ class SearchResult:
         for outcome in other.outcomes:
             self.add(outcome)
         self.enumerated = self.enumerated and other.enumerated
+        self.interrupted = self.interrupted or other.interrupted
         self.n_resumed += other.n_resumed
+        self.n_outclassed += other.n_outclassed
 
     @property
     def n_pruned(self) -> int:
@@ -67,32 +89,101 @@ def _score(outcome: Outcome) -> float:
 
 
 def search(
-    candidates: Sequence[Candidate], assess: Assess, settings: SearchSettings, progress: Progress | None = None
+    candidates: Sequence[Candidate],
+    assess: Assess,
+    settings: SearchSettings,
+    progress: Progress | None = None,
+    outclassed: Outclassed | None = None,
 ) -> SearchResult:
-    """Assess candidates, given in order of promise. KeyboardInterrupt passes at once; the journal stays valid."""
+    """Assess candidates, given in order of promise; those `outclassed` by the best so far are passed over.
+
+    Ctrl-C ends it: the result holds what was found until then.
+    """
     if not candidates:
         return SearchResult()
-    study = _Study(candidates, settings)
-    result = SearchResult(enumerated=len(candidates) <= settings.n_trials)
-    for outcome in study.resumed():
-        result.add(outcome)
-    result.n_resumed = len(result.outcomes)
-    seen = {o.candidate: o for o in result.outcomes}
-    planned = min(len(candidates), settings.n_trials)
-    study.pending = [c for c in (candidates if result.enumerated else candidates[: planned // 4 + 1]) if c not in seen]
-    for _ in range(PROPOSALS_PER_TRIAL * planned):
-        if len(seen) >= planned:
-            break
-        trial, candidate = study.ask()
-        known = seen.get(candidate) if candidate is not None else None
-        if candidate is not None and known is None:
-            known = seen[candidate] = assess(candidate, result.best)
-            result.add(known)
-            study.store(trial, known)
-            if progress is not None:
-                progress(len(seen), planned, result.best)
-        study.tell(trial, known)
-    return result
+    run = _Run(candidates, assess, _Study(candidates, settings), SearchResult(), outclassed or (lambda _c, _b: False))
+    run.planned = min(len(candidates), settings.n_trials)
+    try:
+        run.go(progress)
+    except KeyboardInterrupt:
+        run.result.interrupted = True
+    return run.close()
+
+
+@dataclass(slots=True)
+class _Run:
+    """One worker of a study: other processes may look at other candidates meanwhile."""
+
+    candidates: Sequence[Candidate]
+    assess: Assess
+    study: _Study
+    result: SearchResult
+    outclassed: Outclassed
+    planned: int = 0
+    seen: dict[Candidate, Outcome] = field(default_factory=dict)
+    _sampled: bool = True  # whether the last trial was worth a look
+
+    def go(self, progress: Progress | None) -> None:
+        self.learn()
+        self.result.n_resumed = len(self.seen)
+        for _ in range(PROPOSALS_PER_TRIAL * self.planned):
+            waiting = self._await()
+            if len(self.seen) >= self.planned or not waiting:
+                break
+            trial, candidate = self.study.ask(self._next(waiting))
+            if candidate is not None and candidate in waiting:
+                self._look(trial, candidate)
+                if progress is not None:
+                    progress(len(self.seen), self.planned, self.result.best)
+            self.study.tell(trial, self.seen.get(candidate) if candidate is not None else None)
+            self._sampled = candidate in waiting
+            self.learn()
+
+    def _look(self, trial: optuna.Trial, candidate: Candidate) -> None:
+        """Assess; where that is interrupted, the candidate is free for others at once."""
+        try:
+            outcome = self.assess(candidate, self.result.best)
+        except BaseException:
+            self.study.give_up(trial)
+            raise
+        self._add(outcome)
+        self.study.store(trial, outcome)
+
+    def learn(self) -> None:
+        """Outcomes that the storage holds and this worker does not: of an earlier run, or of another worker."""
+        for outcome in self.study.stored():
+            if outcome.candidate not in self.seen:
+                self._add(outcome)
+
+    def _await(self) -> list[Candidate]:
+        """What to choose from next, in order of promise; while others are at all that is left, what they find."""
+        while True:
+            best = self.result.best
+            left = [c for c in self.candidates if c not in self.seen and (best is None or not self.outclassed(c, best))]
+            taken = self.study.taken()
+            free = [c for c in left if c not in taken]
+            if free or not left:
+                return free
+            time.sleep(_POLL_S)
+            self.learn()
+
+    def _next(self, waiting: Sequence[Candidate]) -> Candidate | None:
+        """The most promising while there is time for all, in the first half of it, and where the sampler's last choice
+        was no use; else the sampler's choice."""
+        room = self.planned - len(self.seen)
+        by_promise = len(waiting) <= room or len(self.seen) <= self.planned // 2 or not self._sampled
+        return waiting[0] if by_promise else None
+
+    def _add(self, outcome: Outcome) -> None:
+        self.seen[outcome.candidate] = outcome
+        self.result.add(outcome)
+
+    def close(self) -> SearchResult:
+        left = [c for c in self.candidates if c not in self.seen]
+        best = self.result.best
+        self.result.n_outclassed = 0 if best is None else sum(self.outclassed(c, best) for c in left)
+        self.result.enumerated = len(left) == self.result.n_outclassed
+        return self.result
 
 
 class _Study:
@@ -102,29 +193,61 @@ class _Study:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.pending: list[Candidate] = []  # to be looked at before the sampler is asked
         self._by_params = {_params(c): c for c in candidates}
         names = ("layout", "max_num_seqs", "max_num_batched_tokens")
         self._space: dict[str, Any] = {
             name: optuna.distributions.CategoricalDistribution(sorted({p[i] for p in self._by_params}))
             for i, name in enumerate(names)
         }
+        self._shared = bool(settings.kept)
+        self._own: set[int] = set()
+        self._read: set[int] = set()  # numbers of trials that were read to the end
         self._study = _create(settings)
 
-    def resumed(self) -> list[Outcome]:
-        stored = (t.user_attrs.get(OUTCOME_KEY) for t in self._study.trials)
-        outcomes = [Outcome.from_dict(json.loads(text)) for text in stored if text is not None]
-        return [o for o in outcomes if _params(o.candidate) in self._by_params]
+    def stored(self) -> list[Outcome]:
+        """What trials of this process and of others have left since it was last asked for."""
+        if not self._shared:
+            return []
+        found = []
+        for trial in self._study.get_trials(deepcopy=False):
+            text = None if trial.number in self._read else trial.user_attrs.get(OUTCOME_KEY)
+            if text is not None:
+                self._read.add(trial.number)
+                found.append(Outcome.from_dict(json.loads(text)))
+        return [o for o in found if _params(o.candidate) in self._by_params]
 
-    def ask(self) -> tuple[optuna.Trial, Candidate | None]:
-        if self.pending:
-            self._study.enqueue_trial(dict(zip(self._space, _params(self.pending.pop(0)), strict=True)))
+    def taken(self) -> set[Candidate]:
+        """Candidates another worker has begun with, not so long ago that it must have been killed."""
+        if not self._shared:
+            return set()
+        import optuna
+
+        running = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
+        since = datetime.now() - ABANDONED
+        others = (t for t in running if t.number not in self._own and OUTCOME_KEY not in t.user_attrs)
+        found = (self._of(t.params) for t in others if t.datetime_start is not None and t.datetime_start > since)
+        return {c for c in found if c is not None}
+
+    def _of(self, params: dict[str, Any]) -> Candidate | None:
+        values = [params.get(name) for name in self._space]
+        return None if None in values else self._by_params.get((values[0], values[1], values[2]))  # type: ignore[arg-type]
+
+    def ask(self, wanted: Candidate | None) -> tuple[optuna.Trial, Candidate | None]:
+        """A trial of `wanted`, or of what the sampler proposes (None where that is no legal candidate)."""
+        if wanted is not None:
+            self._study.enqueue_trial(dict(zip(self._space, _params(wanted), strict=True)))
         trial = self._study.ask(self._space)
-        key = (trial.params["layout"], trial.params["max_num_seqs"], trial.params["max_num_batched_tokens"])
-        return trial, self._by_params.get(key)
+        self._own.add(trial.number)
+        return trial, self._of(trial.params)
 
     def store(self, trial: optuna.Trial, outcome: Outcome) -> None:
         trial.set_user_attr(OUTCOME_KEY, json.dumps(outcome.as_dict()))
+
+    def give_up(self, trial: optuna.Trial) -> None:
+        """Nothing was found out."""
+        import optuna
+
+        self._study.tell(trial, state=optuna.trial.TrialState.FAIL)
 
     def tell(self, trial: optuna.Trial, outcome: Outcome | None) -> None:
         """None: the parameters name no legal candidate. Constraint: value / limit - 1 of the binding objective."""
@@ -145,11 +268,31 @@ def _create(settings: SearchSettings) -> optuna.Study:
 
     sampler = optuna.samplers.TPESampler(seed=settings.seed, n_startup_trials=10)
     try:
-        return optuna.create_study(
-            storage=_journal(settings.journal), study_name=settings.study_name, sampler=sampler, load_if_exists=True
+        study = optuna.create_study(
+            storage=settings.storage or _journal(settings.journal),
+            study_name=settings.study_name,
+            sampler=sampler,
+            load_if_exists=True,
         )
     except (ValueError, KeyError):
-        raise InputError("the study file is not a journal of earlier searches", str(settings.journal)) from None
+        raise InputError("the study file is not a journal of earlier searches", settings.kept) from None
+    except Exception as error:
+        if settings.storage is None:
+            raise
+        why = str(error).splitlines()[0]
+        raise InputError(f"the storage cannot be used ({why})", settings.storage, "sqlite:///study.db") from None
+    _check_calibration(study, settings)
+    return study
+
+
+def _check_calibration(study: optuna.Study, settings: SearchSettings) -> None:
+    """The first to use a study says what it is made with; who uses it later must agree."""
+    made = study.user_attrs.get(CALIBRATION_KEY)
+    if made is None:
+        study.set_user_attr(CALIBRATION_KEY, settings.calibration)
+    elif made != settings.calibration:
+        rule = f"the study was made with another calibration ({made}, here {settings.calibration})"
+        raise InputError(rule, settings.kept, "a new --study file")
 
 
 def _params(candidate: Candidate) -> tuple[str, int, int]:

@@ -63,6 +63,7 @@ class SimulatedWorld:
         self.notices: tuple[str, ...] = ()
         self.workload = workload or open_loop(load_workload(request.workload))
         self._plants: dict[Candidate, Plant] = {}
+        self._fluid: dict[Candidate, float] = {}
         self._resolved: dict[Candidate, Resolved] = {}
         self._floors: dict[tuple[object, ...], Discard | None] = {}
         self._costs: dict[tuple[object, ...], StepCost] = {}
@@ -193,7 +194,9 @@ class SimulatedWorld:
         return Flow(plant.cost.cycle_s, seats, tokens, lengths.input_mean, lengths.output_mean)
 
     def fluid_requests_per_s(self, candidate: Candidate) -> float:
-        return candidate.replicas * self.flow(candidate).saturation_per_s
+        if candidate not in self._fluid:
+            self._fluid[candidate] = candidate.replicas * self.flow(candidate).saturation_per_s
+        return self._fluid[candidate]
 
     def light_requests_per_s(self, candidate: Candidate) -> float:
         return candidate.replicas * self.flow(candidate).light_per_s

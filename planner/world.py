@@ -43,7 +43,25 @@ class Detail:
 class World(Evaluator, Protocol):
     """The catalogs, the calibration and the simulator behind one door."""
 
-    names: Names
+    @property
+    def names(self) -> Names:
+        """Of the hardware, or of the first of several; the model and the engine are the same for all."""
+
+    def names_of(self, candidate: Candidate) -> Names:
+        """Of the hardware that a candidate is on, or a part of."""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """What was left out of the choice, one sentence each."""
+
+    def space(self) -> list[Candidate]:
+        """Every legal candidate."""
+
+    def elsewhere(self, hardware: str) -> World:
+        """The same question about other hardware."""
+
+    def e2e_s(self, candidate: Candidate, requests_per_s: float) -> float:
+        """A guess at the mean time from arrival to the last token at a rate, seconds; infinite where overloaded."""
 
     @property
     def fingerprint(self) -> str:
