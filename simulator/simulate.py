@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
-from itertools import product
 from typing import Any, Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.request_set import RequestSet
 from simulator.cluster import Cluster, RunOptions
 from simulator.host_cache import OffloadRules
+from simulator.lora import lora_rules
 from simulator.plant import Fleet, Plant
 from simulator.pool import Pool
 from simulator.replica import StepTimer
@@ -120,18 +120,8 @@ def engine_rules(plant: Plant) -> EngineRules:
         lag=1 if engine.async_scheduling and stages == 1 else 0,
         pipeline_stages=stages,
         attention_ranks=ranks,
+        lora=lora_rules(resolved, plant.bundle),
         swap=swap_rules(resolved, plant.memory) if resolved.swap_bytes else None,
         offload=OffloadRules.of(resolved.offload, plant.memory) if resolved.offload else None,
         receiving=engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving,
     )
-
-
-def _ports(fleet: Fleet) -> Ports | None:
-    """What carries blocks from prefill pools to decode pools; None where there are none."""
-    numbered = list(enumerate(fleet.plants))
-    paths = {
-        (i, j): RankPath.between(source, target, fleet.transfer_bytes_per_s)
-        for (i, source), (j, target) in product(numbered, numbered)
-        if (source.resolved.role, target.resolved.role) == ("prefill", "decode")
-    }
-    return Ports(paths) if paths else None
