@@ -15,6 +15,7 @@ import contextlib
 import datetime
 import importlib.metadata
 import io
+import os
 import platform
 import statistics
 import subprocess
@@ -30,7 +31,8 @@ BEGIN, END = "<!-- tables: begin -->", "<!-- tables: end -->"
 def run_table(score: Path, arguments: list[str]) -> str:
     """The scorer's output, its exit status ignored (a missed limit is still a table)."""
     command = [sys.executable, str(score), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    beside = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])  # the `simulate` of this Python
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"PATH": beside})
     if not done.stdout.strip():
         raise SystemExit(f"no table from {score} {' '.join(arguments)}: {done.stderr.strip()[-300:]}")
     return done.stdout.rstrip()
