@@ -10,9 +10,12 @@ import typer
 
 from catalogs.command import INTERRUPTED, run_command
 from planner.commands.analyze import analyze
+from planner.commands.compare import compare
 from planner.commands.deploy import deploy
+from planner.commands.drift import drift
 from planner.commands.explain import explain
 from planner.commands.report import report
+from planner.commands.verify import verify
 
 if TYPE_CHECKING:
     from planner.answer import Answer
@@ -155,6 +158,9 @@ app.command()(analyze)
 app.command()(report)
 app.command()(explain)
 app.command()(deploy)
+app.command()(compare)
+app.command()(drift)
+app.command()(verify)
 
 
 def main() -> None:

@@ -1,0 +1,50 @@
+"""`plan drift`: a running server against its plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def drift(
+    answer: Annotated[Path, typer.Argument(metavar="ANSWER.json", help="What plan --json wrote.")],
+    prometheus: Annotated[
+        str, typer.Option(metavar="URL", help="A vLLM server (its /metrics), or a Prometheus server that scrapes it.")
+    ],
+    seconds: Annotated[float, typer.Option(help="Length of the interval looked at.")] = 60.0,
+    served: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What the server calls the model, if not as the plan does.")
+    ] = None,
+    alternative: Annotated[int, typer.Option(metavar="N", help="Against alternative N of the answer instead.")] = 0,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="JSON to FILE, or - for stdout.")
+    ] = None,
+) -> None:
+    """Whether load and latencies are still the plan's; exit status 1 where they are not.
+
+    Latencies are compared with what the plan predicts for the rate the server is under now.
+    """
+    from catalogs.errors import InputError
+    from catalogs.files import check_targets, write_json
+    from planner.answer_file import read_answer
+    from planner.deploy.package import chosen
+    from planner.drift import drift as compare
+    from planner.drift_screen import show
+    from planner.prediction import Prediction
+    from planner.prometheus import look
+
+    check_targets(json_file)
+    if not 1 <= seconds <= 86_400:
+        raise InputError("an interval lasts 1 to 86400 seconds", seconds, "60")
+    read = read_answer(answer)
+    prediction = Prediction.of(read, chosen(read, alternative))
+    if prediction is None:
+        raise InputError("this plan has no figures to compare with: plan again with this version", str(answer))
+    found = compare(prediction, look(prometheus, seconds, str(prediction.plan.deployment["model"]), served))
+    if json_file is not None:
+        write_json(found.document(), json_file)
+    if json_file != "-":
+        show(found)
+    raise typer.Exit(0 if found.holds else 1)

@@ -1,0 +1,128 @@
+"""Two plans side by side: what was asked and chosen differently, what each figure is, which is better at what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from planner.answer_file import Plan, SloRow
+
+Better = Literal["A", "B", "same", ""]
+#: Figures nearer than this are equal: two runs of one plan differ as much.
+TIE: Final = 0.02
+#: Deployment keys that follow from others.
+_FOLLOWS: Final = ("kv_blocks",)
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number of both plans; None where a plan has none. unit: how to print it."""
+
+    name: str
+    unit: Literal["rate", "seconds", "usd", "joules", "grams", "share", "count"]
+    a: float | None
+    b: float | None
+    lower_is_better: bool = True
+    judged: bool = True  # False: neither more nor less of it is better
+
+    @property
+    def change(self) -> float | None:
+        """b over a, less one."""
+        return None if self.a is None or self.b is None or not self.a else self.b / self.a - 1
+
+    @property
+    def better(self) -> Better:
+        """Empty where one has no figure, or none is better."""
+        if self.a is None or self.b is None or not self.judged:
+            return ""
+        if abs(self.a - self.b) <= TIE * max(abs(self.a), abs(self.b)):
+            return "same"
+        return "A" if (self.a < self.b) == self.lower_is_better else "B"
+
+    def as_dict(self) -> dict[str, object]:
+        return {"name": self.name, "unit": self.unit, "a": self.a, "b": self.b, "change": self.change} | {
+            "better": self.better or None
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class PlanComparison:
+    """differs: (what, of A, of B) in words; figures as Figure says."""
+
+    differs: tuple[tuple[str, str, str], ...]
+    figures: tuple[Figure, ...]
+    notes: tuple[str, ...] = ()
+
+    def better_at(self, side: Better) -> list[str]:
+        """Names of the figures one plan is better at."""
+        return [f.name for f in self.figures if f.better == side]
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "schema_version": 1,
+            "differs": [{"what": w, "a": a, "b": b} for w, a, b in self.differs],
+            "figures": [f.as_dict() for f in self.figures],
+            "better": {"a": self.better_at("A"), "b": self.better_at("B"), "same": self.better_at("same")},
+            "notes": list(self.notes),
+        }
+
+
+def deployment_differs(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Keys of two deployment blocks that are not equal."""
+    for key in dict.fromkeys((*a, *b)):
+        if key not in _FOLLOWS and a.get(key) != b.get(key):
+            yield key, _text(a.get(key)), _text(b.get(key))
+
+
+def figures(a: Plan, b: Plan) -> Iterator[Figure]:
+    """Every figure at least one of them has."""
+    pairs: list[Figure] = [
+        Figure("requests/s looked at", "rate", a.requests_per_s, b.requests_per_s, judged=False),
+        Figure("highest requests/s", "rate", a.capacity_requests_per_s, b.capacity_requests_per_s, False),
+        Figure("90 % sure requests/s", "rate", a.safe_requests_per_s, b.safe_requests_per_s, False),
+        *_latencies(a, b),
+        Figure("$ per hour", "usd", a.usd_per_hour, b.usd_per_hour),
+        *(Figure(n, "usd", _cost(a, k), _cost(b, k)) for n, k in _COSTS),
+        Figure("J per output token", "joules", *(p.energy and p.energy.j_per_output_token for p in (a, b))),
+        Figure(
+            "g CO2e per M output", "grams", *(p.energy and p.energy.gco2e_per_million_output_tokens for p in (a, b))
+        ),
+        Figure("KV cache at its peak", "share", a.metric(_KV), b.metric(_KV), judged=False),
+    ]
+    yield from (f for f in pairs if f.a is not None or f.b is not None)
+
+
+_KV: Final = "kv_peak_fraction"
+_COSTS: Final = (
+    ("$ per M output tokens", "usd_per_million_output_tokens"),
+    ("$ per M tokens", "usd_per_million_total_tokens"),
+)
+
+
+def _latencies(a: Plan, b: Plan) -> Iterator[Figure]:
+    """Each objective's value and how sure it is; equal objectives share a row."""
+    rows = [{row.name: row for row in p.slo} for p in (a, b)]
+    for name in dict.fromkeys((*rows[0], *rows[1])):
+        one, two = rows[0].get(name), rows[1].get(name)
+        yield Figure(name, "seconds", _value(one, a, name), _value(two, b, name))
+        sure = (row and row.probability_met for row in (one, two))
+        yield Figure(f"sure of {name}", "share", *sure, lower_is_better=False)
+
+
+def _value(row: SloRow | None, plan: Plan, name: str) -> float | None:
+    """Of the objective; of a plan without it, what its metrics say."""
+    if row is not None:
+        return row.value_s
+    metric, _, stat = name.partition(".")
+    found = ((plan.metrics or {}).get(f"{metric}_s") or {}).get(stat)
+    return float(found) if isinstance(found, int | float) else None
+
+
+def _cost(plan: Plan, key: str) -> float | None:
+    found: float | None = getattr(plan.cost, key, None)
+    return found
+
+
+def _text(value: object) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)

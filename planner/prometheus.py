@@ -1,0 +1,149 @@
+"""What a running server did in an interval: scraped twice from its /metrics, or asked of a Prometheus server once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.error import HTTPError, URLError
+from urllib.parse import urlencode, urlsplit
+from urllib.request import Request, urlopen
+
+from catalogs.errors import InputError
+from planner.exposition import Exposition, Histogram, Sample, parse
+
+#: Names vLLM has had for what is read here; the newest first.
+HISTOGRAMS: Final = {
+    "ttft": ("vllm:time_to_first_token_seconds",),
+    "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+    "tpot": ("vllm:request_time_per_output_token_seconds",),
+    "e2e": ("vllm:e2e_request_latency_seconds",),
+}
+COUNTERS: Final = {
+    "requests": ("vllm:request_success_total", "vllm:request_success"),
+    "input_tokens": ("vllm:prompt_tokens_total", "vllm:prompt_tokens"),
+    "output_tokens": ("vllm:generation_tokens_total", "vllm:generation_tokens"),
+}
+_PREFIX: Final = "vllm:"
+_TIMEOUT_S: Final = 10.0
+_MOST_BYTES: Final = 64 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Of one model: scrapes at both ends and the seconds between. For an API query the first is empty."""
+
+    before: Exposition
+    after: Exposition
+    seconds: float
+
+    @property
+    def models(self) -> set[str]:
+        """What the server calls the model."""
+        return self.after.values("model_name")
+
+    def counted(self, counter: str) -> float:
+        """How much a counter grew; 0 where there is none."""
+        for name in COUNTERS[counter]:
+            after = self.after.total(name)
+            if after is not None:
+                return after - (self.before.total(name) or 0.0)
+        return 0.0
+
+    def histogram(self, metric: str) -> Histogram:
+        """What was observed in between, seconds; empty where the server keeps none."""
+        for name in HISTOGRAMS[metric]:
+            after = self.after.histogram(name)
+            if after.counts:
+                return after.since(self.before.histogram(name))
+        return Histogram((), (), 0.0)
+
+
+def look(url: str, seconds: float, planned: str, served: str | None = None) -> Interval:
+    """Raises InputError where nothing answers, what answers is no vLLM, or it is unclear which of its models is meant.
+
+    url: a server's own address or its /metrics, or that of a Prometheus server that scrapes it. served: the name the
+    server calls the planned model by, where it is not the plan's.
+    """
+    base = _base(url)
+    first = _scrape(base)
+    if first is None:
+        asked = _ask(base, seconds)
+        return Interval(Exposition(), _of_model(asked, _name(asked, planned, served)), seconds)
+    name = _name(first, planned, served)
+    began = time.monotonic()
+    time.sleep(seconds)
+    second = _scrape(base)
+    if second is None:
+        raise InputError("the server went away between the two looks", url)
+    return Interval(_of_model(first, name), _of_model(second, name), time.monotonic() - began)
+
+
+def _base(url: str) -> str:
+    parts = urlsplit(url if "//" in url else f"http://{url}")
+    if parts.scheme not in ("http", "https") or not parts.netloc:
+        raise InputError("an address is an http or https URL", url, "http://localhost:8000")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/metrics')}"
+
+
+def _scrape(base: str) -> Exposition | None:
+    """None where the page is there and not vLLM's (Prometheus shows its own)."""
+    found = parse(_get(f"{base}/metrics"), f"{base}/metrics")
+    return found if any(name.startswith(_PREFIX) for name in found.by_name) else None
+
+
+def _ask(base: str, seconds: float) -> Exposition:
+    """What grew in the last seconds, as Prometheus reckons it. increase() drops names: one query for each."""
+    names = "|".join(
+        f"{n}(_bucket|_sum|_count)?" for known in (HISTOGRAMS, COUNTERS) for ns in known.values() for n in ns
+    )
+    rows = _query(base, f'count by (__name__) ({{__name__=~"{names}"}})')
+    found = sorted({str(row["metric"]["__name__"]) for row in rows})
+    if not found:
+        raise InputError("this is neither a vLLM server nor a Prometheus server that knows one", base)
+    return Exposition({name: list(_samples(base, name, seconds)) for name in found})
+
+
+def _samples(base: str, name: str, seconds: float) -> Iterator[Sample]:
+    for row in _query(base, f"increase({name}[{max(round(seconds), 1)}s])"):
+        yield Sample(name, row["metric"], float(row["value"][1]))
+
+
+def _query(base: str, text: str) -> list[dict[str, Any]]:
+    address = f"{base}/api/v1/query?{urlencode({'query': text})}"
+    try:
+        answer = json.loads(_get(address))
+        rows: list[dict[str, Any]] = answer["data"]["result"]
+    except (ValueError, KeyError, TypeError):
+        raise InputError("this is neither a vLLM server nor a Prometheus server", base) from None
+    return rows
+
+
+def _get(address: str) -> str:
+    try:
+        with urlopen(Request(address, headers={"Accept": "text/plain"}), timeout=_TIMEOUT_S) as answer:
+            text: str = answer.read(_MOST_BYTES).decode("utf-8", "replace")
+            return text
+    except HTTPError as error:
+        raise InputError(f"the server answers {error.code}", address) from None
+    except (URLError, OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise InputError(f"nothing answers there ({reason})", address) from None
+
+
+def _name(found: Exposition, planned: str, served: str | None) -> str | None:
+    """Which of the server's models is meant; None where its metrics name none."""
+    names = found.values("model_name")
+    wanted = served or planned
+    if not names or wanted in names:
+        return wanted if names else None
+    if served is None and len(names) == 1:
+        return next(iter(names))
+    rule = "the server serves no model of this name" if served else "which of the server's models is the planned one"
+    raise InputError(rule, wanted, "--served " + " or ".join(sorted(names)))
+
+
+def _of_model(found: Exposition, name: str | None) -> Exposition:
+    return found if name is None else found.only("model_name", name)
