@@ -181,6 +181,7 @@ class Resolved:
     queueing: Queueing = FCFS
     scaling: Autoscaling | None = None  # None: the number of replicas stays
     offload: OffloadTiers | None = None
+    lora: Lora | None = None
     swap_bytes: float = 0.0  # of each accelerator, for preempted requests; 0: they are computed again
     role: Role = "both"
     site: str = ""  # pools of one site share its hardware
@@ -199,6 +200,7 @@ class Resolved:
         values |= {"queue": self.queueing.model_dump(mode="json")}
         if self.swap_bytes:
             values |= {"preemption": "swap", "swap_space_gib": self.swap_bytes / GIB}
+        values |= {"lora": self.lora.model_dump() if self.lora else None}
         values |= {"kv_offload": self.offload.as_written if self.offload else None}
         return values | {"autoscaling": self.scaling.model_dump() if self.scaling else None}
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from catalogs.adapters import Adapters
 from catalogs.arrivals import AllAtOnce, Arrivals, ClosedLoop, Rateless
 from catalogs.contents import BLOCK_TOKENS, Sessions, SharedPrefix, Turns, block_ids
 from catalogs.errors import InputError
@@ -32,6 +33,7 @@ class Recipe:
     turns: Turns | None = None
     models: Mapping[str, float] = field(default_factory=dict)  # weights by name; empty: requests name none
     classes: tuple[ServiceClass, ...] = ()
+    adapters: Adapters | None = None
 
     @property
     def requests_per_s(self) -> float | None:
@@ -46,9 +48,9 @@ class Recipe:
         return not isinstance(self.arrivals, Rateless)
 
     def draw(self, seed: int, n: int, requests_per_s: float) -> RequestSet:
-        """n requests. Arrivals, inputs, outputs, prefix groups, turns, think times, models and classes come from
-        eight independent streams of the seed: changing one distribution leaves the others' numbers as they were."""
-        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(8)]
+        """n requests. Arrivals, inputs, outputs, prefix groups, turns, think times, models, classes and adapters come
+        from nine independent streams of the seed: changing one distribution leaves the others' numbers as they were."""
+        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(9)]
         sessions = Sessions.drawn(self.turns, streams[4], n) if self.turns else Sessions.single(n)
         drawn = len(sessions.session)
         inputs, outputs = sample_pairs(self.input_tokens, self.output_tokens, (streams[1], streams[2]), drawn)
@@ -67,6 +69,7 @@ class Recipe:
             wanted_models=self._models(sessions, streams[6])[order] if self.models else None,
             models=tuple(self.models),
             sessions=sessions.session[order] if self.turns else None,
+            adapters=self._adapters(sessions, streams[8])[order] if self.adapters else None,
             terms=self._terms(sessions, streams[7], order) if self.classes else None,
             seed=seed,
         )
@@ -75,6 +78,11 @@ class Recipe:
         """(n,) places in `models`; a session keeps to one."""
         weights = np.array(list(self.models.values()))
         return rng.choice(len(weights), sessions.n_sessions, p=weights / weights.sum())[sessions.session]
+
+    def _adapters(self, sessions: Sessions, rng: np.random.Generator) -> IntArray:
+        """(n,) LoRA adapters; a session keeps to one."""
+        assert self.adapters is not None
+        return self.adapters.draw(rng, sessions.n_sessions)[sessions.session]
 
     def _terms(self, sessions: Sessions, rng: np.random.Generator, order: IntArray) -> Terms:
         """A session keeps to one class."""

@@ -34,6 +34,7 @@ class RequestSet:
     wanted_models: IntArray | None = None  # where one router stands before several models: which each asks for,
     models: tuple[str, ...] = ()  # as a place in these names; no names: in the order of the fleet's models
     sessions: IntArray | None = None  # which conversation each request belongs to
+    adapters: IntArray | None = None  # which LoRA adapter each asks for; -1: none
     terms: Terms | None = None  # how urgent each is, by when it should be answered, when its client gives up
     name: str = ""
     source: str = ""
@@ -60,5 +61,6 @@ class RequestSet:
             block_hashes=None if hashes is None else picked,
             wanted_models=None if self.wanted_models is None else self.wanted_models[rows],
             sessions=None if self.sessions is None else self.sessions[rows],
+            adapters=None if self.adapters is None else self.adapters[rows],
             terms=None if self.terms is None else self.terms.take(rows),
         )

@@ -11,6 +11,7 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import Accelerator, Hardware, parse_hardware
 from catalogs.kv_offload import tiers_of
 from catalogs.limits import Limits
+from catalogs.lora import lora_of
 from catalogs.model_spec import ModelSpec
 from catalogs.models import load_model
 from catalogs.preemption import swap_bytes_of
@@ -75,7 +76,6 @@ def _check_handover(pools: tuple[Resolved, ...]) -> tuple[Resolved, ...]:
 
 
 def _resolve_pool(deployment: Deployment) -> Resolved:
-    _refuse_unbuilt(deployment)
     names = Names.of(deployment.model, deployment.engine, deployment.hardware)
     weight_dtype, weight_notices = _weight_dtype(deployment.weight_dtype, names)
     kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
@@ -99,14 +99,10 @@ def _resolve_pool(deployment: Deployment) -> Resolved:
         queueing=parse_queueing(deployment.queue, names.engine, limits.max_num_seqs),
         scaling=scaling,
         offload=tiers_of(deployment, names.engine, names.hardware, replicas, layout),
+        lora=lora_of(deployment, names.engine),
         swap_bytes=swap_bytes_of(deployment, names.engine, names.hardware, replicas, layout),
         notices=_engine_notice(names.engine) + names.hardware.notices + weight_notices + kv_notices + layout_notices,
     )
-
-
-def _refuse_unbuilt(deployment: Deployment) -> None:
-    if deployment.lora is not None:
-        raise InputError("not simulated yet", "lora", "lora: null")
 
 
 def _scaling(deployment: Deployment, replicas: int, names: Names) -> Autoscaling | None:

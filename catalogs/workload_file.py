@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from catalogs.adapters import Adapters
 from catalogs.arrivals import Arrivals, Count, Rate, parse_arrivals
 from catalogs.choice import known_keys
 from catalogs.contents import SharedPrefix, Turns
@@ -35,6 +36,7 @@ class WorkloadFile(BaseModel):
     duration_s: Rate | None = None
     models: dict[str, Rate] | None = None
     classes: Any = None
+    adapters: Any = None
     seed: Annotated[int, Field(ge=0, strict=True)] = 0
     input_tokens: Any = None
     output_tokens: Any = None
@@ -47,7 +49,17 @@ class WorkloadFile(BaseModel):
 
 
 TRACE_KEYS = {"trace", "hash_block_tokens", "rate_scale", "tokenizer"}
-RECIPE_KEYS = {"arrivals", "duration_s", "models", "classes", "input_tokens", "output_tokens", "shared_prefix", "turns"}
+RECIPE_KEYS = {
+    "adapters",
+    "arrivals",
+    "classes",
+    "duration_s",
+    "input_tokens",
+    "models",
+    "output_tokens",
+    "shared_prefix",
+    "turns",
+}
 
 
 def parse_workload_file(
@@ -99,6 +111,7 @@ def _recipe(written: WorkloadFile, where: str) -> Recipe:
         seed=written.seed,
         shared_prefix=prefix,
         turns=_turns(written.turns),
+        adapters=None if written.adapters is None else known_keys(Adapters, written.adapters, "adapters"),
         models=written.models or {},
         classes=() if written.classes is None else parse_classes(written.classes, where),
     ).checked()

@@ -39,6 +39,9 @@ class Batch(BatchShape):
     joined: tuple[Request, ...] = ()  # came with their blocks from another replica and decode from this step on
 
     fetches: tuple[Request, ...] = ()  # their blocks start to come from the host with this step
+    adapters: int = 0  # different LoRA adapters it asks for
+    adapter_tokens: int = 0  # tokens that do
+    brought_adapters: tuple[int, int] = (0, 0)  # to the device before it runs, and of those from disk
     moved_blocks: int = 0  # to host memory and back, before the step runs
     copies: tuple[Copy, ...] = ()  # blocks that go to the host when it has ended
 

@@ -20,6 +20,7 @@ from simulator.clock import ARRIVAL, Clock, Tick
 from simulator.handover import AS_COMPUTED, HandOver
 from simulator.journal import Journal
 from simulator.laws import LawBroken, check_drained
+from simulator.lora import check_adapters
 from simulator.losses import Losses
 from simulator.order import Order, Slots
 from simulator.pool import Pool
@@ -69,6 +70,7 @@ class Cluster:
         self.results, self.clock = Results(requests.n), Clock()
         self._input_tokens: list[int] = requests.input_tokens.tolist()
         self._output_tokens: list[int] = requests.output_tokens.tolist()
+        self._adapters = None if requests.adapters is None else requests.adapters.tolist()
         self._models = None if requests.wanted_models is None else requests.wanted_models.tolist()
         self.transfer = options.transfer or Instant()
         self.pools = [self._open(pool) for pool in pools]
@@ -99,6 +101,7 @@ class Cluster:
         # Workloads do not say which max_tokens their clients declare: all declare the same, which is enough for each.
         output_tokens = [1] * self.requests.n if pool.role == "prefill" else self._output_tokens
         declared = max(pool.rules.max_output_tokens, max(output_tokens, default=0))
+        check_adapters(self.requests.adapters, pool.rules.lora)
         keys, unit_blocks = content_keys(self.requests, pool.rules)
         if pool.role == "decode" and not POLICIES[pool.rules.policy].takes_over:
             raise InputError("this scheduler takes over no request from a prefill replica yet", pool.rules.policy)
@@ -275,6 +278,8 @@ class Cluster:
         if self.options.journal is not None:
             self.options.journal.tokenised(index, self.clock.now)
         request = Request(index, self._input_tokens[index])
+        if self._adapters is not None:
+            request.adapter = self._adapters[index]
         refusal, replica = self.route(request)
         if refusal:
             self.results.status[index] = refusal

@@ -50,7 +50,7 @@ class Lane:
         self._start_s = self._first_s = self._slope_s = 0.0
         self._steps = 0  # steps the event stands for
         self._outlet = replica.outlet
-        swap = context.rules.swap
+        swap, self._lora = context.rules.swap, context.rules.lora
         self._move_s = swap.s_per_block if swap else 0.0
         self._journal = context.journal
         self._late_s = 0.0  # how long after the end of its step the last token left the API server
@@ -158,6 +158,9 @@ class Lane:
                 self._slope_s = slope_s = 0.0
             elif most > 1 and self._fast_forward and not (batch.finishing or batch.opens):
                 steps += self._quiet_steps(batch, most - 1)
+        if batch.adapters and self._lora is not None:
+            added_s = self._lora.added_s(batch.adapter_tokens, batch.adapters)
+            self._first_s = first_s = first_s + added_s + self._lora.bringing_s(*batch.brought_adapters)
         if not first_s > 0.0:
             raise RuntimeError(f"a step must take time: {batch} takes {first_s} s")
         self._steps = steps

@@ -22,6 +22,7 @@ from catalogs.deployment import Resolved
 from catalogs.limits import Limits
 from catalogs.model_parts import Attention, LayerGroup, LinearAttention, MlaAttention, Mlp, Moe
 from catalogs.units import DTYPE_BYTES, GIB
+from simulator.lora import lora_bytes
 from simulator.shard import Shard
 
 #: What the driver keeps of the memory it lists: torch sees 79.1-79.2 GiB of an H100's 81,559 MiB, 44.4 of an L40S's
@@ -52,6 +53,7 @@ class MemoryPlan:
     longest_sequence_tokens: int  # one sequence alone in the cache
     max_model_len: int
     accelerators: int
+    adapter_bytes: float = 0.0  # of the weights: slots for LoRA adapters
 
     @property
     def free_bytes(self) -> float:
@@ -73,7 +75,8 @@ class MemoryPlan:
         """Which limit is broken, with its numbers; empty where none is."""
         held, n = self.weights_bytes, self.accelerators
         if held > self.budget_bytes:
-            return f"weights {_gb(held * n)} > {_gb(self.budget_bytes * n)} usable on {n} accelerator(s)"
+            lora = f" ({_gb(self.adapter_bytes * n)} of them LoRA slots)" if self.adapter_bytes else ""
+            return f"weights {_gb(held * n)}{lora} > {_gb(self.budget_bytes * n)} usable on {n} accelerator(s)"
         if self.free_bytes <= 0:
             rest = self.activation_bytes + self.non_torch_bytes
             return (
@@ -103,7 +106,8 @@ def size_memory(resolved: Resolved) -> MemoryPlan:
     shard, engine, limits = Shard.of(resolved), resolved.engine, resolved.limits
     unit = resolved.hardware.accelerator
     seen = unit.memory_bytes - (DRIVER_BYTES if unit.kind == "gpu" else 0.0)
-    weights, activations = weight_bytes(shard), activation_bytes(shard, resolved)
+    adapters = lora_bytes(resolved)
+    weights, activations = weight_bytes(shard) + adapters, activation_bytes(shard, resolved)
     parallel = resolved.accelerators_per_replica > 1
     runtime = engine.non_torch_bytes_parallel if parallel else engine.non_torch_bytes_single
     share = resolved.gpu_memory_utilization
@@ -136,6 +140,7 @@ def size_memory(resolved: Resolved) -> MemoryPlan:
         longest,
         limits.max_model_len,
         resolved.accelerators_per_replica,
+        adapters,
     )
 
 

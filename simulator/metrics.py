@@ -127,6 +127,9 @@ def latency_metrics(run: Run) -> dict[str, Any]:
         "n_preemptions": int(run.preemptions.sum()),
         "kv_peak_fraction": run.kv_peak_fraction,
     }
+    brought = [r.adapters for r in run.replicas if r.adapters]
+    if brought:
+        found["lora"] = {"brought_to_device": sum(b for b, _ in brought), "read_from_disk": sum(d for _, d in brought)}
     if run.offloads:
         found["kv_offload"] = _offload_metrics(run, inputs)
     if len(run.handovers):

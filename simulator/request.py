@@ -9,6 +9,7 @@ class Request:
     """What an engine may know of a request. The true output length is not here: only the replica's clock knows it."""
 
     __slots__ = (
+        "adapter",
         "base_tokens",
         "brought_tokens",
         "cached_tokens",
@@ -43,6 +44,7 @@ class Request:
         self.preemptions = 0
         self.retired = False  # its last token is in flight: nothing left to schedule
         self.emitted = False  # its first token is out
+        self.adapter = -1  # LoRA adapter it asks for; -1: none
         self.last_token_s = 0.0  # set at preemption: when the last token before it came out
         # Prefix caching (kv_cache.py)
         self.keys = keys  # content keys of its full cache units, prompt first, then generated

@@ -32,6 +32,7 @@ class ReplicaRun:
     logs: tuple[StepLog, ...]  # one per batch in flight: more than one where it is a pipeline
     kv_peak_fraction: float
     offload: OffloadUse | None = None
+    adapters: tuple[int, int] | None = None  # brought to the device, read from disk
     born_s: float = 0.0
     died_s: float = inf  # it outlived the run
 
@@ -47,7 +48,9 @@ class ReplicaRun:
         peak = (kv.total - kv.min_available) / max(1, kv.total)
         host = replica.scheduler.host
         offload = OffloadUse.of(host) if host else None
-        return cls(replica.pool, replica.logs, peak, offload, replica.born_s, replica.died_s)
+        slots = replica.scheduler.slots
+        adapters = (slots.n_from_host, slots.n_from_disk) if slots else None
+        return cls(replica.pool, replica.logs, peak, offload, adapters, replica.born_s, replica.died_s)
 
 
 @dataclass(frozen=True, slots=True)

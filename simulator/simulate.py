@@ -13,6 +13,7 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.request_set import RequestSet
 from simulator.cluster import Cluster, RunOptions
 from simulator.host_cache import OffloadRules
+from simulator.lora import lora_rules
 from simulator.plant import Fleet, Plant
 from simulator.pool import Pool
 from simulator.replica import StepTimer
@@ -119,6 +120,7 @@ def engine_rules(plant: Plant) -> EngineRules:
         lag=1 if engine.async_scheduling and stages == 1 else 0,
         pipeline_stages=stages,
         attention_ranks=ranks,
+        lora=lora_rules(resolved, plant.bundle),
         swap=swap_rules(resolved, plant.memory) if resolved.swap_bytes else None,
         offload=OffloadRules.of(resolved.offload, plant.memory) if resolved.offload else None,
         receiving=engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving,

@@ -9,6 +9,7 @@ from simulator.rules import EngineRules
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.batching import ContinuousBatching
 from simulator.schedulers.llama_cpp import LlamaCpp
+from simulator.schedulers.lora import LoraV1
 from simulator.schedulers.offloading import OffloadingV1
 from simulator.schedulers.orca import Orca
 from simulator.schedulers.sarathi import Sarathi
@@ -43,6 +44,10 @@ def make_scheduler(rules: EngineRules, beside: Scheduler | None = None) -> Sched
     policy = POLICIES.get(rules.policy)
     if policy is None:
         raise InputError("unknown scheduling policy", rules.policy, nearest_name(rules.policy, POLICIES))
+    if rules.lora is not None:
+        if policy is not VllmV1 or rules.pipeline_stages > 1 or rules.offload is not None:
+            raise InputError("LoRA is simulated for vLLM V1, one batch in flight, no KV offload", rules.policy, "vllm-v1")
+        return LoraV1(rules)
     if rules.offload is not None:
         if policy is not VllmV1 or rules.pipeline_stages > 1:
             raise InputError("KV offload is simulated for vLLM V1, one batch in flight", rules.policy, "vllm-v1")

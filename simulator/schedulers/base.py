@@ -8,6 +8,7 @@ from typing import ClassVar
 from simulator.batch import Batch
 from simulator.host_cache import HostCache
 from simulator.kv_cache import KvCache
+from simulator.lora import AdapterSlots
 from simulator.request import Request
 from simulator.rules import EngineRules
 from simulator.swap import SwapSpace
@@ -34,6 +35,7 @@ class Scheduler(ABC):
         self.fetches: list[Request] = []  # whose blocks the last schedule() call wants from the host
         self.host: HostCache | None = None
         self.swap_space: SwapSpace | None = None
+        self.slots: AdapterSlots | None = None
         self.kv = KvCache(rules.kv_blocks, rules.block_size, rules.prefix_caching, rules.unit_blocks)
 
     @abstractmethod

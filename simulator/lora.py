@@ -1,0 +1,182 @@
+"""LoRA adapters: what they take in memory, what they add to a step, what it costs to bring one in.
+
+An adapter of rank r puts two matrices beside each linear layer: A (r x in) and B (out x r), 16 bit. Engines keep
+`max_loras` slots of the largest rank on the device, run two kernels a layer (shrink: x A, expand: + B), and read the
+matrices of every adapter that the batch asks for. With tensor parallelism A of column-parallel layers is whole on every
+rank and B is cut, the other way round for row-parallel ones (vLLM without fully_sharded_loras).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.operators import Elementwise
+from calibration.roofline import ACTIVATION_BYTES as ACT
+from catalogs.deployment import Resolved
+from catalogs.errors import InputError
+from catalogs.kv_offload import DISK_BYTES_PER_S
+from catalogs.model_parts import Attention, LayerGroup, Mlp
+from simulator.pricing import CostSource
+from simulator.shard import Shard
+from simulator.table import FloatArray, spaced
+
+IntArray = npt.NDArray[np.int64]
+
+#: Share of the matrix rate that products this thin reach: our own default, they are bound by bytes.
+THIN_PRODUCT_SHARE: Final = 0.5
+TOKEN_NODES: Final = 32
+ROW_BYTES: Final = 8192.0  # that streaming kernels were measured with
+
+
+class Module(NamedTuple):
+    """A linear layer on one rank: its inputs, the outputs of each of its parts (q, k, v), how many layers have it."""
+
+    n_in: float
+    n_out: tuple[float, ...]
+    layers: int
+
+    def weights(self, rank: int) -> float:
+        """Of one adapter."""
+        return rank * (len(self.n_out) * self.n_in + sum(self.n_out))
+
+
+def modules(shard: Shard) -> list[Module]:
+    """The layers adapters apply to. InputError for models whose layers are of another kind."""
+    return [module for group in shard.model.groups for module in _of_group(shard, group)]
+
+
+def _of_group(shard: Shard, group: LayerGroup) -> list[Module]:
+    hidden, a, ffn = shard.model.hidden_size, group.mixer, group.ffn
+    if not isinstance(a, Attention) or not isinstance(ffn, Mlp):
+        raise InputError(
+            "LoRA is simulated for dense models with plain attention", shard.model.name, "a model such as llama-3.1-8b"
+        )
+    kv, width = shard.kv_heads(a), -(-ffn.intermediate_size // shard.tp)
+    q, k, v = shard.heads(a) * a.head_dim, kv * a.head_dim, kv * a.value_dim
+    return [
+        Module(hidden, (float(q), float(k), float(v)), group.count),
+        Module(a.output_size / shard.tp, (float(hidden),), group.count),
+        Module(hidden, (float(width),) * (2 if ffn.gated else 1), group.count),
+        Module(width, (float(hidden),), group.count),
+    ]
+
+
+def adapter_bytes(shard: Shard, rank: int) -> float:
+    """One adapter on one rank of the replica."""
+    return ACT * sum(m.layers * m.weights(rank) for m in modules(shard)) / shard.pp
+
+
+def lora_bytes(resolved: Resolved) -> float:
+    """All slots, on one rank; 0 without adapters."""
+    lora = resolved.lora
+    return lora.max_loras * adapter_bytes(Shard.of(resolved), lora.max_rank) if lora else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoraRules:
+    """max_loras: in one batch and on the device; in_host: in host memory, the others lie on disk. Seconds."""
+
+    max_loras: int
+    in_host: int
+    adapters: int
+    from_host_s: float = 0.0  # to bring one to the device
+    from_disk_s: float = 0.0  # to read one into host memory, before that
+    tokens: tuple[float, ...] = (0.0, 1.0)  # nodes of:
+    step_s: tuple[float, ...] = (0.0, 0.0)  # what one adapter adds to a step in which so many tokens ask for it
+    further_s: float = 0.0  # each further adapter of the batch
+
+    def added_s(self, tokens: int, adapters: int) -> float:
+        """To a step in which `tokens` tokens ask for `adapters` different adapters."""
+        if not adapters:
+            return 0.0
+        return float(np.interp(tokens, self.tokens, self.step_s)) + (adapters - 1) * self.further_s
+
+    def bringing_s(self, brought: int, read: int) -> float:
+        """Before a step that needs `brought` more adapters on the device, `read` of them from disk."""
+        return brought * self.from_host_s + read * self.from_disk_s
+
+
+def check_adapters(wanted: IntArray | None, rules: LoraRules | None) -> None:
+    """InputError where requests ask for an adapter that is not served."""
+    highest = -1 if wanted is None or not len(wanted) else int(wanted.max())
+    served = rules.adapters if rules else 0
+    if highest >= served:
+        asked = f"adapter {highest} of 0..{highest}"
+        raise InputError(f"the deployment serves {served} LoRA adapters", asked, f"lora: {{adapters: {highest + 1}}}")
+
+
+def lora_rules(resolved: Resolved, source: CostSource) -> LoraRules | None:
+    """Streaming kernels as measured on this device: floor and bytes; flops where a prompt is long."""
+    lora = resolved.lora
+    if lora is None:
+        return None
+    shard, unit = Shard.of(resolved), resolved.hardware.accelerator
+    found, rank = modules(shard), lora.max_rank
+    tokens = spaced(1, max(resolved.limits.max_num_batched_tokens, 2), TOKEN_NODES)
+    flops_per_s = THIN_PRODUCT_SHARE * unit.flops_for("bf16")
+    seconds = sum(m.layers * _module_s(m, rank, tokens, source, flops_per_s) for m in found)
+    part = adapter_bytes(shard, rank)
+    return LoraRules(
+        lora.max_loras,
+        lora.in_host,
+        lora.adapters,
+        part / resolved.hardware.node.host_bytes_per_s,
+        part * resolved.accelerators_per_replica / DISK_BYTES_PER_S,
+        (0.0, *tokens.tolist()),
+        (0.0, *np.asarray(seconds).tolist()),
+        part / unit.memory_bandwidth_bytes_per_s,
+    )
+
+
+def _module_s(module: Module, rank: int, tokens: FloatArray, source: CostSource, flops_per_s: float) -> FloatArray:
+    """Shrink: read x and A, write r values a part in fp32; expand: read those and B, add to the output."""
+    parts, outputs = len(module.n_out), sum(module.n_out)
+    shrunk = tokens * parts * rank
+    shrink = tokens * module.n_in * ACT + parts * rank * module.n_in * ACT + shrunk * 4
+    expand = shrunk * 4 + rank * outputs * ACT + 2 * tokens * outputs * ACT
+    flops = 2 * shrunk * module.n_in, 2 * tokens * rank * outputs
+    streamed = [source.cost(Elementwise("activation", n / ROW_BYTES, ROW_BYTES)).seconds for n in (shrink, expand)]
+    return np.asarray(sum(np.maximum(s, f / flops_per_s) for s, f in zip(streamed, flops, strict=True)))
+
+
+class AdapterSlots:
+    """Adapters on the device and in host memory, each in order of last use."""
+
+    def __init__(self, rules: LoraRules) -> None:
+        self._rules = rules
+        self._device: OrderedDict[int, None] = OrderedDict()
+        self._host: OrderedDict[int, None] = OrderedDict()
+        self.n_from_host = self.n_from_disk = 0  # brought to the device, and read from disk for that
+
+    def use(self, adapter: int, active: AbstractSet[int]) -> tuple[int, int]:
+        """Make it resident: (brought to the device, read from disk), 0 or 1. `active`: those that keep their slot."""
+        read, brought = adapter not in self._host, adapter not in self._device
+        if read:
+            self._evict(self._host, self._rules.in_host, active)
+        if brought:
+            self._evict(self._device, self._rules.max_loras, active)
+        self.n_from_disk += read
+        self.n_from_host += brought
+        self.touch(adapter)
+        return int(brought), int(read)
+
+    def touch(self, adapter: int) -> None:
+        """It is used now."""
+        for tier in (self._device, self._host):
+            tier[adapter] = None
+            tier.move_to_end(adapter)
+
+    def _evict(self, tier: OrderedDict[int, None], most: int, active: AbstractSet[int]) -> None:
+        if len(tier) >= most:
+            del tier[next(adapter for adapter in tier if adapter not in active)]
+
+    @property
+    def resident(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """(on the device, in host memory), the longest unused first."""
+        return tuple(self._device), tuple(self._host)
