@@ -46,7 +46,9 @@ def make_scheduler(rules: EngineRules, beside: Scheduler | None = None) -> Sched
         raise InputError("unknown scheduling policy", rules.policy, nearest_name(rules.policy, POLICIES))
     if rules.lora is not None:
         if policy is not VllmV1 or rules.pipeline_stages > 1 or rules.offload is not None:
-            raise InputError("LoRA is simulated for vLLM V1, one batch in flight, no KV offload", rules.policy, "vllm-v1")
+            raise InputError(
+                "LoRA is simulated for vLLM V1, one batch in flight, no KV offload", rules.policy, "vllm-v1"
+            )
         return LoraV1(rules)
     if rules.offload is not None:
         if policy is not VllmV1 or rules.pipeline_stages > 1:
