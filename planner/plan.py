@@ -19,7 +19,7 @@ from planner.candidate import Candidate
 from planner.demand import NOTHING, AskedRates, Spare
 from planner.final import BEST, OTHER, Entry, Measure
 from planner.flow import OVERLOAD
-from planner.ranking import rank_hardware
+from planner.ranking import Terms, rank_hardware
 from planner.refusal import Refuser
 from planner.reproduction import digest
 from planner.request import PlanRequest
@@ -73,8 +73,7 @@ def make_plan(
         n_resumed=result.n_resumed,
         bounded_out=dict(Counter(d.reason for _, d in field.discards).most_common(4)),
     )
-    takes = _takes(request.objective, world, field.left)
-    ranking = rank_hardware(field.left, field.discards, result.outcomes, takes, request.demand.given)
+    ranking = rank_hardware(field.left, field.discards, result.outcomes, _terms(request, world, field.left))
     return Answer(request, entries, refusal, block, world.fingerprint, ranking, world.notices, result.interrupted)
 
 
@@ -186,6 +185,15 @@ def _takes(objective: str, world: World, left: Sequence[Candidate]) -> Callable[
     if objective == "goodput":
         return lambda c: float(parse_hardware(c.hardware).n_accelerators)
     return one
+
+
+def _terms(request: PlanRequest, world: World, left: Sequence[Candidate]) -> Terms:
+    def usd(candidate: Candidate) -> float | None:
+        price = world.price(candidate)
+        return None if price is None else price.usd_per_hour
+
+    takes = _takes(request.objective, world, left)
+    return Terms(takes, world.fluid_requests_per_s, usd, request.demand.given)
 
 
 def _assess(objective: str, bench: Bench, world: World, left: Sequence[Candidate]) -> Assess:

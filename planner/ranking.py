@@ -4,65 +4,96 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from planner.assess import Outcome
+from planner.assess import UNSTABLE, Outcome
 from planner.bounds import Discard
 from planner.candidate import Candidate
+from planner.flow import OVERLOAD
+
+#: What became of a choice, best first.
+State = Literal["holds", "worse", "fails", "ruled out"]
 
 
 @dataclass(frozen=True, slots=True)
 class HardwareRow:
-    """One choice of hardware. requests_per_s: the highest rate that held in the search (one seed), None where it was
-    passed over; at_most_requests_per_s: a rate at which its best look failed."""
+    """One choice of hardware. requests_per_s: the highest rate that held in the search (one seed), None where none is
+    known; at_most_requests_per_s: a rate that it does not hold, by simulation or with every seat taken."""
 
     hardware: str
-    state: str  # "holds" | "worse" | "fails" | "ruled out" | "passed over"
+    state: State
     candidate: str | None  # its best, in words
     requests_per_s: float | None
     at_most_requests_per_s: float | None
+    usd_per_hour: float | None
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How hardware compares. takes: what capacity is divided by; with_load: a rate had to be carried."""
+
+    takes: Callable[[Candidate], float]
+    fluid_per_s: Callable[[Candidate], float]
+    usd_per_hour: Callable[[Candidate], float | None]
+    with_load: bool
 
 
 def rank_hardware(
     left: Sequence[Candidate],
     discards: Sequence[tuple[Candidate, Discard]],
     outcomes: Sequence[Outcome],
-    takes: Callable[[Candidate], float],
-    with_load: bool,
+    terms: Terms,
 ) -> list[HardwareRow]:
-    """One row for each hardware of the space; [] where there was no choice. with_load: a rate had to be carried."""
-    texts = dict.fromkeys([c.hardware for c in left] + [c.hardware for c, _ in discards])
-    if len(texts) < 2:
+    """One row for each hardware of the space; [] where there was no choice."""
+    by_text: dict[str, list[Candidate]] = {}
+    for c in (*left, *(c for c, _ in discards)):
+        by_text.setdefault(c.hardware, []).append(c)
+    if len(by_text) < 2:
         return []
     reasons = {c.hardware: d.reason for c, d in reversed(discards)}
-    open_texts = {c.hardware for c in left}
+    remaining = set(left)
     ranked = []
-    for text in texts:
-        own = [o for o in outcomes if o.candidate.hardware == text]
-        ranked.append(_row(text, own, text in open_texts, reasons.get(text, ""), (takes, with_load)))
+    for text, own in by_text.items():
+        seen = [o for o in outcomes if o.candidate.hardware == text]
+        open_ = [c for c in own if c in remaining]
+        usd = terms.usd_per_hour(own[0])
+        if seen:
+            ranked.append(_seen(seen, terms, usd))
+        elif open_:
+            ranked.append(_passed_over(open_, terms, usd))
+        else:
+            why = reasons[text]
+            ranked.append(((4.0, 0.0), HardwareRow(text, "ruled out", None, None, None, usd, why)))
     return [row for _, row in sorted(ranked, key=lambda item: item[0])]
 
 
-def _row(
-    text: str, own: Sequence[Outcome], open_: bool, reason: str, terms: tuple[Callable[[Candidate], float], bool]
-) -> tuple[tuple[float, ...], HardwareRow]:
-    takes, with_load = terms
-    held = [o for o in own if o.feasible and o.score is not None]
+Ranked = tuple[tuple[float, float], HardwareRow]
+
+
+def _seen(seen: Sequence[Outcome], terms: Terms, usd: float | None) -> Ranked:
+    held = [(o.score, o) for o in seen if o.feasible and o.score is not None]
     if held:
-        best = min(held, key=lambda o: o.score or 0.0)
-        row = HardwareRow(text, "holds", best.candidate.words, best.requests_per_s, None, "")
-        return (0.0, best.score or 0.0), row
-    if own:
-        nearest = max(own, key=lambda o: o.upper_requests_per_s / takes(o.candidate))
-        worse = nearest.status == "pruned"
-        why = "beaten by a better choice" if worse else f"{nearest.binding} is {nearest.ratio:.2g} times its limit"
-        if nearest.ratio > 1000:
-            why = "it does not keep up" if not worse else why
-        row = HardwareRow(
-            text, "worse" if worse else "fails", nearest.candidate.words, None, nearest.upper_requests_per_s, why
-        )
-        return (1.0 if worse else 3.0, -nearest.upper_requests_per_s / takes(nearest.candidate)), row
-    if open_:
-        why = "a cheaper one was enough" if with_load else "even a full batch would be worth less than the best choice"
-        return (2.0, 0.0), HardwareRow(text, "passed over", None, None, None, why)
-    return (4.0, 0.0), HardwareRow(text, "ruled out", None, None, None, reason)
+        score, best = min(held, key=lambda item: item[0])
+        words = best.candidate.words
+        row = HardwareRow(best.candidate.hardware, "holds", words, best.requests_per_s, None, usd, "")
+        return (0.0, score), row
+    nearest = max(seen, key=lambda o: o.upper_requests_per_s / terms.takes(o.candidate))
+    c, upper = nearest.candidate, nearest.upper_requests_per_s
+    if nearest.status == "pruned":
+        row = HardwareRow(c.hardware, "worse", c.words, None, upper, usd, "beaten by a better choice")
+        return (1.0, -upper / terms.takes(c)), row
+    missed = f"{nearest.binding} is {nearest.ratio:.2g} times its limit"
+    why = "it does not keep up" if nearest.ratio >= UNSTABLE else missed
+    return (3.0, -upper / terms.takes(c)), HardwareRow(c.hardware, "fails", c.words, None, upper, usd, why)
+
+
+def _passed_over(open_: Sequence[Candidate], terms: Terms, usd: float | None) -> Ranked:
+    """Never simulated."""
+    best = max(open_, key=terms.fluid_per_s)
+    at_most = OVERLOAD * terms.fluid_per_s(best)
+    if terms.with_load:
+        why = "dearer than what was enough, or too slow with every seat taken"
+        return (2.0, usd or 0.0), HardwareRow(best.hardware, "worse", None, None, None, usd, why)
+    row = HardwareRow(best.hardware, "worse", best.words, None, at_most, usd, "even with every seat taken")
+    return (1.0, -at_most / terms.takes(best)), row

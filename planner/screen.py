@@ -152,13 +152,14 @@ def _survival_lines(entry: dict[str, Any]) -> Iterator[Line]:
 def _hardware_lines(answer: dict[str, Any]) -> Iterator[Line]:
     label = "Hardware"
     for place, row in enumerate(answer.get("hardware", [])[:_MOST_HARDWARE], 1):
+        usd = "" if row["usd_per_hour"] is None else f", {_dollars(row['usd_per_hour'])}/h"
         if row["state"] == "holds":
             said = f"holds {_rate(row['requests_per_s'])} requests/s in the search: {row['candidate']}"
         elif row["at_most_requests_per_s"] is not None:
-            said = f"not {_rate(row['at_most_requests_per_s'])} requests/s ({row['why']}): {row['candidate']}"
+            said = f"under {_rate(row['at_most_requests_per_s'])} requests/s ({row['why']})"
         else:
             said = f"{row['state']}: {row['why']}"
-        yield label, f"{place}. {row['hardware']}: {said}"
+        yield label, f"{place}. {row['hardware']}{usd}: {said}"
         label = ""
     for notice in answer["search"].get("left_out", []):
         yield label, notice

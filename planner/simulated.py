@@ -108,6 +108,11 @@ class SimulatedWorld:
         return load_bundle(self.names.hardware.accelerator)
 
     @property
+    def calibrated(self) -> bool:
+        """Whether anything of this hardware, or of a neighbour of its architecture, was measured."""
+        return bool(self._bundle.models)
+
+    @property
     def fingerprint(self) -> str:
         return f"{self._bundle.name} {sorted(self._bundle.provenance.items(), key=str)} {stated_errors_digest()}"
 

@@ -44,7 +44,21 @@ def open_world(request: PlanRequest) -> World:
             if len(found.texts) - len(notices) == 1 or request.hardware.strip().lower() != ANY:
                 raise
             notices.append(f"left out, {text}: {error}")
-    return Worlds(worlds, tuple(notices))
+    return Worlds(*_comparable(worlds, notices, request.hardware.strip().lower() == ANY))
+
+
+def _comparable(
+    worlds: dict[str, SimulatedWorld], notices: list[str], anything: bool
+) -> tuple[dict[str, SimulatedWorld], tuple[str, ...]]:
+    """Physics alone flatters: `any` leaves out hardware that nobody measured; where it was named, it is said."""
+    bare = [text for text, world in worlds.items() if not world.calibrated]
+    if not bare or len(bare) == len(worlds):
+        return worlds, tuple(notices)
+    if not anything:
+        said = f"not measured, so too fast by an unknown amount beside the others: {', '.join(bare)}"
+        return worlds, (*notices, said)
+    said = f"left out, not measured (name them to see what physics alone allows): {', '.join(bare)}"
+    return {t: w for t, w in worlds.items() if t not in bare}, (*notices, said)
 
 
 def _shared_workload(worlds: Mapping[str, SimulatedWorld]) -> Workload | None:
