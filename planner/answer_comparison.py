@@ -24,7 +24,9 @@ def compare_answers(a: AnswerFile, b: AnswerFile) -> PlanComparison:
 
 
 def _plan(answer: AnswerFile) -> Plan | None:
-    return answer.best if answer.best is not None else answer.infeasible and answer.infeasible.closest
+    if answer.best is not None or answer.infeasible is None:
+        return answer.best
+    return answer.infeasible.closest
 
 
 def _questions(a: AnswerFile, b: AnswerFile) -> Iterator[tuple[str, str, str]]:
@@ -33,7 +35,7 @@ def _questions(a: AnswerFile, b: AnswerFile) -> Iterator[tuple[str, str, str]]:
         if one != two:
             yield key, _words(one), _words(two)
     if a.feasible != b.feasible:
-        yield "answer", *("yes" if x.feasible else "no" for x in (a, b))
+        yield "answer", "yes" if a.feasible else "no", "yes" if b.feasible else "no"
 
 
 def _words(value: object) -> str:
@@ -54,7 +56,7 @@ def _notes(a: AnswerFile, b: AnswerFile, one: Plan | None, two: Plan | None) -> 
             shown = "its closest plan is shown" if plan is not None else "it has no plan to show"
             yield f"{name} is a no ({answer.infeasible.binding_constraint}): {shown}"
     if a.reproduce.calibration != b.reproduce.calibration:
-        yield "made with different calibrations (of other hardware, or at another time): part of a difference may be theirs"
+        yield "made with different calibrations (other hardware, or another time): part of a difference may be theirs"
     if a.request.workload != b.request.workload:
         yield "the workloads differ: latencies and costs per token are of different requests"
     rates = [p.requests_per_s for p in (one, two) if p is not None and p.requests_per_s]

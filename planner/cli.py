@@ -16,6 +16,7 @@ from planner.commands.drift import drift
 from planner.commands.explain import explain
 from planner.commands.report import report
 from planner.commands.verify import verify
+from planner.commands.whatif import whatif
 
 if TYPE_CHECKING:
     from planner.answer import Answer
@@ -161,6 +162,7 @@ app.command()(deploy)
 app.command()(compare)
 app.command()(drift)
 app.command()(verify)
+app.command()(whatif)
 
 
 def main() -> None:

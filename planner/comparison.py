@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from planner.answer_file import Plan, SloRow
 
+Unit = Literal["rate", "seconds", "usd", "joules", "grams", "share"]
 Better = Literal["A", "B", "same", ""]
 #: Figures nearer than this are equal: two runs of one plan differ as much.
 TIE: Final = 0.02
@@ -20,7 +21,7 @@ class Figure:
     """One number of both plans; None where a plan has none. unit: how to print it."""
 
     name: str
-    unit: Literal["rate", "seconds", "usd", "joules", "grams", "share", "count"]
+    unit: Unit
     a: float | None
     b: float | None
     lower_is_better: bool = True
@@ -41,9 +42,8 @@ class Figure:
         return "A" if (self.a < self.b) == self.lower_is_better else "B"
 
     def as_dict(self) -> dict[str, object]:
-        return {"name": self.name, "unit": self.unit, "a": self.a, "b": self.b, "change": self.change} | {
-            "better": self.better or None
-        }
+        known: dict[str, object] = {"name": self.name, "unit": self.unit, "a": self.a, "b": self.b}
+        return known | {"change": self.change, "better": self.better or None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,10 +84,7 @@ def figures(a: Plan, b: Plan) -> Iterator[Figure]:
         *_latencies(a, b),
         Figure("$ per hour", "usd", a.usd_per_hour, b.usd_per_hour),
         *(Figure(n, "usd", _cost(a, k), _cost(b, k)) for n, k in _COSTS),
-        Figure("J per output token", "joules", *(p.energy and p.energy.j_per_output_token for p in (a, b))),
-        Figure(
-            "g CO2e per M output", "grams", *(p.energy and p.energy.gco2e_per_million_output_tokens for p in (a, b))
-        ),
+        *(Figure(n, u, _energy(a, k), _energy(b, k)) for n, u, k in _ENERGIES),
         Figure("KV cache at its peak", "share", a.metric(_KV), b.metric(_KV), judged=False),
     ]
     yield from (f for f in pairs if f.a is not None or f.b is not None)
@@ -98,6 +95,10 @@ _COSTS: Final = (
     ("$ per M output tokens", "usd_per_million_output_tokens"),
     ("$ per M tokens", "usd_per_million_total_tokens"),
 )
+_ENERGIES: Final[tuple[tuple[str, Unit, str], ...]] = (
+    ("J per output token", "joules", "j_per_output_token"),
+    ("g CO2e per M output", "grams", "gco2e_per_million_output_tokens"),
+)
 
 
 def _latencies(a: Plan, b: Plan) -> Iterator[Figure]:
@@ -106,8 +107,7 @@ def _latencies(a: Plan, b: Plan) -> Iterator[Figure]:
     for name in dict.fromkeys((*rows[0], *rows[1])):
         one, two = rows[0].get(name), rows[1].get(name)
         yield Figure(name, "seconds", _value(one, a, name), _value(two, b, name))
-        sure = (row and row.probability_met for row in (one, two))
-        yield Figure(f"sure of {name}", "share", *sure, lower_is_better=False)
+        yield Figure(f"sure of {name}", "share", _sure(one), _sure(two), False)
 
 
 def _value(row: SloRow | None, plan: Plan, name: str) -> float | None:
@@ -117,6 +117,15 @@ def _value(row: SloRow | None, plan: Plan, name: str) -> float | None:
     metric, _, stat = name.partition(".")
     found = ((plan.metrics or {}).get(f"{metric}_s") or {}).get(stat)
     return float(found) if isinstance(found, int | float) else None
+
+
+def _sure(row: SloRow | None) -> float | None:
+    return None if row is None else row.probability_met
+
+
+def _energy(plan: Plan, key: str) -> float | None:
+    found: float | None = getattr(plan.energy, key, None)
+    return found
 
 
 def _cost(plan: Plan, key: str) -> float | None:

@@ -39,7 +39,11 @@ def tables(console: Console, c: PlanComparison, heads: tuple[str, str]) -> None:
     else:
         console.print("Nothing differs in what was asked or chosen.")
     if c.figures:
-        rows = [(f.name, figure_words(f, f.a), figure_words(f, f.b), _change(f), f.better) for f in c.figures]
+        better = {"A": heads[0], "B": heads[1]}
+        rows = [
+            (f.name, figure_words(f, f.a), figure_words(f, f.b), _change(f), better.get(f.better, f.better))
+            for f in c.figures
+        ]
         console.print(grid(("figure", *heads, "change", "better"), rows, 1, ""))
 
 
@@ -47,7 +51,7 @@ def figure_words(f: Figure, value: float | None) -> str:
     if value is None:
         return "none"
     words = {"rate": rate, "seconds": seconds, "usd": dollars, "joules": joules, "grams": grams, "share": percent}
-    return words[f.unit](value) if f.unit in words else f"{value:,.4g}"
+    return words[f.unit](value)
 
 
 def _change(f: Figure) -> str:

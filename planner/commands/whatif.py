@@ -1,0 +1,51 @@
+"""`plan whatif`: the planned deployment, changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def whatif(
+    answer: Annotated[Path, typer.Argument(metavar="ANSWER.json", help="What plan --json wrote.")],
+    rate: Annotated[str | None, typer.Option(help="Requests per second, or x2: a factor on the planned rate.")] = None,
+    hw: Annotated[str | None, typer.Option(help="The same deployment on other hardware, e.g. h200x8.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Name, trace file or YAML file.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A key of deployment.yaml; repeat.")
+    ] = None,
+    alternative: Annotated[int, typer.Option(metavar="N", help="Change alternative N of the answer instead.")] = 0,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="JSON to FILE, or - for stdout.")
+    ] = None,
+) -> None:
+    """Simulates the planned deployment changed and says what breaks; exit status 1 where something does.
+
+    plan whatif ANSWER.json --rate x2 --hw h200x8 --set kv_dtype=fp8
+    """
+    from catalogs.errors import InputError
+    from catalogs.files import check_targets, write_json
+    from planner.answer_file import read_answer
+    from planner.deploy.package import chosen
+    from planner.report.write import telling
+    from planner.whatif import Changes, parse_keys, parse_rate
+    from planner.whatif import whatif as change
+    from planner.whatif_screen import show
+
+    check_targets(json_file)
+    if not (rate or hw or workload or settings):
+        raise InputError("nothing is changed", None, "--rate x2, --hw h200x8, --workload W or --set KEY=VALUE")
+    read = read_answer(answer)
+    plan = chosen(read, alternative)
+    per_s = None if rate is None else parse_rate(rate, plan.requests_per_s or 0.0)
+    changes = Changes(per_s, hw, workload, parse_keys(settings or []))
+    with telling("whatif") as tell:
+        tell("the changed deployment")
+        found = change(read, plan, changes)
+    if json_file is not None:
+        write_json(found.document(), json_file)
+    if json_file != "-":
+        show(found)
+    raise typer.Exit(1 if found.breaks else 0)

@@ -1,0 +1,233 @@
+"""The planned deployment, changed: the same requests simulated on it again, and what then breaks."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+from catalogs.deployment import Deployment, Layout, Resolved, resolve
+from catalogs.errors import InputError, nearest_name
+from catalogs.hardware import parse_hardware
+from catalogs.load import check
+from planner.answer import finite
+from planner.answer_file import AnswerFile, Plan
+from planner.assess import Bench, RunSizes
+from planner.bounds import memory_discard
+from planner.candidate import Candidate
+from planner.comparison import PlanComparison, deployment_differs, figures
+from planner.confidence import SAFE
+from planner.final import BEST, Measure
+from planner.reproduction import digest
+from planner.request import PlanRequest
+from planner.rerun import request_of
+from planner.simulated import SimulatedWorld
+from planner.slo import human_s
+from simulator.memory import size_memory
+from simulator.plant import Plant, build_plant
+
+#: Deployment keys that are fields of a candidate; the others travel beside them.
+_OWN: Final = frozenset({f.name for f in fields(Candidate)} | {f.name for f in fields(Layout)})
+#: Keys that follow from others, or are said by an option of their own.
+_UNSETTABLE: Final = {"hardware": "--hw", "kv_blocks": "gpu_memory_utilization"}
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What the user would have otherwise. requests_per_s None: the planned rate. keys: of deployment.yaml."""
+
+    requests_per_s: float | None
+    hardware: str | None
+    workload: str | None
+    keys: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """block: the changed plan as an answer's; None where it cannot start. breaks: in words, empty where all holds."""
+
+    comparison: PlanComparison
+    breaks: tuple[str, ...]
+    block: dict[str, Any] | None
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "schema_version": 1,
+            "holds": not self.breaks,
+            "breaks": list(self.breaks),
+            "comparison": self.comparison.document(),
+            "plan": self.block,
+        }
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Changed(Candidate):
+    """A candidate with deployment keys no search chooses, as JSON (a candidate is a key of many tables)."""
+
+    rest: str = "{}"
+
+    def deployment(self, model: str, engine: str) -> Deployment:
+        plain = Candidate.deployment(self, model, engine).model_dump()
+        return check(Deployment, plain | json.loads(self.rest), "the changed deployment")
+
+
+class _World(SimulatedWorld):
+    """Compiled for exactly the limits given, which may lie beyond those a search looks at."""
+
+    def __init__(self, request: PlanRequest) -> None:
+        super().__init__(request)
+        self._built: dict[Candidate, Plant] = {}
+
+    def plant(self, candidate: Candidate) -> Plant:
+        if candidate not in self._built:
+            self._built[candidate] = build_plant(candidate.deployment(self.request.model, self.request.engine))
+        return self._built[candidate]
+
+
+def parse_rate(text: str, planned: float) -> float:
+    """`x2` is twice the planned rate, `12` twelve requests per second. Raises InputError for anything else."""
+    times = text[:1] in ("x", "X")
+    try:
+        value = float(text[1:] if times else text) * (planned if times else 1.0)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InputError("a rate is requests per second, or a factor on the planned rate", text, "x2")
+    return value
+
+
+def parse_keys(settings: Sequence[str]) -> dict[str, object]:
+    """`KEY=VALUE` of deployment.yaml, the value as YAML. Raises InputError naming the nearest key."""
+    import yaml
+
+    found: dict[str, object] = {}
+    for setting in settings:
+        key, equals, value = (part.strip() for part in setting.partition("="))
+        if not equals:
+            raise InputError("a setting is KEY=VALUE of deployment.yaml", setting, "kv_dtype=fp8")
+        if key not in Deployment.model_fields or key in _UNSETTABLE:
+            near = _UNSETTABLE.get(key) or nearest_name(key, Deployment.model_fields) or "kv_dtype"
+            raise InputError("this is no key of deployment.yaml that can be set", key, near)
+        try:
+            found[key] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            raise InputError(f"the value of {key} is no YAML", value, f"{key}=1") from None
+    return found
+
+
+def whatif(answer: AnswerFile, plan: Plan, changes: Changes) -> WhatIf:
+    """Some seconds of simulation. Raises InputError for a deployment that makes no sense, and for an answer made with
+    another calibration, whose figures would not compare."""
+    request = _request(answer, plan, changes)
+    _same_calibration(answer)
+    resolved = _resolved(plan, changes)
+    world = _World(replace(request, model=_model(request, changes), hardware=resolved.hardware.text))
+    differs = (
+        *_asked(answer, plan, world.request),
+        *deployment_differs(plan.deployment, _block(plan, changes, resolved)),
+    )
+    found = memory_discard(size_memory(resolved), world.lengths.longest)
+    if found is not None:
+        return WhatIf(PlanComparison(differs, ()), (found.reason,), None)
+    block = finite(_measured(world, _candidate(resolved, plan, changes)))
+    changed = Plan.model_validate(block)
+    comparison = PlanComparison(differs, tuple(figures(plan, changed)), tuple(_notes(plan, changed, world.request)))
+    return WhatIf(comparison, tuple(_breaks(changed)), block)
+
+
+def _request(answer: AnswerFile, plan: Plan, changes: Changes) -> PlanRequest:
+    asked = request_of(answer)
+    same = changes.hardware is None or changes.hardware == plan.deployment["hardware"]
+    tariff = asked.tariff if same else replace(asked.tariff, usd_per_hour=None)
+    if same and tariff.usd_per_hour is not None and plan.usd_per_hour is not None:
+        tariff = replace(tariff, usd_per_hour=plan.usd_per_hour)  # of the part of the hardware that was chosen
+    return replace(
+        asked,
+        hardware=changes.hardware or str(plan.deployment["hardware"]),
+        requests_per_s=changes.requests_per_s or plan.requests_per_s,
+        workload=changes.workload or asked.workload,
+        engine=str(changes.keys.get("engine", asked.engine)),
+        tariff=tariff,
+    )
+
+
+def _same_calibration(answer: AnswerFile) -> None:
+    made, here = answer.reproduce.calibration, digest(SimulatedWorld(request_of(answer)).fingerprint)
+    if made != here:
+        raise InputError(f"the answer was made with another calibration ({made}, here {here}): plan again")
+
+
+def _model(request: PlanRequest, changes: Changes) -> str:
+    return str(changes.keys.get("model", request.model))
+
+
+def _written(plan: Plan, changes: Changes) -> dict[str, Any]:
+    hardware = {} if changes.hardware is None else {"hardware": parse_hardware(changes.hardware).text}
+    return {**plan.deployment, **hardware, **changes.keys, "kv_blocks": None}
+
+
+def _resolved(plan: Plan, changes: Changes) -> Resolved:
+    return resolve(check(Deployment, _written(plan, changes), "the changed deployment"))
+
+
+def _block(plan: Plan, changes: Changes, resolved: Resolved) -> dict[str, Any]:
+    written = check(Deployment, _written(plan, changes), "the changed deployment")
+    return resolved.filled_in(written) | {"model": resolved.model.hf_id or resolved.model.name}
+
+
+def _candidate(resolved: Resolved, plan: Plan, changes: Changes) -> Candidate:
+    rest = {k: v for k, v in _written(plan, changes).items() if k not in _OWN | {"model", "engine", "hardware"}}
+    return _Changed(
+        hardware=resolved.hardware.text,
+        replicas=resolved.replicas,
+        layout=resolved.layout,
+        weight_dtype=resolved.weight_dtype,
+        kv_dtype=resolved.kv_dtype,
+        max_num_seqs=resolved.limits.max_num_seqs,
+        max_num_batched_tokens=resolved.limits.max_num_batched_tokens,
+        rest=json.dumps(rest),
+    )
+
+
+def _measured(world: _World, candidate: Candidate) -> dict[str, Any]:
+    request = world.request
+    bench = Bench(world, request.slos, RunSizes.for_slos(request.slos), request.seed, request.requests_per_s)
+    return Measure(world, bench).entry(candidate, None, BEST).block
+
+
+def _asked(answer: AnswerFile, plan: Plan, request: PlanRequest) -> Iterator[tuple[str, str, str]]:
+    planned, now = plan.requests_per_s, request.requests_per_s
+    if planned != now:
+        yield "requests/s", *(f"{x:.4g}" for x in (planned or 0.0, now or 0.0))  # type: ignore[misc]
+    if answer.request.workload != request.workload:
+        yield "workload", answer.request.workload, request.workload
+
+
+def _breaks(changed: Plan) -> Iterator[str]:
+    """What no longer holds at the rate looked at."""
+    rate, capacity = changed.requests_per_s or 0.0, changed.capacity_requests_per_s
+    for row in changed.slo:
+        if not row.met and row.share > 1:
+            value = "no value" if row.value_s is None else human_s(row.value_s)
+            yield f"{row.name} is {value} where {human_s(row.limit_s)} is promised, at {rate:.3g} requests/s"
+    if capacity is None:
+        yield "no rate holds every objective"
+    elif capacity < rate:
+        yield f"it carries {capacity:.3g} requests/s, not {rate:.3g}" + (
+            f" ({changed.limited_by})" if changed.limited_by else ""
+        )
+    elif not all(row.met for row in changed.slo) and all(row.share <= 1 for row in changed.slo):
+        yield f"the queue grows at {rate:.3g} requests/s"
+
+
+def _notes(plan: Plan, changed: Plan, request: PlanRequest) -> Iterator[str]:
+    for row in changed.slo:
+        if row.met and row.probability_met < SAFE:
+            yield f"{row.name} holds with {row.probability_met:.0%} only"
+    if changed.capacity_requests_per_s is None or changed.capacity_requests_per_s < (changed.requests_per_s or 0.0):
+        yield "latency, cost and energy of the changed plan are of an overloaded run"
+    if changed.usd_per_hour is None and plan.usd_per_hour is not None:
+        yield f"no price is known of {request.hardware}"
+    yield from (n for n in changed.notices if n not in plan.notices)
