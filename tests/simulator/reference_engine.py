@@ -561,17 +561,17 @@ class ReferenceLlamaCpp(ReferenceScheduler):
         self.slots: list[Request | None] = [None] * min(rules.max_num_seqs, max(1, rules.kv_blocks // each))
         self.last_used = [0] * len(self.slots)  # 0: never
         self.clock = 0
-        self.leaving: list[int] = []  # slots whose release the server has not looked at yet
+        self.emptied: list[int] = []  # slots whose release the server has not looked at yet
         self.deferred: deque[Request] = deque()  # self.waiting is the queue of tasks
 
     def remember(self, request: Request, upto: int) -> None:
         """Nothing is shared between slots."""
 
     def launch(self) -> None:
-        for slot in sorted(self.leaving):  # released in the order of the slots
+        for slot in sorted(self.emptied):  # released in the order of the slots
             self.clock += 1
             self.slots[slot], self.last_used[slot] = None, self.clock
-        self.leaving = []
+        self.emptied = []
         while self.waiting:
             if None not in self.slots:
                 self.deferred.append(self.waiting.popleft())
@@ -588,7 +588,7 @@ class ReferenceLlamaCpp(ReferenceScheduler):
         batch, tokens = Batch(), []  # the slot of every token
         for generating in (True, False):
             for slot, request in enumerate(self.slots):
-                if request is None or request.retired or slot in self.leaving:
+                if request is None or request.retired or slot in self.emptied:
                     continue
                 decodes = request in self.decoding
                 if generating != decodes or request in batch.prompted:
@@ -626,7 +626,7 @@ class ReferenceLlamaCpp(ReferenceScheduler):
         return max(1, partly_filled)
 
     def release(self, request: Request) -> None:
-        self.leaving.append(self.slots.index(request))
+        self.emptied.append(self.slots.index(request))
         super().release(request)
         if self.deferred:
             self.waiting.appendleft(self.deferred.popleft())
