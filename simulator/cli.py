@@ -25,6 +25,7 @@ LONG_RUN: Final = 50_000
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 
 _ROUTER = "Instead of the deployment's: round_robin, least_outstanding, prefix_aware, ... or '{random: {seed: 1}}'."
+_SERIES = "Queue, running, KV use, power and tokens over time: .parquet or .csv."
 _JSON = "Summary as JSON; - writes it to stdout and nothing else there."
 
 
@@ -36,7 +37,11 @@ def simulate(
     requests_out: Annotated[
         Path | None, typer.Option(metavar="OUT.csv", help="One row per request, in workload order.")
     ] = None,
-    chrome_trace: Annotated[Path | None, typer.Option(metavar="T.json", help="Steps as a Chrome trace.")] = None,
+    chrome_trace: Annotated[Path | None, typer.Option(metavar="T.json", help="A trace to open in Perfetto.")] = None,
+    trace_window: Annotated[str | None, typer.Option(metavar="A..B", help="Part of the trace: 10s..20s.")] = None,
+    time_series: Annotated[Path | None, typer.Option(metavar="FILE", help=_SERIES)] = None,
+    time_step: Annotated[float, typer.Option(metavar="S", help="Seconds between rows of the series.")] = 1.0,
+    explain: Annotated[bool, typer.Option("--explain", help="Where time went, and what bound the run.")] = False,
     seed: Annotated[int | None, typer.Option(metavar="N", help="Instead of the workload's own seed.")] = None,
     rate: Annotated[float | None, typer.Option(metavar="R", help="Requests per second, instead of its own.")] = None,
     requests: Annotated[int | None, typer.Option(metavar="N", help="How many, instead of its own number.")] = None,
@@ -55,23 +60,24 @@ def simulate(
     from simulator.plant import build_fleet
     from simulator.serving import serving_options
     from simulator.simulate import run
+    from simulator.views import Views
 
-    check_targets(json_file, requests_out, chrome_trace)
+    check_targets(json_file, requests_out, chrome_trace, time_series)
+    views = Views.of(chrome_trace, trace_window, time_series, time_step, explain)
     written = _with_router(load_deployment(deployment), router, router_staleness)
     fleet = build_fleet(written)
     options = serving_options(written, fleet)
     asked = load_workload(workload)
     drawn = asked.materialise(seed, requests, rate)
-    done = run(fleet, drawn, replace(options, seed=seed, processes=processes or _cores(drawn.n)))
+    journal = views.journal()  # kept in one process
+    shared = 1 if journal is not None else processes or _cores(drawn.n)
+    done = run(fleet, drawn, replace(options, seed=seed, processes=shared, journal=journal))
     document = outputs.document(done, written, asked)
     rate_notice = asked.rate_notice if rate is None else None
-    _notify([*document["notices"], *([rate_notice] if rate_notice else []), *_caveats(done)])
+    shown = views.show(done, document)
+    _notify([*document["notices"], *([rate_notice] if rate_notice else []), *_caveats(done), *shown])
     if requests_out is not None:
         outputs.write_csv(done, requests_out)
-    if chrome_trace is not None:
-        from simulator.chrome_trace import write_chrome_trace
-
-        write_chrome_trace(done, chrome_trace)
     if json_file is not None:
         write_json(document, json_file)
     if json_file != "-":

@@ -26,8 +26,8 @@ FloatArray = npt.NDArray[np.float64]
 
 #: Kinds of events. TOKENISED: it is ready to be routed (again, if it was stranded or lost). PROMPTED: a prompt is
 #: computed (again, after a preemption) and a token comes out. JOINED: the first step on the replica that took it over
-#: begins.
-TOKENISED, REACHED, PROMPTED, PREEMPTED, JOINED, FINISHED = range(6)
+#: begins. OPENED: that step ends, and with it comes the first token the client sees.
+TOKENISED, REACHED, PROMPTED, PREEMPTED, JOINED, OPENED, FINISHED = range(7)
 
 #: Why the head of a queue waits. STEP: the engine has not looked yet, or it has and the step in flight must end first.
 #: TURN: the step's token budget is spent, or the engine waits for more.
@@ -41,11 +41,12 @@ SAMPLE_COLUMNS: Final = ("time_s", "replica", "held_blocks", "running", "waiting
 class Journal:
     """Append-only; 40 bytes an event, 48 a sample."""
 
-    __slots__ = ("_events", "_reasons", "_samples")
+    __slots__ = ("_asked", "_events", "_reasons", "_samples")
 
     def __init__(self) -> None:
         self._events, self._samples = array("d"), array("d")
         self._reasons: dict[int, int] = {}  # by replica: of what its last schedule left waiting
+        self._asked: dict[Scheduler, tuple[Request | None, int, bool]] = {}
 
     def events(self) -> FloatArray:
         """Shape (events, 5), columns in the order of EVENT_COLUMNS, ascending in time."""
@@ -69,11 +70,13 @@ class Journal:
     def reached(self, replica: Replica, request: Request) -> None:
         """A request came to a replica's queue."""
         self._events.extend((replica.now, REACHED, request.index, replica.index, 0))
+        if self._reasons.get(replica.index, STEP) == STEP and _taken(replica.scheduler, _running(replica), 1):
+            self._reasons[replica.index] = SEATS  # known before the engine looks
         self._sample(replica, nan)  # a run of steps may be under way, whose blocks are booked when it ends
 
     def scheduled(self, replica: Replica, lane: Lane, batch: Batch | None) -> None:
         """A batch was put together, or none could be."""
-        self._reasons[replica.index] = _reason(lane.scheduler, batch, len(replica.lanes))
+        self._reasons[replica.index] = self._reason(lane.scheduler, batch, len(replica.lanes))
         self.sample(replica)
 
     def preempted(self, replica: Replica, lane: Lane, requests: list[Request]) -> None:
@@ -84,6 +87,7 @@ class Journal:
         """The outputs of a batch, whose last step ends now, are there."""
         for kind, time_s, requests in (
             (JOINED, start_s, batch.joined),
+            (OPENED, replica.now, [request for request in batch.joined if not request.emitted]),
             (PROMPTED, replica.now, batch.prompted),
             (FINISHED, replica.now, batch.finishing),
         ):
@@ -95,29 +99,46 @@ class Journal:
         self._sample(replica, replica.scheduler.kv.held)
 
     def _sample(self, replica: Replica, held_blocks: float) -> None:
-        lanes, scheduler = replica.lanes, replica.scheduler
-        running = scheduler.n_running if len(lanes) == 1 else sum(lane.scheduler.n_running for lane in lanes)
+        scheduler = replica.scheduler
         waiting = scheduler.n_waiting
         reason = self._reasons.get(replica.index, STEP) if waiting else STEP
-        self._samples.extend((replica.now, replica.index, held_blocks, running, waiting, reason))
+        self._samples.extend((replica.now, replica.index, held_blocks, _running(replica), waiting, reason))
+
+    def _reason(self, scheduler: Scheduler, batch: Batch | None, n_lanes: int) -> int:
+        """Why the head of the queue was left there: no seat, no budget, or else no blocks (or what an engine keeps free
+        of them for outputs to come); its turn where it would fit even if every running one grew to its limit."""
+        if not scheduler.n_waiting:
+            return STEP
+        rules = scheduler.rules
+        if _taken(scheduler, scheduler.n_running, n_lanes):
+            return SEATS
+        head = scheduler.head if isinstance(scheduler, ContinuousBatching) else None
+        if head is None:
+            return STEP
+        left = rules.max_num_batched_tokens - (batch.tokens if batch is not None else 0)
+        if left <= 0 or rules.balance_steps or (not rules.chunked_prefill and head.known_tokens > left):
+            return TURN
+        return TURN if self._fits(scheduler, head) and not scheduler.preempted else BLOCKS
+
+    def _fits(self, scheduler: Scheduler, head: Request) -> bool:
+        """Asked once for as long as nobody comes or goes."""
+        asked, running, fits = self._asked.get(scheduler, (None, 0, False))
+        if asked is not head or running != scheduler.n_running:
+            running = scheduler.n_running
+            room = scheduler.kv.available * scheduler.rules.block_size
+            fits = head.known_tokens + (running + 1) * scheduler.rules.max_output_tokens <= room
+            self._asked[scheduler] = head, running, fits
+        return fits
 
     def _event(self, kind: int, time_s: float, request: Request, replica: Replica, lane: Lane) -> None:
         self._events.extend((time_s, kind, request.index, replica.index, replica.lanes.index(lane)))
 
 
-def _reason(scheduler: Scheduler, batch: Batch | None, n_lanes: int) -> int:
-    """Why the head of the queue was left there: no seat, no budget, or else no blocks (or what an engine keeps free of
-    them for outputs to come)."""
-    if not scheduler.n_waiting:
-        return STEP
-    rules = scheduler.rules
-    if scheduler.n_running >= max(1, rules.max_num_seqs // n_lanes) or scheduler.pads:
-        return SEATS
-    head = scheduler.head if isinstance(scheduler, ContinuousBatching) else None
-    if head is None:
-        return STEP
-    left = rules.max_num_batched_tokens - (batch.tokens if batch is not None else 0)
-    if left <= 0 or rules.balance_steps or (not rules.chunked_prefill and head.known_tokens > left):
-        return TURN
-    room = scheduler.kv.available * rules.block_size
-    return BLOCKS if scheduler.preempted or head.known_tokens + rules.max_output_tokens > room else TURN
+def _running(replica: Replica) -> int:
+    lanes = replica.lanes
+    return lanes[0].scheduler.n_running if len(lanes) == 1 else sum(lane.scheduler.n_running for lane in lanes)
+
+
+def _taken(scheduler: Scheduler, running: int, n_lanes: int) -> bool:
+    """No seat is free: all are taken, or a batch must leave together first."""
+    return running >= max(1, scheduler.rules.max_num_seqs // n_lanes) or (scheduler.pads and running > 0)

@@ -38,6 +38,10 @@ def print_summary(document: dict[str, Any]) -> None:
     )
     for line in (*lines, in_words(calibration["stated_error"])):
         console.print(line)
+    if "explain" in document:
+        from simulator.explain_screen import print_explanation
+
+        print_explanation(console, document["explain"])
 
 
 def _pools(deployment: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:

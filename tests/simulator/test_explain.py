@@ -1,0 +1,189 @@
+"""Where requests spent their time, and what bound a run: by hand, as in docs/explain.md, and for any world."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+from catalogs.deployment import Deployment
+from catalogs.request_set import RequestSet
+from catalogs.workloads import load_workload
+from simulator.bottleneck import BOUNDS, STEP_BOUNDS, bottleneck
+from simulator.cluster import Cluster, RunOptions
+from simulator.explain import band, explain, latency_block
+from simulator.handover import HandOver
+from simulator.journal import Journal
+from simulator.phases import PHASES, phases
+from simulator.plant import Plant, build_plant
+from simulator.pool import Pool
+from simulator.run_record import Run
+from simulator.simulate import run, run_pools, run_rules
+from simulator.transfer import Ports
+from tests.simulator.test_fast_forward import World, assert_same, worlds
+from tests.simulator.test_pools import Script, Wire, apart
+from tests.simulator.worlds import Linear, host_times, requests, rules
+
+BOTH = pytest.mark.parametrize("fast", [True, False])
+
+
+def seen(pools: list[Pool], work: RequestSet, **options: object) -> Run:
+    return run_pools(pools, work, RunOptions(check_laws=True, journal=Journal(), **options))  # type: ignore[arg-type]
+
+
+def life(done: Run, request: int, metric: str = "e2e_s") -> dict[str, float]:
+    """Phases of one request that took time."""
+    found = dict(zip(PHASES, getattr(phases(done), metric)[request].tolist(), strict=True))
+    return {name: seconds for name, seconds in found.items() if seconds}
+
+
+@BOTH
+def test_the_worked_example_of_the_docs(fast: bool) -> None:
+    """Steps take 1 s, and 0.25 s more for each prompt token; two seats; host 0.5 s in, 0.125 s out."""
+    pool = Pool(rules(max_num_seqs=2, host=host_times(request_s=0.5, output_s=0.125)), Linear(prompt_token_s=0.25))
+    done = seen([pool], requests([0.0, 1.0, 1.5], [4, 8, 4], [5, 2, 2]), fast_forward=fast)
+    # A 0.5..2.5 prompt, B's prompt beside its first decode 2.5..5.5, two decodes 5.5..6.5: B is done.
+    # C's prompt beside A's third 6.5..8.5; A's last and C's last 8.5..9.5.
+    assert life(done, 0) == {"client_path": 0.625, "prefill": 2.0, "decode": 4.0, "stalled_by_prefill": 3.0}
+    assert life(done, 1) == {"client_path": 0.625, "wait_step": 1.0, "prefill": 3.0, "decode": 1.0}
+    assert life(done, 2) == {
+        "client_path": 0.625, "wait_seat": 4.0, "wait_step": 0.5, "prefill": 2.0, "decode": 1.0,
+    }  # fmt: skip
+    assert life(done, 2, "ttft_s") == {"client_path": 0.625, "wait_seat": 4.0, "wait_step": 0.5, "prefill": 2.0}
+    worst = latency_block(phases(done))["ttft"]["p99"]
+    assert (worst["seconds"], worst["requests"]) == (7.125, 1)
+    assert worst["shares"]["wait_seat"] == 4.0 / 7.125
+
+
+@BOTH
+def test_waits_for_blocks_and_for_budget(fast: bool) -> None:
+    tight = Pool(rules(kv_blocks=3), Linear())
+    done = seen([tight], requests([0.0, 0.5], [8, 8], [4, 2]), fast_forward=fast)  # 3 of 3 blocks until 4.0
+    assert life(done, 1) == {"wait_step": 0.5, "wait_blocks": 3.0, "prefill": 1.0, "decode": 1.0}
+    narrow = Pool(rules(max_num_batched_tokens=8), Linear())
+    done = seen([narrow], requests([0.0, 0.0], [8, 8], [1, 1]), fast_forward=fast)
+    assert life(done, 1) == {"wait_turn": 1.0, "prefill": 1.0}
+
+
+@BOTH
+def test_preemption_lasts_until_the_next_token(fast: bool) -> None:
+    pool = Pool(rules(kv_blocks=4, prefix_caching=False), Linear())
+    done = seen([pool], requests([0.0, 0.0], [7, 7], [6, 3]), fast_forward=fast)
+    # both prompts 0..1; at 9 tokens each needs a third block, at 2.0: the second gives up its two
+    assert done.preemptions.tolist() == [0, 1]
+    found = life(done, 1)
+    assert found["preemption"] == done.last_token_s[1] - 2.0
+    assert found | {"preemption": 0.0} == {"prefill": 1.0, "decode": 1.0, "preemption": 0.0}
+
+
+@BOTH
+@pytest.mark.parametrize(("shown", "first"), [("prefill", 1.0), ("arrival", 2.5), ("decode", 3.5)])
+def test_hand_overs(fast: bool, shown: str, first: float) -> None:
+    ports = Ports({(0, 1): Wire()})
+    options = {"transfer": ports, "hand_over": HandOver(shown), "fast_forward": fast}  # type: ignore[arg-type]
+    done = seen(apart(), requests([0.0], [4], [3]), **options)
+    assert done.first_token_s.tolist() == [first]
+    before = {"prefill": 1.0, "transfer": min(first, 2.5) - 1.0, "decode": max(0.0, first - 2.5)}
+    assert life(done, 0, "ttft_s") == {name: s for name, s in before.items() if s}
+    assert life(done, 0) == {"prefill": 1.0, "transfer": 1.5, "decode": done.last_token_s[0] - 2.5}
+
+
+@BOTH
+def test_what_a_dead_replica_computed_is_lost(fast: bool) -> None:
+    def acts(cluster: Cluster) -> None:
+        cluster.at(2.5, lambda: cluster.fail(cluster.replicas[0]))
+        cluster.at(4.0, lambda: cluster.add_replica(0) and None)
+
+    done = seen([Pool(rules(), Linear())], requests([0.0], [4], [5]), controllers=(Script(acts),), fast_forward=fast)
+    assert life(done, 0) == {"lost": 2.5, "no_replica": 1.5, "prefill": 1.0, "decode": 4.0}
+
+
+def check(done: Run) -> None:
+    found = phases(done)
+    finished = done.completed
+    np.testing.assert_allclose(found.e2e_s.sum(axis=1), done.e2e_s[finished], atol=1e-9)
+    np.testing.assert_allclose(found.ttft_s.sum(axis=1), done.ttft_s[finished], atol=1e-9)
+    assert found.e2e_s.min(initial=0.0) > -1e-9
+    assert found.ttft_s.min(initial=0.0) > -1e-9
+    assert (found.ttft_s <= found.e2e_s + 1e-9)[:, PHASES.index("lost") : PHASES.index("transfer")].all()
+    queued = [PHASES.index(name) for name in PHASES if name.startswith("wait_")]
+    calm = done.preemptions[finished] == 0
+    waited = (done.started_s - done.arrival_s)[finished][calm]
+    outside = found.ttft_s[calm][:, PHASES.index("api_server")]
+    assert (found.e2e_s[calm][:, queued].sum(axis=1) <= waited + 1e-9).all()
+    assert (outside >= -1e-9).all()
+
+
+def noted(world: World, policy: str, fast: bool) -> Run:
+    chosen = RunOptions(router=world.router, fast_forward=fast, journal=Journal())
+    return run_rules(replace(world.rules, policy=policy), world.timer, world.requests, world.n_replicas, chosen)
+
+
+@pytest.mark.parametrize("policy", ["vllm-v1", "sglang", "trtllm", "llama.cpp", "static"])
+@settings(max_examples=15, deadline=None)
+@given(worlds())
+def test_phases_add_up_in_any_world(policy: str, world: World) -> None:
+    stepped, fast = (noted(world, policy, fast) for fast in (False, True))
+    check(stepped)
+    check(fast)
+    for metric in ("ttft_s", "e2e_s"):
+        np.testing.assert_allclose(getattr(phases(stepped), metric), getattr(phases(fast), metric), atol=1e-9)
+    bare = run_rules(replace(world.rules, policy=policy), world.timer, world.requests, world.n_replicas,
+                     RunOptions(router=world.router))  # fmt: skip
+    assert_same(bare, fast, 0.0)  # nothing changes because somebody looks
+
+
+@pytest.mark.parametrize(("n", "percent", "found"), [(1, 99, 0), (100, 50, 50), (100, 99, 98), (4, 99, 3)])
+def test_the_band_of_a_percentile(n: int, percent: float, found: int) -> None:
+    assert list(range(n))[band(n, percent)] == [found]
+    wide = band(1000, percent)
+    assert wide.stop - wide.start == 10
+    assert wide.stop <= 1000
+
+
+@pytest.fixture(scope="module")
+def plant() -> Plant:
+    return build_plant(Deployment(model="llama3.1-8b", hardware="h100", max_model_len=4096, max_num_seqs=64))
+
+
+def served(plant: Plant, rate: float, **limits: int) -> Run:
+    tight = replace(plant, resolved=replace(plant.resolved, limits=replace(plant.resolved.limits, **limits)))
+    if "kv_blocks" in limits:
+        tight = replace(tight, memory=replace(plant.memory, kv_blocks=limits["kv_blocks"]))
+    work = load_workload("azure-conv").materialise(0, 150, rate)
+    return run(tight, work, RunOptions(journal=Journal()))
+
+
+def test_every_second_of_a_replica_is_bound_by_something(plant: Plant) -> None:
+    for done in (served(plant, 1.0), served(plant, 40.0), served(plant, 20.0, kv_blocks=400)):
+        found = bottleneck(done)
+        assert set(found.bounds) == set(BOUNDS)
+        assert set(found.steps) == set(STEP_BOUNDS)
+        assert sum(found.bounds.values()) == pytest.approx(1.0, abs=1e-12)
+        assert sum(found.steps.values()) == pytest.approx(1.0, abs=1e-12)
+        assert min(found.bounds.values()) >= 0.0
+        assert found.replica_s == pytest.approx(done.span_s[1] - done.span_s[0])
+        busy = sum(float(log.total_s.sum()) for log in done.logs)
+        assert 1.0 - found.steps["idle"] == pytest.approx(busy / found.replica_s, rel=1e-9)
+        for name in STEP_BOUNDS:
+            assert found.bounds[name] <= found.steps[name] + 1e-9
+
+
+def test_what_binds_is_what_is_short(plant: Plant) -> None:
+    idle = bottleneck(served(plant, 0.2)).bounds
+    assert idle["idle"] > 0.3
+    assert idle["kv_capacity"] == idle["queue"] == 0.0
+    assert explain(served(plant, 20.0, kv_blocks=400))["bound_by"] == "kv_capacity"
+    assert explain(served(plant, 20.0, max_num_seqs=2))["bound_by"] == "queue"
+    prompts = bottleneck(run(plant, requests([0.0] * 60, [2000] * 60, [1] * 60), RunOptions(journal=Journal())))
+    assert prompts.steps["compute"] > 0.6
+    lone = bottleneck(run(plant, requests([0.0], [200], [400]), RunOptions(journal=Journal())))
+    assert lone.steps["memory_bandwidth"] > 0.6
+
+
+def test_a_run_nobody_watched_is_not_explained(plant: Plant) -> None:
+    done = run(plant, requests([0.0], [10], [2]))
+    with pytest.raises(ValueError, match="journal"):
+        explain(done)
