@@ -22,7 +22,7 @@ from simulator.journal import Journal
 from simulator.laws import LawBroken, check_drained
 from simulator.lora import check_adapters
 from simulator.losses import Losses
-from simulator.order import Order, Slots
+from simulator.order import Orders, Slots
 from simulator.pool import Pool
 from simulator.replica import Replica, ReplicaContext
 from simulator.request import Request
@@ -75,7 +75,6 @@ class Cluster:
         self.transfer = options.transfer or Instant()
         self.pools = [self._open(pool) for pool in pools]
         self.replicas: list[Replica] = []  # in order of birth, the dead among them
-        self.orders: list[Order] = []  # all that were given
         self.on_birth: list[Callable[[Replica], None]] = []  # controllers that want to know of every new replica
         self.slots = [Slots() for _ in pools]
         self._paths = [self._lay_path(model) for model in range(1 + max(pool.model for pool in pools))]
@@ -85,6 +84,7 @@ class Cluster:
         self.n_answered = self._n_sent = 0
         timetable = Timetable(self.clock, lambda: self.done, self._plea)
         self.at, self.every = timetable.at, timetable.every  # for controllers to act on time
+        self.orders = Orders(timetable, self.add_replica)
         for number, pool in enumerate(pools):
             for _ in range(pool.replicas):
                 self.add_replica(number)
@@ -150,23 +150,6 @@ class Cluster:
         for told in self.on_birth:
             told(replica)
         return replica
-
-    def order(self, pool: int, cold_s: float) -> Order:
-        """A replica of that pool is asked for and will be ready cold_s from now, unless the order is cancelled."""
-        now = self.clock.now
-        order = Order(pool, now, now + cold_s)
-        self.orders.append(order)
-        self.at(order.ready_s, lambda: self._deliver(order))
-        return order
-
-    def _deliver(self, order: Order) -> None:
-        if order.pending:
-            order.ended_s = self.clock.now
-            self.add_replica(order.pool)
-
-    def cancel(self, order: Order) -> None:
-        """Nobody waits for it any more."""
-        order.ended_s = self.clock.now
 
     def drain(self, replica: Replica) -> None:
         """It gets no further requests and dies when it has served those it has."""

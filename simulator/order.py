@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
+
+from simulator.timetable import Timetable
 
 
 @dataclass(slots=True, eq=False)
@@ -20,6 +23,40 @@ class Order:
     @property
     def pending(self) -> bool:
         return self.ended_s == inf
+
+    @property
+    def row(self) -> tuple[float, float, float]:
+        """As Run.orders keeps it."""
+        return self.pool, self.ordered_s, self.ended_s
+
+
+class Orders:
+    """All that were given in a run. deliver: makes a replica of a pool, when its time has come."""
+
+    def __init__(self, timetable: Timetable, deliver: Callable[[int], object]) -> None:
+        self.given: list[Order] = []
+        self._timetable, self._deliver = timetable, deliver
+
+    def place(self, pool: int, cold_s: float) -> Order:
+        """A replica of that pool is asked for and will be ready cold_s from now, unless the order is cancelled."""
+        now = self._timetable.now
+        order = Order(pool, now, now + cold_s)
+        self.given.append(order)
+        self._timetable.at(order.ready_s, lambda: self._fill(order))
+        return order
+
+    def cancel(self, order: Order) -> None:
+        """Nobody waits for it any more."""
+        order.ended_s = self._timetable.now
+
+    def pending(self, pool: int) -> list[Order]:
+        """Those of a pool that are on their way, the oldest first."""
+        return [order for order in self.given if order.pool == pool and order.pending]
+
+    def _fill(self, order: Order) -> None:
+        if order.pending:
+            order.ended_s = self._timetable.now
+            self._deliver(order.pool)
 
 
 @dataclass(slots=True)

@@ -96,7 +96,9 @@ class Run:
             openings_s=np.array(results.openings_s),
             handovers=np.array(results.handovers).reshape(-1, 5),
             restarts=cluster.losses.n,
-            orders=np.array([(o.pool, o.ordered_s, o.ended_s) for o in cluster.orders], dtype=float).reshape(-1, 3),
+            orders=np.array([(o.pool, o.ordered_s, o.ended_s) for o in cluster.orders.given], dtype=float).reshape(
+                -1, 3
+            ),
             replicas=tuple(map(ReplicaRun.of, cluster.replicas)),
             pools=tuple(opened.pool for opened in cluster.pools),
         )

@@ -18,6 +18,10 @@ class Timetable:
         self._clock, self._done, self._plea = clock, done, plea
         self._n_periodic = self._hopeless = 0
 
+    @property
+    def now(self) -> float:
+        return self._clock.now
+
     def at(self, time_s: float, action: Callable[[], None]) -> None:
         """Act then, after steps that end and before requests that arrive at that time; not once all is served."""
         self._clock.at(time_s, CONTROL, [lambda _: None if self._done() else action()])

@@ -50,13 +50,13 @@ class Autoscaler:
     def _look(self) -> None:
         cluster = self._cluster
         ready = cluster.living(self.pool)
-        starting = [order for order in cluster.orders if order.pool == self.pool and order.pending]
+        starting = cluster.orders.pending(self.pool)
         current = len(ready) + len(starting)
         wanted = self._limited(self._stabilised(self._wanted(ready, len(starting)), current), current)
         if wanted > current:
             self._added.append((cluster.clock.now, wanted - current))
             for _ in range(wanted - current):
-                cluster.order(self.pool, self.cold_s)
+                cluster.orders.place(self.pool, self.cold_s)
         elif wanted < current:
             self._shrink(ready, starting, current - wanted)
 
@@ -103,7 +103,7 @@ class Autoscaler:
 
     def _shrink(self, ready: list[Replica], starting: list[Order], n: int) -> None:
         for order in starting[::-1][:n]:
-            self._cluster.cancel(order)
+            self._cluster.orders.cancel(order)
         left = n - min(n, len(starting))
         for replica in ready[::-1][:left]:
             self._cluster.drain(replica)

@@ -102,7 +102,7 @@ class Faults:
             leaves = self._cluster.drains(victim)
             self._cluster.fail(victim)
             if lasts_s is not None and not leaves:
-                self._cluster.order(victim.pool, lasts_s)
+                self._cluster.orders.place(victim.pool, lasts_s)
             return
         ailment = _Ailment(fault.kind, fault.factor or 1.0)
         self._ailments.setdefault(victim, []).append(ailment)
@@ -150,7 +150,7 @@ class Faults:
         if lasts_s is not None:
             cluster.at(cluster.clock.now + lasts_s, partial(self._restore, slots))
             for pool in lost:
-                cluster.order(pool, lasts_s)
+                cluster.orders.place(pool, lasts_s)
 
     def _restore(self, slots: Sequence[tuple[int, int]]) -> None:
         for pool, slot in slots:

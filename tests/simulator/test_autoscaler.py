@@ -125,7 +125,7 @@ def test_a_crash_is_made_good_and_a_restart_counts() -> None:
             def crash() -> None:
                 cluster.fail(cluster.replicas[0])
                 if self.restart_s is not None:
-                    cluster.order(0, self.restart_s)
+                    cluster.orders.place(0, self.restart_s)
 
             cluster.at(0.5, crash)
 
