@@ -1,0 +1,306 @@
+"""Hand-over from prefill to decode: timelines by hand for each engine's way, links that are shared, bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from catalogs.deployment import Deployment
+from catalogs.errors import InputError
+from catalogs.load import check
+from catalogs.request_set import RequestSet
+from simulator.cluster import RunOptions
+from simulator.handover import HandOver
+from simulator.metrics import latency_metrics
+from simulator.plant import Fleet, build_fleet, build_plant
+from simulator.pool import Pool
+from simulator.run_record import Run
+from simulator.simulate import run, run_pools
+from simulator.transfer import Cards, Path, Ports, RankPath, Transfer, ports_of
+from tests.simulator.worlds import Linear, requests, rules
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A path with a time for each token."""
+
+    token_s: float = 0.25
+    latency_s: float = 0.5
+    pieces: int = 1
+
+    def wire_s(self, tokens: int) -> float:
+        return self.token_s * tokens
+
+
+def ports(path: Path = Wire()) -> Ports:
+    return Ports({(0, 1): path})
+
+
+def simulate(
+    work: RequestSet,
+    how: HandOver,
+    transfer: Transfer | None = None,
+    fast: bool = True,
+    counts: tuple[int, int] = (1, 1),
+    timer: Linear = Linear(),  # noqa: B008
+    **changes: object,
+) -> Run:
+    pools = [
+        Pool(rules(**changes), timer, counts[0], "prefill"),
+        Pool(rules(), timer, counts[1], "decode"),
+    ]
+    return run_pools(
+        pools, work, RunOptions(check_laws=True, transfer=transfer or ports(), hand_over=how, fast_forward=fast)
+    )
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_the_decode_replica_computes_the_first_token_where_vllm_does(fast: bool) -> None:
+    """Prompt 0..1, four tokens on the wire 1..2, seen at 2.5; there the last prompt token runs again: 2.5..3.5."""
+    done = simulate(requests([0.0], [4], [3]), HandOver("decode"), fast=fast)
+    assert (done.first_token_s.tolist(), done.last_token_s.tolist()) == ([3.5], [5.5])
+    _, decode = done.logs
+    assert (decode.context_sum[0], decode.start_s[0], decode.decodes.max()) == (3, 2.5, 1)
+    assert done.openings_s.tolist() == [1.0]
+    assert latency_metrics(done)["itl_s"]["mean"] == 1.0  # two gaps of one step: the first token ends none
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_the_prefill_replicas_token_is_seen_when_blocks_arrive_where_sglang_does(fast: bool) -> None:
+    done = simulate(requests([0.0], [4], [3]), HandOver("arrival"), fast=fast)
+    assert (done.first_token_s.tolist(), done.last_token_s.tolist()) == ([2.5], [4.5])
+    assert done.waits_s.tolist() == [[1.0, 0.0]]
+    assert latency_metrics(done)["itl_s"]["mean"] == 1.0
+
+
+def test_one_token_is_computed_there_too_where_the_first_is() -> None:
+    done = simulate(requests([0.0, 0.0], [4, 1], [1, 1]), HandOver("decode"))
+    assert len(done.handovers) == 2
+    assert (done.first_token_s == done.last_token_s).all()
+    assert done.last_token_s.tolist() == [3.5, 4.5]  # its one token is seen at 2.75, in the other's step
+
+
+@pytest.mark.parametrize(("token_s", "seen_s"), [(0.25, 1.75), (0.0625, 1.5625), (1.0, 4.75)])
+def test_layers_leave_as_they_are_computed(token_s: float, seen_s: float) -> None:
+    """Four layers, done at 0.25, 0.5, 0.75 and 1. A slow wire starts at 0.25 and never waits again; a quick one waits
+    for the last layer, a quarter of the bytes."""
+    done = simulate(requests([0.0], [4], [2]), HandOver(), ports(Wire(token_s, 0.5, 4)))
+    assert done.handovers[:, 4].tolist() == [seen_s]
+
+
+def test_a_layer_waits_for_a_busy_wire() -> None:
+    """Two prompts in one step: the second's layers follow the first's."""
+    done = simulate(requests([0.0, 0.0], [4, 4], [2, 2]), HandOver(), ports(Wire(0.25, 0.0, 4)))
+    assert done.handovers[:, 4].tolist() == [1.25, 2.25]
+
+
+def test_a_seat_is_free_when_the_prompt_is_done_and_blocks_when_they_have_arrived() -> None:
+    """vLLM: the request has finished there, its blocks are freed later. One seat: the second prompt runs at 1."""
+    done = simulate(requests([0.0, 0.0], [4, 4], [2, 2]), HandOver(), max_num_seqs=1)
+    assert done.first_token_s.tolist() == [1.0, 2.0]
+    done = simulate(requests([0.0, 0.0], [4, 4], [2, 2]), HandOver(), max_num_seqs=1, kv_blocks=1)
+    assert done.first_token_s.tolist() == [1.0, 3.5]
+
+
+def test_short_prompts_stay() -> None:
+    done = simulate(requests([0.0, 0.0, 0.0], [4, 5, 30], [3, 3, 3]), HandOver("decode", max_local_tokens=4))
+    assert done.handovers[:, 0].tolist() == [1.0, 2.0]
+    assert done.first_token_s[0] == 1.0  # computed where it decodes
+    assert done.replica.tolist() == [1, 1, 1]
+
+
+def test_prompts_stay_while_prefill_queues_are_full() -> None:
+    """One seat and 64 tokens a step: the first runs, the second waits, the third finds it waiting."""
+    work = requests([0.0, 0.25, 0.5], [64, 64, 64], [2, 2, 2])
+    done = simulate(work, HandOver(max_queue=1), max_num_seqs=1)
+    assert done.handovers[:, 0].tolist() == [0.0, 1.0]
+    assert done.first_token_s[2] == 1.5
+
+
+def test_replicas_that_share_a_card_wait_for_each_other() -> None:
+    """Two prefill replicas, each with its own receiver: 4 tokens take a second; one card takes them in turn."""
+    work = requests([0.0, 0.0], [4, 4], [2, 2])
+    alone = simulate(work, HandOver(), ports(), counts=(2, 2))
+    assert alone.handovers[:, 4].tolist() == [2.5, 2.5]
+    shared = Ports({(0, 1): Wire()}, lambda replica: ("card",) if replica.pool == 0 else (replica.index,))
+    together = simulate(work, HandOver(), shared, counts=(2, 2))
+    assert together.handovers[:, 4].tolist() == [2.5, 3.5]
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(0, 5), st.floats(0, 3), st.integers(1, 40)), min_size=1, max_size=12),
+    st.sampled_from([1, 4, 32]),
+)
+def test_a_link_never_carries_two_at_once_and_nothing_arrives_before_its_bound(
+    prompts: list[tuple[float, float, int]], pieces: int
+) -> None:
+    path = Wire(0.125, 0.0, pieces)
+    links = ports(path)
+    pair = build_pair()
+    free_s = 0.0
+    for done_s, length_s, tokens in sorted((a + b, b, n) for a, b, n in prompts):
+        end_s = links.arrives_s(tokens, *pair, done_s, done_s - length_s)  # type: ignore[arg-type]
+        wire_s = path.wire_s(tokens)
+        assert end_s >= free_s + wire_s / pieces - 1e-12  # what it sends after the last one ended
+        assert end_s >= done_s + wire_s / pieces - 1e-12
+        assert end_s >= done_s - length_s + wire_s
+        assert end_s <= max(done_s, free_s) + wire_s + 1e-12  # no later than all at the end
+        assert end_s - wire_s >= free_s - 1e-12
+        free_s = end_s
+
+
+def build_pair() -> tuple[object, object]:
+    class End:
+        def __init__(self, number: int) -> None:
+            self.index = self.pool = number
+
+    return End(0), End(1)
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> RequestSet:
+    n = draw(st.integers(1, 12))
+    arrivals = np.cumsum(draw(st.lists(st.sampled_from([0.0, 0.25, 1.0, 3.0]), min_size=n, max_size=n)))
+    inputs = draw(st.lists(st.integers(1, 60), min_size=n, max_size=n))
+    outputs = draw(st.lists(st.integers(1, 20), min_size=n, max_size=n))
+    return requests(arrivals.tolist(), inputs, outputs)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    workloads(),
+    st.sampled_from(["prefill", "arrival", "decode"]),
+    st.sampled_from([0, 20]),
+    st.sampled_from([1, 4]),
+    st.sampled_from([0, 1]),
+)
+def test_laws_hold_and_fast_forward_is_exact(work: RequestSet, first: str, local: int, pieces: int, lag: int) -> None:
+    timer = Linear(base_s=0.25, decode_s=0.125, prompt_token_s=0.0625, context_s=2.0**-10, segment_steps=7)
+    how = HandOver(first, local)  # type: ignore[arg-type]
+    runs = [
+        simulate(work, how, ports(Wire(2.0**-6, 0.0, pieces)), fast, (2, 2), timer, lag=lag) for fast in (True, False)
+    ]
+    fast_run, slow_run = runs
+    for name in ("first_token_s", "last_token_s", "started_s"):
+        np.testing.assert_allclose(getattr(fast_run, name), getattr(slow_run, name), rtol=0, atol=1e-9)
+    for done in runs:
+        assert done.completed.all()
+        several = work.output_tokens > 1
+        assert (done.last_token_s[several] > done.first_token_s[several]).all()
+        itl = latency_metrics(done)["itl_s"]["mean"]
+        if itl is not None:  # all gaps together are the time from first to last tokens
+            gaps = (work.output_tokens - 1).sum()
+            assert itl * gaps == pytest.approx((done.last_token_s - done.first_token_s).sum())
+
+
+@settings(max_examples=40, deadline=None)
+@given(workloads(), st.sampled_from(["prefill", "decode"]))
+def test_free_transfer_is_no_quicker_than_a_lone_request(work: RequestSet, first: str) -> None:
+    """The lower bound: every request as if alone, on a prefill and a decode replica of its own."""
+    timer = Linear(base_s=0.25, prompt_token_s=0.125)
+    done = simulate(work, HandOver(first), ports(Wire(0.0, 0.0)), timer=timer)  # type: ignore[arg-type]
+    prompt_s = 0.25 + 0.125 * work.input_tokens
+    again = first == "decode"
+    assert (done.ttft_s >= prompt_s + 0.25 * again - 1e-9).all()
+    assert (done.e2e_s >= prompt_s + 0.25 * (work.output_tokens - 1 + again) - 1e-9).all()
+
+
+def test_more_replicas_where_the_work_is_serve_it_sooner() -> None:
+    """Long prompts, few tokens: of four replicas, more of them for prompts; the other way round for long outputs."""
+    timer = Linear(base_s=0.25, prompt_token_s=0.0625, decode_s=0.125)
+    n = 40
+
+    def ends(inputs: int, outputs: int) -> list[float]:
+        work = requests((0.5 * np.arange(n)).tolist(), [inputs] * n, [outputs] * n)
+        sweeps = [simulate(work, HandOver(), ports(Wire(0.0, 0.0)), counts=(p, 4 - p), timer=timer) for p in (1, 2, 3)]
+        return [float(done.e2e_s.mean()) for done in sweeps]
+
+    prompts, outputs = ends(60, 2), ends(4, 30)
+    assert prompts[0] > prompts[1] > prompts[2]
+    assert outputs[0] < outputs[1] < outputs[2]
+
+
+# ---- with plants
+
+
+def disaggregated(hardware: str = "2*h100x8", **apart: object) -> Fleet:
+    split = {"prefill_replicas": 1, "decode_replicas": 1, **apart}
+    keys = {"max_model_len": 8192, "max_num_seqs": 32, "max_num_batched_tokens": 4096}
+    return build_fleet(Deployment(model="llama3.1-8b", hardware=hardware, disaggregation=split, **keys))  # type: ignore[arg-type]
+
+
+def path_of(fleet: Fleet) -> RankPath:
+    prefill, decode = fleet.plants
+    return RankPath.between(prefill, decode, fleet)
+
+
+WORK = RequestSet(np.linspace(0.0, 4.0, 30), np.full(30, 4000), np.full(30, 20))
+
+
+def test_an_engine_hands_over_as_its_file_says_and_a_deployment_may_say_otherwise() -> None:
+    vllm = disaggregated()
+    assert (vllm.hand_over.first_token, vllm.layerwise) == ("decode", False)
+    end, layers = run(vllm, WORK), run(disaggregated(transfer="layerwise"), WORK)
+    sent_s = [done.handovers[:, 4] - done.handovers[:, 3] for done in (end, layers)]
+    # 4,000 tokens of 128 KiB over one 50 GB/s card: 10.5 ms; of 32 layers the last takes a 32nd of it
+    assert sent_s[0] == pytest.approx(4000 * 131072 / 50e9 + 14e-6, rel=1e-6)
+    assert sent_s[1] == pytest.approx(4000 * 131072 / 50e9 / 32 + 14e-6, rel=1e-6)
+    assert (layers.first_token_s < end.first_token_s).all()
+    kept = run(disaggregated(max_local_prefill_tokens=4000), WORK)
+    assert not len(kept.handovers)
+
+
+def test_uneven_ends_send_as_fast_as_the_slower_one() -> None:
+    """Four ranks send a quarter each to one that takes all of it."""
+    fleet = disaggregated(prefill={"tensor_parallel": 4})
+    path = path_of(fleet)
+    assert path.wire_s(1000) == pytest.approx(1000 * 131072 / 50e9)
+    asked = disaggregated(transfer_gb_per_s=10.0)
+    assert path_of(asked).wire_s(1000) == pytest.approx(1000 * 131072 / 10e9)
+
+
+def test_slices_send_through_the_card_of_their_gpu() -> None:
+    """Two prefill slices of one H100 and decode elsewhere: a lone transfer has the whole card, two share it."""
+    split = {
+        "prefill_replicas": 2,
+        "decode_replicas": 2,
+        "prefill": {"hardware": "h100:3g.40gbx2"},
+    }
+    keys = {"max_model_len": 4096, "max_num_seqs": 16, "max_num_batched_tokens": 2048}
+    fleet = build_fleet(Deployment(model="llama3.2-3b", hardware="h100x2", disaggregation=split, **keys))  # type: ignore[arg-type]
+    path = path_of(fleet)
+    assert (path.source_bytes_per_s, path.target_bytes_per_s) == (50e9, 50e9)
+    assert isinstance(ports_of(fleet), Ports)
+    cards = Cards.of(fleet)
+
+    class Stands:
+        def __init__(self, pool: int, index: int, slot: int) -> None:
+            self.pool, self.index, self.slot = pool, index, slot
+
+    slices = [cards.links(Stands(0, i, i)) for i in range(2)]  # type: ignore[arg-type]
+    assert slices[0] == slices[1]
+    wholes = [cards.links(Stands(1, 2 + i, i)) for i in range(2)]  # type: ignore[arg-type]
+    assert wholes[0] != wholes[1]
+    work = RequestSet(np.zeros(2), np.full(2, 1500), np.full(2, 5))
+    done = run(fleet, work, RunOptions(check_laws=True))
+    begun, ended = done.handovers[:, 3], done.handovers[:, 4]
+    assert begun[0] == begun[1]
+    assert ended[1] - ended[0] == pytest.approx(path.wire_s(1500))
+
+
+@pytest.mark.parametrize("key", [{"transfer": "sometimes"}, {"max_local_prefill_tokens": 0}, {"max_prefill_queue": 0}])
+def test_bad_hand_overs_are_refused(key: dict[str, object]) -> None:
+    split = {"prefill_replicas": 1, "decode_replicas": 1, **key}
+    with pytest.raises(InputError, match=next(iter(key))):
+        check(Deployment, {"model": "llama3.1-8b", "hardware": "h100x2", "disaggregation": split}, "d.yaml")
+
+
+def test_without_pools_nothing_is_handed_over() -> None:
+    plant = build_plant(Deployment(model="llama3.1-8b", hardware="h100", max_model_len=8192, max_num_seqs=32))
+    done = run(plant, replace(WORK, output_tokens=np.full(30, 2)))
+    assert not len(done.handovers)
