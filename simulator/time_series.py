@@ -150,7 +150,8 @@ def _drawn(at_s: FloatArray, level: FloatArray, died_s: float, edges_s: FloatArr
     if not len(at_s):
         return np.zeros(len(edges_s))
     end_s = min(died_s, max(float(edges_s[-1]), float(at_s[-1])))
-    points, values = np.append(at_s, end_s), np.append(level, level[-1])
+    points = np.concatenate([at_s[:1], at_s, [end_s, end_s]])
+    values = np.concatenate([[0.0], level, [level[-1], 0.0]])
     values_at = np.interp(edges_s, points, values, left=0.0, right=0.0)
     times = np.concatenate([points, edges_s])
     order = np.argsort(times, kind="stable")
