@@ -13,6 +13,7 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.request_set import RequestSet
 from simulator.cluster import Cluster, RunOptions
 from simulator.host_cache import OffloadRules
+from simulator.hybrid_cache import even_blocks
 from simulator.lora import lora_rules
 from simulator.plant import Fleet, Plant
 from simulator.pool import Pool
@@ -36,7 +37,7 @@ def run(served: Plant | Fleet, requests: RequestSet, options: RunOptions | None 
     if options.transfer is None:
         options = replace(options, transfer=ports_of(fleet), hand_over=fleet.hand_over)
     names = list(dict.fromkeys(plant.resolved.model.name for plant in fleet.plants))
-    pools = [pool_of(plant, names.index(plant.resolved.model.name)) for plant in fleet.plants]
+    pools = [pool_of(plant, names.index(plant.resolved.model.name), requests) for plant in fleet.plants]
     return run_pools(pools, _asking_for(names, requests), options)
 
 
@@ -91,10 +92,13 @@ def run_rules(
     return run_pools([Pool(rules, timer, n_replicas)], requests, options)
 
 
-def pool_of(plant: Plant, model: int = 0) -> Pool:
-    """A plant's replicas, as many as its deployment says."""
-    resolved = plant.resolved
-    return Pool(engine_rules(plant), plant.cost, resolved.replicas, resolved.role, model, plant)
+def pool_of(plant: Plant, model: int = 0, requests: RequestSet | None = None) -> Pool:
+    """A plant's replicas, as many as its deployment says, with a cache for sequences such as these requests'."""
+    resolved, rules = plant.resolved, engine_rules(plant)
+    if requests is not None:
+        blocks = even_blocks(resolved, plant.memory, requests) * resolved.layout.data_parallel
+        rules = replace(rules, kv_blocks=blocks)
+    return Pool(rules, plant.cost, resolved.replicas, resolved.role, model, plant)
 
 
 def engine_rules(plant: Plant) -> EngineRules:
