@@ -44,6 +44,8 @@ class Autoscaler:
     def start(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._meter = LoadMeter(cluster, self.pool, self.options)
+        self._recommended.clear()
+        self._added.clear()
         self._recommended.append((cluster.clock.now, len(cluster.living(self.pool))))
         cluster.every(self.options.interval_s, self._look)
 

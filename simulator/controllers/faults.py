@@ -65,7 +65,7 @@ class Faults:
         self._cluster = cluster
         self._ailments: dict[Replica, list[_Ailment]] = {}
         self._streams: dict[tuple[int, str, int], np.random.Generator] = {}
-        self._vain, self._answered = 0, 0
+        self.n_struck, self._vain, self._answered = 0, 0, 0
         for fault in self.faults:
             if fault.at_s is not None:
                 cluster.at(fault.at_s, partial(self._happen, fault))

@@ -136,6 +136,15 @@ def test_a_crash_is_made_good_and_a_restart_counts() -> None:
     assert [born for born, _ in lives(back)] == [0.0, 0.0, 8.5]
 
 
+def test_a_run_leaves_nothing_behind_for_the_next() -> None:
+    scaler = Autoscaler(0, options(), 3.0)
+    work = requests([0.0] * 6 + [20.0], [4] * 7, [9] * 6 + [1])
+    pools = [Pool(rules(max_num_seqs=1), Linear())]
+    one, two = (run_pools(pools, work, RunOptions(controllers=(scaler,))) for _ in range(2))
+    assert lives(one) == lives(two)
+    assert one.orders.tolist() == two.orders.tolist()
+
+
 # ---- metrics
 
 
