@@ -88,8 +88,8 @@ def check_blocks(schedulers: Sequence[Scheduler]) -> None:
     _law(free + held + cached == kv.total, f"{free} free + {held} held + {cached} cached != {kv.total}")
     swap = schedulers[0].swap_space
     if swap is not None:
-        size = kv.block_size
-        swapped = sum(-(-r.computed_tokens // size) for r in schedulers[0].holding_requests())
+        out = [r for r in schedulers[0].holding_requests() if not schedulers[0].held_blocks(r)]
+        swapped = sum(-(-r.computed_tokens // kv.block_size) for r in out)
         _law(swapped == swap.used <= swap.total, f"{swapped} blocks swapped out, {swap.used} of {swap.total} counted")
     if schedulers[0].host is not None:
         check_host(schedulers[0].host)

@@ -129,7 +129,7 @@ class OffloadingV1(VllmV1):
             self._waiting.insert(len(self._landed), request)
 
     def release(self, request: Request) -> None:
-        if request in self._running:
+        if request in self._running or request in self._parked:
             self._leave(request)
         super().release(request)
 
@@ -154,4 +154,4 @@ class OffloadingV1(VllmV1):
         return [r for r in self._waiting if r not in self._landed]
 
     def holding_requests(self) -> list[Request]:
-        return [*self._fetching, *self._landed]
+        return [*super().holding_requests(), *self._fetching, *self._landed]

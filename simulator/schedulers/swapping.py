@@ -97,7 +97,7 @@ class SwappingV0(VllmV0):
         return len(self._waiting) + len(self._swapped)
 
     def holding_requests(self) -> list[Request]:
-        return list(self._swapped)
+        return [*super().holding_requests(), *self._swapped]
 
     def held_blocks(self, request: Request) -> int:
         return 0 if request in self._swapped else super().held_blocks(request)

@@ -1,0 +1,134 @@
+"""Runs one case both ways and holds it to every law. Raises what is a finding; InputError is an answer."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import yaml
+from fuzz_cases import Case
+
+from catalogs.deployment import load_deployment
+from catalogs.errors import InputError
+from catalogs.workloads import load_workload
+from simulator import outputs
+from simulator.chrome_trace import write_chrome_trace
+from simulator.plant import build_fleet
+from simulator.run_laws import check_run
+from simulator.run_record import Run
+from simulator.serving import serving_options
+from simulator.simulate import run
+
+#: Fast-forward changes no time by more; beside it, the spacing of floats in long runs.
+EXACT_S: Final = 1e-9
+FLOAT_STEPS: Final = 1e-12
+TIMES: Final = ("arrival_s", "started_s", "first_token_s", "last_token_s")
+COUNTS: Final = ("status", "replica", "preemptions", "cached_tokens")
+
+
+class Hang(Exception):
+    """A case that used up its time."""
+
+
+class Differs(AssertionError):
+    """Two runs that must be the same are not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """refused: why it cannot be."""
+
+    refused: InputError | None = None
+    n_requests: int = 0
+    n_completed: int = 0
+    n_steps: int = 0
+    n_preempted: int = 0
+    n_handed_over: int = 0
+    n_restarted: int = 0
+    policies: tuple[str, ...] = ()
+
+
+@contextmanager
+def limited(seconds: float) -> Iterator[None]:
+    """Raises Hang after so many seconds of processor time."""
+
+    def stop(*_: Any) -> None:
+        raise Hang(f"more than {seconds:g} s of processor time")
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+
+
+def write(case: Case, folder: Path) -> tuple[Path, Path]:
+    """deployment.yaml and workload.yaml (and the trace it names) of a case."""
+    for name, data in (("deployment", case.deployment), ("workload", case.workload)):
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(data, sort_keys=False))
+    (folder / "trace.csv").write_text(case.trace)
+    return folder / "deployment.yaml", folder / "workload.yaml"
+
+
+def run_case(case: Case, folder: Path, limit_s: float = 60.0) -> Outcome:
+    """As the command does it, step by step and fast-forwarded, with all laws; and the files it writes."""
+    try:
+        with limited(limit_s):
+            return _run(case, folder)
+    except InputError as refusal:
+        return Outcome(refused=refusal)
+
+
+def _run(case: Case, folder: Path) -> Outcome:
+    deployment, workload = write(case, folder)
+    written, asked = load_deployment(deployment), load_workload(str(workload))
+    fleet = build_fleet(written)
+    requests = asked.materialise()
+    runs = []
+    for fast_forward in (False, True):
+        options = replace(serving_options(written, fleet), check_laws=True, fast_forward=fast_forward, **case.options)
+        runs.append(run(fleet, requests, options))
+        check_run(runs[-1])
+    slow, fast = runs
+    assert_same(slow, fast)
+    json.dumps(outputs.document(fast, written, asked), allow_nan=False)
+    outputs.write_csv(fast, folder / "requests.csv")
+    write_chrome_trace(fast, folder / "trace.json")
+    return Outcome(
+        n_requests=slow.requests.n,
+        n_completed=int(slow.completed.sum()),
+        n_steps=sum(len(log) for log in slow.logs),
+        n_preempted=int(slow.preemptions.sum()),
+        n_handed_over=len(slow.handovers),
+        n_restarted=slow.restarts,
+        policies=tuple(dict.fromkeys(pool.rules.policy for pool in slow.pools)),
+    )
+
+
+def assert_same(slow: Run, fast: Run) -> None:
+    """Raises Differs, naming the first request that is not the same."""
+    for name in COUNTS:
+        _compare(name, getattr(slow, name), getattr(fast, name), 0.0)
+    for name in TIMES:
+        _compare(name, getattr(slow, name), getattr(fast, name), EXACT_S)
+    if len(slow.replicas) != len(fast.replicas):
+        raise Differs(f"{len(slow.replicas)} replicas step by step, {len(fast.replicas)} fast-forwarded")
+    for i, (a, b) in enumerate(zip(slow.logs, fast.logs, strict=True)):
+        if a.steps.sum() != b.steps.sum():
+            raise Differs(f"log {i}: {a.steps.sum()} steps one by one, {b.steps.sum()} fast-forwarded")
+        _compare(f"seconds of log {i}", np.array([a.total_s.sum()]), np.array([b.total_s.sum()]), EXACT_S)
+
+
+def _compare(name: str, slow: np.ndarray, fast: np.ndarray, tolerance: float) -> None:  # type: ignore[type-arg]
+    close = np.isclose(slow, fast, rtol=FLOAT_STEPS, atol=tolerance, equal_nan=True)
+    if not close.all():
+        at = int(np.flatnonzero(~close)[0])
+        raise Differs(f"{name} of {at}: {slow[at]!r} step by step, {fast[at]!r} fast-forwarded")

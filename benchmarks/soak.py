@@ -1,0 +1,202 @@
+"""Random deployments and workloads, one after the other: no law broken, no hang, memory flat.
+
+    python benchmarks/soak.py --minutes 60             # from seed 0 on
+    python benchmarks/soak.py --minutes 5 --seed 4711  # somewhere else
+    python benchmarks/soak.py --only 4711              # one case, and the smallest that still fails
+
+Every case is drawn from the schemas of deployment.yaml and workloads by its seed, run step by step and fast-forwarded
+under all laws, and compared. A case that cannot be is InputError; then keys are left out until it can. Anything else
+is a finding: its seed, its files and the traceback are printed, and it ends with exit code 1. Exit code 0: none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import yaml
+from fuzz_cases import Case, draw_case
+from fuzz_check import Outcome, run_case
+from fuzz_repair import repaired
+from fuzz_shrink import shrink
+
+#: A case that cannot be is repaired by leaving out a key, at most so often.
+REPAIRS = 24
+#: What is kept between runs (models, hardware, bundles) fills up first; from then on memory may grow by so much.
+WARM_UP_FRACTION = 0.3
+MOST_GROWTH_MIB = 64.0
+LIMIT_S = 60.0
+
+
+@dataclass
+class Tally:
+    """What was run and found."""
+
+    started_s: float = field(default_factory=time.monotonic)
+    cases: int = 0
+    ran: int = 0
+    sums: Counter[str] = field(default_factory=Counter)
+    policies: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
+    keys: Counter[str] = field(default_factory=Counter)
+    findings: dict[str, int] = field(default_factory=dict)  # signature: first seed
+    again: Counter[str] = field(default_factory=Counter)
+    memory_mib: list[tuple[float, float]] = field(default_factory=list)  # (seconds, resident MiB)
+
+    def add(self, case: Case, outcome: Outcome) -> None:
+        """What a case that ran was served with."""
+        self.ran += 1
+        self.keys.update([*case.deployment, *(f"workload.{key}" for key in case.workload)])
+        self.policies.update(outcome.policies)
+        for name in ("n_requests", "n_completed", "n_steps", "n_preempted", "n_handed_over", "n_restarted"):
+            self.sums[name] += getattr(outcome, name)
+
+    def remember_memory(self) -> None:
+        gc.collect()
+        self.memory_mib.append((time.monotonic() - self.started_s, resident_mib()))
+
+    @property
+    def growth_mib(self) -> float:
+        """Median resident memory of the last third less that of the third after the warm-up."""
+        after = self.memory_mib[int(len(self.memory_mib) * WARM_UP_FRACTION) :]
+        third = len(after) // 3
+        if not third:
+            return 0.0
+        early, late = sorted(m for _, m in after[:third]), sorted(m for _, m in after[-third:])
+        return late[third // 2] - early[third // 2]
+
+
+def resident_mib() -> float:
+    """Of this process (Linux)."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * 4096 / 2**20
+
+
+def signature(error: BaseException) -> str:
+    """The kind of a finding: what, and where in the sources."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if f.filename.endswith(".py") and "/benchmarks/" not in f.filename and f.name != "_run"]
+    at = own[-1] if own else frames[-1]
+    words = "".join(c for c in str(error) if not c.isdigit())[:60]
+    return f"{type(error).__name__} in {Path(at.filename).name}:{at.name}: {words}"
+
+
+def attempt(case: Case, folder: Path, tally: Tally | None = None) -> tuple[Case, Outcome]:
+    """The case, or the first that can be after leaving keys out."""
+    rng = Random(case.seed)
+    for _ in range(REPAIRS):
+        try:
+            outcome = run_case(case, folder, LIMIT_S)
+        except Exception as error:
+            error.add_note(repr(case))
+            error.case = case  # type: ignore[attr-defined]
+            raise
+        if outcome.refused is None:
+            break
+        if tally is not None:
+            tally.refusals["".join(c for c in str(outcome.refused) if not c.isdigit())[:70]] += 1
+        case = repaired(case, outcome.refused, rng)
+    return case, outcome
+
+
+def report(case: Case, error: BaseException) -> None:
+    print(f"\n=== seed {case.seed}: {signature(error)}")
+    print("".join(traceback.format_exception_only(error)).strip().split("\nCase(")[0])
+    frames = traceback.extract_tb(error.__traceback__)[-4:]
+    print("".join(traceback.format_list(frames)).rstrip())
+    print(f"--- deployment.yaml\n{yaml.safe_dump(case.deployment, sort_keys=False)}--- workload.yaml")
+    print(yaml.safe_dump(case.workload, sort_keys=False).rstrip())
+    if case.trace:
+        print(f"--- trace.csv\n{case.trace.rstrip()}")
+    print(f"--- options {case.options}", flush=True)
+
+
+def soak(minutes: float, seed: int, most_findings: int, shrinks: bool) -> Tally:
+    tally = Tally()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        while time.monotonic() - tally.started_s < 60.0 * minutes and len(tally.findings) < most_findings:
+            case = draw_case(seed)
+            try:
+                case, outcome = attempt(case, folder, tally)
+                if outcome.refused is None:
+                    tally.add(case, outcome)
+            except Exception as error:
+                _note(tally, getattr(error, "case", case), error, folder if shrinks else None)
+            tally.cases += 1
+            seed += 1
+            if tally.cases % 20 == 0:
+                tally.remember_memory()
+    return tally
+
+
+def _note(tally: Tally, case: Case, error: Exception, folder: Path | None) -> None:
+    kind = signature(error)
+    tally.again[kind] += 1
+    if kind in tally.findings:
+        return
+    tally.findings[kind] = case.seed
+    if folder is not None:
+        case = shrink(case, lambda smaller: _fails_alike(smaller, folder, kind))
+    report(case, error)
+
+
+def _fails_alike(case: Case, folder: Path, kind: str) -> bool:
+    try:
+        run_case(case, folder, LIMIT_S)
+    except Exception as error:
+        return signature(error) == kind
+    return False
+
+
+def summary(tally: Tally) -> int:
+    """Prints it; the exit code."""
+    seconds = time.monotonic() - tally.started_s
+    print(f"\n{tally.cases} cases in {seconds / 60:.1f} min: {tally.ran} ran, {tally.sums.pop('n_steps', 0):,} steps,")
+    print("  " + ", ".join(f"{name[2:].replace('_', ' ')} {n:,}" for name, n in tally.sums.items()))
+    print("  policies: " + ", ".join(f"{name} {n}" for name, n in tally.policies.most_common()))
+    print("  keys: " + ", ".join(f"{name} {n}" for name, n in tally.keys.most_common()))
+    print(f"  refused on the way: {sum(tally.refusals.values())}, in {len(tally.refusals)} kinds of words")
+    if tally.memory_mib:
+        print(f"  memory: {tally.memory_mib[-1][1]:.0f} MiB, {tally.growth_mib:+.1f} MiB from the warm-up to the end")
+    for kind, seed in tally.findings.items():
+        print(f"  FOUND {tally.again[kind]}x, first with --only {seed}: {kind}")
+    grew = tally.growth_mib > MOST_GROWTH_MIB
+    if grew:
+        print(f"  FOUND memory grew by more than {MOST_GROWTH_MIB:g} MiB")
+    return 1 if tally.findings or grew else 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=60.0)
+    parser.add_argument("--seed", type=int, default=0, help="of the first case; the next has the next")
+    parser.add_argument("--only", type=int, help="run the case of this seed and no other")
+    parser.add_argument("--findings", type=int, default=20, help="stop after so many kinds of findings")
+    parser.add_argument("--no-shrink", action="store_true", help="print cases as they were drawn")
+    asked = parser.parse_args()
+    if asked.only is None:
+        return summary(soak(asked.minutes, asked.seed, asked.findings, not asked.no_shrink))
+    tally = Tally()
+    case = draw_case(asked.only)
+    with tempfile.TemporaryDirectory() as name:
+        try:
+            case, outcome = attempt(case, Path(name), tally)
+            print(outcome)
+            tally.add(case, outcome)
+        except Exception as error:
+            folder = None if asked.no_shrink else Path(name)
+            _note(tally, getattr(error, "case", case), error, folder)
+    return summary(tally)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
