@@ -6,8 +6,8 @@ group, all groups draw from one pool, and a windowed group frees the blocks behi
 (`_get_kv_cache_groups_uniform_page_size` in vllm/v1/core/kv_cache_utils.py). Without it every layer keeps every token.
 
 The simulated cache counts equal blocks of tokens. A sequence of a model with windows or states holds fewer bytes a
-token the longer it is, so a run is given as many equal blocks as hold its workload's sequences, each weighted by the time it
-decodes and halfway through its output (`even_blocks`).
+token the longer it is, so a run is given as many equal blocks as hold its workload's sequences, each weighted by the
+time it decodes and halfway through its output (`even_blocks`).
 """
 
 from __future__ import annotations
