@@ -23,6 +23,8 @@ QUANTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 #: Points a run of decode steps is read at for inter-token latencies; its ramp is linear, so the error is far below the
 #: ramp / 16.
 ITL_POINTS = 16
+#: Points of all runs together, to bound memory: where there are more runs, each is read at fewer.
+MOST_ITL_POINTS = 4_000_000
 #: From here on tokens wait for the API server noticeably, and a notice says so.
 BUSY_API_FRACTION = 0.8
 
@@ -201,7 +203,8 @@ def itl_statistics(
     step_s, wait_s, waiting = waits.T
     total_s = float(((log.total_s + log.behind_s) * log.decodes)[decoding].sum() + gaps_s.sum() + wait_s @ waiting)
     total_s -= float(openings_s.sum())
-    points = np.minimum(steps, ITL_POINTS).astype(np.int64)
+    each = min(ITL_POINTS, max(1, MOST_ITL_POINTS // max(1, len(steps))))
+    points = np.minimum(steps, each).astype(np.int64)
     row = np.repeat(np.arange(len(points)), points)
     at = (np.arange(len(row)) - np.repeat(np.cumsum(points) - points, points) + 0.5) / points[row]
     read_s = first_s[row] + slope_s[row] * (at * steps[row] - 0.5)

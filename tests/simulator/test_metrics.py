@@ -100,6 +100,20 @@ def test_inter_token_latencies_match_counting_every_token(
         assert low <= found[name] <= high  # type: ignore[operator]
 
 
+def test_many_runs_of_steps_are_read_at_fewer_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(0)
+    log = StepLog()
+    for steps, first_s in zip(rng.integers(1, 60, 3000).tolist(), rng.uniform(0.01, 0.02, 3000).tolist(), strict=True):
+        log.add(0.0, steps, BatchShape(decodes=4), first_s, 1e-5, steps * first_s + 1e-5 * steps * (steps - 1) / 2)
+    fine = itl_statistics(log, np.zeros(0))
+    monkeypatch.setattr("simulator.metrics.MOST_ITL_POINTS", 3000)
+    coarse = itl_statistics(log, np.zeros(0))
+    assert coarse["mean"] == fine["mean"]
+    for name in ("p50", "p90", "p99"):
+        assert coarse[name] == pytest.approx(fine[name], rel=0.005)
+        assert coarse[name] != fine[name]
+
+
 def test_inter_token_latencies_of_a_run_with_preemption() -> None:
     """The log and the gaps of preemptions give every gap: their sum is last token - first token, over all requests."""
     rng = np.random.default_rng(3)
