@@ -98,8 +98,8 @@ def drift(prediction: Prediction, seen: Interval) -> Drift:
         rule = f"the plan knows latencies up to {most:.3g} requests/s, planned are {prediction.requests_per_s:.3g}"
         raise InputError(rule, f"{rate:.3g} requests/s now", "plan whatif --rate")
     lengths = [
-        Comparison("mean input tokens", prediction.input_mean_tokens, seen.counted("input_tokens") / n),
-        Comparison("mean output tokens", prediction.output_mean_tokens, seen.counted("output_tokens") / n),
+        Comparison("mean input tokens", prediction.input_mean_tokens, seen.mean_tokens("input")),
+        Comparison("mean output tokens", prediction.output_mean_tokens, seen.mean_tokens("output")),
     ]
     allowed = max(TOLERANCE, _SIGMAS / math.sqrt(n))
     shifted = tuple(c.name for c in lengths if abs(c.measured / c.planned - 1) > allowed)

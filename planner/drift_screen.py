@@ -25,7 +25,8 @@ def show(d: Drift) -> None:
         f"{deployment['model']} on {deployment['hardware']}: {d.n_requests:,.0f} requests in {d.seconds:.0f} s"
     )
     console.print(", ".join(f"{c.name} {c.measured:.4g} (planned {c.planned:.4g})" for c in d.load))
-    head = ("metric", f"predicted at this rate ({LEVEL:.0%})", "now", "", "objective")
+    console.print("Predicted is for the rate of now.")
+    head = ("metric", f"predicted ({LEVEL:.0%})", "now", "", "objective")
     console.print(grid(head, [_cells(row) for row in d.rows], 1, ""))
     for note in d.notes:
         console.print(f"Note: {note}")

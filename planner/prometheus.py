@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlencode, urlsplit
 from urllib.request import Request, urlopen
@@ -26,6 +27,7 @@ COUNTERS: Final = {
     "input_tokens": ("vllm:prompt_tokens_total", "vllm:prompt_tokens"),
     "output_tokens": ("vllm:generation_tokens_total", "vllm:generation_tokens"),
 }
+LENGTHS: Final = {"input": "vllm:request_prompt_tokens", "output": "vllm:request_generation_tokens"}
 _PREFIX: Final = "vllm:"
 _TIMEOUT_S: Final = 10.0
 _MOST_BYTES: Final = 64 * 2**20
@@ -51,6 +53,14 @@ class Interval:
             if after is not None:
                 return after - (self.before.total(name) or 0.0)
         return 0.0
+
+    def mean_tokens(self, side: Literal["input", "output"]) -> float:
+        """Of the requests that ended; counters also hold those still running. NaN where none did."""
+        after, before = (x.histogram(LENGTHS[side]) for x in (self.after, self.before))
+        if after.counts:
+            return after.since(before).mean_s  # a histogram of tokens: its unit is theirs
+        ended = self.counted("requests")
+        return self.counted(f"{side}_tokens") / ended if ended else math.nan
 
     def histogram(self, metric: str) -> Histogram:
         """What was observed in between, seconds; empty where the server keeps none."""
@@ -96,14 +106,16 @@ def _scrape(base: str) -> Exposition | None:
 
 def _ask(base: str, seconds: float) -> Exposition:
     """What grew in the last seconds, as Prometheus reckons it. increase() drops names: one query for each."""
-    names = "|".join(
-        f"{n}(_bucket|_sum|_count)?" for known in (HISTOGRAMS, COUNTERS) for ns in known.values() for n in ns
-    )
+    names = "|".join(f"{n}(_bucket|_sum|_count)?" for n in _read_names())
     rows = _query(base, f'count by (__name__) ({{__name__=~"{names}"}})')
     found = sorted({str(row["metric"]["__name__"]) for row in rows})
     if not found:
         raise InputError("this is neither a vLLM server nor a Prometheus server that knows one", base)
     return Exposition({name: list(_samples(base, name, seconds)) for name in found})
+
+
+def _read_names() -> list[str]:
+    return [n for known in (HISTOGRAMS, COUNTERS) for names in known.values() for n in names] + list(LENGTHS.values())
 
 
 def _samples(base: str, name: str, seconds: float) -> Iterator[Sample]:

@@ -11,6 +11,7 @@ from catalogs.units import DTYPE_BYTES
 from catalogs.workloads import LEAST_REQUESTS_PER_S
 from planner.choices import is_one
 from planner.demand import NOTHING, Demand, Spare
+from planner.deploy.serve_command import family
 from planner.slo import Slo
 
 Objective = Literal["cost", "energy", "carbon", "throughput", "goodput", "latency"]
@@ -63,8 +64,7 @@ class PlanRequest:
         if self.requests_per_s is not None and not LEAST_REQUESTS_PER_S <= self.requests_per_s < float("inf"):
             least = "" if self.requests_per_s <= 0 else f", at least {LEAST_REQUESTS_PER_S:g}"
             raise InputError(f"a rate is a number of requests per second above zero{least}", self.requests_per_s, "1")
-        if not self.engine.startswith("vllm") or self.engine == "vllm-v0":
-            raise InputError("the planner chooses among vLLM deployments only, for now", self.engine, "vllm")
+        family(self.engine)  # what cannot be started is not planned
         if self.trials < 1:
             raise InputError("trials is a whole number of at least 1", self.trials, "1")
         if self.seed > MOST_SEED:

@@ -76,7 +76,9 @@ def weight_dtypes(request: PlanRequest, names: Names) -> list[str]:
     if request.precisions:
         asked = [native if p == NATIVE else p for p in request.precisions]
         return list(dict.fromkeys(asked))
-    return [native, "fp8"] if native in ("bf16", "fp16", "fp32") and _computes_fp8(names.hardware) else [native]
+    narrows = "weight_dtype" in names.engine.flags  # while loading; llama.cpp has no 8-bit floats
+    fp8 = native in ("bf16", "fp16", "fp32") and _computes_fp8(names.hardware) and narrows
+    return [native, "fp8"] if fp8 else [native]
 
 
 def kv_dtypes(names: Names) -> list[str]:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Final
 
 from catalogs.deployment import Resolved
+from catalogs.errors import InputError
 from planner.deploy.arguments import Arguments
 
 #: Dtypes convert_hf_to_gguf.py writes.
 _OUT_TYPES: Final = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
+#: Floats that ggml has no type for.
+_UNKNOWN: Final = ("fp8",)
 _KV_TYPES: Final = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
 
 
@@ -45,6 +48,8 @@ def arguments(resolved: Resolved) -> Arguments:
 
 def _gguf_note(r: Resolved) -> str:
     made = _OUT_TYPES.get(r.weight_dtype)
+    if r.weight_dtype in _UNKNOWN:
+        raise InputError("GGUF files hold no weights of this dtype", r.weight_dtype, "int8")
     if made is None:
         return f"needs {gguf_name(r)}, a {r.weight_dtype} GGUF file of {r.model.hf_id}, in the models folder"
     how = f"convert_hf_to_gguf.py --outtype {made} --outfile {gguf_name(r)}"
