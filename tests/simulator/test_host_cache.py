@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from worlds import Linear, requests, rules
 
 from catalogs.errors import InputError
 from catalogs.request_set import RequestSet
+from catalogs.workload_file import parse_workload_file
 from simulator.cluster import RunOptions
 from simulator.host_cache import HostCache, OffloadRules, Port, Tier
 from simulator.laws import LawBroken, check_host
@@ -19,6 +21,7 @@ from simulator.request import Request
 from simulator.rules import EngineRules
 from simulator.run_record import Run
 from simulator.schedulers import make_scheduler
+from simulator.schedulers.offloading import OffloadingV1
 from simulator.simulate import run_rules
 
 BOTH = pytest.mark.parametrize("fast", [True, False])
@@ -154,10 +157,41 @@ def test_the_schedule_after_the_last_block_sees_it(fast: bool) -> None:
         [[1, 2, 3, 4], [11, 12, 13, 14, 15, 16, 17, 18], [], [1, 2, 3, 4]],
     )
     run = simulate(engine, work, fast)
-    # The third takes the last block of turn 1 that the device still had. The fourth arrives in [40, 41) and is considered
-    # at 41 for the step [42, 43): its four blocks come in [42, 43.25). The schedule at 44 sees them, for [45, 46).
+    # The third takes the last block of turn 1 that the device still had. The fourth arrives in [40, 41), is considered
+    # at 41 for the step [42, 43), and its four blocks come in [42, 43.25). The schedule at 44 sees them: [45, 46).
     assert run.started_s[3] == 45.0
     assert run.first_token_s[3] == 46.0
+
+
+@BOTH
+def test_turns_of_a_session_hit_their_history_by_hand(fast: bool) -> None:
+    """Sessions of three turns: 64 new tokens and 33 of answer each, a minute of thought between, blocks of 16.
+
+    Prompts are 64, 161 and 258 tokens. Of a turn all tokens but the last have been computed: 96, then 193, so a next
+    turn finds 96 and 192 of its prompt. The device holds one session and not two, so nearly all comes from the host.
+    """
+    recipe = {
+        "arrivals": {"poisson": {"requests_per_s": 1.0}},
+        "requests": 60,
+        "input_tokens": {"constant": 64},
+        "output_tokens": {"constant": 33},
+        "turns": {"per_session": {"constant": 3}, "think_time_s": 60},
+    }
+    _, content, _ = parse_workload_file(recipe, Path(), "w.yaml")
+    work = content.draw(1, 60, 1.0)
+    hits = {64: 0, 161: 96, 258: 192}
+    by_hand = [hits[n] for n in work.input_tokens.tolist()]
+    timer = Linear(base_s=0.001)
+    engine = rules(block_size=16, kv_blocks=20, max_num_batched_tokens=512, admit_whole_prompt=True)
+    stored = replace(engine, offload=OffloadRules(10_000, 1e-5))
+    run = simulate(stored, work, fast, timer)
+    assert run.cached_tokens.tolist() == by_hand
+    assert run.offloads[0].fetches[:, 3].sum() * 16 <= sum(by_hand)
+    without = simulate(engine, work, fast, timer)
+    assert without.cached_tokens.sum() < 0.3 * sum(by_hand)
+    # A host of 40 blocks forgets the oldest sessions; one of no blocks is none at all.
+    few = simulate(replace(engine, offload=OffloadRules(40, 1e-5)), work, fast, timer)
+    assert without.cached_tokens.sum() < few.cached_tokens.sum() < sum(by_hand)
 
 
 def test_only_vllm_v1_offloads() -> None:
@@ -219,6 +253,14 @@ def test_a_host_without_room_changes_nothing(world: tuple[EngineRules, RequestSe
     plain = simulate(replace(engine, offload=None), work, True, timer)
     np.testing.assert_array_equal(none.last_token_s, plain.last_token_s)
     np.testing.assert_array_equal(none.cached_tokens, plain.cached_tokens)
+
+
+def test_a_request_that_hides_the_blocks_it_waits_for_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OffloadingV1, "holding_requests", lambda _self: [])
+    engine = rules(kv_blocks=9, offload=OffloadRules(100, 2.0), admit_whole_prompt=True)
+    texts = [[1, 2, 3, 4], [11, 12, 13, 14, 15, 16, 17, 18], [1, 2, 3, 4], []]
+    with pytest.raises(LawBroken, match=r"requests hold \d+ blocks, the cache counts \d+"):
+        simulate(engine, requests([0.0, 20.0, 40.0, 40.0], [16, 32, 17, 4], [1, 1, 1, 12], texts))
 
 
 def test_a_tier_that_loses_blocks_is_caught() -> None:
