@@ -65,6 +65,7 @@ def tiers_of(
         raise InputError(f"{engine.name} is simulated without KV offload", "kv_offload", "engine: vllm")
     if hardware.accelerator.kind != "gpu":
         raise InputError("KV offload moves blocks from a GPU to its host", hardware.text, "kv_offload: null")
+    first_come_only(deployment, "kv_offload")
     for key, ranks in (("pipeline_parallel", layout.pipeline_parallel), ("data_parallel", layout.data_parallel)):
         if ranks > 1:
             raise InputError(f"KV offload is simulated with {key} 1 only", ranks, f"{key}: 1")
@@ -76,6 +77,12 @@ def tiers_of(
         hardware.node.host_bytes_per_s if rate is None else rate * GIB,
         DISK_BYTES_PER_S if asked.disk_gib_per_s is None else asked.disk_gib_per_s * GIB,
     )
+
+
+def first_come_only(deployment: Deployment, key: str) -> None:
+    """InputError where the queue has rules of its own: who steps aside or is passed over keeps its place by arrival."""
+    if deployment.queue is not None:
+        raise InputError(f"{key} is simulated first come, first served", "queue", "queue: null")
 
 
 def check_host_memory(key: str, gib: float, hardware: Hardware, replicas: int) -> None:

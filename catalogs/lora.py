@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from catalogs.errors import InputError
+from catalogs.kv_offload import first_come_only
 
 if TYPE_CHECKING:
     from catalogs.deployment import Deployment
@@ -40,6 +41,7 @@ def lora_of(deployment: Deployment, engine: EngineProfile) -> Lora | None:
         return None
     if engine.policy not in SERVING:
         raise InputError(f"{engine.name} is simulated without LoRA adapters", "lora", "engine: vllm")
+    first_come_only(deployment, "lora")
     for key, there in (("kv_offload", deployment.kv_offload), ("pipeline_parallel", deployment.pipeline_parallel > 1)):
         if there:
             raise InputError(f"LoRA is not simulated together with {key}", key, "lora: null")

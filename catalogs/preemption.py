@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from catalogs.errors import InputError
-from catalogs.kv_offload import check_host_memory
+from catalogs.kv_offload import check_host_memory, first_come_only
 from catalogs.units import GIB
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ def swap_bytes_of(
         return 0.0
     if engine.policy not in SWAPPING:
         raise InputError(f"{engine.name} does not preempt by swap", "preemption: swap", "recompute, or engine: vllm-v0")
+    first_come_only(deployment, "preemption: swap")
     gib = SWAP_SPACE_GIB if deployment.swap_space_gib is None else deployment.swap_space_gib
     if not gib:
         raise InputError("preemption by swap needs swap space", "swap_space_gib: 0", f"{SWAP_SPACE_GIB:g}")
