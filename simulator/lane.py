@@ -156,7 +156,7 @@ class Lane:
             if batch.moved_blocks:
                 self._first_s = first_s = first_s + self._move_s * batch.moved_blocks
                 self._slope_s = slope_s = 0.0
-            elif most > 1 and self._fast_forward and not (batch.finishing or batch.opens):
+            elif most > 1 and self._fast_forward and not (batch.finishing or (batch.joined and batch.opens)):
                 steps += self._quiet_steps(batch, most - 1)
         if batch.adapters and self._lora is not None:
             added_s = self._lora.added_s(batch.adapter_tokens, batch.adapters)

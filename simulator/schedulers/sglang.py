@@ -37,6 +37,7 @@ class Sglang(ContinuousBatching):
     """See the module."""
 
     mixes_phases = False
+    takes_over = True
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
@@ -107,7 +108,7 @@ class Sglang(ContinuousBatching):
             self.kv.take(max(0, self._chunk_blocks(partial, tokens)))
             self._prefill(batch, partial, tokens)
             budget -= self._charge(partial, tokens)
-        while self._waiting and budget > 0 and self._partial is None:
+        while self._waiting and budget > 0 and self._partial is None and not self._waiting[0].brought_tokens:
             tokens = self._admit_head(batch, self._waiting[0], budget)
             if not tokens:
                 break
@@ -158,7 +159,7 @@ class Sglang(ContinuousBatching):
             self._full = False
         n = decodes.n
         if not n:
-            return None
+            return self._take_over(Batch())
         blocks = decodes.blocks_next()
         if blocks > self.kv.available:
             while blocks > self.kv.available and decodes.n > 1:
@@ -175,7 +176,33 @@ class Sglang(ContinuousBatching):
         self.kv.take(blocks)
         batch = Batch(0, 0.0, 0, n, decodes.context_sum, decodes.context_max, n)
         decodes.rounds += 1
+        if self._waiting and self._waiting[0].brought_tokens and not self._full:
+            self._promised = self.new_token_ratio * sum(min(self._left_of(r), CLIP_TOKENS) for r in self._running)
+            self._join_heads(batch)
         return batch
+
+    def _take_over(self, batch: Batch) -> Batch | None:
+        """A step of those alone that came with their blocks."""
+        self.decodes.rounds += 1
+        self._promised = 0.0
+        self._join_heads(batch)
+        if batch.decodes:
+            return batch
+        self.decodes.rounds -= 1
+        return None
+
+    def _join_heads(self, batch: Batch) -> None:
+        """Those at the head of the queue that came with their blocks decode in this step, if seats and what they may
+        still produce allow it (DecodePreallocQueue asks for as much before blocks are sent)."""
+        while self._waiting and self._waiting[0].brought_tokens:
+            request = self._waiting[0]
+            rest = request.brought_tokens + min(self._left_of(request), CLIP_TOKENS) + self._size
+            seated = len(self._running) + self._left < self.rules.max_num_seqs
+            fits = not self._running or rest < self.kv.available * self._size - self._promised
+            if not (seated and fits and self._join(batch, request)):
+                self._full = True
+                return
+            self._promised += min(self._left_of(request), CLIP_TOKENS) + self._size
 
     def _preempt(self) -> None:
         """Retract the decoding request with the fewest output tokens, of those the one with the longest prompt."""
@@ -199,9 +226,15 @@ class Sglang(ContinuousBatching):
         self._ratio_from, self._decays = min(1.0, (made + RETRACT_STEPS * len(decoding)) / (declared + 1)), 0
 
     def release(self, request: Request) -> None:
+        if self._unpark(request):
+            return
         del self._running[request]
         self._left += 1
         self.kv.release(request, request.computed_tokens)
+
+    def park(self, request: Request) -> None:
+        super().park(request)
+        self._left += 1
 
     def quiet_rounds(self, batch: Batch, most: int) -> int:
         if most <= 0 or self.preempted or self._partial is not None or self.decodes.n != batch.decodes:

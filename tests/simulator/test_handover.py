@@ -198,6 +198,38 @@ def test_laws_hold_and_fast_forward_is_exact(work: RequestSet, first: str, local
             assert itl * gaps == pytest.approx((done.last_token_s - done.first_token_s).sum())
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    workloads(),
+    st.sampled_from([("sglang", "arrival"), ("trtllm", "prefill"), ("vllm-v1", "decode")]),
+    st.sampled_from([0, 20]),
+    st.sampled_from([40, 1000]),
+)
+def test_schedulers_take_over_as_their_engines_do(
+    work: RequestSet, engine: tuple[str, str], local: int, blocks: int
+) -> None:
+    timer = Linear(base_s=0.25, decode_s=0.125, prompt_token_s=0.0625, context_s=2.0**-10, segment_steps=7)
+    policy, first = engine
+    own = rules(policy=policy, kv_blocks=blocks, max_num_seqs=4)
+    pools = [Pool(own, timer, 1, "prefill"), Pool(own, timer, 2, "decode")]
+    runs = [
+        run_pools(
+            pools,
+            work,
+            RunOptions(
+                check_laws=True,
+                transfer=ports(Wire(2.0**-6, 0.0)),
+                hand_over=HandOver(first, local),  # type: ignore[arg-type]
+                fast_forward=fast,
+            ),
+        )
+        for fast in (True, False)
+    ]
+    for name in ("first_token_s", "last_token_s", "started_s"):
+        np.testing.assert_allclose(getattr(runs[0], name), getattr(runs[1], name), rtol=0, atol=1e-9)
+    assert runs[0].completed.all()
+
+
 @settings(max_examples=40, deadline=None)
 @given(workloads(), st.sampled_from(["prefill", "decode"]))
 def test_free_transfer_is_no_quicker_than_a_lone_request(work: RequestSet, first: str) -> None:
