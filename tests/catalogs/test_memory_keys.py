@@ -39,7 +39,7 @@ def test_every_gpu_reaches_its_host(name: str) -> None:
         ({"kv_offload": {"host_gib": 20.0}, "engine": "vllm-v0"}, "vllm-v0 is simulated without KV offload"),
         ({"kv_offload": {"host_gib": 20.0}, "pipeline_parallel": 2}, "pipeline_parallel 1 only"),
         ({"kv_offload": {"host_gib": 20.0}, "prefix_caching": False}, "prefix_caching"),
-        ({"kv_offload": {"host_gib": 20.0}, "queue": {"order": "priority"}}, "first come, first served"),
+        ({"kv_offload": {"host_gib": 20.0}, "queue": {"timeout_s": 5.0}}, "first come, first served"),
         ({"preemption": "swap"}, "vllm does not preempt by swap.*engine: vllm-v0"),
         ({"swap_space_gib": 4.0}, "swap_space_gib goes with preemption: swap"),
         ({"swap_space_gib": 0.0, "preemption": "swap", "engine": "vllm-v0"}, "needs swap space"),
