@@ -33,7 +33,7 @@ from simulator.time_series import series
 Event = dict[str, Any]
 
 #: Slices of a file, about; some 200 bytes each.
-MOST_SLICES: Final = 400_000
+MOST_SLICES: Final = 200_000
 #: Values of counters, over all replicas and counters.
 MOST_COUNTS: Final = 100_000
 #: Points of a counter along the trace.

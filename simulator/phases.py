@@ -209,7 +209,7 @@ def _split_waits(table: FloatArray, seconds: FloatArray, run: Run) -> list[tuple
         here = samples[int(replica)]
         for reason, name in _WAITS.items():
             found[name][mine] = reason_between(here, reason, table[mine, 3], table[mine, 4])
-    rest = seconds - sum(found.values())
+    rest = np.maximum(seconds - sum(found.values()), 0.0)  # not -1e-16
     return [*found.items(), ("wait_step", rest)]
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 
 from catalogs.deployment import Deployment
 from catalogs.request_set import RequestSet
 from catalogs.workloads import load_workload
+from simulator import cli
 from simulator.bottleneck import BOUNDS, STEP_BOUNDS, bottleneck
 from simulator.cluster import Cluster, RunOptions
 from simulator.explain import band, explain, latency_block
@@ -39,6 +43,16 @@ def life(done: Run, request: int, metric: str = "e2e_s") -> dict[str, float]:
     return {name: seconds for name, seconds in found.items() if seconds}
 
 
+PAGE = Path(__file__).parents[2] / "docs" / "explain.md"
+IN_PAGE = ("client_path", "wait_step", "wait_seat", "prefill", "decode", "stalled_by_prefill")
+
+
+def told(page: str) -> list[list[float]]:
+    """The table of the worked example: a row each for A, B and C."""
+    rows = [line.strip("| ").split(" | ") for line in page.splitlines()]
+    return [[float(cell) for cell in row[1:]] for row in rows if row[0] in ("A", "B", "C") and len(row) > 2]
+
+
 @BOTH
 def test_the_worked_example_of_the_docs(fast: bool) -> None:
     """Steps take 1 s, and 0.25 s more for each prompt token; two seats; host 0.5 s in, 0.125 s out."""
@@ -52,6 +66,10 @@ def test_the_worked_example_of_the_docs(fast: bool) -> None:
         "client_path": 0.625, "wait_seat": 4.0, "wait_step": 0.5, "prefill": 2.0, "decode": 1.0,
     }  # fmt: skip
     assert life(done, 2, "ttft_s") == {"client_path": 0.625, "wait_seat": 4.0, "wait_step": 0.5, "prefill": 2.0}
+    assert told(PAGE.read_text()) == [
+        [*(round(seconds[PHASES.index(name)], 9) for name in IN_PAGE), e2e]
+        for seconds, e2e in zip(phases(done).e2e_s.tolist(), done.e2e_s.tolist(), strict=True)
+    ]
     worst = latency_block(phases(done))["ttft"]["p99"]
     assert (worst["seconds"], worst["requests"]) == (7.125, 1)
     assert worst["shares"]["wait_seat"] == 4.0 / 7.125
@@ -187,3 +205,36 @@ def test_a_run_nobody_watched_is_not_explained(plant: Plant) -> None:
     done = run(plant, requests([0.0], [10], [2]))
     with pytest.raises(ValueError, match="journal"):
         explain(done)
+
+
+@pytest.mark.parametrize("width", ["80", "120"])
+def test_the_command_shows_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, width: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    deployment = {"model": "llama3.1-8b", "hardware": "h100x2", "replicas": 2, "kv_blocks": 500, "max_model_len": 4096}
+    (tmp_path / "d.yaml").write_text(yaml.safe_dump(deployment))
+    words = [str(tmp_path / "d.yaml"), "--workload", "azure-conv", "--requests", "120", "--rate", "12"]
+    words += ["--explain", "--json", str(tmp_path / "o.json")]
+    with pytest.raises(SystemExit) as exit_:
+        cli.main([*words, "--time-series", str(tmp_path / "s.csv"), "--chrome-trace", str(tmp_path / "t.json")])
+    assert not exit_.value.code
+    document = json.loads((tmp_path / "o.json").read_text())
+    block = document["explain"]
+    for metric in ("ttft", "e2e"):
+        for statistic in ("mean", "p50", "p99"):
+            part = block["latency"][metric][statistic]
+            assert sum(part["shares"].values()) == pytest.approx(1.0)
+            assert sum(part["phases_s"].values()) == pytest.approx(part["seconds"])
+        mean = block["latency"][metric]["mean"]
+        assert mean["requests"] == document["metrics"]["n_completed"] > 100
+        assert mean["seconds"] == pytest.approx(document["metrics"][f"{metric}_s"]["mean"])
+    assert sum(block["bounds"].values()) == pytest.approx(1.0)
+    assert block["bounds"]["kv_capacity"] > 0.0
+    shown = capsys.readouterr().out
+    table = shown[shown.index("milliseconds of") :].splitlines()
+    assert max(len(line.rstrip()) for line in table[:14]) <= 80
+    assert "waits for blocks" in shown
+    assert "KV capacity" in shown
+    assert (tmp_path / "s.csv").stat().st_size > 0
+    assert (tmp_path / "t.json").stat().st_size > 0
