@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
 from catalogs.choice import known_keys
 from catalogs.engines import EngineProfile
@@ -24,7 +24,7 @@ class Queueing(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     order: Order = "fcfs"
-    max_waiting: NonNegativeInt | None = None  # waiting in one replica; who comes beyond is rejected; null: any number
+    max_waiting: PositiveInt | None = None  # waiting in one replica; who comes beyond is rejected; null: any number
     timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # clients give up; null: they wait
     too_long: Literal["reject", "truncate"] = "reject"  # what happens to a request beyond max_model_len
     max_delay_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0

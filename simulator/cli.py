@@ -115,7 +115,7 @@ def _caveats(run: Run) -> list[str]:
     lines = []
     for code, text in enumerate(STATUS):
         n = int((run.status == code).sum())
-        if text.startswith(("rejected", "failed")) and n:
+        if text.startswith(("rejected", "failed", "timed out")) and n:
             lines.append(f"{n} of {run.requests.n} requests {text}")
     n_done = int(run.completed.sum())
     if n_done < 100:

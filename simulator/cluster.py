@@ -23,10 +23,11 @@ from simulator.laws import LawBroken, check_drained
 from simulator.lora import check_adapters
 from simulator.losses import Losses
 from simulator.order import Orders, Slots
+from simulator.patience import Patience
 from simulator.pool import Pool
 from simulator.replica import Replica, ReplicaContext
 from simulator.request import Request
-from simulator.results import FAILED, NOT_SENT, UNFINISHED, Results
+from simulator.results import FAILED, NOT_SENT, QUEUE_FULL, UNFINISHED, Results
 from simulator.routers import make_router
 from simulator.routers.base import Sight
 from simulator.schedulers import POLICIES
@@ -93,6 +94,7 @@ class Cluster:
         fronts = [pool.replicas * pool.rules.attention_ranks for pool in pools if pool.role != "decode"]
         self._intake = Intake(host, max(1, sum(fronts)))
         self._on_reach = [self._reach_open_loop if requests.concurrency is None else self._reach_closed_loop]
+        self._patience = Patience.of(self, [pool.rules for pool in pools])
         self.given_reach_s: FloatArray | None = None  # open loop: when requests reach an engine, where that is known
         self._order: list[int] = []  # open loop: requests in the order they reach an engine
         self._reach_s: list[float] = []
@@ -261,12 +263,14 @@ class Cluster:
         if self.options.journal is not None:
             self.options.journal.tokenised(index, self.clock.now)
         request = Request(index, self._input_tokens[index])
+        if self._patience is not None and not self._patience.begin(request):
+            return
         if self._adapters is not None:
             request.adapter = self._adapters[index]
         refusal, replica = self.route(request)
         if refusal:
             self.results.status[index] = refusal
-            self._answered(self.clock.now)
+            self.answered(self.clock.now)
             return
         self.results.status[index] = UNFINISHED
         if replica is None:
@@ -282,7 +286,8 @@ class Cluster:
             refusal = stage.refusal(request)
             if refusal:
                 return refusal, None
-        return 0, path[0].choose(request)
+        replica = path[0].choose(request)
+        return (QUEUE_FULL, None) if replica is not None and replica.full else (0, replica)
 
     @property
     def blind(self) -> bool:
@@ -338,7 +343,7 @@ class Cluster:
         wait_s = self.losses.wait_s(index)
         if wait_s is None:
             results.status[index] = FAILED
-            self._answered(self.clock.now)
+            self.answered(self.clock.now)
         elif wait_s:
             self.losses.n_waiting += 1
             self.clock.at(self.clock.now + wait_s, ARRIVAL, [self._send_again], index)
@@ -362,12 +367,13 @@ class Cluster:
         path = self._paths[pool.model]
         return path[-1 if pool.role == "decode" else 0]
 
-    def _finished(self, replica: Replica) -> None:
+    def _finished(self, replica: Replica, request: Request) -> None:
         if self._draining:
             self._bury(replica)
-        self._answered(replica.outlet.left_s)
+        if not request.gone:
+            self.answered(replica.outlet.left_s)
 
-    def _answered(self, left_s: float) -> None:
+    def answered(self, left_s: float) -> None:
         """A request was served, rejected or given up, and its answer leaves then: its client sends the next one."""
         self.n_answered += 1
         if self.requests.concurrency is not None:

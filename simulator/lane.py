@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from heapq import heappop, heappush
-from math import sqrt
+from math import inf
 from typing import TYPE_CHECKING
 
 from simulator.batch import Batch
@@ -24,6 +24,7 @@ from simulator.laws import check_lane
 from simulator.request import Request
 from simulator.results import COMPLETED
 from simulator.schedulers.base import Scheduler
+from simulator.series import elapsed_s, step_at
 from simulator.step_log import StepLog
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ class Lane:
         swap, self._lora = context.rules.swap, context.rules.lora
         self._move_s = swap.s_per_block if swap else 0.0
         self._journal = context.journal
+        self._abandoned: list[Request] = []  # their clients are gone: they leave when the step on the device has ended
+        self._timed = context.rules.queueing.max_delay_s > 0.0
         self._late_s = 0.0  # how long after the end of its step the last token left the API server
         self._rounds = 0  # batches with decodes scheduled: decoding requests advance in these, all of them
         # Heap of (round that schedules the request's last token, serial, request); an entry is stale, and dropped when
@@ -83,7 +86,7 @@ class Lane:
 
     def look(self) -> None:
         """Something came to the queue: wake, or end a run of steps if it could be admitted."""
-        if self._tick is None:
+        if self._tick is None or (self._timed and self.current is None and not self._queue):
             self.wake()
         elif self._steps > 1 and not self.scheduler.blocked:
             self._cut(self._clock.now)
@@ -109,8 +112,7 @@ class Lane:
             return
         batch = self._schedule()
         if batch is None:
-            self._tick = None
-            self._replica.check_progress()
+            self._rest(now)
             return
         host = self._context.rules.host
         exposed_s = (
@@ -124,6 +126,46 @@ class Lane:
             self._begin(batch, now)
         if self._stages > 1:
             self._replica.stir()
+
+    def _rest(self, now: float) -> None:
+        """Nothing can run now."""
+        again_s = self.scheduler.look_again_s
+        if again_s < inf:  # a batch waits to fill up
+            self._tick = self._clock.at(max(now, again_s), WAKE + self._replica.index, [self._wake])
+            return
+        self._tick = None
+        self._replica.check_progress()
+
+    def abandon(self, request: Request) -> None:
+        """Its client is gone: it leaves when the step on the device has ended."""
+        self._abandoned.append(request)
+        if self.current is None and not self._queue:
+            self._let_go_abandoned(self._clock.now)
+        else:
+            self.cut()
+
+    def _let_go_abandoned(self, now: float) -> None:
+        """Seats and blocks of those whose clients are gone; of who has a token scheduled, when that step has ended."""
+        scheduler = self.scheduler
+        for request in self._abandoned:
+            if request.retired:
+                continue  # it ends by itself
+            if self._live.pop(request, None) is None:
+                if scheduler.withdraw(request):
+                    self._leave(request)
+                continue
+            scheduler.retire(request)
+            leaving = scheduler.leaving(request)
+            if self._queue:
+                self._queue[-1].finishing += leaving
+            else:
+                for each in leaving:
+                    self._end(each, now)
+        self._abandoned.clear()
+
+    def _leave(self, request: Request) -> None:
+        self._replica.finish(request)
+        self._context.on_finish(self._replica, request)
 
     def _begin_queued(self, tick: Tick) -> None:
         if tick is self._tick:
@@ -180,19 +222,11 @@ class Lane:
         return self.scheduler.quiet_rounds(batch, min(most, dues[0][0] - self._rounds))
 
     def _elapsed_s(self, steps: int) -> float:
-        return steps * self._first_s + self._slope_s * (0.5 * steps * (steps - 1))
+        return elapsed_s(steps, self._first_s, self._slope_s)
 
     def _steps_until(self, now: float) -> int:
         """The step of the present run (counted from 1) that is on the device at `now`."""
-        start_s, first_s, slope_s = self._start_s, self._first_s, self._slope_s
-        elapsed_s = now - start_s
-        linear = first_s - 0.5 * slope_s
-        steps = int(2.0 * elapsed_s / (linear + sqrt(max(0.0, linear * linear + 2.0 * slope_s * elapsed_s)))) + 1
-        while steps > 1 and start_s + self._elapsed_s(steps - 1) > now:
-            steps -= 1
-        while steps < self._steps and start_s + self._elapsed_s(steps) <= now:
-            steps += 1
-        return steps
+        return step_at(now, self._start_s, self._first_s, self._slope_s, self._steps)
 
     def _cut(self, now: float) -> None:
         """End the run with the step that is on the device: something may be admitted then."""
@@ -222,6 +256,8 @@ class Lane:
                 self.scheduler.host.store(copy)
         if batch.prompted or batch.finishing or batch.admitted or batch.parting or batch.joined:
             self._process(batch, now)
+        if self._abandoned:
+            self._let_go_abandoned(now)
         self._go_on(now)
 
     def _skip(self, batch: Batch, rounds: int) -> None:
@@ -237,6 +273,8 @@ class Lane:
 
     def _schedule(self) -> Batch | None:
         scheduler = self.scheduler
+        if self._timed:
+            scheduler.now_s = self._clock.now
         batch = scheduler.schedule()
         if scheduler.fetches:
             if batch is None:
@@ -324,21 +362,25 @@ class Lane:
         if batch.finishing:
             self._outlet.end(len(batch.finishing))
         for request in batch.finishing:
-            index = request.index
             self._live.pop(request, None)
             if hand_over is not None and hand_over(self._replica, request):
                 self._replica.n_leaving += 1
                 self.scheduler.park(request)
                 continue
+            self._end(request, seen_s)
+
+    def _end(self, request: Request, seen_s: float) -> None:
+        """Its last token is out, and its client sees it then."""
+        results, index = self._context.results, request.index
+        if not request.gone:
             results.last_token_s[index] = seen_s
             if not self._streams:
                 results.first_token_s[index] = seen_s
             results.status[index] = COMPLETED
-            results.preemptions[index] = request.preemptions
-            results.cached_tokens[index] = request.cached_tokens
-            self.scheduler.release(request)
-            self._replica.finish(request)
-            self._context.on_finish(self._replica)
+        results.preemptions[index] = request.preemptions
+        results.cached_tokens[index] = request.cached_tokens
+        self.scheduler.release(request)
+        self._leave(request)
 
     def stop(self, horizon_s: float) -> None:
         """The run is cut off: log the finished steps of what is on the device, note what unfinished requests had."""

@@ -40,7 +40,7 @@ class ReplicaContext:
     timer: StepTimer
     results: Results
     output_tokens: list[int]  # true output lengths, by request index; where prompts are handed over: one token each
-    on_finish: Callable[[Replica], None]  # the last token of a request has just come out
+    on_finish: Callable[[Replica, Request], None]  # a request is done here, and holds nothing any more
     hand_over: Callable[[Replica, Request], bool] | None = None  # its last token here: True if it goes on elsewhere
     fast_forward: bool = True
     check_laws: bool = False
@@ -95,6 +95,12 @@ class Replica:
         return self.scheduler.n_waiting
 
     @property
+    def full(self) -> bool:
+        """No further request may wait."""
+        most = self.rules.queueing.max_waiting
+        return most is not None and self.n_waiting >= most
+
+    @property
     def kv_used_fraction(self) -> float:
         """Of the KV cache, held by requests now."""
         kv = self.scheduler.kv
@@ -109,6 +115,7 @@ class Replica:
         """A request reaches the engine core now."""
         self.outstanding += 1
         self.outstanding_tokens += request.input_tokens
+        request.reached_s = self._clock.now
         self.scheduler.add(request)
         if self._journal is not None:
             self._journal.reached(self, request)
@@ -116,6 +123,12 @@ class Replica:
             self._only.look()
         else:
             self.stir()
+
+    def abandon(self, request: Request) -> None:
+        """Its client is gone."""
+        request.gone = True
+        holders = [lane for lane in self.lanes if request in lane.scheduler.running_requests()]
+        (holders or self.lanes)[0].abandon(request)
 
     def fetch(self, requests: Sequence[Request]) -> None:
         """Blocks of these start to come from the host, now."""
@@ -187,7 +200,7 @@ class Replica:
         for lane in self.lanes:
             lane.silence()
         self.outstanding = self.outstanding_tokens = self.n_leaving = 0
-        return self.held_requests()
+        return [request for request in self.held_requests() if not request.gone]
 
     def stop(self, horizon_s: float) -> None:
         """The run is cut off: log the finished steps of what is on the device, note what unfinished requests had."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from simulator.kv_cache import BlockRun
 
 
@@ -14,9 +16,11 @@ class Request:
         "brought_tokens",
         "cached_tokens",
         "computed_tokens",
+        "deadline_s",
         "emitted",
         "fetched_blocks",
         "fetching",
+        "gone",
         "index",
         "input_tokens",
         "keys",
@@ -28,6 +32,8 @@ class Request:
         "own_full_blocks",
         "own_run",
         "preemptions",
+        "priority",
+        "reached_s",
         "retired",
         "shared_blocks",
         "units",
@@ -42,6 +48,10 @@ class Request:
         self.brought_tokens = 0  # tokens whose KV comes with it from another replica: it decodes once it has a seat
         self.cached_tokens = -1  # prefix-cache hit at first admission; -1 before
         self.preemptions = 0
+        self.reached_s = 0.0  # when it was at the engine
+        self.priority = 0  # lower is served first, where the engine looks at it
+        self.deadline_s = inf  # by when its client wants the first token
+        self.gone = False  # its client has given up
         self.retired = False  # its last token is in flight: nothing left to schedule
         self.emitted = False  # its first token is out
         self.adapter = -1  # LoRA adapter it asks for; -1: none
@@ -63,6 +73,7 @@ class Request:
         """The same request for the replica that decodes it, now that this one has its prompt and first token; or its
         prompt alone, whose last token is then computed there again."""
         twin = Request(self.index, self.input_tokens)
+        twin.priority, twin.deadline_s = self.priority, self.deadline_s
         twin.known_tokens = self.input_tokens + with_first
         twin.brought_tokens = twin.known_tokens - 1
         twin.cached_tokens, twin.preemptions, twin.emitted = self.cached_tokens, self.preemptions, with_first

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from math import nan
 
-NOT_SENT, UNFINISHED, COMPLETED, TOO_LONG, TOO_LARGE, TOO_WIDE, FAILED = range(7)
+NOT_SENT, UNFINISHED, COMPLETED, TOO_LONG, TOO_LARGE, TOO_WIDE, FAILED, QUEUE_FULL, TIMED_OUT = range(9)
 STATUS = (
     "not sent",
     "unfinished",
@@ -14,6 +14,8 @@ STATUS = (
     "rejected: larger than the KV cache",
     "rejected: longer than a step without chunked prefill",
     "failed: lost with its replica more often than it is retried",
+    "rejected: the queue was full",
+    "timed out: its client gave up",
 )
 
 

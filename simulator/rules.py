@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from catalogs.engines import HostTimes, Receiving
 from catalogs.limits import Limits
+from catalogs.queueing import FCFS, Queueing
 from simulator.host_cache import OffloadRules
 from simulator.lora import LoraRules
 from simulator.swap import SwapRules
@@ -27,6 +28,7 @@ class EngineRules(Limits):
     balance_steps: int = 0  # steps these wait until each has a prompt to start; 0: they do not wait
     receiving: Receiving | None = None  # None: new requests are seen before every step
     unit_blocks: int = 1  # KV blocks that share one content key: more than 1 for traces with coarse keys (kv_cache.py)
+    queueing: Queueing = FCFS
     offload: OffloadRules | None = None  # blocks are kept in host memory too
     lora: LoraRules | None = None  # None: it serves no adapters
     swap: SwapRules | None = None  # preempted requests are moved to host memory; None: they are computed again

@@ -14,14 +14,24 @@ from simulator.host_cache import OffloadUse
 from simulator.plant import Plant
 from simulator.pool import Pool
 from simulator.replica import Replica
-from simulator.results import COMPLETED, FAILED, NOT_SENT, TOO_LARGE, TOO_LONG, TOO_WIDE, UNFINISHED
+from simulator.results import (
+    COMPLETED,
+    FAILED,
+    NOT_SENT,
+    QUEUE_FULL,
+    TIMED_OUT,
+    TOO_LARGE,
+    TOO_LONG,
+    TOO_WIDE,
+    UNFINISHED,
+)
 from simulator.step_log import StepLog
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 BoolArray = npt.NDArray[np.bool_]
 
-_REJECTED = (TOO_LONG, TOO_LARGE, TOO_WIDE)
+_REJECTED = (TOO_LONG, TOO_LARGE, TOO_WIDE, QUEUE_FULL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +157,11 @@ class Run:
     @property
     def rejected(self) -> BoolArray:
         return np.isin(self.status, _REJECTED)
+
+    @property
+    def timed_out(self) -> BoolArray:
+        """Given up by their clients."""
+        return np.equal(self.status, TIMED_OUT)
 
     @property
     def failed(self) -> BoolArray:

@@ -95,7 +95,8 @@ def _latency_table(metrics: dict[str, Any]) -> Table:
 
 
 def _throughput(metrics: dict[str, Any]) -> str:
-    rest = "".join(f", {metrics[key]} {key[2:]}" for key in ("n_rejected", "n_failed", "n_unfinished") if metrics[key])
+    others = ("n_rejected", "n_timed_out", "n_failed", "n_unfinished")
+    rest = "".join(f", {metrics[key]} {key[2:].replace('_', ' ')}" for key in others if metrics.get(key))
     return (
         f"{metrics['n_completed']} requests in {metrics['duration_s']:,.1f} s{rest}: {metrics['requests_per_s']:.3g} "
         f"requests/s, {metrics['output_tokens_per_s']:,.0f} output and "

@@ -22,6 +22,7 @@ from simulator.rules import EngineRules
 from simulator.run_record import Run
 from simulator.swap import swap_rules
 from simulator.transfer import ports_of
+from simulator.truncation import truncated
 
 #: What an engine's profile says of scheduling, under the same names.
 ENGINE_RULES: Final = tuple({f.name for f in fields(EngineRules)} & {f.name for f in fields(EngineProfile)})
@@ -62,6 +63,7 @@ def _asking_for(served: Sequence[str], requests: RequestSet) -> RequestSet:
 def run_pools(pools: Sequence[Pool], requests: RequestSet, options: RunOptions | None = None) -> Run:
     """The same with pools made by hand."""
     _check_requests(requests)
+    requests = truncated(requests, [pool.rules for pool in pools])
     options = options or RunOptions()
     if options.processes > 1:
         from simulator.parallel import apart, run_apart
@@ -124,6 +126,7 @@ def engine_rules(plant: Plant) -> EngineRules:
         lag=1 if engine.async_scheduling and stages == 1 else 0,
         pipeline_stages=stages,
         attention_ranks=ranks,
+        queueing=resolved.queueing,
         lora=lora_rules(resolved, plant.bundle),
         swap=swap_rules(resolved, plant.memory) if resolved.swap_bytes else None,
         offload=OffloadRules.of(resolved.offload, plant.memory) if resolved.offload else None,

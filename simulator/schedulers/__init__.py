@@ -54,6 +54,8 @@ def make_scheduler(rules: EngineRules, beside: Scheduler | None = None) -> Sched
         if policy is not VllmV1 or rules.pipeline_stages > 1:
             raise InputError("KV offload is simulated for vLLM V1, one batch in flight", rules.policy, "vllm-v1")
         return OffloadingV1(rules)
+    if rules.offload is not None and rules.queueing.order != "fcfs":
+        raise InputError("a queue with KV offloading is served fcfs", f"queue.order: {rules.queueing.order}", "fcfs")
     if rules.swap is not None:
         if policy is not VllmV0 or rules.pipeline_stages > 1:
             raise InputError("preemption by swap is simulated for vLLM V0", rules.policy, "vllm-v0")

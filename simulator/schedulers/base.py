@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from math import inf
 from typing import ClassVar
 
 from simulator.batch import Batch
@@ -31,6 +32,8 @@ class Scheduler(ABC):
 
     def __init__(self, rules: EngineRules) -> None:
         self.rules = rules
+        self.now_s = 0.0  # of the schedule() call, for those who wait for batches to fill up
+        self.look_again_s = inf  # when the last schedule() call, which found nothing to run, would find something
         self.preempted: list[Request] = []  # by the last schedule() call
         self.fetches: list[Request] = []  # whose blocks the last schedule() call wants from the host
         self.host: HostCache | None = None
@@ -53,6 +56,10 @@ class Scheduler(ABC):
     def leaving(self, request: Request) -> tuple[Request, ...]:
         """Who ends with the step that holds the last token of `request`, which has just been retired."""
         return (request,)
+
+    def withdraw(self, request: Request) -> bool:  # noqa: ARG002 - not everybody can
+        """Its client is gone, and it waits or has an unfinished prompt: forget it. False where it cannot be helped."""
+        return False
 
     @abstractmethod
     def release(self, request: Request) -> None:

@@ -6,13 +6,22 @@ handled as sums (DecodeSet) and a step costs the same however many run.
 
 from __future__ import annotations
 
+from bisect import bisect
 from collections import deque
+from collections.abc import Callable
+from typing import Final
 
 from simulator.batch import Batch
 from simulator.decode_set import DecodeSet
 from simulator.request import Request
 from simulator.rules import EngineRules
 from simulator.schedulers.base import Scheduler
+
+#: By order of the queue: what is served in ascending order.
+RANKS: Final[dict[str, Callable[[Request], tuple[float, int]]]] = {
+    "priority": lambda request: (request.priority, request.index),
+    "deadline": lambda request: (request.deadline_s, request.index),
+}
 
 
 class ContinuousBatching(Scheduler):
@@ -26,6 +35,7 @@ class ContinuousBatching(Scheduler):
         self._waiting: deque[Request] = deque()
         self._running: dict[Request, None] = {}  # in order of admission
         self._partial: Request | None = None  # the running request whose prompt is unfinished
+        self._rank = RANKS.get(rules.queueing.order)  # who is served first; None: who came first
         self._parked: dict[Request, None] = {}  # without a seat; their blocks are being sent to another replica
 
     def share(self, first: ContinuousBatching) -> None:
@@ -38,7 +48,27 @@ class ContinuousBatching(Scheduler):
         return self._waiting[0] if self._waiting else None
 
     def add(self, request: Request) -> None:
-        self._waiting.append(request)
+        if self._rank is None:
+            self._waiting.append(request)
+        else:
+            self._insert(request)
+
+    def _insert(self, request: Request) -> None:
+        """At its place in a queue that is ordered by rank."""
+        assert self._rank is not None
+        self._waiting.insert(bisect(self._waiting, self._rank(request), key=self._rank), request)
+
+    def withdraw(self, request: Request) -> bool:
+        if request in self._running:
+            if request is not self._partial:
+                return False
+            self._partial = None
+            self.release(request)
+        elif request in self._waiting and not request.computed_tokens:
+            self._waiting.remove(request)
+        else:
+            return False
+        return True
 
     def _prefill(self, batch: Batch, request: Request, tokens: int) -> None:
         """Add `tokens` prompt tokens to the batch; their blocks are held already."""

@@ -108,6 +108,16 @@ class LlamaCpp(ContinuousBatching):
         ones = [(slot, 1) for slot in self._decoding]
         self._decode_passes = count_passes(ones, self.rules.physical_batch_tokens)
 
+    def withdraw(self, request: Request) -> bool:
+        slot = self._slot_of.get(request)
+        if slot in self._prompts:
+            del self._prompts[slot]
+            self.release(request)
+            return True
+        if request in self._waiting and self._waiting.index(request) < self._deferred:
+            self._deferred -= 1
+        return super().withdraw(request)
+
     def retire(self, request: Request) -> None:
         super().retire(request)
         self._decoding.remove(self._slot_of[request])

@@ -47,7 +47,14 @@ class Sarathi(VllmV0):
         return -(-tokens // self.rules.block_size)
 
     def _preempt(self) -> None:
-        partial = self._partial
-        if partial is not None and next(reversed(self._running)) is partial:
-            partial.computed_tokens = partial.known_tokens  # gives all its blocks back
+        if self._partial is not None and next(reversed(self._running)) is self._partial:
+            self._hold_no_more(self._partial)
         super()._preempt()
+
+    def withdraw(self, request: Request) -> bool:
+        if request is self._partial:
+            self._hold_no_more(request)
+        return super().withdraw(request)
+
+    def _hold_no_more(self, partial: Request) -> None:
+        partial.computed_tokens = partial.known_tokens  # all its blocks are given back with it

@@ -31,6 +31,7 @@ MIN_RATIO: Final = 0.7 * 0.14
 DECAY: Final = (INIT_RATIO - MIN_RATIO) / 600
 RETRACT_STEPS: Final = 20
 CLIP_TOKENS: Final = 4096
+MOST_SORTED: Final = 128  # SchedulePolicy._determine_active_policy: longer queues are served first come, first served
 
 
 class Sglang(ContinuousBatching):
@@ -42,6 +43,7 @@ class Sglang(ContinuousBatching):
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
         self._size = rules.block_size
+        self._by_prefix = rules.queueing.order == "prefix"
         self._longest = min(rules.max_model_len, rules.kv_blocks * rules.block_size)
         self._full = False  # no prefill before the running batch gets smaller
         self._left = 0  # requests that left the running batch and still count in it
@@ -79,6 +81,12 @@ class Sglang(ContinuousBatching):
     def add(self, request: Request) -> None:
         (self._waiting if self._receiving is None else self._inbox).append(request)
 
+    def withdraw(self, request: Request) -> bool:
+        if request in self._inbox:
+            self._inbox.remove(request)
+            return True
+        return super().withdraw(request)
+
     def _count_step(self) -> None:
         self._unseen_steps += 1
         if self._prefilled or self._unseen_steps >= self._look_after:
@@ -103,6 +111,8 @@ class Sglang(ContinuousBatching):
         self._promised = ratio * sum(min(self._left_of(r), CLIP_TOKENS) for r in self._running if r.computed_tokens < 0)
         batch = Batch()
         budget = self.rules.max_num_batched_tokens
+        if self._by_prefix and 1 < len(self._waiting) <= MOST_SORTED:
+            self._waiting = deque(sorted(self._waiting, key=lambda request: -self._hits(request)[3]))
         if partial is not None:
             tokens = self._cut(partial.known_tokens - partial.computed_tokens, budget)
             self.kv.take(max(0, self._chunk_blocks(partial, tokens)))

@@ -14,6 +14,8 @@ FasterTransformer, and `generate` of Hugging Face transformers with a list of pr
 
 from __future__ import annotations
 
+from itertools import islice
+from math import inf
 from typing import ClassVar
 
 from simulator.batch import Batch
@@ -69,7 +71,29 @@ class StaticBatching(ContinuousBatching):
         return Batch(n * longest, n * longest * (0.5 * longest), n, logits=n, admitted=members, prompted=members)
 
     def _batch_size(self) -> int:
-        """How many from the head of the queue make a batch."""
+        """How many from the head of the queue make a batch now; 0: nobody waits, or it should grow first.
+
+        As Triton's dynamic batcher (core, src/dynamic_batch_scheduler.cc, `GetDynamicBatch`): the largest preferred
+        size there is goes at once; a batch that reaches none goes when its oldest request has waited for max_delay_s.
+        """
+        queueing = self.rules.queueing
+        most = self._fitting()
+        self.look_again_s = inf
+        if not most or not (queueing.max_delay_s or queueing.preferred_batch_sizes):
+            return most
+        preferred = queueing.preferred_batch_sizes or (self._seats,)
+        best = max((size for size in preferred if size <= most), default=0)
+        oldest_s = min(request.reached_s for request in islice(self._waiting, most))
+        waited = queueing.max_delay_s > 0.0 and self.now_s >= oldest_s + queueing.max_delay_s
+        if best and not waited:
+            return best
+        if waited or not queueing.max_delay_s or most >= max(preferred) or most < len(self._waiting):
+            return most
+        self.look_again_s = oldest_s + queueing.max_delay_s
+        return 0
+
+    def _fitting(self) -> int:
+        """How many from the head of the queue fit in a batch."""
         rules, longest, declared = self.rules, 0, 0
         for n, request in enumerate(self._waiting, 1):
             if n > self._seats:

@@ -27,6 +27,7 @@ class VllmV1(ContinuousBatching):
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
+        self._chunk = 0  # of the unfinished prompt, where it was planned before the decodes; 0: as much as fits
         self._refused = False  # the head of the queue does not fit, and will not before something is released
         self._refusal: tuple[Request | None, int, int, int] = (None, 0, 0, 0)  # (head, insertions, budget, available)
 
@@ -34,10 +35,11 @@ class VllmV1(ContinuousBatching):
         decodes = self.decodes
         if self.preempted:
             self.preempted = []
+        self._chunk = 0
         n = decodes.n
         if n:
             blocks = decodes.blocks_next()
-            if blocks > self.kv.available - self.spare_blocks:
+            if blocks > self.kv.available - self.spare_blocks or (self._rank is not None and self._partial is not None):
                 self._make_room()
                 blocks, n = decodes.blocks_next(), decodes.n
             if blocks:
@@ -61,14 +63,24 @@ class VllmV1(ContinuousBatching):
         """Preempt until the decodes of this step find their blocks."""
         while self.decodes.blocks_next() > self.kv.available:
             self._preempt()
+        partial = self._partial
+        if self._rank is None or partial is None:
+            return
+        # The unfinished prompt, which asks last, may outrank decodes: they go before the batch is made.
+        budget = self.rules.max_num_batched_tokens - self.decodes.n
+        self._chunk = min(partial.known_tokens - partial.computed_tokens, budget)
+        blocks = max(0, self._chunk_blocks(partial, self._chunk))
+        while self._partial is not None and self.decodes.blocks_next() + blocks > self.kv.available:
+            self._preempt()
 
     def _continue_prompt(self, batch: Batch, request: Request, budget: int) -> int:
         """Schedule the next chunk of the running prompt; returns its tokens (0: preempted for want of blocks)."""
-        tokens = min(request.known_tokens - request.computed_tokens, budget)
+        tokens = min(request.known_tokens - request.computed_tokens, budget, self._chunk or budget)
         blocks = self._chunk_blocks(request, tokens)
-        if blocks > self.kv.available:
+        while blocks > self.kv.available:
             self._preempt()
-            return 0
+            if self._rank is None or self.preempted[-1] is request:
+                return 0
         if blocks > 0:
             self.kv.take(blocks)
         self._prefill(batch, request, tokens)
@@ -126,9 +138,18 @@ class VllmV1(ContinuousBatching):
             self._refusal = (request, self.kv.insertions, budget, self.kv.available)
             self._refused = True
 
+    def add(self, request: Request) -> None:
+        super().add(request)
+        if self._rank is not None and self._waiting[0] is request:
+            self._refused = False  # it is another head that was refused
+
     def _preempt(self) -> None:
-        """Take the seat and the blocks of the newest running request."""
-        request, _ = self._running.popitem()
+        """Take the seat and the blocks of the newest running request, or of the one that is served last."""
+        if self._rank is None:
+            request, _ = self._running.popitem()
+        else:
+            request = max(self._running, key=self._rank)
+            del self._running[request]
         if request is self._partial:
             self._partial = None
         elif not request.retired:
@@ -137,7 +158,10 @@ class VllmV1(ContinuousBatching):
         request.computed_tokens = 0
         request.preemptions += 1
         self._refusal = (None, 0, 0, 0)  # it left blocks that only it can hit
-        self._waiting.appendleft(request)
+        if self._rank is None:
+            self._waiting.appendleft(request)
+        else:
+            self._insert(request)
         self.preempted.append(request)
 
     def release(self, request: Request) -> None:

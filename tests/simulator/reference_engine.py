@@ -60,12 +60,15 @@ class ReferenceScheduler(Scheduler):
         self.computed: dict[Request, int] = {}
         self.known: dict[Request, int] = {}
         self.blocks: dict[Request, list[Block]] = {}
+        ranks = {"priority": lambda r: (r.priority, r.index), "deadline": lambda r: (r.deadline_s, r.index)}
+        self.rank = ranks.get(rules.queueing.order)
 
     def key(self, request: Request, i: int) -> object:
         return request.keys[i] if i < len(request.keys) else ("own", request.index, i)
 
     def add(self, request: Request) -> None:
         self.waiting.append(request)
+        self.order()
         self.computed[request], self.known[request], self.blocks[request] = 0, request.input_tokens, []
 
     def allocate(self, request: Request, tokens: int) -> bool:
@@ -112,6 +115,7 @@ class ReferenceScheduler(Scheduler):
         batch = Batch()
         budget = self.rules.max_num_batched_tokens
         i = 0
+        decoded: list[Request] = []  # in this step
         while i < len(self.running) and budget > 0:
             request = self.running[i]
             if request.retired:
@@ -119,17 +123,34 @@ class ReferenceScheduler(Scheduler):
                 continue
             tokens = min(self.known[request] - self.computed[request], budget)
             while not self.allocate(request, tokens):
-                victim = self.running.pop()
+                victim = max(self.running, key=self.rank) if self.rank else self.running[-1]
+                i -= self.running.index(victim) < i
+                self.running.remove(victim)
+                if victim in decoded:
+                    decoded.remove(victim)
+                    self.take_back(batch, victim, decoded)
+                    budget += 1
                 self.preempt(victim)
                 if victim is request:
                     break
             else:
+                if request in self.decoding:
+                    decoded.append(request)
                 self.put(batch, request, tokens)
                 budget -= tokens
                 i += 1
         if not self.preempted:
             self.admit(batch, budget)
         return batch if batch.tokens else None
+
+    def take_back(self, batch: Batch, request: Request, others: list[Request]) -> None:
+        """It was scheduled in this step, and is not after all."""
+        self.computed[request] -= 1
+        self.known[request] -= 1
+        batch.decodes -= 1
+        batch.logits -= 1
+        batch.decode_context_sum -= self.computed[request]
+        batch.decode_context_max = max((self.computed[r] - 1 for r in others), default=0)
 
     def admit(self, batch: Batch, budget: int) -> None:
         size = self.rules.block_size
@@ -179,7 +200,21 @@ class ReferenceScheduler(Scheduler):
         self.computed[request] = 0
         request.preemptions += 1
         self.waiting.appendleft(request)
+        self.order()
         self.preempted.append(request)
+
+    def order(self) -> None:
+        if self.rank:
+            self.waiting = deque(sorted(self.waiting, key=self.rank))
+
+    def withdraw(self, request: Request) -> bool:
+        if request in self.waiting:
+            self.waiting.remove(request)
+            return True
+        if request in self.running and request not in self.decoding:
+            self.release(request)
+            return True
+        return False
 
     def retire(self, request: Request) -> None:
         request.retired = True
