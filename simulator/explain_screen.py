@@ -80,7 +80,7 @@ def _cells(latency: dict[str, Any], phase: str, statistics: tuple[str, ...], las
 
 
 def _ms(seconds: float) -> str:
-    milliseconds = 1e3 * seconds
+    milliseconds = 1e3 * max(0.0, seconds)
     return f"{milliseconds:,.0f}" if milliseconds >= 999.5 else f"{milliseconds:.1f}"
 
 

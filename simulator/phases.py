@@ -169,7 +169,7 @@ def _advance(life: _Life, kind: int, now: float, started_s: float) -> None:
         life.go("decode", now)
         life.token = True
     elif kind == JOINED:
-        if life.place != "preemption":
+        if life.place != "preemption" or now >= life.since_s:  # else preempted while it joined
             life.go("decode", now)
     elif kind == PROMPTED:
         if life.place == "wait":

@@ -24,6 +24,7 @@ from simulator.phases import PHASES, phases
 from simulator.plant import Plant, build_plant
 from simulator.pool import Pool
 from simulator.run_record import Run
+from simulator.schedulers import POLICIES
 from simulator.simulate import run, run_pools, run_rules
 from simulator.transfer import Ports
 from tests.simulator.test_fast_forward import World, assert_same, worlds
@@ -139,7 +140,7 @@ def noted(world: World, policy: str, fast: bool) -> Run:
     return run_rules(replace(world.rules, policy=policy), world.timer, world.requests, world.n_replicas, chosen)
 
 
-@pytest.mark.parametrize("policy", ["vllm-v1", "sglang", "trtllm", "llama.cpp", "static"])
+@pytest.mark.parametrize("policy", sorted(POLICIES))
 @settings(max_examples=15, deadline=None)
 @given(worlds())
 def test_phases_add_up_in_any_world(policy: str, world: World) -> None:
