@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from catalogs.engines import EngineProfile
+from catalogs.engines import EngineProfile, KvTransfer
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import Hardware
 from catalogs.kv_offload import KvOffload, OffloadTiers
@@ -41,7 +41,7 @@ class Disaggregation(_Keys):
     prefill: dict[str, object] = Field(default_factory=dict)
     decode: dict[str, object] = Field(default_factory=dict)
     transfer_gb_per_s: float | None = Field(default=None, gt=0)  # of each accelerator; null: its link's or network's
-    transfer: Literal["at_end", "layerwise"] | None = None  # null: as the engine does
+    transfer: KvTransfer | None = None  # null: as the engine does
     max_local_prefill_tokens: PositiveInt | None = None  # prompts up to this length stay with a decode replica
     max_prefill_queue: PositiveInt | None = None  # and so do others while each prefill replica has so many waiting
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from catalogs.engines import DefaultLimits, EngineProfile, FirstToken, HostTimes, Receiving, StaticReserve
+from catalogs.engines import DefaultLimits, EngineProfile, FirstToken, HostTimes, KvTransfer, Receiving, StaticReserve
 from catalogs.errors import InputError
 from catalogs.load import DATA, check, read_yaml
 from catalogs.units import GIB, MIB
@@ -111,7 +111,7 @@ class EngineFile(_Strict):
     physical_batch_tokens: NonNegativeInt = 0
     shares_prefixes: bool = True
     first_token: FirstToken = "prefill"
-    kv_transfer: Literal["at_end", "layerwise"] = "at_end"
+    kv_transfer: KvTransfer = "at_end"
     orders: tuple[Literal["fcfs", "priority", "deadline", "prefix"], ...] = Field(default=("fcfs",), strict=False)
     batches_wait: bool = False
     holds_longest_prompt: bool = False

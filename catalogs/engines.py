@@ -84,6 +84,8 @@ class StaticReserve:
 #: ("prefill") or when its blocks have arrived ("arrival"), or one that the decode replica computes from the last prompt
 #: token ("decode").
 FirstToken = Literal["prefill", "arrival", "decode"]
+#: When blocks leave a prefill replica: with the prompt's end, with each chunk's, or as each layer is computed.
+KvTransfer = Literal["at_end", "chunkwise", "layerwise"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class EngineProfile:
     balance_steps: int = 0  # steps that attention ranks wait to start prompts together; 0: they do not
     physical_batch_tokens: int = 0  # most tokens of one pass of the device within a step; 0: a step is one pass
     first_token: FirstToken = "prefill"
-    kv_transfer: Literal["at_end", "layerwise"] = "at_end"  # when blocks leave a prefill replica
+    kv_transfer: KvTransfer = "at_end"
     shares_prefixes: bool = True  # False: the engine reuses prompts in a way that is not simulated; caching stays off
     holds_longest_prompt: bool = False  # max_num_batched_tokens is at least max_model_len
     orders: tuple[str, ...] = ("fcfs",)  # in which its waiting requests can be served (catalogs/queueing.py)

@@ -9,7 +9,7 @@ from typing import Any, Final
 from calibration import engine_calibration
 from calibration.bundle import Bundle, load_bundle
 from catalogs.deployment import Deployment, Resolved, resolve, resolve_pools
-from catalogs.engines import HostTimes
+from catalogs.engines import HostTimes, KvTransfer
 from catalogs.errors import InputError
 from catalogs.units import GIGA
 from simulator.batch import BatchShape
@@ -69,7 +69,7 @@ class Fleet:
     plants: tuple[Plant, ...]
     transfer_bytes_per_s: float | None = None
     hand_over: HandOver = AS_COMPUTED
-    layerwise: bool = False  # blocks leave as the layers of a prompt are computed
+    transfer: KvTransfer = "at_end"
 
     @classmethod
     def apart(cls, *plants: Plant) -> Fleet:
@@ -86,10 +86,10 @@ def build_fleet(deployment: Deployment, bundle_path: Path | None = None, measure
     ]
     engine = plants[-1].resolved.engine  # streams to the client
     if apart is None:
-        return Fleet(tuple(plants), None, HandOver(engine.first_token), engine.kv_transfer == "layerwise")
+        return Fleet(tuple(plants), None, HandOver(engine.first_token), engine.kv_transfer)
     hand_over = HandOver(engine.first_token, apart.max_local_prefill_tokens or 0, apart.max_prefill_queue)
     asked, moment = apart.transfer_gb_per_s, apart.transfer or engine.kv_transfer
-    return Fleet(tuple(plants), None if asked is None else asked * GIGA, hand_over, moment == "layerwise")
+    return Fleet(tuple(plants), None if asked is None else asked * GIGA, hand_over, moment)
 
 
 def with_host(plant: Plant, host: HostTimes) -> Plant:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Protocol
 
+from catalogs.engines import KvTransfer
 from simulator.memory import sequence_bytes
 from simulator.network import NETWORK_LATENCY_S, NODE_LATENCY_S
 from simulator.plant import Fleet, Plant
@@ -44,8 +45,7 @@ class Path(Protocol):
     def latency_s(self) -> float:
         """From the last byte sent to all being usable."""
 
-    @property
-    def pieces(self) -> int:
+    def pieces(self, tokens: int) -> int:
         """Parts of equal size that leave as each is computed; 1: everything leaves when the prompt is done."""
 
     def wire_s(self, tokens: int) -> float:
@@ -74,6 +74,15 @@ class Ports:
         self._in_free_s: dict[Hashable, float] = {}
         self._factors: dict[int, float] = {}  # by replica, whose link is degraded
 
+    def path(self, source_pool: int, target_pool: int) -> Path:
+        """Between replicas of these pools."""
+        return self._paths[source_pool, target_pool]
+
+    @property
+    def was_slowed(self) -> bool:
+        """Some link was degraded at some time."""
+        return bool(self._factors)
+
     def slow(self, replica: Replica, factor: float) -> None:
         self._factors[replica.index] = factor
 
@@ -84,7 +93,7 @@ class Ports:
             *(self._out_free_s.get(link, 0.0) for link in outs), *(self._in_free_s.get(link, 0.0) for link in ins)
         )
         factor = max(self._factors.get(source.index, 1.0), self._factors.get(target.index, 1.0))
-        wire_s, n = factor * path.wire_s(tokens), path.pieces
+        wire_s, n = factor * path.wire_s(tokens), path.pieces(tokens)
         ready_s = now if n == 1 else begun_s + (now - begun_s) / n
         end_s = max(max(ready_s, free_s) + wire_s, max(now, free_s) + wire_s / n)
         self._out_free_s |= dict.fromkeys(outs, end_s)
@@ -104,7 +113,13 @@ class RankPath:
     source_bytes_per_s: float  # of one accelerator
     target_bytes_per_s: float
     latency_s: float
-    pieces: int = 1
+    moment: KvTransfer = "at_end"
+    chunk_tokens: int = 1  # of a prompt in one step
+
+    def pieces(self, tokens: int) -> int:
+        if self.moment == "layerwise":
+            return self.source.model.n_layers
+        return -(-tokens // self.chunk_tokens) if self.moment == "chunkwise" else 1
 
     def wire_s(self, tokens: int) -> float:
         out_s = sequence_bytes(self.source, tokens) / self.source_bytes_per_s
@@ -114,15 +129,16 @@ class RankPath:
     @classmethod
     def between(cls, source: Plant, target: Plant, fleet: Fleet) -> RankPath:
         """The node's own link where both stand in one node, else each end's share of its network cards; or what was
-        asked. Layer by layer, a piece is a layer of the model."""
+        asked."""
         ends = (source, target)
         inside = _inside(source, target)
         rates = [h.node.link_bytes_per_s if inside else _card_share(p) for p in ends for h in (p.resolved.hardware,)]
         asked = fleet.transfer_bytes_per_s
         out_rate, in_rate = (asked or rate for rate in rates)
         shards = Shard.of(source.resolved), Shard.of(target.resolved)
-        pieces = source.resolved.model.n_layers if fleet.layerwise else 1
-        return cls(*shards, out_rate, in_rate, NODE_LATENCY_S if inside else NETWORK_LATENCY_S, pieces)
+        latency_s = NODE_LATENCY_S if inside else NETWORK_LATENCY_S
+        chunk = source.resolved.limits.max_num_batched_tokens
+        return cls(*shards, out_rate, in_rate, latency_s, fleet.transfer, chunk)
 
 
 def _inside(source: Plant, target: Plant) -> bool:

@@ -30,7 +30,10 @@ class Wire:
 
     token_s: float = 0.25
     latency_s: float = 0.5
-    pieces: int = 1
+    parts: int = 1
+
+    def pieces(self, tokens: int) -> int:  # noqa: ARG002 - as many for all
+        return self.parts
 
     def wire_s(self, tokens: int) -> float:
         return self.token_s * tokens
@@ -261,10 +264,10 @@ def test_more_replicas_where_the_work_is_serve_it_sooner() -> None:
 # ---- with plants
 
 
-def disaggregated(hardware: str = "2*h100x8", **apart: object) -> Fleet:
+def disaggregated(hardware: str = "2*h100x8", engine: str = "vllm", **apart: object) -> Fleet:
     split = {"prefill_replicas": 1, "decode_replicas": 1, **apart}
     keys = {"max_model_len": 8192, "max_num_seqs": 32, "max_num_batched_tokens": 4096}
-    return build_fleet(Deployment(model="llama3.1-8b", hardware=hardware, disaggregation=split, **keys))  # type: ignore[arg-type]
+    return build_fleet(Deployment(model="llama3.1-8b", engine=engine, hardware=hardware, disaggregation=split, **keys))  # type: ignore[arg-type]
 
 
 def path_of(fleet: Fleet) -> RankPath:
@@ -277,13 +280,18 @@ WORK = RequestSet(np.linspace(0.0, 4.0, 30), np.full(30, 4000), np.full(30, 20))
 
 def test_an_engine_hands_over_as_its_file_says_and_a_deployment_may_say_otherwise() -> None:
     vllm = disaggregated()
-    assert (vllm.hand_over.first_token, vllm.layerwise) == ("decode", False)
+    assert (vllm.hand_over.first_token, vllm.transfer) == ("decode", "at_end")
     end, layers = run(vllm, WORK), run(disaggregated(transfer="layerwise"), WORK)
     sent_s = [done.handovers[:, 4] - done.handovers[:, 3] for done in (end, layers)]
     # 4,000 tokens of 128 KiB over one 50 GB/s card: 10.5 ms; of 32 layers the last takes a 32nd of it
     assert sent_s[0] == pytest.approx(4000 * 131072 / 50e9 + 14e-6, rel=1e-6)
     assert sent_s[1] == pytest.approx(4000 * 131072 / 50e9 / 32 + 14e-6, rel=1e-6)
     assert (layers.first_token_s < end.first_token_s).all()
+    sglang = disaggregated(engine="sglang")
+    assert (sglang.hand_over.first_token, sglang.transfer) == ("arrival", "chunkwise")
+    path = path_of(sglang)
+    assert (path.pieces(4000), path.pieces(9000)) == (1, 3)  # chunks of 4,096
+    assert (run(sglang, WORK, RunOptions(check_laws=True)).completed).all()
     kept = run(disaggregated(max_local_prefill_tokens=4000), WORK)
     assert not len(kept.handovers)
 

@@ -16,8 +16,9 @@ from calibration.operators import Collective
 from calibration.roofline import link_bytes
 from catalogs.deployment import Deployment, resolve
 from catalogs.hardware import parse_hardware
-from simulator.layers import token_lines
-from simulator.line import Line, Routing
+from simulator.batch import BatchShape
+from simulator.layers import step_lines, token_lines
+from simulator.line import CLASSES, Line, Routing
 from simulator.network import Network
 from simulator.pricing import N_CLASSES, Pricer
 from simulator.shard import Shard
@@ -196,3 +197,23 @@ def test_tensor_parallel_over_nodes_is_allowed_noticed_and_dearer() -> None:
 def test_a_rack_of_72_says_what_is_not_measured() -> None:
     found = resolved("llama3.1-405b", "gb200-nvl72x72", tensor_parallel=16)
     assert any("16 ranks" in n for n in found.notices)
+
+
+def test_a_step_is_its_computation_and_what_the_network_adds() -> None:
+    """Links ten times as quick change no class but collectives; with no peers there are none."""
+    keys: dict[str, object] = {"tensor_parallel": 8, "data_parallel": 2, "expert_parallel": True}
+    found = resolved("mixtral-8x7b", "2*h100x8", **keys)
+    node = found.hardware.node
+    quick = replace(
+        node, link_bytes_per_s=10 * node.link_bytes_per_s, network_bytes_per_s=10 * node.network_bytes_per_s
+    )
+    lines = step_lines(Shard.of(found), BatchShape(512, 512 * 256.0, 1, 64, 64_000, 1000, 65))
+    source = ToySource(found.hardware.accelerator)
+    slow_s, quick_s = (
+        Pricer(source, h).price(lines, ())[:N_CLASSES] for h in (found.hardware, replace(found.hardware, node=quick))
+    )
+    other = [i for i, name in enumerate(CLASSES) if name != "collective"]
+    assert slow_s[other].tolist() == quick_s[other].tolist()
+    assert slow_s[CLASSES.index("collective")] > quick_s[CLASSES.index("collective")] > 0
+    alone = step_lines(Shard.of(resolved("mixtral-8x7b", "h200x1")), BatchShape(0, 0.0, 0, 64, 64_000, 1000, 64))
+    assert not [line for line in alone if line.kind == "collective"]
