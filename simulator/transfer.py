@@ -142,7 +142,9 @@ class RankPath:
 
 
 def _inside(source: Plant, target: Plant) -> bool:
-    return source.resolved.site == target.resolved.site and source.resolved.hardware.n_nodes == 1
+    """Both stand where one link joins everything."""
+    hardware = source.resolved.hardware
+    return source.resolved.site == target.resolved.site and hardware.link_domain == hardware.n_accelerators
 
 
 def _per_card(plant: Plant) -> int:

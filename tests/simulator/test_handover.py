@@ -334,6 +334,24 @@ def test_slices_send_through_the_card_of_their_gpu() -> None:
     assert ended[1] - ended[0] == pytest.approx(path.wire_s(1500))
 
 
+def test_replicas_of_one_node_share_its_card() -> None:
+    """Eight A10G have one interface of 100 Gb/s: a lone transfer gets all of it, the second waits."""
+    split = {"prefill_replicas": 8, "decode_replicas": 8}
+    keys = {"max_model_len": 4096, "max_num_seqs": 16, "max_num_batched_tokens": 2048}
+    fleet = build_fleet(Deployment(model="llama3.2-3b", hardware="2*a10gx8", disaggregation=split, **keys))  # type: ignore[arg-type]
+    path = path_of(fleet)
+    assert path.source_bytes_per_s == 12.5e9
+    done = run(fleet, RequestSet(np.zeros(4), np.full(4, 1000), np.full(4, 3)), RunOptions(check_laws=True))
+    ends = np.sort(done.handovers[:, 4])
+    assert np.diff(ends) == pytest.approx(path.wire_s(1000))
+    assert fleet.plants[1].resolved.hardware.n_nodes == 2
+
+
+def test_trays_of_a_rack_hand_over_by_nvlink() -> None:
+    fleet = disaggregated("2*gb200x4", prefill={"tensor_parallel": 4}, decode={"tensor_parallel": 4})
+    assert path_of(fleet).source_bytes_per_s == 900e9
+
+
 @pytest.mark.parametrize("key", [{"transfer": "sometimes"}, {"max_local_prefill_tokens": 0}, {"max_prefill_queue": 0}])
 def test_bad_hand_overs_are_refused(key: dict[str, object]) -> None:
     split = {"prefill_replicas": 1, "decode_replicas": 1, **key}
