@@ -12,6 +12,7 @@ import yaml
 from hypothesis import given, settings
 
 from catalogs.deployment import Deployment
+from catalogs.queueing import Queueing
 from catalogs.request_set import RequestSet
 from catalogs.workloads import load_workload
 from simulator import cli
@@ -26,6 +27,7 @@ from simulator.pool import Pool
 from simulator.run_record import Run
 from simulator.schedulers import POLICIES
 from simulator.simulate import run, run_pools, run_rules
+from simulator.swap import SwapRules
 from simulator.transfer import Ports
 from tests.simulator.test_fast_forward import World, assert_same, worlds
 from tests.simulator.test_pools import Script, Wire, apart
@@ -95,6 +97,24 @@ def test_preemption_lasts_until_the_next_token(fast: bool) -> None:
     found = life(done, 1)
     assert found["preemption"] == done.last_token_s[1] - 2.0
     assert found | {"preemption": 0.0} == {"prefill": 1.0, "decode": 1.0, "preemption": 0.0}
+
+
+@BOTH
+def test_swapped_out_twice(fast: bool) -> None:
+    """The example of test_swap: B is out in 2..3.75 and in 5.5..11.25."""
+    pool = Pool(rules(policy="vllm-v0", kv_blocks=6, swap=SwapRules(1000, 0.25)), Linear())
+    done = seen([pool], requests([0.0, 0.0], [8, 8], [9, 6]), fast_forward=fast)
+    assert life(done, 1) == {"prefill": 1.0, "decode": 1.0 + 1.75 + 3.75, "preemption": 1.75 + 5.75}
+
+
+@BOTH
+def test_those_who_gave_up_are_no_part_of_it(fast: bool) -> None:
+    engine = rules(max_num_seqs=1, queueing=Queueing(timeout_s=2.5))
+    work = requests([0.0, 0.0, 0.0], [4, 4, 4], [2, 9, 1])
+    done = run_rules(engine, Linear(), work, 1, RunOptions(fast_forward=fast, journal=Journal()))
+    found = phases(done)
+    assert found.requests.tolist() == np.flatnonzero(done.completed).tolist() == [0]
+    assert found.e2e_s.sum() == 2.0
 
 
 @BOTH
