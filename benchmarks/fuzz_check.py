@@ -18,16 +18,17 @@ from catalogs.deployment import load_deployment
 from catalogs.errors import InputError
 from catalogs.workloads import load_workload
 from simulator import outputs
-from simulator.chrome_trace import write_chrome_trace
 from simulator.plant import build_fleet
-from simulator.run_laws import check_run
 from simulator.run_record import Run
 from simulator.serving import serving_options
 from simulator.simulate import run
+from simulator.views import Views
 
 #: Fast-forward changes no time by more; beside it, the spacing of floats in long runs.
 EXACT_S: Final = 1e-9
 FLOAT_STEPS: Final = 1e-12
+#: Every so many cases are run once more, their replicas shared by two processes.
+SHARED_BETWEEN: Final = 16
 TIMES: Final = ("arrival_s", "started_s", "first_token_s", "last_token_s")
 COUNTS: Final = ("status", "replica", "preemptions", "cached_tokens")
 
@@ -92,16 +93,20 @@ def _run(case: Case, folder: Path) -> Outcome:
     written, asked = load_deployment(deployment), load_workload(str(workload))
     fleet = build_fleet(written)
     requests = asked.materialise()
-    runs = []
-    for fast_forward in (False, True):
-        options = replace(serving_options(written, fleet), check_laws=True, fast_forward=fast_forward, **case.options)
-        runs.append(run(fleet, requests, options))
-        check_run(runs[-1])
-    slow, fast = runs
+    views = Views.of(folder / "trace.json", None, folder / "series.csv", 1.0, explain=True)
+
+    def serve(**how: Any) -> Run:
+        return run(fleet, requests, replace(serving_options(written, fleet), **case.options, **how))
+
+    slow = serve(check_laws=True, fast_forward=False)
+    fast = serve(check_laws=True, journal=views.journal())
     assert_same(slow, fast)
-    json.dumps(outputs.document(fast, written, asked), allow_nan=False)
+    if case.seed % SHARED_BETWEEN == 0:
+        assert_same(slow, serve(processes=2))
+    document = outputs.document(fast, written, asked)
+    views.show(fast, document)
+    json.dumps(document, allow_nan=False)
     outputs.write_csv(fast, folder / "requests.csv")
-    write_chrome_trace(fast, folder / "trace.json")
     return Outcome(
         n_requests=slow.requests.n,
         n_completed=int(slow.completed.sum()),

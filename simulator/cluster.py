@@ -105,6 +105,8 @@ class Cluster:
         declared = max(pool.rules.max_output_tokens, max(output_tokens, default=0))
         check_adapters(self.requests.adapters, pool.rules.lora)
         keys, unit_blocks = content_keys(self.requests, pool.rules)
+        if pool.role == "prefill" and not POLICIES[pool.rules.policy].hands_over:
+            raise InputError("this engine hands over no request to a decode replica", pool.rules.policy, "vllm-v1")
         if pool.role == "decode" and not POLICIES[pool.rules.policy].takes_over:
             raise InputError("this scheduler takes over no request from a prefill replica yet", pool.rules.policy)
         context = ReplicaContext(

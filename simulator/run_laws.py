@@ -10,6 +10,7 @@ from simulator.results import STATUS
 from simulator.run_record import ReplicaRun, Run
 from simulator.schedulers import POLICIES
 from simulator.step_log import StepLog
+from simulator.transfer import Ports
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -19,14 +20,15 @@ ROUNDING = 1e-12
 
 def check_run(run: Run) -> None:
     """Every law of a finished run, whatever served it."""
-    _check_times(run)
     _check_status(run)
+    _check_times(run)
     for number, replica in enumerate(run.replicas):
         _check_life(number, replica)
         for log in replica.logs:
             _check_log(number, log)
     _check_tokens(run)
     _check_handovers(run)
+    _check_links(run)
 
 
 def _law(holds: bool | np.bool_, text: str) -> None:
@@ -117,3 +119,22 @@ def _check_handovers(run: Run) -> None:
     _law(not early.any(), "a request travelled twice at once")
     died_s = np.array([replica.died_s for replica in run.replicas])
     _law((start_s <= died_s[source.astype(int)]).all(), "blocks left a dead replica")
+
+
+def _check_links(run: Run) -> None:
+    """What travels takes its time on the wire, once: no transfer ends before that, and all so far have ended when they
+    would have gone one after the other."""
+    transfer = run.options.transfer
+    if not isinstance(transfer, Ports) or transfer.was_slowed:
+        return
+    one_by_one_s = 0.0
+    pools = [replica.pool for replica in run.replicas]
+    for index, source, target, start_s, end_s in run.handovers.tolist():
+        path = transfer.path(pools[int(source)], pools[int(target)])
+        tokens = int(run.requests.input_tokens[int(index)])
+        wire_s = path.wire_s(tokens)
+        soonest_s = start_s + wire_s / path.pieces(tokens) + path.latency_s
+        one_by_one_s = max(one_by_one_s, start_s) + wire_s
+        late_s = ROUNDING * end_s + 1e-9
+        _law(end_s >= soonest_s - late_s, f"blocks of request {int(index)} arrived faster than their link carries them")
+        _law(end_s <= one_by_one_s + path.latency_s + late_s, f"blocks of request {int(index)} were carried twice")

@@ -73,7 +73,12 @@ def run_pools(pools: Sequence[Pool], requests: RequestSet, options: RunOptions |
             return run_apart(falling_apart)
     cluster = Cluster(pools, requests, options)
     cluster.run()
-    return Run.of(cluster)
+    run = Run.of(cluster)
+    if options.check_laws:
+        from simulator.run_laws import check_run
+
+        check_run(run)
+    return run
 
 
 def _check_requests(requests: RequestSet) -> None:

@@ -25,6 +25,7 @@ class Scheduler(ABC):
     mixes_phases: ClassVar[bool] = True  # a step may hold prefill and decodes; False: one or the other
     preempts: ClassVar[bool] = True  # a request may lose its blocks and have all it knows computed again
     pipelines: ClassVar[bool] = False  # several may share a queue and a cache, each with its own batch in flight
+    hands_over: ClassVar[bool] = True  # can compute prompts for others to decode: frees the seat, keeps the blocks
     takes_over: ClassVar[bool] = False  # decodes requests that come with their blocks (Request.brought_tokens)
     chunks: ClassVar[bool] = True  # can cut a prompt over several steps, where EngineRules.chunked_prefill says so
     pads: ClassVar[bool] = False  # sequences that have ended compute on until the whole batch has

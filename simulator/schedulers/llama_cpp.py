@@ -35,6 +35,7 @@ class LlamaCpp(ContinuousBatching):
     """See the module. A slot's context is max_model_len; there are as many slots as the cache holds of those."""
 
     preempts = False
+    hands_over = False
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(replace(rules, prefix_caching=False))

@@ -31,6 +31,7 @@ class StaticBatching(ContinuousBatching):
     preempts = False
     chunks = False
     pads = True
+    hands_over = False
     streams: ClassVar[bool] = False
     seats: ClassVar[int | None] = None  # of a batch; None: max_num_seqs
 

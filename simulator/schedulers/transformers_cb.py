@@ -38,6 +38,8 @@ ENDLESS: Final = 1 << 60
 class TransformersCb(ContinuousBatching):
     """See the module."""
 
+    hands_over = False
+
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
         self._seats = min(rules.max_num_seqs, rules.kv_blocks)  # update_cb_config_after_cache_creation

@@ -129,8 +129,12 @@ def test_the_decode_pool_refuses_what_it_cannot_hold() -> None:
 
 
 def test_schedulers_that_take_nothing_over_say_so() -> None:
-    with pytest.raises(InputError, match="takes over no request"):
+    with pytest.raises(InputError, match="hands over no request"):
         simulate(apart(policy="llama.cpp"), requests([0.0], [4], [3]))
+    prefill, _ = apart()
+    _, decode = apart(policy="llama.cpp")
+    with pytest.raises(InputError, match="takes over no request"):
+        simulate([prefill, decode], requests([0.0], [4], [3]))
 
 
 @st.composite

@@ -1,0 +1,219 @@
+"""Faults planted around the schedulers that the laws of a run must see: in transfers, deaths and hand-overs.
+
+Faults inside schedulers (budget, seats, blocks, preemption, context) are in test_scheduler_contract.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+from worlds import Linear, requests, rules
+
+from simulator.batch import Batch
+from simulator.cluster import Cluster, RunOptions
+from simulator.lane import Lane
+from simulator.laws import LawBroken
+from simulator.pool import Pool
+from simulator.replica import Replica
+from simulator.request import Request
+from simulator.results import COMPLETED
+from simulator.run_laws import check_run
+from simulator.run_record import Run
+from simulator.simulate import run_pools
+from simulator.stage import Stage
+from simulator.transfer import Ports
+
+LAWS = RunOptions(check_laws=True)
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A quarter of a second for each block of four tokens."""
+
+    latency_s: float = 0.125
+
+    def pieces(self, tokens: int) -> int:  # noqa: ARG002 - everything leaves at the end
+        return 1
+
+    def wire_s(self, tokens: int) -> float:
+        return tokens / 16.0
+
+
+@dataclass(frozen=True)
+class Fails:
+    """Replica 0 dies then."""
+
+    at_s: float
+
+    def start(self, cluster: Cluster) -> None:
+        cluster.at(self.at_s, lambda: cluster.fail(cluster.replicas[0]))
+
+
+WORK = requests([0.0, 0.0, 1.0, 2.0, 2.0], [8, 12, 4, 9, 5], [6, 3, 9, 1, 4])
+
+
+def apart(ports: type[Ports] = Ports) -> Run:
+    """Two prefill and one decode replica."""
+    engine = rules()
+    pools = [Pool(engine, Linear(), 2, "prefill"), Pool(engine, Linear(), 1, "decode")]
+    wires = {(0, 1): Wire()}
+    return run_pools(pools, WORK, replace(LAWS, transfer=ports(wires)))
+
+
+def dying(at_s: float = 3.5) -> Run:
+    """Two replicas, of which one fails."""
+    return run_pools([Pool(rules(), Linear(), 2)], WORK, replace(LAWS, controllers=(Fails(at_s),)))
+
+
+def test_sound_runs_pass() -> None:
+    assert apart().completed.all()
+    run = dying()
+    assert run.completed.all()
+    assert run.restarts
+
+
+class CountsTheWireTwice(Ports):
+    def arrives_s(self, tokens: int, source: Replica, target: Replica, now: float, begun_s: float) -> float:
+        once_s = super().arrives_s(tokens, source, target, now, begun_s)
+        return once_s + self.path(source.pool, target.pool).wire_s(tokens)
+
+
+class BooksEverythingTwice(Ports):
+    def arrives_s(self, tokens: int, source: Replica, target: Replica, now: float, begun_s: float) -> float:
+        super().arrives_s(tokens, source, target, now, begun_s)
+        return super().arrives_s(tokens, source, target, now, begun_s)
+
+
+class ForgetsTheWire(Ports):
+    def arrives_s(self, tokens: int, source: Replica, target: Replica, now: float, begun_s: float) -> float:  # noqa: ARG002
+        return now
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (CountsTheWireTwice, "carried twice"),
+        (BooksEverythingTwice, "carried twice"),
+        (ForgetsTheWire, "faster than their link"),
+    ],
+)
+def test_a_wrong_transfer_is_caught(broken: type[Ports], says: str) -> None:
+    with pytest.raises(LawBroken, match=says):
+        apart(broken)
+
+
+def test_a_hand_over_told_twice_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = Ports.arrives_s
+
+    def arrives_s(self: Ports, tokens: int, source: Replica, target: Replica, now: float, begun_s: float) -> float:
+        end_s = sound(self, tokens, source, target, now, begun_s)
+        told.extend((0.0, source.index, target.index, now, end_s))
+        return end_s
+
+    told: list[float] = []
+    kept = Run.of
+
+    def of(cluster: Cluster) -> Run:
+        cluster.results.handovers.extend(told)
+        return kept(cluster)
+
+    monkeypatch.setattr(Ports, "arrives_s", arrives_s)
+    monkeypatch.setattr(Run, "of", of)
+    with pytest.raises(LawBroken, match="hand-overs of"):
+        apart()
+
+
+def test_a_request_lost_at_the_hand_over_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = Replica.receive
+
+    def receive(self: Replica, request: Request) -> None:
+        if self.pool == 0 or request.index != 1:
+            sound(self, request)
+
+    monkeypatch.setattr(Replica, "receive", receive)
+    with pytest.raises(LawBroken, match="request 1 was never answered"):
+        apart()
+
+
+def test_blocks_kept_at_the_hand_over_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def let_go(self: Replica, request: Request) -> None:
+        self.n_leaving -= 1
+        self.finish(request)
+
+    monkeypatch.setattr(Replica, "let_go", let_go)
+    with pytest.raises(LawBroken, match="lost"):
+        apart()
+
+
+def test_a_dead_replica_that_computes_on_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silence(self: Lane) -> None:
+        """Let it run."""
+
+    monkeypatch.setattr(Lane, "silence", silence)
+    with pytest.raises(LawBroken, match="lost"):
+        dying()
+
+
+def test_a_dead_replica_that_is_sent_requests_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is still on the router's list, and serves."""
+    dead: list[Replica] = []
+    sound_fail, sound_choose = Cluster.fail, Stage.choose
+
+    def fail(self: Cluster, replica: Replica) -> None:
+        sound_fail(self, replica)
+        dead.append(replica)
+        for lane in replica.lanes:  # a new engine where the old one died
+            lane.scheduler = type(lane.scheduler)(replica.rules)
+            replica.scheduler = lane.scheduler
+
+    def choose(self: Stage, request: Request) -> Replica | None:
+        return dead[0] if dead else sound_choose(self, request)
+
+    monkeypatch.setattr(Cluster, "fail", fail)
+    monkeypatch.setattr(Stage, "choose", choose)
+    with pytest.raises(LawBroken, match=r"replica 0 died at 1\.5 s"):
+        dying(1.5)
+
+
+def test_tokens_counted_twice_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = Lane._schedule
+
+    def schedule(self: Lane) -> Batch | None:
+        batch = sound(self)
+        if batch is not None and batch.prompted:
+            batch.logits += 1
+        return batch
+
+    monkeypatch.setattr(Lane, "_schedule", schedule)
+    with pytest.raises(LawBroken, match="tokens came out"):
+        run_pools([Pool(rules(), Linear(), 1)], WORK, LAWS)
+
+
+def nudge(name: str, row: int, to: float) -> Callable[[Run], Run]:
+    def change(run: Run) -> Run:
+        values = getattr(run, name).copy()
+        values[row] = to
+        return replace(run, **{name: values})
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (nudge("started_s", 2, 0.5), "request 2 started before its time"),
+        (nudge("first_token_s", 1, 0.0), "request 1 had a token in no time"),
+        (nudge("last_token_s", 0, 0.5), "request 0 ended before its time"),
+        (nudge("last_token_s", 4, np.nan), "request 4 completed and was never given its last token"),
+        (nudge("replica", 3, -1), "request 3 completed on no replica"),
+        (nudge("status", 3, 99), "a status that does not exist"),
+        (nudge("status", 3, COMPLETED - 1), "request 3 did not complete and has a last token"),
+    ],
+)
+def test_a_wrong_record_is_caught(change: Callable[[Run], Run], says: str) -> None:
+    sound = run_pools([Pool(rules(), Linear(), 1)], WORK, LAWS)
+    with pytest.raises(LawBroken, match=says):
+        check_run(change(sound))
