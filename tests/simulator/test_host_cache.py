@@ -14,7 +14,7 @@ from worlds import Linear, requests, rules
 from catalogs.errors import InputError
 from catalogs.request_set import RequestSet
 from catalogs.workload_file import parse_workload_file
-from simulator.cluster import RunOptions
+from simulator.cluster import Cluster, RunOptions
 from simulator.host_cache import HostCache, OffloadRules, Port, Tier
 from simulator.laws import LawBroken, check_host
 from simulator.request import Request
@@ -192,6 +192,29 @@ def test_turns_of_a_session_hit_their_history_by_hand(fast: bool) -> None:
     # A host of 40 blocks forgets the oldest sessions; one of no blocks is none at all.
     few = simulate(replace(engine, offload=OffloadRules(40, 1e-5)), work, fast, timer)
     assert without.cached_tokens.sum() < few.cached_tokens.sum() < sum(by_hand)
+
+
+class FailsWhileFetching:
+    """Replica 0 dies at 41."""
+
+    def start(self, cluster: Cluster) -> None:
+        cluster.at(41.0, lambda: cluster.fail(cluster.replicas[0]))
+
+
+@BOTH
+def test_a_replica_that_dies_takes_its_host_memory_along(fast: bool) -> None:
+    engine = rules(kv_blocks=9, offload=OffloadRules(100, 2.0), admit_whole_prompt=True)
+    texts = [[1, 2, 3, 4], [], [11, 12, 13, 14, 15, 16, 17, 18], [], [1, 2, 3, 4], []]
+    work = requests([0.0, 0.0, 20.0, 20.0, 40.0, 40.0], [16, 4, 32, 4, 17, 4], [1, 1, 1, 1, 1, 1], texts)
+    options = RunOptions(fast_forward=fast, check_laws=True, controllers=(FailsWhileFetching(),))
+    run = run_rules(engine, Linear(), work, 2, options)
+    assert run.completed.all()
+    assert run.restarts == 1
+    assert run.replica[4] == 1  # it fetched on replica 0 from 40 on, and begins again on the other
+    assert run.cached_tokens[4] == 0
+    assert run.first_token_s[4] == 42.0
+    cut = run_rules(engine, Linear(), work, 1, replace(options, controllers=(), horizon_s=43.0))
+    assert cut.unfinished[4]  # on its way when the run is cut off
 
 
 def test_only_vllm_v1_offloads() -> None:
