@@ -93,7 +93,9 @@ class Cluster:
         self._output_s = host.output_s
         fronts = [pool.replicas * pool.rules.attention_ranks for pool in pools if pool.role != "decode"]
         self._intake = Intake(host, max(1, sum(fronts)))
-        self._on_reach = [self._reach_open_loop if requests.concurrency is None else self._reach_closed_loop]
+        self._on_reach = [
+            self._reach_open_loop if requests.concurrency is None else lambda tick: self._reach(tick.payload)
+        ]
         self._patience = Patience.of(self, [pool.rules for pool in pools])
         self.given_reach_s: FloatArray | None = None  # open loop: when requests reach an engine, where that is known
         self._order: list[int] = []  # open loop: requests in the order they reach an engine
@@ -257,9 +259,6 @@ class Cluster:
             reach_s = self._intake.admit(now, self._input_tokens[index])
             self.clock.at(reach_s, ARRIVAL, self._on_reach, index)
 
-    def _reach_closed_loop(self, tick: Tick) -> None:
-        self._reach(tick.payload)
-
     def _reach(self, index: int) -> None:
         """The request is tokenised: route it, or reject it."""
         if self.options.journal is not None:
@@ -270,11 +269,10 @@ class Cluster:
         if self._adapters is not None:
             request.adapter = self._adapters[index]
         refusal, replica = self.route(request)
+        self.results.status[index] = refusal or UNFINISHED
         if refusal:
-            self.results.status[index] = refusal
             self.answered(self.clock.now)
             return
-        self.results.status[index] = UNFINISHED
         if replica is None:
             self._stranded.append(index)
             return
