@@ -54,6 +54,7 @@ class Replay:
             hash_block_tokens=self.trace.hash_block_tokens,
             wanted_models=None if labels.wanted_models is None else labels.wanted_models[row],
             models=labels.models,
+            adapters=None if labels.adapters is None else labels.adapters[row],
             sessions=None if labels.sessions is None else labels.sessions[row] + lap * (labels.sessions.max() + 1),
             terms=None if self.trace.terms is None else self.trace.terms.take(row),
             seed=seed,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from catalogs.adapters import Adapters
 from catalogs.deployment import Deployment, resolve
 from catalogs.errors import InputError
 from catalogs.request_set import RequestSet
+from catalogs.workloads import load_workload
 from simulator.cluster import RunOptions
 from simulator.laws import LawBroken
 from simulator.lora import AdapterSlots, LoraRules, adapter_bytes, lora_bytes
@@ -144,6 +146,15 @@ def test_a_workload_that_asks_for_more_is_refused() -> None:
         simulate(rules(lora=ONE), work)
     with pytest.raises(InputError, match="serves 0 LoRA adapters"):
         simulate(rules(), work)
+
+
+def test_a_trace_names_adapters_in_a_column(tmp_path: Path) -> None:
+    trace = tmp_path / "t.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens,adapter\n0,10,2,sql\n1,10,2,\n2,10,2,chat\n3,10,2,sql\n")
+    drawn = load_workload(str(trace)).materialise()
+    assert drawn.adapters is not None
+    assert drawn.adapters.tolist() == [0, -1, 1, 0]
+    assert drawn.every(2).adapters.tolist() == [0, 1]  # type: ignore[union-attr]
 
 
 def test_popular_adapters_are_asked_for_more() -> None:
