@@ -291,8 +291,8 @@ class Cluster:
 
     @property
     def blind(self) -> bool:
-        """No router looks at a replica."""
-        return all(stage.router.blind for path in self._paths for stage in path)
+        """No router looks at a replica, and no client gives up before it is asked."""
+        return self._patience is None and all(stage.router.blind for path in self._paths for stage in path)
 
     def _hand_over(self, source: Replica, request: Request) -> bool:
         """A prompt is done on a prefill replica: send its blocks to one that decodes, unless its one token was all."""

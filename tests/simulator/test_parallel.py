@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import Linear, host_times, requests, rules
 
+from catalogs.queueing import Queueing
 from catalogs.request_set import RequestSet
 from simulator.cluster import Controller, RunOptions
 from simulator.metrics import latency_metrics
@@ -84,6 +85,22 @@ def test_what_clients_declare_is_the_longest_of_all(policy: str) -> None:
     """Schedulers that reserve for it must see the same on every replica."""
     work = requests([0.0] * 6, [8] * 6, [40, 1, 1, 1, 1, 1])
     assert_same(*both([Pool(rules(policy=policy, kv_blocks=30), Linear(), 2)], work))
+
+
+def test_full_queues_and_cut_requests_are_each_replicas_own() -> None:
+    queueing = Queueing(max_waiting=2, too_long="truncate")
+    engine = rules(max_num_seqs=2, max_model_len=60, queueing=queueing)
+    one, two = both([Pool(engine, Linear(), 3)], drawn(120, rate=1.0))
+    assert_same(one, two)
+    assert one.rejected.any()
+    assert one.completed.any()
+
+
+def test_clients_that_give_up_may_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is gone before the router is asked changes whose turn it is."""
+    monkeypatch.setattr("simulator.parallel.run_apart", lambda _: pytest.fail("taken apart"))
+    engine = rules(queueing=Queueing(timeout_s=4.0), host=host_times(request_s_per_input_token=0.1))
+    assert_same(*both([Pool(engine, Linear(), 3)], drawn(60)))
 
 
 class Idle(Controller):
