@@ -60,7 +60,7 @@ def _check_status(run: Run) -> None:
     """Everybody is one thing; nobody is left over unless the run was cut off or nobody alive could serve."""
     status = run.status
     _law(((status >= 0) & (status < len(STATUS))).all(), "a status that does not exist")
-    parts = run.completed, run.rejected, run.failed, run.unfinished, ~run.arrived
+    parts = run.completed, run.rejected, run.failed, run.timed_out, run.unfinished, ~run.arrived
     together = np.sum(np.array(parts), axis=0)
     broken = together != 1
     _law(not broken.any(), f"request {_first(broken) if broken.any() else 0} is {together.max()} things at once")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from catalogs.queueing import Queueing
 from catalogs.request_set import RequestSet
 from catalogs.terms import Terms
 from simulator import schedulers
+from simulator.cli import main
 from simulator.cluster import RunOptions
 from simulator.laws import LawBroken
 from simulator.pool import Pool
@@ -302,3 +305,25 @@ def test_an_order_that_is_not_kept_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
     assert run_one(engine, work, True).started_s.tolist() == [0.0, 5.0, 3.0]
     monkeypatch.setitem(schedulers.POLICIES, "vllm-v1", Forgets)
     assert run_one(engine, work, True).started_s.tolist() != [0.0, 5.0, 3.0]
+
+
+def test_a_queue_from_file_to_file(tmp_path: Path) -> None:
+    """One seat, two may wait. The first client gives up at 3 s; those behind it are answered at once, while theirs still
+    wait; the last found the queue full. Statuses and counts of `simulate` are those of the queue."""
+    (tmp_path / "d.yaml").write_text(
+        "model: qwen2.5-0.5b\nhardware: rtx4090\nmax_num_seqs: 1\nmax_model_len: 2048\n"
+        "queue: {order: priority, max_waiting: 2, timeout_s: 3}\n"
+    )
+    rows = ["0,8,1900,5", "0.1,8,4,5", "0.2,8,4,1", "0.3,8,4,0"]
+    (tmp_path / "t.csv").write_text("arrival_s,input_tokens,output_tokens,priority\n" + "\n".join(rows) + "\n")
+    out = tmp_path / "o.json", tmp_path / "o.csv"
+    asked = ["--workload", str(tmp_path / "t.csv"), "--json", str(out[0]), "--requests-out", str(out[1])]
+    with pytest.raises(SystemExit) as ended:
+        main([str(tmp_path / "d.yaml"), *asked])
+    assert ended.value.code == 0
+    table = [line.split(",") for line in out[1].read_text().splitlines()]
+    statuses = [row[-1] for row in table[1:]]
+    gone, full = "timed out: its client gave up", "rejected: the queue was full"
+    assert statuses == [gone, "completed", "completed", full]
+    metrics = json.loads(out[0].read_text())["metrics"]
+    assert (metrics["n_arrived"], metrics["n_completed"], metrics["n_rejected"], metrics["n_timed_out"]) == (4, 2, 1, 1)
