@@ -22,6 +22,7 @@ from catalogs.model_parts import Attention, LinearAttention
 from catalogs.request_set import RequestSet
 from catalogs.units import DTYPE_BYTES
 from simulator.memory import MemoryPlan, sequence_bytes
+from simulator.plant import Plant
 from simulator.shard import Shard
 
 #: Kinds of layers that differ by less than this share one group size, the larger one's (vLLM).
@@ -94,6 +95,17 @@ def even_blocks(resolved: Resolved, memory: MemoryPlan, requests: RequestSet) ->
     longest = int((requests.input_tokens + requests.output_tokens).max())
     fits = -(-min(longest, memory.longest_sequence_tokens) // size)  # alone it has the cache for itself
     return max(int(memory.kv_bytes / per_block), fits)
+
+
+def blocks_notice(plant: Plant, kv_blocks: int) -> str:
+    """What to tell where a run's cache has another number of blocks than the deployment's; "" where it has not."""
+    memory = plant.memory
+    if kv_blocks == memory.kv_blocks * memory.data_parallel:
+        return ""
+    return (
+        f"{plant.resolved.model.name} keeps less of long sequences: for lengths such as these its cache is simulated "
+        f"as {kv_blocks} blocks of {memory.block_size} tokens, {memory.kv_blocks * memory.data_parallel} at 2048 tokens"
+    )
 
 
 def _representatives(requests: RequestSet) -> tuple[npt.NDArray[np.int64], FloatArray]:

@@ -12,6 +12,7 @@ from catalogs.deployment import SHARED_KEYS, Deployment
 from catalogs.files import write_whole
 from catalogs.workloads import Workload
 from simulator.fleet_metrics import fleet_metrics
+from simulator.hybrid_cache import blocks_notice
 from simulator.metrics import FloatArray, streaming_notice, summarise
 from simulator.plant import Plant
 from simulator.results import STATUS
@@ -33,6 +34,7 @@ def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, 
     streaming = streaming_notice(run.plants[-1].resolved, per_s)  # the last pool streams all tokens but the first
     notices = [streaming] if streaming else []
     notices += [notice for plant in run.plants for notice in plant.notices]
+    notices += [told for pool in run.pools if pool.plant and (told := blocks_notice(pool.plant, pool.rules.kv_blocks))]
     return {
         "schema_version": SCHEMA_VERSION,
         "deployment": resolved_deployment(run, deployment),

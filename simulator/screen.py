@@ -31,6 +31,7 @@ def print_summary(document: dict[str, Any]) -> None:
     console.print(_latency_table(metrics))
     lines = (
         _throughput(metrics),
+        *_beside(metrics),
         *_fleet(metrics),
         _power(metrics),
         _breakdown(document["time_breakdown"]),
@@ -104,6 +105,23 @@ def _throughput(metrics: dict[str, Any]) -> str:
         f"prefix hits {metrics['prefix_hit_fraction']:.0%}, {metrics['n_preemptions']} preemptions, "
         f"KV peak {metrics['kv_peak_fraction']:.0%}"
     )
+
+
+def _beside(metrics: dict[str, Any]) -> list[str]:
+    """What happened in memory beside the device, a line for each kind."""
+    offload, lora, lines = metrics.get("kv_offload"), metrics.get("lora"), []
+    if offload:
+        mean_s = offload["fetch_s"]["mean"] or 0.0
+        lines.append(
+            f"KV offload: {offload['fetched_tokens']:,} tokens fetched by {offload['fetches']} requests in "
+            f"{1e3 * mean_s:.1f} ms on average, {offload['hit_fraction']:.0%} of input; "
+            f"{offload['stored_tokens']:,} stored"
+        )
+    if lora:
+        lines.append(
+            f"LoRA: {lora['brought_to_device']} adapters brought in, {lora['read_from_disk']} of them from disk"
+        )
+    return lines
 
 
 def _power(metrics: dict[str, Any]) -> str:
