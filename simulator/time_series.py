@@ -68,6 +68,7 @@ def series(run: Run, edges_s: FloatArray) -> Iterator[Series]:
         for name, values in figures.items():
             sums[name] += values
         yield Series(index, figures)
+    sums["power_w"] += np.diff(_starting_j(run, edges_s)) / width_s
     yield Series(ALL, sums | {"kv_fraction": held / np.where(blocks > 0.0, blocks, 1.0)})
 
 
@@ -96,6 +97,19 @@ def _replica(
             (_tokens(each, edges_s) for each in replica.logs if len(each)), np.zeros(len(edges_s))
         ),
     }
+
+
+def _starting_j(run: Run, edges_s: FloatArray) -> FloatArray:
+    """Of accelerators that wait for their replicas to start, until the edges."""
+    first_s, last_s = run.span_s
+    found = np.zeros(len(edges_s))
+    for number, ordered_s, ended_s in run.orders.tolist():
+        plant = run.pools[int(number)].plant
+        if plant is not None:
+            begin_s, end_s = max(ordered_s, first_s), min(ended_s, last_s)
+            idle_w = plant.resolved.hardware.accelerator.idle_w * plant.resolved.accelerators_per_replica
+            found += idle_w * (np.clip(edges_s, begin_s, max(begin_s, end_s)) - begin_s)
+    return found
 
 
 def _joules(log: StepLog, plant: Plant, idle_s: FloatArray, edges_s: FloatArray) -> FloatArray:

@@ -19,6 +19,7 @@ from simulator.metrics import summarise
 from simulator.plant import build_fleet
 from simulator.pool import Pool
 from simulator.run_record import Run
+from simulator.serving import serving_options
 from simulator.simulate import run, run_pools, run_rules
 from simulator.time_series import ALL, COLUMNS, FIGURES, edges, series, write_time_series
 from tests.simulator.test_fast_forward import World, worlds
@@ -38,7 +39,7 @@ def totals(done: Run, step_s: float) -> dict[str, float]:
     parts = list(series(done, edges(done, step_s)))
     assert [part.replica for part in parts] == [*range(len(done.replicas)), ALL]
     found = {name: float(parts[-1].figures[name].sum()) * step_s for name in FIGURES}
-    for name in set(FIGURES) - {"kv_fraction"}:
+    for name in set(FIGURES) - {"kv_fraction", *(["power_w"] if len(done.orders) else [])}:
         assert sum(float(p.figures[name].sum()) for p in parts[:-1]) * step_s == pytest.approx(found[name])
     return found
 
@@ -58,6 +59,16 @@ def test_sums_are_the_totals_of_the_run(layout: dict[str, object], step_s: float
     assert found["alive_fraction"] == pytest.approx(len(done.replicas) * metrics["duration_s"])
     in_kv = [part.figures["kv_fraction"] for part in series(done, edges(done, 0.01))][:-1]
     assert max(float(fraction.max()) for fraction in in_kv) == pytest.approx(done.kv_peak_fraction, rel=0.1)
+
+
+def test_replicas_that_start_draw_power() -> None:
+    scaled = {"metric": "queue", "target": 2, "max_replicas": 2, "interval_s": 2, "cold_start": {"image_gb": 0}}
+    written = Deployment(model="llama3.1-8b", hardware="h100x2", max_model_len=4096, kv_blocks=600, autoscaling=scaled)  # type: ignore[arg-type]
+    fleet = build_fleet(written)
+    work = load_workload("azure-conv").materialise(0, 500, 25.0)
+    done = run(fleet, work, replace(serving_options(written, fleet), journal=Journal()))
+    assert len(done.orders)
+    assert totals(done, 1.0)["power_w"] == pytest.approx(summarise(done)["metrics"]["energy"]["gpu_j"], rel=1e-9)
 
 
 @pytest.mark.parametrize("fast", [True, False])
