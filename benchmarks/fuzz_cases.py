@@ -69,7 +69,7 @@ def draw_case(seed: int, most_requests: int = 120) -> Case:
     if focused and not text and rng.random() < 0.6:
         workload |= _pressure(drawer, most_requests)
     if rng.random() < 0.5:
-        deployment["kv_blocks"] = _tight_blocks(drawer, deployment, workload)
+        deployment |= _tight_cache(drawer, deployment, workload)
     options: dict[str, Any] = {}
     if rng.random() < 0.15:
         options["horizon_s"] = drawer.whole(1, 200) * rng.choice((0.01, 0.1, 1.0))
@@ -101,13 +101,15 @@ def _pressure(drawer: Drawer, most_requests: int) -> dict[str, Any]:
     } | ({} if rng.random() < 0.7 else {"turns": {"per_session": rng.randint(2, 5), "think_time_s": 0.5}})
 
 
-def _tight_blocks(drawer: Drawer, deployment: dict[str, Any], workload: dict[str, Any]) -> int:
+def _tight_cache(drawer: Drawer, deployment: dict[str, Any], workload: dict[str, Any]) -> dict[str, Any]:
     """A cache that holds one to four of the longest requests: where preemption, refusal and waiting begin."""
     sides = [str(workload.get(key, 900)) for key in ("input_tokens", "output_tokens")]
     longest = sum(max([1, *map(int, re.findall(r"\b\d+\b", side))]) for side in sides)
     size = deployment.get("block_size") or 16
     needed = 1 + longest // size if isinstance(size, int) and size > 0 else 64
-    return drawer.whole(needed, 4 * needed)
+    shorter = 1 if drawer.rng.random() < 0.9 else 2
+    tokens = needed * (size if isinstance(size, int) else 16) // shorter
+    return {"kv_blocks": drawer.whole(needed, 4 * needed), "max_model_len": max(2, tokens)}
 
 
 def _recipe(drawer: Drawer, deployment: dict[str, Any], most_requests: int) -> dict[str, Any]:

@@ -13,12 +13,12 @@ Fails = Callable[[Case], bool]
 #: Most seconds spent on one finding.
 PATIENCE_S: Final = 40.0
 #: Keys without which nothing is left of a case.
-NEEDED: Final = ("model", "hardware", "arrivals", "input_tokens", "output_tokens", "trace")
+NEEDED: Final = ("model", "hardware", "arrivals", "input_tokens", "output_tokens", "requests", "trace")
 
 
-def shrink(case: Case, fails: Fails) -> Case:
+def shrink(case: Case, fails: Fails, patience_s: float = PATIENCE_S) -> Case:
     """The smallest found in a while that `fails`."""
-    until_s = time.monotonic() + PATIENCE_S
+    until_s = time.monotonic() + patience_s
     found = True
     while found and time.monotonic() < until_s:
         found = False
