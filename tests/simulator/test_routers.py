@@ -78,11 +78,11 @@ def workloads(draw: st.DrawFn) -> RequestSet:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("stale", [0.0, 0.7])
 @settings(max_examples=15, deadline=None)
-@given(work=workloads(), n=st.integers(1, 4), blocks=st.sampled_from([22, 1000]))
-def test_contract(name: str, stale: float, work: RequestSet, n: int, blocks: int) -> None:
+@given(work=workloads(), n=st.integers(1, 4), blocks=st.sampled_from([22, 1000]), lag=st.sampled_from([0, 1]))
+def test_contract(name: str, stale: float, work: RequestSet, n: int, blocks: int, lag: int) -> None:
     """Everybody is served once, on a replica that exists; the same again; fast-forward changes no choice."""
     timer = Linear(base_s=0.25, decode_s=0.125, prompt_token_s=0.0625, context_s=2.0**-10, segment_steps=7)
-    options = {"router": name, "router_staleness_s": stale, "kv_blocks": blocks, "timer": timer}
+    options = {"router": name, "router_staleness_s": stale, "kv_blocks": blocks, "timer": timer, "lag": lag}
     runs = [simulate(work, n, **options, fast_forward=fast) for fast in (True, True, False)]
     for run in runs:
         assert (run.completed | run.rejected).all()
