@@ -16,7 +16,9 @@ from scipy.optimize import brentq
 from scipy.stats import t as student
 from worlds import Linear, rules
 
+from catalogs.queueing import Queueing
 from catalogs.request_set import RequestSet
+from catalogs.terms import Terms
 from simulator.cluster import RunOptions
 from simulator.run_record import Run
 from simulator.simulate import run_rules
@@ -82,6 +84,31 @@ def serve(
     return run_rules(rules(**limits | engine), timer, work, n_replicas, RunOptions(router=router))
 
 
+def test_a_short_queue_is_m_m_1_k() -> None:
+    """One seat and two places to wait: the share turned away is (1 - rho) rho^3 / (1 - rho^4)."""
+    n, rho = 40_000, 0.9
+    run = serve(poisson(11, n, rho), exponential_tokens(11, n), 1, queueing=Queueing(max_waiting=2))
+    assert_mean(run.rejected.astype(float), (1.0 - rho) * rho**3 / (1.0 - rho**4))
+
+
+def test_priorities_are_cobhams() -> None:
+    """M/G/1 whose server takes the most urgent next: the class with loads a before it and b with it waits
+    R / ((1 - a) (1 - b)) on average, R = arrival rate E[S^2] / 2 (Cobham 1954)."""
+    n, rho = 60_000, 0.7
+    urgent = np.random.default_rng(12).random(n) < 0.4
+    endless = np.full(n, np.inf)
+    work = RequestSet(
+        poisson(12, n, rho),
+        np.ones(n, dtype=np.int64),
+        exponential_tokens(12, n),
+        terms=Terms(np.where(urgent, 0, 1), endless, endless),
+    )
+    engine = rules(max_num_seqs=1, kv_blocks=10**7, max_model_len=10**6, queueing=Queueing(order="priority"))
+    run = run_rules(engine, Linear(base_s=TOKEN_S), work)
+    assert_mean(run.queue_s[urgent], rho / (1.0 - 0.4 * rho), most=0.15)
+    assert_mean(run.queue_s[~urgent], rho / ((1.0 - 0.4 * rho) * (1.0 - rho)), most=0.25)
+
+
 def erlang_c(servers: int, load: float) -> float:
     """Probability to wait in M/M/k with `load` servers busy on average."""
     waits = load**servers / factorial(servers) * servers / (servers - load)
@@ -129,7 +156,7 @@ def test_in_processor_sharing_a_request_waits_in_proportion_to_its_length() -> N
         assert abs(own[100:].mean() - size * TOKEN_S / (1.0 - rho)) < width
 
 
-@pytest.mark.parametrize(("seats", "rho"), [(4, 0.8), (16, 0.9)])
+@pytest.mark.parametrize(("seats", "rho"), [(4, 0.8), (16, 0.85)])
 def test_seats_are_servers_of_m_m_k(seats: int, rho: float) -> None:
     """Erlang C: mean wait = P(wait) S / (k (1 - rho))."""
     n = 40_000
