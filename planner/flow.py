@@ -50,6 +50,24 @@ class Flow:
         """Requests/s at which requests hardly ever meet."""
         return LIGHT / (self.step_s(1) * max(self.output_tokens, 1.0))
 
+    def latency_s(self, requests_per_s: float, metric: str) -> float:
+        """A guess at the mean of a latency metric at this rate, seconds; infinite where overloaded.
+
+        End to end by Little's law; the first token by a lone prompt, the step it waits for, and a queue of prompts
+        (M/D/1 on the engine time prompts take).
+        """
+        in_flight = self.in_flight(requests_per_s)
+        if in_flight is None:
+            return float("inf")
+        step_s = self.step_s(max(int(in_flight), 1))
+        lone_s = self.prefill_s + self.output_tokens * self.step_s(1)
+        if metric == "e2e":
+            return max(in_flight / requests_per_s, lone_s)
+        if metric in ("tpot", "itl"):
+            return max(in_flight / requests_per_s, lone_s) / max(self.output_tokens, 1.0)
+        busy = min(requests_per_s * self.prefill_s, 0.95)
+        return self.prefill_s * (1 + busy / (2 * (1 - busy))) + 1.5 * step_s
+
     def in_flight(self, requests_per_s: float) -> float | None:
         """Requests running at once at this rate (Little's law with the step time they cause); None: overloaded."""
         if requests_per_s > OVERLOAD * self.saturation_per_s:

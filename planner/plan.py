@@ -112,7 +112,10 @@ def _bench(request: PlanRequest, world: World, left: Sequence[Candidate]) -> Ben
     def run_e2e_s(candidate: Candidate, requests_per_s: float) -> float:
         return plain.probe(candidate, requests_per_s, sizes.quick).mean_s("e2e")
 
-    return replace(plain, asked=AskedRates(request.demand, world.e2e_s, run_e2e_s))
+    def guess_e2e_s(candidate: Candidate, requests_per_s: float) -> float:
+        return world.guess_s(candidate, requests_per_s, "e2e")
+
+    return replace(plain, asked=AskedRates(request.demand, guess_e2e_s, run_e2e_s))
 
 
 def _search(

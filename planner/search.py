@@ -29,6 +29,7 @@ PROPOSALS_PER_TRIAL: Final = 4
 #: A candidate that a worker began with so long ago is looked at by another.
 ABANDONED: Final = timedelta(seconds=45)
 _POLL_S: Final = 0.2
+_CREATE_TRIES: Final = 5
 
 Progress = Callable[[int, int, Outcome | None], None]  # (done, planned, best so far)
 Outclassed = Callable[[Candidate, Outcome], bool]
@@ -131,7 +132,11 @@ class _Run:
             if len(self.seen) >= self.planned or not waiting:
                 break
             trial, candidate = self.study.ask(self._next(waiting))
-            if candidate is not None and candidate in waiting:
+            if not self.study.first_to_ask(trial):
+                self.study.give_up(trial)
+                continue
+            self.learn()  # another worker may just have finished with it
+            if candidate is not None and candidate in waiting and candidate not in self.seen:
                 self._look(trial, candidate)
                 if progress is not None:
                     progress(len(self.seen), self.planned, self.result.best)
@@ -202,6 +207,7 @@ class _Study:
         self._shared = bool(settings.kept)
         self._own: set[int] = set()
         self._read: set[int] = set()  # numbers of trials that were read to the end
+        self._sampler = optuna.samplers.TPESampler(seed=settings.seed, n_startup_trials=10)
         self._study = _create(settings)
 
     def stored(self) -> list[Outcome]:
@@ -234,11 +240,29 @@ class _Study:
 
     def ask(self, wanted: Candidate | None) -> tuple[optuna.Trial, Candidate | None]:
         """A trial of `wanted`, or of what the sampler proposes (None where that is no legal candidate)."""
-        if wanted is not None:
-            self._study.enqueue_trial(dict(zip(self._space, _params(wanted), strict=True)))
+        params = () if wanted is None else zip(self._space, _params(wanted), strict=True)
+        self._study.sampler = self._sampler if wanted is None else _wanting(dict(params))
         trial = self._study.ask(self._space)
         self._own.add(trial.number)
         return trial, self._of(trial.params)
+
+    def first_to_ask(self, trial: optuna.Trial) -> bool:
+        """Whether no other worker began with the same candidate before. Trials are numbered by the storage; one that
+        was numbered lower but has no parameters yet is waited for."""
+        if not self._shared:
+            return True
+        import optuna
+
+        while True:
+            running = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
+            since = datetime.now() - ABANDONED
+            earlier = [t for t in running if t.number < trial.number and t.number not in self._own]
+            earlier = [t for t in earlier if t.datetime_start is not None and t.datetime_start > since]
+            if any(t.params == trial.params for t in earlier):
+                return False
+            if all(len(t.params) == len(self._space) for t in earlier):
+                return True
+            time.sleep(_POLL_S / 4)
 
     def store(self, trial: optuna.Trial, outcome: Outcome) -> None:
         trial.set_user_attr(OUTCOME_KEY, json.dumps(outcome.as_dict()))
@@ -263,15 +287,43 @@ class _Study:
             self._study.tell(trial, state=optuna.trial.TrialState.PRUNED)
 
 
-def _create(settings: SearchSettings) -> optuna.Study:
+def _wanting(params: dict[str, Any]) -> optuna.samplers.BaseSampler:
+    """A sampler that proposes exactly these. (A queue of trials would be emptied by whichever worker comes first.)"""
     import optuna
 
-    sampler = optuna.samplers.TPESampler(seed=settings.seed, n_startup_trials=10)
+    class Wanting(optuna.samplers.BaseSampler):
+        def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:  # noqa: ARG002
+            return {}
+
+        def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:  # noqa: ARG002
+            return {}
+
+        def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:  # noqa: ARG002
+            return params[param_name]
+
+    return Wanting()
+
+
+def _create(settings: SearchSettings) -> optuna.Study:
+    for tries_left in reversed(range(_CREATE_TRIES)):
+        try:
+            study = _open(settings)
+            break
+        except InputError:
+            if settings.storage is None or not tries_left:
+                raise
+            time.sleep(_POLL_S)  # two workers that create the tables of a database at once
+    _check_calibration(study, settings)
+    return study
+
+
+def _open(settings: SearchSettings) -> optuna.Study:
+    import optuna
+
     try:
-        study = optuna.create_study(
+        return optuna.create_study(
             storage=settings.storage or _journal(settings.journal),
             study_name=settings.study_name,
-            sampler=sampler,
             load_if_exists=True,
         )
     except (ValueError, KeyError):
@@ -281,8 +333,6 @@ def _create(settings: SearchSettings) -> optuna.Study:
             raise
         why = str(error).splitlines()[0]
         raise InputError(f"the storage cannot be used ({why})", settings.storage, "sqlite:///study.db") from None
-    _check_calibration(study, settings)
-    return study
 
 
 def _check_calibration(study: optuna.Study, settings: SearchSettings) -> None:

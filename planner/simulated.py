@@ -96,6 +96,11 @@ class SimulatedWorld:
         total = sample.input_tokens + sample.output_tokens
         return Lengths(sample, int(total.max()), float(sample.input_tokens.mean()), float(sample.output_tokens.mean()))
 
+    @property
+    def mean_output_tokens(self) -> float:
+        """Of a request."""
+        return self.lengths.output_mean
+
     def plant(self, candidate: Candidate) -> Plant:
         """The candidate, ready to run. InputError where it does not fit."""
         if candidate not in self._plants:
@@ -206,13 +211,8 @@ class SimulatedWorld:
     def light_requests_per_s(self, candidate: Candidate) -> float:
         return candidate.replicas * self.flow(candidate).light_per_s
 
-    def e2e_s(self, candidate: Candidate, requests_per_s: float) -> float:
-        """By Little's law from the fluid's requests in flight."""
-        share = requests_per_s / candidate.replicas
-        flow = self.flow(candidate)
-        lone_s = flow.prefill_s + flow.output_tokens * flow.step_s(1)
-        in_flight = flow.in_flight(share)
-        return float("inf") if in_flight is None else max(in_flight / share, lone_s)
+    def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str) -> float:
+        return self.flow(candidate).latency_s(requests_per_s / candidate.replicas, metric)
 
     # ---- simulated runs
 

@@ -54,14 +54,18 @@ class World(Evaluator, Protocol):
     def notices(self) -> tuple[str, ...]:
         """What was left out of the choice, one sentence each."""
 
+    @property
+    def mean_output_tokens(self) -> float:
+        """Of a request of the workload."""
+
     def space(self) -> list[Candidate]:
         """Every legal candidate."""
 
     def elsewhere(self, hardware: str) -> World:
         """The same question about other hardware."""
 
-    def e2e_s(self, candidate: Candidate, requests_per_s: float) -> float:
-        """A guess at the mean time from arrival to the last token at a rate, seconds; infinite where overloaded."""
+    def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str) -> float:
+        """A guess at the mean of a latency metric at a rate, seconds; infinite where overloaded."""
 
     @property
     def fingerprint(self) -> str:

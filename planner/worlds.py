@@ -87,6 +87,10 @@ class Worlds:
                 found.setdefault(candidate)
         return list(found)
 
+    @property
+    def mean_output_tokens(self) -> float:
+        return next(iter(self.worlds.values())).mean_output_tokens
+
     def space(self) -> list[Candidate]:
         """Of all of them."""
         return self._space
@@ -123,8 +127,8 @@ class Worlds:
     def grid(self) -> Grid | None:
         return next(iter(self.worlds.values())).grid()
 
-    def e2e_s(self, candidate: Candidate, requests_per_s: float) -> float:
-        return self.of(candidate).e2e_s(candidate, requests_per_s)
+    def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str) -> float:
+        return self.of(candidate).guess_s(candidate, requests_per_s, metric)
 
     def fluid_requests_per_s(self, candidate: Candidate) -> float:
         return self.of(candidate).fluid_requests_per_s(candidate)
