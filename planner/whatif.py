@@ -17,6 +17,7 @@ from planner.answer_file import AnswerFile, Plan
 from planner.assess import Bench, RunSizes
 from planner.bounds import memory_discard
 from planner.candidate import Candidate
+from planner.choices import is_one
 from planner.comparison import PlanComparison, deployment_differs, figures
 from planner.confidence import SAFE
 from planner.final import BEST, Measure
@@ -25,6 +26,7 @@ from planner.request import PlanRequest
 from planner.rerun import request_of
 from planner.simulated import SimulatedWorld
 from planner.slo import human_s
+from planner.worlds import open_world
 from simulator.memory import size_memory
 from simulator.plant import Plant, build_plant
 
@@ -121,7 +123,7 @@ def whatif(answer: AnswerFile, plan: Plan, changes: Changes) -> WhatIf:
     """Some seconds of simulation. Raises InputError for a deployment that makes no sense, and for an answer made with
     another calibration, whose figures would not compare."""
     request = _request(answer, plan, changes)
-    _same_calibration(answer)
+    caution = _calibration_note(answer)
     resolved = _resolved(plan, changes)
     world = _World(replace(request, model=_model(request, changes), hardware=resolved.hardware.text))
     differs = (
@@ -133,7 +135,8 @@ def whatif(answer: AnswerFile, plan: Plan, changes: Changes) -> WhatIf:
         return WhatIf(PlanComparison(differs, ()), (found.reason,), None)
     block = finite(_measured(world, _candidate(resolved, plan, changes)))
     changed = Plan.model_validate(block)
-    comparison = PlanComparison(differs, tuple(figures(plan, changed)), tuple(_notes(plan, changed, world.request)))
+    notes = (*([caution] if caution else []), *_notes(plan, changed, world.request))
+    comparison = PlanComparison(differs, tuple(figures(plan, changed)), notes)
     return WhatIf(comparison, tuple(_breaks(changed)), block)
 
 
@@ -153,10 +156,16 @@ def _request(answer: AnswerFile, plan: Plan, changes: Changes) -> PlanRequest:
     )
 
 
-def _same_calibration(answer: AnswerFile) -> None:
-    made, here = answer.reproduce.calibration, digest(SimulatedWorld(request_of(answer)).fingerprint)
-    if made != here:
+def _calibration_note(answer: AnswerFile) -> str:
+    """Empty where the calibration is the answer's. Raises InputError where it is another; where hardware was chosen by
+    its price, which may have changed since, it cannot be told apart, and the note says so."""
+    asked = request_of(answer)
+    made, here = answer.reproduce.calibration, digest(open_world(asked).fingerprint)
+    if made == here:
+        return ""
+    if is_one(asked.hardware):
         raise InputError(f"the answer was made with another calibration ({made}, here {here}): plan again")
+    return "the answer was made with another calibration or another choice of hardware: part of a change may be theirs"
 
 
 def _model(request: PlanRequest, changes: Changes) -> str:

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from catalogs.deployment import Deployment, Layout, resolve
-from planner.deploy.serve_command import serve_command
+from catalogs.errors import InputError
+from planner.deploy.serve_command import family, serve_command
+from planner.request import PlanRequest
+from planner.slo import parse_slos
 
 PLAIN = resolve(Deployment(model="llama3.1-8b", hardware="h100x8"))
 
@@ -46,3 +51,18 @@ def test_a_checkpoint_that_cannot_be_made_on_the_fly_is_asked_for() -> None:
     made = serve_command(replace(PLAIN, weight_dtype="int4"))
     assert "--quantization" not in made.command
     assert made.notes == ("needs a int4 checkpoint of meta-llama/Llama-3.1-8B: put its name in place of the model",)
+
+
+@pytest.mark.parametrize(
+    ("engine", "kind"),
+    [("vllm", "vllm"), ("vllm-0.15", "vllm"), ("sglang-bare", "sglang"), ("llama.cpp", "llama.cpp")],
+)
+def test_what_can_be_started_can_be_planned(engine: str, kind: str) -> None:
+    assert family(engine) == kind
+    assert PlanRequest("llama3.1-8b", "h100", parse_slos(["p99=2s"]), engine=engine).engine == engine
+
+
+@pytest.mark.parametrize("engine", ["vllm-v0", "trtllm", "transformers", "triton", "vlm"])
+def test_what_cannot_be_started_is_not_planned(engine: str) -> None:
+    with pytest.raises(InputError, match="no start command"):
+        PlanRequest("llama3.1-8b", "h100", parse_slos(["p99=2s"]), engine=engine)
