@@ -49,7 +49,7 @@ class Lane:
         self._on_end = [self._end_of_step]
         self._tick: Tick | None = None  # the event this lane waits for; None: idle
         self._start_s = self._first_s = self._slope_s = 0.0
-        self._steps = 0  # steps the event stands for
+        self._steps = self._fruitless = 0  # steps the event stands for; tokens computed since the last one came out
         self._outlet = replica.outlet
         swap, self._lora = context.rules.swap, context.rules.lora
         self._move_s = swap.s_per_block if swap else 0.0
@@ -245,6 +245,7 @@ class Lane:
             first_end_s = now if steps == 1 else self._start_s + self._first_s
             late_s = self._outlet.stream(first_end_s, now, steps, logits if self._streams else 0) - now
             behind_s, self._late_s = late_s - self._late_s, late_s
+        self._fruitless = 0 if logits else self._replica.check_growth(self._fruitless + 1 + batch.prefill_tokens)
         self.log.add(self._start_s, steps, batch, self._first_s, self._slope_s, self._elapsed_s(steps), behind_s)
         if steps > 1:
             self._skip(batch, steps - 1)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Protocol
+from typing import Final, Protocol
 
 from simulator.api_server import Outlet
 from simulator.batch import BatchShape
@@ -19,6 +19,9 @@ from simulator.results import Results
 from simulator.rules import EngineRules
 from simulator.schedulers import make_scheduler
 from simulator.step_log import StepLog
+
+#: Times a prompt may be computed before its next token comes out; one that keeps being preempted comes back often.
+MOST_RECOMPUTED: Final = 8
 
 
 class StepTimer(Protocol):
@@ -187,6 +190,16 @@ class Replica:
         if self.scheduler.n_waiting and not self.n_leaving and all(lane.idle for lane in self.lanes):
             stuck = (self.scheduler.holding_requests() or self.scheduler.waiting_requests())[0]
             raise RuntimeError(f"no progress: request {stuck.index} can never be scheduled on replica {self.index}")
+
+    def check_growth(self, tokens: int) -> int:
+        """Itself: tokens computed since the last one came out. Raises RuntimeError, naming the request, where all that
+        is here could have been computed several times since: steps go on and lead nowhere."""
+        if tokens > MOST_RECOMPUTED * self.rules.max_model_len:
+            held = self.held_requests()
+            if tokens > MOST_RECOMPUTED * sum(request.known_tokens + 1 for request in held):
+                stuck = f"request {held[0].index}" if held else "nobody"
+                raise RuntimeError(f"no progress: {stuck} is computed again and again on replica {self.index}")
+        return tokens
 
     def held_requests(self) -> list[Request]:
         """Those with a seat, lane by lane in order of service, then those that wait."""

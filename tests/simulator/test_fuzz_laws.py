@@ -22,6 +22,9 @@ from simulator.request import Request
 from simulator.results import COMPLETED
 from simulator.run_laws import check_run
 from simulator.run_record import Run
+from simulator.schedulers import POLICIES
+from simulator.schedulers.base import Scheduler
+from simulator.schedulers.vllm_v1 import VllmV1
 from simulator.simulate import run_pools
 from simulator.stage import Stage
 from simulator.transfer import Ports
@@ -217,3 +220,55 @@ def test_a_wrong_record_is_caught(change: Callable[[Run], Run], says: str) -> No
     sound = run_pools([Pool(rules(), Linear(), 1)], WORK, LAWS)
     with pytest.raises(LawBroken, match=says):
         check_run(change(sound))
+
+
+@dataclass(frozen=True)
+class Looks:
+    """Something that acts again and again and changes nothing, so that there always is a next event."""
+
+    def start(self, cluster: Cluster) -> None:
+        cluster.every(1.0, lambda: None)
+
+
+@pytest.mark.parametrize("controllers", [(), (Looks(),)], ids=["alone", "looked at"])
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_policy_that_never_begins_is_stopped(
+    policy: str, controllers: tuple[Looks, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without any law being checked: the run ends by itself and names the request."""
+
+    def schedule(self: Scheduler) -> Batch | None:  # noqa: ARG001
+        return None
+
+    monkeypatch.setattr(POLICIES[policy], "schedule", schedule)
+    with pytest.raises(RuntimeError, match="no progress: request 0 can never be scheduled on replica 0"):
+        run_pools([Pool(rules(policy=policy), Linear())], WORK, RunOptions(controllers=controllers))
+
+
+@pytest.mark.parametrize("tokens", [0, 3])
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_steps_that_lead_nowhere_are_stopped(policy: str, tokens: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prompts that are computed and computed, and no token ever comes out."""
+
+    def schedule(self: Scheduler) -> Batch | None:  # noqa: ARG001
+        return Batch(prefill_tokens=tokens, prefill_chunks=1, prefill_pairs=1.0)
+
+    monkeypatch.setattr(POLICIES[policy], "schedule", schedule)
+    with pytest.raises(RuntimeError, match="no progress: request 0 is computed again and again on replica 0"):
+        run_pools([Pool(rules(policy=policy, max_model_len=64), Linear())], WORK)
+
+
+def test_a_prompt_preempted_again_and_again_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A real way to get there: the newest prompt loses its blocks whenever it is about to end."""
+    sound = VllmV1.schedule
+
+    def schedule(self: VllmV1) -> Batch | None:
+        batch = sound(self)
+        if self._partial is not None and self._partial.computed_tokens > 8:
+            self._preempt()
+        return batch
+
+    monkeypatch.setattr(VllmV1, "schedule", schedule)
+    engine = rules(max_num_seqs=4, max_num_batched_tokens=5, max_model_len=64, prefix_caching=False)
+    with pytest.raises(RuntimeError, match="no progress: request 1 is computed again and again"):
+        run_pools([Pool(engine, Linear())], requests([0.0, 0.0], [4, 40], [2, 2]))
