@@ -48,7 +48,7 @@ class Lane:
         self._queue: deque[Batch] = deque()  # scheduled, not started
         self._on_end = [self._end_of_step]
         self._tick: Tick | None = None  # the event this lane waits for; None: idle
-        self._start_s = self._first_s = self._slope_s = 0.0
+        self._start_s = self._first_s = self._slope_s = self._late_s = 0.0  # late: of the last token behind its step
         self._steps = self._fruitless = 0  # steps the event stands for; tokens computed since the last one came out
         self._outlet = replica.outlet
         swap, self._lora = context.rules.swap, context.rules.lora
@@ -56,7 +56,6 @@ class Lane:
         self._journal = context.journal
         self._abandoned: list[Request] = []  # their clients are gone: they leave when the step on the device has ended
         self._timed = context.rules.queueing.max_delay_s > 0.0
-        self._late_s = 0.0  # how long after the end of its step the last token left the API server
         self._rounds = 0  # batches with decodes scheduled: decoding requests advance in these, all of them
         # Heap of (round that schedules the request's last token, serial, request); an entry is stale, and dropped when
         # met, unless its serial is the request's in _live.
