@@ -308,7 +308,7 @@ def test_an_order_that_is_not_kept_is_seen(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_queue_from_file_to_file(tmp_path: Path) -> None:
-    """One seat, two may wait. The first client gives up at 3 s; those behind it are answered at once, while theirs still
+    """One seat, two may wait. The first client gives up at 3 s; those behind it are answered then, while theirs still
     wait; the last found the queue full. Statuses and counts of `simulate` are those of the queue."""
     (tmp_path / "d.yaml").write_text(
         "model: qwen2.5-0.5b\nhardware: rtx4090\nmax_num_seqs: 1\nmax_model_len: 2048\n"
