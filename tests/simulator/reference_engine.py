@@ -593,8 +593,8 @@ class ReferenceLlamaCpp(ReferenceScheduler):
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
         each = -(-rules.max_model_len // rules.block_size)
-        self.slots: list[Request | None] = [None] * min(rules.max_num_seqs, max(1, rules.kv_blocks // each))
-        self.last_used = [0] * len(self.slots)  # 0: never
+        self.places: list[Request | None] = [None] * min(rules.max_num_seqs, max(1, rules.kv_blocks // each))
+        self.last_used = [0] * len(self.places)  # 0: never
         self.clock = 0
         self.emptied: list[int] = []  # slots whose release the server has not looked at yet
         self.deferred: deque[Request] = deque()  # self.waiting is the queue of tasks
@@ -605,24 +605,24 @@ class ReferenceLlamaCpp(ReferenceScheduler):
     def launch(self) -> None:
         for slot in sorted(self.emptied):  # released in the order of the slots
             self.clock += 1
-            self.slots[slot], self.last_used[slot] = None, self.clock
+            self.places[slot], self.last_used[slot] = None, self.clock
         self.emptied = []
         while self.waiting:
-            if None not in self.slots:
+            if None not in self.places:
                 self.deferred.append(self.waiting.popleft())
                 continue
             chosen = -1
-            for i, held in enumerate(self.slots):
+            for i, held in enumerate(self.places):
                 if held is None and (chosen < 0 or self.last_used[i] <= self.last_used[chosen]):
                     chosen = i
-            self.slots[chosen] = self.waiting.popleft()
-            self.running.append(self.slots[chosen])  # type: ignore[arg-type]
+            self.places[chosen] = self.waiting.popleft()
+            self.running.append(self.places[chosen])  # type: ignore[arg-type]
 
     def schedule(self) -> Batch | None:
         self.launch()
         batch, tokens = Batch(), []  # the slot of every token
         for generating in (True, False):
-            for slot, request in enumerate(self.slots):
+            for slot, request in enumerate(self.places):
                 if request is None or request.retired or slot in self.emptied:
                     continue
                 decodes = request in self.decoding
@@ -661,7 +661,7 @@ class ReferenceLlamaCpp(ReferenceScheduler):
         return max(1, partly_filled)
 
     def release(self, request: Request) -> None:
-        self.emptied.append(self.slots.index(request))
+        self.emptied.append(self.places.index(request))
         super().release(request)
         if self.deferred:
             self.waiting.appendleft(self.deferred.popleft())
