@@ -16,6 +16,7 @@ from planner.answer import Answer, SearchBlock
 from planner.assess import TIE, Assess, Bench, CapacityRace, LowestEnergy, LowestLatency, Outcome, RunSizes, one
 from planner.bounds import Discard
 from planner.candidate import Candidate
+from planner.choices import is_one
 from planner.demand import NOTHING, AskedRates, Spare
 from planner.final import BEST, OTHER, Entry, Measure
 from planner.flow import OVERLOAD
@@ -73,7 +74,8 @@ def make_plan(
         n_resumed=result.n_resumed,
         bounded_out=dict(Counter(d.reason for _, d in field.discards).most_common(4)),
     )
-    ranking = rank_hardware(field.left, field.discards, result.outcomes, _terms(request, world, field.left))
+    terms = _terms(request, world, field.left)
+    ranking = [] if is_one(request.hardware) else rank_hardware(field.left, field.discards, result.outcomes, terms)
     return Answer(request, entries, refusal, block, world.fingerprint, ranking, world.notices, result.interrupted)
 
 

@@ -146,7 +146,9 @@ def _survival_lines(entry: dict[str, Any]) -> Iterator[Line]:
         return
     values = ", ".join(f"{r['metric']}.{r['stat']} = {_time(r['value_s'])}" for r in survival["slo"])
     held = "met" if survival["met"] else "MISSED"
-    yield "Survives", f"with {survival['replicas_left']} replicas left under the same load: {values}: {held}"
+    left = survival["replicas_left"]
+    count = "1 replica" if left == 1 else f"{left} replicas"
+    yield "Survives", f"with {count} left under the same load: {values}: {held}"
 
 
 def _hardware_lines(answer: dict[str, Any]) -> Iterator[Line]:

@@ -62,7 +62,7 @@ def placements(request: PlanRequest, names: Names, layout: Layout) -> Iterator[t
     if most < 1:
         return
     whole_only = hardware.n_nodes > 1 or hardware.text == "local" or hardware.accelerator.is_slice
-    if request.requests_per_s is None or request.objective not in ("cost", "energy") or whole_only:
+    if not request.demand.given or request.objective not in ("cost", "energy", "carbon") or whole_only:
         yield hardware.text, most
         return
     for replicas in range(1, most):

@@ -89,6 +89,7 @@ class Trade:
                     math.log2(c.layout.accelerators),
                     math.log2(c.layout.tensor_parallel),
                     float(c.layout.expert_parallel),
+                    math.log2(p.requests_per_s / c.replicas),  # what one front door takes in
                     float(c.weight_dtype == "fp8"),
                     float(c.kv_dtype == "fp8"),
                     min(max(taken - _NEARLY, 0.0), 1.0),
