@@ -20,7 +20,7 @@ from catalogs.engines import list_engines
 from catalogs.faults import Fault, Retries
 from catalogs.hardware import list_hardware
 from catalogs.lengths import LENGTHS
-from catalogs.models import list_models
+from catalogs.models import list_models, load_model
 from catalogs.queueing import Queueing
 from catalogs.resolving import BLOCK_SIZES
 from catalogs.routing import ROUTINGS
@@ -62,7 +62,7 @@ def draw_case(seed: int, most_requests: int = 120) -> Case:
     drawer = Drawer(rng, DOMAINS, 0.015 if focused else rng.choice((0.03, 0.08, 0.2)), wild)
     deployment = drawer.model(Deployment)
     focus = _focus(drawer, deployment) if focused else ()
-    if rng.random() < 0.6:
+    if rng.random() < 0.6 and "engine" not in deployment:
         deployment["engine"] = DOMAINS["engine"](drawer)
     text = "" if rng.random() < 0.85 else _trace(rng, min(60, most_requests))
     workload = _replay(drawer) if text else _recipe(drawer, deployment, most_requests)
@@ -81,10 +81,16 @@ def _focus(drawer: Drawer, deployment: dict[str, Any]) -> tuple[str, ...]:
     rng, fields = drawer.rng, Deployment.model_fields
     model = rng.choice(USUAL_MODELS) if rng.random() < 0.7 else rng.choice(list_models())
     deployment |= {"model": model, "hardware": rng.choice(("h100x8", "a100-80gbx8", "l40sx8", "2*h200x8"))}
+    if not load_model(model).is_moe:
+        fields = {k: f for k, f in fields.items() if k not in ("expert_parallel", "all2all_backend")}
     names = [name for name in fields if name not in (*deployment, "engine")]
     chosen = tuple(rng.sample(names, rng.randint(1, 3)))
     for name in chosen:
         deployment[name] = drawer.key(name, fields[name], name)
+    if "all2all_backend" in chosen:
+        deployment |= {"expert_parallel": True, "data_parallel": rng.choice((2, 4))}
+    if "swap_space_gib" in chosen:
+        deployment |= {"preemption": "swap", "engine": "vllm-v0"}
     if {"router", "autoscaling", "faults", "retries", "router_staleness_s"} & set(chosen) and "pools" not in chosen:
         deployment["replicas"] = rng.choice((2, 3, 4))
     return chosen

@@ -27,8 +27,9 @@ from simulator.views import Views
 #: Fast-forward changes no time by more; beside it, the spacing of floats in long runs.
 EXACT_S: Final = 1e-9
 FLOAT_STEPS: Final = 1e-12
-#: Every so many cases are run once more, their replicas shared by two processes.
+#: Every so many cases are run once more, their replicas shared by two processes; and explained, which takes a while.
 SHARED_BETWEEN: Final = 16
+EXPLAINED: Final = 12
 TIMES: Final = ("arrival_s", "started_s", "first_token_s", "last_token_s")
 COUNTS: Final = ("status", "replica", "preemptions", "cached_tokens")
 
@@ -93,7 +94,7 @@ def _run(case: Case, folder: Path) -> Outcome:
     written, asked = load_deployment(deployment), load_workload(str(workload))
     fleet = build_fleet(written)
     requests = asked.materialise()
-    views = Views.of(folder / "trace.json", None, folder / "series.csv", 1.0, explain=True)
+    views = Views.of(folder / "trace.json", None, folder / "series.csv", 1.0, case.seed % EXPLAINED == 0)
 
     def serve(**how: Any) -> Run:
         return run(fleet, requests, replace(serving_options(written, fleet), **case.options, **how))

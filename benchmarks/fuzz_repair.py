@@ -18,10 +18,11 @@ KEPT: Final = ("model", "hardware", "arrivals", "input_tokens", "output_tokens",
 _SAID: Final = re.compile(r"(\w+):? (\S+)")
 
 
-def repaired(case: Case, refusal: InputError, rng: Random) -> Case:
-    """One step nearer to what can be."""
+def repaired(case: Case, refusal: InputError, rng: Random, followed: set[str]) -> Case:
+    """One step nearer to what can be. followed: advice taken before, which is not taken twice."""
     advised = _advice(refusal)
-    if advised and rng.random() < 0.8:
+    if advised and str(advised) not in followed:
+        followed.add(str(advised))
         return replace(case, deployment=case.deployment | advised)
     if "does not fit" in refusal.rule and rng.random() < 0.5:
         return replace(case, deployment=case.deployment | {"model": "qwen2.5-0.5b", "hardware": "h100x8"})

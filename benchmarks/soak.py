@@ -91,7 +91,7 @@ def signature(error: BaseException) -> str:
 
 def attempt(case: Case, folder: Path, tally: Tally | None = None) -> tuple[Case, Outcome]:
     """The case, or the first that can be after leaving keys out."""
-    rng = Random(case.seed)
+    rng, followed = Random(case.seed), set[str]()
     for _ in range(REPAIRS):
         try:
             outcome = run_case(case, folder, LIMIT_S)
@@ -103,7 +103,7 @@ def attempt(case: Case, folder: Path, tally: Tally | None = None) -> tuple[Case,
             break
         if tally is not None:
             tally.refusals["".join(c for c in str(outcome.refused) if not c.isdigit())[:70]] += 1
-        case = repaired(case, outcome.refused, rng)
+        case = repaired(case, outcome.refused, rng, followed)
     return case, outcome
 
 
