@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from fuzz_cases import Case
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
-SLICES = 4
-CASES = 4
+SLICES = 6
+CASES = 6
 LIMIT_S = 20.0
 
 
@@ -45,7 +45,7 @@ def test_random_cases_break_no_law(part: int, tmp_path: Path) -> None:
     ran = 0
     for seed in range(part * CASES, (part + 1) * CASES):
         try:
-            _, outcome = attempt(draw_case(seed, most_requests=24), tmp_path)
+            _, outcome = attempt(draw_case(seed, most_requests=32), tmp_path)
         except Exception as error:
             raise AssertionError(f"seed {seed}: {error}") from error
         ran += outcome.refused is None
