@@ -41,7 +41,7 @@ def choose_hardware(text: str, price_of: PriceOf, needs_price: bool, budget: flo
     if budget is not None and not anything:
         left += [part for n in dear if (part := _affordable(n, price_of, budget)) and part not in left]
     if not left:
-        raise _nothing(text, priced, budget)
+        raise _nothing(text, priced, budget, price_of)
     if anything:
         left = _largest(left)
         unknown, dear = _types(unknown), [n for n in _types(dear) if n not in _types(left)]
@@ -98,7 +98,10 @@ def _types(texts: list[str]) -> list[str]:
     return list(dict.fromkeys(parse_hardware(t).accelerator.name for t in texts))
 
 
-def _nothing(text: str, priced: dict[str, Price | None], budget: float | None) -> InputError:
+def _nothing(text: str, priced: dict[str, Price | None], budget: float | None, price_of: PriceOf) -> InputError:
+    if budget is not None:  # a single accelerator is the least one can rent
+        singles = {f"{parse_hardware(n).accelerator.name}x1" for n in priced if parse_hardware(n).n_nodes == 1}
+        priced = priced | {s: price_of(s) for s in sorted(singles) if ":" not in s and s != "localx1"}
     known = [(p.usd_per_hour, name) for name, p in priced.items() if p is not None]
     if not known or budget is None:
         return InputError("no price is known of this hardware, so its cost cannot be compared", text, "--price USD")
