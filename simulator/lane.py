@@ -43,25 +43,25 @@ class Lane:
         self._clock = context.clock
         self._stages = context.rules.pipeline_stages
         self._fast_forward = context.fast_forward and self._stages == 1
-        self._lag = context.rules.lag
-        self._streams = scheduler.streams
+        self._lag, self._streams = context.rules.lag, scheduler.streams
         self._queue: deque[Batch] = deque()  # scheduled, not started
         self._on_end = [self._end_of_step]
         self._tick: Tick | None = None  # the event this lane waits for; None: idle
         self._start_s = self._first_s = self._slope_s = self._late_s = 0.0  # late: of the last token behind its step
-        self._steps = self._fruitless = 0  # steps the event stands for; tokens computed since the last one came out
+        self._steps = 0  # steps the event stands for
         self._outlet = replica.outlet
         swap, self._lora = context.rules.swap, context.rules.lora
         self._move_s = swap.s_per_block if swap else 0.0
         self._journal = context.journal
         self._abandoned: list[Request] = []  # their clients are gone: they leave when the step on the device has ended
         self._timed = context.rules.queueing.max_delay_s > 0.0
-        self._rounds = 0  # batches with decodes scheduled: decoding requests advance in these, all of them
+        self._rounds = self._serial = (
+            0  # rounds: batches with decodes scheduled: decoding requests advance in these, all of them
+        )
         # Heap of (round that schedules the request's last token, serial, request); an entry is stale, and dropped when
         # met, unless its serial is the request's in _live.
         self._dues: list[tuple[int, int, Request]] = []
         self._live: dict[Request, int] = {}
-        self._serial = 0
 
     @property
     def idle(self) -> bool:
@@ -244,7 +244,9 @@ class Lane:
             first_end_s = now if steps == 1 else self._start_s + self._first_s
             late_s = self._outlet.stream(first_end_s, now, steps, logits if self._streams else 0) - now
             behind_s, self._late_s = late_s - self._late_s, late_s
-        self._fruitless = 0 if logits else self._replica.check_growth(self._fruitless + 1 + batch.prefill_tokens)
+            self._replica.fruitless = 0
+        else:
+            self._replica.check_growth(batch.prefill_tokens)
         self.log.add(self._start_s, steps, batch, self._first_s, self._slope_s, self._elapsed_s(steps), behind_s)
         if steps > 1:
             self._skip(batch, steps - 1)

@@ -67,6 +67,7 @@ class Replica:
         self.outstanding_tokens = 0  # of their prompts
         self.incoming = 0  # requests whose blocks are on their way here
         self.n_leaving = 0  # of the outstanding, handed over and not gone yet: they keep seat and blocks
+        self.fruitless = 0  # tokens computed since the last one came out
         self.rules = context.rules
         self.outlet = Outlet(context.rules.host, context.rules.attention_ranks)
         self.scheduler = make_scheduler(context.rules)  # of the first lane; all share its queue and cache
@@ -191,15 +192,15 @@ class Replica:
             stuck = (self.scheduler.holding_requests() or self.scheduler.waiting_requests())[0]
             raise RuntimeError(f"no progress: request {stuck.index} can never be scheduled on replica {self.index}")
 
-    def check_growth(self, tokens: int) -> int:
-        """Itself: tokens computed since the last one came out. Raises RuntimeError, naming the request, where all that
-        is here could have been computed several times since: steps go on and lead nowhere."""
-        if tokens > MOST_RECOMPUTED * self.rules.max_model_len:
+    def check_growth(self, tokens: int) -> None:
+        """A step computed so many and none came out. Raises RuntimeError, naming the request, where all that is here
+        could have been computed several times since the last one did: steps go on and lead nowhere."""
+        self.fruitless += tokens + 1
+        if self.fruitless > MOST_RECOMPUTED * self.rules.max_model_len:
             held = self.held_requests()
-            if tokens > MOST_RECOMPUTED * sum(request.known_tokens + 1 for request in held):
+            if self.fruitless > MOST_RECOMPUTED * sum(request.known_tokens + 1 for request in held):
                 stuck = f"request {held[0].index}" if held else "nobody"
                 raise RuntimeError(f"no progress: {stuck} is computed again and again on replica {self.index}")
-        return tokens
 
     def held_requests(self) -> list[Request]:
         """Those with a seat, lane by lane in order of service, then those that wait."""
