@@ -55,9 +55,7 @@ class Lane:
         self._journal = context.journal
         self._abandoned: list[Request] = []  # their clients are gone: they leave when the step on the device has ended
         self._timed = context.rules.queueing.max_delay_s > 0.0
-        self._rounds = self._serial = (
-            0  # rounds: batches with decodes scheduled: decoding requests advance in these, all of them
-        )
+        self._rounds = self._serial = 0  # rounds: batches with decodes; all that decode advance in each
         # Heap of (round that schedules the request's last token, serial, request); an entry is stale, and dropped when
         # met, unless its serial is the request's in _live.
         self._dues: list[tuple[int, int, Request]] = []
