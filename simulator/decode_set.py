@@ -27,7 +27,7 @@ class DecodeSet:
     def add(self, request: Request) -> None:
         """It has request.computed_tokens cached and joins from the next round on."""
         base = request.computed_tokens - self.rounds
-        request.base_tokens = base
+        request.base_tokens, request.decodes_in = base, self
         self.n += 1
         self._base_sum += base
         self._phases[base % self._block_size] += 1
@@ -53,7 +53,7 @@ class DecodeSet:
         longest = self._longest
         while longest:
             negative, _, request = longest[0]
-            if request.computed_tokens < 0 and request.base_tokens == -negative:
+            if request.computed_tokens < 0 and request.base_tokens == -negative and request.decodes_in is self:
                 return self.rounds - negative
             heappop(longest)
         return 0

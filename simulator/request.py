@@ -17,6 +17,7 @@ class Request:
         "cached_tokens",
         "computed_tokens",
         "deadline_s",
+        "decodes_in",
         "emitted",
         "fetched_blocks",
         "fetching",
@@ -45,6 +46,7 @@ class Request:
         self.known_tokens = input_tokens  # tokens to compute before the next one: prompt + generated
         self.computed_tokens = 0  # tokens whose KV is scheduled; of a decoding request: see DecodeSet
         self.base_tokens = 0  # computed_tokens - rounds when it began to decode
+        self.decodes_in: object = None  # the DecodeSet it was put in last: each batch of a pipeline has its own
         self.brought_tokens = 0  # tokens whose KV comes with it from another replica: it decodes once it has a seat
         self.cached_tokens = -1  # prefix-cache hit at first admission; -1 before
         self.preemptions = 0

@@ -14,6 +14,7 @@ from worlds import Linear, requests, rules
 
 from simulator.batch import Batch
 from simulator.cluster import Cluster, RunOptions
+from simulator.decode_set import DecodeSet
 from simulator.lane import Lane
 from simulator.laws import LawBroken
 from simulator.pool import Pool
@@ -193,6 +194,17 @@ def test_tokens_counted_twice_are_caught(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Lane, "_schedule", schedule)
     with pytest.raises(LawBroken, match="tokens came out"):
         run_pools([Pool(rules(), Linear(), 1)], WORK, LAWS)
+
+
+def test_who_left_a_batch_is_not_its_longest() -> None:
+    """A request that was preempted in one batch of a pipeline and came back in another, as many tokens ahead of that
+    batch's rounds as it was of the first one's."""
+    first, second, request = DecodeSet(4), DecodeSet(4), Request(0, 9)
+    request.computed_tokens = 9
+    first.add(request)
+    first.remove(request)
+    second.add(request)
+    assert (first.context_max, second.context_max) == (0, 9)
 
 
 def nudge(name: str, row: int, to: float) -> Callable[[Run], Run]:
