@@ -196,6 +196,13 @@ def test_tokens_counted_twice_are_caught(monkeypatch: pytest.MonkeyPatch) -> Non
         run_pools([Pool(rules(), Linear(), 1)], WORK, LAWS)
 
 
+def test_clients_whose_replica_is_gone_for_good_send_no_more() -> None:
+    """Two clients of five requests each wait for ever: neither lost nor answered, and no law is broken by that."""
+    work = replace(WORK, arrival_s=np.zeros(5), concurrency=2)
+    run = run_pools([Pool(rules(), Linear())], work, replace(LAWS, controllers=(Fails(3.5),)))
+    assert (run.unfinished.sum(), (~run.arrived).sum()) == (2, 2)
+
+
 def test_who_left_a_batch_is_not_its_longest() -> None:
     """A request that was preempted in one batch of a pipeline and came back in another, as many tokens ahead of that
     batch's rounds as it was of the first one's."""
