@@ -255,7 +255,7 @@ def worlds(draw: st.DrawFn) -> tuple[EngineRules, RequestSet, Linear]:
     return engine, requests(arrivals, inputs, outputs, hashes, concurrency), timer
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(worlds(), st.sampled_from([2, 4, 8]))
 def test_fast_forward_changes_nothing(world: tuple[EngineRules, RequestSet, Linear], hash_tokens: int) -> None:
     engine, work, timer = world

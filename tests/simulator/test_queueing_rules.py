@@ -33,7 +33,7 @@ from simulator.schedulers.vllm_v1 import VllmV1
 from simulator.simulate import run_pools, run_rules
 
 BOTH = pytest.mark.parametrize("fast", [True, False])
-EXACT = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXACT = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 POLICIES = sorted(schedulers.POLICIES)
 
 

@@ -72,14 +72,14 @@ def hits(total: int, served: Sequence[Tokens]) -> tuple[list[int], list[int]]:
     return [tree.serve(t) for t in served], [serve(kv, i, t, names) for i, t in enumerate(served)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(texts)
 def test_with_room_for_all_both_hit_the_same(served: list[Tokens]) -> None:
     tree, queue = hits(10_000, served)
     assert tree == queue
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(st.integers(12, 40), texts.filter(lambda served: len(set(served)) == len(served)))
 def test_short_of_room_both_forget_the_same(total: int, served: list[Tokens]) -> None:
     """Where no text ends inside another one's path: the tree merges what was computed twice, the queue keeps copies."""

@@ -86,7 +86,7 @@ def worlds(draw: st.DrawFn) -> tuple[EngineRules, RequestSet, Linear]:
     return engine, requests((np.cumsum(gaps) / 4).tolist(), inputs, outputs), timer
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(worlds())
 def test_fast_forward_changes_nothing(world: tuple[EngineRules, RequestSet, Linear]) -> None:
     slow, fast = (simulate(world[0], world[1], fast, world[2]) for fast in (False, True))
