@@ -189,7 +189,7 @@ class Replica:
         if self.scheduler.n_fetching:
             return
         if self.scheduler.n_waiting and not self.n_leaving and all(lane.idle for lane in self.lanes):
-            stuck = (self.scheduler.holding_requests() or self.scheduler.waiting_requests())[0]
+            stuck = (self._holding() or self.scheduler.waiting_requests())[0]
             raise RuntimeError(f"no progress: request {stuck.index} can never be scheduled on replica {self.index}")
 
     def check_growth(self, tokens: int) -> None:
@@ -205,7 +205,11 @@ class Replica:
     def held_requests(self) -> list[Request]:
         """Those with a seat, lane by lane in order of service, then those that wait."""
         running = [request for lane in self.lanes for request in lane.scheduler.running_requests()]
-        return running + self.scheduler.holding_requests() + self.scheduler.waiting_requests()
+        return running + self._holding() + self.scheduler.waiting_requests()
+
+    def _holding(self) -> list[Request]:
+        """Those that wait and hold blocks, whichever batch they were in."""
+        return [request for lane in self.lanes for request in lane.scheduler.holding_requests()]
 
     def die(self) -> list[Request]:
         """It is gone, now: finished steps are logged, and every request it held is handed back."""

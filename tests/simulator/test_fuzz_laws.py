@@ -203,6 +203,23 @@ def test_clients_whose_replica_is_gone_for_good_send_no_more() -> None:
     assert (run.unfinished.sum(), (~run.arrived).sum()) == (2, 2)
 
 
+def test_what_leaves_any_batch_of_a_pipeline_is_in_the_books() -> None:
+    """Also of a prefill replica that dies while blocks of its second batch travel: its requests begin again."""
+    pools = [Pool(rules(pipeline_stages=2), Linear(), 1, "prefill"), Pool(rules(), Linear(), 1, "decode")]
+    work = requests([0.0, 0.0, 0.0, 0.5], [40, 60, 30, 50], [6, 3, 9, 4])
+    slow = replace(LAWS, transfer=Ports({(0, 1): Wire()}))
+    assert run_pools(pools, work, slow).completed.all()
+
+    class Dies:
+        def start(self, cluster: Cluster) -> None:
+            cluster.at(4.25, lambda: cluster.fail(cluster.replicas[0]))
+            cluster.at(5.0, lambda: cluster.add_replica(0))
+
+    run = run_pools(pools, work, replace(LAWS, transfer=Ports({(0, 1): Wire()}), controllers=(Dies(),)))
+    assert run.completed.all()
+    assert run.restarts
+
+
 def test_who_left_a_batch_is_not_its_longest() -> None:
     """A request that was preempted in one batch of a pipeline and came back in another, as many tokens ahead of that
     batch's rounds as it was of the first one's."""
