@@ -8,7 +8,7 @@ together.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from heapq import heappush
+from heapq import heappop, heappush
 
 import simpy
 
@@ -32,6 +32,14 @@ class Tick:
 
 class Clock(simpy.Environment):  # type: ignore[misc,unused-ignore]
     """`at` schedules without adding a delay to now, so that times are exactly what was computed."""
+
+    def run_out(self) -> None:
+        """Let all that is scheduled happen: SimPy's run(), for events that are all ticks and cannot fail."""
+        queue = self._queue
+        while queue:
+            self._now, _, _, tick = heappop(queue)
+            for callback in tick.callbacks or ():  # type: ignore[attr-defined,unused-ignore]
+                callback(tick)  # type: ignore[arg-type,unused-ignore]
 
     @property
     def n_pending(self) -> int:

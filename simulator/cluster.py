@@ -227,7 +227,7 @@ class Cluster:
                 self.clock.step()
             self._stop(horizon_s)
             return
-        self.clock.run()
+        self.clock.run_out()
         if self.options.check_laws:
             self._check_end()
 
@@ -275,9 +275,9 @@ class Cluster:
             return
         if replica is None:
             self._stranded.append(index)
-            return
-        self.results.replica[index] = replica.index
-        replica.receive(request)
+        else:
+            self.results.replica[index] = replica.index
+            replica.receive(request)
 
     def route(self, request: Request) -> tuple[int, Replica | None]:
         """(why it is refused, or 0; who gets it: None where nobody who could is alive)."""
@@ -287,7 +287,7 @@ class Cluster:
             if refusal:
                 return refusal, None
         replica = path[0].choose(request)
-        return (QUEUE_FULL, None) if replica is not None and replica.full else (0, replica)
+        return (QUEUE_FULL, None) if replica and replica.full else (0, replica)
 
     @property
     def blind(self) -> bool:

@@ -46,17 +46,21 @@ class DecodeSet:
     @property
     def context_sum(self) -> int:
         """Tokens in the caches of all members before the next round."""
-        return self._base_sum + self.n * self.rounds
+        return self.contexts()[0]
 
     @property
     def context_max(self) -> int:
-        longest = self._longest
+        return self.contexts()[1]
+
+    def contexts(self) -> tuple[int, int]:
+        """Tokens in the caches of all members before the next round: their sum, and the most."""
+        longest, rounds = self._longest, self.rounds
         while longest:
             negative, _, request = longest[0]
             if request.computed_tokens < 0 and request.base_tokens == -negative and request.decodes_in is self:
-                return self.rounds - negative
+                return self._base_sum + self.n * rounds, rounds - negative
             heappop(longest)
-        return 0
+        return 0, 0
 
     def blocks_next(self) -> int:
         """Blocks the next round needs: members whose cache is a whole number of blocks."""

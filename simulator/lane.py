@@ -14,12 +14,12 @@ A replica has one lane, or, as a pipeline, one for each stage: they take turns a
 from __future__ import annotations
 
 from collections import deque
-from heapq import heappop, heappush
 from math import inf
 from typing import TYPE_CHECKING
 
 from simulator.batch import Batch
 from simulator.clock import WAKE, Tick
+from simulator.last_tokens import LastTokens
 from simulator.laws import check_lane
 from simulator.request import Request
 from simulator.results import COMPLETED
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Lane:
-    """See the module. `replica` is whose it is."""
+    """See the module. `replica` is whose it is. More than 28 attributes would slow down each (CPython 3.11)."""
 
     def __init__(self, replica: Replica, context: ReplicaContext, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -48,18 +48,16 @@ class Lane:
         self._on_end = [self._end_of_step]
         self._tick: Tick | None = None  # the event this lane waits for; None: idle
         self._start_s = self._first_s = self._slope_s = self._late_s = 0.0  # late: of the last token behind its step
-        self._steps = 0  # steps the event stands for
+        self._steps, self._total_s = 0, 0.0  # of the event: steps it stands for, and their time
         self._outlet = replica.outlet
-        swap, self._lora = context.rules.swap, context.rules.lora
-        self._move_s = swap.s_per_block if swap else 0.0
+        self._last_tokens = LastTokens()
         self._journal = context.journal
         self._abandoned: list[Request] = []  # their clients are gone: they leave when the step on the device has ended
         self._timed = context.rules.queueing.max_delay_s > 0.0
-        self._rounds = self._serial = 0  # rounds: batches with decodes; all that decode advance in each
-        # Heap of (round that schedules the request's last token, serial, request); an entry is stale, and dropped when
-        # met, unless its serial is the request's in _live.
-        self._dues: list[tuple[int, int, Request]] = []
-        self._live: dict[Request, int] = {}
+        # What a run does not use costs its steps nothing: here is decided what they look at.
+        rules, self._check_laws = context.rules, context.check_laws
+        self._plain = rules.swap is None and rules.lora is None and rules.offload is None  # steps move nothing
+        self._noted = self._timed or self._journal is not None or rules.offload is not None
 
     @property
     def idle(self) -> bool:
@@ -147,7 +145,7 @@ class Lane:
         for request in self._abandoned:
             if request.retired:
                 continue  # it ends by itself
-            if self._live.pop(request, None) is None:
+            if not self._last_tokens.forget(request):
                 if scheduler.withdraw(request):
                     self._leave(request)
                 continue
@@ -171,7 +169,7 @@ class Lane:
     def _begin(self, batch: Batch, now: float) -> None:
         """Run `batch` on the device, and schedule ahead."""
         self.current = batch
-        if batch.fetches:
+        if not self._plain and batch.fetches:
             self._replica.fetch(batch.fetches)
         queue = self._queue
         while len(queue) < self._lag:
@@ -182,41 +180,42 @@ class Lane:
         self._start_s = now
         steps = 1
         if batch.prefill_tokens:
-            self._first_s = first_s = self.timer.cycle_s(batch)
-            self._slope_s = slope_s = 0.0
+            first_s, slope_s = self.timer.cycle_s(batch), 0.0
         else:
             first_s, slope_s, most = self.timer.decode_segment(
                 batch.decodes, batch.decode_context_sum, batch.decode_context_max
             )
             if batch.passes > 1:  # a further pass costs the same at every context
                 first_s = self.timer.cycle_s(batch)
-            self._first_s = first_s
-            self._slope_s = slope_s
-            if batch.moved_blocks:
-                self._first_s = first_s = first_s + self._move_s * batch.moved_blocks
-                self._slope_s = slope_s = 0.0
+            if not self._plain and batch.moved_blocks:
+                slope_s = 0.0
             elif most > 1 and self._fast_forward and not (batch.finishing or (batch.joined and batch.opens)):
                 steps += self._quiet_steps(batch, most - 1)
-        if batch.adapters and self._lora is not None:
-            added_s = self._lora.added_s(batch.adapter_tokens, batch.adapters)
-            self._first_s = first_s = first_s + added_s + self._lora.bringing_s(*batch.brought_adapters)
+        if not self._plain:
+            first_s = self._with_moves_s(batch, first_s)
         if not first_s > 0.0:
             raise RuntimeError(f"a step must take time: {batch} takes {first_s} s")
-        self._steps = steps
-        end_s = now + (steps * first_s + slope_s * (0.5 * steps * (steps - 1)))
-        self._tick = self._clock.at(end_s, self._replica.index, self._on_end)
+        self._first_s, self._slope_s, self._steps = first_s, slope_s, steps
+        self._total_s = total_s = steps * first_s + slope_s * (0.5 * steps * (steps - 1))
+        self._tick = self._clock.at(now + total_s, self._replica.index, self._on_end)
+
+    def _with_moves_s(self, batch: Batch, step_s: float) -> float:
+        """What the step takes with the blocks that are moved, and the adapters."""
+        swap, lora = self._context.rules.swap, self._context.rules.lora
+        if swap is not None and not batch.prefill_tokens:
+            step_s += swap.s_per_block * batch.moved_blocks
+        if lora is not None and batch.adapters:
+            step_s = step_s + lora.added_s(batch.adapter_tokens, batch.adapters)
+            step_s += lora.bringing_s(*batch.brought_adapters)
+        return step_s
 
     def _quiet_steps(self, batch: Batch, most: int) -> int:
         """Steps after this one that need no decision, at most `most`."""
         for ahead in self._queue:
             if ahead.prefill_tokens or ahead.finishing or ahead.fetches or ahead.decodes != batch.decodes:
                 return 0
-        dues = self._dues
-        while dues and self._live.get(dues[0][2]) != dues[0][1]:
-            heappop(dues)
-        if not dues:
-            return 0
-        return self.scheduler.quiet_rounds(batch, min(most, dues[0][0] - self._rounds))
+        rounds = self._last_tokens.rounds_left()
+        return self.scheduler.quiet_rounds(batch, min(most, rounds)) if rounds else 0
 
     def _elapsed_s(self, steps: int) -> float:
         return elapsed_s(steps, self._first_s, self._slope_s)
@@ -230,28 +229,30 @@ class Lane:
         steps = self._steps_until(now)
         if steps < self._steps:
             self._steps = steps
-            self._tick = self._clock.at(self._start_s + self._elapsed_s(steps), self._replica.index, self._on_end)
+            self._total_s = total_s = self._elapsed_s(steps)
+            self._tick = self._clock.at(self._start_s + total_s, self._replica.index, self._on_end)
 
     def _end_of_step(self, tick: Tick) -> None:
         if tick is not self._tick:  # the run was cut, or the replica died
             return
         batch, now, steps = self.current, self._clock.now, self._steps
+        start_s, first_s = self._start_s, self._first_s
         assert batch is not None
         logits, behind_s = batch.logits, 0.0
         if logits:
-            first_end_s = now if steps == 1 else self._start_s + self._first_s
+            first_end_s = now if steps == 1 else start_s + first_s
             late_s = self._outlet.stream(first_end_s, now, steps, logits if self._streams else 0) - now
             behind_s, self._late_s = late_s - self._late_s, late_s
             self._replica.fruitless = 0
         else:
             self._replica.check_growth(batch.prefill_tokens)
-        self.log.add(self._start_s, steps, batch, self._first_s, self._slope_s, self._elapsed_s(steps), behind_s)
+        self.log.add(start_s, steps, batch, first_s, self._slope_s, self._total_s, behind_s)
         if steps > 1:
             self._skip(batch, steps - 1)
         self.current = None
         if self._journal is not None:
             self._journal.sample(self._replica)
-        if batch.copies and self.scheduler.host is not None:
+        if not self._plain and self.scheduler.host is not None:
             for copy in batch.copies:
                 self.scheduler.host.store(copy)
         if batch.prompted or batch.finishing or batch.admitted or batch.parting or batch.joined:
@@ -263,15 +264,33 @@ class Lane:
     def _skip(self, batch: Batch, rounds: int) -> None:
         """Catch up with the schedule calls a run left out."""
         self.scheduler.skip(rounds)
-        self._rounds += rounds
         for ahead in self._queue:
             ahead.grow(rounds)
-        last = self._queue[-1] if self._queue else batch
-        dues = self._dues
-        if dues and dues[0][0] <= self._rounds:
-            self._retire_due(last)
+        last_tokens = self._last_tokens
+        last_tokens.rounds += rounds
+        if last_tokens.due_round <= last_tokens.rounds:
+            self._retire_due(self._queue[-1] if self._queue else batch)
 
     def _schedule(self) -> Batch | None:
+        scheduler = self.scheduler
+        batch = self._ask_and_note() if self._noted else scheduler.schedule()
+        if scheduler.preempted:
+            self._note_preempted(scheduler.preempted)
+        if batch is None:
+            return None
+        last_tokens = self._last_tokens
+        if batch.decodes:
+            last_tokens.rounds += 1
+        if last_tokens.due_round <= last_tokens.rounds:
+            self._retire_due(batch)
+        if batch.prompted or batch.joined:
+            self._foresee(batch)
+        if self._check_laws:
+            check_lane(self._replica, self, batch)
+        return batch
+
+    def _ask_and_note(self) -> Batch | None:
+        """What is scheduled next, where batches wait for a time, blocks come from the host or a journal is kept."""
         scheduler = self.scheduler
         if self._timed:
             scheduler.now_s = self._clock.now
@@ -283,31 +302,16 @@ class Lane:
                 batch.fetches = tuple(scheduler.fetches)
         if self._journal is not None:
             self._journal.scheduled(self._replica, self, batch)
-        if scheduler.preempted:
-            self._note_preempted(scheduler.preempted)
-        if batch is None:
-            return None
-        if batch.decodes:
-            self._rounds += 1
-        if self._dues and self._dues[0][0] <= self._rounds:
-            self._retire_due(batch)
-        if batch.prompted or batch.joined:
-            self._foresee(batch)
-        if self._context.check_laws:
-            check_lane(self._replica, self, batch)
         return batch
 
     def _foresee(self, batch: Batch) -> None:
         """Note in which round each request that begins to decode schedules its last token."""
         output_tokens = self._context.output_tokens
-        for request in (*batch.prompted, *batch.joined):
+        for request in batch.prompted + batch.joined:
             generated = request.known_tokens - request.input_tokens
             rest = output_tokens[request.index] - generated - 1
-            self._serial += 1
-            self._live[request] = self._serial
-            if rest:
-                heappush(self._dues, (self._rounds + rest, self._serial, request))
-            else:
+            self._last_tokens.foresee(request, rest)
+            if not rest:
                 self._retire(request, batch)
 
     def _retire(self, request: Request, batch: Batch) -> None:
@@ -316,18 +320,15 @@ class Lane:
         batch.finishing += self.scheduler.leaving(request)
 
     def _retire_due(self, batch: Batch) -> None:
-        dues = self._dues
-        while dues and dues[0][0] <= self._rounds:
-            _, serial, request = heappop(dues)
-            if self._live.get(request) == serial:
-                self._retire(request, batch)
+        for request in self._last_tokens.due():
+            self._retire(request, batch)
 
     def _note_preempted(self, preempted: list[Request]) -> None:
         if self._journal is not None:
             self._journal.preempted(self._replica, self, preempted)
         last = self._queue[-1] if self._queue else self.current
         for request in preempted:
-            if self._live.pop(request, None) is None:
+            if not self._last_tokens.forget(request):
                 continue  # its prompt was unfinished: no token of it is in flight
             if last is None:
                 request.last_token_s = self._clock.now
@@ -362,7 +363,7 @@ class Lane:
         if batch.finishing:
             self._outlet.end(len(batch.finishing))
         for request in batch.finishing:
-            self._live.pop(request, None)
+            self._last_tokens.forget(request)
             if hand_over is not None and hand_over(self._replica, request):
                 self._replica.n_leaving += 1
                 self.scheduler.park(request)
@@ -380,7 +381,8 @@ class Lane:
         results.preemptions[index] = request.preemptions
         results.cached_tokens[index] = request.cached_tokens
         self.scheduler.release(request)
-        self._leave(request)
+        self._replica.finish(request)
+        self._context.on_finish(self._replica, request)
 
     def stop(self, horizon_s: float) -> None:
         """The run is cut off: log the finished steps of what is on the device, note what unfinished requests had."""
@@ -391,10 +393,7 @@ class Lane:
                 self.log.add(self._start_s, steps, batch, self._first_s, self._slope_s, self._elapsed_s(steps))
         results = self._context.results
         scheduler = self.scheduler
-        for request in (
-            *scheduler.running_requests(),
-            *scheduler.holding_requests(),
-            *scheduler.waiting_requests(),
-        ):
+        held = scheduler.running_requests() + scheduler.holding_requests() + scheduler.waiting_requests()
+        for request in held:
             results.preemptions[request.index] = request.preemptions
             results.cached_tokens[request.index] = max(0, request.cached_tokens)

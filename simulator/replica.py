@@ -68,7 +68,7 @@ class Replica:
         self.incoming = 0  # requests whose blocks are on their way here
         self.n_leaving = 0  # of the outstanding, handed over and not gone yet: they keep seat and blocks
         self.fruitless = 0  # tokens computed since the last one came out
-        self.rules = context.rules
+        self.rules, self._most_waiting = context.rules, context.rules.queueing.max_waiting
         self.outlet = Outlet(context.rules.host, context.rules.attention_ranks)
         self.scheduler = make_scheduler(context.rules)  # of the first lane; all share its queue and cache
         rules, offload = context.rules, context.rules.offload
@@ -101,8 +101,7 @@ class Replica:
     @property
     def full(self) -> bool:
         """No further request may wait."""
-        most = self.rules.queueing.max_waiting
-        return most is not None and self.n_waiting >= most
+        return self._most_waiting is not None and self.n_waiting >= self._most_waiting
 
     @property
     def kv_used_fraction(self) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable
+from struct import Struct
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +29,7 @@ COLUMNS = (
     "passes",  # the same in every step of the row
     "behind_s",  # seconds its decodes waited longer than total_s: by so much the API server fell behind
 )
+_packed = Struct(f"{len(COLUMNS)}d").pack  # less than half the time of array.extend with a tuple
 
 
 class _Column:
@@ -74,24 +76,23 @@ class StepLog:
         behind_s: float = 0.0,
     ) -> None:
         """Append one row; `shape` is the first step's."""
-        self._values.extend(
-            (
-                start_s,
-                steps,
-                shape.prefill_tokens,
-                shape.prefill_pairs,
-                shape.prefill_chunks,
-                shape.decodes,
-                shape.decode_context_sum,
-                shape.decode_context_max,
-                shape.logits,
-                first_s,
-                slope_s,
-                total_s,
-                shape.passes,
-                behind_s,
-            )
+        row = _packed(
+            start_s,
+            steps,
+            shape.prefill_tokens,
+            shape.prefill_pairs,
+            shape.prefill_chunks,
+            shape.decodes,
+            shape.decode_context_sum,
+            shape.decode_context_max,
+            shape.logits,
+            first_s,
+            slope_s,
+            total_s,
+            shape.passes,
+            behind_s,
         )
+        self._values.frombytes(row)
 
     def total_since(self, row: int) -> float:
         """Seconds of the rows from that one on."""

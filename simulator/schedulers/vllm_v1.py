@@ -35,7 +35,6 @@ class VllmV1(ContinuousBatching):
         decodes = self.decodes
         if self.preempted:
             self.preempted = []
-        self._chunk = 0
         n = decodes.n
         if n:
             blocks = decodes.blocks_next()
@@ -44,13 +43,14 @@ class VllmV1(ContinuousBatching):
                 blocks, n = decodes.blocks_next(), decodes.n
             if blocks:
                 self.kv.take(blocks)
-            batch = Batch(0, 0.0, 0, n, decodes.context_sum, decodes.context_max, n)
+            batch = Batch(0, 0.0, 0, n, *decodes.contexts(), n)
         else:
             batch = Batch()
         decodes.rounds += 1
         budget = self.rules.max_num_batched_tokens - n
         if self._partial is not None:
             budget -= self._continue_prompt(batch, self._partial, budget)
+            self._chunk = 0
         self._refused = False
         if self._waiting and (not self.preempted or self.admits_after_preemption):
             self._admit(batch, budget)
@@ -72,6 +72,8 @@ class VllmV1(ContinuousBatching):
         blocks = max(0, self._chunk_blocks(partial, self._chunk))
         while self._partial is not None and self.decodes.blocks_next() + blocks > self.kv.available:
             self._preempt()
+        if self._partial is None:
+            self._chunk = 0
 
     def _continue_prompt(self, batch: Batch, request: Request, budget: int) -> int:
         """Schedule the next chunk of the running prompt; returns its tokens (0: preempted for want of blocks)."""
@@ -139,8 +141,11 @@ class VllmV1(ContinuousBatching):
             self._refused = True
 
     def add(self, request: Request) -> None:
-        super().add(request)
-        if self._rank is not None and self._waiting[0] is request:
+        if self._rank is None:
+            self._waiting.append(request)
+            return
+        self._insert(request)
+        if self._waiting[0] is request:
             self._refused = False  # it is another head that was refused
 
     def _preempt(self) -> None:
@@ -165,7 +170,7 @@ class VllmV1(ContinuousBatching):
         self.preempted.append(request)
 
     def release(self, request: Request) -> None:
-        if self._unpark(request):
+        if self._parked and self._unpark(request):
             return
         if request in self._running:
             del self._running[request]
