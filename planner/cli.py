@@ -102,6 +102,10 @@ def plan(
         spare=NOTHING if survive is None else Spare.parse(survive),
     )
     check_targets(json, deployment_out, study, html)
+    if html is not None:  # said before the search, not after it
+        from catalogs.html_page import need_plotly
+
+        need_plotly()
     raise typer.Exit(answer_request(request, json, deployment_out, html))
 
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from catalogs.model_spec import ModelSpec
 
 _NEGATED = "--no-"
 
@@ -42,6 +45,23 @@ class Arguments:
             name = flag.removeprefix(_NEGATED if negated else "--").replace("-", "_")
             found[name] = not negated if value is None else _typed(value)
         return found
+
+
+def weights_at(model: ModelSpec) -> str:
+    """What an engine is told to load: a Hugging Face id, or the whole path of the folder a config.json was read from.
+
+    Whole, because scripts and servers start in folders of their own.
+    """
+    path = Path(model.name).expanduser()
+    if model.hf_id or not path.exists():
+        return model.hf_id or model.name
+    return str((path.parent if path.is_file() else path).resolve())
+
+
+def folder_notes(model: ModelSpec) -> list[str]:
+    """That the weights must be where they are started, for a model that no server can fetch."""
+    at = weights_at(model)
+    return [f"the weights are a folder: the engine, its container too, must find them at {at}"] if at[:1] == "/" else []
 
 
 def _typed(value: str) -> object:

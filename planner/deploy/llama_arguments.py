@@ -6,7 +6,7 @@ from typing import Final
 
 from catalogs.deployment import Resolved
 from catalogs.errors import InputError
-from planner.deploy.arguments import Arguments
+from planner.deploy.arguments import Arguments, weights_at
 
 #: Dtypes convert_hf_to_gguf.py writes.
 _OUT_TYPES: Final = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
@@ -17,7 +17,7 @@ _KV_TYPES: Final = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
 
 def gguf_name(resolved: Resolved) -> str:
     """The file the server reads, as convert_hf_to_gguf.py would be told to name it."""
-    stem = (resolved.model.hf_id or resolved.model.name).rpartition("/")[2]
+    stem = weights_at(resolved.model).rpartition("/")[2]
     return f"{stem}-{resolved.weight_dtype}.gguf"
 
 
@@ -27,7 +27,7 @@ def arguments(resolved: Resolved) -> Arguments:
     kv = _KV_TYPES.get(r.kv_dtype, r.kv_dtype)
     found: list[tuple[str, str | None]] = [
         ("-m", f"/models/{gguf_name(r)}"),
-        ("--alias", r.model.hf_id or r.model.name),
+        ("--alias", weights_at(r.model)),
         ("-np", str(limits.max_num_seqs)),
         ("-c", str(limits.max_num_seqs * limits.max_model_len)),
         ("-b", str(limits.max_num_batched_tokens)),

@@ -10,7 +10,7 @@ from catalogs.deployment import Deployment, Resolved, resolve
 from catalogs.errors import InputError
 from catalogs.load import check
 from planner.answer_file import Plan
-from planner.deploy.arguments import Arguments
+from planner.deploy.arguments import Arguments, weights_at
 from planner.deploy.device import Device
 from planner.deploy.images import image_of
 from planner.deploy.serve_command import arguments, family
@@ -53,7 +53,7 @@ class Serving:
     @property
     def model(self) -> str:
         """The name clients ask for, and the repository the weights come from."""
-        return self.resolved.model.hf_id or self.resolved.model.name
+        return weights_at(self.resolved.model)
 
     @property
     def replicas(self) -> int:
@@ -85,6 +85,6 @@ class Serving:
 
 def _label(resolved: Resolved) -> str:
     """A name every target takes: lower case, digits and dashes, at most 40 characters, a letter first."""
-    stem = (resolved.model.hf_id or resolved.model.name).rpartition("/")[2].lower()
+    stem = weights_at(resolved.model).rpartition("/")[2].lower()
     label = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")[:40].strip("-")
     return label if label[:1].isalpha() else f"m-{label}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from catalogs.deployment import Resolved
-from planner.deploy.arguments import Arguments
+from planner.deploy.arguments import Arguments, folder_notes, weights_at
 from planner.deploy.vllm_arguments import ON_THE_FLY, checkpoint_note
 
 PROGRAM: Final = ("python3", "-m", "sglang.launch_server")
@@ -15,9 +15,9 @@ def arguments(resolved: Resolved) -> Arguments:
     """Limits are of all attention ranks together here (`--attn-dp-size` divides them), of one rank in the plan."""
     r = resolved
     ranks, flags = r.layout.data_parallel, r.engine.flags
-    found: list[tuple[str, str | None]] = [("--model-path", r.model.hf_id or r.model.name)]
+    found: list[tuple[str, str | None]] = [("--model-path", weights_at(r.model))]
     found += _layout(r)
-    notes = []
+    notes = folder_notes(r.model)
     if r.weight_dtype != r.model.weight_dtype and r.weight_dtype in ON_THE_FLY:
         found.append((flags["weight_dtype"], ON_THE_FLY[r.weight_dtype]))
     elif r.weight_dtype != r.model.weight_dtype:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from catalogs.deployment import Layout, Resolved
-from planner.deploy.arguments import Arguments
+from planner.deploy.arguments import Arguments, folder_notes, weights_at
 
 #: Dtypes `--quantization` applies while loading a 16-bit checkpoint; the others need a checkpoint made for them.
 ON_THE_FLY: Final = {"fp8": "fp8"}
@@ -17,7 +17,7 @@ def arguments(resolved: Resolved) -> Arguments:
     """Flags are left out only where the engine does the same without them."""
     r, flags = resolved, resolved.engine.flags
     found: list[tuple[str, str | None]] = _layout(r)
-    notes = []
+    notes = folder_notes(r.model)
     if r.weight_dtype != r.model.weight_dtype and r.weight_dtype in ON_THE_FLY:
         found.append((flags["weight_dtype"], ON_THE_FLY[r.weight_dtype]))
     elif r.weight_dtype != r.model.weight_dtype:
@@ -34,7 +34,7 @@ def arguments(resolved: Resolved) -> Arguments:
         found.append((flag if r.limits.prefix_caching else flag.replace("--enable", "--no-enable"), None))
     if r.limits.block_size != r.engine.block_size_tokens:
         found.append((flags["block_size"], str(r.limits.block_size)))
-    return Arguments(("vllm", "serve", r.model.hf_id or r.model.name), tuple(found), tuple(notes))
+    return Arguments(("vllm", "serve", weights_at(r.model)), tuple(found), tuple(notes))
 
 
 def _layout(r: Resolved) -> list[tuple[str, str | None]]:
@@ -54,4 +54,4 @@ def _layout(r: Resolved) -> list[tuple[str, str | None]]:
 
 def checkpoint_note(r: Resolved) -> str:
     """What to do where the weights cannot be narrowed while loading."""
-    return f"needs a {r.weight_dtype} checkpoint of {r.model.hf_id}: put its name in place of the model"
+    return f"needs a {r.weight_dtype} checkpoint of {weights_at(r.model)}: put its name in place of the model"

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -66,3 +68,14 @@ def test_what_can_be_started_can_be_planned(engine: str, kind: str) -> None:
 def test_what_cannot_be_started_is_not_planned(engine: str) -> None:
     with pytest.raises(InputError, match="no start command"):
         PlanRequest("llama3.1-8b", "h100", parse_slos(["p99=2s"]), engine=engine)
+
+
+@pytest.mark.parametrize("named", ["", "config.json"])
+def test_a_model_of_ones_own_is_started_from_its_folder(named: str, tmp_path: Path) -> None:
+    """An engine takes a folder, not the config.json in it; and scripts start in folders of their own."""
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4}
+    config = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": 1000, **sizes}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    made = serve_command(resolve(Deployment(model=str(tmp_path / named), hardware="h100")))
+    assert made.command.startswith(f"vllm serve {tmp_path.resolve()} --")
+    assert made.notes == (f"the weights are a folder: the engine, its container too, must find them at {tmp_path}",)

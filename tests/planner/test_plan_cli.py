@@ -75,6 +75,16 @@ def test_no_is_status_1_and_a_file_holds_the_answer(tmp_path: Path, capsys: pyte
     assert json.loads(target.read_text())["feasible"] is False
 
 
+def test_a_page_that_cannot_be_drawn_is_refused_before_the_search(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    kept = tmp_path / "a.json"
+    assert run_command("plan", app, [*GOOD, "--json", str(kept), "--html", str(tmp_path / "a.html")]) == 2
+    assert "plotly" in capsys.readouterr().err
+    assert not kept.exists()
+
+
 def test_a_file_that_is_no_journal_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     study = tmp_path / "study.log"
     study.write_text("not a journal\n")
