@@ -19,14 +19,16 @@ def search_progress() -> Iterator[Progress | None]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
     from rich.progress import Progress as Bar
+    from rich.table import Column
 
     console = Console(stderr=True)
-    columns = (TextColumn("search"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    with Bar(*columns, console=console, transient=True) as bar:
+    said = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))  # cut before the others are
+    columns = (TextColumn("search"), BarColumn(bar_width=20), MofNCompleteColumn(), said)
+    with Bar(*columns, console=console, transient=True, expand=True) as bar:
         task = bar.add_task("", total=None)
 
         def update(done: int, planned: int, best: Outcome | None) -> None:
-            said = "" if best is None else f"best {best.requests_per_s:.3g} requests/s: {best.candidate.words}"
-            bar.update(task, completed=done, total=planned, description=said)
+            text = "" if best is None else f"best {best.requests_per_s:.3g} requests/s: {best.candidate.words}"
+            bar.update(task, completed=done, total=planned, description=text)
 
         yield update
