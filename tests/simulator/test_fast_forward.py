@@ -19,7 +19,7 @@ from simulator.rules import EngineRules
 from simulator.run_record import Run
 from simulator.simulate import run_rules
 
-EXACT = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+EXACT = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 TICK = 1.0 / 64  # every time below is a multiple of a small power of two: ties are real and sums exact
 
 
