@@ -81,7 +81,8 @@ def _first_error(cls: type[BaseModel], error: ValidationError, where: str) -> In
         return InputError(f"{where}: unknown key {key!r}", nearest=choice)
     if first["type"] == "missing":
         return InputError(f"{where}: key {key!r} is missing")
-    return InputError(f"{where}: {key}: {_lower_first(first['msg'])}", first.get("input"))
+    said = _lower_first(first["msg"].removeprefix("Value error, "))  # pydantic's words before a rule of our own
+    return InputError(": ".join(part for part in (where, key, said) if part), first.get("input"))
 
 
 def _lower_first(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields, replace
 from typing import Final
 
@@ -180,4 +181,12 @@ def _check_fits(replicas: int, layout: Layout, hardware: Hardware) -> None:
     parts = "replicas x tensor x pipeline x data x context parallel"
     rule = f"{parts} must fit in the {hardware.n_accelerators} of {hardware.text}"
     fits = groups // per_replica
-    raise InputError(rule, asked, f"replicas: {fits}" if fits else f"data_parallel: {groups}")
+    raise InputError(rule, asked, f"replicas: {fits}" if fits else _smaller(layout, groups))
+
+
+def _smaller(layout: Layout, groups: int) -> str:
+    """The largest size of a replica that does not fit, as much as the others leave room for."""
+    sizes = {key: int(getattr(layout, key)) for key in ("data_parallel", "context_parallel", "pipeline_parallel")}
+    largest = max(sizes, key=lambda key: sizes[key])
+    others = math.prod(sizes.values()) // sizes[largest]
+    return f"{largest}: {max(groups // others, 1)}"

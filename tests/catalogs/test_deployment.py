@@ -121,6 +121,12 @@ def test_tensor_parallel_must_divide_heads_and_fit_a_node() -> None:
     assert made(tensor_parallel=8).layout.tensor_parallel == 8
 
 
+def test_a_replica_too_large_is_told_its_largest_size() -> None:
+    assert refused(tensor_parallel=2, context_parallel=8).nearest == "context_parallel: 4"
+    assert refused(pipeline_parallel=16).nearest == "pipeline_parallel: 8"
+    assert refused(context_parallel=4, pipeline_parallel=4).nearest == "context_parallel: 2"
+
+
 def test_tensor_parallel_over_whole_nodes_is_simulated_and_says_so() -> None:
     assert made(tensor_parallel=8).notices == ()
     (notice,) = made(hardware="2*h100x4", tensor_parallel=8).notices

@@ -258,7 +258,7 @@ BAD: list[tuple[dict[str, object], str]] = [
     ({"requests": 2.5}, "requests"),
     ({"seed": -1}, "seed"),
     ({"input_tokens": 0}, "greater than or equal to 1"),
-    ({"input_tokens": {"uniform": {"low": 9, "high": 3}}}, "low 9 is above high 3"),
+    ({"input_tokens": {"uniform": {"low": 9, "high": 3}}}, "input_tokens.uniform: low 9 is above high 3"),
     ({"input_tokens": {"uniform": {"low": 0, "high": 3}}}, "low"),
     ({"input_tokens": {"lognormal": {"mean": 10}}}, "cv"),
     ({"input_tokens": {"lognormal": {"mean": 10, "cv": 0}}}, "cv"),
