@@ -198,7 +198,7 @@ def test_tensor_ranks_that_sent_parts_gather_instead_of_adding() -> None:
         ({"model": "deepseek-v3", "tensor_parallel": 8, "decode_context_parallel": 6}, "does not divide", "4"),
         ({"model": "deepseek-v3", "context_parallel": 4, "decode_context_parallel": 2}, "context_parallel where", "4"),
         ({"model": "qwen3.5-27b", "context_parallel": 2}, "linear attention", "1"),
-        ({"model": "llama3.1-8b", "context_parallel": 16}, "must fit", "data_parallel: 8"),
+        ({"model": "llama3.1-8b", "context_parallel": 16}, "must fit", "context_parallel: 8"),
         (
             {"model": "mixtral-8x7b", "data_parallel": 2, "all2all_backend": "deepep_auto"},
             "needs expert_parallel",
