@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_report import answer, data
+from test_plan_report import answer, data
 
 from catalogs.command import run_command
 from catalogs.errors import InputError

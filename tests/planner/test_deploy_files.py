@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from test_report import answer, data
+from test_plan_report import answer, data
 
 from catalogs.command import run_command
 from catalogs.deployment import Deployment, resolve

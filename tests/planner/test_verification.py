@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import numpy as np
 import pytest
-from test_report import answer, data
+from test_plan_report import answer, data
 
 from calibration.importers.model_name import measured_model
 from catalogs.command import run_command

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from test_report import answer, data, material, told
+from test_plan_report import answer, data, material, told
 
 from catalogs.command import run_command
 from planner.binding import uses
