@@ -158,6 +158,9 @@ class Sglang(ContinuousBatching):
         tokens = self._cut(rest, budget)
         if tokens < rest and (not self.rules.chunked_prefill or (batch.prefill_tokens and tokens % self._size)):
             return 0
+        if self._parked and -(-rest // self._size) > self.kv.available - queued:
+            self._full = True  # blocks on their way to another replica are no promise, but they are taken
+            return 0
         self._seat(batch, request, hits, tokens)
         return self._charge(request, tokens)
 
