@@ -104,8 +104,10 @@ def plan(
     check_targets(json, deployment_out, study, html)
     if html is not None:  # said before the search, not after it
         from catalogs.html_page import need_plotly
+        from planner.rerun import need_one
 
         need_plotly()
+        need_one(request.hardware)
     raise typer.Exit(answer_request(request, json, deployment_out, html))
 
 

@@ -10,6 +10,7 @@ from catalogs.errors import InputError
 from planner.answer_file import AnswerFile, Plan
 from planner.assess import Bench, RunSizes
 from planner.candidate import Candidate
+from planner.choices import is_one
 from planner.reproduction import digest
 from planner.request import PlanRequest, Tariff
 from planner.simulated import SimulatedWorld
@@ -34,6 +35,7 @@ class Rerun:
     def of(cls, answer: AnswerFile) -> Rerun:
         """Raises InputError for an answer made with another calibration or by a planner with another space."""
         request = request_of(answer)
+        need_one(request.hardware)
         world = SimulatedWorld(request)
         made, here = answer.reproduce.calibration, digest(world.fingerprint)
         if made != here:
@@ -48,6 +50,15 @@ class Rerun:
         request, sizes = self.request, RunSizes.for_slos(self.request.slos)
         sizes = RunSizes(min(sizes.quick, MOST_REQUESTS // 4), min(sizes.full, MOST_REQUESTS))
         return Bench(self.world, request.slos, sizes, request.seed, request.requests_per_s)
+
+
+def need_one(hardware: str) -> None:
+    """Raises InputError for a choice of hardware: they lie in several worlds, not brought back yet."""
+    if not is_one(hardware):
+        rule = (
+            "reports and explanations are of answers on one kind of hardware: plan again with the one that was chosen"
+        )
+        raise InputError(rule, hardware, "--hw of the answer's plan")
 
 
 def request_of(answer: AnswerFile) -> PlanRequest:

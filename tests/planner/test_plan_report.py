@@ -298,3 +298,11 @@ def test_a_no_has_a_page_too() -> None:
     assert "NO" in words_of(text)
     assert no.infeasible is not None
     assert no.infeasible.binding_constraint.replace(">", "&gt;") in text
+
+
+def test_a_page_of_several_kinds_of_hardware_is_refused_in_one_line() -> None:
+    from planner.rerun import need_one
+
+    need_one("h100x8")
+    with pytest.raises(InputError, match="one kind of hardware"):
+        need_one("h100,l40s")
