@@ -21,17 +21,16 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import importlib.util
 import io
 import json
 import statistics
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 import numpy as np
+from error_budget import load
 
 from catalogs.deployment import Deployment
 from catalogs.workloads import load_workload
@@ -75,7 +74,7 @@ class Point:
 
 def points_of(score: Path, n: int) -> list[Point]:
     """The scorer's first n points of its own seeded order, as it would hand them to `simulate`."""
-    module = _load(score)
+    module = load(score)
     found: list[Point] = []
 
     def collect(
@@ -92,15 +91,6 @@ def points_of(score: Path, n: int) -> list[Point]:
     with contextlib.redirect_stdout(io.StringIO()):
         module.steady_state(arguments)
     return found
-
-
-def _load(path: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("score", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def serve(deployment: dict[str, Any], workload: dict[str, Any]) -> tuple[Plant, Run]:

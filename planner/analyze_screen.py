@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 from typing import Any, Final
 
@@ -12,15 +11,15 @@ from rich.table import Table
 
 from calibration.report.axes import si, time_text
 from planner.operators import BOUND_WORDS
+from planner.terminal import console_80
 
-WIDTH: Final = 80
 _SHORT: Final = {"compute": "compute", "memory": "memory", "link": "link", "fixed cost": "fixed"}
 _SHOWN: Final = 16
 
 
 def show(document: dict[str, Any]) -> None:
     """Print a document of `analyze`; at most 80 columns where it is not a terminal."""
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
+    console = console_80()
     if "published" in document:
         _published(console, document)
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Final
 
 from rich.console import Console
@@ -10,14 +9,9 @@ from rich.console import Console
 from planner.comparison import Figure, PlanComparison
 from planner.report.screen import grid
 from planner.report.words import dollars, grams, joules, percent, rate, seconds
+from planner.terminal import console_80
 
-WIDTH: Final = 80
 _WORDS: Final = 26
-
-
-def console_80() -> Console:
-    """80 columns where stdout is not a terminal."""
-    return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
 
 
 def show(c: PlanComparison, names: tuple[str, str]) -> None:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 import math
-import sys
-from typing import Final
-
-from rich.console import Console
 
 from planner.confidence import LEVEL
 from planner.drift import Drift, DriftRow
 from planner.report.screen import grid
 from planner.slo import human_s
+from planner.terminal import console_80
 from planner.verification_screen import interval_words
-
-WIDTH: Final = 80
 
 
 def show(d: Drift) -> None:
     """Print it."""
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
+    console = console_80()
     deployment = d.prediction.plan.deployment
     console.print(
         f"{deployment['model']} on {deployment['hardware']}: {d.n_requests:,.0f} requests in {d.seconds:.0f} s"

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Final
-
 from rich.console import Console
 from rich.table import Table
 
@@ -12,13 +9,12 @@ from planner.explain import Explanation
 from planner.growth import GOAL, Change, Growth
 from planner.report.screen import grid
 from planner.report.words import dollars
-
-WIDTH: Final = 80
+from planner.terminal import console_80
 
 
 def show(e: Explanation) -> None:
     """Print it; at most 80 columns where stdout is not a terminal."""
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
+    console = console_80()
     for i, line in enumerate(e.why):
         console.print(_beside("Why" if i == 0 else "", line))
     if e.alternatives:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import Final
-
-from rich.console import Console
 
 from planner.confidence import LEVEL
 from planner.prediction import Expected
 from planner.report.screen import grid
 from planner.slo import human_s
+from planner.terminal import console_80
 from planner.verification import MOST_FAILED, PlanVerification, Row
 
-WIDTH: Final = 80
 _NAMED: Final = 4
 
 
 def show(v: PlanVerification) -> None:
     """Print it."""
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
+    console = console_80()
     deployment = v.prediction.plan.deployment
     console.print(f"{deployment['model']} on {deployment['hardware']}: {v.run.n:,} requests of {v.run.client}")
     console.print(", ".join(f"{c.name} {c.measured:.4g} (planned {c.planned:.4g})" for c in v.load))

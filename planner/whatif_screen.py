@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from planner.comparison_screen import console_80, tables
+from planner.comparison_screen import tables
+from planner.terminal import console_80
 from planner.whatif import WhatIf
 
 

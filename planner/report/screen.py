@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Final
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from planner.report.material import Material, Simulated, label
 from planner.report.words import dollars, grams, joules, percent, rate, seconds
+from planner.terminal import console_80
 
-WIDTH: Final = 80
 _GRIDS: Final = 8
 
 
 def show(m: Material) -> None:
     """Print the report."""
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else WIDTH)
+    console = console_80()
     answer, s = m.answer, m.simulated
     console.print(f"{answer.request.model} on {answer.request.hardware}, workload {answer.request.workload}")
     if answer.best is None or s is None:
