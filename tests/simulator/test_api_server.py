@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from worlds import Linear, host_times, requests, rules
 
 from catalogs.request_set import RequestSet
 from simulator.api_server import Intake, Outlet
 from simulator.metrics import latency_metrics
 from simulator.run_record import Run
 from simulator.simulate import run_rules
-from tests.simulator.worlds import Linear, host_times, requests, rules
 
 BOTH = pytest.mark.parametrize("fast", [True, False], ids=["fast", "step by step"])
 

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_pools import Script
+from worlds import Linear, requests, rules
 
 from catalogs.deployment import Deployment
 from catalogs.errors import InputError
@@ -22,8 +24,6 @@ from simulator.pool import Pool
 from simulator.run_record import Run
 from simulator.simulate import run, run_pools, run_rules
 from simulator.views import Views, parse_window
-from tests.simulator.test_pools import Script
-from tests.simulator.worlds import Linear, requests, rules
 
 Event = dict[str, Any]
 

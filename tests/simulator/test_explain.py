@@ -10,6 +10,9 @@ import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
+from test_fast_forward import World, assert_same, worlds
+from test_pools import Script, Wire, apart
+from worlds import Linear, host_times, requests, rules
 
 from catalogs.deployment import Deployment
 from catalogs.queueing import Queueing
@@ -29,9 +32,6 @@ from simulator.schedulers import POLICIES
 from simulator.simulate import run, run_pools, run_rules
 from simulator.swap import SwapRules
 from simulator.transfer import Ports
-from tests.simulator.test_fast_forward import World, assert_same, worlds
-from tests.simulator.test_pools import Script, Wire, apart
-from tests.simulator.worlds import Linear, host_times, requests, rules
 
 BOTH = pytest.mark.parametrize("fast", [True, False])
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from worlds import Linear, requests, rules
 
 from catalogs.deployment import Deployment
 from catalogs.errors import InputError
@@ -21,7 +22,6 @@ from simulator.pool import Pool
 from simulator.run_record import Run
 from simulator.simulate import run, run_pools
 from simulator.transfer import Cards, Path, Ports, RankPath, Transfer, ports_of
-from tests.simulator.worlds import Linear, requests, rules
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from worlds import Linear, requests, rules
 
 from catalogs.deployment import Deployment
 from catalogs.errors import InputError
@@ -16,7 +17,6 @@ from simulator.metrics import output_tokens, summarise
 from simulator.plant import build_plant
 from simulator.run_record import Run
 from simulator.simulate import run, run_rules
-from tests.simulator.worlds import Linear, requests, rules
 
 
 def simulate(stages: int, work: RequestSet, timer: Linear | None = None, **changes: object) -> Run:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from worlds import Linear, requests, rules
 
 from catalogs.deployment import Deployment
 from catalogs.errors import InputError
@@ -22,7 +23,6 @@ from simulator.run_record import Run
 from simulator.simulate import run, run_pools, run_rules
 from simulator.step_log import StepLog
 from simulator.transfer import Ports
-from tests.simulator.worlds import Linear, requests, rules
 
 
 @dataclass(frozen=True)

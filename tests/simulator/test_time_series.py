@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from test_fast_forward import World, worlds
+from test_pools import Script
+from worlds import Linear, requests, rules
 
 from catalogs.deployment import Deployment
 from catalogs.errors import InputError
@@ -22,9 +25,6 @@ from simulator.run_record import Run
 from simulator.serving import serving_options
 from simulator.simulate import run, run_pools, run_rules
 from simulator.time_series import ALL, COLUMNS, FIGURES, edges, series, write_time_series
-from tests.simulator.test_fast_forward import World, worlds
-from tests.simulator.test_pools import Script
-from tests.simulator.worlds import Linear, requests, rules
 
 SPLIT = {"prefill_replicas": 1, "decode_replicas": 1}
 LAYOUTS = [
