@@ -24,8 +24,9 @@ from planner.ranking import Terms, rank_hardware
 from planner.refusal import Refuser
 from planner.reproduction import digest
 from planner.request import PlanRequest
-from planner.search import Progress, SearchResult, SearchSettings, search
+from planner.search import Progress, SearchResult, search
 from planner.space import plainness
+from planner.study import SearchSettings
 from planner.world import World
 
 N_ALTERNATIVES: Final = 2

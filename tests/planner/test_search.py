@@ -12,8 +12,9 @@ from queue_toy import QueueToy, candidate
 from planner import observation
 from planner.assess import Bench, CapacityRace, LowestEnergy, LowestLatency, Outcome, RunSizes
 from planner.candidate import Candidate
-from planner.search import SearchSettings, search
+from planner.search import search
 from planner.slo import parse_slos
+from planner.study import SearchSettings
 
 SLOS = parse_slos(["ttft.p90=0.3s"])
 SIZES = RunSizes(300, 1500)

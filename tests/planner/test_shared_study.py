@@ -14,10 +14,10 @@ from queue_toy import QueueToy
 from test_search import SIZES, SLOS, race_of, space
 
 from catalogs.errors import InputError
-from planner import search as search_module
 from planner.assess import Bench, Outcome
 from planner.candidate import Candidate
-from planner.search import SearchSettings, search
+from planner.search import search
+from planner.study import ABANDONED, SearchSettings
 
 WORKER = """
 import sys, time
@@ -25,8 +25,8 @@ sys.path[:0] = {path!r}
 from pathlib import Path
 from datetime import timedelta
 from test_shared_study import race, settings_of, space
-from planner import search as s
-s.ABANDONED = timedelta(seconds={patience})
+from planner import search as s, study
+study.ABANDONED = timedelta(seconds={patience})
 inner = race()
 def assess(c, best):
     print("look", c.layout.tensor_parallel, c.max_num_seqs, c.max_num_batched_tokens, flush=True)
@@ -115,4 +115,4 @@ def test_an_interrupted_candidate_is_free_at_once(tmp_path: Path) -> None:
     began = time.monotonic()
     found = search(space()[:4], inner, settings_of(journal, None))
     assert len(found.outcomes) == 4
-    assert time.monotonic() - began < search_module.ABANDONED.total_seconds() / 2
+    assert time.monotonic() - began < ABANDONED.total_seconds() / 2
