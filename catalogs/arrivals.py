@@ -73,9 +73,11 @@ class Rateless(Arrivals):
 
 
 class ClosedLoop(Rateless):
-    """`concurrency` clients, each sending its next request when its previous one ends."""
+    """`concurrency` clients, each sending its next request when its previous one ends, after it has thought:
+    think_time_s is the mean of an exponential time, also before the first request."""
 
     concurrency: Count
+    think_time_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
 class AllAtOnce(Rateless):

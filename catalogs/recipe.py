@@ -49,8 +49,8 @@ class Recipe:
 
     def draw(self, seed: int, n: int, requests_per_s: float) -> RequestSet:
         """n requests. Arrivals, inputs, outputs, prefix groups, turns, think times, models, classes and adapters come
-        from nine independent streams of the seed: changing one distribution leaves the others' numbers as they were."""
-        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(9)]
+        from ten independent streams of the seed: changing one distribution leaves the others' numbers as they were."""
+        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(10)]
         sessions = Sessions.drawn(self.turns, streams[4], n) if self.turns else Sessions.single(n)
         drawn = len(sessions.session)
         inputs, outputs = sample_pairs(self.input_tokens, self.output_tokens, (streams[1], streams[2]), drawn)
@@ -71,8 +71,14 @@ class Recipe:
             sessions=sessions.session[order] if self.turns else None,
             adapters=self._adapters(sessions, streams[8])[order] if self.adapters else None,
             terms=self._terms(sessions, streams[7], order) if self.classes else None,
+            think_s=self._think_s(streams[9], len(order)),
             seed=seed,
         )
+
+    def _think_s(self, rng: np.random.Generator, n: int) -> FloatArray | None:
+        """(n,) seconds before requests of a closed loop; None where nobody thinks."""
+        mean_s = self.arrivals.think_time_s if isinstance(self.arrivals, ClosedLoop) else 0.0
+        return rng.standard_exponential(n) * mean_s if mean_s else None
 
     def _models(self, sessions: Sessions, rng: np.random.Generator) -> IntArray:
         """(n,) places in `models`; a session keeps to one."""

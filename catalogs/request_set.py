@@ -19,7 +19,7 @@ class RequestSet:
 
     Open loop: arrival_s is non-decreasing, concurrency is None.
     Closed loop: arrival_s is all zeros and ignored; `concurrency` clients each send their next request when the
-    previous one ends, taking requests in order.
+    previous one ends, taking requests in order; where think_s is given, they wait so long before it (their first too).
     block_hashes[i]: content ids of the full blocks of request i (prompt first, then generated), in blocks of
     hash_block_tokens tokens, or None where contents are unique to the request. Equal id = equal block *and* equal
     prefix before it. A list may stop early: blocks past its end are unique to the request.
@@ -36,6 +36,7 @@ class RequestSet:
     sessions: IntArray | None = None  # which conversation each request belongs to
     adapters: IntArray | None = None  # which LoRA adapter each asks for; -1: none
     terms: Terms | None = None  # how urgent each is, by when it should be answered, when its client gives up
+    think_s: FloatArray | None = None  # closed loop: seconds a client waits before the i-th request that is begun
     name: str = ""
     source: str = ""
     seed: int = 0
@@ -63,4 +64,5 @@ class RequestSet:
             sessions=None if self.sessions is None else self.sessions[rows],
             adapters=None if self.adapters is None else self.adapters[rows],
             terms=None if self.terms is None else self.terms.take(rows),
+            think_s=None if self.think_s is None else self.think_s[rows],
         )

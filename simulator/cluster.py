@@ -16,6 +16,7 @@ from catalogs.faults import Retries
 from catalogs.request_set import RequestSet
 from catalogs.routing import Routing
 from simulator.api_server import Intake
+from simulator.clients import Clients
 from simulator.clock import ARRIVAL, Clock, Tick
 from simulator.handover import AS_COMPUTED, HandOver
 from simulator.journal import Journal
@@ -82,7 +83,8 @@ class Cluster:
         self._draining: set[Replica] = set()
         self._stranded: deque[int] = deque()  # requests that no living replica could take
         self.losses = Losses(options.retries)
-        self.n_answered = self._n_sent = 0
+        self.n_answered = 0
+        self._clients = None if requests.concurrency is None else Clients(self.clock, requests, self._send)
         timetable = Timetable(self.clock, lambda: self.done, self._plea)
         self.at, self.every = timetable.at, timetable.every  # for controllers to act on time
         self.orders = Orders(timetable, self.add_replica)
@@ -216,11 +218,10 @@ class Cluster:
             controller.start(self)
         if self.options.router_staleness_s > 0.0:
             self.every(self.options.router_staleness_s, self._collect)
-        if self.requests.concurrency is None:
+        if self._clients is None:
             self._start_open_loop()
         else:
-            for _ in range(min(self.requests.concurrency, self.requests.n)):
-                self._send_next(0.0)
+            self._clients.start()
         horizon_s = self.options.horizon_s
         if horizon_s is not None:
             while self.clock.peek() <= horizon_s:
@@ -250,14 +251,11 @@ class Cluster:
             self.clock.at(self._reach_s[position + 1], ARRIVAL, self._on_reach, position + 1)
         self._reach(self._order[position])
 
-    def _send_next(self, now: float) -> None:
-        """A client of the closed loop sends the next request of the workload, if one is left."""
-        index = self._n_sent
-        if index < self.requests.n:
-            self._n_sent += 1
-            self.results.arrival_s[index] = now
-            reach_s = self._intake.admit(now, self._input_tokens[index])
-            self.clock.at(reach_s, ARRIVAL, self._on_reach, index)
+    def _send(self, index: int, now: float) -> None:
+        """A client of the closed loop sends a request."""
+        self.results.arrival_s[index] = now
+        reach_s = self._intake.admit(now, self._input_tokens[index])
+        self.clock.at(reach_s, ARRIVAL, self._on_reach, index)
 
     def _reach(self, index: int) -> None:
         """The request is tokenised: route it, or reject it."""
@@ -376,8 +374,8 @@ class Cluster:
     def answered(self, left_s: float) -> None:
         """A request was served, rejected or given up, and its answer leaves then: its client sends the next one."""
         self.n_answered += 1
-        if self.requests.concurrency is not None:
-            self._send_next(left_s + self._output_s)
+        if self._clients is not None:
+            self._clients.answered(left_s + self._output_s)
 
     # ---- the end
 
