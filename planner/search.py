@@ -2,19 +2,22 @@
 
 A candidate is never simulated twice, and every decision is by simulated requests, never by the clock, so equal seeds
 give equal answers. In a journal file or a database each finished trial is kept: a later run with the same request
-continues, and several processes share the work.
+continues, and several processes share the work. A crew may look at several candidates at once: they are finished in the
+order in which they were begun with, each judged against the best of those before it, as one process would.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from planner.assess import Assess, Outcome
 from planner.candidate import Candidate
-from planner.study import POLL_S, SearchSettings, Study
+from planner.crew import Alone, Crew
+from planner.study import POLL_S, SearchSettings, Study, storage_faults
 
 if TYPE_CHECKING:
     import optuna
@@ -66,20 +69,33 @@ def search(
     settings: SearchSettings,
     progress: Progress | None = None,
     outclassed: Outclassed | None = None,
+    crew: Crew | None = None,
 ) -> SearchResult:
     """Assess candidates, given in order of promise; those `outclassed` by the best so far are passed over.
 
-    Ctrl-C ends it: the result holds what was found until then.
+    crew: who assesses, where it is not this process. Ctrl-C ends it: the result holds what was found until then.
     """
     if not candidates:
         return SearchResult()
-    run = _Run(candidates, assess, _study(candidates, settings), SearchResult(), outclassed or (lambda _c, _b: False))
+    study = _study(candidates, settings)
+    run = _Run(candidates, crew or Alone(assess), study, SearchResult(), outclassed or (lambda _c, _b: False))
     run.planned = min(len(candidates), settings.n_trials)
-    try:
-        run.go(progress)
-    except KeyboardInterrupt:
-        run.result.interrupted = True
+    with storage_faults(settings):
+        try:
+            run.go(progress)
+        except KeyboardInterrupt:
+            run.result.interrupted = True
     return run.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A trial on its way. candidate: None where there is nothing to look at."""
+
+    trial: optuna.Trial
+    named: Candidate | None  # what the trial's parameters say
+    candidate: Candidate | None
+    best: Outcome | None  # when it was begun with
 
 
 @dataclass(slots=True)
@@ -87,43 +103,70 @@ class _Run:
     """One worker of a study: other processes may look at other candidates meanwhile."""
 
     candidates: Sequence[Candidate]
-    assess: Assess
+    crew: Crew
     study: Study[Candidate]
     result: SearchResult
     outclassed: Outclassed
     planned: int = 0
     seen: dict[Candidate, Outcome] = field(default_factory=dict)
+    begun: deque[_Begun] = field(default_factory=deque)
+    _proposals: int = 0
     _sampled: bool = True  # whether the last trial was worth a look
 
     def go(self, progress: Progress | None) -> None:
         self.learn()
         self.result.n_resumed = len(self.seen)
-        for _ in range(PROPOSALS_PER_TRIAL * self.planned):
-            waiting = self._await()
-            if len(self.seen) >= self.planned or not waiting:
-                break
-            trial, candidate = self.study.ask(self._next(waiting))
-            if not self.study.first_to_ask(trial):
-                self.study.give_up(trial)
-                continue
-            self.learn()  # another worker may just have finished with it
-            if candidate is not None and candidate in waiting and candidate not in self.seen:
-                self._look(trial, candidate)
-                if progress is not None:
-                    progress(len(self.seen), self.planned, self.result.best)
-            _tell(self.study.optuna, trial, self.seen.get(candidate) if candidate is not None else None)
-            self._sampled = candidate in waiting
-            self.learn()
-
-    def _look(self, trial: optuna.Trial, candidate: Candidate) -> None:
-        """Assess; where that is interrupted, the candidate is free for others at once."""
         try:
-            outcome = self.assess(candidate, self.result.best)
-        except BaseException:
+            while self._begin_ahead():
+                if self._finish(self.begun[0]) and progress is not None:
+                    progress(len(self.seen), self.planned, self.result.best)
+                self.begun.popleft()
+                self.learn()
+        finally:  # where it is interrupted, what was begun with is free for others at once
+            for begun in self.begun:
+                self.study.give_up(begun.trial)
+
+    def _begin_ahead(self) -> bool:
+        """Begin with as many candidates as the crew likes; whether any is under way."""
+        while len(self.begun) < self.crew.ahead and self._proposals < PROPOSALS_PER_TRIAL * self.planned:
+            if len(self.seen) + len(self.begun) >= self.planned:
+                break
+            waiting = self._await()
+            wanted = self._next(waiting) if waiting else None
+            if not waiting or (wanted is None and len(self.begun) >= self.crew.hands):
+                break  # a sampler that is asked far ahead of results knows too little
+            self._proposals += 1
+            self._begin(wanted, waiting)
+        return bool(self.begun)
+
+    def _begin(self, wanted: Candidate | None, waiting: Sequence[Candidate]) -> None:
+        trial, named = self.study.ask(wanted)
+        if not self.study.first_to_ask(trial):
             self.study.give_up(trial)
-            raise
-        self._add(outcome)
-        self.study.store(trial, outcome.as_dict())
+            return
+        candidate = named if named in waiting else None
+        self._sampled = candidate is not None
+        self.begun.append(_Begun(trial, named, candidate, self.result.best))
+        if candidate is not None:
+            self.crew.begin(candidate)
+
+    def _finish(self, begun: _Begun) -> bool:
+        """Whether an outcome was found."""
+        self.learn()  # another worker may just have finished with it
+        candidate, best = begun.candidate, self.result.best
+        wanted = candidate is not None and candidate not in self.seen
+        if candidate is not None and not wanted:
+            self.crew.forget(candidate)
+        if candidate is not None and wanted:
+            if best is not None and best != begun.best and self.outclassed(candidate, best):
+                self.crew.forget(candidate)
+                self.study.give_up(begun.trial)
+                return False
+            outcome = self.crew.outcome(candidate, best)
+            self._add(outcome)
+            self.study.store(begun.trial, outcome.as_dict())
+        _tell(self.study.optuna, begun.trial, self.seen.get(begun.named) if begun.named is not None else None)
+        return wanted
 
     def learn(self) -> None:
         """Outcomes that the storage holds and this worker does not: of an earlier run, or of another worker."""
@@ -133,12 +176,14 @@ class _Run:
 
     def _await(self) -> list[Candidate]:
         """What to choose from next, in order of promise; while others are at all that is left, what they find."""
+        own = {b.candidate for b in self.begun}
         while True:
             best = self.result.best
-            left = [c for c in self.candidates if c not in self.seen and (best is None or not self.outclassed(c, best))]
+            left = [c for c in self.candidates if c not in self.seen and c not in own]
+            left = [c for c in left if best is None or not self.outclassed(c, best)]
             taken = self.study.taken()
             free = [c for c in left if c not in taken]
-            if free or not left:
+            if free or not left or own:
                 return free
             time.sleep(POLL_S)
             self.learn()
@@ -146,8 +191,8 @@ class _Run:
     def _next(self, waiting: Sequence[Candidate]) -> Candidate | None:
         """The most promising while there is time for all, in the first half of it, and where the sampler's last choice
         was no use; else the sampler's choice."""
-        room = self.planned - len(self.seen)
-        by_promise = len(waiting) <= room or len(self.seen) <= self.planned // 2 or not self._sampled
+        done = len(self.seen) + len(self.begun)
+        by_promise = len(waiting) <= self.planned - done or done <= self.planned // 2 or not self._sampled
         return waiting[0] if by_promise else None
 
     def _add(self, outcome: Outcome) -> None:

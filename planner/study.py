@@ -8,23 +8,29 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from catalogs.errors import InputError
+from planner.storage import open_journal, open_storage, without_password
 
 if TYPE_CHECKING:
     import optuna
 
 OUTCOME_KEY: Final = "outcome"
 CALIBRATION_KEY: Final = "calibration"
+#: Seconds since 1970 (UTC) when a worker began: a trial's own start is the local time of a machine anywhere.
+BEGAN_KEY: Final = "began_utc_s"
 #: An item that a worker began with so long ago is looked at by another.
 ABANDONED: Final = timedelta(seconds=45)
 POLL_S: Final = 0.2
 _CREATE_TRIES: Final = 5
+#: A storage that takes so long to refuse is not asked again.
+_CREATE_S: Final = 5.0
 
 Params = tuple[str | int | float, ...]
 Stored = dict[str, Any]  # what was found out of an item, as JSON keeps it
@@ -47,8 +53,8 @@ class SearchSettings:
 
     @property
     def kept(self) -> str:
-        """Where the study is kept; empty where it is not."""
-        return str(self.journal or self.storage or "")
+        """Where the study is kept, as it may be printed; empty where it is not."""
+        return str(self.journal) if self.journal else without_password(self.storage or "")
 
 
 class Study(Generic[Item]):
@@ -71,6 +77,7 @@ class Study(Generic[Item]):
         self._shared = bool(settings.kept)
         self._own: set[int] = set()
         self._read: set[int] = set()  # numbers of trials that were read to the end
+        self._first_seen: dict[int, float] = {}  # others' trials by number, monotonic seconds
         self._sampler = sampler
         self.optuna = _create(settings, n_objectives)
 
@@ -92,13 +99,22 @@ class Study(Generic[Item]):
         """Items another worker has begun with, not so long ago that it must have been killed."""
         if not self._shared:
             return set()
+        found = (self._of(t.params) for t in self._others() if OUTCOME_KEY not in t.user_attrs)
+        return {item for item in found if item is not None}
+
+    def _others(self) -> list[optuna.trial.FrozenTrial]:
+        """Running trials of workers that may still be alive."""
         import optuna
 
         running = self.optuna.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
-        since = datetime.now() - ABANDONED
-        others = (t for t in running if t.number not in self._own and OUTCOME_KEY not in t.user_attrs)
-        found = (self._of(t.params) for t in others if t.datetime_start is not None and t.datetime_start > since)
-        return {item for item in found if item is not None}
+        return [t for t in running if t.number not in self._own and self._alive(t)]
+
+    def _alive(self, trial: optuna.trial.FrozenTrial) -> bool:
+        """By the time its worker wrote and, as clocks of machines may disagree, by how long it has been seen here."""
+        seen_s = time.monotonic() - self._first_seen.setdefault(trial.number, time.monotonic())
+        began = trial.user_attrs.get(BEGAN_KEY)
+        age_s = seen_s if began is None else max(seen_s, time.time() - began)
+        return age_s < ABANDONED.total_seconds()
 
     def _of(self, params: Mapping[str, Any]) -> Item | None:
         return self._by_params.get(tuple(params.get(name, "") for name in self._space))
@@ -109,6 +125,8 @@ class Study(Generic[Item]):
         self.optuna.sampler = self._sampler if wanted is None else _wanting(dict(params))
         trial = self.optuna.ask(self._space)
         self._own.add(trial.number)
+        if self._shared:
+            trial.set_user_attr(BEGAN_KEY, time.time())
         return trial, self._of(trial.params)
 
     def first_to_ask(self, trial: optuna.Trial) -> bool:
@@ -116,13 +134,8 @@ class Study(Generic[Item]):
         was numbered lower but has no parameters yet is waited for."""
         if not self._shared:
             return True
-        import optuna
-
         while True:
-            running = self.optuna.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
-            since = datetime.now() - ABANDONED
-            earlier = [t for t in running if t.number < trial.number and t.number not in self._own]
-            earlier = [t for t in earlier if t.datetime_start is not None and t.datetime_start > since]
+            earlier = [t for t in self._others() if t.number < trial.number]
             if any(t.params == trial.params for t in earlier):
                 return False
             if all(len(t.params) == len(self._space) for t in earlier):
@@ -137,7 +150,20 @@ class Study(Generic[Item]):
         """Nothing was found out."""
         import optuna
 
-        self.optuna.tell(trial, state=optuna.trial.TrialState.FAIL)
+        self.optuna.tell(trial, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
+
+
+@contextmanager
+def storage_faults(settings: SearchSettings) -> Iterator[None]:
+    """A storage that stops answering in the middle is said in one line; what it had is kept there."""
+    import optuna
+
+    try:
+        yield
+    except optuna.exceptions.StorageInternalError as error:
+        why = str(error.__cause__ or error).splitlines()[0]
+        rule = f"the storage stopped answering ({why}); what was found until then is kept there"
+        raise InputError(rule, settings.kept) from None
 
 
 def space_of(names: Sequence[str], params: Sequence[Params]) -> dict[str, Any]:
@@ -168,15 +194,17 @@ def _wanting(params: dict[str, Any]) -> optuna.samplers.BaseSampler:
 
 
 def _create(settings: SearchSettings, n_objectives: int) -> optuna.Study:
+    began = time.monotonic()
     for tries_left in reversed(range(_CREATE_TRIES)):
         try:
             study = _open(settings, n_objectives)
             break
         except InputError:
-            if settings.storage is None or not tries_left:
+            if settings.storage is None or not tries_left or time.monotonic() - began > _CREATE_S:
                 raise
             time.sleep(POLL_S)  # two workers that create the tables of a database at once
-    _check_calibration(study, settings)
+    with storage_faults(settings):
+        _check_calibration(study, settings)
     return study
 
 
@@ -184,19 +212,22 @@ def _open(settings: SearchSettings, n_objectives: int) -> optuna.Study:
     import optuna
 
     try:
+        storage = open_storage(settings.storage) if settings.storage else None
         return optuna.create_study(
-            storage=settings.storage or _journal(settings.journal),
+            storage=open_journal(settings.journal) if settings.journal else storage,
             study_name=settings.study_name,
             directions=["minimize"] * n_objectives,
             load_if_exists=True,
         )
+    except InputError:
+        raise
     except (ValueError, KeyError):
         raise InputError("the study file is not a journal of earlier searches", settings.kept) from None
     except Exception as error:
         if settings.storage is None:
             raise
         why = str(error).splitlines()[0]
-        raise InputError(f"the storage cannot be used ({why})", settings.storage, "sqlite:///study.db") from None
+        raise InputError(f"the storage cannot be used ({why})", settings.kept, "sqlite:///study.db") from None
 
 
 def _check_calibration(study: optuna.Study, settings: SearchSettings) -> None:
@@ -207,16 +238,3 @@ def _check_calibration(study: optuna.Study, settings: SearchSettings) -> None:
     elif made != settings.calibration:
         rule = f"the study was made with another calibration ({made}, here {settings.calibration})"
         raise InputError(rule, settings.kept, "a new --study file")
-
-
-def _journal(path: Path | None) -> Any:
-    if path is None:
-        return None
-    from optuna.storages import JournalStorage
-    from optuna.storages.journal import JournalFileBackend
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        return JournalStorage(JournalFileBackend(str(path)))
-    except OSError as error:
-        raise InputError(f"the study file cannot be used ({error.strerror})", str(path)) from None
