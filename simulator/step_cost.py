@@ -67,6 +67,9 @@ class StepCost:
         self._last_cell = len(self._contexts) - 2
         self._prefill = tables.prefill.values[..., :N_CLASSES].sum(axis=-1).tolist()
         self._chunks, self._chunk_tokens, self._prior = (a.tolist() for a in tables.prefill.axes)
+        self._planes: dict[float, list[tuple[list[list[float]], float]]] = {}  # of prefill, with weights, by chunks
+        graphed = range(min(len(tables.padded), self._graphed + 1))  # experts of tokens that a graph pads, by tokens
+        self._graphed_group = [_read(self._group, tables.group_tokens(tokens, 0)) for tokens in graphed]
 
     def totals(self, log: StepLog) -> StepTotals:
         """Seconds by operator class, joules and calibration coverage of everything in the log."""
@@ -125,14 +128,18 @@ class StepCost:
             tokens = -(-n // split)
             seconds = self._decode_attention_s(n, shape.decode_context_sum / n, shape.decode_context_max, chunks > 0)
         if chunks:
-            parts = min(self._prompt_split, chunks)
+            parts = chunks if chunks < self._prompt_split else self._prompt_split
             tokens += -(-shape.prefill_tokens // (parts * self._context_ranks))
             each = shape.prefill_tokens / chunks
             prior = shape.prefill_pairs / shape.prefill_tokens - each / 2
             seconds += self._prefill_attention_s(chunks / parts, each, prior)
         seconds += _read(self._rank, tokens) + _read(self._logits, -(-shape.logits // split))
-        seconds += (shape.passes - 1) * self._pass_s
-        seconds += _read(self._group, self.tables.group_tokens(tokens, shape.tokens))
+        if shape.passes > 1:
+            seconds += (shape.passes - 1) * self._pass_s
+        if tokens < len(self._graphed_group):
+            seconds += self._graphed_group[tokens]
+        else:
+            seconds += _read(self._group, min(self.tables.group_ranks * tokens, shape.tokens))
         if seconds < self._launch_s and tokens > (self._graphed_prefill if chunks else self._graphed):
             return self._launch_s
         return seconds
@@ -144,22 +151,26 @@ class StepCost:
                 cells = self._mixed[decodes] = self._cells(self.tables.mixed, decodes)
         else:
             cells = (self._rows.get(decodes) or self._row(decodes))[1]
-        k = min(max(bisect_right(self._contexts, mean) - 1, 0), self._last_cell)
+        k = bisect_right(self._contexts, mean) - 1
+        k = 0 if k < 0 else k if k < self._last_cell else self._last_cell
         base, grow, skew, skew_grow, start, _ = cells[k]
         beyond = mean - start
         return base + grow * beyond + (longest - mean) * (skew + skew_grow * beyond)
 
     def _prefill_attention_s(self, chunks: float, each: float, prior: float) -> float:
-        i, a = _cell(self._chunks, chunks)
+        planes = self._planes.get(chunks)
+        if planes is None:
+            i, a = _cell(self._chunks, chunks)
+            both = (self._prefill[i], 1.0 - a), (self._prefill[i + 1], a)
+            planes = self._planes[chunks] = [(plane, u) for plane, u in both if u]
         j, b = _cell(self._chunk_tokens, each)
         k, c = _cell(self._prior, prior)
         total = 0.0
-        for plane, u in ((self._prefill[i], 1.0 - a), (self._prefill[i + 1], a)):
-            if u:
-                low, high = plane[j], plane[j + 1]
-                total += u * (
-                    (1.0 - b) * (low[k] + c * (low[k + 1] - low[k])) + b * (high[k] + c * (high[k + 1] - high[k]))
-                )
+        for plane, u in planes:
+            low, high = plane[j], plane[j + 1]
+            total += u * (
+                (1.0 - b) * (low[k] + c * (low[k + 1] - low[k])) + b * (high[k] + c * (high[k + 1] - high[k]))
+            )
         return total
 
     def _row(self, decodes: int) -> tuple[float, list[Cell], float, float]:
@@ -198,5 +209,7 @@ def _read(values: list[float], index: int) -> float:
 
 
 def _cell(axis: list[float], x: float) -> tuple[int, float]:
-    i = min(max(bisect_right(axis, x) - 1, 0), len(axis) - 2)
-    return i, (x - axis[i]) / (axis[i + 1] - axis[i])
+    i, last = bisect_right(axis, x) - 1, len(axis) - 2
+    i = 0 if i < 0 else i if i < last else last
+    start = axis[i]
+    return i, (x - start) / (axis[i + 1] - start)

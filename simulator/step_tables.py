@@ -56,8 +56,7 @@ class DecodeTables:
 
     def seconds(self, decodes: int) -> tuple[list[float], list[float]]:
         """(seconds, seconds per token of skew) at every context node, for one number of decodes on a rank."""
-        n = np.full(len(self.contexts), float(decodes))
-        rows = [table.at(n, self.contexts)[:, :N_CLASSES].sum(axis=1).tolist() for table in (self.even, self.skew)]
+        rows = [table.row(float(decodes))[:, :N_CLASSES].sum(axis=1).tolist() for table in (self.even, self.skew)]
         return rows[0], rows[1]
 
 

@@ -33,6 +33,13 @@ class Table:
             total += weight[:, None] * self.values[where]
         return total
 
+    def row(self, x: float) -> FloatArray:
+        """Of a table over two axes, what `at` gives at x and every node of the second axis, in a tenth of the time."""
+        axis = self.axes[0]
+        (low,), (share,) = _locate(axis, np.array([x]))
+        high = min(int(low) + 1, len(axis) - 1)
+        return np.ascontiguousarray((1.0 - share) * self.values[low] + share * self.values[high])
+
 
 def _locate(axis: FloatArray, x: FloatArray) -> tuple[npt.NDArray[np.int64], FloatArray]:
     """Lower node and share of the way to the next; a share outside 0..1 extrapolates."""
