@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from planner.front_door import FULLEST, FrontDoor, queue_s
 from simulator.batch import BatchShape
 
 #: Utilisation of a light load: one request in twenty finds another one.
@@ -16,14 +18,32 @@ _ROUNDS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
+class Strain:
+    """How much of each thing that can run out a load takes, as a share: of the engine's time, of the API server's, of
+    the seats, and of the tokens a step may hold. step_s: seconds of a step under it; full: of the saturation rate."""
+
+    full: float
+    engine: float
+    door: float
+    seats: float
+    tokens: float
+    step_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Flow:
-    """One replica. seats: sequences that can run at once (limits and KV); token means of the workload."""
+    """One replica. seats: sequences that can run at once (limits and KV); token means of the workload.
+
+    variability: squared coefficients of variation of the gaps between arrivals and of prompt lengths, added.
+    """
 
     cycle_s: Callable[[BatchShape], float]
     seats: int
     max_num_batched_tokens: int
     input_tokens: float
     output_tokens: float
+    door: FrontDoor
+    variability: float = 2.0
 
     def step_s(self, batch: int) -> float:
         """One step that decodes `batch` sequences half way through their outputs. Seconds."""
@@ -42,8 +62,10 @@ class Flow:
 
     @property
     def saturation_per_s(self) -> float:
-        """Requests/s with every seat taken."""
-        return 1.0 / (self.step_s(self.seats) * self.output_tokens / self.seats + self.prefill_s)
+        """Requests/s with every seat taken, or with the API server streaming all it can."""
+        step_s = self.step_s(self.seats)
+        engine_per_s = 1.0 / (step_s * self.output_tokens / self.seats + self.prefill_s)
+        return min(engine_per_s, self.door.most_per_s(step_s, self.output_tokens))
 
     @property
     def light_per_s(self) -> float:
@@ -53,20 +75,64 @@ class Flow:
     def latency_s(self, requests_per_s: float, metric: str) -> float:
         """A guess at the mean of a latency metric at this rate, seconds; infinite where overloaded.
 
-        End to end by Little's law; the first token by a lone prompt, the step it waits for, and a queue of prompts
-        (M/D/1 on the engine time prompts take).
+        A token every step, of which prompts take their share. The first token waits at the API server, for half of the
+        step that runs, in the queue of prompts, and for its own step; then for the API server again.
         """
         in_flight = self.in_flight(requests_per_s)
         if in_flight is None:
             return float("inf")
-        step_s = self.step_s(max(int(in_flight), 1))
-        lone_s = self.prefill_s + self.output_tokens * self.step_s(1)
-        if metric == "e2e":
-            return max(in_flight / requests_per_s, lone_s)
+        step_s = self._shared_step_s(requests_per_s, in_flight)
         if metric in ("tpot", "itl"):
-            return max(in_flight / requests_per_s, lone_s) / max(self.output_tokens, 1.0)
-        busy = min(requests_per_s * self.prefill_s, 0.95)
-        return self.prefill_s * (1 + busy / (2 * (1 - busy))) + 1.5 * step_s
+            return step_s
+        first_s = self._first_s(requests_per_s, in_flight, step_s)
+        return first_s if metric == "ttft" else first_s + max(self.output_tokens - 1, 0.0) * step_s
+
+    def _shared_step_s(self, requests_per_s: float, in_flight: float) -> float:
+        """A step with the prompts that come meanwhile. Between whole batches on a straight line."""
+        low = max(int(in_flight), 1)
+        step_s = self.step_s(low)
+        step_s += max(in_flight - low, 0.0) * (self.step_s(low + 1) - step_s)
+        return step_s / max(1.0 - requests_per_s * self.prefill_s, 1.0 - FULLEST)
+
+    def _first_s(self, requests_per_s: float, in_flight: float, step_s: float) -> float:
+        busy = requests_per_s * self.prefill_s
+        own_s = self._lone_prefill_s(int(in_flight))
+        engine_s = 0.5 * step_s + queue_s(busy, own_s, self.variability) + own_s
+        door = self.door
+        loop = door.busy(requests_per_s, step_s, self.output_tokens)
+        in_s = door.in_s(requests_per_s, self.input_tokens, self.variability)
+        return in_s + engine_s + door.out_s(loop, in_flight)
+
+    def _lone_prefill_s(self, decodes: int) -> float:
+        """A prompt of mean length beside so many decodes, in chunks of what the token budget leaves. Seconds."""
+        context = int(self.input_tokens + self.output_tokens / 2)
+        chunk = max(self.max_num_batched_tokens - decodes, 1)
+        n = math.ceil(max(self.input_tokens, 1.0) / chunk)
+        tokens = max(int(self.input_tokens) // n, 1)
+        shape = BatchShape(
+            decodes=decodes,
+            decode_context_sum=decodes * context,
+            decode_context_max=2 * context if decodes else 0,
+            prefill_tokens=tokens,
+            prefill_pairs=tokens * self.input_tokens / 2,
+            prefill_chunks=1,
+            logits=decodes + 1,
+        )
+        return n * self.cycle_s(shape)
+
+    def strain(self, requests_per_s: float) -> Strain:
+        """See Strain; shares may be above one."""
+        batch = self.in_flight(requests_per_s)
+        batch = float(self.seats) if batch is None else batch
+        step_s = self._shared_step_s(requests_per_s, batch)
+        return Strain(
+            full=requests_per_s / self.saturation_per_s,
+            engine=requests_per_s * self.prefill_s,
+            door=self.door.busy(requests_per_s, step_s, self.output_tokens),
+            seats=batch / self.seats,
+            tokens=(batch + requests_per_s * step_s * self.input_tokens) / self.max_num_batched_tokens,
+            step_s=step_s,
+        )
 
     def in_flight(self, requests_per_s: float) -> float | None:
         """Requests running at once at this rate (Little's law with the step time they cause); None: overloaded."""

@@ -7,6 +7,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
+import numpy as np
+import numpy.typing as npt
+
 from calibration.bundle import Bundle, load_bundle
 from calibration.stated_error import StatedError, stated_errors_digest
 from catalogs.deployment import Resolved, resolve
@@ -20,9 +23,11 @@ from catalogs.workloads import Workload, load_workload
 from planner.bounds import Discard, latency_discard, memory_discard
 from planner.candidate import Candidate
 from planner.deploy.serve_command import serve_command
-from planner.flow import Flow
+from planner.flow import Flow, Strain
+from planner.front_door import FrontDoor
 from planner.observation import Load, Observation, judge
 from planner.request import PlanRequest
+from planner.slo import FloatArray
 from planner.space import candidates, widest_limits
 from planner.window import Reading, finish_s, observe_run, steady_window
 from planner.world import Detail, Facts
@@ -52,6 +57,7 @@ class Lengths:
     longest: int
     input_mean: float
     output_mean: float
+    variability: float  # squared coefficients of variation of the gaps between arrivals and of prompt lengths, added
 
 
 class SimulatedWorld:
@@ -69,6 +75,7 @@ class SimulatedWorld:
         self._costs: dict[tuple[object, ...], StepCost] = {}
         self._seen: dict[tuple[Candidate, Load], Observation] = {}
         self._runs: OrderedDict[tuple[Candidate, Load], Run] = OrderedDict()
+        self.n_requests_simulated = 0
         self._price_check()
 
     def _price_check(self) -> None:
@@ -94,7 +101,9 @@ class SimulatedWorld:
     def lengths(self) -> Lengths:
         sample = self.workload.materialise(seed=self.request.seed, n_requests=_LENGTHS)
         total = sample.input_tokens + sample.output_tokens
-        return Lengths(sample, int(total.max()), float(sample.input_tokens.mean()), float(sample.output_tokens.mean()))
+        means = float(sample.input_tokens.mean()), float(sample.output_tokens.mean())
+        variability = _cv2(np.diff(np.sort(sample.arrival_s))) + _cv2(sample.input_tokens)
+        return Lengths(sample, int(total.max()), *means, variability)
 
     @property
     def mean_output_tokens(self) -> float:
@@ -201,7 +210,9 @@ class SimulatedWorld:
         held = plant.memory.max_concurrency_tokens / max(lengths.input_mean + lengths.output_mean, 1.0)
         seats = int(max(1, min(candidate.max_num_seqs * candidate.layout.data_parallel, held)))
         tokens = candidate.max_num_batched_tokens
-        return Flow(plant.cost.cycle_s, seats, tokens, lengths.input_mean, lengths.output_mean)
+        door = FrontDoor(plant.resolved.engine.host, candidate.layout.data_parallel)
+        means = lengths.input_mean, lengths.output_mean
+        return Flow(plant.cost.cycle_s, seats, tokens, *means, door, lengths.variability)
 
     def fluid_requests_per_s(self, candidate: Candidate) -> float:
         if candidate not in self._fluid:
@@ -213,6 +224,9 @@ class SimulatedWorld:
 
     def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str) -> float:
         return self.flow(candidate).latency_s(requests_per_s / candidate.replicas, metric)
+
+    def strain(self, candidate: Candidate, requests_per_s: float) -> Strain:
+        return self.flow(candidate).strain(requests_per_s / candidate.replicas)
 
     # ---- simulated runs
 
@@ -276,6 +290,7 @@ class SimulatedWorld:
     def _once(self, plant: Plant, share: int, load: Load, n: int) -> tuple[Run, Observation]:
         """Run n requests: every share-th of the whole load, which is what a round-robin router hands each replica."""
         requests = self.workload.materialise(load.seed, n * share, load.requests_per_s).every(share)
+        self.n_requests_simulated += requests.n
         done = run(plant, requests)
         return done, observe_run(done, load, self._reading)
 
@@ -297,6 +312,12 @@ class SimulatedWorld:
             return load.n_requests  # hopelessly overloaded: any run shows it
         enough = _IN_FLIGHT * at_once <= load.n_requests
         return load.n_requests * (1 if enough else _MOST_LONGER)
+
+
+def _cv2(values: FloatArray | npt.NDArray[np.int64]) -> float:
+    """The squared coefficient of variation."""
+    mean = float(values.mean()) if len(values) else 0.0
+    return float(values.var()) / mean**2 if mean > 0 else 0.0
 
 
 def open_loop(workload: Workload) -> Workload:

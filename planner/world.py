@@ -11,6 +11,7 @@ from catalogs.prices import Price
 from catalogs.resolving import Names
 from planner.bounds import Discard
 from planner.candidate import Candidate
+from planner.flow import Strain
 from planner.observation import Evaluator, Load, Observation
 
 
@@ -66,6 +67,13 @@ class World(Evaluator, Protocol):
 
     def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str) -> float:
         """A guess at the mean of a latency metric at a rate, seconds; infinite where overloaded."""
+
+    def strain(self, candidate: Candidate, requests_per_s: float) -> Strain:
+        """A guess at how much of each thing that can run out a rate takes."""
+
+    @property
+    def n_requests_simulated(self) -> int:
+        """So far, in all runs together: what planning has cost."""
 
     @property
     def fingerprint(self) -> str:

@@ -15,13 +15,14 @@ from catalogs.workloads import Workload
 from planner.bounds import Discard
 from planner.candidate import Candidate
 from planner.choices import ANY, choose_hardware, is_one
+from planner.flow import Strain
 from planner.observation import Load, Observation
 from planner.request import PlanRequest
 from planner.simulated import SimulatedWorld
 from planner.world import Detail, Facts, World
 
 
-def open_world(request: PlanRequest) -> World:
+def open_world(request: PlanRequest) -> SimulatedWorld | Worlds:
     """Raises InputError for names that are not known, and for a choice of hardware with nothing left to choose."""
     tariff = request.tariff
     if is_one(request.hardware) and request.max_usd_per_hour is None:
@@ -129,6 +130,13 @@ class Worlds:
 
     def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str) -> float:
         return self.of(candidate).guess_s(candidate, requests_per_s, metric)
+
+    def strain(self, candidate: Candidate, requests_per_s: float) -> Strain:
+        return self.of(candidate).strain(candidate, requests_per_s)
+
+    @property
+    def n_requests_simulated(self) -> int:
+        return sum(world.n_requests_simulated for world in self.worlds.values())
 
     def fluid_requests_per_s(self, candidate: Candidate) -> float:
         return self.of(candidate).fluid_requests_per_s(candidate)
