@@ -154,10 +154,11 @@ def _price(text: str) -> Record:
     from typing import get_args
 
     from catalogs.hardware import parse_hardware
-    from catalogs.prices import Reading, node_price
+    from catalogs.prices import ON_DEMAND, Commitment, Reading, node_price
 
     hardware = parse_hardware(text)
     found = {reading: node_price(hardware, reading) for reading in get_args(Reading)}
+    found |= {c: node_price(hardware, commitment=c) for c in get_args(Commitment) if c not in (ON_DEMAND, "spot")}
     return {"hardware": hardware.text} | {key: None if p is None else asdict(p) for key, p in found.items()}
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from catalogs.errors import InputError
 from catalogs.grid import DEFAULT_PUE, list_grids, load_grid
 from catalogs.hardware import list_hardware, parse_hardware
-from catalogs.prices import Price, Reading, list_clouds, list_prices, node_price
+from catalogs.prices import Price, Reading, discounted, list_clouds, list_prices, node_price
 
 
 def usd(text: str, **how: str) -> float:
@@ -105,7 +105,41 @@ def test_region_and_spot() -> None:
     assert usd("h100x8", reading="spot", cloud="aws") < usd("h100x8", cloud="aws")
 
 
-@pytest.mark.parametrize("how", [{"cloud": "awz"}, {"region": "mars"}, {"reading": "cheap"}])
+def test_commitments_are_cheaper_and_never_made_up() -> None:
+    rows = [r for r in list_prices() if r.reserved_1y_usd_per_hour is not None]
+    assert len(rows) > 40
+    for row in rows:
+        assert row.cloud == "aws"  # the only table that has them
+        assert row.reserved_1y_usd_per_hour is not None
+        assert 0.55 < row.reserved_1y_usd_per_hour / row.on_demand_usd_per_hour < 0.75
+    assert usd("a100-80gbx8", commitment="reserved-1y") == pytest.approx(17.4014)
+    assert node_price(parse_hardware("h100x8"), commitment="reserved-1y") is None  # not in the table of H100 instances
+    assert usd("h100x8", commitment="reserved-3y") == pytest.approx(8 * 1.30)
+    assert usd("h100x8", commitment="spot") == usd("h100x8", reading="spot")
+
+
+def test_a_price_says_which_instance_it_is_of() -> None:
+    price = node_price(parse_hardware("h100x8"), cloud="verda")
+    assert price is not None
+    assert (price.instance, price.accelerators) == ("1H100.80S.32V", 1)
+    assert price.note == "8 x an instance of 1, separate machines"
+    quoted = node_price(parse_hardware("mi300xx8"), cloud="vultr")
+    assert quoted is not None
+    assert "separate machines" not in quoted.note  # a price of one GPU, not an instance of one
+
+
+def test_a_discount_of_ones_own_says_so() -> None:
+    listed = node_price(parse_hardware("h100x8"), cloud="aws")
+    assert listed is not None
+    price = discounted(listed, "reserved-3y", 0.4)
+    assert price.usd_per_hour == pytest.approx(55.04 * 0.6)
+    assert "40% off the on-demand price, as you gave" in price.note
+    for wrong in (0.0, 1.0, -0.2, float("nan")):
+        with pytest.raises(InputError):
+            discounted(listed, "reserved-3y", wrong)
+
+
+@pytest.mark.parametrize("how", [{"cloud": "awz"}, {"region": "mars"}, {"reading": "cheap"}, {"commitment": "spott"}])
 def test_unknown_choices_name_the_nearest(how: dict[str, str]) -> None:
     with pytest.raises(InputError) as caught:
         node_price(parse_hardware("h100x8"), **how)  # type: ignore[arg-type]
