@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass
-from typing import Any
+from dataclasses import asdict, astuple, dataclass, replace
+from typing import Any, Final
 
 from catalogs.deployment import Deployment, Layout
+from catalogs.load import check
+
+_ONE: Final = Layout()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Split:
+    """Replicas that compute prompts only, where the candidate's own then only decode. No replicas: there are none."""
+
+    replicas: int = 0
+    layout: Layout = _ONE
+
+    def __bool__(self) -> bool:
+        return self.replicas > 0
+
+
+WHOLE: Final = Split()
+NO_KEYS: Final = "{}"
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Candidate:
-    """A complete deployment of one model on one engine; `hardware` may be a part of what the user named."""
+    """A complete deployment of one model on one engine; `hardware` may be a part of what the user named.
+
+    split: where prompts are computed apart. rest: further keys of deployment.yaml, as JSON (a candidate is a
+    key of many tables).
+    """
 
     hardware: str
     replicas: int
@@ -20,50 +43,82 @@ class Candidate:
     kv_dtype: str
     max_num_seqs: int
     max_num_batched_tokens: int
+    split: Split = WHOLE
+    rest: str = NO_KEYS
 
     @property
     def accelerators(self) -> int:
-        return self.replicas * self.layout.accelerators
+        return self.replicas * self.layout.accelerators + self.split.replicas * self.split.layout.accelerators
+
+    @property
+    def lanes(self) -> int:
+        """Batches in flight at once: one for each replica, or for each stage of its pipeline."""
+        return self.replicas * self.layout.pipeline_parallel
 
     @property
     def placement(self) -> tuple[object, ...]:
         """Everything but the batching limits."""
-        return (self.hardware, self.replicas, *self.ranks)
+        return (self.hardware, self.replicas, *self.ranks, *(self._apart if self.split else ()))
 
     @property
     def ranks(self) -> tuple[object, ...]:
         """One replica without its batching limits: what decides memory for weights and the time of a given step."""
-        return (*astuple(self.layout), self.weight_dtype, self.kv_dtype)
+        more = () if self.rest == NO_KEYS else (self.rest,)
+        return (*astuple(self.layout), self.weight_dtype, self.kv_dtype, *more)
 
     @property
     def family(self) -> tuple[object, ...]:
         """What makes two plans different in kind (parallelism and weights), for choosing alternatives."""
-        return (self.hardware, *astuple(self.layout), self.weight_dtype)
+        return (self.hardware, *astuple(self.layout), self.weight_dtype, *(self._apart if self.split else ()))
+
+    @property
+    def _apart(self) -> tuple[object, ...]:
+        return (self.split.replicas, *astuple(self.split.layout))
+
+    @property
+    def halves(self) -> tuple[Candidate, Candidate]:
+        """(prefill, decode) replicas of a split candidate, each as a candidate of its own."""
+        decode = replace(self, split=WHOLE)
+        return replace(decode, replicas=self.split.replicas, layout=self.split.layout), decode
 
     @property
     def words(self) -> str:
         """ "2 replicas x TP4, fp8 weights, bf16 KV, 256 sequences, 8192 batched tokens"."""
-        count = "1 replica" if self.replicas == 1 else f"{self.replicas} replicas"
         return (
-            f"{count} x {self.layout.words}, {self.weight_dtype} weights, {self.kv_dtype} KV, "
+            f"{count_words(self.replicas, self.layout, self.split)}, {self.weight_dtype} weights, {self.kv_dtype} KV, "
             f"{self.max_num_seqs} sequences, {self.max_num_batched_tokens} batched tokens"
         )
 
     @classmethod
     def of(cls, stored: Mapping[str, Any]) -> Candidate:
         """The candidate that `dataclasses.asdict` was taken of."""
-        return cls(**{**stored, "layout": Layout(**stored["layout"])})
+        split = stored.get("split")
+        found = WHOLE if split is None else Split(split["replicas"], Layout(**split["layout"]))
+        return cls(**{**stored, "layout": Layout(**stored["layout"]), "split": found})
 
     def deployment(self, model: str, engine: str) -> Deployment:
         """The deployment.yaml of this candidate, every choice written out."""
-        return Deployment(
-            model=model,
-            engine=engine,
-            hardware=self.hardware,
-            replicas=self.replicas,
+        written: dict[str, Any] = {
+            "model": model,
+            "engine": engine,
+            "hardware": self.hardware,
+            "replicas": self.replicas,
             **asdict(self.layout),
-            weight_dtype=self.weight_dtype,
-            kv_dtype=self.kv_dtype,
-            max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=self.max_num_batched_tokens,
-        )
+            "weight_dtype": self.weight_dtype,
+            "kv_dtype": self.kv_dtype,
+            "max_num_seqs": self.max_num_seqs,
+            "max_num_batched_tokens": self.max_num_batched_tokens,
+        }
+        if self.split:
+            apart = {"prefill_replicas": self.split.replicas, "decode_replicas": self.replicas}
+            written |= {"replicas": 1, "disaggregation": {**apart, "prefill": asdict(self.split.layout)}}
+        if self.rest != NO_KEYS:
+            written |= json.loads(self.rest)
+        return check(Deployment, written, "the deployment")
+
+
+def count_words(replicas: int, layout: Layout, split: Split = WHOLE) -> str:
+    """ "2 replicas x TP4", or "1 prefill x TP2 + 3 decode x TP2"."""
+    if split:
+        return f"{split.replicas} prefill x {split.layout.words} + {replicas} decode x {layout.words}"
+    return f"{'1 replica' if replicas == 1 else f'{replicas} replicas'} x {layout.words}"

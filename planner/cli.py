@@ -52,10 +52,20 @@ def plan(
     ] = None,
     objective: Annotated[str, typer.Option(help="cost, energy, carbon, throughput, goodput or latency.")] = "cost",
     precision: Annotated[list[str] | None, typer.Option(help="Weight dtypes to choose from; native is one.")] = None,
+    also: Annotated[
+        list[str] | None, typer.Option(help="Look further, at: pipelines, context, wide-experts; repeat or use commas.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A key of deployment.yaml all have; repeat.")
+    ] = None,
     price: Annotated[float | None, typer.Option(help="US dollars per hour of all the hardware named.")] = None,
     price_reading: Annotated[str, typer.Option(help="cheapest, median, list or spot.")] = "cheapest",
     cloud: Annotated[str | None, typer.Option(help="Take the price of this cloud.")] = None,
     region: Annotated[str | None, typer.Option(help="Take the price of this region.")] = None,
+    commitment: Annotated[str, typer.Option(help="on-demand, spot, reserved-1y or reserved-3y.")] = "on-demand",
+    discount: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="Yours off on-demand for that commitment, e.g. 0.4.")
+    ] = None,
     grid: Annotated[str | None, typer.Option(help="Where the electricity comes from (default: us).")] = None,
     engine: Annotated[str, typer.Option(help="Serving engine.")] = "vllm",
     trials: Annotated[int, typer.Option(help="Candidates to simulate at most.")] = 40,
@@ -76,6 +86,7 @@ def plan(
     from catalogs.errors import InputError
     from catalogs.files import check_targets
     from planner.demand import NOTHING, Spare
+    from planner.keys import Fixed
     from planner.request import PlanRequest, Tariff
     from planner.slo import parse_slos
 
@@ -89,13 +100,15 @@ def plan(
         workload=workload or "chat",
         requests_per_s=rate,
         objective=objective,
-        precisions=tuple(p.strip() for text in precision or [] for p in text.split(",")),
+        precisions=_listed(precision),
+        also=_listed(also),
+        fixed=Fixed.parse(settings or []),
         engine=engine,
         trials=trials,
         seed=seed,
         study=study,
         storage=storage,
-        tariff=Tariff(price, price_reading, cloud, region, grid),
+        tariff=Tariff(price, price_reading, cloud, region, grid, commitment, discount),
         max_usd_per_hour=max_usd_per_hour,
         users=users,
         think_s=think_time,
@@ -104,11 +117,14 @@ def plan(
     check_targets(json, deployment_out, study, html)
     if html is not None:  # said before the search, not after it
         from catalogs.html_page import need_plotly
-        from planner.rerun import need_one
 
         need_plotly()
-        need_one(request.hardware)
     raise typer.Exit(answer_request(request, json, deployment_out, html))
+
+
+def _listed(texts: list[str] | None) -> tuple[str, ...]:
+    """Of an option that is repeated or has commas."""
+    return tuple(part.strip() for text in texts or [] for part in text.split(","))
 
 
 def answer_request(

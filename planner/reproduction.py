@@ -46,16 +46,21 @@ def command_of(request: PlanRequest) -> str:
         "--max-usd-per-hour": (request.max_usd_per_hour, None),
         "--objective": (request.objective, plain.objective),
         "--precision": (",".join(request.precisions), ""),
+        "--also": (",".join(request.also), ""),
         "--engine": (request.engine, plain.engine),
         "--trials": (request.trials, plain.trials),
         "--price": (tariff.usd_per_hour, None),
         "--price-reading": (tariff.reading, Tariff().reading),
         "--cloud": (tariff.cloud, None),
         "--region": (tariff.region, None),
+        "--commitment": (tariff.commitment, Tariff().commitment),
+        "--discount": (tariff.discount, None),
         "--grid": (tariff.grid, None),
     }
     for option, (value, default) in given.items():
         parts += [] if value == default else [option, _text(value)]
+    for setting in request.fixed.texts:
+        parts += ["--set", setting]
     return shlex.join([*parts, "--seed", str(request.seed)])
 
 

@@ -7,29 +7,59 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from catalogs.errors import InputError, nearest_name
+from catalogs.prices import COMMITMENTS, ON_DEMAND
 from catalogs.units import DTYPE_BYTES
 from catalogs.workloads import LEAST_REQUESTS_PER_S
 from planner.choices import is_one
 from planner.demand import NOTHING, Demand, Spare
 from planner.deploy.serve_command import family
+from planner.keys import NOT_FIXED, Fixed
 from planner.slo import Slo
 
 Objective = Literal["cost", "energy", "carbon", "throughput", "goodput", "latency"]
 OBJECTIVES: Final[tuple[str, ...]] = get_args(Objective)
 NATIVE: Final = "native"
+#: Kinds of candidate beyond the default space, by the name `--also` takes.
+PIPELINES: Final = "pipelines"
+CONTEXT: Final = "context"
+WIDE_EXPERTS: Final = "wide-experts"
+ALSO: Final = (PIPELINES, CONTEXT, WIDE_EXPERTS)
 DEFAULT_WORKLOAD: Final = "chat"
 MOST_SEED: Final = 2**31 - 1  # what the sampler of the search takes, with room for the seeds after it
 
 
 @dataclass(frozen=True, slots=True)
 class Tariff:
-    """What an hour and a kilowatt-hour cost: an override, or how to read the catalogs."""
+    """What an hour and a kilowatt-hour cost: an override, or how to read the catalogs.
+
+    discount: the user's own, a share of the on-demand price, for the commitment named.
+    """
 
     usd_per_hour: float | None = None
     reading: str = "cheapest"
     cloud: str | None = None
     region: str | None = None
     grid: str | None = None
+    commitment: str = ON_DEMAND
+    discount: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.commitment not in COMMITMENTS:
+            near = nearest_name(self.commitment, COMMITMENTS) or ON_DEMAND
+            raise InputError(f"a commitment is one of {', '.join(COMMITMENTS)}", self.commitment, near)
+        if self.reading == "spot" and self.commitment not in (ON_DEMAND, "spot"):
+            raise InputError("a price is read as spot or as reserved", self.commitment, "--price-reading cheapest")
+        if self.usd_per_hour is not None and self.committed != ON_DEMAND:
+            raise InputError("a price of one's own excludes --commitment", self.committed, "--price or --commitment")
+        if self.discount is not None and self.committed == ON_DEMAND:
+            raise InputError("a discount is for a commitment", self.discount, "--commitment reserved-1y")
+        if self.discount is not None and not 0 < self.discount < 1:
+            raise InputError("a discount is a share of the on-demand price between 0 and 1", self.discount, "0.35")
+
+    @property
+    def committed(self) -> str:
+        """`--price-reading spot` is short for the commitment."""
+        return "spot" if self.reading == "spot" else self.commitment
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +86,8 @@ class PlanRequest:
     think_s: float = 0.0
     spare: Spare = NOTHING
     storage: str | None = None  # an Optuna storage URL, instead of a study file
+    also: tuple[str, ...] = ()  # kinds of candidate beyond the default space
+    fixed: Fixed = NOT_FIXED  # what every candidate has
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
@@ -70,6 +102,9 @@ class PlanRequest:
         if self.seed > MOST_SEED:
             raise InputError(f"a seed is a whole number up to {MOST_SEED}", self.seed, "0")
         self._check_load()
+        for kind in self.also:
+            if kind not in ALSO:
+                raise InputError(f"beyond the default space lie {', '.join(ALSO)}", kind, nearest_name(kind, ALSO))
         price = self.tariff.usd_per_hour
         if price is not None and not is_one(self.hardware):
             raise InputError("a price of one's own is of one piece of hardware", self.hardware, "--max-usd-per-hour")
@@ -115,6 +150,8 @@ class PlanRequest:
             "users": self.users,
             "think_s": self.think_s if self.users is not None else None,
             "survive": self.spare.words if self.spare else None,
+            "also": list(self.also) or None,
+            "fixed": dict(self.fixed.values) or None,
         }
         return {k: v for k, v in given.items() if v is not None}
 

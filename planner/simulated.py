@@ -16,7 +16,7 @@ from catalogs.deployment import Resolved, resolve
 from catalogs.errors import InputError
 from catalogs.grid import DEFAULT_REGION, Grid, load_grid
 from catalogs.hardware import parse_hardware
-from catalogs.prices import Price, node_price
+from catalogs.prices import Price
 from catalogs.request_set import RequestSet
 from catalogs.resolving import Names
 from catalogs.workloads import Workload, load_workload
@@ -29,6 +29,7 @@ from planner.observation import Load, Observation, judge
 from planner.request import PlanRequest
 from planner.slo import FloatArray
 from planner.space import candidates, widest_limits
+from planner.tariff import table_price
 from planner.window import Reading, finish_s, observe_run, steady_window
 from planner.world import Detail, Facts
 from simulator.memory import MemoryPlan, size_memory
@@ -139,7 +140,7 @@ class SimulatedWorld:
         graphs = graph_limit(own)
         key = (*candidate.ranks, graphs)
         if key not in self._costs:
-            tokens, seqs = widest_limits(self.names)
+            tokens, seqs = widest_limits(self.names, self.request.fixed)
             wide = replace(own, limits=replace(own.limits, max_num_batched_tokens=tokens, max_num_seqs=seqs))
             if graph_limit(wide) != graphs:
                 wide = replace(own, limits=replace(own.limits, max_num_batched_tokens=tokens))
@@ -194,8 +195,7 @@ class SimulatedWorld:
     def price_of(self, hardware: str) -> Price | None:
         tariff = self.request.tariff
         if tariff.usd_per_hour is None:
-            reading = tariff.reading
-            return node_price(parse_hardware(hardware), reading, tariff.cloud, tariff.region)  # type: ignore[arg-type]
+            return table_price(parse_hardware(hardware), tariff)
         whole, part = self.names.hardware.n_accelerators, parse_hardware(hardware).n_accelerators
         price = Price.user(tariff.usd_per_hour * part / whole)
         return price if part == whole else replace(price, note=f"{part} of {whole} accelerators")
@@ -209,6 +209,7 @@ class SimulatedWorld:
         plant, lengths = self.plant(candidate), self.lengths
         held = plant.memory.max_concurrency_tokens / max(lengths.input_mean + lengths.output_mean, 1.0)
         seats = int(max(1, min(candidate.max_num_seqs * candidate.layout.data_parallel, held)))
+        seats = max(1, seats // candidate.layout.pipeline_parallel)
         tokens = candidate.max_num_batched_tokens
         door = FrontDoor(plant.resolved.engine.host, candidate.layout.data_parallel)
         means = lengths.input_mean, lengths.output_mean
@@ -216,17 +217,17 @@ class SimulatedWorld:
 
     def fluid_requests_per_s(self, candidate: Candidate) -> float:
         if candidate not in self._fluid:
-            self._fluid[candidate] = candidate.replicas * self.flow(candidate).saturation_per_s
+            self._fluid[candidate] = candidate.lanes * self.flow(candidate).saturation_per_s
         return self._fluid[candidate]
 
     def light_requests_per_s(self, candidate: Candidate) -> float:
         return candidate.replicas * self.flow(candidate).light_per_s
 
     def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str) -> float:
-        return self.flow(candidate).latency_s(requests_per_s / candidate.replicas, metric)
+        return self.flow(candidate).latency_s(requests_per_s / candidate.lanes, metric)
 
     def strain(self, candidate: Candidate, requests_per_s: float) -> Strain:
-        return self.flow(candidate).strain(requests_per_s / candidate.replicas)
+        return self.flow(candidate).strain(requests_per_s / candidate.lanes)
 
     # ---- simulated runs
 
@@ -307,10 +308,10 @@ class SimulatedWorld:
 
     def _enough(self, candidate: Candidate, load: Load) -> int:
         """More requests where many are in flight at once, so that most of the run is steady. Never by the clock."""
-        at_once = self.flow(candidate).in_flight(load.requests_per_s / candidate.replicas)
+        at_once = self.flow(candidate).in_flight(load.requests_per_s / candidate.lanes)
         if at_once is None:
             return load.n_requests  # hopelessly overloaded: any run shows it
-        enough = _IN_FLIGHT * at_once <= load.n_requests
+        enough = _IN_FLIGHT * at_once * candidate.layout.pipeline_parallel <= load.n_requests
         return load.n_requests * (1 if enough else _MOST_LONGER)
 
 

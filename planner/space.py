@@ -8,9 +8,10 @@ from typing import Final
 from catalogs.deployment import Layout
 from catalogs.errors import InputError
 from catalogs.hardware import Hardware, parse_hardware
-from catalogs.parallelism import tensor_parallel_choices
 from catalogs.resolving import Names
 from planner.candidate import Candidate
+from planner.keys import NOT_FIXED, Fixed
+from planner.layouts import layouts, replicas_of
 from planner.request import NATIVE, PlanRequest
 
 SEQS_LADDER: Final = (64, 128, 256, 512, 1024)
@@ -28,37 +29,22 @@ def candidates(request: PlanRequest, names: Names) -> list[Candidate]:
             kv_dtype=kv,
             max_num_seqs=s,
             max_num_batched_tokens=t,
+            rest=request.fixed.rest,
         )
-        for layout in layouts(names)
+        for layout in layouts(request, names)
         for hardware, replicas in placements(request, names, layout)
         for w in weight_dtypes(request, names)
-        for kv in kv_dtypes(names)
-        for s, t in limits(names)
+        for kv in kv_dtypes(names, request.fixed)
+        for s, t in limits(names, request.fixed)
     ]
     order = {text: parse_hardware(text).n_accelerators for text in {c.hardware for c in found}}
     return sorted(found, key=lambda c: (order[c.hardware], plainness(c, names), c))
 
 
-def layouts(names: Names) -> list[Layout]:
-    """TP sizes that cut the model evenly and divide a node; for mixtures of experts also attention data parallelism."""
-    hardware, model = names.hardware, names.model
-    most = 1 if hardware.accelerator.is_slice else hardware.accelerators_per_node
-    found = [Layout(tp) for tp in tensor_parallel_choices(model, most) if _cuts_node(tp, most)]
-    if model.is_moe and most > 1:
-        for tp in tensor_parallel_choices(model, most, expert_parallel=True):
-            sizes = (dp for dp in (1, 2, 4, 8, 16) if tp * dp <= most and most % (tp * dp) == 0 and tp * dp > 1)
-            found += [Layout(tp, data_parallel=dp, expert_parallel=True) for dp in sizes]
-    return found
-
-
-def _cuts_node(tp: int, most: int) -> bool:
-    return most % tp == 0 or tp & (tp - 1) == 0
-
-
 def placements(request: PlanRequest, names: Names, layout: Layout) -> Iterator[tuple[str, int]]:
     """(hardware text, replicas): everything; where a rate is given and money counts, also any part of one node."""
     hardware = names.hardware
-    most = hardware.n_nodes * (hardware.accelerators_per_node // layout.accelerators)
+    most = replicas_of(names, layout)
     if most < 1:
         return
     whole_only = hardware.n_nodes > 1 or hardware.text == "local" or hardware.accelerator.is_slice
@@ -81,8 +67,10 @@ def weight_dtypes(request: PlanRequest, names: Names) -> list[str]:
     return [native, "fp8"] if fp8 else [native]
 
 
-def kv_dtypes(names: Names) -> list[str]:
-    """16 bit, and fp8 where hardware and engine have it."""
+def kv_dtypes(names: Names, fixed: Fixed = NOT_FIXED) -> list[str]:
+    """16 bit, and fp8 where hardware and engine have it; or what is fixed."""
+    if "kv_dtype" in fixed.values:
+        return [str(fixed.values["kv_dtype"])]
     wide = "bf16" if "bf16" in names.hardware.accelerator.peak_flops else "fp16"
     if wide not in names.engine.kv_dtypes:
         raise InputError(f"{names.engine.name} keeps no {wide} KV cache", wide, names.engine.kv_dtypes[0])
@@ -94,17 +82,25 @@ def _computes_fp8(hardware: Hardware) -> bool:
     return "fp8" in hardware.accelerator.peak_flops
 
 
-def limits(names: Names) -> list[tuple[int, int]]:
-    """(max_num_seqs, max_num_batched_tokens): the engine's defaults first, then a ladder up to twice as far."""
+def limits(names: Names, fixed: Fixed = NOT_FIXED) -> list[tuple[int, int]]:
+    """(max_num_seqs, max_num_batched_tokens): the engine's defaults first, then a ladder up to twice as far; or what is
+    fixed. Raises InputError where a fixed one leaves no pair."""
     tokens, seqs = names.default_limits
-    all_seqs = [seqs, *(s for s in SEQS_LADDER if s < seqs)]
-    all_tokens = [tokens, *(t for t in TOKENS_LADDER if t != tokens and t <= 2 * tokens)]
-    return [(s, t) for s in all_seqs for t in all_tokens if t >= s]
+    own_seqs, own_tokens = fixed.number("max_num_seqs"), fixed.number("max_num_batched_tokens")
+    all_seqs = [own_seqs] if own_seqs else [seqs, *(s for s in SEQS_LADDER if s < seqs)]
+    all_tokens = (
+        [own_tokens] if own_tokens else [tokens, *(t for t in TOKENS_LADDER if t != tokens and t <= 2 * tokens)]
+    )
+    found = [(s, t) for s in all_seqs for t in all_tokens if t >= s]
+    if not found:
+        nearest = f"max_num_batched_tokens={min(all_seqs)}"
+        raise InputError("max_num_batched_tokens is at least max_num_seqs", max(all_tokens), nearest)
+    return found
 
 
-def widest_limits(names: Names) -> tuple[int, int]:
+def widest_limits(names: Names, fixed: Fixed = NOT_FIXED) -> tuple[int, int]:
     """(max_num_batched_tokens, max_num_seqs): the largest of `limits`."""
-    found = limits(names)
+    found = limits(names, fixed)
     return max(t for _, t in found), max(s for s, _ in found)
 
 
