@@ -7,8 +7,10 @@ together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
+from math import inf
+from operator import length_hint
 
 import simpy
 
@@ -33,18 +35,41 @@ class Tick:
 class Clock(simpy.Environment):  # type: ignore[misc,unused-ignore]
     """`at` schedules without adding a delay to now, so that times are exactly what was computed."""
 
-    def run_out(self) -> None:
-        """Let all that is scheduled happen: SimPy's run(), for events that are all ticks and cannot fail."""
-        queue = self._queue
-        while queue:
+    def __init__(self) -> None:
+        super().__init__()
+        self._times_s: Iterable[float] = ()
+        self._fed: Iterator[int] = iter(())
+        self._act: Callable[[int], object] = int
+
+    def feed(self, times_s: Sequence[float], payloads: Sequence[int], act: Callable[[int], None]) -> None:
+        """Call act(payload) at each of the ascending times, as events of order ARRIVAL would, without an event each.
+        Once in a run, before it."""
+        self._times_s, self._fed, self._act = times_s, iter(payloads), act
+
+    def run_out(self, until_s: float = inf) -> None:
+        """Let all that is scheduled happen, what is due after until_s not: SimPy's run(), for events that are all
+        ticks and cannot fail."""
+        queue, act, serial = self._queue, self._act, next(self._eid)  # type: ignore[misc,unused-ignore]
+        for time_s, payload in zip(self._times_s, self._fed, strict=True):
+            if time_s > until_s:
+                break
+            fed = (time_s, ARRIVAL, serial)
+            while queue and queue[0] < fed:  # type: ignore[operator,unused-ignore]
+                self._now, _, _, tick = heappop(queue)
+                for callback in tick.callbacks or ():  # type: ignore[attr-defined,unused-ignore]
+                    callback(tick)  # type: ignore[arg-type,unused-ignore]
+            self._now = time_s
+            serial = next(self._eid)  # type: ignore[misc,unused-ignore]
+            act(payload)
+        while queue and queue[0][0] <= until_s:
             self._now, _, _, tick = heappop(queue)
             for callback in tick.callbacks or ():  # type: ignore[attr-defined,unused-ignore]
                 callback(tick)  # type: ignore[arg-type,unused-ignore]
 
     @property
     def n_pending(self) -> int:
-        """Events to come."""
-        return len(self._queue)
+        """Events to come; what is fed counts as one."""
+        return len(self._queue) + (length_hint(self._fed) > 0)
 
     def at(self, time_s: float, order: int, callbacks: Callbacks, payload: int = 0) -> Tick:
         """Call each of `callbacks` with the tick at time_s (not before now). Ticks may share one list of them."""

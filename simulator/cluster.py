@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import nan
+from math import inf, nan
 from typing import Protocol
 
 import numpy as np
@@ -15,9 +15,9 @@ from catalogs.errors import InputError
 from catalogs.faults import Retries
 from catalogs.request_set import RequestSet
 from catalogs.routing import Routing
-from simulator.api_server import Intake
 from simulator.clients import Clients
 from simulator.clock import ARRIVAL, Clock, Tick
+from simulator.front import Front
 from simulator.handover import AS_COMPUTED, HandOver
 from simulator.journal import Journal
 from simulator.laws import LawBroken, check_drained
@@ -32,7 +32,7 @@ from simulator.results import FAILED, NOT_SENT, QUEUE_FULL, UNFINISHED, Results
 from simulator.routers import make_router
 from simulator.routers.base import Sight
 from simulator.schedulers import POLICIES
-from simulator.stage import OpenPool, Room, Stage, content_keys
+from simulator.stage import OpenPool, Stage, content_keys
 from simulator.timetable import Timetable
 from simulator.transfer import Instant, Transfer
 
@@ -80,6 +80,7 @@ class Cluster:
         self.on_birth: list[Callable[[Replica], None]] = []  # controllers that want to know of every new replica
         self.slots = [Slots() for _ in pools]
         self._paths = [self._lay_path(model) for model in range(1 + max(pool.model for pool in pools))]
+        self._only = self._paths[0] if self._models is None and len(self._paths[0]) == 1 else None  # all go there
         self._draining: set[Replica] = set()
         self._stranded: deque[int] = deque()  # requests that no living replica could take
         self.losses = Losses(options.retries)
@@ -91,17 +92,10 @@ class Cluster:
         for number, pool in enumerate(pools):
             for _ in range(pool.replicas):
                 self.add_replica(number)
-        host = pools[0].rules.host
-        self._output_s = host.output_s
-        fronts = [pool.replicas * pool.rules.attention_ranks for pool in pools if pool.role != "decode"]
-        self._intake = Intake(host, max(1, sum(fronts)))
-        self._on_reach = [
-            self._reach_open_loop if requests.concurrency is None else lambda tick: self._reach(tick.payload)
-        ]
+        self._front = Front(pools, self._models)
+        self._on_reach = [lambda tick: self._reach(tick.payload)]
         self._patience = Patience.of(self, [pool.rules for pool in pools])
         self.given_reach_s: FloatArray | None = None  # open loop: when requests reach an engine, where that is known
-        self._order: list[int] = []  # open loop: requests in the order they reach an engine
-        self._reach_s: list[float] = []
 
     def _open(self, pool: Pool) -> OpenPool:
         # Workloads do not say which max_tokens their clients declare: all declare the same, which is enough for each.
@@ -125,7 +119,7 @@ class Cluster:
             check_laws=self.options.check_laws,
             journal=self.options.journal,
         )
-        return OpenPool(pool, context, Room.of(pool.rules), keys)
+        return OpenPool.of(pool, context, self.requests, keys)
 
     def _lay_path(self, model: int) -> list[Stage]:
         roles = {opened.pool.role for opened in self.pools if opened.pool.model == model}
@@ -151,8 +145,7 @@ class Cluster:
         replica.slot = self.slots[pool].take()
         self.replicas.append(replica)
         stage = self._stage_of(replica)
-        stage.replicas.append(replica)
-        stage.pools[pool] = made
+        stage.add(replica, made)
         for _ in range(len(self._stranded)):
             self._reach(self._stranded.popleft())
         for told in self.on_birth:
@@ -223,38 +216,26 @@ class Cluster:
         else:
             self._clients.start()
         horizon_s = self.options.horizon_s
+        self.clock.run_out(inf if horizon_s is None else horizon_s)
         if horizon_s is not None:
-            while self.clock.peek() <= horizon_s:
-                self.clock.step()
             self._stop(horizon_s)
-            return
-        self.clock.run_out()
-        if self.options.check_laws:
+        elif self.options.check_laws:
             self._check_end()
 
     def _start_open_loop(self) -> None:
         self.results.arrival_s[:] = type(self.results.arrival_s)("d", self.requests.arrival_s.tolist())
         reach_s = self.reach_times_s() if self.given_reach_s is None else self.given_reach_s
         order = np.argsort(reach_s, kind="stable")
-        self._order, self._reach_s = order.tolist(), reach_s[order].tolist()
-        if self._order:
-            self.clock.at(self._reach_s[0], ARRIVAL, self._on_reach, 0)
+        self.clock.feed(reach_s[order].tolist(), order.tolist(), self._reach)
 
     def reach_times_s(self) -> FloatArray:
         """When each request is at an engine, (n,). Open loop, before the run."""
-        sent = zip(self.requests.arrival_s.tolist(), self._input_tokens, strict=True)
-        return np.array([self._intake.admit(at_s, tokens) for at_s, tokens in sent])
-
-    def _reach_open_loop(self, tick: Tick) -> None:
-        position = tick.payload
-        if position + 1 < len(self._order):
-            self.clock.at(self._reach_s[position + 1], ARRIVAL, self._on_reach, position + 1)
-        self._reach(self._order[position])
+        return self._front.reach_times_s(self.requests.arrival_s.tolist(), self._input_tokens)
 
     def _send(self, index: int, now: float) -> None:
         """A client of the closed loop sends a request."""
         self.results.arrival_s[index] = now
-        reach_s = self._intake.admit(now, self._input_tokens[index])
+        reach_s = self._front.admit(index, now, self._input_tokens[index])
         self.clock.at(reach_s, ARRIVAL, self._on_reach, index)
 
     def _reach(self, index: int) -> None:
@@ -269,7 +250,7 @@ class Cluster:
         refusal, replica = self.route(request)
         self.results.status[index] = refusal or UNFINISHED
         if refusal:
-            self.answered(self.clock.now)
+            self.answered(index)
             return
         if replica is None:
             self._stranded.append(index)
@@ -279,10 +260,9 @@ class Cluster:
 
     def route(self, request: Request) -> tuple[int, Replica | None]:
         """(why it is refused, or 0; who gets it: None where nobody who could is alive)."""
-        path = self._path(request.index)
+        path = self._only or self._path(request.index)
         for stage in path:
-            refusal = stage.refusal(request)
-            if refusal:
+            if stage.refusing and (refusal := stage.refusal(request.index)):
                 return refusal, None
         replica = path[0].choose(request)
         return (QUEUE_FULL, None) if replica and replica.full else (0, replica)
@@ -322,7 +302,7 @@ class Cluster:
         if target.died_s > now:
             self.results.replica[request.index] = target.index
             if self.options.hand_over.first_token == "arrival":
-                self.results.first_token_s[request.index] = now + self._output_s
+                self.results.first_token_s[request.index] = now + target.rules.host.output_s
                 follower.last_token_s = now
             target.receive(follower)
         else:
@@ -341,7 +321,7 @@ class Cluster:
         wait_s = self.losses.wait_s(index)
         if wait_s is None:
             results.status[index] = FAILED
-            self.answered(self.clock.now)
+            self.answered(index)
         elif wait_s:
             self.losses.n_waiting += 1
             self.clock.at(self.clock.now + wait_s, ARRIVAL, [self._send_again], index)
@@ -369,13 +349,15 @@ class Cluster:
         if self._draining:
             self._bury(replica)
         if not request.gone:
-            self.answered(replica.outlet.left_s)
+            self.n_answered += 1
+            if self._clients is not None:
+                self._clients.answered(replica.outlet.left_s + replica.rules.host.output_s)
 
-    def answered(self, left_s: float) -> None:
-        """A request was served, rejected or given up, and its answer leaves then: its client sends the next one."""
+    def answered(self, index: int) -> None:
+        """A request is rejected or given up now, and its client told so: it sends the next one."""
         self.n_answered += 1
         if self._clients is not None:
-            self._clients.answered(left_s + self._output_s)
+            self._clients.answered(self.clock.now + self._front.output_s(index))
 
     # ---- the end
 

@@ -60,7 +60,7 @@ class Patience:
 
     def _give_up(self, index: int) -> None:
         self._cluster.results.status[index] = TIMED_OUT
-        self._cluster.answered(self._cluster.clock.now)
+        self._cluster.answered(index)
 
     def _expire(self, index: int, _: Tick) -> None:
         cluster = self._cluster

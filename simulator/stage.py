@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 
+import numpy as np
+
 from catalogs.block_hashes import EngineBlocks
 from catalogs.request_set import RequestSet
 from simulator.pool import Pool
@@ -40,18 +42,22 @@ class OpenPool:
 
     pool: Pool
     context: ReplicaContext
-    room: Room
     keys: Sequence[tuple[int, ...]]  # content keys by request; none where nothing is shared
+    refusals: bytes  # why it cannot serve a request, as a code of results.STATUS, 0 where it can; empty: all 0
 
-    def refusal(self, request: Request) -> int:
-        """Why it cannot serve the request, as a code of results.STATUS; 0 where it can."""
-        tokens = request.input_tokens + self.context.output_tokens[request.index]
-        room = self.room
-        if tokens > room.longest:
-            return TOO_LONG
-        if (tokens if room.recomputes else request.input_tokens) > room.widest:
-            return TOO_WIDE
-        return TOO_LARGE if tokens - 1 > room.cached else 0
+    @classmethod
+    def of(cls, pool: Pool, context: ReplicaContext, requests: RequestSet, keys: Sequence[tuple[int, ...]]) -> OpenPool:
+        """Which requests it refuses depends on their sizes alone, and is known before the run."""
+        room, inputs = Room.of(pool.rules), requests.input_tokens
+        tokens = inputs + np.array(context.output_tokens, dtype=np.int64)
+        widest = (tokens if room.recomputes else inputs) > room.widest
+        codes = np.where(tokens - 1 > room.cached, TOO_LARGE, 0)
+        codes = np.where(tokens > room.longest, TOO_LONG, np.where(widest, TOO_WIDE, codes)).astype(np.int8)
+        return cls(pool, context, keys, codes.tobytes() if codes.any() else b"")
+
+    def refusal(self, index: int) -> int:
+        """Why it cannot serve the request; 0 where it can."""
+        return self.refusals[index] if self.refusals else 0
 
 
 @dataclass(slots=True)
@@ -62,29 +68,39 @@ class Stage:
     pools: dict[int, OpenPool] = field(default_factory=dict)  # that had a replica, by number
     replicas: list[Replica] = field(default_factory=list)  # that take requests
 
-    def refusal(self, request: Request) -> int:
+    refusing: bool = False  # each of the pools refuses somebody
+
+    def add(self, replica: Replica, pool: OpenPool) -> None:
+        """It takes requests from now on."""
+        self.replicas.append(replica)
+        if replica.pool not in self.pools:
+            self.pools[replica.pool] = pool
+            self.refusing = all(each.refusals for each in self.pools.values())
+
+    def refusal(self, index: int) -> int:
         """Why none of its pools can serve the request; 0 where one can."""
         refusal = 0
         for pool in self.pools.values():
-            refusal = pool.refusal(request)
+            refusal = pool.refusal(index)
             if not refusal:
                 break
         return refusal
 
     def choose(self, request: Request) -> Replica | None:
         """The replica that gets it; None where none that could is alive. Sets the request's content keys."""
-        able = self.replicas
-        if len(self.pools) > 1:
-            able = [r for r in able if not self.pools[r.pool].refusal(request)]
+        able, several = self.replicas, len(self.pools) > 1
+        if several:
+            able = [r for r in able if not self.pools[r.pool].refusal(request.index)]
         if not able:
             return None
         seen = self.pools[able[0].pool]
         if seen.keys:
             request.keys = seen.keys[request.index]
         replica = able[self.router.choose(request, able)]
-        chosen = self.pools[replica.pool]
-        if chosen is not seen:  # contents are named by blocks, and its may have another size
-            request.keys = chosen.keys[request.index] if chosen.keys else ()
+        if several:
+            chosen = self.pools[replica.pool]
+            if chosen is not seen:  # contents are named by blocks, and its may have another size
+                request.keys = chosen.keys[request.index] if chosen.keys else ()
         return replica
 
 
