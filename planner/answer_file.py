@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from catalogs.deployment import Deployment
 from catalogs.errors import InputError
+from catalogs.prices import ON_DEMAND
 from planner.answer import SCHEMA_VERSION
 
 HOW = "plan ... --json ANSWER.json"
@@ -224,6 +225,8 @@ class PriceLine(Block):
     as_of: str
     source: str
     note: str | None
+    accelerators_per_instance: int | None = None
+    instances: int | None = None
 
 
 class Tariff(Block):
@@ -232,6 +235,8 @@ class Tariff(Block):
     cloud: str | None
     region: str | None
     grid: str | None
+    commitment: str = ON_DEMAND
+    discount: float | None = None
 
 
 class Reproduce(Block):

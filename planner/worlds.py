@@ -9,7 +9,7 @@ from functools import cached_property
 from catalogs.errors import InputError
 from catalogs.grid import Grid
 from catalogs.hardware import parse_hardware
-from catalogs.prices import Price, node_price
+from catalogs.prices import Price
 from catalogs.resolving import Names
 from catalogs.workloads import Workload
 from planner.bounds import Discard
@@ -19,19 +19,22 @@ from planner.flow import Strain
 from planner.observation import Load, Observation
 from planner.request import PlanRequest
 from planner.simulated import SimulatedWorld
+from planner.tariff import require_price, table_price
 from planner.world import Detail, Facts, World
 
 
 def open_world(request: PlanRequest) -> SimulatedWorld | Worlds:
     """Raises InputError for names that are not known, and for a choice of hardware with nothing left to choose."""
     tariff = request.tariff
+    if is_one(request.hardware):
+        require_price(parse_hardware(request.hardware), tariff)
     if is_one(request.hardware) and request.max_usd_per_hour is None:
         return SimulatedWorld(request)
 
     def price_of(text: str) -> Price | None:
         if tariff.usd_per_hour is not None:
             return Price.user(tariff.usd_per_hour)
-        return node_price(parse_hardware(text), tariff.reading, tariff.cloud, tariff.region)  # type: ignore[arg-type]
+        return table_price(parse_hardware(text), tariff)
 
     needs_price = request.objective == "cost"
     found = choose_hardware(request.hardware, price_of, needs_price, request.max_usd_per_hour)

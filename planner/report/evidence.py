@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from catalogs.html_page import Section, chart, note, paragraph, table
 from planner.answer_file import AnswerFile, Plan
+from planner.offers import instance_words
 from planner.report import latency_figures, machine_figures, money_figures
 from planner.report.material import Material, Simulated, label
 from planner.report.words import dollars, grams, joules, rate
@@ -96,7 +97,8 @@ def money(answer: AnswerFile, plan: Plan) -> Section:
     rows = []
     for p in answer.prices:
         each = (dollars(p.usd_per_million_output_tokens), dollars(p.usd_per_million_total_tokens))
-        where = " ".join(x for x in (p.instance, p.region) if x)
+        machine = instance_words(p.instance, p.accelerators_per_instance, p.instances)
+        where = " ".join(x for x in (machine, p.region) if x)
         source = f"{p.source}, {p.as_of}" + (f"; {p.note}" if p.note and p.note != p.contract else "")
         rows.append((f"{p.cloud}, {p.contract}", where, source, dollars(p.usd_per_hour), *each))
     height = 110 + 26 * len(answer.prices)

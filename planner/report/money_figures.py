@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from calibration.report.axes import COLOURS, REFERENCE
 from planner.answer_file import PriceLine, SloRow
+from planner.offers import CONTRACT_WORDS, OWNED
 from planner.report.latency_figures import METRIC_TITLES, MS
 from planner.report.material import Carbon
 from planner.report.style import BELOW, MARGIN, bar, hatch, linear, log, number, place, vertical
@@ -14,7 +15,7 @@ from planner.report.words import dollars
 from planner.sensitivity import Effect, Input
 from planner.sweep import SweepPoint
 
-CONTRACTS: Final = ("on demand", "spot", "owned")
+CONTRACTS: Final = (*CONTRACT_WORDS.values(), OWNED)
 #: Per cent: an input that moves the answer less is not drawn.
 SMALL: Final = 0.05
 Pair = tuple[float, float]
