@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -72,6 +73,9 @@ def plan(
     seed: Annotated[int, typer.Option(help="Seed of workload and search.")] = 0,
     study: Annotated[Path | None, typer.Option(help="Journal file: keeps the search, resumes and shares it.")] = None,
     storage: Annotated[str | None, typer.Option(help="The same in any Optuna storage, e.g. sqlite:///s.db.")] = None,
+    distributed: Annotated[
+        str | None, typer.Option(help="Simulate on a Ray cluster: ray://HOST:PORT, ray://local or auto.")
+    ] = None,
     json: Annotated[
         str | None, typer.Option(metavar="FILE", help="Write the answer as JSON; - writes it to stdout.")
     ] = None,
@@ -119,7 +123,7 @@ def plan(
         from catalogs.html_page import need_plotly
 
         need_plotly()
-    raise typer.Exit(answer_request(request, json, deployment_out, html))
+    raise typer.Exit(answer_request(request, json, deployment_out, html, distributed))
 
 
 def _listed(texts: list[str] | None) -> tuple[str, ...]:
@@ -128,17 +132,15 @@ def _listed(texts: list[str] | None) -> tuple[str, ...]:
 
 
 def answer_request(
-    request: PlanRequest, json_to: str | None, deployment_to: Path | None = None, html_to: Path | None = None
+    request: PlanRequest,
+    json_to: str | None,
+    deployment_to: Path | None = None,
+    html_to: Path | None = None,
+    distributed: str | None = None,
 ) -> int:
     """Plan, print or write; the exit status: 0 feasible, 1 not, 130 interrupted."""
-    from planner.plan import make_plan
-    from planner.progress import search_progress
-    from planner.worlds import open_world
-
-    world = open_world(request)
     try:
-        with search_progress() as progress:
-            answer = make_plan(request, world, world.elsewhere, progress)
+        answer = _answer(request, distributed)
     except KeyboardInterrupt:
         print(f"interrupted{_kept(request)}", file=sys.stderr)
         return INTERRUPTED
@@ -154,8 +156,35 @@ def answer_request(
     return 0 if answer.feasible else 1
 
 
+def _answer(request: PlanRequest, distributed: str | None) -> Answer:
+    """Alone, or with the hands of a cluster."""
+    from planner.plan import make_plan
+    from planner.progress import said_meanwhile, search_progress
+    from planner.storage import need_storage
+    from planner.worlds import open_world
+
+    if request.storage is not None:
+        need_storage(request.storage)
+    world = open_world(request)
+    if distributed is None:
+        with search_progress() as progress:
+            return make_plan(request, world, world.elsewhere, progress)
+    from planner.ray_cluster import join_cluster
+
+    with ExitStack() as stack:
+        with said_meanwhile(f"joining {distributed}"):
+            cluster = stack.enter_context(join_cluster(distributed))
+        with search_progress(lambda: cluster.words) as progress:
+            answer = make_plan(request, world, world.elsewhere, progress, cluster.crew)
+    if cluster.said:
+        print(cluster.said, file=sys.stderr)
+    return answer
+
+
 def _kept(request: PlanRequest) -> str:
-    where = request.study or request.storage
+    from planner.storage import without_password
+
+    where = request.study or (request.storage and without_password(request.storage))
     return f"; the search so far is kept in {where}" if where else "; --study FILE would keep it"
 
 

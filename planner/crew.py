@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,18 +18,11 @@ class Crew(Protocol):
     def ahead(self) -> int:
         """Candidates that may be begun with before the first of them is finished."""
 
-    @property
-    def hands(self) -> int:
-        """Candidates looked at at once, as many as when the search began."""
-
     def begin(self, candidate: Candidate) -> None:
-        """It will be wanted."""
+        """It may be wanted soon."""
 
     def outcome(self, candidate: Candidate, best: Outcome | None) -> Outcome:
         """What assessing it, given the best so far, finds. Waits."""
-
-    def forget(self, candidate: Candidate) -> None:
-        """It is not wanted any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +31,6 @@ class Alone:
 
     assess: Assess
     ahead: int = 1
-    hands: int = 1
 
     def begin(self, candidate: Candidate) -> None:
         """Nothing is done ahead."""
@@ -44,5 +38,11 @@ class Alone:
     def outcome(self, candidate: Candidate, best: Outcome | None) -> Outcome:
         return self.assess(candidate, best)
 
-    def forget(self, candidate: Candidate) -> None:
-        """Nothing was begun."""
+
+#: A crew for as long as it is needed.
+Hire = Callable[[Assess], AbstractContextManager[Crew]]
+
+
+def alone(assess: Assess) -> AbstractContextManager[Crew]:
+    """Nobody is hired."""
+    return nullcontext(Alone(assess))

@@ -17,6 +17,7 @@ from planner.assess import TIE, Assess, Bench, CapacityRace, LowestEnergy, Lowes
 from planner.bounds import Discard
 from planner.candidate import Candidate
 from planner.choices import is_one
+from planner.crew import Hire, alone
 from planner.demand import NOTHING, AskedRates, Spare
 from planner.final import BEST, OTHER, Entry, Measure
 from planner.flow import OVERLOAD
@@ -48,16 +49,21 @@ class Field:
 
 
 def make_plan(
-    request: PlanRequest, world: World, elsewhere: Callable[[str], World], progress: Progress | None = None
+    request: PlanRequest,
+    world: World,
+    elsewhere: Callable[[str], World],
+    progress: Progress | None = None,
+    hire: Hire = alone,
 ) -> Answer:
-    """Answer one request. `elsewhere` opens the world of other hardware, for what would meet a refused request.
+    """Answer one request. `elsewhere` opens the world of other hardware, for what would meet a refused request; `hire`
+    finds who assesses candidates.
 
     Raises InputError for bad names; an objective that cannot be met is an answer with feasible False.
     """
     started = time.perf_counter()
     field = bound(world.space(), world, request.demand.spare)
     bench = _bench(request, world, field.left)
-    result = _search(request, world, bench, field.left, progress)
+    result = _search(request, world, bench, field.left, hire if field.left else alone, progress)
     measure = Measure(world, bench)
     entries = _entries(request, world, measure, result)
     if result.interrupted and not entries:
@@ -122,7 +128,7 @@ def _bench(request: PlanRequest, world: World, left: Sequence[Candidate]) -> Ben
 
 
 def _search(
-    request: PlanRequest, world: World, bench: Bench, left: Sequence[Candidate], progress: Progress | None
+    request: PlanRequest, world: World, bench: Bench, left: Sequence[Candidate], hire: Hire, progress: Progress | None
 ) -> SearchResult:
     """One search; by ascending hardware where the cheapest that carries a rate is wanted, stopping at the first that
     does so with room to spare (the first that does at all is the answer, the roomy one then an alternative)."""
@@ -131,14 +137,15 @@ def _search(
     result = SearchResult()
     groups = _groups(request, world, bench, left)
     trials = request.trials if len(groups) < 2 else max(request.trials // GROUP_SHARE, 1)
-    for group in groups:
-        name = study_name(request, group)
-        settings = SearchSettings(trials, request.seed, name, request.study, request.storage, digest(world.fingerprint))
-        promising = _by_promise(group, world, _takes(request.objective, world, left))
-        result.join(search(promising, assess, settings, progress, outclassed))
-        best = result.best
-        if result.interrupted or _roomy(best, bench):
-            break
+    made = digest(world.fingerprint)
+    with hire(assess) as crew:
+        for group in groups:
+            name = study_name(request, group)
+            settings = SearchSettings(trials, request.seed, name, request.study, request.storage, made)
+            promising = _by_promise(group, world, _takes(request.objective, world, left))
+            result.join(search(promising, assess, settings, progress, outclassed, crew))
+            if result.interrupted or _roomy(result.best, bench):
+                break
     return result
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from planner.assess import Outcome
@@ -11,8 +11,8 @@ from planner.search import Progress
 
 
 @contextmanager
-def search_progress() -> Iterator[Progress | None]:
-    """A callback for `search`, or None where stderr is not a terminal."""
+def search_progress(by: Callable[[], str] = str) -> Iterator[Progress | None]:
+    """A callback for `search`, or None where stderr is not a terminal. by: who is at work, in words."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -29,6 +29,18 @@ def search_progress() -> Iterator[Progress | None]:
 
         def update(done: int, planned: int, best: Outcome | None) -> None:
             text = "" if best is None else f"best {best.requests_per_s:.3g} requests/s: {best.candidate.words}"
-            bar.update(task, completed=done, total=planned, description=text)
+            bar.update(task, completed=done, total=planned, description=", ".join(filter(None, (by(), text))))
 
         yield update
+
+
+@contextmanager
+def said_meanwhile(text: str) -> Iterator[None]:
+    """What takes a while and has no bar, on a terminal."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield

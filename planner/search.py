@@ -96,6 +96,7 @@ class _Begun:
     named: Candidate | None  # what the trial's parameters say
     candidate: Candidate | None
     best: Outcome | None  # when it was begun with
+    sampled: bool  # whether the trial before it was worth a look
 
 
 @dataclass(slots=True)
@@ -127,26 +128,32 @@ class _Run:
                 self.study.give_up(begun.trial)
 
     def _begin_ahead(self) -> bool:
-        """Begin with as many candidates as the crew likes; whether any is under way."""
+        """Begin with as many candidates as the crew likes; whether any is under way.
+
+        The sampler is asked when all before is known, as in one process; what is next in line is looked at meanwhile.
+        """
         while len(self.begun) < self.crew.ahead and self._proposals < PROPOSALS_PER_TRIAL * self.planned:
             if len(self.seen) + len(self.begun) >= self.planned:
                 break
             waiting = self._await()
             wanted = self._next(waiting) if waiting else None
-            if not waiting or (wanted is None and len(self.begun) >= self.crew.hands):
-                break  # a sampler that is asked far ahead of results knows too little
-            self._proposals += 1
-            self._begin(wanted, waiting)
+            if waiting and (wanted is not None or not self.begun):
+                self._begin(wanted, waiting)
+            if not waiting or (wanted is None and self.begun):
+                for candidate in waiting[: self.crew.ahead - len(self.begun)]:
+                    self.crew.begin(candidate)
+                break
         return bool(self.begun)
 
     def _begin(self, wanted: Candidate | None, waiting: Sequence[Candidate]) -> None:
+        self._proposals += 1
         trial, named = self.study.ask(wanted)
         if not self.study.first_to_ask(trial):
             self.study.give_up(trial)
             return
         candidate = named if named in waiting else None
+        self.begun.append(_Begun(trial, named, candidate, self.result.best, self._sampled))
         self._sampled = candidate is not None
-        self.begun.append(_Begun(trial, named, candidate, self.result.best))
         if candidate is not None:
             self.crew.begin(candidate)
 
@@ -154,19 +161,23 @@ class _Run:
         """Whether an outcome was found."""
         self.learn()  # another worker may just have finished with it
         candidate, best = begun.candidate, self.result.best
-        wanted = candidate is not None and candidate not in self.seen
-        if candidate is not None and not wanted:
-            self.crew.forget(candidate)
-        if candidate is not None and wanted:
+        looked = candidate is not None and candidate not in self.seen
+        if candidate is not None and looked:
             if best is not None and best != begun.best and self.outclassed(candidate, best):
-                self.crew.forget(candidate)
-                self.study.give_up(begun.trial)
+                self._drop(begun)
                 return False
             outcome = self.crew.outcome(candidate, best)
             self._add(outcome)
             self.study.store(begun.trial, outcome.as_dict())
         _tell(self.study.optuna, begun.trial, self.seen.get(begun.named) if begun.named is not None else None)
-        return wanted
+        return looked
+
+    def _drop(self, begun: _Begun) -> None:
+        """One process would not have begun with it: outclassed by what was found since."""
+        self.study.give_up(begun.trial)
+        self._proposals -= 1
+        if len(self.begun) == 1:
+            self._sampled = begun.sampled
 
     def learn(self) -> None:
         """Outcomes that the storage holds and this worker does not: of an earlier run, or of another worker."""

@@ -22,17 +22,42 @@ def without_password(url: str) -> str:
     return re.sub(_PASSWORDS[1], r"\1=***", named)
 
 
-def open_storage(url: str) -> Any:
-    """The storage of an Optuna URL. A server's connections are looked at before each use, and it must answer soon.
+def need_storage(url: str) -> None:
+    """Raises InputError where the database of an Optuna URL does not answer: said before the search, not in it."""
+    import sqlalchemy
 
-    Raises InputError where the driver is missing; what a server that is down raises is its driver's.
-    """
-    if not url.startswith(_POSTGRESQL):
-        return url
+    try:
+        name, options = _engine(url)
+        engine = sqlalchemy.create_engine(name, **options)
+        engine.connect().close()
+        engine.dispose()
+    except InputError:
+        raise
+    except Exception as error:  # of many kinds: a driver's own, a URL that is none
+        raise unusable(url, error) from None
+
+
+def open_storage(url: str) -> Any:
+    """The storage of an Optuna URL. Raises InputError where a driver is missing, its driver's own where it is down."""
+    name, options = _engine(url)
+    if not options:
+        return name
     from optuna.storages import RDBStorage
 
-    options = {"pool_pre_ping": True, "connect_args": {"connect_timeout": _CONNECT_S}}
-    return RDBStorage(_with_driver(url), engine_kwargs=options)
+    return RDBStorage(name, engine_kwargs=options)
+
+
+def unusable(url: str, error: Exception) -> InputError:
+    """One line of what a driver said."""
+    why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return InputError(f"the storage cannot be used ({why})", without_password(url), "sqlite:///study.db")
+
+
+def _engine(url: str) -> tuple[str, dict[str, Any]]:
+    """The URL and options: a server's connections are looked at before each use, and it must answer soon."""
+    if not url.startswith(_POSTGRESQL):
+        return url, {}
+    return _with_driver(url), {"pool_pre_ping": True, "connect_args": {"connect_timeout": _CONNECT_S}}
 
 
 def _with_driver(url: str) -> str:

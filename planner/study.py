@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from catalogs.errors import InputError
-from planner.storage import open_journal, open_storage, without_password
+from planner.storage import open_journal, open_storage, unusable, without_password
 
 if TYPE_CHECKING:
     import optuna
@@ -171,7 +171,7 @@ def space_of(names: Sequence[str], params: Sequence[Params]) -> dict[str, Any]:
     import optuna
 
     return {
-        name: optuna.distributions.CategoricalDistribution(sorted({p[i] for p in params}))  # type: ignore[type-var]
+        name: optuna.distributions.CategoricalDistribution(sorted({p[i] for p in params}))
         for i, name in enumerate(names)
     }
 
@@ -226,8 +226,7 @@ def _open(settings: SearchSettings, n_objectives: int) -> optuna.Study:
     except Exception as error:
         if settings.storage is None:
             raise
-        why = str(error).splitlines()[0]
-        raise InputError(f"the storage cannot be used ({why})", settings.kept, "sqlite:///study.db") from None
+        raise unusable(settings.storage, error) from None
 
 
 def _check_calibration(study: optuna.Study, settings: SearchSettings) -> None:
