@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,10 +23,19 @@ class BatchShape:
     decode_context_max: int = 0
     logits: int = 0  # sequences that need logits: decodes + prompts finished in this step
     passes: int = 1  # times the weights are read: more than once where a step runs in parts
+    ranks: tuple[BatchShape | None, ...] = ()  # shares of ranks that step together (None: a dummy); () where one runs
 
     @property
     def tokens(self) -> int:
         return self.prefill_tokens + self.decodes
+
+    def grow(self, steps: int) -> None:
+        """The same decodes, `steps` steps later."""
+        self.decode_context_sum += steps * self.decodes
+        self.decode_context_max += steps
+        for rank in self.ranks:
+            if rank is not None:
+                rank.grow(steps)
 
 
 @dataclass(slots=True)
@@ -50,7 +60,23 @@ class Batch(BatchShape):
         """Some of those that came with their blocks give their first token in this step."""
         return any(not request.emitted for request in self.joined)
 
-    def grow(self, steps: int) -> None:
-        """The same decodes, `steps` steps later."""
-        self.decode_context_sum += steps * self.decodes
-        self.decode_context_max += steps
+
+def together(ranks: Sequence[Batch | None]) -> Batch:
+    """One step of several ranks."""
+    batch = Batch(ranks=tuple(ranks))
+    for part in ranks:
+        if part is None:
+            continue
+        batch.prefill_tokens += part.prefill_tokens
+        batch.prefill_pairs += part.prefill_pairs
+        batch.prefill_chunks += part.prefill_chunks
+        batch.decodes += part.decodes
+        batch.decode_context_sum += part.decode_context_sum
+        batch.decode_context_max = max(batch.decode_context_max, part.decode_context_max)
+        batch.logits += part.logits
+        if part.prefill_tokens:
+            batch.admitted += part.admitted
+            batch.prompted += part.prompted
+        if part.joined:
+            batch.joined += part.joined
+    return batch

@@ -21,9 +21,12 @@ from simulator.batch import Batch
 from simulator.clock import WAKE, Tick
 from simulator.last_tokens import LastTokens
 from simulator.laws import check_lane
+from simulator.rank_log import RankLog
+from simulator.rank_steps import segment_of
 from simulator.request import Request
 from simulator.results import COMPLETED
 from simulator.schedulers.base import Scheduler
+from simulator.schedulers.lockstep import Lockstep
 from simulator.series import elapsed_s, step_at
 from simulator.step_log import StepLog
 
@@ -51,6 +54,9 @@ class Lane:
         self._steps, self._total_s = 0, 0.0  # of the event: steps it stands for, and their time
         self._outlet = replica.outlet
         self._last_tokens = LastTokens()
+        if isinstance(scheduler, Lockstep):
+            self.log, self._last_tokens = RankLog(len(scheduler.ranks)), scheduler.rounds
+            scheduler.rounds_ahead = self.rounds_ahead
         self._journal = context.journal
         self._abandoned: list[Request] = []  # their clients are gone: they leave when the step on the device has ended
         self._timed = context.rules.queueing.max_delay_s > 0.0
@@ -71,9 +77,11 @@ class Lane:
     @property
     def blocks_ahead(self) -> int:
         """Blocks that a run of steps has taken by now and has not booked yet."""
-        if self._steps < 2:
-            return 0
-        return self.scheduler.blocks_for(self._steps_until(self._clock.now) - 1)
+        return self.scheduler.blocks_for(self.rounds_ahead()) if self._steps > 1 else 0
+
+    def rounds_ahead(self) -> int:
+        """Schedule calls of that run."""
+        return self._steps_until(self._clock.now) - 1 if self._steps > 1 else 0
 
     def wake(self) -> None:
         """It is idle, and something may be scheduled: look, once everything that happens now has happened."""
@@ -178,8 +186,10 @@ class Lane:
                 break
             queue.append(ahead)
         self._start_s = now
-        steps = 1
-        if batch.prefill_tokens:
+        steps = most = 1
+        if batch.ranks:
+            first_s, slope_s, most = segment_of(self.timer, batch.ranks)
+        elif batch.prefill_tokens:
             first_s, slope_s = self.timer.cycle_s(batch), 0.0
         else:
             first_s, slope_s, most = self.timer.decode_segment(
@@ -187,27 +197,17 @@ class Lane:
             )
             if batch.passes > 1:  # a further pass costs the same at every context
                 first_s = self.timer.cycle_s(batch)
-            if not self._plain and batch.moved_blocks:
-                slope_s = 0.0
-            elif most > 1 and self._fast_forward and not (batch.finishing or (batch.joined and batch.opens)):
-                steps += self._quiet_steps(batch, most - 1)
+        if not self._plain and batch.moved_blocks:
+            slope_s = 0.0
+        elif most > 1 and self._fast_forward and not (batch.finishing or (batch.joined and batch.opens)):
+            steps += self._quiet_steps(batch, most - 1)
         if not self._plain:
-            first_s = self._with_moves_s(batch, first_s)
+            first_s += self._context.rules.moving_s(batch)
         if not first_s > 0.0:
             raise RuntimeError(f"a step must take time: {batch} takes {first_s} s")
         self._first_s, self._slope_s, self._steps = first_s, slope_s, steps
         self._total_s = total_s = steps * first_s + slope_s * (0.5 * steps * (steps - 1))
         self._tick = self._clock.at(now + total_s, self._replica.index, self._on_end)
-
-    def _with_moves_s(self, batch: Batch, step_s: float) -> float:
-        """What the step takes with the blocks that are moved, and the adapters."""
-        swap, lora = self._context.rules.swap, self._context.rules.lora
-        if swap is not None and not batch.prefill_tokens:
-            step_s += swap.s_per_block * batch.moved_blocks
-        if lora is not None and batch.adapters:
-            step_s = step_s + lora.added_s(batch.adapter_tokens, batch.adapters)
-            step_s += lora.bringing_s(*batch.brought_adapters)
-        return step_s
 
     def _quiet_steps(self, batch: Batch, most: int) -> int:
         """Steps after this one that need no decision, at most `most`."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from simulator.request import Request
 
-_NEVER: Final = 1 << 62
+NEVER: Final = 1 << 62
 
 
 class LastTokens:
@@ -18,7 +18,7 @@ class LastTokens:
 
     def __init__(self) -> None:
         self.rounds = 0  # scheduled
-        self.due_round = _NEVER  # the first that may hold a last token
+        self.due_round = NEVER  # the first that may hold a last token
         # (round, serial, request); an entry is stale, and dropped when met, unless its serial is the request's in _live
         self._heap: list[tuple[int, int, Request]] = []
         self._live: dict[Request, int] = {}
@@ -43,12 +43,12 @@ class LastTokens:
             _, serial, request = heappop(heap)
             if self._live.get(request) == serial:
                 yield request
-        self.due_round = heap[0][0] if heap else _NEVER
+        self.due_round = heap[0][0] if heap else NEVER
 
     def rounds_left(self) -> int:
         """Until the next last token; 0 where nobody decodes."""
         heap, live = self._heap, self._live
         while heap and live.get(heap[0][2]) != heap[0][1]:
             heappop(heap)
-        self.due_round = heap[0][0] if heap else _NEVER
+        self.due_round = heap[0][0] if heap else NEVER
         return self.due_round - self.rounds if heap else 0

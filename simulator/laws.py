@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from simulator.batch import Batch
@@ -10,6 +11,7 @@ from simulator.host_cache import HostCache
 from simulator.request import Request
 from simulator.rules import EngineRules
 from simulator.schedulers.base import Scheduler
+from simulator.schedulers.lockstep import Lockstep
 
 if TYPE_CHECKING:
     from simulator.lane import Lane
@@ -28,8 +30,11 @@ def _law(holds: bool, text: str) -> None:
 def check_lane(replica: Replica, lane: Lane, batch: Batch) -> None:
     """After `batch` has been scheduled on a lane of `replica`."""
     scheduler, rules = lane.scheduler, replica.rules
-    check_blocks([each.scheduler for each in replica.lanes])
-    check_batch(scheduler, rules, batch)
+    if isinstance(scheduler, Lockstep):
+        check_ranks(scheduler, batch)
+    else:
+        check_blocks([each.scheduler for each in replica.lanes])
+        check_batch(scheduler, rules, batch)
     seats = max(1, rules.max_num_seqs // len(replica.lanes))
     running, waiting, held = scheduler.running_requests(), scheduler.waiting_requests(), replica.held_requests()
     _law(len(running) <= seats, f"{len(running)} running, more than max_num_seqs")
@@ -38,6 +43,28 @@ def check_lane(replica: Replica, lane: Lane, batch: Batch) -> None:
     for request in waiting:
         _law(not request.units and request.shared_blocks == 0, f"waiting request {request.index} holds cached blocks")
         _law(scheduler.computed_tokens(request) == 0, f"waiting request {request.index} counts computed tokens")
+
+
+def check_ranks(group: Lockstep, batch: Batch) -> None:
+    """Every rank keeps the laws with its own limits, and what runs is what they hold, nobody on two ranks."""
+    shares = [part for part in batch.ranks if part is not None]
+    _law(len(batch.ranks) == len(group.ranks), f"{len(batch.ranks)} shares of {len(group.ranks)} ranks")
+    _law(bool(shares), "a step of dummy batches alone")
+    for name in ("prefill_tokens", "prefill_chunks", "decodes", "decode_context_sum", "logits"):
+        whole, parts = getattr(batch, name), sum(getattr(part, name) for part in shares)
+        _law(whole == parts, f"{name}: the group steps with {whole}, its ranks with {parts}")
+    for rank, part in zip(group.ranks, batch.ranks, strict=True):
+        check_blocks([rank])
+        seated = rank.running_requests()
+        _law(len(seated) <= rank.rules.max_num_seqs, f"{len(seated)} running on a rank, more than max_num_seqs")
+        _law(all(group.rank_of(r) is rank for r in seated), "a request runs on a rank it was not given to")
+        ending = tuple(r for r in batch.finishing if group.rank_of(r) is rank)
+        if isinstance(part, Batch):
+            check_batch(rank, rank.rules, replace(part, finishing=ending))
+        else:
+            _law(not ending, "a request ends on a rank that runs a dummy batch")
+            live = any(_decodes(r, rank) for r in seated)
+            _law(not (live and rank.mixes_phases), "a rank that can decode runs a dummy batch")
 
 
 def check_batch(scheduler: Scheduler, rules: EngineRules, batch: Batch) -> None:
@@ -107,9 +134,12 @@ def check_host(host: HostCache) -> None:
 
 def check_drained(replica: Replica) -> None:
     """When nothing runs, nothing is held."""
-    kv = replica.scheduler.kv
+    kv, scheduler = replica.scheduler.kv, replica.scheduler
     _law(not replica.held_requests(), "requests are left in a drained engine")
     _law(kv.held == 0, f"{kv.held} blocks are held when nothing runs")
     host = replica.scheduler.host
     _law(host is None or not any(e.readers for e in host.host.entries), "blocks are read when nothing runs")
-    check_blocks([lane.scheduler for lane in replica.lanes])
+    for rank in scheduler.ranks if isinstance(scheduler, Lockstep) else ():
+        check_blocks([rank])
+    if not isinstance(scheduler, Lockstep):
+        check_blocks([lane.scheduler for lane in replica.lanes])

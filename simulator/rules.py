@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from catalogs.engines import HostTimes, Receiving
 from catalogs.limits import Limits
 from catalogs.queueing import FCFS, Queueing
+from simulator.batch import Batch
 from simulator.host_cache import OffloadRules
 from simulator.lora import LoraRules
 from simulator.swap import SwapRules
@@ -25,6 +27,7 @@ class EngineRules(Limits):
     max_output_tokens: int = 0  # max_tokens that every client declares; a run raises it to its longest output
     physical_batch_tokens: int = 0  # most tokens of one pass of the device; 0: a step is one pass
     attention_ranks: int = 1  # data-parallel ranks of attention
+    rank_dispatch: str = ""  # how requests come to ranks that each schedule for themselves; "": one scheduler for all
     balance_steps: int = 0  # steps these wait until each has a prompt to start; 0: they do not wait
     receiving: Receiving | None = None  # None: new requests are seen before every step
     unit_blocks: int = 1  # KV blocks that share one content key: more than 1 for traces with coarse keys (kv_cache.py)
@@ -32,3 +35,30 @@ class EngineRules(Limits):
     offload: OffloadRules | None = None  # blocks are kept in host memory too
     lora: LoraRules | None = None  # None: it serves no adapters
     swap: SwapRules | None = None  # preempted requests are moved to host memory; None: they are computed again
+
+    @property
+    def in_lockstep(self) -> bool:
+        """Every rank has a scheduler of its own, and their steps begin together."""
+        return self.attention_ranks > 1 and bool(self.rank_dispatch)
+
+    def of_rank(self) -> Self:
+        """The rules of one of its ranks."""
+        n = self.attention_ranks
+        return replace(
+            self,
+            max_num_seqs=self.max_num_seqs // n,
+            max_num_batched_tokens=self.max_num_batched_tokens // n,
+            kv_blocks=self.kv_blocks // n,
+            attention_ranks=1,
+            rank_dispatch="",
+        )
+
+    def moving_s(self, batch: Batch) -> float:
+        """What a step takes longer for the blocks that are moved, and for adapters."""
+        seconds = 0.0
+        if self.swap is not None and not batch.prefill_tokens:
+            seconds += self.swap.s_per_block * batch.moved_blocks
+        if self.lora is not None and batch.adapters:
+            seconds += self.lora.added_s(batch.adapter_tokens, batch.adapters)
+            seconds += self.lora.bringing_s(*batch.brought_adapters)
+        return seconds

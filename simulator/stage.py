@@ -31,6 +31,7 @@ class Room:
     @classmethod
     def of(cls, rules: EngineRules) -> Room:
         policy = POLICIES[rules.policy]
+        rules = rules.of_rank() if rules.in_lockstep else rules
         widest = inf if rules.chunked_prefill and policy.chunks else rules.max_num_batched_tokens
         recomputes = policy.preempts
         return cls(rules.max_model_len, widest, recomputes, rules.kv_blocks * rules.block_size)

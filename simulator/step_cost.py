@@ -20,19 +20,22 @@ longest context lies above the mean. While every decode grows by one token a ste
 decode steps is an arithmetic series up to the next breakpoint (`decode_segment`).
 
 Ranks: a `BatchShape` is what the whole replica holds. Data-parallel ranks share it evenly (a lone prompt sits on one
-rank, which the others wait for); context-parallel ranks share every prompt. In a pipeline each batch in flight is a
-shape of its own; its time is that of all stages and the sends between them.
+rank, which the others wait for), unless their shares are given (`ranks_segment`); context-parallel ranks share every
+prompt. In a pipeline each batch in flight is a shape of its own; its time is that of all stages and the sends between
+them.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from math import ceil, inf
 from typing import Final
 
 from catalogs.deployment import Resolved
 from simulator.batch import BatchShape
 from simulator.pricing import N_CLASSES, CostSource
+from simulator.rank_steps import Segment, slowest
 from simulator.step_log import StepLog
 from simulator.step_tables import DecodeTables, StepTables, graph_limit
 from simulator.step_totals import StepTotals, total
@@ -82,6 +85,8 @@ class StepCost:
 
     def cycle_s(self, shape: BatchShape) -> float:
         """Seconds from the start of this step to the start of the next."""
+        if shape.ranks:
+            return self.ranks_segment(shape.ranks)[0]
         n = shape.decodes
         if not shape.prefill_tokens and shape.logits == n and n and shape.passes == 1:
             return self.decode_segment(n, shape.decode_context_sum, shape.decode_context_max)[0]
@@ -113,8 +118,52 @@ class StepCost:
             steps = min(steps, ceil((least - device) / slope))
         return least + after, 0.0, steps
 
-    def _cycle(self, device: float, sequences: int) -> float:
+    def ranks_segment(self, ranks: Sequence[BatchShape | None]) -> Segment:
+        """The same of data-parallel ranks with these shares (None: a dummy batch); 1 step where one has a prompt.
+
+        Each layer's exchange of tokens waits for the slowest rank's attention and dense parts; what follows it is the
+        expert group's, for the tokens of all. Graphs pad every rank to the widest, and run only where all can.
+        """
+        shapes = [shape for shape in ranks if shape is not None]
+        own = self._split // self._prompt_split
+        tokens = [-(-s.decodes // own) + -(-s.prefill_tokens // self._context_ranks) for s in shapes]
+        widest, prompts = max(tokens), any(s.prefill_chunks for s in shapes)
+        padded = widest <= self._graphed
+        device, slope, steps = slowest(
+            [self._rank_segment(s, widest if padded else n) for s, n in zip(shapes, tokens, strict=True)]
+        )
+        logits = _read(self._logits, max(-(-s.logits // own) for s in shapes))
+        device += logits + _read(self._group, self.tables.group_tokens(widest, sum(s.tokens for s in shapes)))
+        least = self._launch_s if widest > (self._graphed_prefill if prompts else self._graphed) else 0.0
+        after, sequences = self._gap_s, max(s.decodes + s.prefill_chunks for s in shapes)
         host = self._host_s + self._host_per_sequence_s * sequences
+        if self._overlaps:
+            least = max(least, host)
+        else:
+            after += host
+        return _no_less(device, slope, 1 if prompts else steps, least, after)
+
+    def _rank_segment(self, shape: BatchShape, tokens: int) -> Segment:
+        """Attention of one rank's share, and dense parts of so many tokens."""
+        n, chunks, dense = shape.decodes, shape.prefill_chunks, _read(self._rank, tokens)
+        alike = n * self._prompt_split  # the tables' decodes are those of ranks that are all like this one
+        if chunks:
+            if n:
+                dense += self._decode_attention_s(alike, shape.decode_context_sum / n, shape.decode_context_max, True)
+            each = shape.prefill_tokens / chunks
+            prior = shape.prefill_pairs / shape.prefill_tokens - each / 2
+            return dense + self._prefill_attention_s(chunks, each, prior), 0.0, 1
+        cells = (self._rows.get(alike) or self._row(alike))[1]
+        mean = shape.decode_context_sum / n
+        base, grow, skew, skew_grow, start, end = cells[
+            min(max(bisect_right(self._contexts, mean) - 1, 0), self._last_cell)
+        ]
+        beyond, above = mean - start, shape.decode_context_max - mean
+        seconds = dense + (base + grow * beyond + above * (skew + skew_grow * beyond))
+        return seconds, grow + above * skew_grow, ENDLESS if end == inf else ceil(end - mean)
+
+    def _cycle(self, device: float, sequences: int) -> float:
+        host = self._host_s + self._host_per_sequence_s * -(-sequences // self._prompt_split)
         if self._overlaps:
             return (device if device >= host else host) + self._gap_s
         return device + host + self._gap_s
@@ -180,7 +229,8 @@ class StepCost:
         group = _read(self._group, self.tables.group_tokens(tokens, decodes))
         offset = _read(self._rank, tokens) + _read(self._logits, tokens) + group
         least = self._launch_s if tokens > self._graphed else 0.0
-        host, after = self._host_s + self._host_per_sequence_s * decodes, self._gap_s
+        each = -(-decodes // self._prompt_split)  # every data-parallel rank schedules its own
+        host, after = self._host_s + self._host_per_sequence_s * each, self._gap_s
         if self._overlaps:
             least = max(least, host)
         else:
@@ -199,6 +249,17 @@ class StepCost:
             grow, skew_grow = (base[k + 1] - base[k]) / width, (skew[k + 1] - skew[k]) / width
             cells.append((base[k], grow, skew[k], skew_grow, contexts[k], end))
         return cells
+
+
+def _no_less(device: float, slope: float, steps: int, least: float, after: float) -> Segment:
+    """A run of steps of which each takes the device no less than `least`, and `after` more."""
+    if device >= least:
+        if slope < 0.0:
+            steps = min(steps, int((device - least) / -slope) + 1)
+        return device + after, slope, steps
+    if slope > 0.0:
+        steps = min(steps, ceil((least - device) / slope))
+    return least + after, 0.0, steps
 
 
 def _read(values: list[float], index: int) -> float:

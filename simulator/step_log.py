@@ -47,6 +47,7 @@ class StepLog:
 
     __slots__ = ("_values",)
 
+    n_ranks: int = 0  # that stepped together, where each has rows of its own (rank_log.py)
     start_s = _Column()
     steps = _Column()
     prefill_tokens = _Column()
@@ -105,10 +106,25 @@ class StepLog:
         """All rows, shape (rows, 14), columns in the order of COLUMNS. A copy: the log may grow on."""
         return np.array(self._values, dtype=np.float64).reshape(-1, len(COLUMNS))
 
+    @property
+    def parts(self) -> tuple[StepLog, ...]:
+        """A log for each rank that stepped on its own."""
+        return (self,)
+
+    def like(self) -> StepLog:
+        """An empty log for rows such as these."""
+        return StepLog()
+
+    def extend(self, log: StepLog) -> None:
+        """Append the rows of a log of the same kind."""
+        self._values.extend(log._values)
+
     @classmethod
     def merged(cls, logs: Iterable[StepLog]) -> StepLog:
         """The rows of several logs (replicas), one after the other."""
-        merged = cls()
+        logs = tuple(logs)
+        kinds = {log.n_ranks: log for log in logs}
+        merged = next(iter(kinds.values())).like() if len(kinds) == 1 else cls()
         for log in logs:
-            merged._values.extend(log._values)
+            merged.extend(log)
         return merged

@@ -11,6 +11,7 @@ import numpy as np
 
 from catalogs.faults import Fault
 from simulator.batch import BatchShape
+from simulator.rank_steps import Segment, segment_of
 from simulator.replica import Replica, StepTimer
 
 if TYPE_CHECKING:
@@ -32,6 +33,10 @@ class Slowed:
 
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
         first_s, slope_s, steps = self.timer.decode_segment(decodes, context_sum, context_max)
+        return self.factor * first_s, self.factor * slope_s, steps
+
+    def ranks_segment(self, ranks: Sequence[BatchShape | None]) -> Segment:
+        first_s, slope_s, steps = segment_of(self.timer, ranks)
         return self.factor * first_s, self.factor * slope_s, steps
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from catalogs.errors import InputError, nearest_name
+from simulator.rank_dispatch import DISPATCHES
 from simulator.rules import EngineRules
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.batching import ContinuousBatching
 from simulator.schedulers.llama_cpp import LlamaCpp
+from simulator.schedulers.lockstep import Lockstep
 from simulator.schedulers.lora import LoraV1
 from simulator.schedulers.offloading import OffloadingV1
 from simulator.schedulers.orca import Orca
@@ -44,6 +46,9 @@ def make_scheduler(rules: EngineRules, beside: Scheduler | None = None) -> Sched
     policy = POLICIES.get(rules.policy)
     if policy is None:
         raise InputError("unknown scheduling policy", rules.policy, nearest_name(rules.policy, POLICIES))
+    if rules.in_lockstep:
+        own = rules.of_rank()
+        return Lockstep(rules, [policy(own) for _ in range(rules.attention_ranks)], DISPATCHES[rules.rank_dispatch]())
     if rules.lora is not None:
         if policy is not VllmV1 or rules.pipeline_stages > 1 or rules.offload is not None:
             raise InputError(

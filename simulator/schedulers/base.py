@@ -31,7 +31,7 @@ class Scheduler(ABC):
     pads: ClassVar[bool] = False  # sequences that have ended compute on until the whole batch has
     streams: ClassVar[bool] = True  # tokens go out as they are made; False: with the last one
 
-    def __init__(self, rules: EngineRules) -> None:
+    def __init__(self, rules: EngineRules, kv: KvCache | None = None) -> None:
         self.rules = rules
         self.now_s = 0.0  # of the schedule() call, for those who wait for batches to fill up
         self.look_again_s = inf  # when the last schedule() call, which found nothing to run, would find something
@@ -40,7 +40,7 @@ class Scheduler(ABC):
         self.host: HostCache | None = None
         self.swap_space: SwapSpace | None = None
         self.slots: AdapterSlots | None = None
-        self.kv = KvCache(rules.kv_blocks, rules.block_size, rules.prefix_caching, rules.unit_blocks)
+        self.kv = kv or KvCache(rules.kv_blocks, rules.block_size, rules.prefix_caching, rules.unit_blocks)
 
     @abstractmethod
     def add(self, request: Request) -> None:

@@ -31,6 +31,7 @@ class MaxUtilization(VllmV1):
         super().__init__(replace(rules, admit_whole_prompt=True))
         self._balances = rules.balance_steps > 0 and rules.attention_ranks > 1
         self._unbalanced_steps = 0  # since prompts could last start
+        self.holds_prompts = False  # it is one of several ranks, which are not in balance
 
     def schedule(self) -> Batch | None:
         if self._balances:
@@ -44,10 +45,12 @@ class MaxUtilization(VllmV1):
         return len(self._waiting) >= ranks or self.decodes.n < ranks
 
     def _admit(self, batch: Batch, budget: int) -> None:
-        if not self._unbalanced_steps:
+        if not self._unbalanced_steps and not self.holds_prompts:
             super()._admit(batch, budget)
 
     def quiet_rounds(self, batch: Batch, most: int) -> int:
+        if self.holds_prompts and self._waiting and most > 0:
+            return 0 if self._partial is not None or self.decodes.n != batch.decodes else self._decode_rounds(most)
         if not (self._balances and self._waiting) or self.blocked:
             return super().quiet_rounds(batch, most)
         if self._partial is not None or self.decodes.n != batch.decodes or self._in_balance:

@@ -1,0 +1,216 @@
+"""Attention data parallelism as engines run it: a scheduler, a queue and a cache for each rank, and steps that begin
+together, because experts are shared and every layer waits for everybody's tokens.
+
+A request is given to a rank when it arrives and stays there. In each step every rank schedules for itself; one that has
+nothing runs a dummy batch (vLLM's execute_dummy_batch, SGLang's idle batch, TensorRT-LLM's dummy request). When no rank
+has work the group is idle.
+
+TensorRT-LLM balances (attention_dp_config): with `balance_steps` prompts start only in a step in which every rank has
+one waiting, or some rank has nothing to generate, or after so many steps without either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from simulator.batch import Batch, together
+from simulator.kv_cache import KvCache
+from simulator.rank_dispatch import Dispatch
+from simulator.rank_rounds import RankRounds
+from simulator.request import Request
+from simulator.rules import EngineRules
+from simulator.schedulers.base import Scheduler
+from simulator.schedulers.batching import ContinuousBatching
+from simulator.schedulers.trtllm import MaxUtilization
+
+
+class RankCaches:
+    """The caches of all ranks, counted together; the part of KvCache that is asked of a replica."""
+
+    def __init__(self, caches: Sequence[KvCache]) -> None:
+        self._caches = caches
+        self.total = sum(kv.total for kv in caches)
+        self.block_size, self.unit_blocks, self.unit_tokens = (
+            caches[0].block_size,
+            caches[0].unit_blocks,
+            caches[0].unit_tokens,
+        )
+
+    @property
+    def available(self) -> int:
+        return sum(kv.available for kv in self._caches)
+
+    @property
+    def held(self) -> int:
+        return sum(kv.held for kv in self._caches)
+
+    @property
+    def cached(self) -> int:
+        return sum(kv.cached for kv in self._caches)
+
+    @property
+    def min_available(self) -> int:
+        """As if all had been as full as the fullest was: a full rank's requests do not fit elsewhere."""
+        return len(self._caches) * min(kv.min_available for kv in self._caches)
+
+
+class _Rank:
+    """One rank as dispatch sees it."""
+
+    def __init__(self, scheduler: ContinuousBatching, group: Lockstep) -> None:
+        self.scheduler, self._group = scheduler, group
+        self.n_requests = self.prompt_tokens = 0
+        self.idle = True  # it was asked since it last had something, and had nothing
+
+    @property
+    def n_running(self) -> int:
+        return self.scheduler.n_running
+
+    @property
+    def n_waiting(self) -> int:
+        return self.scheduler.n_waiting
+
+    @property
+    def used_fraction(self) -> float:
+        kv, ahead = self.scheduler.kv, self.scheduler.blocks_for(self._group.rounds_ahead())
+        return (kv.held + ahead) / max(1, kv.total)
+
+
+class Lockstep(Scheduler):
+    """See the module. `rules` are those of the whole group; `ranks` have schedulers of their own, with theirs."""
+
+    def __init__(self, rules: EngineRules, ranks: Sequence[ContinuousBatching], dispatch: Dispatch) -> None:
+        self._group = [_Rank(scheduler, self) for scheduler in ranks]
+        self.rounds_ahead: Callable[[], int] = lambda: 0  # rounds that a run of steps has not booked yet
+        self._dispatch = dispatch
+        self._place: dict[Request, int] = {}  # the rank of each request that is here
+        self._balance_steps = rules.balance_steps if isinstance(ranks[0], MaxUtilization) else 0
+        self._unbalanced_steps = 0
+        self._stalls = not ranks[0].mixes_phases  # a rank may prefill alone while others decode
+        super().__init__(rules, cast(KvCache, RankCaches([scheduler.kv for scheduler in ranks])))
+        self.ranks = tuple(ranks)
+        self.rounds = RankRounds(len(ranks), self._place.__getitem__)
+
+    def add(self, request: Request) -> None:
+        place = self._dispatch.choose(request, self._group)
+        rank = self._group[place]
+        self._place[request] = place
+        rank.n_requests += 1
+        rank.prompt_tokens += request.input_tokens
+        rank.idle = False
+        rank.scheduler.add(request)
+
+    def rank_of(self, request: Request) -> ContinuousBatching:
+        """The scheduler it was given to."""
+        return self._group[self._place[request]].scheduler
+
+    def schedule(self) -> Batch | None:
+        if self.preempted:
+            self.preempted = []
+        if self._balance_steps:
+            self._count_balance()
+        parts = [self._part(rank) for rank in self._group]
+        if not any(parts):
+            return None
+        batch = together(parts)
+        if self._stalls and batch.decodes:
+            for place, part in enumerate(parts):
+                if part is None or not part.decodes:
+                    self.rounds.stand_still(place)
+        return batch
+
+    def _part(self, rank: _Rank) -> Batch | None:
+        if rank.idle:
+            return None
+        scheduler = rank.scheduler
+        batch = scheduler.schedule()
+        if scheduler.preempted:
+            self.preempted += scheduler.preempted
+        if batch is None:
+            rank.idle = not scheduler.n_running and not scheduler.n_waiting
+        return batch
+
+    def _count_balance(self) -> None:
+        self._unbalanced_steps = 0 if self._in_balance else (self._unbalanced_steps + 1) % self._balance_steps
+        for rank in self.ranks:
+            assert isinstance(rank, MaxUtilization)
+            rank.holds_prompts = self._unbalanced_steps > 0
+
+    @property
+    def _in_balance(self) -> bool:
+        return all(rank.n_waiting for rank in self.ranks) or not all(rank.decodes.n for rank in self.ranks)
+
+    def retire(self, request: Request) -> None:
+        self.rank_of(request).retire(request)
+
+    def leaving(self, request: Request) -> tuple[Request, ...]:
+        return self.rank_of(request).leaving(request)
+
+    def withdraw(self, request: Request) -> bool:
+        gone = self.rank_of(request).withdraw(request)
+        if gone:
+            self._forget(request)
+        return gone
+
+    def release(self, request: Request) -> None:
+        self.rank_of(request).release(request)
+        self._forget(request)
+
+    def _forget(self, request: Request) -> None:
+        rank = self._group[self._place.pop(request)]
+        rank.n_requests -= 1
+        rank.prompt_tokens -= request.input_tokens
+
+    def park(self, request: Request) -> None:
+        self.rank_of(request).park(request)
+
+    def quiet_rounds(self, batch: Batch, most: int) -> int:
+        if self._balance_steps and self.n_waiting and not self._in_balance:
+            most = min(most, self._balance_steps - self._unbalanced_steps - 1)
+        for rank, part in zip(self._group, batch.ranks, strict=True):
+            if most <= 0:
+                return 0
+            if isinstance(part, Batch):
+                most = rank.scheduler.quiet_rounds(part, most)
+            elif not rank.idle:
+                return 0
+        return max(0, most)
+
+    def skip(self, rounds: int) -> None:
+        for rank in self._group:
+            if not rank.idle:
+                rank.scheduler.skip(rounds)
+        if self._balance_steps:
+            passed = 0 if self._in_balance else self._unbalanced_steps + rounds
+            self._unbalanced_steps = passed % self._balance_steps
+
+    def blocks_for(self, rounds: int) -> int:
+        return sum(rank.blocks_for(rounds) for rank in self.ranks)
+
+    @property
+    def blocked(self) -> bool:
+        return not self._balance_steps and all(rank.blocked for rank in self.ranks)
+
+    @property
+    def n_running(self) -> int:
+        return sum(rank.n_running for rank in self.ranks)
+
+    @property
+    def n_waiting(self) -> int:
+        return sum(rank.n_waiting for rank in self.ranks)
+
+    def running_requests(self) -> list[Request]:
+        return [request for rank in self.ranks for request in rank.running_requests()]
+
+    def waiting_requests(self) -> list[Request]:
+        return [request for rank in self.ranks for request in rank.waiting_requests()]
+
+    def holding_requests(self) -> list[Request]:
+        return [request for rank in self.ranks for request in rank.holding_requests()]
+
+    def held_blocks(self, request: Request) -> int:
+        return self.rank_of(request).held_blocks(request)
+
+    def computed_tokens(self, request: Request) -> int:
+        return self.rank_of(request).computed_tokens(request)
