@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from catalogs.command import run_command
+from catalogs.console import PIPED_LIST, open_console
 from catalogs.files import check_targets, write_json
 
 if TYPE_CHECKING:
@@ -89,10 +90,7 @@ def _print_record(record: dict[str, Any]) -> None:
 
 def _print(table: Table) -> None:
     """To the terminal's width; into a pipe or file without wrapping much."""
-    from rich.console import Console
-
-    width = None if sys.stdout.isatty() else 200
-    Console(highlight=False, markup=False, width=width).print(table)
+    open_console(PIPED_LIST).print(table)
 
 
 def _text(value: Any) -> str:

@@ -37,7 +37,7 @@ def run_command(name: str, command: Callable[..., Any], args: list[str] | None =
         package = str(error.name).partition(".")[0]
         if package in OUR_PACKAGES:  # a fault of ours, not of the installation
             raise
-        extras = "pip install 'llm-capacity-planner[calibration,report,verify]'"
+        extras = "pip install '.[calibration,report,verify]'"
         return _refuse(name, f"this needs a package that is not installed: {package}; {extras}")
     except MemoryError as error:
         return _refuse(name, f"this needs more memory than there is: {error or 'out of memory'}")

@@ -122,7 +122,7 @@ def need_plotly() -> None:
     try:
         import plotly  # noqa: F401
     except ImportError:
-        raise InputError("reports need plotly", "not installed", "pip install 'llm-capacity-planner[report]'") from None
+        raise InputError("reports need plotly", "not installed", "pip install '.[report]'") from None
 
 
 def _section(number: int, section: Section) -> str:

@@ -1,4 +1,4 @@
-"""The analysis of a step on the terminal, 80 columns."""
+"""The analysis of a step on the terminal."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from rich.console import Console
 from rich.table import Table
 
 from calibration.report.axes import si, time_text
+from catalogs.console import open_console
 from planner.operators import BOUND_WORDS
-from planner.terminal import console_80
 
 _SHORT: Final = {"compute": "compute", "memory": "memory", "link": "link", "fixed cost": "fixed"}
 _SHOWN: Final = 16
 
 
 def show(document: dict[str, Any]) -> None:
-    """Print a document of `analyze`; at most 80 columns where it is not a terminal."""
-    console = console_80()
+    """Print a document of `analyze`."""
+    console = open_console()
     if "published" in document:
         _published(console, document)
         return

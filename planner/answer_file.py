@@ -50,6 +50,17 @@ class Asked(Block):
     precisions: list[str] | None
     engine: str
     seed: int
+    max_usd_per_hour: float | None = None
+    users: int | None = None
+    think_s: float = 0.0
+    survive: str | None = None
+    also: list[str] = []
+    fixed: dict[str, Any] = {}
+
+    @property
+    def given(self) -> bool:
+        """Whether a load was asked for, not all that the hardware can carry."""
+        return self.rate is not None or self.users is not None
 
 
 class SloRow(Block):
@@ -101,6 +112,11 @@ class Cost(Block):
     price_as_of: str | None
     price_source: str | None
     price_note: str | None = None
+    usd_per_million_input_tokens: float | None = None
+    usd_per_request: float | None = None
+    commitment: str | None = None
+    instance: str | None = None
+    accelerators_per_instance: int | None = None
 
 
 class Energy(Block):
@@ -111,6 +127,8 @@ class Energy(Block):
     pue: float
     grid_gco2e_per_kwh: float | None
     grid_source: str | None
+    j_per_total_token: float | None = None
+    kwh_per_million_total_tokens: float | None = None
 
 
 class Memory(Block):
@@ -149,6 +167,13 @@ class Known(Block):
         return {k: (v[0], v[1]) for k, v in self.stated_error.items() if isinstance(v, list) and len(v) == 2}
 
 
+class Survival(Block):
+    """The objectives when what was asked for is lost. met: all of them."""
+
+    replicas_left: int
+    met: bool
+
+
 class Plan(Block):
     """One plan of the answer. What a plan that cannot even start has no figures of is None."""
 
@@ -159,6 +184,7 @@ class Plan(Block):
     capacity_requests_per_s: float | None
     safe_requests_per_s: float | None = None
     limited_by: str | None = None
+    survival: Survival | None = None
     cost: Cost | None
     energy: Energy | None
     memory: Memory | None = None
@@ -260,6 +286,7 @@ class AnswerFile(Block):
     search: SearchFacts
     assumptions: list[str]
     prices: list[PriceLine] = Field(default_factory=list)
+    accounts: dict[str, Any] | None = None  # see planner/accounts.py
     reproduce: Reproduce
 
     @property

@@ -31,9 +31,9 @@ class Use:
 def anatomy_of(rerun: Rerun, plan: Plan, index: int = 0, samples: int = SAMPLES) -> Anatomy:
     """One replica of a plan under its share of the planned rate, simulated and taken apart."""
     candidate = rerun.candidates[index]
-    plant, n = rerun.world.plant(candidate), 2 * rerun.bench.sizes.full
+    plant, n = rerun.world_of(index).plant(candidate), 2 * rerun.bench.sizes.full
     replicas = plant.resolved.replicas
-    requests = rerun.world.workload.materialise(rerun.request.seed, n * replicas, plan.requests_per_s)
+    requests = rerun.workload.materialise(rerun.request.seed, n * replicas, plan.requests_per_s)
     done = run_rules(engine_rules(plant), plant.cost, requests.every(replicas))
     return take_apart(done, plant, samples)
 

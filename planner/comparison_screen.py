@@ -1,4 +1,4 @@
-"""Two plans side by side on the terminal, 80 columns."""
+"""Two plans side by side on the terminal."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Final
 
 from rich.console import Console
 
+from catalogs.console import open_console
 from planner.comparison import Figure, PlanComparison
 from planner.report.screen import grid
 from planner.report.words import dollars, grams, joules, percent, rate, seconds
-from planner.terminal import console_80
 
 _WORDS: Final = 26
 
 
 def show(c: PlanComparison, names: tuple[str, str]) -> None:
     """Print it; names: what A and B are called."""
-    console = console_80()
+    console = open_console()
     console.print(f"A: {names[0]}\nB: {names[1]}")
     tables(console, c, ("A", "B"))
     for side, label in (("A", "A is better at"), ("B", "B is better at")):

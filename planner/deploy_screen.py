@@ -6,9 +6,9 @@ import textwrap
 from pathlib import Path
 from typing import Final
 
+from catalogs.console import PIPED
 from planner.deploy.package import Package
 
-_WIDTH: Final = 80
 _LABEL: Final = 10
 
 
@@ -25,6 +25,6 @@ def show(package: Package, folder: Path) -> None:
 
 
 def _print(label: str, text: str) -> None:
-    rows = textwrap.wrap(text, _WIDTH - _LABEL, break_long_words=False, break_on_hyphens=False)
+    rows = textwrap.wrap(text, PIPED - _LABEL, break_long_words=False, break_on_hyphens=False)
     for i, row in enumerate(rows):
         print(f"{label if i == 0 else '':<{_LABEL}}{row}")

@@ -1,20 +1,20 @@
-"""An explanation on the terminal, 80 columns."""
+"""An explanation on the terminal."""
 
 from __future__ import annotations
 
 from rich.console import Console
 from rich.table import Table
 
+from catalogs.console import open_console
 from planner.explain import Explanation
 from planner.growth import GOAL, Change, Growth
 from planner.report.screen import grid
 from planner.report.words import dollars
-from planner.terminal import console_80
 
 
 def show(e: Explanation) -> None:
-    """Print it; at most 80 columns where stdout is not a terminal."""
-    console = console_80()
+    """Print it."""
+    console = open_console()
     for i, line in enumerate(e.why):
         console.print(_beside("Why" if i == 0 else "", line))
     if e.alternatives:

@@ -15,7 +15,8 @@ from catalogs.hardware import Hardware, parse_hardware
 from planner.answer_file import Plan
 from planner.candidate import Candidate
 from planner.final import Measure
-from planner.rerun import Rerun
+from planner.rerun import Rerun, without_load
+from planner.simulated import SimulatedWorld
 from planner.slo import human_s, seconds_text
 from planner.space import candidates
 from planner.world import World
@@ -98,17 +99,21 @@ class _Tries:
 
     def precision(self, tell: Tell) -> Iterator[Change]:
         """Narrower weights on the same hardware, the first that do it."""
-        request, world = self.rerun.request, self.rerun.world
-        searched = {c.weight_dtype for c in candidates(request, world.names)}
+        text, world = str(self.plan.deployment["hardware"]), self._own_world()
+        searched = {c.weight_dtype for c in candidates(world.request, world.names)}
         for dtype in (d for d in NARROWER if d not in searched):
             tell(f"{dtype} weights")
-            request = replace(request, precisions=(dtype,))
-            found = self._first(request.hardware, request.precisions, world)
+            found = self._first(text, (dtype,), world)
             words = f"{dtype} weights" + (f": {found}" if found else "")
             note = "answer quality differs: check it"
             yield Change("precision", words, self.plan.usd_per_hour, 0.0, found is not None, note)
             if found:
                 return
+
+    def _own_world(self) -> SimulatedWorld:
+        """Of exactly the hardware of the plan, which may be a part of what was named."""
+        world, text = self.rerun.world_of(0), str(self.plan.deployment["hardware"])
+        return world if world.names.hardware.text == text else world.elsewhere(text)
 
     def hardware(self, tell: Tell) -> Iterator[Change]:
         """Larger numbers of the same, and other accelerators, by price; of each the first that does it."""
@@ -119,7 +124,7 @@ class _Tries:
                 continue
             tell(text)
             try:
-                found = self._first(text, (), self.rerun.world.elsewhere(text))
+                found = self._first(text, (), self.rerun.world_of(0).elsewhere(text))
             except InputError:
                 continue
             extra = None if usd is None or self.plan.usd_per_hour is None else usd - self.plan.usd_per_hour
@@ -132,7 +137,7 @@ class _Tries:
 
     def _offers(self) -> list[tuple[str, float | None]]:
         """(hardware, dollars per hour), the cheapest first; more of the same comes before others of its price."""
-        own, world = parse_hardware(str(self.plan.deployment["hardware"])), self.rerun.world.elsewhere
+        own, world = parse_hardware(str(self.plan.deployment["hardware"])), self.rerun.world_of(0).elsewhere
         texts = dict.fromkeys([*_more(own), *_others(own)])
         priced = []
         for text in texts:
@@ -144,7 +149,7 @@ class _Tries:
 
     def _first(self, hardware: str, precisions: tuple[str, ...], world: World) -> str | None:
         """The first of the fastest candidates with default limits that holds the goal, in words."""
-        request = replace(self.rerun.request, hardware=hardware, requests_per_s=None, objective="throughput")
+        request = replace(without_load(self.rerun.request), hardware=hardware, objective="throughput")
         request = replace(request, precisions=precisions or self.rerun.request.precisions)
         plain: dict[object, Candidate] = {}
         for c in candidates(request, world.names):

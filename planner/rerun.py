@@ -3,45 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from catalogs.errors import InputError
+from catalogs.workloads import Workload
 from planner.answer_file import AnswerFile, Plan
 from planner.assess import Bench, RunSizes
 from planner.candidate import Candidate
 from planner.choices import is_one
+from planner.demand import NOTHING, Spare
+from planner.keys import Fixed
 from planner.reproduction import digest
 from planner.request import PlanRequest, Tariff
 from planner.simulated import SimulatedWorld
 from planner.slo import parse_slos
-from planner.space import candidates
+from planner.worlds import Worlds, open_world
 
 #: Deployment keys that say the same in other words, or follow from others.
 _NAMES: Final = ("model", "engine", "kv_blocks")
+#: How the answer ends what it says of a loss ("1 replica lost").
+_LOST: Final = " lost"
 #: Requests of a run at most.
 MOST_REQUESTS: Final = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """candidates: of the answer's plans, the best first."""
+    """candidates: of the answer's plans, the best first. world: of every piece of hardware there was to choose from."""
 
     request: PlanRequest
-    world: SimulatedWorld
+    world: Worlds
     candidates: tuple[Candidate, ...]
 
     @classmethod
     def of(cls, answer: AnswerFile) -> Rerun:
         """Raises InputError for an answer made with another calibration or by a planner with another space."""
         request = request_of(answer)
-        need_one(request.hardware)
-        world = SimulatedWorld(request)
-        made, here = answer.reproduce.calibration, digest(world.fingerprint)
+        world = open_world(request)
+        worlds = world if isinstance(world, Worlds) else Worlds({request.hardware: world})
+        made, here = answer.reproduce.calibration, digest(worlds.fingerprint)
         if made != here:
-            raise InputError(f"the answer was made with another calibration ({made}, here {here}): plan again")
-        space = candidates(request, world.names)
-        return cls(request, world, tuple(found_again(plan, space, request) for plan in answer.plans))
+            other = "calibration" if is_one(request.hardware) else "calibration or another choice of hardware"
+            raise InputError(f"the answer was made with another {other} ({made}, here {here}): plan again")
+        space = worlds.space()
+        return cls(request, worlds, tuple(found_again(plan, space, request) for plan in answer.plans))
+
+    @property
+    def workload(self) -> Workload:
+        """Of every world."""
+        return self.world_of(0).workload
+
+    def world_of(self, plan: int) -> SimulatedWorld:
+        """The world of the hardware that plan number `plan` is on, or a part of."""
+        return self.world.of(self.candidates[plan])
 
     @property
     def bench(self) -> Bench:
@@ -50,15 +65,6 @@ class Rerun:
         request, sizes = self.request, RunSizes.for_slos(self.request.slos)
         sizes = RunSizes(min(sizes.quick, MOST_REQUESTS // 4), min(sizes.full, MOST_REQUESTS))
         return Bench(self.world, request.slos, sizes, request.seed, request.requests_per_s)
-
-
-def need_one(hardware: str) -> None:
-    """Raises InputError for a choice of hardware: they lie in several worlds, not brought back yet."""
-    if not is_one(hardware):
-        rule = (
-            "reports and explanations are of answers on one kind of hardware: plan again with the one that was chosen"
-        )
-        raise InputError(rule, hardware, "--hw of the answer's plan")
 
 
 def request_of(answer: AnswerFile) -> PlanRequest:
@@ -76,7 +82,18 @@ def request_of(answer: AnswerFile) -> PlanRequest:
         trials=again.trials,
         seed=again.seed,
         tariff=Tariff(**again.tariff.model_dump()),
+        max_usd_per_hour=asked.max_usd_per_hour,
+        users=asked.users,
+        think_s=asked.think_s,
+        spare=NOTHING if asked.survive is None else Spare.parse(asked.survive.removesuffix(_LOST)),
+        also=tuple(asked.also),
+        fixed=Fixed(asked.fixed),
     )
+
+
+def without_load(request: PlanRequest) -> PlanRequest:
+    """The same question of all that the hardware can carry."""
+    return replace(request, requests_per_s=None, users=None, think_s=0.0, spare=NOTHING)
 
 
 def found_again(plan: Plan, space: Sequence[Candidate], request: PlanRequest) -> Candidate:

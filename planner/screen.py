@@ -9,12 +9,13 @@ from dataclasses import fields
 from typing import Any, Final
 
 from calibration.stated_error import in_words
+from catalogs.console import PIPED
 from catalogs.deployment import Layout
 from planner.assess import TIE
 from planner.confidence import LEVEL, SAFE
+from planner.sections_screen import section_lines
 from planner.slo import human_s
 
-WIDTH: Final = 100
 _LEAST_WIDTH: Final = 60
 _LABEL: Final = 10
 _BAR: Final = 40
@@ -24,7 +25,7 @@ _MOST_HARDWARE: Final = 12
 Line = tuple[str, str]  # (label, text); an empty label continues the line above
 
 
-def render(answer: dict[str, Any], width: int = WIDTH) -> str:
+def render(answer: dict[str, Any], width: int = PIPED) -> str:
     """The screen of an answer (CONTRACT's `plan --json`), at most about 32 lines of `width` columns, plain text."""
     lines = _yes(answer) if answer["feasible"] else _no(answer)
     return "\n".join(row for label, text in lines for row in _rows(label, text, width))
@@ -39,7 +40,7 @@ def show(answer: dict[str, Any]) -> None:
     if not console.is_terminal:
         print(render(answer))
         return
-    for row in render(answer, min(max(console.width, _LEAST_WIDTH), WIDTH)).split("\n"):
+    for row in render(answer, min(max(console.width, _LEAST_WIDTH), PIPED)).split("\n"):
         styled = Text(row)
         styled.stylize("bold cyan", 0, _LABEL if row[:1] != " " else 0)
         if row.startswith(("Answer", "NO")):
@@ -87,6 +88,7 @@ def _yes(answer: dict[str, Any]) -> Iterator[Line]:
     yield from _money_lines(best, request)
     yield from _machine_lines(best)
     yield from _survival_lines(best)
+    yield from section_lines(answer)
     for other in answer["alternatives"]:
         yield "Instead", f"{deployment_words(other['deployment'])}: {_difference(best, other)}"
     yield from _hardware_lines(answer)

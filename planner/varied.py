@@ -14,6 +14,7 @@ from catalogs.workloads import Workload
 from planner.candidate import Candidate
 from planner.observation import Evaluator, Load, Observation
 from planner.simulated import SimulatedWorld
+from planner.worlds import Worlds
 from simulator.plant import Plant, with_host
 
 #: Host times that a busier or slower host has more of. What one process streams, and how ranks wait, is not the host's.
@@ -68,7 +69,7 @@ def _sharing(requests: RequestSet, share: float) -> RequestSet:
 class VariedWorld(SimulatedWorld):
     """A world of other requests, or of a host that takes `host_factor` times as long."""
 
-    def __init__(self, world: SimulatedWorld, workload: Workload | None = None, host_factor: float = 1.0) -> None:
+    def __init__(self, world: SimulatedWorld, workload: Workload | None, host_factor: float) -> None:
         super().__init__(world.request, workload or world.workload)
         self._world = world
         self._host_factor = host_factor
@@ -82,6 +83,31 @@ class VariedWorld(SimulatedWorld):
         if candidate not in self._hosted:
             self._hosted[candidate] = with_host(plain, slower_host(plain.resolved.engine.host, self._host_factor))
         return self._hosted[candidate]
+
+
+class VariedWorlds:
+    """The same change of every world behind one door (see planner.worlds.Worlds)."""
+
+    def __init__(self, worlds: Worlds, workload: Workload | None = None, host_factor: float = 1.0) -> None:
+        self._worlds, self._workload, self._host_factor = worlds, workload, host_factor
+        self._varied: dict[str, VariedWorld] = {}
+
+    def of(self, candidate: Candidate) -> VariedWorld:
+        """The changed world that simulates this candidate."""
+        plain = self._worlds.of(candidate)
+        text = plain.request.hardware
+        if text not in self._varied:
+            self._varied[text] = VariedWorld(plain, self._workload, self._host_factor)
+        return self._varied[text]
+
+    def fluid_requests_per_s(self, candidate: Candidate) -> float:
+        return self.of(candidate).fluid_requests_per_s(candidate)
+
+    def light_requests_per_s(self, candidate: Candidate) -> float:
+        return self.of(candidate).light_requests_per_s(candidate)
+
+    def observe(self, candidate: Candidate, load: Load) -> Observation:
+        return self.of(candidate).observe(candidate, load)
 
 
 def slower_host(host: HostTimes, factor: float) -> HostTimes:

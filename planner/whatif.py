@@ -20,10 +20,11 @@ from planner.candidate import Candidate
 from planner.choices import is_one
 from planner.comparison import PlanComparison, deployment_differs, figures
 from planner.confidence import SAFE
+from planner.demand import AskedRates
 from planner.final import BEST, Measure
 from planner.reproduction import digest
 from planner.request import PlanRequest
-from planner.rerun import request_of
+from planner.rerun import request_of, without_load
 from planner.simulated import SimulatedWorld
 from planner.slo import human_s
 from planner.worlds import open_world
@@ -147,12 +148,13 @@ def _request(answer: AnswerFile, plan: Plan, changes: Changes) -> PlanRequest:
     if same and tariff.usd_per_hour is not None and plan.usd_per_hour is not None:
         tariff = replace(tariff, usd_per_hour=plan.usd_per_hour)  # of the part of the hardware that was chosen
     return replace(
-        asked,
+        without_load(asked),
         hardware=changes.hardware or str(plan.deployment["hardware"]),
         requests_per_s=changes.requests_per_s or plan.requests_per_s,
         workload=changes.workload or asked.workload,
         engine=str(changes.keys.get("engine", asked.engine)),
         tariff=tariff,
+        spare=asked.spare,
     )
 
 
@@ -202,8 +204,13 @@ def _candidate(resolved: Resolved, plan: Plan, changes: Changes) -> Candidate:
 
 def _measured(world: _World, candidate: Candidate) -> dict[str, Any]:
     request = world.request
-    bench = Bench(world, request.slos, RunSizes.for_slos(request.slos), request.seed, request.requests_per_s)
+    asked = AskedRates(request.demand, _no_users, _no_users) if request.spare else None
+    bench = Bench(world, request.slos, RunSizes.for_slos(request.slos), request.seed, request.requests_per_s, asked)
     return Measure(world, bench).entry(candidate, None, BEST).block
+
+
+def _no_users(_: Candidate, requests_per_s: float) -> float:
+    raise AssertionError(f"the load is a rate, {requests_per_s:g} requests/s: nobody's answer time is asked for")
 
 
 def _asked(answer: AnswerFile, plan: Plan, request: PlanRequest) -> Iterator[tuple[str, str, str]]:
@@ -229,6 +236,8 @@ def _breaks(changed: Plan) -> Iterator[str]:
         )
     elif not all(row.met for row in changed.slo) and all(row.share <= 1 for row in changed.slo):
         yield f"the queue grows at {rate:.3g} requests/s"
+    if changed.survival is not None and not changed.survival.met:
+        yield f"with {changed.survival.replicas_left} replicas left an objective is missed"
 
 
 def _notes(plan: Plan, changed: Plan, request: PlanRequest) -> Iterator[str]:

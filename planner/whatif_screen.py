@@ -1,15 +1,15 @@
-"""The planned deployment changed, on the terminal, 80 columns."""
+"""The planned deployment changed, on the terminal."""
 
 from __future__ import annotations
 
+from catalogs.console import open_console
 from planner.comparison_screen import tables
-from planner.terminal import console_80
 from planner.whatif import WhatIf
 
 
 def show(found: WhatIf) -> None:
     """Print it: changes, figures before and after, and what breaks."""
-    console = console_80()
+    console = open_console()
     tables(console, found.comparison, ("planned", "changed"))
     for note in found.comparison.notes:
         console.print(f"Note: {note}")

@@ -1,4 +1,4 @@
-"""An explanation on the terminal: where requests spent their time, and what bound the run. 80 columns suffice."""
+"""An explanation on the terminal: where requests spent their time, and what bound the run."""
 
 from __future__ import annotations
 

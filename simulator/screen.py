@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from rich import box
-from rich.console import Console
 from rich.table import Table
 
 from calibration.stated_error import in_words
+from catalogs.console import open_console
 from simulator.metrics import QUANTILES
 
 _LATENCIES = {
@@ -23,7 +22,7 @@ _LATENCIES = {
 
 def print_summary(document: dict[str, Any]) -> None:
     """To stdout."""
-    console = Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else 120)
+    console = open_console()
     deployment, metrics, calibration = document["deployment"], document["metrics"], document["calibration"]
     for name, pool in _pools(deployment):
         console.print(f"{name}{': ' if name else ''}{_deployment_line(pool)}")

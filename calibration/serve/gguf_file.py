@@ -49,7 +49,7 @@ def write_gguf(model_folder: Path, out: Path) -> Path:
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
     except ImportError as error:
-        raise InputError("GGUF needs a package", error.name, "pip install 'llm-capacity-planner[verify]'") from None
+        raise InputError("GGUF needs a package", error.name, "pip install '.[verify]'") from None
     config = _read_json(model_folder / "config.json")
     if config.get("model_type") != "llama" or config.get("rope_scaling"):
         raise InputError("only plain Llama models become GGUF files here", config.get("model_type"), "llama")

@@ -69,7 +69,7 @@ def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0
         from transformers import LlamaConfig, LlamaForCausalLM
     except ImportError as error:
         raise InputError(
-            "a test model needs torch and transformers", error.name, "pip install 'llm-capacity-planner[calibration]'"
+            "a test model needs torch and transformers", error.name, "pip install '.[calibration]'"
         ) from None
     make_folder(folder)
     tokenizer = _tokenizer(shape.vocab_size, seed)

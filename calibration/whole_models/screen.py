@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from calibration.whole_models.study import CHOSEN, HeldOut, Study
+from catalogs.console import open_console
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -14,14 +15,12 @@ if TYPE_CHECKING:
 
 def show(rows: pd.DataFrame, found: Study | None, notes: Sequence[str] = ()) -> None:
     """Print tables to stdout; without a study only what was measured."""
-    from rich.console import Console
-
-    console = Console()
+    console = open_console()
     console.print(_measured(rows))
     if found is not None:
         console.print(_errors(found))
     for note in (*(found.notes if found is not None else ()), *notes):
-        console.print(f"  {note}", markup=False, highlight=False)
+        console.print(f"  {note}")
 
 
 def _measured(rows: pd.DataFrame) -> Table:

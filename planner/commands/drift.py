@@ -31,9 +31,9 @@ def drift(
     from planner.answer_file import read_answer
     from planner.deploy.package import chosen
     from planner.drift import drift as compare
-    from planner.drift_screen import show
     from planner.prediction import Prediction
     from planner.prometheus import look
+    from planner.verification_screen import show_server
 
     check_targets(json_file)
     if not 1 <= seconds <= 86_400:
@@ -46,5 +46,5 @@ def drift(
     if json_file is not None:
         write_json(found.document(), json_file)
     if json_file != "-":
-        show(found)
+        show_server(found)
     raise typer.Exit(0 if found.holds else 1)

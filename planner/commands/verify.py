@@ -33,7 +33,7 @@ def verify(
     from planner.deploy.package import chosen
     from planner.prediction import Prediction
     from planner.verification import verify as compare
-    from planner.verification_screen import show
+    from planner.verification_screen import show_run
 
     check_targets(json_file)
     read = read_answer(answer)
@@ -44,5 +44,5 @@ def verify(
     if json_file is not None:
         write_json(found.document(), json_file)
     if json_file != "-":
-        show(found)
+        show_run(found)
     raise typer.Exit(0 if found.holds else 1)

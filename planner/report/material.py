@@ -86,7 +86,7 @@ def gather(answer: AnswerFile, tell: Tell = lambda _: None, swings: bool = True)
     points = sweep(answer.plans, rerun, tell)
     moved = sensitivity(answer, rerun, tell) if swings else None
     grown = growth(rerun, best, tell) if swings and best.capacity_requests_per_s else None
-    unit = rerun.world.names.hardware.accelerator
+    unit = rerun.world_of(0).names.hardware.accelerator
     found = Simulated(points, anatomy, uses(best, anatomy), moved, grown, unit)
     return Material(answer, found, carbon(answer, best))
 

@@ -1,4 +1,4 @@
-"""The report on the terminal: what the page says in words and tables, 80 columns."""
+"""The report on the terminal: what the page says in words and tables."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Final
 from rich import box
 from rich.table import Table
 
+from catalogs.console import open_console
 from planner.report.material import Material, Simulated, label
 from planner.report.words import dollars, grams, joules, percent, rate, seconds
-from planner.terminal import console_80
 
 _GRIDS: Final = 8
 
 
 def show(m: Material) -> None:
     """Print the report."""
-    console = console_80()
+    console = open_console()
     answer, s = m.answer, m.simulated
     console.print(f"{answer.request.model} on {answer.request.hardware}, workload {answer.request.workload}")
     if answer.best is None or s is None:

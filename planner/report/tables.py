@@ -12,6 +12,7 @@ from typing import Any
 from catalogs.files import make_folder, write_whole
 from planner.operators import operator_document
 from planner.report.material import Material, label
+from planner.sensitivity import Effect, Input
 
 Row = dict[str, Any]
 
@@ -32,7 +33,7 @@ def tables_of(m: Material) -> dict[str, list[Row]]:
         found["what_binds"] = [asdict(u) for u in s.uses]
         found["more_capacity"] = [asdict(c) for c in s.growth.changes] if s.growth else []
         inputs = s.sensitivity.inputs if s.sensitivity else []
-        found["sensitivity"] = [_effect(i.name, e, i.flips) for i in inputs for e in (i.low, i.high) if e]
+        found["sensitivity"] = [_effect(i, e) for i in inputs for e in (i.low, i.high) if e]
     return {name: rows for name, rows in found.items() if rows}
 
 
@@ -97,6 +98,10 @@ def _point(flat: Row) -> Row:
     return flat | {f"{m}_{stat}_s": v for m, stats in latency.items() for stat, v in stats.items()}
 
 
-def _effect(name: str, effect: Any, flips: str) -> Row:
-    kept = ("capacity_requests_per_s", "usd_per_million_output_tokens", "slo_share", "holds", "rival")
-    return {"input": name, "change": effect.variant.words, **{k: getattr(effect, k) for k in kept}, "flips": flips}
+def _effect(i: Input, effect: Effect) -> Row:
+    kept = ("capacity_requests_per_s", "usd_per_million_output_tokens", "slo_share", "holds")
+    moved = {"input": i.name, "change": effect.variant.words, **{k: getattr(effect, k) for k in kept}}
+    sides = (("below", i.flip_low), ("above", i.flip_high))
+    flips = {f"flips_{side}": flip.value if flip else None for side, flip in sides}
+    rivals = {f"flips_{side}_to_plan": flip.rival if flip else None for side, flip in sides}
+    return moved | {"flips": i.flips} | flips | rivals

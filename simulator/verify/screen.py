@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from calibration.measured_run import STATS
+from catalogs.console import open_console
 from catalogs.errors import InputError
 from simulator.verify.compare import THROUGHPUT, Line
 from simulator.verify.session import Verification
@@ -15,13 +16,13 @@ from simulator.verify.session import Verification
 def print_verification(found: Verification) -> None:
     """One table: measured times by trial and metric, and under each the error of the simulation."""
     from rich import box
-    from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console(highlight=False)
+    console = open_console()
     subject = found.subject.deployment
     version = f" {found.calibration.engine_version}" if found.calibration.engine_version else ""
-    console.print(f"[bold]{subject.engine}{version}[/bold] serving {found.calibration.model}, driven by {found.client}")
+    console.print(f"{subject.engine}{version} serving {found.calibration.model}, driven by {found.client}")
     size = f"{found.effort.size.requests} requests a trial, {found.effort.repeats} repeats"
     console.print(f"{size}; milliseconds ± half the spread of repeats;")
     console.print("below them the errors of the simulation, calibrated in two ways\n")
@@ -29,10 +30,10 @@ def print_verification(found: Verification) -> None:
     for title in ("trial", "", *STATS):
         table.add_column(title, justify="left" if title in ("trial", "") else "right", no_wrap=True)
     for row in _blocks(found):
-        table.add_row(*row)
+        table.add_row(*map(Text.from_markup, row))
     console.print(table)
     for text in (*verdict(found), *(f"note: {text}" for text in found.plant.notices)):
-        console.print(text, markup=False, soft_wrap=True)
+        console.print(text)
 
 
 def _blocks(found: Verification) -> Iterator[list[str]]:

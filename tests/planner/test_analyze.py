@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from catalogs.command import run_command
+from catalogs.console import PIPED
 from catalogs.deployment import Deployment, resolve
 from catalogs.errors import InputError
 from planner.analyze import Question, analyze, cut, document
@@ -114,7 +115,7 @@ def test_the_document_says_what_the_analysis_says(tmp_path: Path, capsys: pytest
     args = ["analyze", "--model", "llama3.1-8b", "--hw", "h100", "--batch", "16"]
     assert run_command("plan", app, [*args, "--json", str(out), "--html", str(page)]) == 0
     screen = capsys.readouterr().out
-    assert max(map(len, screen.splitlines())) <= 80
+    assert max(map(len, screen.splitlines())) <= PIPED
     told, a = json.loads(out.read_text()), analyze(asked())
     assert told == json.loads(json.dumps(document(a)))
     assert told["step"]["device_s"] == pytest.approx(sum(r["seconds"] for r in told["operators"]))

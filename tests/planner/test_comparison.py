@@ -10,6 +10,7 @@ import pytest
 from test_plan_report import answer, data
 
 from catalogs.command import run_command
+from catalogs.console import PIPED
 from catalogs.errors import InputError
 from planner.answer_comparison import compare_answers
 from planner.answer_file import parse_answer
@@ -77,7 +78,7 @@ def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert run_command("plan", app, ["compare", str(a), str(b)]) == 0
     screen = capsys.readouterr().out
     assert "A is better at: highest requests/s" in screen
-    assert max(map(len, screen.splitlines())) <= 80
+    assert max(map(len, screen.splitlines())) <= PIPED
     assert run_command("plan", app, ["compare", str(a), str(tmp_path / "c.json")]) == 2
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
@@ -170,4 +171,4 @@ def test_the_command_asks_what_if(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert run_command("plan", app, ["whatif", str(path), "--hw", "rtx4090x2", "--set", "max_model_len=8192"]) in (0, 1)
     screen = capsys.readouterr().out
     assert "rtx4090x2" in screen
-    assert max(map(len, screen.splitlines())) <= 80
+    assert max(map(len, screen.splitlines())) <= PIPED

@@ -9,6 +9,7 @@ import pytest
 from test_plan_report import answer, data, material, told
 
 from catalogs.command import run_command
+from catalogs.console import PIPED
 from planner.binding import uses
 from planner.cli import app
 from planner.explain import binding_words, explain, why_not
@@ -74,7 +75,7 @@ def test_the_command_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     path, out = tmp_path / "answer.json", tmp_path / "why.json"
     path.write_text(told())
     assert run_command("plan", app, ["explain", str(path), "--json", str(out)]) == 0
-    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= PIPED
     found = json.loads(out.read_text())
     assert len(found["why_not"]) == len(answer().alternatives)
     assert any(u["binds"] for u in found["uses"])
@@ -89,7 +90,7 @@ def test_a_no_explains_itself() -> None:
 
 
 def test_varied_workloads_change_what_they_say_and_nothing_else() -> None:
-    plain = Rerun.of(answer()).world.workload
+    plain = Rerun.of(answer()).workload
     base = plain.materialise(0, 200, 2.0)
     longer = VariedWorkload.of(plain, output_factor=2.0).materialise(0, 200, 2.0)
     assert (longer.output_tokens == 2 * base.output_tokens).all()
@@ -114,7 +115,7 @@ def test_slower_steps_stretch_time_exactly() -> None:
 
 def test_a_slower_host_keeps_what_is_not_its_own() -> None:
     again = Rerun.of(answer())
-    host = again.world.plant(again.candidates[0]).resolved.engine.host
+    host = again.world_of(0).plant(again.candidates[0]).resolved.engine.host
     twice = slower_host(host, 2.0)
     assert twice.step_s == 2 * host.step_s
     assert twice.collective_skew_s == host.collective_skew_s

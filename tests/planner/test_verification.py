@@ -19,6 +19,7 @@ from test_plan_report import answer, data
 
 from calibration.importers.model_name import measured_model
 from catalogs.command import run_command
+from catalogs.console import PIPED
 from catalogs.errors import InputError
 from catalogs.request_set import RequestSet
 from catalogs.workloads import load_workload
@@ -114,7 +115,7 @@ def test_what_is_slower_or_faster_does_not(tmp_path: Path, capsys: pytest.Captur
     assert run(tmp_path, bench(sent(slower=20.0))) == 1
     screen = capsys.readouterr().out
     assert "tpot.mean misses its objective" in screen
-    assert max(map(len, screen.splitlines())) <= 80
+    assert max(map(len, screen.splitlines())) <= PIPED
 
 
 def test_a_finite_interval_is_left_at_either_end() -> None:
@@ -316,7 +317,7 @@ def test_a_server_that_does_as_planned_has_not_drifted(tmp_path: Path, capsys: p
     screen = capsys.readouterr().out
     assert status == 0, screen
     assert "No drift" in screen
-    assert max(map(len, screen.splitlines())) <= 80
+    assert max(map(len, screen.splitlines())) <= PIPED
 
 
 def seen(times: Times, seconds: float, **keys: Any) -> Interval:
