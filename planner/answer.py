@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
@@ -52,6 +52,7 @@ class Answer:
     ranking: Sequence[HardwareRow] = ()  # of the hardware there was to choose from, the best first
     notices: Sequence[str] = ()  # of what was left out
     interrupted: bool = False
+    sections: Mapping[str, object] = field(default_factory=dict)  # what was looked at once the plan was chosen, by name
 
     @property
     def feasible(self) -> bool:
@@ -80,6 +81,7 @@ class Answer:
             "assumptions": assumptions(self.request),
             "prices": _prices(blocks),
             "reproduce": reproduce_block(self.request, self.fingerprint),
+            **self.sections,
         }
         clean: dict[str, Any] = finite(answer)
         return clean

@@ -26,6 +26,7 @@ from planner.refusal import Refuser
 from planner.reproduction import digest
 from planner.request import PlanRequest
 from planner.search import Progress, SearchResult, search
+from planner.sections import sections
 from planner.space import plainness
 from planner.study import SearchSettings
 from planner.world import World
@@ -83,7 +84,9 @@ def make_plan(
     )
     terms = _terms(request, world, field.left)
     ranking = [] if is_one(request.hardware) else rank_hardware(field.left, field.discards, result.outcomes, terms)
-    return Answer(request, entries, refusal, block, world.fingerprint, ranking, world.notices, result.interrupted)
+    made = world.fingerprint, ranking, world.notices, result.interrupted
+    answer = Answer(request, entries, refusal, block, *made)
+    return replace(answer, sections=sections(answer, world))
 
 
 def _method(result: SearchResult, n_left: int) -> str:

@@ -281,7 +281,7 @@ class SimulatedWorld:
             n = round(_OF_A_CLUSTER * candidate.replicas * n_alone)
             done, seen = self._once(self.plant(candidate), 1, load, n)
             return done, replace(seen, growth_fraction=self._seen[candidate, share].growth_fraction)
-        plant = self.plant(candidate) if candidate.replicas == 1 else self._one_replica(candidate)
+        plant = self.plant(candidate) if candidate.replicas == 1 else self.part(candidate, candidate.replicas)
         n = self._enough(candidate, load)
         done, seen = self._once(plant, candidate.replicas, load, n)
         if n < _MOST_LONGER * load.n_requests and load.patient and self._open(seen):
@@ -299,12 +299,16 @@ class SimulatedWorld:
         """The objectives hold so far, and it is undecided whether the system keeps up."""
         return seen.undecided and judge([seen], self.request.slos).value_ratio <= 1
 
-    def _one_replica(self, candidate: Candidate) -> Plant:
-        """One replica on its own share of the node: what its energy and latency are reckoned from."""
+    def part(self, candidate: Candidate, share: int) -> Plant:
+        """One of `share` even parts of its replicas, on its part of the hardware: what energy and latency are reckoned
+        from where the whole is not simulated."""
         plant = self.plant(candidate)
         r = plant.resolved
-        share = replace(r.hardware, accelerators_per_node=r.accelerators_per_replica, n_nodes=1)
-        return replace(plant, resolved=replace(r, replicas=1, hardware=share))
+        replicas = r.replicas // share
+        if replicas == r.replicas:
+            return plant
+        hardware = replace(r.hardware, accelerators_per_node=replicas * r.accelerators_per_replica, n_nodes=1)
+        return replace(plant, resolved=replace(r, replicas=replicas, hardware=hardware))
 
     def _enough(self, candidate: Candidate, load: Load) -> int:
         """More requests where many are in flight at once, so that most of the run is steady. Never by the clock."""

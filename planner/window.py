@@ -61,8 +61,12 @@ class Reading:
 
 
 def observe_run(run: Run, load: Load, reading: Reading) -> Observation:
-    """The observation of a finished run. A request that was refused never had its first token: infinite."""
-    window = steady_window(run.arrival_s, finish_s(run))
+    """The observation of a finished run of arrivals that follow no answer."""
+    return observe_window(run, steady_window(run.arrival_s, finish_s(run)), load, reading)
+
+
+def observe_window(run: Run, window: Window, load: Load, reading: Reading) -> Observation:
+    """The observation of a part of a run. A request that was refused never had its first token: infinite."""
     seen = window.measured
     samples = {"ttft": _endless(run.ttft_s[seen]), "e2e": _endless(run.e2e_s[seen])}
     several = seen & (run.requests.output_tokens > 1)

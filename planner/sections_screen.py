@@ -1,0 +1,37 @@
+"""The sections of an answer on the screen: its users in a closed loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from planner.slo import human_s
+
+Line = tuple[str, str]  # (label, text); an empty label continues the line above
+
+
+def section_lines(answer: dict[str, Any]) -> Iterator[Line]:
+    """Of whatever sections the answer has."""
+    if "closed_loop" in answer:
+        yield from _users(answer["closed_loop"])
+
+
+def _users(loop: dict[str, Any]) -> Iterator[Line]:
+    span = f"{per_s(loop['ci_low_per_s'])} to {per_s(loop['ci_high_per_s'])}"
+    rate = f"they make {per_s(loop['requests_per_s'])} requests/s ({loop['ci_level']:.0%} interval {span})"
+    reckoned = f"{per_s(loop['open_requests_per_s'])} was reckoned with, arriving at random"
+    yield "Users", f"{loop['users']} simulated as they wait and think: {rate}; {reckoned}"
+    for row in loop["slo"]:
+        verdict = "met" if row["met"] else "MISSED"
+        values = f"{time(row['value_s'])} ({time(row['ci_low_s'])} to {time(row['ci_high_s'])})"
+        yield "", f"{row['metric']}.{row['stat']} = {values}: {verdict}, {row['probability_met']:.0%} sure"
+
+
+def per_s(value: float | None) -> str:
+    """A rate, three digits."""
+    return "unknown" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+
+
+def time(value_s: float | None) -> str:
+    """Seconds for people; None is a latency without end."""
+    return "unbounded" if value_s is None else human_s(value_s)
