@@ -56,6 +56,7 @@ class Asked(Block):
     survive: str | None = None
     also: list[str] = []
     fixed: dict[str, Any] = {}
+    over_time: bool = False
 
     @property
     def given(self) -> bool:
@@ -117,11 +118,18 @@ class Cost(Block):
     commitment: str | None = None
     instance: str | None = None
     accelerators_per_instance: int | None = None
+    usd_per_million_input_tokens: float | None = None
+    usd_per_request: float | None = None
+    commitment: str | None = None
+    instance: str | None = None
+    accelerators_per_instance: int | None = None
 
 
 class Energy(Block):
     w_mean: float
     j_per_output_token: float
+    j_per_total_token: float | None = None
+    kwh_per_million_total_tokens: float | None = None
     kwh_per_million_output_tokens: float
     gco2e_per_million_output_tokens: float | None
     pue: float
@@ -229,6 +237,18 @@ class Refused(Block):
     what_would_meet_it: list[Change]
 
 
+class HardwareFound(Block):
+    """One choice of hardware, see planner.ranking.HardwareRow."""
+
+    hardware: str
+    state: str
+    candidate: str | None
+    requests_per_s: float | None
+    at_most_requests_per_s: float | None
+    usd_per_hour: float | None
+    why: str
+
+
 class SearchFacts(Block):
     n_space: int
     n_bounded_out: int
@@ -238,6 +258,7 @@ class SearchFacts(Block):
     seed: int
     method: str
     bounded_out: dict[str, int] = {}
+    left_out: list[str] = []
 
 
 class PriceLine(Block):
@@ -286,6 +307,8 @@ class AnswerFile(Block):
     search: SearchFacts
     assumptions: list[str]
     prices: list[PriceLine] = Field(default_factory=list)
+    hardware: list[HardwareFound] = []
+    accounts: dict[str, Any] | None = None  # see planner/accounts.py
     accounts: dict[str, Any] | None = None  # see planner/accounts.py
     reproduce: Reproduce
 

@@ -46,6 +46,9 @@ def plan(
     max_usd_per_hour: Annotated[float | None, typer.Option(help="Budget, US dollars per hour.")] = None,
     workload: Annotated[str | None, typer.Option(help="Name, trace file or YAML file (default: chat).")] = None,
     rate: Annotated[float | None, typer.Option(help="Requests per second it must carry (default: all it can).")] = None,
+    trace: Annotated[
+        str | None, typer.Option(metavar="W", help="Workload whose own rate changes with time, instead of both.")
+    ] = None,
     users: Annotated[int | None, typer.Option(help="Users at once it must serve, instead of a rate.")] = None,
     think_time: Annotated[float, typer.Option(help="Seconds a user waits between answer and next request.")] = 0.0,
     survive: Annotated[
@@ -66,6 +69,22 @@ def plan(
     commitment: Annotated[str, typer.Option(help="on-demand, spot, reserved-1y or reserved-3y.")] = "on-demand",
     discount: Annotated[
         float | None, typer.Option(metavar="SHARE", help="Yours off on-demand for that commitment, e.g. 0.4.")
+    ] = None,
+    spot_interruptions: Annotated[
+        float | None, typer.Option(metavar="PER_HOUR", help="How often a spot instance is taken, by your records.")
+    ] = None,
+    spot_recovery: Annotated[
+        float | None, typer.Option(metavar="S", help="Until its replacement serves (default: a cold start).")
+    ] = None,
+    owned: Annotated[
+        str | None, typer.Option(metavar="KEY=VALUE,..|FILE", help="Owned hardware: capex, years, power-price, ...")
+    ] = None,
+    requests_per_user_day: Annotated[
+        float | None, typer.Option(metavar="N", help="Requests of a user a day: gives the cost of a user-month.")
+    ] = None,
+    nodes_per_rack: Annotated[int | None, typer.Option(metavar="N", help="For the power of a rack.")] = None,
+    carbon_hours: Annotated[
+        str | None, typer.Option(metavar="FILE", help="CSV of gco2e_per_kwh by hour or timestamp, of your grid.")
     ] = None,
     grid: Annotated[str | None, typer.Option(help="Where the electricity comes from (default: us).")] = None,
     engine: Annotated[str, typer.Option(help="Serving engine.")] = "vllm",
@@ -89,8 +108,10 @@ def plan(
         return
     from catalogs.errors import InputError
     from catalogs.files import check_targets
+    from planner.accounts import Accounts
     from planner.demand import NOTHING, Spare
     from planner.keys import Fixed
+    from planner.load_curve import peak_of
     from planner.request import PlanRequest, Tariff
     from planner.slo import parse_slos
 
@@ -101,8 +122,9 @@ def plan(
         model=model or "",
         hardware=hw or "",
         slos=parse_slos(slo or []),
-        workload=workload or "chat",
-        requests_per_s=rate,
+        workload=trace or workload or "chat",
+        requests_per_s=rate if trace is None else peak_of(trace, workload, rate, users),
+        over_time=trace is not None,
         objective=objective,
         precisions=_listed(precision),
         also=_listed(also),
@@ -117,6 +139,14 @@ def plan(
         users=users,
         think_s=think_time,
         spare=NOTHING if survive is None else Spare.parse(survive),
+        accounts=Accounts.parse(
+            owned,
+            carbon_hours,
+            spot_interruptions=spot_interruptions,
+            spot_recovery_s=spot_recovery,
+            requests_per_user_day=requests_per_user_day,
+            nodes_per_rack=nodes_per_rack,
+        ),
     )
     check_targets(json, deployment_out, study, html)
     if html is not None:  # said before the search, not after it

@@ -15,16 +15,21 @@ MILLION: Final = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a deployment produces per second, and the power it draws meanwhile: accelerators and hosts."""
+    """What a deployment produces per second, and the power it draws meanwhile: accelerators and hosts.
+
+    requests_per_s: None where requests pile up.
+    """
 
     output_tokens_per_s: float
     total_tokens_per_s: float
     power_w: float
+    requests_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Money:
-    """None where no price is known."""
+    """None where no price is known. Of tokens, each figure divides the whole cost by that kind alone: they do not add
+    up. commitment, instance, accelerators_per_instance: what the price is of."""
 
     usd_per_hour: float | None
     usd_per_million_output_tokens: float | None
@@ -32,6 +37,11 @@ class Money:
     price_as_of: str | None
     price_source: str | None
     price_note: str | None = None
+    usd_per_million_input_tokens: float | None = None
+    usd_per_request: float | None = None
+    commitment: str | None = None
+    instance: str | None = None
+    accelerators_per_instance: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +55,9 @@ class Energy:
     pue: float
     grid_gco2e_per_kwh: float | None
     grid_source: str | None
+    j_per_total_token: float | None = None
+    kwh_per_million_total_tokens: float | None = None
+    grid_region: str | None = None
 
 
 def money(rates: Rates, price: Price | None) -> Money:
@@ -56,7 +69,11 @@ def money(rates: Rates, price: Price | None) -> Money:
     total = per_million(per_s, rates.total_tokens_per_s)
     where = " ".join(part for part in (price.cloud, price.instance, price.region) if part)
     source = f"{price.source}: {where}" if where else price.source
-    return Money(price.usd_per_hour, output, total, price.as_of, source, price.note or None)
+    inputs = per_million(per_s, rates.total_tokens_per_s - rates.output_tokens_per_s)
+    each = per_s / rates.requests_per_s if rates.requests_per_s else None
+    of_what = price.commitment, price.instance or None, price.accelerators
+    note = price.note or None
+    return Money(price.usd_per_hour, output, total, price.as_of, source, note, inputs, each, *of_what)
 
 
 def energy(rates: Rates, grid: Grid | None, pue: float = DEFAULT_PUE) -> Energy | None:
@@ -66,8 +83,12 @@ def energy(rates: Rates, grid: Grid | None, pue: float = DEFAULT_PUE) -> Energy 
         return None
     kwh = joules * MILLION / JOULES_PER_KWH * pue
     grams = None if grid is None else kwh * grid.gco2e_per_kwh
-    intensity, source = (None, None) if grid is None else (grid.gco2e_per_kwh, grid.gco2e_source)
-    return Energy(rates.power_w, joules, kwh, grams, pue, intensity, source)
+    intensity, source, region = (
+        (None, None, None) if grid is None else (grid.gco2e_per_kwh, grid.gco2e_source, grid.region)
+    )
+    each = rates.power_w / rates.total_tokens_per_s if rates.total_tokens_per_s > 0 else None
+    all_kwh = None if each is None else each * MILLION / JOULES_PER_KWH * pue
+    return Energy(rates.power_w, joules, kwh, grams, pue, intensity, source, each, all_kwh, region)
 
 
 def per_million(amount_per_s: float, tokens_per_s: float) -> float | None:

@@ -177,7 +177,7 @@ class Measure:
         safe = None if capacity is None else self._safe_rate(capacity, verdict, curves, error)
         if safe is not None and all(row["probability_met"] >= SAFE for row in rows):
             safe = max(safe, verdict.requests_per_s)
-        rates = _rates(details)
+        rates = _rates(details, verdict)
         price, grid = self.world.price(candidate), self.world.grid()
         joules = energy(rates, grid)
         return {
@@ -243,11 +243,12 @@ def _slo_row(slo: Slo, verdict: Verdict, curve: Curve, error: StatedError) -> di
     }
 
 
-def _rates(details: Sequence[Detail]) -> Rates:
+def _rates(details: Sequence[Detail], verdict: Verdict) -> Rates:
     return Rates(
         float(np.mean([d.output_tokens_per_s for d in details])),
         float(np.mean([d.total_tokens_per_s for d in details])),
         float(np.mean([d.power_w for d in details])),
+        verdict.requests_per_s if verdict.stable else None,
     )
 
 

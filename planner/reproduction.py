@@ -37,9 +37,9 @@ def command_of(request: PlanRequest) -> str:
         "--slo",
         ",".join(s.text for s in request.slos),
     ]
-    given = {
-        "--workload": (request.workload, plain.workload),
-        "--rate": (request.requests_per_s, None),
+    given: dict[str, tuple[object, object]] = {
+        "--trace" if request.over_time else "--workload": (request.workload, plain.workload),
+        "--rate": (None if request.over_time else request.requests_per_s, None),
         "--users": (request.users, None),
         "--think-time": (request.think_s, 0.0),
         "--survive": (request.spare.text, plain.spare.text),
@@ -57,6 +57,7 @@ def command_of(request: PlanRequest) -> str:
         "--discount": (tariff.discount, None),
         "--grid": (tariff.grid, None),
     }
+    given |= {option: (value, None) for option, value in request.accounts.options.items()}
     for option, (value, default) in given.items():
         parts += [] if value == default else [option, _text(value)]
     for setting in request.fixed.texts:

@@ -10,6 +10,7 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.prices import COMMITMENTS, ON_DEMAND
 from catalogs.units import DTYPE_BYTES
 from catalogs.workloads import LEAST_REQUESTS_PER_S
+from planner.accounts import NO_ACCOUNTS, SPOT, Accounts
 from planner.choices import is_one
 from planner.demand import NOTHING, Demand, Spare
 from planner.deploy.serve_command import family
@@ -88,6 +89,8 @@ class PlanRequest:
     storage: str | None = None  # an Optuna storage URL, instead of a study file
     also: tuple[str, ...] = ()  # kinds of candidate beyond the default space
     fixed: Fixed = NOT_FIXED  # what every candidate has
+    over_time: bool = False  # the load is the workload's own, as it changes with time; requests_per_s is its peak
+    accounts: Accounts = NO_ACCOUNTS  # changes no plan, only what is said of its costs
 
     def __post_init__(self) -> None:
         if self.objective not in OBJECTIVES:
@@ -102,6 +105,8 @@ class PlanRequest:
         if self.seed > MOST_SEED:
             raise InputError(f"a seed is a whole number up to {MOST_SEED}", self.seed, "0")
         self._check_load()
+        self._check_over_time()
+        self._check_accounts()
         for kind in self.also:
             if kind not in ALSO:
                 raise InputError(f"beyond the default space lie {', '.join(ALSO)}", kind, nearest_name(kind, ALSO))
@@ -117,6 +122,21 @@ class PlanRequest:
             if precision not in (NATIVE, *DTYPE_BYTES):
                 known = (NATIVE, *DTYPE_BYTES)
                 raise InputError(f"a precision is one of {', '.join(known)}", precision, nearest_name(precision, known))
+
+    def _check_accounts(self) -> None:
+        daily, owned = self.accounts.requests_per_user_day, self.accounts.owned
+        if daily is not None and self.users is not None:
+            raise InputError("users are said at once or by requests a day", daily, "--users or --requests-per-user-day")
+        if owned is not None and not is_one(self.hardware):
+            raise InputError("owned hardware is one piece of hardware", self.hardware, "h100x8")
+        if self.accounts.spot_interruptions is not None and self.tariff.committed != SPOT:
+            raise InputError("interruptions are of spot instances", self.tariff.committed, "--commitment spot")
+
+    def _check_over_time(self) -> None:
+        if self.over_time and self.requests_per_s is None:
+            raise InputError("a load over time has a rate of its own", self.users, "--trace FILE without --users")
+        if not self.over_time and "autoscaling" in self.fixed.values:
+            raise InputError("autoscaling follows a load that changes", "autoscaling", "--trace FILE")
 
     def _check_load(self) -> None:
         if self.users is not None and self.users < 1:
@@ -152,6 +172,7 @@ class PlanRequest:
             "survive": self.spare.words if self.spare else None,
             "also": list(self.also) or None,
             "fixed": dict(self.fixed.values) or None,
+            "over_time": self.over_time or None,
         }
         return {k: v for k, v in given.items() if v is not None}
 

@@ -178,9 +178,11 @@ def _money_lines(entry: dict[str, Any], request: dict[str, Any]) -> Iterator[Lin
     if cost is None or cost["usd_per_hour"] is None:
         yield "Cost", "unknown: no price for this hardware (give one with --price USD_PER_HOUR)"
     else:
-        each = _dollars(cost["usd_per_million_output_tokens"])
-        total = _dollars(cost["usd_per_million_total_tokens"])
-        per_token = "" if idles else f"; {each} per million output tokens, {total} per million tokens"
+        kinds = ("output", "input", "total")
+        each = [f"{_dollars(cost.get(f'usd_per_million_{k}_tokens'))} per million {k} tokens" for k in kinds]
+        request_usd = cost.get("usd_per_request")
+        each += [] if request_usd is None else [f"{_dollars(request_usd)} per request"]
+        per_token = "" if idles else "; " + ", ".join(each)
         yield "Cost", f"${cost['usd_per_hour']:.2f}/h{per_token}"
         given = cost["price_as_of"] == "given"
         dated = "the price you gave" if given else f"price of {cost['price_as_of']}, {cost['price_source']}"

@@ -10,6 +10,7 @@ from planner.answer import Answer
 from planner.assess import RunSizes
 from planner.closed_loop import Desk, Users, closed_loop_block
 from planner.final import MOST_REPLICAS
+from planner.money_sections import money_sections
 from planner.request import PlanRequest
 from planner.simulated import SimulatedWorld
 from planner.world import World
@@ -24,7 +25,7 @@ def sections(answer: Answer, world: World) -> dict[str, Any]:
     """Blocks by name; none for a refused request, one that asks for nothing of the kind, or a world without plants."""
     if not answer.feasible or answer.interrupted or not isinstance(world, SimulatedWorld | Worlds):
         return {}
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = money_sections(answer, world)
     if answer.request.users is not None:
         found["closed_loop"] = _users(answer, answer.request, world)
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from planner.accounts_screen import accounts_lines
 from planner.slo import human_s
 
 Line = tuple[str, str]  # (label, text); an empty label continues the line above
@@ -14,6 +15,7 @@ def section_lines(answer: dict[str, Any]) -> Iterator[Line]:
     """Of whatever sections the answer has."""
     if "closed_loop" in answer:
         yield from _users(answer["closed_loop"])
+    yield from accounts_lines(answer)
 
 
 def _users(loop: dict[str, Any]) -> Iterator[Line]:
