@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 OUTCOME_KEY: Final = "outcome"
 CALIBRATION_KEY: Final = "calibration"
-#: Seconds since 1970 (UTC) when a worker began: a trial's own start is the local time of a machine anywhere.
-BEGAN_KEY: Final = "began_utc_s"
 #: An item that a worker began with so long ago is looked at by another.
 ABANDONED: Final = timedelta(seconds=45)
 POLL_S: Final = 0.2
@@ -110,11 +108,11 @@ class Study(Generic[Item]):
         return [t for t in running if t.number not in self._own and self._alive(t)]
 
     def _alive(self, trial: optuna.trial.FrozenTrial) -> bool:
-        """By the time its worker wrote and, as clocks of machines may disagree, by how long it has been seen here."""
+        """By when it was begun with and, as clocks of machines may disagree, by how long it has been seen here."""
         seen_s = time.monotonic() - self._first_seen.setdefault(trial.number, time.monotonic())
-        began = trial.user_attrs.get(BEGAN_KEY)
-        age_s = seen_s if began is None else max(seen_s, time.time() - began)
-        return age_s < ABANDONED.total_seconds()
+        began = trial.datetime_start  # the storage keeps it in UTC and hands it out in local time
+        age = timedelta(0) if began is None else datetime.now() - began
+        return max(timedelta(seconds=seen_s), age) < ABANDONED
 
     def _of(self, params: Mapping[str, Any]) -> Item | None:
         return self._by_params.get(tuple(params.get(name, "") for name in self._space))
@@ -125,8 +123,6 @@ class Study(Generic[Item]):
         self.optuna.sampler = self._sampler if wanted is None else _wanting(dict(params))
         trial = self.optuna.ask(self._space)
         self._own.add(trial.number)
-        if self._shared:
-            trial.set_user_attr(BEGAN_KEY, time.time())
         return trial, self._of(trial.params)
 
     def first_to_ask(self, trial: optuna.Trial) -> bool:
