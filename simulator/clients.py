@@ -30,13 +30,10 @@ class Clients:
             return
         self._n_begun += 1
         if self._think_s is None:
-            self._next(at_s)
+            self._send(self._n_begun - 1, at_s)
         else:
             self._clock.at(at_s + self._think_s[self._n_begun - 1], ARRIVAL, [self._wake])
 
     def _wake(self, _: Tick) -> None:
-        self._next(self._clock.now)
-
-    def _next(self, now: float) -> None:
         self._n_sent += 1
-        self._send(self._n_sent - 1, now)
+        self._send(self._n_sent - 1, self._clock.now)

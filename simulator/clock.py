@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from math import inf
 from operator import length_hint
+from typing import TypeAlias
 
 import simpy
 
@@ -18,22 +19,18 @@ ARRIVAL = 1 << 20  # steps use the replica's index
 CONTROL = ARRIVAL - 1
 WAKE = ARRIVAL + 1  # + the replica's index
 
-Callbacks = Sequence[Callable[["Tick"], None]]
-
-
-class Tick:
-    """A light event: what SimPy needs of one, a callback and a payload."""
-
-    __slots__ = ("_ok", "callbacks", "payload")
-
-    def __init__(self, callbacks: Callbacks, payload: int = 0) -> None:
-        self.callbacks: Callbacks | None = callbacks
-        self._ok = True
-        self.payload = payload
+#: What a scheduled event is known by: its callbacks and a payload. Two of them are told apart by identity.
+Tick: TypeAlias = tuple[Sequence[Callable[["Tick"], None]], int]
+Callbacks: TypeAlias = Sequence[Callable[[Tick], None]]
 
 
 class Clock(simpy.Environment):  # type: ignore[misc,unused-ignore]
-    """`at` schedules without adding a delay to now, so that times are exactly what was computed."""
+    """`at` schedules without adding a delay to now, so that times are exactly what was computed.
+
+    Its events are ticks and `run_out` is its loop: SimPy's own events and loop take several times as long.
+    """
+
+    now = 0.0  # seconds; plain, where SimPy's is a property: everybody reads it all the time
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,22 +46,23 @@ class Clock(simpy.Environment):  # type: ignore[misc,unused-ignore]
     def run_out(self, until_s: float = inf) -> None:
         """Let all that is scheduled happen, what is due after until_s not: SimPy's run(), for events that are all
         ticks and cannot fail."""
-        queue, act, serial = self._queue, self._act, next(self._eid)  # type: ignore[misc,unused-ignore]
+        queue: list[tuple[float, int, int, Tick]] = self._queue  # type: ignore[assignment,unused-ignore]
+        act, serial = self._act, next(self._eid)  # type: ignore[misc,unused-ignore]
         for time_s, payload in zip(self._times_s, self._fed, strict=True):
             if time_s > until_s:
                 break
             fed = (time_s, ARRIVAL, serial)
-            while queue and queue[0] < fed:  # type: ignore[operator,unused-ignore]
-                self._now, _, _, tick = heappop(queue)
-                for callback in tick.callbacks or ():  # type: ignore[attr-defined,unused-ignore]
-                    callback(tick)  # type: ignore[arg-type,unused-ignore]
-            self._now = time_s
+            while queue and queue[0] < fed:
+                self.now, _, _, tick = heappop(queue)
+                for callback in tick[0]:
+                    callback(tick)
+            self.now = time_s
             serial = next(self._eid)  # type: ignore[misc,unused-ignore]
             act(payload)
         while queue and queue[0][0] <= until_s:
-            self._now, _, _, tick = heappop(queue)
-            for callback in tick.callbacks or ():  # type: ignore[attr-defined,unused-ignore]
-                callback(tick)  # type: ignore[arg-type,unused-ignore]
+            self.now, _, _, tick = heappop(queue)
+            for callback in tick[0]:
+                callback(tick)
 
     @property
     def n_pending(self) -> int:
@@ -73,6 +71,6 @@ class Clock(simpy.Environment):  # type: ignore[misc,unused-ignore]
 
     def at(self, time_s: float, order: int, callbacks: Callbacks, payload: int = 0) -> Tick:
         """Call each of `callbacks` with the tick at time_s (not before now). Ticks may share one list of them."""
-        tick = Tick(callbacks, payload)
+        tick = (callbacks, payload)
         heappush(self._queue, (time_s, order, next(self._eid), tick))  # type: ignore[misc,arg-type,unused-ignore]
         return tick

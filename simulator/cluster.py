@@ -92,8 +92,9 @@ class Cluster:
         for number, pool in enumerate(pools):
             for _ in range(pool.replicas):
                 self.add_replica(number)
+        self._bounded = any(pool.rules.queueing.max_waiting is not None for pool in pools)
         self._front = Front(pools, self._models)
-        self._on_reach = [lambda tick: self._reach(tick.payload)]
+        self._on_reach = [lambda tick: self._reach(tick[1])]
         self._patience = Patience.of(self, [pool.rules for pool in pools])
         self.given_reach_s: FloatArray | None = None  # open loop: when requests reach an engine, where that is known
 
@@ -265,7 +266,7 @@ class Cluster:
             if stage.refusing and (refusal := stage.refusal(request.index)):
                 return refusal, None
         replica = path[0].choose(request)
-        return (QUEUE_FULL, None) if replica and replica.full else (0, replica)
+        return (QUEUE_FULL, None) if self._bounded and replica and replica.full else (0, replica)
 
     @property
     def blind(self) -> bool:
@@ -330,7 +331,7 @@ class Cluster:
 
     def _send_again(self, tick: Tick) -> None:
         self.losses.n_waiting -= 1
-        self._reach(tick.payload)
+        self._reach(tick[1])
 
     def _path(self, index: int) -> list[Stage]:
         """The stages a request goes through, by the model it wants: one, or prompt and decode, unless it stays with a

@@ -174,13 +174,14 @@ class KvCache:
         private = -(-computed_tokens // self.block_size) - request.shared_blocks
         if private > 0:
             self._free_private(request, private, computed_tokens, returning and self.enabled)
-        for run in reversed(request.units):
-            run.references -= 1
-            if not run.references:
-                self._queue[run] = None
-                self.available += run.count
-                self.cached += run.count
-        request.units.clear()
+        if request.units:
+            for run in reversed(request.units):
+                run.references -= 1
+                if not run.references:
+                    self._queue[run] = None
+                    self.available += run.count
+                    self.cached += run.count
+            request.units.clear()
         request.shared_blocks = 0
 
     def _free_private(self, request: Request, blocks: int, computed_tokens: int, returning: bool) -> None:

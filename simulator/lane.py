@@ -311,17 +311,15 @@ class Lane:
             generated = request.known_tokens - request.input_tokens
             rest = output_tokens[request.index] - generated - 1
             self._last_tokens.foresee(request, rest)
-            if not rest:
-                self._retire(request, batch)
-
-    def _retire(self, request: Request, batch: Batch) -> None:
-        """Its last token is in `batch`."""
-        self.scheduler.retire(request)
-        batch.finishing += self.scheduler.leaving(request)
+            if not rest:  # its last token is in this batch
+                self.scheduler.retire(request)
+                batch.finishing += self.scheduler.leaving(request)
 
     def _retire_due(self, batch: Batch) -> None:
+        scheduler = self.scheduler
         for request in self._last_tokens.due():
-            self._retire(request, batch)
+            scheduler.retire(request)
+            batch.finishing += scheduler.leaving(request)
 
     def _note_preempted(self, preempted: list[Request]) -> None:
         if self._journal is not None:

@@ -23,6 +23,9 @@ RANKS: Final[dict[str, Callable[[Request], tuple[float, int]]]] = {
     "deadline": lambda request: (request.deadline_s, request.index),
 }
 
+#: What `_hits` finds where there is nothing to find.
+NO_HITS: Final = (0, 0, 0, 0)
+
 
 class ContinuousBatching(Scheduler):
     """Needs max_num_batched_tokens >= max_num_seqs, as the engines do; raises ValueError otherwise."""
@@ -91,7 +94,7 @@ class ContinuousBatching(Scheduler):
     def _hits(self, request: Request) -> tuple[int, int, int, int]:
         """The cached prefix of a waiting request: (units, own blocks, blocks of both in the queue, tokens)."""
         if not request.keys and request.own_run is None:
-            return 0, 0, 0, 0
+            return NO_HITS
         units, own, queued = self.kv.match(request)
         size = self.rules.block_size
         tokens = min((units * self.kv.unit_blocks + own) * size, (request.known_tokens - 1) // size * size)
@@ -105,12 +108,14 @@ class ContinuousBatching(Scheduler):
     def _seat(self, batch: Batch, request: Request, hits: tuple[int, int, int, int], tokens: int) -> None:
         """The head of the queue gets a seat, its cached prefix, the blocks of its first `tokens`, and computes them."""
         units, own, _, hit_tokens = hits
+        kv = self.kv
         self._waiting.popleft()
         self._running[request] = None
         if request.keys or request.own_run is not None:
-            self.kv.claim(request, units, own)
-        held = units * self.kv.unit_blocks + own
-        self.kv.take(max(0, -(-(hit_tokens + tokens) // self.rules.block_size) - held))
+            kv.claim(request, units, own)
+        blocks = -(-(hit_tokens + tokens) // kv.block_size) - (units * kv.unit_blocks + own)
+        if blocks > 0:
+            kv.take(blocks)
         request.computed_tokens = hit_tokens
         if request.cached_tokens < 0:
             request.cached_tokens = hit_tokens

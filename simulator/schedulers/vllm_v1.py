@@ -14,7 +14,7 @@ from typing import ClassVar
 from simulator.batch import Batch
 from simulator.request import Request
 from simulator.rules import EngineRules
-from simulator.schedulers.batching import ContinuousBatching
+from simulator.schedulers.batching import NO_HITS, ContinuousBatching
 
 
 class VllmV1(ContinuousBatching):
@@ -43,7 +43,8 @@ class VllmV1(ContinuousBatching):
                 blocks, n = decodes.blocks_next(), decodes.n
             if blocks:
                 self.kv.take(blocks)
-            batch = Batch(0, 0.0, 0, n, *decodes.contexts(), n)
+            context_sum, context_max = decodes.contexts()
+            batch = Batch(0, 0.0, 0, n, context_sum, context_max, n)
         else:
             batch = Batch()
         decodes.rounds += 1
@@ -111,7 +112,8 @@ class VllmV1(ContinuousBatching):
             self._refused = not self._join(batch, request)
             return int(not self._refused)
         size = self.rules.block_size
-        hits = units, own, queued, hit_tokens = self._hits(request)
+        hits = NO_HITS if not request.keys and request.own_run is None else self._hits(request)
+        units, own, queued, hit_tokens = hits
         hit_blocks = units * kv.unit_blocks + own
         tokens = request.known_tokens - hit_tokens
         if tokens > budget:
@@ -119,9 +121,10 @@ class VllmV1(ContinuousBatching):
                 self._refused = True
                 return 0
             tokens = budget
-        blocks = max(0, -(-(hit_tokens + tokens) // size) - hit_blocks)
-        reserve = -(-request.known_tokens // size) - hit_blocks if self.rules.admit_whole_prompt else blocks
-        if max(blocks, reserve) + queued > kv.available:
+        blocks = -(-(hit_tokens + tokens) // size) - hit_blocks
+        reserve = -(-request.known_tokens // size) - hit_blocks if self.rules.admit_whole_prompt else 0
+        needed = reserve if reserve > blocks else blocks
+        if (needed if needed > 0 else 0) + queued > kv.available:
             self._refuse(request, hit_blocks - queued, budget)
             return 0
         self._seat(batch, request, hits, tokens)
