@@ -13,20 +13,11 @@ from typing import Final
 import numpy as np
 
 from planner.operators import OperatorRow, operator_rows, seconds_by_bound
-from simulator.layers import (
-    decode_lines,
-    expert_lines,
-    fused_norm_lines,
-    logits_lines,
-    mixed_decode_lines,
-    prefill_lines,
-    token_lines,
-)
 from simulator.line import Line
 from simulator.metrics import duration_s
 from simulator.plant import Plant
 from simulator.run_record import Run
-from simulator.shard import Shard
+from simulator.step_lines import StepLines
 from simulator.step_log import COLUMNS, StepLog
 from simulator.step_tables import graph_limit
 from simulator.table import FloatArray
@@ -137,32 +128,30 @@ def _draw(log: StepLog, split: int, n: int) -> _Samples:
 
 def _rows(drawn: _Samples, plant: Plant) -> list[OperatorRow]:
     """The operators of every sample, as `StepCost` prices them: padded to graphs, attention of mixed steps apart."""
-    shard, pricer = Shard.of(plant.resolved), plant.cost.tables.pricer
-    priced = [*_token_parts(drawn, plant, shard), *_decode_parts(drawn, plant, shard)]
+    lines, pricer = plant.cost.tables.lines, plant.cost.tables.pricer
+    priced = [*_token_parts(drawn, plant), *_decode_parts(drawn, lines)]
     prompts, ending = drawn.only(drawn.chunks > 0), drawn.only(drawn.logits > 0)
     each = prompts.prefill_tokens / prompts.chunks
-    priced.append((prompts, prefill_lines(shard, prompts.chunks, each, prompts.prior)))
-    priced.append((ending, logits_lines(shard, ending.logits)))
-    return [row for part, lines in priced if len(part.weights) for row in operator_rows(lines, pricer, part.weights)]
+    priced.append((prompts, lines.prefill(prompts.chunks, each, prompts.prior)))
+    priced.append((ending, lines.logits(ending.logits)))
+    return [row for part, here in priced if len(part.weights) for row in operator_rows(here, pricer, part.weights)]
 
 
-def _token_parts(drawn: _Samples, plant: Plant, shard: Shard) -> Iterator[tuple[_Samples, list[Line]]]:
+def _token_parts(drawn: _Samples, plant: Plant) -> Iterator[tuple[_Samples, list[Line]]]:
     """What follows the tokens of a step: in CUDA graphs, and beyond."""
-    padded = plant.cost.tables.padded
-    every = fused_norm_lines if plant.resolved.engine.fuses_norms else token_lines
+    padded, lines = plant.cost.tables.padded, plant.cost.tables.lines
     graphed = drawn.tokens <= graph_limit(plant.resolved)
     for graph in (True, False):
         part = drawn.only(graphed == graph)
         fits = padded[np.minimum(part.tokens, len(padded) - 1).astype(np.int64)]
         ran = np.where(part.tokens < len(padded), fits, part.tokens)
-        group = shard.dp * (ran if graph else part.tokens)
-        yield part, every(shard, ran, graph) + expert_lines(shard, group, graph)
+        group = lines.shard.dp * (ran if graph else part.tokens)
+        yield part, lines.rank(ran, graph) + lines.group(group, graph)
 
 
-def _decode_parts(drawn: _Samples, plant: Plant, shard: Shard) -> Iterator[tuple[_Samples, list[Line]]]:
+def _decode_parts(drawn: _Samples, lines: StepLines) -> Iterator[tuple[_Samples, list[Line]]]:
     """Attention of decodes: alone, and beside prompts."""
     alone = drawn.only((drawn.decodes > 0) & (drawn.chunks == 0))
-    yield alone, decode_lines(shard, alone.decodes, alone.mean_context, alone.max_context)
+    yield alone, lines.decode(alone.decodes, alone.mean_context, alone.max_context)
     beside = drawn.only((drawn.decodes > 0) & (drawn.chunks > 0))
-    counts = (beside.decodes, beside.mean_context, beside.max_context)
-    yield beside, mixed_decode_lines(shard, *counts, plant.bundle.joins_decodes)
+    yield beside, lines.mixed_decode(beside.decodes, beside.mean_context, beside.max_context)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -13,22 +12,14 @@ import numpy.typing as npt
 from catalogs.deployment import Resolved
 from catalogs.engines import EngineProfile
 from simulator.launches import step_launches
-from simulator.layers import (
-    decode_lines,
-    expert_lines,
-    fused_norm_lines,
-    logits_lines,
-    mixed_decode_lines,
-    prefill_lines,
-    token_lines,
-)
 from simulator.line import Line
 from simulator.pricing import N_CHANNELS, N_CLASSES, CostSource, Pricer
 from simulator.shard import Shard
+from simulator.step_lines import StepLines
 from simulator.table import FloatArray, Table, spaced
 
-DecodeLines = Callable[[Shard, FloatArray, FloatArray, FloatArray], list[Line]]
-TokenLines = Callable[[Shard, FloatArray, bool], list[Line]]
+DecodeLines = Callable[[FloatArray, FloatArray, FloatArray], list[Line]]
+TokenLines = Callable[[FloatArray, bool], list[Line]]
 
 EAGER_NODES: Final = 200
 LOGITS_NODES: Final = 48
@@ -68,6 +59,7 @@ class StepTables:
 
     resolved: Resolved
     pricer: Pricer
+    lines: StepLines
     rank: Table
     group: Table
     logits: Table
@@ -106,17 +98,19 @@ class StepTables:
     @classmethod
     def build(cls, resolved: Resolved, source: CostSource) -> StepTables:
         shard, pricer = Shard.of(resolved), Pricer(source, resolved.hardware, resolved.engine.host.collective_skew_s)
+        lines = StepLines.of(resolved, source)
         top = max(resolved.limits.max_num_batched_tokens, resolved.limits.max_num_seqs)
         sizes, dp = captured(resolved), shard.exchange_ranks
         return cls(
             resolved,
             pricer,
-            _token_table(fused_norm_lines if resolved.engine.fuses_norms else token_lines, shard, pricer, sizes, top),
-            _token_table(expert_lines, shard, pricer, sizes * dp, top * dp),
-            _logits_table(shard, pricer, resolved.limits.max_num_seqs),
-            _decode_tables(decode_lines, shard, pricer, resolved),
-            _decode_tables(partial(mixed_decode_lines, joins=source.joins_decodes), shard, pricer, resolved),
-            _prefill_table(shard, pricer, resolved),
+            lines,
+            _token_table(lines.rank, pricer, sizes, top),
+            _token_table(lines.group, pricer, sizes * dp, top * dp),
+            _logits_table(lines, pricer, resolved.limits.max_num_seqs),
+            _decode_tables(lines.decode, shard, pricer, resolved),
+            _decode_tables(lines.mixed_decode, shard, pricer, resolved),
+            _prefill_table(lines, pricer, resolved),
             _padding(sizes, top),
             _launch_s(resolved, shard),
         )
@@ -182,19 +176,19 @@ def _expand(table: Table, tokens: npt.NDArray[np.int64]) -> list[float]:
     return out
 
 
-def _token_table(lines: TokenLines, shard: Shard, pricer: Pricer, sizes: FloatArray, top: int) -> Table:
+def _token_table(lines: TokenLines, pricer: Pricer, sizes: FloatArray, top: int) -> Table:
     """Tokens 0..top: captured sizes exactly, then spaced nodes; 0 costs 0."""
     first = sizes[-1] + 1 if len(sizes) else 1.0
     eager = spaced(first, top, EAGER_NODES) if first <= top else np.zeros(0)
-    graphed = pricer.price(lines(shard, sizes, True), sizes.shape, at_nodes=True)
-    launched = pricer.price(lines(shard, eager, False), eager.shape)
+    graphed = pricer.price(lines(sizes, True), sizes.shape, at_nodes=True)
+    launched = pricer.price(lines(eager, False), eager.shape)
     values = np.concatenate([np.zeros((1, N_CHANNELS)), graphed, launched])
     return Table((np.concatenate([[0.0], sizes, eager]),), values)
 
 
-def _logits_table(shard: Shard, pricer: Pricer, top: int) -> Table:
+def _logits_table(lines: StepLines, pricer: Pricer, top: int) -> Table:
     nodes = spaced(1, top, LOGITS_NODES)
-    values = pricer.price(logits_lines(shard, nodes), nodes.shape)
+    values = pricer.price(lines.logits(nodes), nodes.shape)
     return Table((np.concatenate([[0.0], nodes]),), np.concatenate([np.zeros((1, N_CHANNELS)), values]))
 
 
@@ -202,14 +196,14 @@ def _decode_tables(lines: DecodeLines, shard: Shard, pricer: Pricer, resolved: R
     n = spaced(1, resolved.limits.max_num_seqs, DECODE_NODES, (3.0, 6.0))
     contexts = spaced(1, max(resolved.limits.max_model_len, 2), CONTEXT_NODES, tuple(float(w) for w in shard.windows))
     sequences, mean = (a.copy() for a in np.broadcast_arrays(n[:, None], contexts[None, :]))
-    even = pricer.price(lines(shard, sequences, mean, mean), mean.shape)
-    uneven = pricer.price(lines(shard, sequences, mean, 2.0 * mean), mean.shape)
+    even = pricer.price(lines(sequences, mean, mean), mean.shape)
+    uneven = pricer.price(lines(sequences, mean, 2.0 * mean), mean.shape)
     return DecodeTables(Table((n, contexts), even), Table((n, contexts), (uneven - even) / mean[..., None]))
 
 
-def _prefill_table(shard: Shard, pricer: Pricer, resolved: Resolved) -> Table:
+def _prefill_table(lines: StepLines, pricer: Pricer, resolved: Resolved) -> Table:
     chunks = np.array([c for c in CHUNK_NODES if c <= max(2, resolved.limits.max_num_seqs)], dtype=np.float64)
     each = spaced(1, max(resolved.limits.max_num_batched_tokens, 2), CHUNK_TOKEN_NODES)
     prior = np.concatenate([[0.0], spaced(16, max(resolved.limits.max_model_len, 32), PRIOR_NODES)])
     c, q, x = (a.copy() for a in np.broadcast_arrays(chunks[:, None, None], each[None, :, None], prior[None, None, :]))
-    return Table((chunks, each, prior), pricer.price(prefill_lines(shard, c, q, x), c.shape))
+    return Table((chunks, each, prior), pricer.price(lines.prefill(c, q, x), c.shape))
