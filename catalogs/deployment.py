@@ -8,7 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from catalogs.engines import EngineProfile, KvTransfer
+from catalogs.engines import EngineProfile, KvTransfer, RankDispatch
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import Hardware
 from catalogs.kv_offload import KvOffload, OffloadTiers
@@ -68,6 +68,7 @@ class Deployment(_Keys):
     context_parallel: PositiveInt = 1  # ranks that share each prompt's tokens
     decode_context_parallel: PositiveInt = 1  # ranks that share each sequence's KV, among tensor or context ranks
     all2all_backend: All2All = "allgather_reducescatter"
+    rank_dispatch: RankDispatch | None = None  # how requests come to data-parallel ranks; null: as the engine does
     disaggregation: Disaggregation | None = None
     weight_dtype: str | None = None
     kv_dtype: str | None = None
@@ -183,6 +184,7 @@ class Resolved:
     offload: OffloadTiers | None = None
     lora: Lora | None = None
     swap_bytes: float = 0.0  # of each accelerator, for preempted requests; 0: they are computed again
+    rank_dispatch: RankDispatch | None = None  # None: no ranks schedule beside each other
     role: Role = "both"
     site: str = ""  # pools of one site share its hardware
     notices: tuple[str, ...] = ()  # what the reader should know: one sentence each

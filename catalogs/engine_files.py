@@ -7,7 +7,16 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
-from catalogs.engines import DefaultLimits, EngineProfile, FirstToken, HostTimes, KvTransfer, Receiving, StaticReserve
+from catalogs.engines import (
+    DefaultLimits,
+    EngineProfile,
+    FirstToken,
+    HostTimes,
+    KvTransfer,
+    RankDispatch,
+    Receiving,
+    StaticReserve,
+)
 from catalogs.errors import InputError
 from catalogs.load import DATA, check, read_yaml
 from catalogs.units import GIB, MIB
@@ -107,6 +116,7 @@ class EngineFile(_Strict):
     static_reserve: StaticReserveFile | None = None
     notice: str = ""
     cpu_block_size_tokens: PositiveInt | None = None
+    rank_dispatch: RankDispatch = "balanced"
     balance_steps: NonNegativeInt = 0
     physical_batch_tokens: NonNegativeInt = 0
     shares_prefixes: bool = True
@@ -183,6 +193,7 @@ def profile(file: EngineFile | UnsupportedEngine) -> EngineProfile:
         memory_rule=file.memory_rule,
         static_reserve=_static_reserve(file.static_reserve),
         notice=file.notice,
+        rank_dispatch=file.rank_dispatch,
         balance_steps=file.balance_steps,
         physical_batch_tokens=file.physical_batch_tokens,
         shares_prefixes=file.shares_prefixes,

@@ -86,6 +86,9 @@ class StaticReserve:
 FirstToken = Literal["prefill", "arrival", "decode"]
 #: When blocks leave a prefill replica: with the prompt's end, with each chunk's, or as each layer is computed.
 KvTransfer = Literal["at_end", "chunkwise", "layerwise"]
+#: How requests come to data-parallel ranks that each schedule for themselves (simulator/rank_dispatch.py); "balanced":
+#: one scheduler stands for all of them, which share every step evenly.
+RankDispatch = Literal["balanced", "round_robin", "least_requests", "queue_score", "least_tokens"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +124,7 @@ class EngineProfile:
     #: (llama.cpp).
     memory_rule: str = "profiled"
     static_reserve: StaticReserve | None = None  # where the default share follows from the limits
+    rank_dispatch: RankDispatch = "balanced"
     balance_steps: int = 0  # steps that attention ranks wait to start prompts together; 0: they do not
     physical_batch_tokens: int = 0  # most tokens of one pass of the device within a step; 0: a step is one pass
     first_token: FirstToken = "prefill"

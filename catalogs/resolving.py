@@ -16,6 +16,7 @@ from catalogs.model_spec import ModelSpec
 from catalogs.models import load_model
 from catalogs.preemption import swap_bytes_of
 from catalogs.queueing import parse_queueing
+from catalogs.rank_dispatch import rank_dispatch_of
 from catalogs.scaling import Autoscaling, parse_autoscaling
 from catalogs.units import DTYPE_BYTES
 
@@ -100,6 +101,7 @@ def _resolve_pool(deployment: Deployment) -> Resolved:
         scaling=scaling,
         offload=tiers_of(deployment, names.engine, names.hardware, replicas, layout),
         lora=lora_of(deployment, names.engine),
+        rank_dispatch=rank_dispatch_of(deployment, names.engine, layout),
         swap_bytes=swap_bytes_of(deployment, names.engine, names.hardware, replicas, layout),
         notices=_engine_notice(names.engine) + names.hardware.notices + weight_notices + kv_notices + layout_notices,
     )

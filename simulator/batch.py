@@ -63,20 +63,28 @@ class Batch(BatchShape):
 
 def together(ranks: Sequence[Batch | None]) -> Batch:
     """One step of several ranks."""
-    batch = Batch(ranks=tuple(ranks))
+    prompts = chunks = decodes = context_sum = context_max = logits = 0
+    pairs = 0.0
+    events: list[Batch] = []
     for part in ranks:
         if part is None:
             continue
-        batch.prefill_tokens += part.prefill_tokens
-        batch.prefill_pairs += part.prefill_pairs
-        batch.prefill_chunks += part.prefill_chunks
-        batch.decodes += part.decodes
-        batch.decode_context_sum += part.decode_context_sum
-        batch.decode_context_max = max(batch.decode_context_max, part.decode_context_max)
-        batch.logits += part.logits
+        logits += part.logits
+        if part.decodes:
+            decodes += part.decodes
+            context_sum += part.decode_context_sum
+            if part.decode_context_max > context_max:
+                context_max = part.decode_context_max
         if part.prefill_tokens:
-            batch.admitted += part.admitted
-            batch.prompted += part.prompted
-        if part.joined:
-            batch.joined += part.joined
+            prompts += part.prefill_tokens
+            pairs += part.prefill_pairs
+            chunks += part.prefill_chunks
+            events.append(part)
+        elif part.joined:
+            events.append(part)
+    batch = Batch(prompts, pairs, chunks, decodes, context_sum, context_max, logits, 1, tuple(ranks))
+    for part in events:
+        batch.admitted += part.admitted
+        batch.prompted += part.prompted
+        batch.joined += part.joined
     return batch

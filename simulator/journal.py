@@ -15,9 +15,10 @@ import numpy.typing as npt
 
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.batching import ContinuousBatching
+from simulator.schedulers.lockstep import Lockstep
 
 if TYPE_CHECKING:
-    from simulator.batch import Batch
+    from simulator.batch import Batch, BatchShape
     from simulator.lane import Lane
     from simulator.replica import Replica
     from simulator.request import Request
@@ -104,11 +105,15 @@ class Journal:
         reason = self._reasons.get(replica.index, STEP) if waiting else STEP
         self._samples.extend((replica.now, replica.index, held_blocks, _running(replica), waiting, reason))
 
-    def _reason(self, scheduler: Scheduler, batch: Batch | None, n_lanes: int) -> int:
+    def _reason(self, scheduler: Scheduler, batch: BatchShape | None, n_lanes: int) -> int:
         """Why the head of the queue was left there: no seat, no budget, or else no blocks (or what an engine keeps free
         of them for outputs to come); its turn where it would fit even if every running one grew to its limit."""
         if not scheduler.n_waiting:
             return STEP
+        if isinstance(scheduler, Lockstep):
+            place = scheduler.longest_queue
+            part = batch.ranks[place] if batch is not None else None
+            return self._reason(scheduler.ranks[place], part, n_lanes)
         rules = scheduler.rules
         if _taken(scheduler, scheduler.n_running, n_lanes):
             return SEATS

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from calibration.stated_error import StatedError
 from catalogs.deployment import Resolved
-from simulator.energy import pool_uses, power_and_energy
+from simulator.energy import PoolUse, pool_uses, power_and_energy
 from simulator.run_record import Run
 from simulator.schedulers import POLICIES
 from simulator.step_log import StepLog
@@ -39,6 +39,7 @@ def summarise(run: Run) -> dict[str, Any]:
     stated = StatedError.of(uses[0].plant.resolved.engine.name, totals.expected_error)
     metrics = latency_metrics(run)
     metrics |= power_and_energy(uses, output_tokens(run))
+    metrics |= _rank_metrics(uses)
     return {
         "metrics": metrics,
         "time_breakdown": {**totals.seconds, "idle": sum(use.idle_s for use in uses)},
@@ -52,6 +53,18 @@ def summarise(run: Run) -> dict[str, Any]:
             "stated_error": stated.block(),
         },
     }
+
+
+def _rank_metrics(uses: Sequence[PoolUse]) -> dict[str, Any]:
+    """`ranks`, where data-parallel ranks schedule for themselves: how requests come to them, and the share of step time
+    that a rank waits for the slowest, mean over ranks."""
+    mine = [use for use in uses if use.plant.resolved.rank_dispatch not in (None, "balanced")]
+    if not mine:
+        return {}
+    busy_s = sum(use.totals.busy_s for use in mine)
+    waits_s = sum(use.totals.rank_wait_s for use in mine)
+    names = dict.fromkeys(str(use.plant.resolved.rank_dispatch) for use in mine)
+    return {"ranks": {"dispatch": ", ".join(names), "wait_fraction": waits_s / busy_s if busy_s else 0.0}}
 
 
 def _together(parts: Sequence[StepTotals]) -> StepTotals:
@@ -71,6 +84,7 @@ def _together(parts: Sequence[StepTotals]) -> StepTotals:
         interpolated_fraction=mean("interpolated_fraction"),
         roofline_fraction=mean("roofline_fraction"),
         expected_error=mean("expected_error"),
+        rank_wait_s=sum(part.rank_wait_s for part in parts),
     )
 
 
@@ -145,7 +159,8 @@ def latency_metrics(run: Run) -> dict[str, Any]:
 def _streamed_logs(run: Run) -> list[StepLog]:
     """Of replicas that send tokens as they are made: only there is a time between tokens."""
     policies = [POLICIES[pool.rules.policy] for pool in run.pools]
-    return [log for replica in run.replicas if policies[replica.pool].streams for log in replica.logs]
+    streaming = (replica for replica in run.replicas if policies[replica.pool].streams)
+    return [part for replica in streaming for log in replica.logs for part in log.parts]
 
 
 def statistics(values: FloatArray) -> dict[str, float | None]:

@@ -24,6 +24,8 @@ from simulator.journal import (
     TURN,
     Journal,
 )
+from simulator.rank_log import RankLog
+from simulator.rank_steps import segment_of
 from simulator.replica import StepTimer
 from simulator.run_record import Run
 from simulator.schedulers import POLICIES
@@ -237,11 +239,18 @@ def _stalls(table: FloatArray, run: Run) -> FloatArray:
 def _stall_curve(log: StepLog, timer: StepTimer) -> tuple[Sequence[float], Sequence[float]]:
     """(times, seconds stalled until then), to be read in between on straight lines."""
     at_s, grown, total_s = [0.0], [0.0], 0.0
+    row = -1
     columns = (log.start_s, log.total_s, log.prefill_tokens, log.decodes, log.context_sum, log.context_max)
     for start_s, step_s, prefill, decodes, context_sum, context_max in zip(*(c.tolist() for c in columns), strict=True):
+        row += 1
         if not prefill:
             continue
-        alone_s = timer.decode_segment(int(decodes), int(context_sum), int(context_max))[0] if decodes else 0.0
+        if not decodes:
+            alone_s = 0.0
+        elif isinstance(log, RankLog):
+            alone_s = segment_of(timer, log.decoding(row))[0]
+        else:
+            alone_s = timer.decode_segment(int(decodes), int(context_sum), int(context_max))[0]
         at_s += (start_s, start_s + step_s)
         grown.append(total_s)
         total_s += max(0.0, step_s - alone_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from struct import Struct
 from typing import Final
 
 import numpy as np
@@ -12,7 +13,9 @@ from simulator.step_log import COLUMNS, FloatArray, StepLog
 
 #: Columns that are each rank's own; all others are the group's.
 OWN: Final = slice(COLUMNS.index("prefill_tokens"), COLUMNS.index("logits") + 1)
-_NOTHING: Final = (0.0,) * (OWN.stop - OWN.start)
+_N_OWN: Final = OWN.stop - OWN.start
+_packed = Struct(f"{_N_OWN}d").pack
+_NOTHING: Final = bytes(8 * _N_OWN)
 
 
 class RankLog(StepLog):
@@ -36,8 +39,7 @@ class RankLog(StepLog):
         behind_s: float = 0.0,
     ) -> None:
         super().add(start_s, steps, shape, first_s, slope_s, total_s, behind_s)
-        for rank in shape.ranks:
-            self._shares.extend(_NOTHING if rank is None else _row(rank))
+        self._shares.frombytes(b"".join([_NOTHING if rank is None else _row(rank) for rank in shape.ranks]))
 
     def like(self) -> StepLog:
         return RankLog(self.n_ranks)
@@ -47,20 +49,39 @@ class RankLog(StepLog):
         if isinstance(log, RankLog):
             self._shares.extend(log._shares)
 
-    def rank_table(self, rank: int) -> FloatArray:
-        """The rows of the group with what that rank held, shape (rows, 14)."""
-        rows = self.table()
-        rows[:, OWN] = np.array(self._shares).reshape(len(rows), self.n_ranks, len(_NOTHING))[:, rank]
-        return rows
+    @property
+    def shares(self) -> FloatArray:
+        """What each rank held in the first step of each row, shape (rows, ranks, 7), columns OWN."""
+        return np.array(self._shares, dtype=np.float64).reshape(len(self), self.n_ranks, _N_OWN)
+
+    def decoding(self, row: int) -> list[BatchShape | None]:
+        """The decodes of each rank in that row."""
+        first = row * self.n_ranks * _N_OWN
+        shares = np.array(self._shares[first : first + self.n_ranks * _N_OWN]).reshape(self.n_ranks, _N_OWN)
+        return [_decodes(int(n), int(sum_), int(most)) for n, sum_, most in shares[:, 3:6].tolist()]
 
     @property
     def parts(self) -> tuple[StepLog, ...]:
         """Of each rank the steps in which it had something to do."""
-        return tuple(_log_of(self.rank_table(rank)) for rank in range(self.n_ranks))
+        rows, shares = self.table(), self.shares
+        return tuple(_log_of(with_share(rows, shares[:, rank])) for rank in range(self.n_ranks))
 
 
-def _row(shape: BatchShape) -> tuple[float, ...]:
-    return (
+def with_share(rows: FloatArray, share: FloatArray) -> FloatArray:
+    """Rows of the group with what one rank held of them, shape (rows, 14)."""
+    own = rows.copy()
+    own[:, OWN] = share
+    return own
+
+
+def _decodes(n: int, context_sum: int, context_max: int) -> BatchShape | None:
+    if not n:
+        return None
+    return BatchShape(decodes=n, decode_context_sum=context_sum, decode_context_max=context_max, logits=n)
+
+
+def _row(shape: BatchShape) -> bytes:
+    return _packed(
         shape.prefill_tokens,
         shape.prefill_pairs,
         shape.prefill_chunks,

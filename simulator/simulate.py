@@ -25,7 +25,9 @@ from simulator.transfer import ports_of
 from simulator.truncation import truncated
 
 #: What an engine's profile says of scheduling, under the same names.
-ENGINE_RULES: Final = tuple({f.name for f in fields(EngineRules)} & {f.name for f in fields(EngineProfile)})
+ENGINE_RULES: Final = tuple(
+    {f.name for f in fields(EngineRules)} & {f.name for f in fields(EngineProfile)} - {"rank_dispatch"}
+)
 
 
 def run(served: Plant | Fleet, requests: RequestSet, options: RunOptions | None = None) -> Run:
@@ -111,9 +113,10 @@ def pool_of(plant: Plant, model: int = 0, requests: RequestSet | None = None) ->
 def engine_rules(plant: Plant) -> EngineRules:
     """The rules of one replica.
 
-    With attention data parallelism (data_parallel > 1) one scheduler stands for the whole group: its seats, token
-    budget and blocks are the ranks' summed, so imbalance between ranks is not simulated (StepCost prices the shapes per
-    rank). A single prompt may then take more than one rank's budget in a step.
+    With attention data parallelism (data_parallel > 1) seats, token budget and blocks are the ranks' summed; each rank
+    then schedules with its share of them (schedulers/lockstep.py). Where rank_dispatch is "balanced" one scheduler
+    stands for the whole group: imbalance between ranks is not simulated, and a single prompt may take more than one
+    rank's budget in a step.
     """
     resolved, limits, engine = plant.resolved, plant.resolved.limits, plant.resolved.engine
     ranks, stages = resolved.layout.data_parallel, resolved.layout.pipeline_parallel
@@ -131,6 +134,7 @@ def engine_rules(plant: Plant) -> EngineRules:
         lag=1 if engine.async_scheduling and stages == 1 else 0,
         pipeline_stages=stages,
         attention_ranks=ranks,
+        rank_dispatch="" if resolved.rank_dispatch in (None, "balanced") else resolved.rank_dispatch,
         queueing=resolved.queueing,
         lora=lora_rules(resolved, plant.bundle),
         swap=swap_rules(resolved, plant.memory) if resolved.swap_bytes else None,

@@ -124,24 +124,31 @@ class StepCost:
         Each layer's exchange of tokens waits for the slowest rank's attention and dense parts; what follows it is the
         expert group's, for the tokens of all. Graphs pad every rank to the widest, and run only where all can.
         """
-        shapes = [shape for shape in ranks if shape is not None]
-        own = self._split // self._prompt_split
-        tokens = [-(-s.decodes // own) + -(-s.prefill_tokens // self._context_ranks) for s in shapes]
-        widest, prompts = max(tokens), any(s.prefill_chunks for s in shapes)
+        own, chunked, widest, logits, tokens, sequences = self._split // self._prompt_split, False, 0, 0, 0, 0
+        shapes: list[tuple[BatchShape, int]] = []
+        for shape in ranks:
+            if shape is None:
+                continue
+            n, prompts, chunks = shape.decodes, shape.prefill_tokens, shape.prefill_chunks
+            held = -(-n // own)
+            if prompts:
+                chunked, held = True, held + -(-prompts // self._context_ranks)
+            shapes.append((shape, held))
+            widest = held if held > widest else widest
+            logits = shape.logits if shape.logits > logits else logits
+            sequences = n + chunks if n + chunks > sequences else sequences
+            tokens += n + prompts
         padded = widest <= self._graphed
-        device, slope, steps = slowest(
-            [self._rank_segment(s, widest if padded else n) for s, n in zip(shapes, tokens, strict=True)]
-        )
-        logits = _read(self._logits, max(-(-s.logits // own) for s in shapes))
-        device += logits + _read(self._group, self.tables.group_tokens(widest, sum(s.tokens for s in shapes)))
-        least = self._launch_s if widest > (self._graphed_prefill if prompts else self._graphed) else 0.0
-        after, sequences = self._gap_s, max(s.decodes + s.prefill_chunks for s in shapes)
-        host = self._host_s + self._host_per_sequence_s * sequences
+        device, slope, steps = slowest([self._rank_segment(s, widest if padded else held) for s, held in shapes])
+        device += _read(self._logits, -(-logits // own))
+        device += _read(self._group, self.tables.group_tokens(widest, tokens))
+        least = self._launch_s if widest > (self._graphed_prefill if chunked else self._graphed) else 0.0
+        host, after = self._host_s + self._host_per_sequence_s * sequences, self._gap_s
         if self._overlaps:
-            least = max(least, host)
+            least = host if host > least else least
         else:
             after += host
-        return _no_less(device, slope, 1 if prompts else steps, least, after)
+        return _no_less(device, slope, steps, least, after)
 
     def _rank_segment(self, shape: BatchShape, tokens: int) -> Segment:
         """Attention of one rank's share, and dense parts of so many tokens."""
@@ -155,9 +162,8 @@ class StepCost:
             return dense + self._prefill_attention_s(chunks, each, prior), 0.0, 1
         cells = (self._rows.get(alike) or self._row(alike))[1]
         mean = shape.decode_context_sum / n
-        base, grow, skew, skew_grow, start, end = cells[
-            min(max(bisect_right(self._contexts, mean) - 1, 0), self._last_cell)
-        ]
+        k = bisect_right(self._contexts, mean) - 1
+        base, grow, skew, skew_grow, start, end = cells[0 if k < 0 else k if k < self._last_cell else self._last_cell]
         beyond, above = mean - start, shape.decode_context_max - mean
         seconds = dense + (base + grow * beyond + above * (skew + skew_grow * beyond))
         return seconds, grow + above * skew_grow, ENDLESS if end == inf else ceil(end - mean)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -12,6 +12,7 @@ from calibration.power import capped_w
 from catalogs.hardware import Accelerator
 from simulator.line import CLASSES
 from simulator.pricing import INTERPOLATED_S, JOULES, MEASURED_S, N_CHANNELS, N_CLASSES
+from simulator.rank_log import RankLog, with_share
 from simulator.step_log import StepLog
 from simulator.step_tables import StepTables, graph_limit
 from simulator.table import FloatArray
@@ -36,6 +37,7 @@ class StepTotals:
     interpolated_fraction: float
     roofline_fraction: float
     expected_error: float  # relative, of device time
+    rank_wait_s: float = 0.0  # of the device time: that a data-parallel rank waits for the slowest, mean over ranks
 
     @property
     def busy_s(self) -> float:
@@ -48,35 +50,44 @@ def total(tables: StepTables, log: StepLog) -> StepTotals:
     Kernels may ask for more than the board's limit for microseconds; the mean of a row may not. In a pipeline every
     accelerator works for its stage's share of a row.
     """
-    sums, host, joules = np.zeros(N_CHANNELS), 0.0, 0.0
+    sums, host, joules, waits = np.zeros(N_CHANNELS), 0.0, 0.0, 0.0
     for part in priced(tables, log):
         sums += part.device.sum(axis=0)
         host += float(part.host_s.sum())
         joules += float(part.joules.sum())
-    return _totals(tables, sums, host, joules)
+        waits += float(part.rank_wait_s.sum())
+    return replace(_totals(tables, sums, host, joules), rank_wait_s=waits)
 
 
 @dataclass(frozen=True, slots=True)
 class PricedRows:
-    """What rows of a log took of one accelerator; arrays of one entry a row, of all its steps."""
+    """What rows of a log took of one accelerator; arrays of one entry a row, of all its steps. Of data-parallel ranks:
+    the time of the slowest, the energy of the mean."""
 
     device: FloatArray  # (rows, N_CHANNELS)
     host_s: FloatArray  # beyond the device
     joules: FloatArray
+    rank_wait_s: FloatArray
 
 
 def priced(tables: StepTables, log: StepLog) -> Iterator[PricedRows]:
     """The rows of a log in order, some at a time."""
     share = 1.0 / tables.resolved.layout.pipeline_parallel
     unit = tables.resolved.hardware.accelerator
-    rows = log.table()
+    rows, shares = log.table(), log.shares if isinstance(log, RankLog) else None
     for first in range(0, len(rows), CHUNK_ROWS):
-        batch = _Rows(rows[first : first + CHUNK_ROWS])
-        device = step_channels(tables, batch) * batch.steps[:, None]
+        here = slice(first, first + CHUNK_ROWS)
+        batch = _Rows(rows[here])
+        if shares is None:
+            device, lags = step_channels(tables, batch), np.zeros(len(batch.steps))
+        else:
+            device, lags = ranked_channels(tables, rows[here], shares[here])
+        device *= batch.steps[:, None]
+        lags *= batch.steps
         waits = np.maximum(batch.total_s - device[:, :N_CLASSES].sum(axis=1), 0.0)
-        asked_j = device[:, JOULES] + waits * gap_w(unit)
+        asked_j = device[:, JOULES] + (waits + lags) * gap_w(unit)
         joules = np.minimum(asked_j, batch.total_s * capped_w(unit))
-        yield PricedRows(device * share, waits * share, joules * share)
+        yield PricedRows(device * share, waits * share, joules * share, lags * share)
 
 
 def gap_w(unit: Accelerator) -> float:
@@ -127,26 +138,62 @@ class _Rows:
 
 def step_channels(tables: StepTables, rows: _Rows) -> FloatArray:
     """Channels of the middle step of every row, shape (rows, N_CHANNELS); the same numbers `StepCost` adds up."""
-    split, padded = tables.split, tables.padded
+    split = tables.split
     parts = np.clip(rows.chunks, 1.0, tables.prompt_split)
     tokens = np.ceil(rows.decodes / split) + np.ceil(rows.prefill_tokens / (parts * tables.context_ranks))
     graphed = tokens <= graph_limit(tables.resolved)
-    ran = np.where(tokens < len(padded), padded[np.minimum(tokens, len(padded) - 1).astype(np.int64)], tokens)
+    ran = _ran(tables, tokens)
     dp = tables.group_ranks
     group = np.where(graphed, dp * ran, np.minimum(dp * tokens, rows.decodes + rows.prefill_tokens))
     device = tables.rank.at(ran) + tables.group.at(group) + tables.logits.at(np.ceil(rows.logits / split))
     further = rows.passes - 1.0
     if further.any():
         device += further[:, None] * tables.one_token()
-    _add_decode(tables, rows, device)
+    _add_decode(tables, rows, tables.split, device)
     _add_prefill(tables, rows, parts, device)
     return device
 
 
-def _add_decode(tables: StepTables, rows: _Rows, device: FloatArray) -> None:
+def ranked_channels(tables: StepTables, rows: FloatArray, shares: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Channels of the middle step of every row where ranks hold unequal shares (rows, ranks, 7), and the seconds a rank
+    waits in it for the slowest, mean over ranks; the same numbers as `StepCost.ranks_segment`. Shapes (rows,
+    N_CHANNELS), of the slowest rank but with the mean joules, and (rows,)."""
+    own = tables.split // tables.prompt_split
+    ranks = [_Rows(with_share(rows, shares[:, i])) for i in range(shares.shape[1])]
+    tokens = np.stack([np.ceil(r.decodes / own) + np.ceil(r.prefill_tokens / tables.context_ranks) for r in ranks])
+    widest = tokens.max(axis=0)
+    graphed = widest <= graph_limit(tables.resolved)
+    slowest, slowest_s = np.zeros((len(rows), N_CHANNELS)), np.full(len(rows), -1.0)
+    mean_s, joules = np.zeros(len(rows)), np.zeros(len(rows))
+    for rank, held in zip(ranks, tokens, strict=True):
+        device = tables.rank.at(_ran(tables, np.where(graphed, widest, held)))
+        _add_decode(tables, rank, own, device)
+        _add_prefill(tables, rank, np.ones(len(rows)), device)
+        seconds = device[:, :N_CLASSES].sum(axis=1)
+        later = seconds > slowest_s
+        slowest[later], slowest_s[later] = device[later], seconds[later]
+        mean_s += seconds / len(ranks)
+        joules += device[:, JOULES] / len(ranks)
+    slowest[:, JOULES] = joules
+    dp, held = tables.group_ranks, sum(rank.decodes + rank.prefill_tokens for rank in ranks)
+    group = np.where(graphed, dp * _ran(tables, widest), np.minimum(dp * widest, held))
+    logits = np.max([np.ceil(rank.logits / own) for rank in ranks], axis=0)
+    return slowest + tables.group.at(group) + tables.logits.at(logits), slowest_s - mean_s
+
+
+def _ran(tables: StepTables, tokens: FloatArray) -> FloatArray:
+    """Tokens that run where so many were scheduled."""
+    padded = tables.padded
+    ran: FloatArray = np.where(
+        tokens < len(padded), padded[np.minimum(tokens, len(padded) - 1).astype(np.int64)], tokens
+    )
+    return ran
+
+
+def _add_decode(tables: StepTables, rows: _Rows, split: int, device: FloatArray) -> None:
     for held, mine in ((tables.decode, rows.chunks == 0), (tables.mixed, rows.chunks > 0)):
         some = np.flatnonzero((rows.decodes > 0) & mine)
-        n = np.ceil(rows.decodes[some] / tables.split)
+        n = np.ceil(rows.decodes[some] / split)
         device[some] += held.at(n, rows.mean_context[some], rows.max_context[some])
 
 

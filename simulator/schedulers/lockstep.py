@@ -193,6 +193,11 @@ class Lockstep(Scheduler):
         return not self._balance_steps and all(rank.blocked for rank in self.ranks)
 
     @property
+    def longest_queue(self) -> int:
+        """The place of the rank with the most waiting requests."""
+        return max(range(len(self.ranks)), key=lambda place: self.ranks[place].n_waiting)
+
+    @property
     def n_running(self) -> int:
         return sum(rank.n_running for rank in self.ranks)
 
