@@ -1,7 +1,8 @@
 """One engine step, taken apart without time passing: operators, what bounds them, memory, and how it all scales.
 
-The step holds `batch` sequences with `context` tokens each: one generated token for each (decode), or all their
-prompts at once (prefill). One replica: `tensor_parallel` accelerators, the figures of one of them.
+A decode step holds `batch` sequences with `context` tokens each, and generates one token for each. Prefill is all their
+prompts, in as many steps as the engine cuts them into; figures are then of all these steps. One replica:
+`tensor_parallel` accelerators, the figures of one of them.
 """
 
 from __future__ import annotations
@@ -14,11 +15,10 @@ from catalogs.deployment import Deployment, Resolved, resolve
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import parse_hardware
 from catalogs.resolving import Names
-from planner.operators import OperatorRow, operator_document, operator_rows, origin_shares, seconds_by_bound, together
-from simulator.batch import BatchShape
+from planner.operators import OperatorRow, operator_document, origin_shares, seconds_by_bound, together
+from planner.steps import Cut, Steps, decode_step, prefill_steps
 from simulator.layers import step_lines
 from simulator.memory import MemoryPlan, sequence_bytes, size_memory
-from simulator.pricing import Pricer
 from simulator.roofline_view import published_decode_table
 from simulator.shard import Shard
 from simulator.step_cost import StepCost
@@ -31,6 +31,9 @@ PRECISIONS: Final = (
     (8, ("fp8", "int8"), ("fp8", "bf16", "fp16")),
     (4, ("fp4", "int4"), ("fp8", "bf16", "fp16")),
 )
+#: Sequences and tokens of prompts beyond which a question is a slip of the keyboard.
+MOST_SEQUENCES: Final = 65_536
+MOST_PROMPT_TOKENS: Final = 2**24
 #: Multiples of the batch and of the context in the table of scaling.
 STEPS: Final = (0.25, 0.5, 1.0, 2.0, 4.0)
 
@@ -55,20 +58,18 @@ class Question:
         for name in ("batch", "context"):
             if getattr(self, name) < 1:
                 raise InputError(f"{name} is a whole number of at least 1", getattr(self, name), "1")
-
-    @property
-    def shape(self) -> BatchShape:
-        """The step. Prefill: whole prompts, each attending to half of itself on average."""
-        n, context = self.batch, self.context
-        if self.stage == "decode":
-            return BatchShape(decodes=n, decode_context_sum=n * context, decode_context_max=context, logits=n)
-        return BatchShape(n * context, n * context * context / 2, n, logits=n)
+        if self.batch > MOST_SEQUENCES:
+            raise InputError(f"a batch is at most {MOST_SEQUENCES} sequences", self.batch, str(MOST_SEQUENCES))
+        if self.stage == "prefill" and self.batch * self.context > MOST_PROMPT_TOKENS:
+            most = max(MOST_PROMPT_TOKENS // self.context, 1)
+            rule = f"prompts are at most {MOST_PROMPT_TOKENS} tokens together"
+            raise InputError(rule, f"{self.batch} x {self.context}", f"--batch {most}")
 
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """Seconds of one step: no execution beats the roofline; the device by the calibration; the engine with its host,
-    in several steps where it cuts long prompts."""
+    """Seconds of the step, or of all steps of the prompts: no execution beats the roofline; the device by the
+    calibration; the engine with its host."""
 
     roofline_s: float
     device_s: float
@@ -112,7 +113,7 @@ class PrecisionRow:
 
 @dataclass(frozen=True, slots=True)
 class ScalingRow:
-    """The same step with another batch or context."""
+    """The same with another batch or context."""
 
     quantity: str  # "batch" | "context"
     value: int
@@ -126,6 +127,7 @@ class Analysis:
 
     question: Question
     resolved: Resolved
+    steps: Steps
     rows: list[OperatorRow]
     time: StepTime
     held: Held
@@ -136,7 +138,7 @@ class Analysis:
 
     @property
     def tokens_per_s(self) -> float:
-        return self.question.shape.tokens / self.time.engine_s
+        return self.steps.tokens / self.time.engine_s
 
 
 def analyze(question: Question) -> Analysis:
@@ -149,12 +151,13 @@ def analyze(question: Question) -> Analysis:
             question.context,
             str(longest),
         )
-    rows = bench.rows(question.shape)
+    steps = bench.steps(question)
     return Analysis(
         question,
         bench.resolved,
-        sorted(rows, key=lambda r: -r.seconds),
-        bench.time(question.shape),
+        steps,
+        sorted(bench.rows(steps), key=lambda r: -r.seconds),
+        bench.time(steps),
         bench.held(question),
         [row for bits, weights, caches in PRECISIONS if (row := _precision(question, bits, weights, caches))],
         [*_scaled(bench, question, "batch", None), *_scaled(bench, question, "context", longest)],
@@ -171,24 +174,27 @@ class _Bench:
     memory: MemoryPlan
     bundle: Bundle
     cost: StepCost
-    budget_tokens: int  # of a step, by the engine's default
 
     @classmethod
     def of(cls, question: Question) -> _Bench:
         resolved = resolve(_deployment(question))
         bundle = load_bundle(resolved.hardware.accelerator)
-        budget, _ = Names.of(question.model, question.engine, question.hardware).default_limits
-        return cls(resolved, size_memory(resolved), bundle, StepCost.compile(resolved, bundle), budget)
+        return cls(resolved, size_memory(resolved), bundle, StepCost.compile(resolved, bundle))
 
-    def rows(self, shape: BatchShape) -> list[OperatorRow]:
-        host = self.resolved.engine.host
-        pricer = Pricer(self.bundle, self.resolved.hardware, host.collective_skew_s)
-        return operator_rows(step_lines(Shard.of(self.resolved), shape), pricer)
+    def steps(self, question: Question) -> Steps:
+        """By the engine's own limits."""
+        if question.stage == "decode":
+            return decode_step(question.batch, question.context)
+        limits = self.resolved.limits
+        cut = Cut(limits.max_num_batched_tokens, limits.max_num_seqs, self.resolved.engine.chunked_prefill)
+        return prefill_steps(question.batch, question.context, cut)
 
-    def time(self, shape: BatchShape) -> StepTime:
-        rows = self.rows(shape)
-        n, part = cut(shape, self.budget_tokens)
-        return StepTime(sum(r.roofline_s for r in rows), sum(r.seconds for r in rows), n * self.cost.cycle_s(part))
+    def rows(self, steps: Steps) -> list[OperatorRow]:
+        return steps.rows(self.cost.tables.lines, self.cost.tables.pricer)
+
+    def time(self, steps: Steps) -> StepTime:
+        rows, engine_s = self.rows(steps), steps.seconds(self.cost.cycle_s)
+        return StepTime(sum(r.roofline_s for r in rows), sum(r.seconds for r in rows), engine_s)
 
     def held(self, question: Question) -> Held:
         memory, shard = self.memory, Shard.of(self.resolved)
@@ -204,26 +210,17 @@ class _Bench:
 
     def notices(self, question: Question) -> list[str]:
         found = [*self.resolved.notices, *self.bundle.notices]
-        found += self.bundle.notices_for([line.op for line in step_lines(Shard.of(self.resolved), question.shape)])
-        n, part = cut(question.shape, self.budget_tokens)
-        if n > 1:
-            cut_up = f"{n} steps of {part.prefill_tokens:,} tokens (max_num_batched_tokens {self.budget_tokens:,})"
-            found.append(f"the engine cuts these prompts into {cut_up}; operators are those of one whole step")
+        steps, lines = self.steps(question), step_lines(Shard.of(self.resolved), self.steps(question).shapes[0])
+        found += self.bundle.notices_for([line.op for line in lines])
+        if steps.n > 1:
+            budget = self.resolved.limits.max_num_batched_tokens
+            cut_up = f"{steps.n:,} steps of up to {budget:,} tokens (max_num_batched_tokens)"
+            found.append(f"the engine runs these prompts in {cut_up}; times, operators and bytes are of all of them")
         if self.memory.free_bytes <= 0:
             found.append(f"does not fit: {self.memory.why}")
         elif not self.held(question).fits:
             found.append("the KV cache of this batch does not fit: the engine would run fewer sequences at once")
         return found
-
-
-def cut(shape: BatchShape, budget_tokens: int) -> tuple[int, BatchShape]:
-    """How an engine runs prompts beyond its token budget: (equal steps, the mean of them)."""
-    n = max(1, -(-shape.prefill_tokens // budget_tokens))
-    if n == 1:
-        return 1, shape
-    chunks = max(1, round(shape.prefill_chunks / n))
-    tokens, pairs = -(-shape.prefill_tokens // n), shape.prefill_pairs / n
-    return n, BatchShape(tokens, pairs, chunks, logits=max(1, shape.logits // n))
 
 
 def _deployment(question: Question) -> Deployment:
@@ -249,9 +246,10 @@ def _precision(question: Question, bits: int, weights: tuple[str, ...], caches: 
         bench = _Bench.of(replace(question, weight_dtype=weight, kv_dtype=cache))
     except InputError:
         return None
-    rows, r = bench.rows(question.shape), bench.resolved
+    steps, r = bench.steps(question), bench.resolved
+    rows = bench.rows(steps)
     work, moved = sum(x.flops for x in rows), sum(x.bytes for x in rows if x.kind != "collective")
-    return PrecisionRow(bits, r.weight_dtype, r.kv_dtype, bench.time(question.shape), bench.held(question), work, moved)
+    return PrecisionRow(bits, r.weight_dtype, r.kv_dtype, bench.time(steps), bench.held(question), work, moved)
 
 
 def _scaled(bench: _Bench, question: Question, quantity: str, most: int | None) -> list[ScalingRow]:
@@ -260,9 +258,12 @@ def _scaled(bench: _Bench, question: Question, quantity: str, most: int | None) 
     found = []
     for value in values:
         if most is None or value <= most:
-            shape = replace(question, **{quantity: value}).shape
-            time = bench.time(shape)
-            found.append(ScalingRow(quantity, value, time, shape.tokens / time.engine_s))
+            try:
+                steps = bench.steps(replace(question, **{quantity: value}))
+            except InputError:  # larger than can be asked
+                continue
+            time = bench.time(steps)
+            found.append(ScalingRow(quantity, value, time, steps.tokens / time.engine_s))
     return found
 
 
@@ -279,7 +280,7 @@ def document(analysis: Analysis) -> dict[str, Any]:
             "kv_dtype": a.resolved.kv_dtype,
             "tensor_parallel": a.resolved.layout.tensor_parallel,
         },
-        "step": asdict(a.time) | {"tokens_per_s": a.tokens_per_s},
+        "step": asdict(a.time) | {"tokens_per_s": a.tokens_per_s, "n_steps": a.steps.n},
         "bound_s": seconds_by_bound(a.rows),
         "operators": [operator_document(row) for row in together(a.rows)],
         "memory": asdict(a.held) | {"fits": a.held.fits},

@@ -36,12 +36,15 @@ def headlines(document: dict[str, Any]) -> Iterable[str]:
     """What the step is, how long it takes, and what it waits for."""
     q, step, calibration = document["question"], document["step"], document["calibration"]
     tokens = f"{q['context']:,} tokens"
-    each = f"one token for each of {q['batch']:,} sequences" if q["stage"] == "decode" else f"{q['batch']:,} prompts"
+    decode = q["stage"] == "decode"
+    prompts = "1 prompt" if q["batch"] == 1 else f"{q['batch']:,} prompts"
+    each = f"one token for each of {q['batch']:,} sequences" if decode else prompts
     ranks = f"TP{q['tensor_parallel']} on {q['hardware']}"
     yield f"{q['model']}, {q['weight_dtype']} weights, {q['kv_dtype']} KV, {ranks}: {each}, {tokens} each"
     least, device, engine = (time_text(step[k]) for k in ("roofline_s", "device_s", "engine_s"))
-    rate = f"{step['tokens_per_s']:,.0f} {'tokens' if q['stage'] == 'decode' else 'prompt tokens'}/s"
-    yield f"Step      {engine} in the engine, {device} on the device, {least} at the roofline; {rate}"
+    rate = f"{step['tokens_per_s']:,.0f} {'tokens' if decode else 'prompt tokens'}/s"
+    steps = "Step" if step["n_steps"] == 1 else f"{step['n_steps']:,} steps"
+    yield f"{steps:<9} {engine} in the engine, {device} on the device, {least} at the roofline; {rate}"
     yield f"Bound     {bound_words(document['bound_s'])}"
     yield f"Memory    {memory_words(document['memory'])}"
     parts = [f"{calibration[f'{k}_fraction']:.0%} {k}" for k in ("measured", "interpolated", "roofline")]
@@ -95,7 +98,7 @@ def _cells(row: dict[str, Any], total_s: float) -> list[str]:
 
 
 def _precisions(document: dict[str, Any]) -> Table:
-    table = _table("bits", "weights", "KV", "read a step", "roofline", "engine", "weights", "KV", "", words=3)
+    table = _table("bits", "weights", "KV", "moved", "roofline", "engine", "weights held", "KV held", "", words=3)
     for p in document["precisions"]:
         held = p["held"]
         fits = "fits" if held["kv_batch_bytes"] <= held["kv_room_bytes"] else "too big"
@@ -106,7 +109,7 @@ def _precisions(document: dict[str, Any]) -> Table:
 
 
 def _scaling(document: dict[str, Any]) -> Table:
-    table = _table("scaling          ", "roofline", "engine step", "against asked", "tokens/s")
+    table = _table("scaling          ", "roofline", "engine", "against asked", "tokens/s")
     asked = document["step"]["engine_s"]
     for s in document["scaling"]:
         t = s["time"]

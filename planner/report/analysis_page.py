@@ -23,7 +23,8 @@ def analysis_page(a: Analysis) -> Page:
     """See the module."""
     told, unit = document(a), a.resolved.hardware.accelerator
     q = a.question
-    title = f"One {q.stage} step of {a.resolved.model.name} on {a.resolved.hardware.text}"
+    what = "One decode step" if q.stage == "decode" else "The prompts" if a.steps.n > 1 else "One step of prompts"
+    title = f"{what} of {a.resolved.model.name} on {a.resolved.hardware.text}"
     subtitle = next(iter(headlines(told)))
     ceilings = machine_figures.ceiling_words(unit)
     said = f"Operators of the step on one accelerator. Ceilings of the {unit.name}: {ceilings}."
@@ -69,17 +70,17 @@ def _operators(a: Analysis) -> Markup:
 
 
 def _precisions(a: Analysis) -> Markup:
-    head = ("Bits", "Weights", "KV", "Bytes of a step", "Roofline", "Engine", "Weights held", "KV of the batch", "Fits")
+    head = ("Bits", "Weights", "KV", "Bytes", "Roofline", "Engine", "Weights held", "KV of the batch", "Fits")
     rows = []
     for p in a.precisions:
         times = (si(p.bytes, "B"), time_text(p.time.roofline_s), time_text(p.time.engine_s))
         held = (si(p.held.weights_bytes, "B"), si(p.held.kv_batch_bytes, "B"), "yes" if p.held.fits else "no")
         rows.append((str(p.bits), p.weight_dtype, p.kv_dtype, *times, *held))
-    return table(head, rows, "The same step with other weights and KV cache; activations stay 16 bit.", words=3)
+    return table(head, rows, "The same with other weights and KV cache; activations stay 16 bit.", words=3)
 
 
 def _scaling(a: Analysis) -> Markup:
-    head = ("Step with", "Roofline", "Engine", "Against asked", "Tokens/s")
+    head = ("With", "Roofline", "Engine", "Against asked", "Tokens/s")
     rows = []
     for s in a.scaling:
         ratio = f"x {s.time.engine_s / a.time.engine_s:.2f}"

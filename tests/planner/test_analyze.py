@@ -7,14 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from catalogs.command import run_command
 from catalogs.console import PIPED
 from catalogs.deployment import Deployment, resolve
 from catalogs.errors import InputError
-from planner.analyze import Question, analyze, cut, document
+from planner.analyze import Question, analyze, document
 from planner.cli import app
 from planner.operators import FIXED, LINK, MEMORY, together
+from planner.steps import Cut, decode_step, prefill_steps
 from simulator.batch import BatchShape
 from simulator.plant import build_plant
 
@@ -37,7 +40,7 @@ def test_operators_add_up_and_none_of_much_work_beats_its_roofline() -> None:
 def test_the_device_time_is_the_simulators() -> None:
     """Up to what padding to a graph and interpolation between nodes add: batch 16 is a captured size."""
     plant = build_plant(Deployment(model="llama3.1-8b", hardware="h100"))
-    shape = asked().shape
+    (shape,) = decode_step(16, 1024).shapes
     host = plant.resolved.engine.host
     device = plant.cost.cycle_s(shape) - host.step_gap_s
     assert analyze(asked()).time.device_s == pytest.approx(device, rel=0.02)
@@ -57,7 +60,7 @@ def test_prompts_compute_and_tensor_parallel_ranks_talk() -> None:
     assert rows["gate_up_proj"].limit == "compute"
     assert rows["mixer_all_reduce"].limit == LINK
     assert a.resolved.layout.tensor_parallel == 4
-    assert a.question.shape == BatchShape(2048, 2 * 1024 * 512.0, 2, logits=2)
+    assert a.steps.shapes == (BatchShape(2048, 2 * 1024 * 512.0, 2, logits=2),)
 
 
 def test_narrower_weights_are_less_to_read() -> None:
@@ -87,12 +90,43 @@ def test_a_batch_that_does_not_fit_says_so() -> None:
     assert any("does not fit" in n for n in analyze(asked(model="llama3.1-70b")).notices)
 
 
-def test_long_prompts_are_cut_as_the_engine_cuts_them() -> None:
-    n, part = cut(BatchShape(65536, 65536.0 * 512, 64, logits=64), 8192)
-    assert (n, part.prefill_tokens, part.prefill_chunks) == (8, 8192, 8)
-    assert n * part.prefill_pairs == 65536.0 * 512
-    assert cut(BatchShape(decodes=4, logits=4), 8192) == (1, BatchShape(decodes=4, logits=4))
-    assert any("8 steps" in text for text in analyze(asked(stage="prefill", batch=64)).notices)
+def test_prompts_are_cut_by_hand() -> None:
+    """Three prompts of 10 tokens, 8 a step: 8 | 2 and 6 | 4 and 4 | 6. Pairs of a chunk: q * (before + q / 2)."""
+    cut = prefill_steps(3, 10, Cut(8, seats=9))
+    assert cut.shapes == (
+        BatchShape(8, 8 * 4.0, 1, logits=0),
+        BatchShape(8, 2 * 9.0 + 6 * 3.0, 2, logits=1),
+        BatchShape(8, 4 * 8.0 + 4 * 2.0, 2, logits=1),
+        BatchShape(6, 6 * 7.0, 1, logits=1),
+    )
+    assert (cut.n, cut.tokens) == (4, 30)
+    whole = prefill_steps(3, 10, Cut(8, 9, chunked=False))
+    assert (whole.shapes, whole.counts) == ((BatchShape(10, 50.0, 1, logits=1),), (3,))
+    assert prefill_steps(5, 2, Cut(100, seats=2)).counts == (2, 1)  # seats, not tokens, are short
+
+
+@given(st.integers(1, 40), st.integers(1, 300), st.integers(1, 200), st.integers(1, 9), st.booleans())
+def test_no_token_is_lost_when_prompts_are_cut(n: int, tokens: int, budget: int, seats: int, chunked: bool) -> None:
+    cut = prefill_steps(n, tokens, Cut(budget, seats, chunked))
+    several = list(zip(cut.shapes, cut.counts, strict=True))
+    assert cut.tokens == n * tokens
+    assert sum(s.logits * k for s, k in several) == n
+    assert sum(s.prefill_pairs * k for s, k in several) == pytest.approx(n * tokens * tokens / 2)
+    assert all(s.prefill_tokens <= (budget if chunked else max(budget, tokens)) for s in cut.shapes)
+    assert all(s.prefill_chunks <= seats for s in cut.shapes)
+
+
+def test_long_prompts_take_the_time_of_their_chunks() -> None:
+    a = analyze(asked(stage="prefill", batch=64))
+    assert a.steps.n == 8
+    assert any("8 steps" in text for text in a.notices)
+    plant = build_plant(Deployment(model="llama3.1-8b", hardware="h100"))
+    assert a.time.engine_s == pytest.approx(a.steps.seconds(plant.cost.cycle_s))
+    assert 0.9 * a.time.engine_s < a.time.device_s <= 1.01 * a.time.engine_s
+    once = analyze(asked(stage="prefill", batch=8))
+    assert a.time.engine_s == pytest.approx(8 * once.time.engine_s)
+    long = analyze(asked(stage="prefill", batch=1, context=65536))  # the same tokens, which attend to each other
+    assert long.time.roofline_s > 1.2 * a.time.roofline_s
 
 
 @pytest.mark.parametrize(
@@ -100,6 +134,8 @@ def test_long_prompts_are_cut_as_the_engine_cuts_them() -> None:
     [
         ({"stage": "decoding"}, "decode"),
         ({"batch": 0}, "batch"),
+        ({"batch": 10**9}, "65536"),
+        ({"stage": "prefill", "batch": 65536}, "--batch 16384"),
         ({"context": 10**7}, "positions"),
         ({"model": "llama3.1-9b"}, "nearest"),
         ({"weight_dtype": "fp7"}, "dtype"),
