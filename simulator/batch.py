@@ -24,10 +24,12 @@ class BatchShape:
     logits: int = 0  # sequences that need logits: decodes + prompts finished in this step
     passes: int = 1  # times the weights are read: more than once where a step runs in parts
     ranks: tuple[BatchShape | None, ...] = ()  # shares of ranks that step together (None: a dummy); () where one runs
+    queries: int = 1  # tokens of each decode: its last one, and drafts
+    accepted: int = 0  # drafts that are accepted and come out, beside one token for each of `logits`
 
     @property
     def tokens(self) -> int:
-        return self.prefill_tokens + self.decodes
+        return self.prefill_tokens + self.decodes * self.queries
 
     def grow(self, steps: int) -> None:
         """The same decodes, `steps` steps later."""

@@ -43,6 +43,10 @@ class DecodeSet:
         request.computed_tokens = base + self.rounds
         request.known_tokens = request.computed_tokens + 1
 
+    def advance(self) -> None:
+        """A round is scheduled."""
+        self.rounds += 1
+
     @property
     def context_sum(self) -> int:
         """Tokens in the caches of all members before the next round."""

@@ -171,7 +171,8 @@ class KvCache:
         """Free all its blocks, last first. `returning`: it was preempted and will look for them again."""
         if request.keys:
             self.offer(request, computed_tokens)
-        private = -(-computed_tokens // self.block_size) - request.shared_blocks
+        private = max(0, -(-computed_tokens // self.block_size) - request.shared_blocks) + request.spare_blocks
+        request.spare_blocks = 0
         if private > 0:
             self._free_private(request, private, computed_tokens, returning and self.enabled)
         if request.units:

@@ -241,7 +241,7 @@ class Lane:
         logits, behind_s = batch.logits, 0.0
         if logits:
             first_end_s = now if steps == 1 else start_s + first_s
-            late_s = self._outlet.stream(first_end_s, now, steps, logits if self._streams else 0) - now
+            late_s = self._outlet.stream(first_end_s, now, steps, logits + batch.accepted if self._streams else 0) - now
             behind_s, self._late_s = late_s - self._late_s, late_s
             self._replica.fruitless = 0
         else:

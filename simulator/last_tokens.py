@@ -25,7 +25,10 @@ class LastTokens:
         self._serial = 0
 
     def foresee(self, request: Request, rounds: int) -> None:
-        """It schedules its last token so many rounds from now; 0: it has just done so."""
+        """It schedules its last token so many rounds from now; 0: it has just done so. Where rounds give more than one
+        token, so many tokens from now."""
+        if request.advances is not None:
+            rounds = request.advances.foresee(rounds)
         self._serial += 1
         self._live[request] = self._serial
         if rounds:

@@ -88,7 +88,8 @@ def check_batch(scheduler: Scheduler, rules: EngineRules, batch: Batch) -> None:
             "decodes scheduled: padding only",
         )
     _law(batch.decodes == len(could), f"{batch.decodes} decodes scheduled, {len(could)} requests can decode")
-    contexts = [scheduler.computed_tokens(r) - 1 for r in could]
+    _law(0 <= batch.accepted <= batch.decodes * (batch.queries - 1), f"{batch.accepted} drafts accepted: {batch}")
+    contexts = [scheduler.context_before(r) for r in could]
     _law(batch.decode_context_sum == sum(contexts), f"context sum {batch.decode_context_sum} != {sum(contexts)}")
     _law(batch.decode_context_max == max(contexts, default=0), "context max is wrong")
 

@@ -94,7 +94,7 @@ def output_tokens(run: Run) -> float:
     if run.restarts or any(POLICIES[pool.rules.policy].pads for pool in run.pools):
         return float(run.requests.output_tokens[run.completed].sum())
     computed_twice = len(run.handovers) if run.options.hand_over.first_token == "decode" else 0
-    return float(sum((log.logits * log.steps).sum() for log in run.logs)) - computed_twice
+    return float(sum(log.emitted.sum() for log in run.logs)) - computed_twice
 
 
 def _offload_metrics(run: Run, inputs: int) -> dict[str, Any]:

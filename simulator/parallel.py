@@ -33,6 +33,7 @@ _ROWS: Final = ("started_s", "first_token_s", "last_token_s", "cached_tokens", "
 def apart(pools: Sequence[Pool], requests: RequestSet, options: RunOptions) -> Cluster | None:
     """The cluster of such a run, not begun; None where replicas may meet."""
     alone = all(pool.role == "both" for pool in pools) and requests.concurrency is None
+    alone = alone and all(pool.rules.speculation is None for pool in pools)  # drafts are drawn by row of the workload
     if options.processes < 2 or not alone or options.controllers or options.journal is not None:
         return None
     if "fork" not in multiprocessing.get_all_start_methods():

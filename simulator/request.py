@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import inf
 
+from simulator.acceptance import Advances
 from simulator.kv_cache import BlockRun
 
 
@@ -12,6 +13,7 @@ class Request:
 
     __slots__ = (
         "adapter",
+        "advances",
         "base_tokens",
         "brought_tokens",
         "cached_tokens",
@@ -37,6 +39,7 @@ class Request:
         "reached_s",
         "retired",
         "shared_blocks",
+        "spare_blocks",
         "units",
     )
 
@@ -57,6 +60,8 @@ class Request:
         self.retired = False  # its last token is in flight: nothing left to schedule
         self.emitted = False  # its first token is out
         self.adapter = -1  # LoRA adapter it asks for; -1: none
+        self.advances: Advances | None = None  # its rounds of speculative decoding
+        self.spare_blocks = 0  # held beyond those of its tokens, for drafts; while it decodes: see SpeculativeSet
         self.last_token_s = 0.0  # set at preemption: when the last token before it came out
         # Prefix caching (kv_cache.py)
         self.keys = keys  # content keys of its full cache units, prompt first, then generated

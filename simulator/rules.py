@@ -8,6 +8,7 @@ from typing import Self
 from catalogs.engines import HostTimes, Receiving
 from catalogs.limits import Limits
 from catalogs.queueing import FCFS, Queueing
+from simulator.acceptance import SpeculationRules
 from simulator.batch import Batch
 from simulator.host_cache import OffloadRules
 from simulator.lora import LoraRules
@@ -34,6 +35,7 @@ class EngineRules(Limits):
     queueing: Queueing = FCFS
     offload: OffloadRules | None = None  # blocks are kept in host memory too
     lora: LoraRules | None = None  # None: it serves no adapters
+    speculation: SpeculationRules | None = None  # None: one token a decode and step
     swap: SwapRules | None = None  # preempted requests are moved to host memory; None: they are computed again
 
     @property

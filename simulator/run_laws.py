@@ -94,7 +94,7 @@ def _check_tokens(run: Run) -> None:
     """Tokens come out once: as many as those who completed asked for, and more only where work was lost or cut off."""
     if any(POLICIES[pool.rules.policy].pads for pool in run.pools):
         return
-    made = int(sum(int((log.logits * log.steps).sum()) for log in run.logs))
+    made = int(sum(int(log.emitted.sum()) for log in run.logs))
     asked = int(run.requests.output_tokens[run.completed].sum())
     _law(made >= asked, f"{made} tokens came out, the completed requests have {asked}")
     if run.restarts or not (run.completed | run.rejected | ~run.arrived).all():

@@ -27,6 +27,7 @@ class Room:
     widest: float  # of one step, where all a request may have to compute at once must fit in one
     recomputes: bool  # and that may be its output too
     cached: int
+    spare: int = 0  # held beyond its tokens, for drafts
 
     @classmethod
     def of(cls, rules: EngineRules) -> Room:
@@ -34,7 +35,8 @@ class Room:
         rules = rules.of_rank() if rules.in_lockstep else rules
         widest = inf if rules.chunked_prefill and policy.chunks else rules.max_num_batched_tokens
         recomputes = policy.preempts
-        return cls(rules.max_model_len, widest, recomputes, rules.kv_blocks * rules.block_size)
+        spare = rules.speculation.most_spare_tokens(rules.lag) if rules.speculation else 0
+        return cls(rules.max_model_len, widest, recomputes, rules.kv_blocks * rules.block_size, spare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ class OpenPool:
         room, inputs = Room.of(pool.rules), requests.input_tokens
         tokens = inputs + np.array(context.output_tokens, dtype=np.int64)
         widest = (tokens if room.recomputes else inputs) > room.widest
-        codes = np.where(tokens - 1 > room.cached, TOO_LARGE, 0)
+        held = np.minimum(tokens - 1 + room.spare, room.longest)
+        codes = np.where(held > room.cached, TOO_LARGE, 0)
         codes = np.where(tokens > room.longest, TOO_LONG, np.where(widest, TOO_WIDE, codes)).astype(np.int8)
         return cls(pool, context, keys, codes.tobytes() if codes.any() else b"")
 

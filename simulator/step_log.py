@@ -28,6 +28,7 @@ COLUMNS = (
     "total_s",  # duration of the row
     "passes",  # the same in every step of the row
     "behind_s",  # seconds its decodes waited longer than total_s: by so much the API server fell behind
+    "accepted",  # drafts that came out, beside one token for each of `logits` and step
 )
 _packed = Struct(f"{len(COLUMNS)}d").pack  # less than half the time of array.extend with a tuple
 
@@ -43,7 +44,7 @@ class _Column:
 
 
 class StepLog:
-    """Append-only, 112 bytes a row. Columns are float64 arrays (counts are exact below 2**53)."""
+    """Append-only, 120 bytes a row. Columns are float64 arrays (counts are exact below 2**53)."""
 
     __slots__ = ("_values",)
 
@@ -62,6 +63,7 @@ class StepLog:
     total_s = _Column()
     passes = _Column()
     behind_s = _Column()
+    accepted = _Column()
 
     def __init__(self) -> None:
         self._values = array("d")
@@ -92,6 +94,7 @@ class StepLog:
             total_s,
             shape.passes,
             behind_s,
+            shape.accepted,
         )
         self._values.frombytes(row)
 
@@ -103,8 +106,13 @@ class StepLog:
         return len(self._values) // len(COLUMNS)
 
     def table(self) -> FloatArray:
-        """All rows, shape (rows, 14), columns in the order of COLUMNS. A copy: the log may grow on."""
+        """All rows, shape (rows, 15), columns in the order of COLUMNS. A copy: the log may grow on."""
         return np.array(self._values, dtype=np.float64).reshape(-1, len(COLUMNS))
+
+    @property
+    def emitted(self) -> FloatArray:
+        """Tokens that came out of all steps of a row."""
+        return self.logits * self.steps + self.accepted
 
     @property
     def parts(self) -> tuple[StepLog, ...]:

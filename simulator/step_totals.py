@@ -130,7 +130,7 @@ class _Rows:
 
     def __init__(self, table: FloatArray) -> None:
         (_, self.steps, self.prefill_tokens, self.pairs, self.chunks, self.decodes, *rest) = table.T
-        context_sum, context_max, self.logits, _, _, self.total_s, self.passes, _ = rest
+        context_sum, context_max, self.logits, _, _, self.total_s, self.passes, _, _ = rest
         middle = (self.steps - 1.0) / 2.0
         self.mean_context = context_sum / np.maximum(self.decodes, 1.0) + middle
         self.max_context = context_max + middle

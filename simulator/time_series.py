@@ -137,7 +137,7 @@ def _grown(log: StepLog, amounts: FloatArray, edges_s: FloatArray) -> FloatArray
 def _tokens(log: StepLog, edges_s: FloatArray) -> FloatArray:
     """Tokens that came out of a lane's steps until the edges: as many steps of a row as fit, the last one in part."""
     start_s, first_s, slope_s, steps = log.start_s, log.first_s, log.slope_s, log.steps
-    each = log.logits
+    each = log.logits + log.accepted  # drafts are accepted in rows of one step
     before = np.concatenate([[0.0], np.cumsum(each * steps)])
     row = np.searchsorted(start_s, edges_s, side="right") - 1
     r = np.maximum(row, 0)

@@ -16,6 +16,7 @@ from simulator.schedulers.offloading import OffloadingV1
 from simulator.schedulers.orca import Orca
 from simulator.schedulers.sarathi import Sarathi
 from simulator.schedulers.sglang import Sglang
+from simulator.schedulers.speculative import SPECULATIVE, Speculating
 from simulator.schedulers.static import OneAtATime, StaticBatching
 from simulator.schedulers.swapping import SwappingV0
 from simulator.schedulers.transformers_cb import TransformersCb
@@ -46,6 +47,8 @@ def make_scheduler(rules: EngineRules, beside: Scheduler | None = None) -> Sched
     policy = POLICIES.get(rules.policy)
     if policy is None:
         raise InputError("unknown scheduling policy", rules.policy, nearest_name(rules.policy, POLICIES))
+    if rules.speculation is not None:
+        return _speculating(rules)
     if rules.in_lockstep:
         own = rules.of_rank()
         return Lockstep(rules, [policy(own) for _ in range(rules.attention_ranks)], DISPATCHES[rules.rank_dispatch]())
@@ -73,3 +76,18 @@ def make_scheduler(rules: EngineRules, beside: Scheduler | None = None) -> Sched
     if isinstance(beside, ContinuousBatching):
         made.share(beside)
     return made
+
+
+def _speculating(rules: EngineRules) -> Speculating:
+    """InputError for what is not simulated together."""
+    policy = SPECULATIVE.get(rules.policy)
+    if policy is None:
+        raise InputError(
+            "this scheduler is simulated without speculative decoding", rules.policy, ", ".join(SPECULATIVE)
+        )
+    beside = ("lora", "offload", "swap")
+    also = next((name for name in beside if getattr(rules, name) is not None), None)
+    if also is not None or rules.pipeline_stages > 1 or rules.attention_ranks > 1:
+        together = also or ("a pipeline" if rules.pipeline_stages > 1 else "data-parallel ranks")
+        raise InputError("speculative decoding is not simulated together with", together, "speculative: null")
+    return policy(rules)

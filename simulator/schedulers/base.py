@@ -120,6 +120,10 @@ class Scheduler(ABC):
         """For checking laws: blocks that a running request holds, shared ones included."""
         return -(-self.computed_tokens(request) // self.rules.block_size)
 
+    def context_before(self, request: Request) -> int:
+        """For checking laws: tokens that a decoding request had in its cache before the round scheduled last."""
+        return self.computed_tokens(request) - 1
+
     @abstractmethod
     def computed_tokens(self, request: Request) -> int:
         """For checking laws: tokens of the request whose KV is scheduled or stored."""

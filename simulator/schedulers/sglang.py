@@ -188,7 +188,7 @@ class Sglang(ContinuousBatching):
             self._decays += 1
         self.kv.take(blocks)
         batch = Batch(0, 0.0, 0, n, decodes.context_sum, decodes.context_max, n)
-        decodes.rounds += 1
+        decodes.advance()
         if self._waiting and self._waiting[0].brought_tokens and not self._full:
             self._promised = self.new_token_ratio * sum(min(self._left_of(r), CLIP_TOKENS) for r in self._running)
             self._join_heads(batch)
@@ -196,7 +196,7 @@ class Sglang(ContinuousBatching):
 
     def _take_over(self, batch: Batch) -> Batch | None:
         """A step of those alone that came with their blocks."""
-        self.decodes.rounds += 1
+        self.decodes.advance()
         self._promised = 0.0
         self._join_heads(batch)
         if batch.decodes:

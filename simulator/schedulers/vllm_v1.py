@@ -27,6 +27,8 @@ class VllmV1(ContinuousBatching):
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
+        speculation = rules.speculation
+        self._decode_tokens = speculation.queries + speculation.budget_tokens if speculation else 1  # of the budget
         self._chunk = 0  # of the unfinished prompt, where it was planned before the decodes; 0: as much as fits
         self._refused = False  # the head of the queue does not fit, and will not before something is released
         self._refusal: tuple[Request | None, int, int, int] = (None, 0, 0, 0)  # (head, insertions, budget, available)
@@ -47,8 +49,8 @@ class VllmV1(ContinuousBatching):
             batch = Batch(0, 0.0, 0, n, context_sum, context_max, n)
         else:
             batch = Batch()
-        decodes.rounds += 1
-        budget = self.rules.max_num_batched_tokens - n
+        decodes.advance()
+        budget = self.rules.max_num_batched_tokens - n * self._decode_tokens
         if self._partial is not None:
             budget -= self._continue_prompt(batch, self._partial, budget)
             self._chunk = 0
@@ -68,7 +70,7 @@ class VllmV1(ContinuousBatching):
         if self._rank is None or partial is None:
             return
         # The unfinished prompt, which asks last, may outrank decodes: they go before the batch is made.
-        budget = self.rules.max_num_batched_tokens - self.decodes.n
+        budget = self.rules.max_num_batched_tokens - self.decodes.n * self._decode_tokens
         self._chunk = min(partial.known_tokens - partial.computed_tokens, budget)
         blocks = max(0, self._chunk_blocks(partial, self._chunk))
         while self._partial is not None and self.decodes.blocks_next() + blocks > self.kv.available:
@@ -192,4 +194,6 @@ class VllmV1(ContinuousBatching):
         if not self._waiting or self._refused:
             return True
         rules = self.rules
-        return len(self._running) >= rules.max_num_seqs or self.decodes.n >= rules.max_num_batched_tokens
+        if len(self._running) >= rules.max_num_seqs:
+            return True
+        return self.decodes.n * self._decode_tokens >= rules.max_num_batched_tokens

@@ -44,7 +44,9 @@ def test_one_model_is_read_in_as_by_its_intake() -> None:
     tokens = list(range(1, 201))
     alone = Intake(HOST, 3)
     front = Front([pool(HOST, 0, 3)], None)
-    assert front.reach_times_s(sent, tokens).tolist() == [alone.admit(at, n) for at, n in zip(sent, tokens, strict=True)]
+    assert front.reach_times_s(sent, tokens).tolist() == [
+        alone.admit(at, n) for at, n in zip(sent, tokens, strict=True)
+    ]
 
 
 def test_what_is_fed_to_the_clock_comes_where_events_of_arrivals_would() -> None:
