@@ -11,7 +11,7 @@ the latencies that users who think Z / f see at the original speed (rescale the 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Any, Final
@@ -38,6 +38,8 @@ _EACH: Final = 2
 #: Two-sided 90 % quantile of Student's t for SEEDS - 1 degrees of freedom.
 _T90: Final = 2.920
 _DENSE: Final = 201
+#: What an infinite latency is taken as between two levels: far beyond any limit.
+_ENDLESS_S: Final = 1e9
 #: Added to the seed of a run for the stream of its thinking times.
 _THINKING: Final = 7919
 
@@ -110,7 +112,7 @@ def closed_loop_block(desk: Desk, users: Users, open_per_s: float, error: Stated
     slower = [desk.observe(users.faster(float(f))) for f in speeds]
     rates = np.array([loop.requests_per_s for loop in loops])
     moved = np.array([loop.requests_per_s for loop in slower]) / speeds
-    low, high = _interval(float(rates.mean()), moved, _noise(rates))
+    low, high = interval(float(rates.mean()), moved, _noise(rates))
     rows = [_row(slo, loops, slower, error) for slo in desk.slos]
     return {
         "users": users.n,
@@ -131,7 +133,7 @@ def _row(slo: Slo, loops: list[Loop], slower: list[Loop], error: StatedError) ->
     factors = Factors.at(np.array(LEVELS), slo, error).latency
     moved = factors * np.array([slo.value_s(loop.observation.samples_s[slo.metric]) for loop in slower])
     noise = _noise(np.array([slo.value_s(loop.observation.samples_s[slo.metric]) for loop in loops]))
-    low, high = _interval(value_s, moved, noise)
+    low, high = interval(value_s, moved, noise)
     return {
         "metric": slo.metric,
         "stat": slo.stat,
@@ -140,7 +142,7 @@ def _row(slo: Slo, loops: list[Loop], slower: list[Loop], error: StatedError) ->
         "ci_low_s": low,
         "ci_high_s": high,
         "met": bool(value_s <= slo.limit_s),
-        "probability_met": _probability(moved, noise, slo.limit_s),
+        "probability_met": probability(moved, noise, slo.limit_s),
     }
 
 
@@ -151,22 +153,21 @@ def _noise(values: FloatArray) -> float:
     return float(np.std(np.log(values), ddof=1) / math.sqrt(len(values)))
 
 
-def _interval(value: float, moved: FloatArray, noise: float) -> tuple[float, float]:
-    """As `planner.confidence.confidence` has it: moved (levels,) are the values at LEVELS of the stated error."""
-    if not (np.isfinite(moved) & (moved > 0)).all() or not math.isfinite(value):
-        return (math.nan, math.nan)
-    middle = math.log(moved[len(moved) // 2] / value)
-    ends = sorted((math.log(moved[0] / value), math.log(moved[-1] / value)))
-    low, high = (math.hypot(end - middle, _T90 * noise) for end in ends)
+def interval(value: float, moved: FloatArray, noise: float, levels: Sequence[float] = LEVELS) -> tuple[float, float]:
+    """As `planner.confidence.confidence` has it: moved (levels,) are the values at levels of the stated error. Ends may
+    be infinite; both are nan where the value itself is."""
+    if not 0 < value < math.inf:
+        return math.nan, math.nan
+    logs = np.log(moved / value)
+    middle = float(np.interp(0.5, levels, logs)) if np.isfinite(logs).all() else float(logs.min())
+    low, high = (math.hypot(float(end) - middle, _T90 * noise) for end in (logs.min(), logs.max()))
     return value * math.exp(middle - low), value * math.exp(middle + high)
 
 
-def _probability(moved: FloatArray, noise: float, limit_s: float) -> float:
+def probability(moved: FloatArray, noise: float, limit_s: float, levels: Sequence[float] = LEVELS) -> float:
     """The share of the stated error (and of the noise) under which the limit is met."""
-    if not (np.isfinite(moved) & (moved > 0)).all():
-        return 0.0
-    levels = (np.arange(_DENSE) + 0.5) / _DENSE
-    margins = math.log(limit_s) - np.interp(levels, LEVELS, np.log(moved))
+    at = (np.arange(_DENSE) + 0.5) / _DENSE
+    margins = math.log(limit_s) - np.interp(at, levels, np.log(np.minimum(moved, _ENDLESS_S)))
     if noise <= 0:
         return float(np.mean(margins >= 0))
     normal = NormalDist()

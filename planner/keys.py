@@ -21,7 +21,6 @@ PLAN_ELSEWHERE: Final = {
     "replicas": "--rate",
     "weight_dtype": "--precision",
     "disaggregation": "--also disaggregated",
-    "autoscaling": "--trace",
     "pools": "simulate DEPLOYMENT.yaml",
     "router": "simulate DEPLOYMENT.yaml",
     "router_staleness_s": "simulate DEPLOYMENT.yaml",
@@ -79,7 +78,7 @@ class Fixed:
     @property
     def rest(self) -> str:
         """As `Candidate.rest` keeps it."""
-        rest = {k: v for k, v in sorted(self.values.items()) if k not in CHOSEN}
+        rest = {k: v for k, v in sorted(self.values.items()) if k not in (*CHOSEN, "autoscaling")}
         return json.dumps(rest, sort_keys=True) if rest else NO_KEYS
 
     @property

@@ -88,6 +88,7 @@ def request_of(answer: AnswerFile) -> PlanRequest:
         spare=NOTHING if asked.survive is None else Spare.parse(asked.survive.removesuffix(_LOST)),
         also=tuple(asked.also),
         fixed=Fixed(asked.fixed),
+        over_time=asked.over_time,
     )
 
 

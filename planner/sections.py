@@ -1,4 +1,4 @@
-"""What is simulated once a plan is chosen, and stands in the answer beside it: its users in a closed loop."""
+"""What is simulated once a plan is chosen, beside it in the answer: its users in a closed loop, its load over time."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any, Final
 from calibration.stated_error import StatedError
 from planner.answer import Answer
 from planner.assess import RunSizes
+from planner.candidate import Candidate
 from planner.closed_loop import Desk, Users, closed_loop_block
 from planner.final import MOST_REPLICAS
 from planner.money_sections import money_sections
+from planner.over_time_section import over_time_block
 from planner.request import PlanRequest
 from planner.simulated import SimulatedWorld
 from planner.world import World
@@ -28,13 +30,20 @@ def sections(answer: Answer, world: World) -> dict[str, Any]:
     found: dict[str, Any] = money_sections(answer, world)
     if answer.request.users is not None:
         found["closed_loop"] = _users(answer, answer.request, world)
+    if answer.request.over_time:
+        found["over_time"] = over_time_block(answer, owner_of(world, answer.entries[0].candidate))
     return found
+
+
+def owner_of(world: SimulatedWorld | Worlds, candidate: Candidate) -> SimulatedWorld:
+    """The world that simulates this candidate."""
+    return world.of(candidate) if isinstance(world, Worlds) else world
 
 
 def _users(answer: Answer, request: PlanRequest, world: SimulatedWorld | Worlds) -> dict[str, Any]:
     """Of the best plan, on all its replicas, or an even share of them where they or the users are many."""
     best, users = answer.entries[0], request.users or 1
-    owner = world.of(best.candidate) if isinstance(world, Worlds) else world
+    owner = owner_of(world, best.candidate)
     replicas = best.candidate.replicas
     share = max(-(-replicas // MOST_REPLICAS), -(-users // MOST_USERS))
     share = next(n for n in range(min(share, replicas), replicas + 1) if replicas % n == 0)

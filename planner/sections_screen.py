@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from planner.accounts_screen import accounts_lines
+from planner.over_time_screen import over_time_lines
 from planner.slo import human_s
 
 Line = tuple[str, str]  # (label, text); an empty label continues the line above
@@ -15,6 +16,8 @@ def section_lines(answer: dict[str, Any]) -> Iterator[Line]:
     """Of whatever sections the answer has."""
     if "closed_loop" in answer:
         yield from _users(answer["closed_loop"])
+    if "over_time" in answer:
+        yield from over_time_lines(answer["over_time"])
     yield from accounts_lines(answer)
 
 

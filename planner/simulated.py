@@ -25,6 +25,7 @@ from planner.candidate import Candidate
 from planner.deploy.serve_command import serve_command
 from planner.flow import Flow, Strain
 from planner.front_door import FrontDoor
+from planner.load_curve import steady
 from planner.observation import Load, Observation, judge
 from planner.request import PlanRequest
 from planner.slo import FloatArray
@@ -68,7 +69,8 @@ class SimulatedWorld:
         self.request = request
         self.names = Names.of(request.model, request.engine, request.hardware)
         self.notices: tuple[str, ...] = ()
-        self.workload = workload or open_loop(load_workload(request.workload))
+        given = workload or open_loop(load_workload(request.workload))
+        self.workload = steady(given) if request.over_time else given
         self._plants: dict[Candidate, Plant] = {}
         self._fluid: dict[Candidate, float] = {}
         self._resolved: dict[Candidate, Resolved] = {}
