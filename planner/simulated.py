@@ -36,14 +36,16 @@ from planner.world import Detail, Facts
 from simulator.memory import MemoryPlan, size_memory
 from simulator.metrics import streaming_notice, summarise
 from simulator.plant import Plant, fit
+from simulator.reach import same_run
 from simulator.run_record import Run
-from simulator.simulate import run
+from simulator.simulate import pool_of, run
 from simulator.step_cost import StepCost
 from simulator.step_tables import graph_limit
 
 #: Requests drawn to know the lengths of a workload.
 _LENGTHS: Final = 2000
 _KEPT_RUNS: Final = 16
+_ALIKE_RUNS: Final = 48
 #: A run lasts so many times the requests in flight at once, but at most so many times what was asked for.
 _IN_FLIGHT: Final = 8
 _MOST_LONGER: Final = 4
@@ -78,6 +80,8 @@ class SimulatedWorld:
         self._costs: dict[tuple[object, ...], StepCost] = {}
         self._seen: dict[tuple[Candidate, Load], Observation] = {}
         self._runs: OrderedDict[tuple[Candidate, Load], Run] = OrderedDict()
+        # By seed, requests, rate and share; candidates whose limits do not matter at a load are simulated there once.
+        self._alike: OrderedDict[tuple[int, int, float, int], list[Run]] = OrderedDict()
         self.n_requests_simulated = 0
         self._price_check()
 
@@ -292,9 +296,18 @@ class SimulatedWorld:
 
     def _once(self, plant: Plant, share: int, load: Load, n: int) -> tuple[Run, Observation]:
         """Run n requests: every share-th of the whole load, which is what a round-robin router hands each replica."""
-        requests = self.workload.materialise(load.seed, n * share, load.requests_per_s).every(share)
-        self.n_requests_simulated += requests.n
-        done = run(plant, requests)
+        asked = load.seed, n, load.requests_per_s, share
+        alike = self._alike.setdefault(asked, [])
+        done = next(
+            (same for each in alike if (same := same_run(each, pool_of(plant, 0, each.requests))) is not None), None
+        )
+        if done is None:
+            requests = self.workload.materialise(load.seed, n * share, load.requests_per_s).every(share)
+            self.n_requests_simulated += requests.n
+            done = run(plant, requests)
+            alike.append(done)
+        while sum(map(len, self._alike.values())) > _ALIKE_RUNS:
+            self._alike.popitem(last=False)
         return done, observe_run(done, load, self._reading)
 
     def _open(self, seen: Observation) -> bool:

@@ -13,6 +13,7 @@ from simulator.cluster import Cluster, RunOptions
 from simulator.host_cache import OffloadUse
 from simulator.plant import Plant
 from simulator.pool import Pool
+from simulator.reach import Reach
 from simulator.replica import Replica
 from simulator.results import (
     COMPLETED,
@@ -45,6 +46,7 @@ class ReplicaRun:
     adapters: tuple[int, int] | None = None  # brought to the device, read from disk
     born_s: float = 0.0
     died_s: float = inf  # it outlived the run
+    reach: Reach | None = None  # None: unknown
 
     def alive_fraction(self, first_s: float, last_s: float) -> float:
         """Of the time between the two."""
@@ -60,7 +62,8 @@ class ReplicaRun:
         offload = OffloadUse.of(host) if host else None
         slots = replica.scheduler.slots
         adapters = (slots.n_from_host, slots.n_from_disk) if slots else None
-        return cls(replica.pool, replica.logs, peak, offload, adapters, replica.born_s, replica.died_s)
+        lived = replica.born_s, replica.died_s
+        return cls(replica.pool, replica.logs, peak, offload, adapters, *lived, replica.scheduler.reach)
 
 
 @dataclass(frozen=True, slots=True)

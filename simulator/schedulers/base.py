@@ -10,6 +10,7 @@ from simulator.batch import Batch
 from simulator.host_cache import HostCache
 from simulator.kv_cache import KvCache
 from simulator.lora import AdapterSlots
+from simulator.reach import Reach
 from simulator.request import Request
 from simulator.rules import EngineRules
 from simulator.swap import SwapSpace
@@ -102,6 +103,11 @@ class Scheduler(ABC):
     @abstractmethod
     def waiting_requests(self) -> list[Request]:
         """For checking laws and for naming who is stuck."""
+
+    @property
+    def reach(self) -> Reach | None:
+        """How near it came to its limits; None where it does not know, or they matter before they are reached."""
+        return None
 
     @property
     def n_fetching(self) -> int:

@@ -39,6 +39,7 @@ class ContinuousBatching(Scheduler):
         self._running: dict[Request, None] = {}  # in order of admission
         self._partial: Request | None = None  # the running request whose prompt is unfinished
         self._rank = RANKS.get(rules.queueing.order)  # who is served first; None: who came first
+        self._least_left = rules.kv_blocks  # blocks, at the end of any run of decodes that was looked at; < 0: too few
         self._parked: dict[Request, None] = {}  # without a seat; their blocks are being sent to another replica
 
     def share(self, first: ContinuousBatching) -> None:
@@ -145,7 +146,10 @@ class ContinuousBatching(Scheduler):
     def _decode_rounds(self, most: int) -> int:
         """How many further rounds of decodes (0..most) find free blocks."""
         decodes, available = self.decodes, self.kv.available
-        if decodes.blocks_for(most) <= available:
+        left = available - decodes.blocks_for(most)
+        if left < self._least_left:
+            self._least_left = left
+        if left >= 0:
             return most
         low, high = 0, most  # blocks_for(low) fits, blocks_for(high) does not
         while high - low > 1:

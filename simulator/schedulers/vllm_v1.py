@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from simulator.batch import Batch
+from simulator.reach import Reach
 from simulator.request import Request
 from simulator.rules import EngineRules
 from simulator.schedulers.batching import NO_HITS, ContinuousBatching
@@ -29,6 +30,7 @@ class VllmV1(ContinuousBatching):
         super().__init__(rules)
         speculation = rules.speculation
         self._decode_tokens = speculation.queries + speculation.budget_tokens if speculation else 1  # of the budget
+        self._most_running = 0
         self._chunk = 0  # of the unfinished prompt, where it was planned before the decodes; 0: as much as fits
         self._refused = False  # the head of the queue does not fit, and will not before something is released
         self._refusal: tuple[Request | None, int, int, int] = (None, 0, 0, 0)  # (head, insertions, budget, available)
@@ -97,9 +99,11 @@ class VllmV1(ContinuousBatching):
         while waiting and budget > 0 and seats > 0:
             tokens = self._admit_head(batch, waiting[0], budget)
             if not tokens:
-                return
+                break
             budget -= tokens
             seats -= 1
+        if len(running) > self._most_running:
+            self._most_running = len(running)
 
     def _admit_head(self, batch: Batch, request: Request, budget: int) -> int:
         """Give the head of the queue a seat and its first chunk; returns the tokens, 0 if it must wait."""
@@ -126,8 +130,11 @@ class VllmV1(ContinuousBatching):
         blocks = -(-(hit_tokens + tokens) // size) - hit_blocks
         reserve = -(-request.known_tokens // size) - hit_blocks if self.rules.admit_whole_prompt else 0
         needed = reserve if reserve > blocks else blocks
+        if reserve > blocks and kv.available - needed < self._least_left:
+            self._least_left = kv.available - needed
         if (needed if needed > 0 else 0) + queued > kv.available:
             self._refuse(request, hit_blocks - queued, budget)
+            self._least_left = -1
             return 0
         self._seat(batch, request, hits, tokens)
         return tokens
@@ -153,8 +160,14 @@ class VllmV1(ContinuousBatching):
         if self._waiting[0] is request:
             self._refused = False  # it is another head that was refused
 
+    @property
+    def reach(self) -> Reach | None:
+        """Its own, not that of engines that differ from it."""
+        return Reach(self._most_running, min(self._least_left, self.kv.min_available)) if type(self) is VllmV1 else None
+
     def _preempt(self) -> None:
         """Take the seat and the blocks of the newest running request, or of the one that is served last."""
+        self._least_left = -1
         if self._rank is None:
             request, _ = self._running.popitem()
         else:
