@@ -118,18 +118,11 @@ class Cost(Block):
     commitment: str | None = None
     instance: str | None = None
     accelerators_per_instance: int | None = None
-    usd_per_million_input_tokens: float | None = None
-    usd_per_request: float | None = None
-    commitment: str | None = None
-    instance: str | None = None
-    accelerators_per_instance: int | None = None
 
 
 class Energy(Block):
     w_mean: float
     j_per_output_token: float
-    j_per_total_token: float | None = None
-    kwh_per_million_total_tokens: float | None = None
     kwh_per_million_output_tokens: float
     gco2e_per_million_output_tokens: float | None
     pue: float
@@ -308,7 +301,6 @@ class AnswerFile(Block):
     assumptions: list[str]
     prices: list[PriceLine] = Field(default_factory=list)
     hardware: list[HardwareFound] = []
-    accounts: dict[str, Any] | None = None  # see planner/accounts.py
     accounts: dict[str, Any] | None = None  # see planner/accounts.py
     reproduce: Reproduce
 

@@ -14,7 +14,6 @@ from catalogs.deployment import Layout
 from planner.assess import TIE
 from planner.confidence import LEVEL, SAFE
 from planner.sections_screen import section_lines
-from planner.sections_screen import section_lines
 from planner.slo import human_s
 
 _LEAST_WIDTH: Final = 60
@@ -89,7 +88,6 @@ def _yes(answer: dict[str, Any]) -> Iterator[Line]:
     yield from _money_lines(best, request)
     yield from _machine_lines(best)
     yield from _survival_lines(best)
-    yield from section_lines(answer)
     yield from section_lines(answer)
     for other in answer["alternatives"]:
         yield "Instead", f"{deployment_words(other['deployment'])}: {_difference(best, other)}"
