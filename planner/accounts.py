@@ -3,6 +3,7 @@ spot interruptions, racks, hours of the day. The `accounts` block of an answer; 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -38,6 +39,7 @@ class Accounts:
     nodes_per_rack: int | None = None
     carbon_hours: str | None = None  # a file
     owned_text: str | None = None
+    power_caps_w: tuple[float, ...] = ()  # per accelerator
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -47,15 +49,20 @@ class Accounts:
         ):
             if value is not None and not 0 < value < float("inf"):
                 raise InputError(f"--{name} is a number above zero", value, "0.05" if "inter" in name else "60")
+        for cap_w in self.power_caps_w:
+            if not 0 < cap_w < float("inf"):
+                raise InputError("a power cap is a number of watts per accelerator above zero", cap_w, "400")
         if self.nodes_per_rack is not None and self.nodes_per_rack < 1:
             raise InputError("--nodes-per-rack is a whole number of at least 1", self.nodes_per_rack, "4")
 
     @classmethod
-    def parse(cls, owned: str | None, hours: str | None, **rest: Any) -> Accounts:
+    def parse(cls, owned: str | None, hours: str | None, caps: Sequence[str], **rest: Any) -> Accounts:
         """Files are read at once, so that what is wrong with them is said before the search."""
         if hours is not None:
             read_day(Path(hours))
-        return cls(None if owned is None else parse_owned(owned), carbon_hours=hours, owned_text=owned, **rest)
+        own = None if owned is None else parse_owned(owned)
+        watts = tuple(_watts(part) for text in caps for part in text.split(","))
+        return cls(own, carbon_hours=hours, owned_text=owned, power_caps_w=watts, **rest)
 
     @property
     def options(self) -> dict[str, object]:
@@ -67,10 +74,18 @@ class Accounts:
             "--requests-per-user-day": self.requests_per_user_day,
             "--nodes-per-rack": self.nodes_per_rack,
             "--carbon-hours": self.carbon_hours,
+            "--power-cap-w": ",".join(f"{w:g}" for w in self.power_caps_w) or None,
         }
 
 
 NO_ACCOUNTS: Final = Accounts()
+
+
+def _watts(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError("a power cap is a number of watts per accelerator", text, "400") from None
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,6 +86,9 @@ def plan(
     carbon_hours: Annotated[
         str | None, typer.Option(metavar="FILE", help="CSV of gco2e_per_kwh by hour or timestamp, of your grid.")
     ] = None,
+    power_cap_w: Annotated[
+        list[str] | None, typer.Option(metavar="W", help="Also under these power limits; repeat or use commas.")
+    ] = None,
     grid: Annotated[str | None, typer.Option(help="Where the electricity comes from (default: us).")] = None,
     engine: Annotated[str, typer.Option(help="Serving engine.")] = "vllm",
     trials: Annotated[int, typer.Option(help="Candidates to simulate at most.")] = 40,
@@ -142,6 +145,7 @@ def plan(
         accounts=Accounts.parse(
             owned,
             carbon_hours,
+            power_cap_w or [],
             spot_interruptions=spot_interruptions,
             spot_recovery_s=spot_recovery,
             requests_per_user_day=requests_per_user_day,
