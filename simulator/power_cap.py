@@ -27,10 +27,11 @@ from simulator.step_totals import gap_w, priced
 
 #: Shares of the highest clock that steps are priced at; between two of them a board takes turns.
 CLOCKS: Final = tuple(round(1.0 - 0.05 * i, 2) for i in range(17))
-#: Classes per doubling: of decodes (beside prompts), of decodes alone, of prompt tokens, of context and of prompts.
-_DECODES, _ALONE, _TOKENS, _CONTEXT = 2, 4, 2, 1
+#: Classes per doubling: of decodes alone and of their context, of decodes beside prompts and of theirs, of prompt
+#: tokens. Prompts decide the draw of a step that has some, however many they are.
+_ALONE, _CONTEXT, _DECODES, _BESIDE, _TOKENS = 4, 1.0, 1, 0.5, 2
 
-Kind = tuple[int, int, int, int]  # classes of decodes, mean context, prompt tokens, prompts (-1: none)
+Kind = tuple[int, int, int]  # classes of decodes, mean context, prompt tokens (-1: none)
 
 
 class Board:
@@ -51,16 +52,20 @@ class Board:
         faster = self.at(kind, 0)
         if faster[1] <= held_w * faster[0]:
             return faster[0]
-        for level in range(1, len(CLOCKS)):
-            slower = self.at(kind, level)
-            over, spare = faster[1] - held_w * faster[0], held_w * slower[0] - slower[1]
-            if spare >= 0:
-                part = spare / (over + spare)
-                return part * faster[0] + (1 - part) * slower[0]
-            faster = slower
-        least_w = faster[1] / faster[0] / LIMIT_SHARE
-        rule = f"at {CLOCKS[-1]:.0%} of its clock {self.accelerator.name} still draws {least_w:.0f} W"
-        raise InputError(rule, limit_w, f"{ceil(least_w / 10) * 10}")
+        above, below = 0, len(CLOCKS) - 1
+        slower = self.at(kind, below)
+        if slower[1] > held_w * slower[0]:
+            least_w = slower[1] / slower[0] / LIMIT_SHARE
+            rule = f"at {CLOCKS[-1]:.0%} of its clock {self.accelerator.name} still draws {least_w:.0f} W"
+            raise InputError(rule, limit_w, f"{ceil(least_w / 10) * 10}")
+        while below > above + 1:
+            middle = (above + below) // 2
+            seconds, joules = self.at(kind, middle)
+            above, below = (middle, below) if joules > held_w * seconds else (above, middle)
+        faster, slower = self.at(kind, above), self.at(kind, below)
+        over, spare = faster[1] - held_w * faster[0], held_w * slower[0] - slower[1]
+        part = spare / (over + spare)
+        return part * faster[0] + (1 - part) * slower[0]
 
     def at(self, kind: Kind, level: int) -> tuple[float, float]:
         """(seconds, joules of an accelerator) of a step in the middle of a class, at a clock, without a limit."""
@@ -70,7 +75,7 @@ class Board:
 
     def fullest(self) -> Kind:
         """A step of prompts alone that fills the budget of tokens."""
-        return -1, -1, _class(self.plain.tables.resolved.limits.max_num_batched_tokens, _TOKENS), 0
+        return -1, -1, _class(self.plain.tables.resolved.limits.max_num_batched_tokens, _TOKENS)
 
     def _level(self, level: int) -> StepCost:
         if level not in self._levels:
@@ -125,8 +130,7 @@ class CappedStepCost(StepCost):
         mean = shape.decode_context_sum / n if n else 0.0
         if not tokens:
             return self._of_kind(decode_kind(n, mean)) if n else 1.0
-        chunks = _class(shape.prefill_chunks, _CONTEXT)
-        return self._of_kind((_class(n, _DECODES), _class(mean, _CONTEXT), _class(tokens, _TOKENS), chunks))
+        return self._of_kind((_class(n, _DECODES), _class(mean, _BESIDE), _class(tokens, _TOKENS)))
 
     def _of_kind(self, kind: Kind) -> float:
         if kind not in self._factors:
@@ -143,36 +147,35 @@ def _fullest(ranks: Sequence[BatchShape | None]) -> BatchShape:
 
 def decode_kind(decodes: int, mean: float) -> Kind:
     """The class of steps that hold decodes alone, with so many tokens of context each."""
-    return _class(decodes, _ALONE), _class(mean, _CONTEXT), -1, -1
+    return _class(decodes, _ALONE), _class(mean, _CONTEXT), -1
 
 
-def _class(value: float, per_doubling: int) -> int:
+def _class(value: float, per_doubling: float) -> int:
     """-1 for nothing."""
     return floor(per_doubling * log2(value)) if value >= 1 else -1
 
 
-def _end(number: int, per_doubling: int) -> float:
+def _end(number: int, per_doubling: float) -> float:
     """Where the class ends."""
     return float(2.0 ** ((number + 1) / per_doubling))
 
 
-def _middle(number: int, per_doubling: int) -> float:
+def _middle(number: int, per_doubling: float) -> float:
     return float(2.0 ** ((number + 0.5) / per_doubling)) if number >= 0 else 0.0
 
 
 def _shape(kind: Kind) -> BatchShape:
-    """The step in the middle of a class: prompts at their beginning."""
-    decodes = round(_middle(kind[0], _ALONE if kind[2] < 0 else _DECODES))
-    context = round(_middle(kind[1], _CONTEXT))
-    tokens, chunks = round(_middle(kind[2], _TOKENS)), 0
-    if tokens:
-        chunks = min(max(round(_middle(kind[3], _CONTEXT)), 1), tokens)
+    """The step in the middle of a class: one prompt at its beginning."""
+    alone = kind[2] < 0
+    decodes = round(_middle(kind[0], _ALONE if alone else _DECODES))
+    context = round(_middle(kind[1], _CONTEXT if alone else _BESIDE))
+    tokens = round(_middle(kind[2], _TOKENS))
     return BatchShape(
         prefill_tokens=tokens,
-        prefill_pairs=tokens**2 / chunks / 2 if chunks else 0.0,
-        prefill_chunks=chunks,
+        prefill_pairs=tokens**2 / 2,
+        prefill_chunks=min(tokens, 1),
         decodes=decodes,
         decode_context_sum=decodes * context,
         decode_context_max=context,
-        logits=decodes + chunks,
+        logits=decodes + min(tokens, 1),
     )
