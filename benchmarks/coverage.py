@@ -6,8 +6,8 @@ public measurements, checked on all the rest.
 VALIDATION_DIR holds one folder per open-loop case and the folder steady_state; the scorer lies in ../tools beside it.
 --fit learns the stated errors from the calibration set (a fifth of the closed-loop points, two fifths of the
 steady-state points, by a hash of their names; no open-loop case) and writes the shipped file; --no-check stops there.
---page writes the tables between the marks of that page, and reliability.svg beside it. One process, minutes, the same
-answer every time.
+--page writes the tables between the marks of that page, reliability.svg beside it, and the curve that reports show
+(catalogs/data/calibrations/reliability.json). One process, minutes, the same answer every time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from typing import Any, Final
 import numpy as np
 from error_budget import load
 from measured_points import SOURCES, Compared, open_loop, tables, verified
-from reliability import drawing, surprises
+from reliability import drawing, reliability, surprises
 
+from calibration.reliability import PATH
 from calibration.stated_error import (
     FILE_NAME,
     LEAST_CONFORMAL,
@@ -224,7 +225,9 @@ def main() -> None:
     if a.page:
         head, rest = a.page.read_text().split(BEGIN)
         a.page.write_text(f"{head}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")
-        a.page.with_name("reliability.svg").write_text(drawing(told))
+        found = reliability(told, "benchmarks/coverage.py VALIDATION_DIR --page docs/accuracy.md")
+        a.page.with_name("reliability.svg").write_text(drawing(found))
+        PATH.write_text(found.model_dump_json(indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from typing import Final
 
 from measured_points import Compared, open_loop
 
+from calibration.reliability import SAID, Kind, Reliability
 from calibration.stated_error import StatedError
 from planner.confidence import Curve, Spread, probability_met
 from planner.slo import Slo
@@ -45,12 +46,21 @@ _SIDE: Final = 320
 _EDGE: Final = 50
 
 
-def drawing(told: Mapping[str, Sequence[float]]) -> str:
+def reliability(told: Mapping[str, Sequence[float]], command: str) -> Reliability:
+    """The share of each kind of run that was right, by what was said."""
+    kinds = [
+        Kind(name=name, n=len(values), right=tuple(round(sum(v <= p for v in values) / len(values), 4) for p in SAID))
+        for name, values in told.items()
+    ]
+    return Reliability(command=command, kinds=tuple(kinds))
+
+
+def drawing(found: Reliability) -> str:
     """An SVG: probability said against share that was right; the diagonal is perfect."""
     axis = f'<text x="{_EDGE + _SIDE / 2}" y="{_EDGE + _SIDE + 38}" text-anchor="middle">said to hold</text>'
     axis += f'<text transform="translate(14 {_EDGE + _SIDE / 2}) rotate(-90)" text-anchor="middle">did hold</text>'
     ticks = "".join(_ticks(share / 4) for share in range(5))
-    lines = "".join(_line(i, name, values) for i, (name, values) in enumerate(told.items()))
+    lines = "".join(_line(i, kind) for i, kind in enumerate(found.kinds))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_SIDE + 340} {_SIDE + 110}" '
         f'font-family="sans-serif" font-size="13"><rect width="100%" height="100%" fill="#fff"/>'
@@ -71,11 +81,10 @@ def _ticks(share: float) -> str:
     )
 
 
-def _line(i: int, name: str, values: Sequence[float]) -> str:
-    levels = [k / 50 for k in range(51)]
-    points = "L".join(_at(p, sum(v <= p for v in values) / len(values)) for p in levels)
+def _line(i: int, kind: Kind) -> str:
+    points = "L".join(_at(p, right) for p, right in zip(SAID, kind.right, strict=True))
     colour, dashes = _STROKES[i % len(_STROKES)]
     stroke = f'fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"'
     x, y = _EDGE + _SIDE + 16, _EDGE + 20 + 24 * i
-    label = f'<text x="{x + 40}" y="{y + 4}">{name}</text>'
+    label = f'<text x="{x + 40}" y="{y + 4}">{kind.name}</text>'
     return f'<path d="M{points}" {stroke}/><path d="M{x} {y}h32" {stroke}/>{label}'

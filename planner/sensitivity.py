@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from planner.answer_file import AnswerFile
 from planner.dials import RATE, Dial, Variant, dials
 from planner.rerun import Rerun
-from planner.rivals import Flip, Rivals, Seen, flip_words
+from planner.rivals import CAPACITY_TOLERANCE, Flip, Rivals, Seen, flip_words
 
 Tell = Callable[[str], None]
 
@@ -93,6 +93,8 @@ class _Study:
     def _effect(self, seen: Seen) -> Effect:
         found, own = seen.capacity_per_s, self.rivals.plan.capacity_requests_per_s
         ratio = None if found is None else found / self.rivals.base
+        if ratio is not None and abs(ratio - 1) < CAPACITY_TOLERANCE:
+            ratio = 1.0  # not told apart
         scaled = None if ratio is None or own is None else own * ratio
         usd = self._usd(seen.variant, ratio)
         return Effect(seen.variant, scaled, usd, seen.verdict.ratio, seen.verdict.met)

@@ -14,15 +14,18 @@ from planner.observation import Load, judge
 from planner.rerun import Rerun
 from planner.slo import Slo
 
-#: Of the capacity.
+#: Of the capacity; and of the best plan, beyond it, up to the first load that it does not keep up with.
 SHARES: Final = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
+BEYOND: Final = (1.1, 1.25, 1.5, 2.0)
 
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One load. latency_s: metric -> statistic -> seconds. plan: place in the answer, 0 the best."""
+    """One load. latency_s: metric -> statistic -> seconds. plan: place in the answer, 0 the best; share: of capacity
+    (of the planned rate where there is none)."""
 
     plan: int
+    share: float
     requests_per_s: float
     stable: bool
     met: bool
@@ -34,17 +37,19 @@ class SweepPoint:
 
 
 def sweep(plans: list[Plan], rerun: Rerun, tell: Callable[[str], None] = lambda _: None) -> list[SweepPoint]:
-    """Every plan of the answer at shares of its capacity, one seed each, ascending."""
+    """Every plan of the answer at shares of its capacity, one seed each, ascending; the best beyond it, too."""
     found = []
     for i, (plan, candidate) in enumerate(zip(plans, rerun.candidates, strict=True)):
         top = plan.capacity_requests_per_s or plan.requests_per_s
-        for share in SHARES if top else ():
+        for share in (*SHARES, *(BEYOND if i == 0 else ())) if top else ():
             tell(f"plan {i + 1} at {share:.0%} of its capacity")
-            found.append(_point(i, candidate, rerun, share * (top or 0.0)))
+            found.append(_point(i, candidate, rerun, share, share * (top or 0.0)))
+            if share > 1 and not found[-1].stable:
+                break
     return found
 
 
-def _point(i: int, candidate: Candidate, rerun: Rerun, rate: float) -> SweepPoint:
+def _point(i: int, candidate: Candidate, rerun: Rerun, share: float, rate: float) -> SweepPoint:
     bench, world = rerun.bench, rerun.world
     detail = world.detail(candidate, Load(rate, bench.sizes.full, bench.seed))
     verdict = judge([detail.observation], bench.slos)
@@ -55,6 +60,7 @@ def _point(i: int, candidate: Candidate, rerun: Rerun, rate: float) -> SweepPoin
     wanted = sorted({*CURVE_STATS, *(slo.stat for slo in bench.slos)})
     return SweepPoint(
         plan=i,
+        share=share,
         requests_per_s=rate,
         stable=verdict.stable,
         met=verdict.met,

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from catalogs.html_page import Section, chart, note, paragraph, table
+from collections.abc import Sequence
+from typing import Final
+
+from calibration.report.axes import time_text
+from catalogs.html_page import Markup, Section, chart, note, paragraph, table
 from planner.answer_file import AnswerFile, Plan
 from planner.offers import instance_words
+from planner.operators import BOUND_WORDS, OperatorRow, together
 from planner.report import latency_figures, machine_figures, money_figures
 from planner.report.material import Material, Simulated, label
 from planner.report.words import dollars, grams, joules, rate
 
+TERA: Final = 1e12
 ONE_REPLICA = "One replica under its share of the requests stands for all; "
 
 
 def trade_offs(m: Material, s: Simulated) -> Section:
     answer, labels = m.answer, [label(m.answer, i) for i in range(len(m.answer.plans))]
-    slo = m.answer.plans[0].tightest
+    slo, points = m.answer.plans[0].tightest, [p for p in s.points if p.share <= 1]
     parts = [
         paragraph(
             "Each line is one plan from a tenth of its capacity (upper left: short latencies, half idle hardware) up "
@@ -22,15 +28,15 @@ def trade_offs(m: Material, s: Simulated) -> Section:
         )
     ]
     said = f"{ONE_REPLICA}simulated for this page, seed {answer.request.seed}, at shares of each plan's capacity."
-    if any(p.usd_per_million_output_tokens is not None for p in s.points):
+    if any(p.usd_per_million_output_tokens is not None for p in points):
         axis, field = ("cost per million output tokens", "USD"), "usd_per_million_output_tokens"
-        figure = money_figures.against_latency(s.points, labels, slo, field, axis)
+        figure = money_figures.against_latency(points, labels, slo, field, axis)
         parts.append(chart(figure, f"Cost against latency. {said} Prices as in the answer.", 480))
     else:
         parts.append(note("Cost is not shown: no price is known for this hardware (plan --price USD_PER_HOUR)."))
     axis, field = ("energy per output token", "J"), "j_per_output_token"
-    if any(p.j_per_output_token is not None for p in s.points):
-        figure = money_figures.against_latency(s.points, labels, slo, field, axis)
+    if any(p.j_per_output_token is not None for p in points):
+        figure = money_figures.against_latency(points, labels, slo, field, axis)
         parts.append(chart(figure, f"Energy against latency, at the servers. {said}", 480))
     return Section("Trade-offs: cost and energy against latency", parts, "Trade-offs")
 
@@ -42,10 +48,21 @@ def capacity(plan: Plan, s: Simulated) -> Section:
         title = latency_figures.METRIC_TITLES[metric]
         said = f"{title.capitalize()} against the rate, simulated. {ONE_REPLICA}hollow marks: the queue kept growing."
         parts.append(chart(figure, said, 420))
+    parts.append(paragraph(_knee_words(plan, s)))
     n = max((p.n_measured for p in plan.curve), default=0)
     text = f"Latencies at {rate(plan.requests_per_s)}, as a client sees them; up to {n:,} requests measured."
     parts.append(chart(latency_figures.distributions(plan), text, 420))
     return Section("Capacity: latency against the rate", parts, "Capacity")
+
+
+def _knee_words(plan: Plan, s: Simulated) -> str:
+    """Where the objective nearest to its limit begins to climb."""
+    slo = plan.tightest
+    found = latency_figures.knee(latency_figures.points_of(plan, s.points, slo.metric, slo.stat))
+    said = "The knee is the rate beyond which latency is bought dearly: the point furthest below the chord of the curve"
+    if found is None:
+        return f"{said}; {slo.name} has none over the rates simulated."
+    return f"{said}. Of {slo.name} it lies at {rate(found)}; {rate(plan.requests_per_s)} are planned."
 
 
 def binds(plan: Plan, s: Simulated) -> Section:
@@ -58,21 +75,33 @@ def binds(plan: Plan, s: Simulated) -> Section:
         said = "Where the simulated replica time of the answer's own runs goes."
         parts.append(chart(figure, said, 90 + 30 * len([v for v in plan.time_breakdown.values() if v > 0])))
     blocks = len({machine_figures.block_of(r) for r in a.rows})
-    said = "A mean step of the simulated run, by operator: one layer of each kind, and everything outside the layers."
+    said = "A mean step of the simulated run, by operator: the layers of each kind, and everything outside the layers."
     parts.append(chart(machine_figures.time_by_layer(a.rows, a.n_steps), said, 110 + 62 * blocks))
     ceilings = machine_figures.ceiling_words(s.accelerator)
     said = f"Operators of the simulated run, all steps together. Ceilings of the {s.accelerator.name}: {ceilings}."
     parts.append(chart(machine_figures.roofline(a.rows, s.accelerator), said, 540))
-    said = (
-        "How near each operator comes to its own roofline; those that only move data included. Above 100 %: served "
-        "from a cache."
-    )
-    parts.append(chart(machine_figures.reached(a.rows), said, 480))
+    parts.append(operators_table(a.rows, a.n_steps))
     if plan.memory is not None:
         m = plan.memory
         said = f"{m.equation}. Room for {m.kv_tokens_per_replica:,} tokens per replica."
         parts.append(chart(machine_figures.memory_bar(m), said, 190))
     return Section("What binds: time and memory", parts, "What binds")
+
+
+def operators_table(rows: Sequence[OperatorRow], n_steps: float) -> Markup:
+    """The points of the roofline in figures, for print."""
+    head = ("Operator", "Bound by", "FLOP/B", "TFLOP/s", "TB/s", "Of its roofline", "Per step", "Share")
+    total, found = sum(r.seconds for r in rows), []
+    for r in together(rows):
+        work = (f"{r.intensity:.3g}", f"{r.flops / r.seconds / TERA:.3g}") if r.flops else ("", "")
+        figures = (*work, f"{r.bytes / r.seconds / TERA:.3g}", f"{100 * r.efficiency:.0f} %")
+        times = (time_text(r.seconds / n_steps), f"{r.seconds / total:.1%}")
+        found.append((r.name, BOUND_WORDS[r.bound], *figures, *times))
+    said = (
+        "The same in figures, operators that only move data too: one accelerator, all executions in a mean step. Above "
+        "100 % of its roofline: served from a cache."
+    )
+    return table(head, found, said, words=2)
 
 
 def _step_words(s: Simulated) -> str:

@@ -19,6 +19,9 @@ SHOWN: Final = ("p50", "p90", "p95", "p99")
 MS: Final = 1e3
 #: A rate nearer than this to one of the answer's is not drawn again.
 NEAR: Final = 0.04
+#: A knee is looked for in so many points at least; a curve that is nearer to its chord has none.
+LEAST_POINTS: Final = 5
+LEAST_BEND: Final = 0.1
 
 
 def curve_metrics(plan: Plan) -> list[str]:
@@ -46,6 +49,12 @@ def capacity_curve(plan: Plan, points: list[SweepPoint], metric: str) -> Any:
         drawn.append(MS * row.limit_s)
         ceiling(figure, MS * row.limit_s, f"objective: {row.stat} at most {number(MS * row.limit_s)} ms")
     _planned(figure, plan)
+    bend = knee(points_of(plan, points, metric, plan.tightest.stat)) if metric == plan.tightest.metric else None
+    if bend is not None:
+        at = {"x": [bend], "y": [MS * _value(rows, bend, plan.tightest.stat)]}
+        mark = {"symbol": "circle-open", "size": 18, "line": {"width": 2, "color": REFERENCE}}
+        name = f"knee of {plan.tightest.stat}: {number(bend)} requests/s"
+        figure.add_scatter(**at, mode="markers", marker=mark, name=name, hoverinfo="name")
     figure.update_xaxes(**linear("rate of requests to the whole deployment", "requests/s"))
     figure.update_yaxes(**log(METRIC_TITLES[metric], "ms", drawn))
     return figure.update_layout(legend=BELOW, margin=MARGIN | {"t": 34})
@@ -59,6 +68,29 @@ def _rows(seen: list[CurvePoint], points: list[SweepPoint], metric: str) -> list
     new = [p for p in ours if not any(abs(p.requests_per_s / r - 1) < NEAR for r in known)]
     rows += [(p.requests_per_s, dict(p.latency_s[metric]), p.stable) for p in new]
     return sorted(rows, key=lambda row: row[0])
+
+
+def points_of(plan: Plan, points: list[SweepPoint], metric: str, stat: str) -> list[tuple[float, float]]:
+    """(rate, seconds) of one statistic at the rates that the system kept up with, ascending."""
+    rows = _rows([p for p in plan.curve if not p.whole_cluster], points, metric)
+    return [(rate, values[stat]) for rate, values, stable in rows if stable and values.get(stat)]
+
+
+def knee(points: list[tuple[float, float]]) -> float | None:
+    """The rate at which a rising curve lies furthest below its chord, both axes scaled to 0..1 (Satopaa et al.,
+    "Finding a Kneedle in a Haystack", 2011); None where it hardly bends."""
+    if len(points) < LEAST_POINTS:
+        return None
+    (left, low), (right, high) = points[0], points[-1]
+    if right <= left or high <= low:
+        return None
+    below = [((x - left) / (right - left) - (y - low) / (high - low), x) for x, y in points]
+    depth, at = max(below)
+    return at if depth >= LEAST_BEND else None
+
+
+def _value(rows: list[tuple[float, dict[str, Any], bool]], at: float, stat: str) -> float:
+    return next(float(values[stat]) for rate, values, _ in rows if rate == at)
 
 
 def _planned(figure: Any, plan: Plan) -> None:

@@ -1,4 +1,4 @@
-"""The machine: memory, roofline, where the time goes by operator and by layer, and how well the times are known."""
+"""The machine: memory, roofline, and where the time goes by operator and by layer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from calibration.report.axes import MARKS, REFERENCE, si, time_text
 from catalogs.hardware import Accelerator
-from planner.answer_file import Known, Memory
+from planner.answer_file import Memory
 from planner.operators import BOUND_WORDS, OperatorRow, together
 from planner.report.style import BELOW, BOUND_COLOURS, MARGIN, PALE, bar, linear, log, number, vertical
 
@@ -35,6 +35,7 @@ SIDES: Final = ("middle right", "middle left")
 LEAST_NAMED: Final = 0.03  # of device time
 LARGEST: Final = 6  # operators named in a stacked bar
 TERA: Final = 1e12
+MS: Final = 1e3
 
 
 def memory_bar(memory: Memory) -> Any:
@@ -167,57 +168,49 @@ def block_of(row: OperatorRow) -> str:
         return "outside the layers"
     inside = row.name in FEED_FORWARD or row.name.startswith("shared_")
     kind = "feed-forward" if inside else "attention"
-    return f"one of {row.layers} layers: {kind}"
+    return f"{kind}, {row.layers} layer{'s' if row.layers != 1 else ''}"
 
 
 def time_by_layer(rows: Sequence[OperatorRow], n_steps: float) -> Any:
-    """Microseconds of a mean step: each half of one layer, and what lies outside the layers."""
+    """Milliseconds of a mean step: both halves of the layers of each kind, and what lies outside the layers. Words in
+    the bars: the operator, and its time in one layer."""
     import plotly.graph_objects as go
 
-    merged = together(rows, by_layers=True)
-    blocks: dict[str, list[tuple[str, float]]] = {}
-    for r in merged:
-        each = 1 if r.name in OUTSIDE else r.layers
-        blocks.setdefault(block_of(r), []).append((r.name, 1e6 * r.seconds / n_steps / each))
+    blocks: dict[str, list[OperatorRow]] = {}
+    for r in together(rows, by_layers=True):
+        blocks.setdefault(block_of(r), []).append(r)
     order = sorted(blocks, key=lambda b: (b.startswith("outside"), b))
-    figure, longest = go.Figure(), max(sum(v for _, v in parts) for parts in blocks.values())
+    longest = max(sum(r.seconds for r in parts) for parts in blocks.values()) / n_steps
+    figure = go.Figure()
     for i in range(LARGEST + 1):
         names, values, texts = [], [], []
         for block in order:
             parts = blocks[block]
-            taken = parts[i : i + 1] if i < LARGEST else [("the rest", sum(v for _, v in parts[LARGEST:]))]
-            for name, value in taken:
-                if value > 0:
-                    names.append(block)
-                    values.append(value)
-                    texts.append(f"{name}<br>{time_text(value / 1e6)}" if value > 0.09 * longest else "")
+            taken = parts[i : i + 1] if i < LARGEST else parts[LARGEST:]
+            value = sum(r.seconds for r in taken) / n_steps
+            if value > 0:
+                names.append(block)
+                values.append(MS * value)
+                texts.append(_in_bar(taken, value, n_steps) if value > 0.07 * longest else "")
         style = {"marker": bar(i, PALE[i]), "textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
         font = {"textfont": {"color": "#10151b", "size": 11}}
-        hover = "%{x:.3g} µs<extra></extra>"
+        hover = "%{x:.3g} ms<extra></extra>"
         figure.add_bar(
             y=names, x=values, text=texts, orientation="h", showlegend=False, hovertemplate=hover, **style, **font
         )
-    figure.update_xaxes(**linear("time in a mean step", "µs"))
+    figure.update_xaxes(**linear("time in a mean step", "ms"))
     figure.update_yaxes(autorange="reversed", showgrid=False, title={"text": "part of the model"})
     return figure.update_layout(barmode="stack", margin=MARGIN, bargap=0.25)
 
 
-def coverage(plans: Sequence[tuple[str, Known]]) -> Any:
-    """Of the simulated step time: measured, interpolated, roofline only."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
-    words = (("measured", PALE[2]), ("interpolated", PALE[0]), ("roofline", PALE[3]))
-    for i, (kind, colour) in enumerate(words):
-        values = [100 * float(getattr(known, f"{kind}_fraction")) for _, known in plans]
-        texts = [f"{v:.0f} %" if v >= 5 else "" for v in values]
-        inside = {"text": texts, "textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
-        style = {"orientation": "h", "marker": bar(i, colour), "textfont": {"color": "#10151b"}}
-        figure.add_bar(y=[name for name, _ in plans], x=values, name=kind, hoverinfo="skip", **inside, **style)
-    figure.update_xaxes(**linear("share of simulated step time", "%", range=[0, 100.5]))
-    figure.update_yaxes(autorange="reversed", showgrid=False, title={"text": "plan"})
-    below = BELOW | {"y": -0.55}
-    return figure.update_layout(barmode="stack", legend=below, margin=MARGIN, bargap=0.3)
+def _in_bar(taken: Sequence[OperatorRow], value_s: float, n_steps: float) -> str:
+    """An operator's name, and its time in one layer where there are several."""
+    if len(taken) > 1:
+        return f"the rest<br>{time_text(value_s)}"
+    row = taken[0]
+    if row.name in OUTSIDE or row.layers == 1:
+        return f"{row.name}<br>{time_text(value_s)}"
+    return f"{row.name}<br>{time_text(row.seconds / n_steps / row.layers)} a layer"
 
 
 def ceiling_words(unit: Accelerator) -> str:

@@ -3,28 +3,20 @@
 from __future__ import annotations
 
 from catalogs.html_page import Markup, Page, Section, bullets, cards, chart, command, note, paragraph, table
-from planner.answer_file import AnswerFile, Known, Plan
-from planner.explain_screen import cheapest_words, extra_words
-from planner.growth import GOAL
-from planner.report import evidence, latency_figures, machine_figures, money_figures
+from planner.answer_file import AnswerFile, Asked, Plan
+from planner.report import evidence, machine_figures, moves
+from planner.report.certainty import certainty
 from planner.report.material import Material, Simulated
-from planner.report.words import change, dollars, joules, percent, rate, seconds
+from planner.report.words import change, dollars, joules, percent, plan_name, rate, seconds
 from planner.screen import deployment_words
-from planner.sensitivity import Effect, Input
 
+#: Objectives that are not the lowest of what they name.
+GOALS = {"throughput": "highest throughput", "goodput": "highest goodput per accelerator"}
 FOOTER = "Written by plan report. This file loads nothing from elsewhere."
-STATED_WORDS = latency_figures.METRIC_TITLES | {"power": "power", "j_per_token": "energy per token"}
 
 
 def answer_page(m: Material) -> Page:
     """Sections whose material is missing say so in a sentence."""
-    asked = m.answer.request
-    carried = "the highest rate it holds" if asked.rate is None else rate(asked.rate)
-    if asked.objective == "latency" and asked.rate is None:
-        carried = "a light load"
-    subtitle = f"workload {asked.workload}, {carried}, lowest {asked.objective}".replace(
-        "lowest throughput", "highest throughput"
-    )
     if m.answer.best is None or m.simulated is None:
         sections = _refused(m.answer)
     else:
@@ -36,12 +28,36 @@ def answer_page(m: Material) -> Page:
             evidence.binds(m.answer.best, s),
             evidence.money(m.answer, m.answer.best),
             evidence.energy(m, m.answer.best),
-            *_sensitivity(m.answer.best, s),
-            *_growth(s),
+            *moves.sensitivity(m.answer.best, s),
+            *moves.growth(s),
             _alternatives(m.answer),
-            _sure(m.answer),
+            *_hardware(m.answer),
+            certainty(m.answer),
         ]
-    return Page(f"{asked.model} on {asked.hardware}", subtitle, [*sections, _again(m.answer)], FOOTER)
+    title, subtitle = _heading(m.answer)
+    return Page(title, subtitle, [*sections, _again(m.answer)], FOOTER)
+
+
+def _heading(answer: AnswerFile) -> tuple[str, str]:
+    """The model and what it is to run on; what was asked."""
+    asked, best = answer.request, answer.best
+    where = asked.hardware if best is None else str(best.deployment["hardware"])
+    said = [f"workload {asked.workload}", _load_words(asked), GOALS.get(asked.objective, f"lowest {asked.objective}")]
+    if where != asked.hardware:
+        said.append(f"chosen from {asked.hardware}")
+    if asked.max_usd_per_hour is not None:
+        said.append(f"at most {dollars(asked.max_usd_per_hour)} per hour")
+    return f"{asked.model} on {where}", ", ".join(said)
+
+
+def _load_words(asked: Asked) -> str:
+    if asked.users is not None:
+        carried = f"{asked.users:,} users who each wait {asked.think_s:g} s between answer and next request"
+    elif asked.rate is not None:
+        carried = rate(asked.rate)
+    else:
+        carried = "a light load" if asked.objective == "latency" else "the highest rate it holds"
+    return carried + (f" with {asked.survive}" if asked.survive else "")
 
 
 def _answer(answer: AnswerFile, plan: Plan, s: Simulated) -> Section:
@@ -102,67 +118,10 @@ def _sources(answer: AnswerFile, plan: Plan) -> str:
     return text
 
 
-def _sensitivity(plan: Plan, s: Simulated) -> list[Section]:
-    if s.sensitivity is None:
-        return []
-    inputs = s.sensitivity.inputs
-    text = (
-        "One input at a time is changed by a fifth down and a quarter up (host overhead: half and double; step time: "
-        "as far as the answer's stated error goes; prefix hits: half of every prompt shared, or none), and everything "
-        "is simulated again. Inputs that move nothing are left out of the charts."
-    )
-    parts, height = [paragraph(text)], 110 + 44 * len(inputs)
-    usd = None if plan.cost is None else plan.cost.usd_per_million_output_tokens
-    if usd:
-        words = "change of the cost per million output tokens"
-        figure = money_figures.tornado(inputs, "usd_per_million_output_tokens", usd, words)
-        said = (
-            f"From {dollars(usd)} per million output tokens, at the rate asked for or else at the highest that holds."
-        )
-        parts.append(chart(figure, said, height))
-    if plan.capacity_requests_per_s:
-        words = "change of the highest rate that holds"
-        figure = money_figures.tornado(inputs, "capacity_requests_per_s", plan.capacity_requests_per_s, words)
-        parts.append(
-            chart(figure, f"From {rate(plan.capacity_requests_per_s)}. Rate and price do not change it.", height)
-        )
-    head = ("Input", "Where the choice flips", "Change", "Highest rate", "Cost per M output", "Nearest objective")
-    rows = [row for i in inputs for row in _input_rows(i)]
-    said = "Nearest objective: its value as a share of its limit at the planned rate; over 100 % it is missed."
-    parts.append(table(head, rows, said, words=3))
-    return [Section("Sensitivity: what moves the answer", parts, "Sensitivity")]
-
-
-def _growth(s: Simulated) -> list[Section]:
-    if s.growth is None:
-        return []
-    g = s.growth
-    rows = []
-    for c in g.changes:
-        words = c.words + (f" ({c.note})" if c.note else "")
-        rows.append((words, "yes" if c.holds else "no", dollars(c.usd_per_hour), extra_words(c)))
-    best = g.cheapest
-    said = "Nothing tried buys it." if best is None else f"Cheapest: {cheapest_words(best)}."
-    text = f"What would carry {rate(g.goal_per_s)} at even odds, simulated at that rate. {said}"
-    text += " Prices are read as the answer's."
-    found = table(("Change", "Holds", "Then, per hour", "More per hour"), rows)
-    return [Section(f"{GOAL - 1:.0%} more capacity", [paragraph(text), found], "More capacity")]
-
-
-def _input_rows(i: Input) -> list[tuple[str, ...]]:
-    effects = [e for e in (i.low, i.high) if e is not None]
-    return [(i.name if n == 0 else "", i.flips if n == 0 else "", *_effect(e)) for n, e in enumerate(effects)]
-
-
-def _effect(e: Effect) -> tuple[str, str, str, str]:
-    share = "queue grows" if e.slo_share == float("inf") else f"{100 * e.slo_share:.0f} %"
-    return e.variant.change, rate(e.capacity_requests_per_s), dollars(e.usd_per_million_output_tokens), share
-
-
 def _alternatives(answer: AnswerFile) -> Section:
     """Plans side by side: figures down, plans across."""
     plans = answer.plans
-    names = [_name(i) for i in range(len(plans))]
+    names = [plan_name(i) for i in range(len(plans))]
     if len(plans) == 1:
         return Section("Alternatives", [note("This answer holds no plan of another kind that meets the objectives.")])
     columns = [_figures(plan, plans[0] if i else None) for i, plan in enumerate(plans)]
@@ -170,10 +129,6 @@ def _alternatives(answer: AnswerFile) -> Section:
     text = "Each at its own planned rate. Alternatives are measured with fewer seeds than the best plan."
     told = [f"{name}: {deployment_words(p.deployment)}" for name, p in zip(names, plans, strict=True)]
     return Section("Alternatives", [paragraph(text), bullets(told), table(("", *names), rows)])
-
-
-def _name(i: int) -> str:
-    return f"Alternative {i}" if i else "Best"
 
 
 def _figures(plan: Plan, best: Plan | None) -> dict[str, str]:
@@ -197,33 +152,24 @@ def _figures(plan: Plan, best: Plan | None) -> dict[str, str]:
     return found
 
 
-def _sure(answer: AnswerFile) -> Section:
-    known = [(_name(i), p.calibration) for i, p in enumerate(answer.plans)]
-    plans = [(name, c) for name, c in known if c is not None]
-    rows = [(name, c.bundle, f"{100 * c.of_operators:.1f} %") for name, c in plans]
-    text = (
-        "How much of the simulated step time rests on measured operators, on interpolation between them, and on the "
-        "roofline alone. The error stated for whole runs is carried into every interval and probability."
-    )
-    head = ("Plan", "Calibration", "Error of a step's time, operators alone (median)")
-    parts = [paragraph(text), chart(machine_figures.coverage(plans), "From the answer.", 120 + 40 * len(plans))]
-    parts += [table(head, rows, words=2), *_stated(plans[0][1] if plans else None)]
-    parts += [paragraph("What is taken for granted:"), bullets(answer.assumptions)]
-    return Section("How sure: calibration and assumptions", parts, "How sure")
-
-
-def _stated(known: Known | None) -> list[Markup]:
-    """How far whole runs were off, by statistic."""
-    if known is None or not known.intervals:
+def _hardware(answer: AnswerFile) -> list[Section]:
+    """What there was to choose from."""
+    if not answer.hardware:
         return []
-    counts = known.stated_error.get("n") or {}
     rows = []
-    for name, (low, high) in known.intervals.items():
-        span = f"{100 * low:+.0f} % to {100 * high:+.0f} %".replace("-", "−")
-        rows.append((STATED_WORDS.get(name, name), str(counts.get(name, "")), span))
-    share = float(known.stated_error.get("coverage") or 0.0)
-    said = f"In {share:.0%} of whole runs compared with measured ones: {known.stated_error.get('source')}."
-    return [table(("Statistic", "Runs compared", "True value against the simulated one"), rows, said)]
+    for place, row in enumerate(answer.hardware, 1):
+        held = row.requests_per_s is not None
+        known = rate(row.requests_per_s) if held else f"under {rate(row.at_most_requests_per_s)}"
+        found = known if held or row.at_most_requests_per_s is not None else "unknown"
+        said = row.candidate if held and row.candidate else row.why
+        rows.append((f"{place}. {row.hardware}", row.state, said, dollars(row.usd_per_hour), found))
+    text = "Ranked by what the objective asks for. A rate is of the search, one seed; under: a rate it does not hold."
+    head = ("Hardware", "Found", "Its best deployment, or why not", "Per hour", "Highest rate")
+    return [Section("Hardware to choose from", [paragraph(text), table(head, rows, words=3), *_left_out(answer)])]
+
+
+def _left_out(answer: AnswerFile) -> list[Markup]:
+    return [bullets(answer.search.left_out)] if answer.search.left_out else []
 
 
 def _refused(answer: AnswerFile) -> list[Section]:

@@ -9,6 +9,11 @@ def rate(per_s: float | None) -> str:
     return "none" if per_s is None else f"{_digits(per_s)} requests/s"
 
 
+def plan_name(i: int) -> str:
+    """Of the i-th plan of an answer."""
+    return f"Alternative {i}" if i else "Best"
+
+
 def dollars(value: float | None) -> str:
     if value is None:
         return "unknown"

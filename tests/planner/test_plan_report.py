@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from calibration.reliability import load_reliability
 from catalogs.command import run_command
 from catalogs.console import PIPED
 from catalogs.deployment import Deployment
@@ -22,6 +23,7 @@ from planner.anatomy import take_apart
 from planner.answer_file import AnswerFile, parse_answer, read_answer
 from planner.cli import app
 from planner.plan import make_plan
+from planner.report.latency_figures import knee
 from planner.report.material import Material, gather
 from planner.report.money_figures import front
 from planner.report.page import answer_page
@@ -142,7 +144,10 @@ def test_a_changed_number_changes_the_page() -> None:
 def test_the_trade_offs_start_idle_and_end_at_capacity() -> None:
     s = material().simulated
     assert s is not None
-    mine = [p for p in s.points if p.plan == 0]
+    beyond = [p for p in s.points if p.share > 1]
+    assert {p.plan for p in beyond} == {0}
+    assert not any(p.met for p in beyond[1:])
+    mine = [p for p in s.points if p.plan == 0 and p.share <= 1]
     capacity = answer().plans[0].capacity_requests_per_s
     assert mine[-1].requests_per_s == pytest.approx(capacity)
     costs = [p.usd_per_million_output_tokens or 0.0 for p in mine]
@@ -180,6 +185,25 @@ def test_time_of_operators_adds_up_to_the_run(model: str, hardware: str, ranks: 
     assert anatomy.total_s == pytest.approx(duration_s(done), rel=0.01)
     assert sum(anatomy.shares.values()) == pytest.approx(1.0)
     assert 1 <= anatomy.mean_decodes <= anatomy.most_decodes
+
+
+def test_the_knee_is_where_the_curve_bends() -> None:
+    bent = [(1.0, 1.0), (2.0, 1.1), (3.0, 1.2), (4.0, 1.3), (5.0, 4.0), (6.0, 9.0)]
+    assert knee(bent) == 4.0
+    assert knee([(float(x), 2.0 * x) for x in range(1, 9)]) is None  # a straight line has none
+    assert knee(bent[:4]) is None
+    assert knee([(x, 1.0) for x, _ in bent]) is None
+
+
+def test_the_page_shows_how_often_such_words_were_right() -> None:
+    shipped = load_reliability()
+    assert sum(k.n for k in shipped.kinds) > 2000
+    assert all(0 <= r <= 1 for k in shipped.kinds for r in k.right)
+    assert all(list(k.right) == sorted(k.right) for k in shipped.kinds)
+    drawn = {t["name"]: t for f in figures(page()) for t in f["data"] if "name" in t}
+    for kind in shipped.kinds:
+        assert drawn[f"{kind.name} ({kind.n:,})"]["y"] == pytest.approx([100 * r for r in kind.right])
+    assert shipped.command in words_of(page())
 
 
 def test_sensitivity_goes_the_right_way() -> None:
