@@ -1,4 +1,4 @@
-"""The blocks of an answer about money and power, as data by name."""
+"""The blocks of an answer about money, power and quality, as data by name."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 from planner.accounts import accounts_block, planned_of
 from planner.answer import Answer
 from planner.power_caps import Subject, power_caps_block
+from planner.quality import quality_block
 from planner.simulated import SimulatedWorld
 from planner.world import World
 from planner.worlds import Worlds
@@ -17,7 +18,10 @@ def money_sections(answer: Answer, world: World) -> dict[str, Any]:
     best, request = answer.entries[0], answer.request
     block: dict[str, Any] = best.block
     rest = world.price(best.candidate), world.grid(), request.users, request.tariff.committed
-    found = {"accounts": accounts_block(request.accounts, planned_of(block, request.hardware, rest))}
+    found: dict[str, Any] = {
+        "accounts": accounts_block(request.accounts, planned_of(block, request.hardware, rest)),
+        "quality": quality_block(world.names_of(best.candidate).model, block["deployment"]),
+    }
     if request.accounts.power_caps_w:
         owner = world.of(best.candidate) if isinstance(world, Worlds) else world
         assert isinstance(owner, SimulatedWorld)

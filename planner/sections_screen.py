@@ -8,6 +8,7 @@ from typing import Any
 from planner.accounts_screen import accounts_lines
 from planner.over_time_screen import over_time_lines
 from planner.power_caps_screen import power_cap_lines
+from planner.quality import quality_lines
 from planner.slo import human_s
 
 Line = tuple[str, str]  # (label, text); an empty label continues the line above
@@ -21,6 +22,7 @@ def section_lines(answer: dict[str, Any]) -> Iterator[Line]:
         yield from over_time_lines(answer["over_time"])
     yield from accounts_lines(answer)
     yield from power_cap_lines(answer)
+    yield from quality_lines(answer)
 
 
 def _users(loop: dict[str, Any]) -> Iterator[Line]:

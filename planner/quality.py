@@ -1,0 +1,54 @@
+"""What is publicly known of a plan's answers where it runs a model in another precision than its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from catalogs.model_spec import ModelSpec
+from catalogs.quality import Part, document, evaluations
+
+#: What keys and values are kept in by default: no note.
+WIDE: Final = ("bf16", "fp16", "fp32", "auto")
+#: Evaluations said on the screen; the JSON and the report have all.
+_SAID: Final = 2
+
+Line = tuple[str, str]
+
+
+def quality_block(model: ModelSpec, deployment: dict[str, Any]) -> list[dict[str, Any]]:
+    """One entry for weights and for the KV cache, each only where it is not the model's own; [] where both are."""
+    found = []
+    weights, kv = str(deployment["weight_dtype"]), str(deployment["kv_dtype"])
+    if weights != model.weight_dtype:
+        found.append(_entry(model, "weights", weights))
+    if kv not in WIDE:
+        found.append(_entry(model, "kv", kv))
+    return found
+
+
+def _entry(model: ModelSpec, part: Part, dtype: str) -> dict[str, Any]:
+    known = evaluations(model.name, part, dtype)
+    named = "weights" if part == "weights" else "KV cache"
+    nothing = (
+        f"no public evaluation of {model.name} with {dtype} {named} is in the catalog: measure it on your own task"
+    )
+    return {
+        "part": part,
+        "dtype": dtype,
+        "own_dtype": model.weight_dtype if part == "weights" else WIDE[0],
+        "evaluations": document(known),
+        "note": None if known else nothing,
+    }
+
+
+def quality_lines(answer: dict[str, Any]) -> Iterator[Line]:
+    """On the screen: what is known, or that nothing is."""
+    label = "Quality"
+    for entry in answer.get("quality") or ():
+        named = f"{entry['dtype']} {'weights' if entry['part'] == 'weights' else 'KV cache'}"
+        said = [e["words"] for e in entry["evaluations"][:_SAID]]
+        more = len(entry["evaluations"]) - len(said)
+        text = f"{named}: {'; '.join(said)}" if said else str(entry["note"])
+        yield label, text + (f"; {more} more in the JSON" if more > 0 else "")
+        label = ""
