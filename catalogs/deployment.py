@@ -17,6 +17,7 @@ from catalogs.lora import Lora
 from catalogs.model_spec import ModelSpec
 from catalogs.queueing import FCFS, Queueing
 from catalogs.scaling import Autoscaling
+from catalogs.speculation import Speculation, Speculative
 from catalogs.units import GIB
 
 #: What a pool's replicas do: serve whole requests, compute prompts and their first token, or everything after it.
@@ -84,6 +85,7 @@ class Deployment(_Keys):
     preemption: Literal["recompute", "swap"] | None = None
     swap_space_gib: float | None = Field(default=None, ge=0)  # host memory of each accelerator for swapped requests
     lora: Lora | None = None
+    speculative: Speculative | None = None  # catalogs/speculation.py
     pools: list[dict[str, object]] | None = None  # kinds of replica behind one router: the keys in which each differs
     router: str | dict[str, object] = "round_robin"  # catalogs/routing.py
     router_staleness_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # between two looks at the replicas
@@ -184,10 +186,16 @@ class Resolved:
     offload: OffloadTiers | None = None
     lora: Lora | None = None
     swap_bytes: float = 0.0  # of each accelerator, for preempted requests; 0: they are computed again
+    speculation: Speculation | None = None
     rank_dispatch: RankDispatch | None = None  # None: no ranks schedule beside each other
     role: Role = "both"
     site: str = ""  # pools of one site share its hardware
     notices: tuple[str, ...] = ()  # what the reader should know: one sentence each
+
+    @property
+    def queries(self) -> int:
+        """Tokens that each decode brings into a step."""
+        return self.speculation.queries if self.speculation else 1
 
     @property
     def accelerators_per_replica(self) -> int:
@@ -203,6 +211,7 @@ class Resolved:
         if self.swap_bytes:
             values |= {"preemption": "swap", "swap_space_gib": self.swap_bytes / GIB}
         values |= {"lora": self.lora.model_dump() if self.lora else None}
+        values |= {"speculative": self.speculation.as_written if self.speculation else None}
         values |= {"kv_offload": self.offload.as_written if self.offload else None}
         return values | {"autoscaling": self.scaling.model_dump() if self.scaling else None}
 

@@ -22,7 +22,7 @@ from catalogs.load import DATA, check, read_yaml
 from catalogs.units import GIB, MIB
 
 FOLDER = DATA / "engines"
-_MILLI, _MICRO = 1e-3, 1e-6
+_MILLI, _MICRO, _NANO = 1e-3, 1e-6, 1e-9
 
 
 class _Strict(BaseModel):
@@ -80,6 +80,8 @@ class HostTimesFile(_Strict):
     api_step_ms: PositiveFloat
     api_token_us: PositiveFloat
     output_ms: PositiveFloat
+    ngram_us_per_sequence: NonNegativeFloat = 0.0
+    ngram_ns_per_token: NonNegativeFloat = 0.0
     source: str
 
 
@@ -125,6 +127,7 @@ class EngineFile(_Strict):
     orders: tuple[Literal["fcfs", "priority", "deadline", "prefix"], ...] = Field(default=("fcfs",), strict=False)
     batches_wait: bool = False
     holds_longest_prompt: bool = False
+    speculation: dict[Literal["draft_model", "eagle", "eagle3", "mtp", "ngram"], Literal["ahead", "in turn"]] = {}
     host_times: HostTimesFile
     flags: dict[str, str] = {}
     source: str
@@ -202,6 +205,7 @@ def profile(file: EngineFile | UnsupportedEngine) -> EngineProfile:
         orders=file.orders,
         batches_wait=file.batches_wait,
         holds_longest_prompt=file.holds_longest_prompt,
+        speculates={method: steps == "ahead" for method, steps in file.speculation.items()},
         cpu_block_size_tokens=file.cpu_block_size_tokens,
     )
 
@@ -231,6 +235,8 @@ def _host_times(file: HostTimesFile) -> HostTimes:
         api_request_s=file.api_request_ms * _MILLI,
         api_step_s=file.api_step_ms * _MILLI,
         api_token_s=file.api_token_us * _MICRO,
+        ngram_s_per_sequence=file.ngram_us_per_sequence * _MICRO,
+        ngram_s_per_token=file.ngram_ns_per_token * _NANO,
         source=file.source,
     )
 

@@ -27,6 +27,8 @@ class HostTimes:
     api_token_s: float = 0.0  # and on each token of it: detokenise, serialise, send
     collective_skew_s: float = 0.0  # ranks wait for the last one to arrive, per collective, beyond its lone-run time
     kernel_launch_s: float = 0.0  # per kernel of a step outside CUDA graphs, on GPUs; 0: not slower than the device
+    ngram_s_per_sequence: float = 0.0  # looking in a sequence for its last tokens, to draft what followed them
+    ngram_s_per_token: float = 0.0  # and per token of it
     source: str = ""
     measured: bool = False  # on this machine, by a probe of the engine
 
@@ -133,6 +135,8 @@ class EngineProfile:
     holds_longest_prompt: bool = False  # max_num_batched_tokens is at least max_model_len
     orders: tuple[str, ...] = ("fcfs",)  # in which its waiting requests can be served (catalogs/queueing.py)
     batches_wait: bool = False  # can wait for a batch to fill up
+    #: Methods of speculative decoding, and whether steps are still scheduled ahead with them.
+    speculates: dict[str, bool] = field(default_factory=dict)
     notice: str = ""  # what the reader of every result must know of this profile
     cpu_block_size_tokens: int | None = None  # on CPUs; None: this engine does nothing else there
 

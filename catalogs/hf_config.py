@@ -64,6 +64,7 @@ def model_from_config(config: ConfigReader, name: str) -> ModelSpec:
         weight_dtype=weights.dtype,
         formats=(weights,),
         other_params=vision_params(config),
+        mtp_layers=config.maybe_count("num_nextn_predict_layers", "mtp_num_hidden_layers") or 0,
         source=f"config.json at {config.where}",
     )
 

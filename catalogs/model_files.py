@@ -154,6 +154,7 @@ class ModelFacts(_Strict):
     layers: tuple[LayerFacts, ...] | None = None
     encoder_layers: tuple[LayerFacts, ...] | None = None
     other_params: float | None = Field(None, ge=0)
+    mtp_layers: int | None = Field(None, ge=0)
     weights: WeightFacts | None = None  # as the publisher stores them; bf16 where neither file nor base says
     other_weights: tuple[WeightFacts, ...] = ()  # other published storages; only beside `weights`
     published: PublishedCount | None = None
@@ -173,6 +174,7 @@ class ModelFacts(_Strict):
                 "embedding_size",
                 "layer_norm",
                 "other_params",
+                "mtp_layers",
                 "source",
             },
             exclude_none=True,

@@ -27,6 +27,7 @@ class ModelSpec:
     weight_dtype: str = "bf16"  # native; "fp8" for an FP8 checkpoint, "fp4" for MXFP4/NVFP4
     formats: tuple[WeightFormat, ...] = ()  # published storages, the native one among them; others are plain
     other_params: float = 0.0  # loaded in bf16 but not run for text: vision tower, projector
+    mtp_layers: int = 0  # modules of multi-token prediction in the checkpoint, loaded only to draft with them
     published_params: float | None = None  # the publisher's count, for the test
     published_active_params: float | None = None
     source: str = ""

@@ -18,6 +18,7 @@ from catalogs.preemption import swap_bytes_of
 from catalogs.queueing import parse_queueing
 from catalogs.rank_dispatch import rank_dispatch_of
 from catalogs.scaling import Autoscaling, parse_autoscaling
+from catalogs.speculation import SGLANG_MAX_NUM_SEQS, Speculation, speculation_of
 from catalogs.units import DTYPE_BYTES
 
 #: KV blocks that engines accept, tokens.
@@ -78,13 +79,17 @@ def _check_handover(pools: tuple[Resolved, ...]) -> tuple[Resolved, ...]:
 
 def _resolve_pool(deployment: Deployment) -> Resolved:
     names = Names.of(deployment.model, deployment.engine, deployment.hardware)
+    speculation = speculation_of(deployment, names.engine, names.model)
+    if speculation is not None:
+        deployment, names = _speculating(deployment, speculation, names)
+    own = names.hardware.notices + (speculation.notices if speculation else ())
     weight_dtype, weight_notices = _weight_dtype(deployment.weight_dtype, names)
     kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
     replicas, layout, layout_notices = parallelism.layout_of(deployment, names.model, names.hardware)
     scaling = _scaling(deployment, replicas, names)
     shards = layout.tensor_parallel * layout.pipeline_parallel
     parallelism.check_engine(layout, names.engine)
-    limits = _limits(deployment, names, shards)
+    limits = _limits(deployment, names, shards, speculation.step_tokens if speculation else 1)
     utilization = deployment.gpu_memory_utilization or _utilization(names, limits.max_num_batched_tokens, shards)
     return Resolved(
         model=names.model,
@@ -101,10 +106,20 @@ def _resolve_pool(deployment: Deployment) -> Resolved:
         scaling=scaling,
         offload=tiers_of(deployment, names.engine, names.hardware, replicas, layout),
         lora=lora_of(deployment, names.engine),
+        speculation=speculation,
         rank_dispatch=rank_dispatch_of(deployment, names.engine, layout),
         swap_bytes=swap_bytes_of(deployment, names.engine, names.hardware, replicas, layout),
-        notices=_engine_notice(names.engine) + names.hardware.notices + weight_notices + kv_notices + layout_notices,
+        notices=_engine_notice(names.engine) + own + weight_notices + kv_notices + layout_notices,
     )
+
+
+def _speculating(deployment: Deployment, asked: Speculation, names: Names) -> tuple[Deployment, Names]:
+    """What an engine changes when it speculates: how it schedules, and how many sequences it takes."""
+    ahead = names.engine.async_scheduling and names.engine.speculates[asked.method] and asked.topk == 1
+    engine = replace(names.engine, async_scheduling=ahead)
+    if deployment.max_num_seqs is None and engine.policy == "sglang":
+        deployment = deployment.model_copy(update={"max_num_seqs": SGLANG_MAX_NUM_SEQS})
+    return deployment, replace(names, engine=engine)
 
 
 def _scaling(deployment: Deployment, replicas: int, names: Names) -> Autoscaling | None:
@@ -187,9 +202,15 @@ def _max_model_len(asked: int | None, model: ModelSpec) -> int:
     return longest if asked is None else asked
 
 
-def _limits(deployment: Deployment, names: Names, ranks: int) -> Limits:
+def _limits(deployment: Deployment, names: Names, ranks: int, step_tokens: int) -> Limits:
+    """step_tokens: that each decode brings into a step."""
     max_model_len = _max_model_len(deployment.max_model_len, names.model)
     tokens, seqs = _batch_limits(deployment, names, ranks, max_model_len)
+    if deployment.max_num_seqs is None:
+        seqs = max(1, min(seqs, tokens // step_tokens))
+    if seqs * step_tokens > tokens:
+        rule = f"max_num_batched_tokens must hold {step_tokens} tokens of each of max_num_seqs ({seqs}) sequences"
+        raise InputError(rule, tokens, f"max_num_seqs: {max(1, tokens // step_tokens)}")
     return Limits(
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,

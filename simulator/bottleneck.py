@@ -14,6 +14,7 @@ import numpy as np
 from calibration.operators import Collective
 from calibration.roofline import compute_s, memory_s, roofline_s
 from simulator.batch import BatchShape
+from simulator.draft_shard import draft_shard
 from simulator.journal import BLOCKS, SEATS
 from simulator.layers import step_lines
 from simulator.line import CLASSES, Line
@@ -121,9 +122,11 @@ class _ReplicaTime:
 def _limits(plant: Plant, log: StepLog) -> FloatArray:
     """Of each operator class's device time, the share that compute, memory, network and fixed costs bind."""
     found = np.zeros((N_CLASSES, 4))
-    pricer, shard = plant.cost.tables.pricer, Shard.of(plant.resolved)
+    pricer, shards = plant.cost.tables.pricer, [Shard.of(plant.resolved)]
+    drafter = draft_shard(plant.resolved, plant.resolved.queries)
+    shards += [drafter] if drafter else []
     for shape in _draw(log, plant.cost.tables.split):
-        for line in step_lines(shard, shape):
+        for line in (line for shard in shards for line in step_lines(shard, shape)):
             seconds = float(pricer.price([line], ())[:N_CLASSES].sum())
             found[CLASSES.index(line.kind), _limit(line, seconds, pricer)] += seconds
     sums = found.sum(axis=1, keepdims=True)

@@ -9,6 +9,7 @@ import numpy as np
 from simulator.bottleneck import Bottleneck, bottleneck
 from simulator.phases import PHASES, Phases, phases
 from simulator.run_record import Run
+from simulator.speculative_metrics import speculative_metrics
 from simulator.step_log import FloatArray
 
 #: Shown beside the mean of all requests.
@@ -20,7 +21,7 @@ BAND: Final = 0.01
 def explain(run: Run) -> dict[str, Any]:
     """The block `explain` of OUT.json. Raises ValueError for a run without plants or journal."""
     found = phases(run)
-    return {"latency": latency_block(found), **bound_block(bottleneck(run))}
+    return {"latency": latency_block(found), **bound_block(bottleneck(run)), **speculative_metrics(run)}
 
 
 def latency_block(found: Phases) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from simulator.explain import PERCENTILES
+from simulator.speculative_metrics import speculative_line
 
 _PHASES: Final = {
     "client_path": "client path",
@@ -47,6 +48,8 @@ def print_explanation(console: Console, block: dict[str, Any]) -> None:
     console.print(f"bound by {name}: {_shares(block['bounds'])} of replica time")
     if block["bounds"]["kv_capacity"] + block["bounds"]["queue"] >= SMALL:
         console.print(f"whatever waited, replica time went to {_shares(block['steps'])}")
+    if "speculative" in block:
+        console.print(speculative_line(block["speculative"]))
 
 
 def _phase_table(latency: dict[str, Any]) -> Table:

@@ -49,7 +49,7 @@ def step_lines(shard: Shard, shape: BatchShape) -> list[Line]:
     n, c = shape.decodes, shape.prefill_chunks
     lines = token_lines(shard, shape.tokens) + expert_lines(shard, shape.tokens * shard.dp)
     if shape.logits:
-        lines += logits_lines(shard, shape.logits)
+        lines += logits_lines(shard, shape.logits + n * (shard.scored - 1))
     if n:
         lines += decode_lines(shard, n, shape.decode_context_sum / n, shape.decode_context_max)
     if c:
@@ -264,7 +264,11 @@ def logits_lines(shard: Shard, sequences: Num) -> list[Line]:
 
 
 def decode_lines(shard: Shard, sequences: Num, mean_context: Num, max_context: Num) -> list[Line]:
-    """Attention of one-token queries; contexts are per sequence, no window applied."""
+    """Attention of decodes; contexts are per sequence, no window applied.
+
+    Where each brings several tokens (drafts), a kernel reads its cache once for all of them, as it does for the heads
+    of a group: to the cost model they are as many more heads (FlashAttention and FlashInfer pack both alike).
+    """
     n, mean, longest = _floats(sequences, mean_context, max_context)
     return [line for g in shard.model.groups for line in _decode_group(shard, g, n, mean, longest)]
 
@@ -279,8 +283,10 @@ def mixed_decode_lines(
     for g in shard.model.groups:
         a = g.mixer
         if isinstance(a, Attention) and shard.kv_shards == 1 and joins(a.head_dim, shard.kv_dtype):
-            pairs = n * (_clip(mean, a.window_tokens) + 0.5)
-            lines.append(Line("joined_decode_attention", "attention_decode", g.count, _prefill(shard, a, n, n, pairs)))
+            tokens = n * shard.queries
+            pairs = tokens * (_clip(mean, a.window_tokens) + 0.5 * shard.queries)
+            joined = _prefill(shard, a, n, tokens, pairs)
+            lines.append(Line("joined_decode_attention", "attention_decode", g.count, joined))
         else:
             lines += _decode_group(shard, g, n, mean, longest)
     return lines
@@ -299,20 +305,22 @@ def _decode_group(shard: Shard, g: LayerGroup, n: FloatArray, mean: FloatArray, 
     a, kind = g.mixer, "attention_decode"
     if isinstance(a, Attention):
         seen, top = (_clip(x, a.window_tokens) / shard.kv_shards for x in (mean, longest))
-        heads = shard.heads(a) * shard.joined_heads
+        heads = shard.heads(a) * shard.joined_heads * shard.queries
         op = DecodeAttention(n, n * seen, top, heads, shard.kv_heads(a), a.head_dim, shard.kv_dtype, a.window_tokens)
         yield Line("decode_attention", kind, g.count, op)
         yield from merge_lines(shard, g.count, n, shard.heads(a) * a.head_dim, shard.heads(a) * a.value_dim)
     elif isinstance(a, MlaAttention):
         seen = n * _clip(mean, a.index_topk_tokens) / shard.kv_shards
-        yield Line("mla_decode", kind, g.count, _mla(shard, a, "decode", (n, n, 0.0 * n, seen)))
+        yield Line("mla_decode", kind, g.count, _mla_decode(shard, a, n, seen))
         latent = shard.heads(a) * a.kv_lora_rank
         yield from merge_lines(shard, g.count, n, shard.heads(a) * (a.kv_lora_rank + a.rope_head_dim), latent)
         if a.index_topk_tokens:  # only keys are read and scored: half the head size gives those bytes and flops
-            index = DecodeAttention(n, n * mean, longest, a.index_n_heads, 1, a.index_head_dim // 2, "fp8")
+            index = DecodeAttention(
+                n, n * mean, longest, a.index_n_heads * shard.queries, 1, a.index_head_dim // 2, "fp8"
+            )
             yield Line("indexer", kind, g.count, index)
     elif isinstance(a, LinearAttention):
-        yield Line("scan_decode", kind, g.count, _scan(shard, a, n, n, "decode"))
+        yield Line("scan_decode", kind, g.count, _scan(shard, a, n * shard.queries, n, "decode"))
 
 
 def prefill_lines(shard: Shard, chunks: Num, chunk_tokens: Num, mean_context: Num) -> list[Line]:
@@ -366,6 +374,13 @@ def _mla(
         shard.dtype("attention"),
         shard.kv_dtype,
     )
+
+
+def _mla_decode(shard: Shard, a: MlaAttention, n: FloatArray, seen: FloatArray) -> MlaModule:
+    """`seen`: cached tokens that the sequences hold, in all. Tables have one query a sequence; each further one is a
+    further row to project, and reads the cache once more as far as arithmetic, not bytes, sets the time."""
+    rows = n * shard.queries
+    return _mla(shard, a, "decode", (rows, rows, 0.0 * n, seen * shard.latent_passes))
 
 
 def _scan(shard: Shard, a: LinearAttention, tokens: Num, sequences: Num, stage: str) -> LinearAttentionScan:

@@ -14,6 +14,7 @@ sampler over a full set of sequences.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +23,7 @@ from catalogs.deployment import Resolved
 from catalogs.limits import Limits
 from catalogs.model_parts import Attention, LayerGroup, LinearAttention, MlaAttention, Mlp, Moe
 from catalogs.units import DTYPE_BYTES, GIB
+from simulator.draft_shard import draft_shard, joining_bytes
 from simulator.lora import lora_bytes
 from simulator.shard import Shard
 
@@ -54,6 +56,8 @@ class MemoryPlan:
     max_model_len: int
     accelerators: int
     adapter_bytes: float = 0.0  # of the weights: slots for LoRA adapters
+    draft_bytes: float = 0.0  # of the weights: what drafts
+    draft_kv_bytes_per_token: float = 0.0  # of the KV cache's: what drafts
 
     @property
     def free_bytes(self) -> float:
@@ -76,6 +80,7 @@ class MemoryPlan:
         held, n = self.weights_bytes, self.accelerators
         if held > self.budget_bytes:
             lora = f" ({_gb(self.adapter_bytes * n)} of them LoRA slots)" if self.adapter_bytes else ""
+            lora += f" ({_gb(self.draft_bytes * n)} of them the drafter)" if self.draft_bytes else ""
             return f"weights {_gb(held * n)}{lora} > {_gb(self.budget_bytes * n)} usable on {n} accelerator(s)"
         if self.free_bytes <= 0:
             rest = self.activation_bytes + self.non_torch_bytes
@@ -94,8 +99,9 @@ class MemoryPlan:
         """The KV size with its terms, in GiB, one line."""
         terms = (self.budget_bytes, self.weights_bytes, self.activation_bytes, self.non_torch_bytes, self.free_bytes)
         budget, weights, activations, runtime, left = (f"{t / GIB:.2f}" for t in terms)
+        held = f"weights, {self.draft_bytes / GIB:.2f} of them the drafter" if self.draft_bytes else "weights"
         return (
-            f"KV = {budget} (usable) - {weights} (weights) - {activations} (activations) - {runtime} (runtime) "
+            f"KV = {budget} (usable) - {weights} ({held}) - {activations} (activations) - {runtime} (runtime) "
             f"= {left} GiB per accelerator; at {self.kv_bytes_per_token:.0f} B per token "
             f"{self.kv_blocks} blocks of {self.block_size}"
         )
@@ -106,8 +112,8 @@ def size_memory(resolved: Resolved) -> MemoryPlan:
     shard, engine, limits = Shard.of(resolved), resolved.engine, resolved.limits
     unit = resolved.hardware.accelerator
     seen = unit.memory_bytes - (DRIVER_BYTES if unit.kind == "gpu" else 0.0)
-    adapters = lora_bytes(resolved)
-    weights, activations = weight_bytes(shard) + adapters, activation_bytes(shard, resolved)
+    adapters, drafter, drafting = lora_bytes(resolved), draft_bytes(resolved), draft_shard(resolved)
+    weights, activations = weight_bytes(shard) + adapters + drafter, activation_bytes(shard, resolved)
     parallel = resolved.accelerators_per_replica > 1
     runtime = engine.non_torch_bytes_parallel if parallel else engine.non_torch_bytes_single
     share = resolved.gpu_memory_utilization
@@ -117,16 +123,17 @@ def size_memory(resolved: Resolved) -> MemoryPlan:
     elif engine.memory_rule == "free":
         budget = seen - (1.0 - share) * max(seen - weights - activations - runtime, 0.0)
     kv_bytes = max(budget - weights - activations - runtime, 0.0)
-    per_token = sequence_bytes(shard, REFERENCE_TOKENS) / REFERENCE_TOKENS
+    caches = [shard] if drafting is None else [shard, drafting]
+    per_token = cache_bytes(caches, REFERENCE_TOKENS) / REFERENCE_TOKENS
     block_bytes = per_token * limits.block_size
     blocks = int(kv_bytes / block_bytes) if block_bytes else limits.max_num_seqs
     if limits.kv_blocks:
         blocks, kv_bytes = limits.kv_blocks, limits.kv_blocks * block_bytes
     slots = limits.max_num_seqs if engine.memory_rule == "slots" else 1
-    longest = _longest(shard, kv_bytes / slots, limits)
+    longest = _longest(caches, kv_bytes / slots, limits)
     if engine.memory_rule == "slots" and not limits.kv_blocks:
         blocks = slots * -(-longest // limits.block_size)
-        kv_bytes = min(kv_bytes, slots * sequence_bytes(shard, longest))
+        kv_bytes = min(kv_bytes, slots * cache_bytes(caches, longest))
     return MemoryPlan(
         budget,
         weights,
@@ -141,7 +148,20 @@ def size_memory(resolved: Resolved) -> MemoryPlan:
         limits.max_model_len,
         resolved.accelerators_per_replica,
         adapters,
+        drafter,
+        cache_bytes(caches[1:], REFERENCE_TOKENS) / REFERENCE_TOKENS,
     )
+
+
+def draft_bytes(resolved: Resolved) -> float:
+    """Weights of what drafts on one rank: a whole model, or a head beside the target's embedding and output."""
+    shard, speculation = draft_shard(resolved), resolved.speculation
+    if shard is None or speculation is None:
+        return 0.0
+    if not speculation.is_head:
+        return weight_bytes(shard)
+    layers = sum(g.count * _layer_bytes(shard, g) for g in shard.model.groups)
+    return layers + joining_bytes(shard, speculation.method)
 
 
 def weight_bytes(shard: Shard) -> float:
@@ -224,12 +244,17 @@ def sequence_bytes(shard: Shard, tokens: float) -> float:
     return total / (shard.pp * shard.kv_shards)
 
 
-def _longest(shard: Shard, kv_bytes: float, limits: Limits) -> int:
+def cache_bytes(shards: Sequence[Shard], tokens: float) -> float:
+    """Cache of one sequence on one rank, of the target and of what drafts for it: vLLM's blocks hold tokens of both."""
+    return sum(sequence_bytes(shard, tokens) for shard in shards)
+
+
+def _longest(shards: Sequence[Shard], kv_bytes: float, limits: Limits) -> int:
     """Longest sequence that fits alone, at most max_model_len, in whole blocks."""
     low, high = 0, -(-limits.max_model_len // limits.block_size)
     while low < high:
         middle = (low + high + 1) // 2
-        fits = sequence_bytes(shard, middle * limits.block_size) <= kv_bytes
+        fits = cache_bytes(shards, middle * limits.block_size) <= kv_bytes
         low, high = (middle, high) if fits else (low, middle - 1)
     return min(low * limits.block_size, limits.max_model_len)
 

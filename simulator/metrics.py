@@ -14,6 +14,7 @@ from catalogs.deployment import Resolved
 from simulator.energy import PoolUse, pool_uses, power_and_energy
 from simulator.run_record import Run
 from simulator.schedulers import POLICIES
+from simulator.speculative_metrics import speculative_metrics
 from simulator.step_log import StepLog
 from simulator.step_totals import StepTotals
 
@@ -40,6 +41,7 @@ def summarise(run: Run) -> dict[str, Any]:
     metrics = latency_metrics(run)
     metrics |= power_and_energy(uses, output_tokens(run))
     metrics |= _rank_metrics(uses)
+    metrics |= speculative_metrics(run)
     return {
         "metrics": metrics,
         "time_breakdown": {**totals.seconds, "idle": sum(use.idle_s for use in uses)},

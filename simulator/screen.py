@@ -10,6 +10,7 @@ from rich.table import Table
 from calibration.stated_error import in_words
 from catalogs.console import open_console
 from simulator.metrics import QUANTILES
+from simulator.speculative_metrics import speculative_line
 
 _LATENCIES = {
     "ttft_s": "time to first token",
@@ -120,6 +121,8 @@ def _beside(metrics: dict[str, Any]) -> list[str]:
         lines.append(
             f"LoRA: {lora['brought_to_device']} adapters brought in, {lora['read_from_disk']} of them from disk"
         )
+    if "speculative" in metrics:
+        lines.append(speculative_line(metrics["speculative"]))
     return lines
 
 

@@ -10,6 +10,7 @@ from catalogs.deployment import Layout, Resolved
 from catalogs.errors import InputError
 from catalogs.model_parts import Attention, MlaAttention, Moe, Part
 from catalogs.model_spec import ModelSpec
+from catalogs.units import DTYPE_BYTES
 
 #: Publishers whose own FP8 checkpoints carry one scale per 128 x 128 block (their model cards); others, and FP8 made on
 #: the fly from a 16-bit checkpoint, use one scale per tensor.
@@ -28,6 +29,9 @@ class Shard:
     mxfp8_activations: bool = False  # of MXFP4 weights; else 16 bit
     shared_beside_tokens: int = 0  # up to so many tokens shared experts run beside the routed ones
     sorts_logits: bool = False  # the engine draws top_p from sorted logits
+    queries: int = 1  # tokens that each decode brings into a step
+    scored: int = 1  # of those, the ones whose logits are computed
+    latent_passes: float = 1.0  # times that the cache of an MLA block is read for all queries of a decode, in effect
 
     @classmethod
     def of(cls, resolved: Resolved) -> Shard:
@@ -47,6 +51,9 @@ class Shard:
             engine.mxfp8_activations and "fp4" in resolved.hardware.accelerator.peak_flops,
             engine.shared_experts_beside_tokens,
             resolved.sampling == "top_p" and engine.top_p_by_sort,
+            resolved.queries,
+            resolved.queries,
+            latent_passes(model, resolved, resolved.queries),
         )
 
     @property
@@ -133,3 +140,16 @@ class Shard:
         found = {g.mixer.window_tokens for g in self.model.groups if isinstance(g.mixer, Attention)}
         found |= {g.mixer.index_topk_tokens for g in self.model.groups if isinstance(g.mixer, MlaAttention)}
         return tuple(sorted(w for w in found if w))
+
+
+def latent_passes(model: ModelSpec, resolved: Resolved, queries: int) -> float:
+    """By how much longer MLA attention to the cache takes for so many queries than for one: not at all while bytes
+    bound it, in proportion once arithmetic does (on all heads of a rank at once, it soon does)."""
+    mixers = [g.mixer for g in model.groups if isinstance(g.mixer, MlaAttention)]
+    if queries == 1 or not mixers:
+        return 1.0
+    a, unit = mixers[0], resolved.hardware.accelerator
+    heads = -(-a.n_heads // resolved.layout.tensor_parallel)
+    compute_s = 2.0 * heads * (2 * a.kv_lora_rank + a.rope_head_dim) / unit.flops_for("bf16")
+    memory_s = a.latent_size * DTYPE_BYTES[resolved.kv_dtype] / unit.memory_bandwidth_bytes_per_s
+    return max(queries * compute_s / memory_s, 1.0) / max(compute_s / memory_s, 1.0)

@@ -20,6 +20,7 @@ from simulator.pool import Pool
 from simulator.replica import StepTimer
 from simulator.rules import EngineRules
 from simulator.run_record import Run
+from simulator.speculative_rules import speculation_rules
 from simulator.swap import swap_rules
 from simulator.transfer import ports_of
 from simulator.truncation import truncated
@@ -103,15 +104,15 @@ def run_rules(
 
 def pool_of(plant: Plant, model: int = 0, requests: RequestSet | None = None) -> Pool:
     """A plant's replicas, as many as its deployment says, with a cache for sequences such as these requests'."""
-    resolved, rules = plant.resolved, engine_rules(plant)
+    resolved, rules = plant.resolved, engine_rules(plant, requests.seed if requests is not None else 0)
     if requests is not None:
         blocks = even_blocks(resolved, plant.memory, requests) * resolved.layout.data_parallel
         rules = replace(rules, kv_blocks=blocks)
     return Pool(rules, plant.cost, resolved.replicas, resolved.role, model, plant)
 
 
-def engine_rules(plant: Plant) -> EngineRules:
-    """The rules of one replica.
+def engine_rules(plant: Plant, seed: int = 0) -> EngineRules:
+    """The rules of one replica. seed: of what is drawn while it runs (accepted drafts).
 
     With attention data parallelism (data_parallel > 1) seats, token budget and blocks are the ranks' summed; each rank
     then schedules with its share of them (schedulers/lockstep.py). Where rank_dispatch is "balanced" one scheduler
@@ -137,6 +138,7 @@ def engine_rules(plant: Plant) -> EngineRules:
         rank_dispatch="" if resolved.rank_dispatch in (None, "balanced") else resolved.rank_dispatch,
         queueing=resolved.queueing,
         lora=lora_rules(resolved, plant.bundle),
+        speculation=speculation_rules(resolved, seed),
         swap=swap_rules(resolved, plant.memory) if resolved.swap_bytes else None,
         offload=OffloadRules.of(resolved.offload, plant.memory) if resolved.offload else None,
         receiving=engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving,

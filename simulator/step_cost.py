@@ -59,6 +59,7 @@ class StepCost:
         self._graphed = graph_limit(tables.resolved)
         self._graphed_prefill = self._graphed if tables.engine.graphs_with_prefill else 0
         self._split, self._prompt_split, self._context_ranks = tables.split, tables.prompt_split, tables.context_ranks
+        self._queries, self._scored = tables.queries, tables.scored
         self._rank = tables.rank_seconds()
         self._group = tables.group_seconds()
         self._logits = tables.logits_seconds()
@@ -81,7 +82,12 @@ class StepCost:
     @classmethod
     def compile(cls, resolved: Resolved, bundle: CostSource) -> StepCost:
         """Price everything the deployment's limits allow. InputError for models serving does not cover."""
-        return cls(StepTables.build(resolved, bundle))
+        tables = StepTables.build(resolved, bundle)
+        if resolved.speculation is None:
+            return cls(tables)
+        from simulator.speculative_cost import SpeculativeCost  # which is one of these
+
+        return SpeculativeCost.of(tables, bundle)
 
     def cycle_s(self, shape: BatchShape) -> float:
         """Seconds from the start of this step to the start of the next."""
@@ -180,7 +186,7 @@ class StepCost:
         tokens = 0
         seconds = 0.0
         if n:
-            tokens = -(-n // split)
+            tokens = -(-n // split) * self._queries
             seconds = self._decode_attention_s(n, shape.decode_context_sum / n, shape.decode_context_max, chunks > 0)
         if chunks:
             parts = chunks if chunks < self._prompt_split else self._prompt_split
@@ -188,13 +194,15 @@ class StepCost:
             each = shape.prefill_tokens / chunks
             prior = shape.prefill_pairs / shape.prefill_tokens - each / 2
             seconds += self._prefill_attention_s(chunks / parts, each, prior)
-        seconds += _read(self._rank, tokens) + _read(self._logits, -(-shape.logits // split))
+        scored = shape.logits + n * (self._scored - 1)
+        seconds += _read(self._rank, tokens) + _read(self._logits, -(-scored // split))
         if shape.passes > 1:
             seconds += (shape.passes - 1) * self._pass_s
         if tokens < len(self._graphed_group):
             seconds += self._graphed_group[tokens]
         else:
-            seconds += _read(self._group, min(self.tables.group_ranks * tokens, shape.tokens))
+            alone = shape.prefill_tokens + n * self._queries
+            seconds += _read(self._group, min(self.tables.group_ranks * tokens, alone))
         if seconds < self._launch_s and tokens > (self._graphed_prefill if chunks else self._graphed):
             return self._launch_s
         return seconds
@@ -231,9 +239,10 @@ class StepCost:
     def _row(self, decodes: int) -> tuple[float, list[Cell], float, float]:
         """(everything but attention, attention cells along the mean context, least time, what is added) of a
         decode-only step."""
-        tokens = -(-decodes // self._split)
-        group = _read(self._group, self.tables.group_tokens(tokens, decodes))
-        offset = _read(self._rank, tokens) + _read(self._logits, tokens) + group
+        each = -(-decodes // self._split)
+        tokens = each * self._queries
+        group = _read(self._group, self.tables.group_tokens(tokens, decodes * self._queries))
+        offset = _read(self._rank, tokens) + _read(self._logits, each * self._scored) + group
         least = self._launch_s if tokens > self._graphed else 0.0
         each = -(-decodes // self._prompt_split)  # every data-parallel rank schedules its own
         host, after = self._host_s + self._host_per_sequence_s * each, self._gap_s

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -52,6 +52,17 @@ class DecodeTables:
 
 
 @dataclass(frozen=True, slots=True)
+class DraftTables:
+    """What drafting adds to every step: a pass of the drafter over all tokens of the step (`first`), which gives the
+    first draft, and `passes` over the newest tokens of every sequence, each of which gives one more."""
+
+    first: StepTables
+    again: StepTables
+    passes: int
+    after_prompts: bool  # a step of prompts alone drafts, too
+
+
+@dataclass(frozen=True, slots=True)
 class StepTables:
     """Channels (see `pricing`) by: tokens on an attention rank, tokens of the expert group, sequences with logits,
     (decodes, mean context) with what the longest context above the mean adds (alone, and beside prefill), and
@@ -68,6 +79,17 @@ class StepTables:
     prefill: Table
     padded: npt.NDArray[np.int64]  # tokens that run where 0..len-1 were scheduled
     launch_s: float  # a step outside CUDA graphs takes no less
+    draft: DraftTables | None = None  # what proposing drafts adds to a step
+
+    @property
+    def queries(self) -> int:
+        """Tokens that each decode brings."""
+        return self.lines.shard.queries
+
+    @property
+    def scored(self) -> int:
+        """Of those, the ones whose logits are computed."""
+        return self.lines.shard.scored
 
     @property
     def engine(self) -> EngineProfile:
@@ -96,9 +118,10 @@ class StepTables:
         return self.prompt_split * self.context_ranks
 
     @classmethod
-    def build(cls, resolved: Resolved, source: CostSource) -> StepTables:
-        shard, pricer = Shard.of(resolved), Pricer(source, resolved.hardware, resolved.engine.host.collective_skew_s)
-        lines = StepLines.of(resolved, source)
+    def build(cls, resolved: Resolved, source: CostSource, lines: StepLines | None = None) -> StepTables:
+        """Prices a deployment's steps, or those of another model (`lines`) on its hardware and in its graphs."""
+        lines = lines or StepLines.of(resolved, source)
+        shard, pricer = lines.shard, Pricer(source, resolved.hardware, resolved.engine.host.collective_skew_s)
         top = max(resolved.limits.max_num_batched_tokens, resolved.limits.max_num_seqs)
         sizes, dp = captured(resolved), shard.exchange_ranks
         return cls(
@@ -107,13 +130,19 @@ class StepTables:
             lines,
             _token_table(lines.rank, pricer, sizes, top),
             _token_table(lines.group, pricer, sizes * dp, top * dp),
-            _logits_table(lines, pricer, resolved.limits.max_num_seqs),
+            _logits_table(lines, pricer, resolved.limits.max_num_seqs * shard.scored),
             _decode_tables(lines.decode, shard, pricer, resolved),
             _decode_tables(lines.mixed_decode, shard, pricer, resolved),
             _prefill_table(lines, pricer, resolved),
             _padding(sizes, top),
             _launch_s(resolved, shard),
         )
+
+    def further(self, lines: StepLines) -> StepTables:
+        """The same, but for what decodes attend with."""
+        decode = _decode_tables(lines.decode, lines.shard, self.pricer, self.resolved)
+        mixed = _decode_tables(lines.mixed_decode, lines.shard, self.pricer, self.resolved)
+        return replace(self, lines=lines, decode=decode, mixed=mixed)
 
     def group_tokens(self, rank_tokens: int, tokens: int) -> int:
         """Tokens the expert group computes: graphs pad every rank alike, otherwise what the batch holds."""
@@ -148,16 +177,20 @@ def _launch_s(resolved: Resolved, shard: Shard) -> float:
 
 
 def graph_limit(resolved: Resolved) -> int:
-    """Most tokens a captured graph serves: the engine's limit, and no more than twice max_num_seqs (vLLM V1)."""
+    """Most tokens a captured graph serves: the engine's limit, and no more than twice what max_num_seqs decodes bring
+    (vLLM V1)."""
     if not resolved.engine.graph_capture_sizes:
         return 0
-    return min(resolved.engine.max_graph_tokens, 2 * resolved.limits.max_num_seqs)
+    return min(resolved.engine.max_graph_tokens, 2 * resolved.limits.max_num_seqs * resolved.queries)
 
 
 def captured(resolved: Resolved) -> FloatArray:
-    """Token counts the engine captures graphs for, ascending."""
-    limit = graph_limit(resolved)
-    return np.array(sorted(s for s in set(resolved.engine.graph_capture_sizes) if s <= limit), dtype=np.float64)
+    """Token counts the engine captures graphs for, ascending. Where decodes bring several tokens, also so many of each
+    count of decodes (vLLM's uniform decode sizes)."""
+    limit, sizes = graph_limit(resolved), set(resolved.engine.graph_capture_sizes)
+    if resolved.queries > 1:
+        sizes |= {s * resolved.queries for s in sizes}
+    return np.array(sorted(s for s in sizes if s <= limit), dtype=np.float64)
 
 
 def _padding(sizes: FloatArray, top: int) -> npt.NDArray[np.int64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,7 +15,7 @@ from simulator.line import CLASSES
 from simulator.pricing import INTERPOLATED_S, JOULES, MEASURED_S, N_CHANNELS, N_CLASSES
 from simulator.rank_log import RankLog, with_share
 from simulator.step_log import StepLog
-from simulator.step_tables import StepTables, graph_limit
+from simulator.step_tables import DraftTables, StepTables, graph_limit
 from simulator.table import FloatArray
 
 #: Accelerator power between kernels while the host is busy, as a share of the way from idle to TDP: clocks stay up and
@@ -90,6 +91,16 @@ def priced(tables: StepTables, log: StepLog) -> Iterator[PricedRows]:
         yield PricedRows(device * share, waits * share, joules * share, lags * share)
 
 
+def speculative_seconds(tables: StepTables, log: StepLog) -> FloatArray:
+    """Of every row: what drafting took, on the device, or on the host where drafts are looked up."""
+    rows = _Rows(log.table())
+    if tables.draft is not None:
+        return np.asarray(draft_channels(tables.draft, rows)[:, :N_CLASSES].sum(axis=1) * rows.steps)
+    host = tables.engine.host
+    each = host.ngram_s_per_sequence + host.ngram_s_per_token * rows.mean_context
+    return np.asarray(rows.decodes * each * rows.steps)
+
+
 def gap_w(unit: Accelerator) -> float:
     """Of an accelerator between kernels."""
     return unit.idle_w + GAP_POWER_SHARE * (unit.tdp_w - unit.idle_w)
@@ -135,17 +146,45 @@ class _Rows:
         self.mean_context = context_sum / np.maximum(self.decodes, 1.0) + middle
         self.max_context = context_max + middle
 
+    def newest(self, of_prompts: bool) -> _Rows:
+        """A further pass over the newest token of every sequence: decodes, and with `of_prompts` prompts as well."""
+        found = copy(self)
+        chunks = self.chunks * of_prompts
+        ends = self.pairs / np.maximum(self.prefill_tokens, 1.0) + 0.5 * self.prefill_tokens / np.maximum(chunks, 1.0)
+        found.decodes = found.logits = self.decodes + chunks
+        found.mean_context = (self.mean_context * self.decodes + ends * chunks) / np.maximum(found.decodes, 1.0)
+        found.max_context = np.where(chunks > 0, np.maximum(self.max_context, ends), self.max_context)
+        found.chunks = found.prefill_tokens = found.pairs = np.zeros_like(self.chunks)
+        found.passes = np.ones_like(self.passes)
+        return found
+
 
 def step_channels(tables: StepTables, rows: _Rows) -> FloatArray:
     """Channels of the middle step of every row, shape (rows, N_CHANNELS); the same numbers `StepCost` adds up."""
+    device = _pass_channels(tables, rows)
+    return device if tables.draft is None else device + draft_channels(tables.draft, rows)
+
+
+def draft_channels(draft: DraftTables, rows: _Rows) -> FloatArray:
+    """The same of drafting alone."""
+    device = _pass_channels(draft.first, rows)
+    if draft.passes:
+        newest = rows.newest(draft.after_prompts)
+        device += draft.passes * (newest.decodes > 0)[:, None] * _pass_channels(draft.again, newest)
+    return device
+
+
+def _pass_channels(tables: StepTables, rows: _Rows) -> FloatArray:
     split = tables.split
     parts = np.clip(rows.chunks, 1.0, tables.prompt_split)
-    tokens = np.ceil(rows.decodes / split) + np.ceil(rows.prefill_tokens / (parts * tables.context_ranks))
+    tokens = np.ceil(rows.decodes / split) * tables.queries
+    tokens += np.ceil(rows.prefill_tokens / (parts * tables.context_ranks))
     graphed = tokens <= graph_limit(tables.resolved)
     ran = _ran(tables, tokens)
     dp = tables.group_ranks
-    group = np.where(graphed, dp * ran, np.minimum(dp * tokens, rows.decodes + rows.prefill_tokens))
-    device = tables.rank.at(ran) + tables.group.at(group) + tables.logits.at(np.ceil(rows.logits / split))
+    group = np.where(graphed, dp * ran, np.minimum(dp * tokens, rows.decodes * tables.queries + rows.prefill_tokens))
+    scored = rows.logits + rows.decodes * (tables.scored - 1)
+    device = tables.rank.at(ran) + tables.group.at(group) + tables.logits.at(np.ceil(scored / split))
     further = rows.passes - 1.0
     if further.any():
         device += further[:, None] * tables.one_token()

@@ -87,7 +87,7 @@ def _speculating(rules: EngineRules) -> Speculating:
         )
     beside = ("lora", "offload", "swap")
     also = next((name for name in beside if getattr(rules, name) is not None), None)
-    if also is not None or rules.pipeline_stages > 1 or rules.attention_ranks > 1:
-        together = also or ("a pipeline" if rules.pipeline_stages > 1 else "data-parallel ranks")
+    if also is not None or rules.pipeline_stages > 1 or rules.in_lockstep:
+        together = also or ("a pipeline" if rules.pipeline_stages > 1 else "ranks in lockstep")
         raise InputError("speculative decoding is not simulated together with", together, "speculative: null")
     return policy(rules)

@@ -1,0 +1,311 @@
+"""Speculative decoding as deployment.yaml asks for it: who drafts, how many tokens, and how many are accepted.
+
+Keys are those of vLLM's --speculative-config; `topk` and `num_draft_tokens` are SGLang's. How often drafts are accepted
+decides everything and depends on model, drafter and traffic: it is asked for, never assumed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+
+from catalogs.errors import InputError, nearest_name
+from catalogs.model_parts import Attention, LayerGroup, MlaAttention, Mlp
+from catalogs.model_spec import ModelSpec
+
+if TYPE_CHECKING:
+    from catalogs.deployment import Deployment
+    from catalogs.engines import EngineProfile
+
+Method = Literal["draft_model", "eagle", "eagle3", "mtp", "ngram"]
+#: Drafters of one layer that read the target's hidden states and share its vocabulary.
+HEADS: Final = frozenset({"eagle", "eagle3", "mtp"})
+#: Layers' hidden states that an EAGLE-3 head reads (low, middle and high), and its query input: token and feature.
+EAGLE3_FEATURES: Final = 3
+#: SGLang's max_running_requests where speculation is on and none is given (ServerArgs._handle_speculative_decoding).
+SGLANG_MAX_NUM_SEQS: Final = 48
+#: Keys that work with one token a decode and round only.
+ALONE: Final = ("lora", "kv_offload", "swap_space_gib")
+
+
+class Speculative(BaseModel):
+    """`speculative` of deployment.yaml. Exactly one of `acceptance` and `acceptance_length` is given.
+
+    acceptance: a number, the probability that a draft is accepted if all before it were, the same at every position
+    (the i.i.d. model of Leviathan et al. 2023); or a list by position, the share of all drafts of which that token was
+    accepted, as vLLM reports it (`spec_decode_num_accepted_tokens_per_pos` over `spec_decode_num_drafts`).
+    acceptance_length: mean tokens a step including the one that needs no draft, as most papers give it; i.i.d. again.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    method: str
+    num_speculative_tokens: PositiveInt  # drafts in a row
+    model: str | None = None
+    acceptance: float | list[float] | None = None
+    acceptance_length: float | None = Field(default=None, gt=0)
+    topk: PositiveInt = 1  # branches of the drafted tree (speculative-eagle-topk)
+    num_draft_tokens: PositiveInt | None = None  # tokens of the tree that are verified, the root among them
+
+
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """The same, looked up. rates[i]: of all rounds, those in which at least i + 1 drafts are accepted."""
+
+    method: Method
+    num_speculative_tokens: int
+    rates: tuple[float, ...]
+    draft: ModelSpec | None = None  # what runs to draft; of a head, its layers alone
+    draft_name: str | None = None  # as it was written
+    draft_weight_dtype: str = "bf16"
+    topk: int = 1
+    queries: int = 1  # tokens of each decode in a step
+    lookahead_tokens: int = 0  # KV slots that the drafter needs beyond those of the step
+    budget_tokens: int = 0  # of the step's token budget that each decode takes beyond its queries
+    recomputes_block: bool = False  # of a cached prefix the last block is computed again
+    notices: tuple[str, ...] = ()
+
+    @property
+    def step_tokens(self) -> int:
+        """Of a step's token budget, what each decode takes."""
+        return self.queries + self.budget_tokens
+
+    @property
+    def is_head(self) -> bool:
+        return self.method in HEADS
+
+    @property
+    def mean_advance(self) -> float:
+        """Expected tokens of a round, the one that needs no draft among them."""
+        return 1.0 + sum(self.rates)
+
+    @property
+    def as_written(self) -> dict[str, Any]:
+        """In the keys of deployment.yaml."""
+        return {
+            "method": self.method,
+            "num_speculative_tokens": self.num_speculative_tokens,
+            "model": self.draft_name,
+            "acceptance": list(self.rates),
+            "acceptance_length": None,
+            "topk": self.topk,
+            "num_draft_tokens": self.queries,
+        }
+
+
+def speculation_of(deployment: Deployment, engine: EngineProfile, target: ModelSpec) -> Speculation | None:
+    """What a deployment asks for. InputError for a method, a drafter, a number or a combination that cannot be."""
+    asked = deployment.speculative
+    if asked is None:
+        return None
+    method = _method(asked, engine)
+    _check_alone(deployment)
+    k, queries = asked.num_speculative_tokens, _queries(asked, engine)
+    draft = _draft(asked, method, target)
+    told: tuple[str, ...] = ()
+    if method in ("eagle", "eagle3") and not _config_of(str(asked.model)):
+        layer = f"one dense layer of {target.name} with its vocabulary"
+        told = (f"{asked.model} is taken as {layer}: give the path of its config.json if it is another",)
+    if draft is not None and method == "draft_model":
+        _check_draft(draft, target, deployment, str(asked.model))
+    return Speculation(
+        method=method,
+        num_speculative_tokens=k,
+        rates=acceptance_rates(asked),
+        draft=draft,
+        draft_name=asked.model,
+        draft_weight_dtype=_draft_dtype(method, draft, target, deployment.weight_dtype),
+        topk=asked.topk,
+        queries=queries,
+        lookahead_tokens=_lookahead(engine, method, k),
+        budget_tokens=int(engine.policy == "vllm-v1" and method == "draft_model"),
+        recomputes_block=engine.policy == "vllm-v1" and method in HEADS,
+        notices=told,
+    )
+
+
+def _method(asked: Speculative, engine: EngineProfile) -> Method:
+    known: tuple[Method, ...] = ("draft_model", "eagle", "eagle3", "mtp", "ngram")
+    method = next((m for m in known if m == asked.method), None)
+    if method is None:
+        near = nearest_name(asked.method, known, 0.0)
+        raise InputError("unknown speculative.method", asked.method, near)
+    if not engine.speculates:
+        raise InputError(f"{engine.name} is simulated without speculative decoding", "speculative", "engine: vllm")
+    if method not in engine.speculates:
+        can = ", ".join(engine.speculates)
+        raise InputError(f"{engine.name} {engine.version} is not simulated with this speculative.method", method, can)
+    return method
+
+
+def _check_alone(deployment: Deployment) -> None:
+    for key in ALONE:
+        if getattr(deployment, key):
+            raise InputError(f"speculative decoding is not simulated together with {key}", key, f"{key}: null")
+    for key in ("pipeline_parallel", "context_parallel", "decode_context_parallel"):
+        if getattr(deployment, key) > 1:
+            asked = f"{key}: {getattr(deployment, key)}"
+            raise InputError(f"speculative decoding is not simulated together with {key}", asked, f"{key}: 1")
+
+    if deployment.data_parallel > 1 and deployment.rank_dispatch != "balanced":
+        rule = "speculative decoding is simulated with data-parallel ranks that share every step evenly"
+        raise InputError(rule, f"data_parallel: {deployment.data_parallel}", "rank_dispatch: balanced")
+
+
+def _queries(asked: Speculative, engine: EngineProfile) -> int:
+    """Tokens of each decode in a step: the last one and a chain of drafts, or as many nodes of a tree."""
+    k, chain = asked.num_speculative_tokens, asked.num_speculative_tokens + 1
+    drafted, tree = asked.num_draft_tokens or chain, asked.topk > 1
+    if tree and engine.policy != "sglang":
+        raise InputError(f"{engine.name} is simulated with a chain of drafts", f"topk: {asked.topk}", "topk: 1")
+    if tree and asked.method not in ("eagle", "eagle3"):
+        raise InputError("trees of drafts are EAGLE's", f"topk: {asked.topk}", "topk: 1")
+    if not tree and drafted != chain:
+        raise InputError("without a tree num_draft_tokens is num_speculative_tokens + 1", drafted, str(chain))
+    most = 1 + asked.topk + (k - 1) * asked.topk**2  # SGLang scores topk * topk candidates a level
+    if not chain <= drafted <= most:
+        nearest = str(min(max(drafted, chain), most))
+        raise InputError(f"a tree of depth {k} has {chain} to {most} tokens to verify", drafted, nearest)
+    return drafted
+
+
+def _lookahead(engine: EngineProfile, method: Method, k: int) -> int:
+    """vLLM: num_lookahead_tokens; TensorRT-LLM: get_num_extra_kv_tokens; SGLang reserves what the step needs."""
+    if method == "ngram" or engine.policy == "sglang":
+        return 0
+    return k if engine.policy == "vllm-v1" else k - 1
+
+
+def acceptance_rates(asked: Speculative) -> tuple[float, ...]:
+    """By position, of all rounds. InputError where nothing or too much is said, or what cannot be."""
+    k, given = asked.num_speculative_tokens, asked.acceptance
+    if (given is None) == (asked.acceptance_length is None):
+        rule = "speculative decoding needs a measured acceptance: one of acceptance and acceptance_length"
+        both = None if given is None else "both"
+        raise InputError(rule, both, "docs/speculative.md says where published ones are")
+    if given is None:
+        return _of_length(float(asked.acceptance_length or 0.0), k)
+    if isinstance(given, list):
+        return _of_positions(given, k)
+    if not 0.0 <= given <= 1.0:
+        raise InputError("speculative.acceptance is a probability", given, str(min(max(given, 0.0), 1.0)))
+    return tuple(given ** (i + 1) for i in range(k))
+
+
+def _of_positions(given: list[float], k: int) -> tuple[float, ...]:
+    if len(given) != k:
+        raise InputError(f"speculative.acceptance needs one rate for each of {k} drafts", len(given), f"{k} rates")
+    for i, rate in enumerate(given):
+        if not 0.0 <= rate <= 1.0:
+            raise InputError("speculative.acceptance holds rates between 0 and 1", rate)
+        if i and rate > given[i - 1]:
+            rule = "a later draft is accepted only with all before it: speculative.acceptance never rises"
+            raise InputError(rule, rate, f"at most {given[i - 1]}")
+    return tuple(given)
+
+
+def _of_length(length: float, k: int) -> tuple[float, ...]:
+    """The i.i.d. model of that mean, (1 - p^(k+1)) / (1 - p), by bisection."""
+    if not 1.0 <= length <= k + 1:
+        nearest = str(min(max(length, 1.0), k + 1.0))
+        raise InputError(f"speculative.acceptance_length is between 1 and {k + 1} tokens", length, nearest)
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        p = 0.5 * (low + high)
+        low, high = (p, high) if sum(p**i for i in range(k + 1)) < length else (low, p)
+    return tuple(high ** (i + 1) for i in range(k))
+
+
+def _draft(asked: Speculative, method: Method, target: ModelSpec) -> ModelSpec | None:
+    if method == "ngram":
+        if asked.model is not None:
+            raise InputError("ngram drafts from the prompt, without a model", asked.model, "model: null")
+        return None
+    if method == "mtp":
+        return _mtp_layer(asked, target)
+    if asked.model is None:
+        raise InputError(f"speculative.method {method} needs a model", None, "model: the drafter's name or config.json")
+    from catalogs.models import load_model
+
+    if method == "draft_model":
+        return load_model(asked.model)
+    return _head(asked.model, target)
+
+
+def _mtp_layer(asked: Speculative, target: ModelSpec) -> ModelSpec:
+    """The model's own module of multi-token prediction: a further layer of its last kind."""
+    layers = target.mtp_layers
+    if asked.model is not None:
+        raise InputError("mtp drafts with the model's own layers", asked.model, "model: null")
+    if not layers:
+        rule = f"the catalog knows no multi-token prediction layers of {target.name}"
+        raise InputError(rule, "method: mtp", "method: eagle3")
+    k = asked.num_speculative_tokens
+    if k > layers and k % layers:
+        raise InputError(
+            f"num_speculative_tokens is a multiple of the {layers} MTP layers", k, str(k // layers * layers)
+        )
+    return _one_layer(target, _last_attention(target))
+
+
+def _head(name: str, target: ModelSpec) -> ModelSpec:
+    """An EAGLE head: from its own config.json where that is a file, else a dense layer of the target."""
+    from catalogs.models import load_model
+
+    config = _config_of(name)
+    if config is not None:
+        read = load_model(str(config))
+        if read.hidden_size != target.hidden_size:
+            raise InputError(f"a head is as wide as its target, {target.hidden_size}", f"{name}: {read.hidden_size}")
+        vocabulary = json.loads(config.read_text(encoding="utf-8")).get("draft_vocab_size") or target.vocab_size
+        head = replace(target, name=name, hf_id=name, groups=read.groups, other_params=0.0, formats=())
+        return replace(head, vocab_size=int(vocabulary))
+    layer = _last_attention(target)
+    if not isinstance(layer.mixer, Attention) or not isinstance(layer.ffn, Mlp):
+        rule = f"a head is taken as a dense layer of its target, and {target.name} has none: give its config.json"
+        raise InputError(rule, name, "model: PATH/config.json")
+    return replace(_one_layer(target, layer), formats=(), name=name)
+
+
+def _config_of(name: str) -> Path | None:
+    """The config.json that `name` is the path of, or of its folder."""
+    path = Path(name).expanduser()
+    path = path / "config.json" if path.is_dir() else path
+    return path if path.is_file() else None
+
+
+def _last_attention(target: ModelSpec) -> LayerGroup:
+    """The last kind of layer that attends (hybrid models predict with one of those)."""
+    attending = [g for g in target.groups if isinstance(g.mixer, Attention | MlaAttention) and g.ffn is not None]
+    if not attending:
+        raise InputError("a head is a layer with attention, as its target's", target.name, "method: draft_model")
+    return attending[-1]
+
+
+def _one_layer(target: ModelSpec, layer: LayerGroup) -> ModelSpec:
+    name = f"one layer of {target.name}"
+    return replace(target, name=name, groups=(replace(layer, count=1),), other_params=0.0, mtp_layers=0)
+
+
+def _check_draft(draft: ModelSpec, target: ModelSpec, deployment: Deployment, name: str) -> None:
+    """As vLLM's SpeculativeConfig, and what the cost model covers."""
+    if draft.vocab_size != target.vocab_size:
+        rule = f"a draft model has the vocabulary of its target, {target.vocab_size} tokens"
+        raise InputError(rule, f"{name}: {draft.vocab_size}", "a smaller model of the same family")
+    if draft.encoder_groups:
+        raise InputError("a draft model is decoder-only", name)
+    longest = deployment.max_model_len or target.max_position_tokens
+    if longest > draft.max_position_tokens:
+        rule = f"the draft model has {draft.max_position_tokens} positions, beyond which nothing would be drafted"
+        raise InputError(rule, f"max_model_len: {longest}", f"max_model_len: {draft.max_position_tokens}")
+
+
+def _draft_dtype(method: Method, draft: ModelSpec | None, target: ModelSpec, asked: str | None) -> str:
+    """A draft model's own, a prediction layer's as the target's; EAGLE heads are published in 16 bit."""
+    if draft is None or method in ("eagle", "eagle3"):
+        return "bf16"
+    return draft.weight_dtype if method == "draft_model" else asked or target.weight_dtype

@@ -1,0 +1,242 @@
+"""Speculative decoding of real deployments: what its steps cost, what it takes in memory, what a run tells of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from plants import ToySource, resolved
+
+from catalogs.deployment import Deployment, Resolved
+from catalogs.load import check
+from catalogs.request_set import RequestSet
+from catalogs.speculation import Speculative
+from simulator.batch import BatchShape
+from simulator.cluster import RunOptions
+from simulator.memory import cache_bytes, size_memory, weight_bytes
+from simulator.metrics import summarise
+from simulator.plant import build_fleet, build_plant
+from simulator.pricing import N_CLASSES
+from simulator.shard import Shard
+from simulator.simulate import run
+from simulator.speculative_cost import SpeculativeCost
+from simulator.step_cost import StepCost
+from simulator.step_log import StepLog
+from simulator.step_totals import speculative_seconds, total
+
+EAGLE = {"method": "eagle", "model": "head", "num_speculative_tokens": 3, "acceptance": 0.7}
+DRAFT = {"method": "draft_model", "model": "tinyllama", "num_speculative_tokens": 3, "acceptance": 0.7}
+NGRAM = {"method": "ngram", "num_speculative_tokens": 3, "acceptance": 0.7}
+
+
+def speculating(asked: dict[str, object] | None, **keys: object) -> Resolved:
+    return resolved(speculative=Speculative(**asked) if asked else None, **keys)  # type: ignore[arg-type]
+
+
+def costing(asked: dict[str, object] | None, **keys: object) -> StepCost:
+    there = speculating(asked, **keys)
+    return StepCost.compile(there, ToySource(there.hardware.accelerator))
+
+
+def shape(decodes: int, context: int = 500, prompts: int = 0, tokens: int = 0) -> BatchShape:
+    pairs = tokens * tokens / (2 * max(prompts, 1))
+    held = decodes * context
+    return BatchShape(tokens, pairs, prompts, decodes, held, context if decodes else 0, decodes + prompts)
+
+
+def logged(cost: StepCost, shapes: list[BatchShape]) -> StepLog:
+    log, start_s = StepLog(), 0.0
+    for each in shapes:
+        step_s = cost.cycle_s(each)
+        log.add(start_s, 1, each, step_s, 0.0, step_s)
+        start_s += step_s
+    return log
+
+
+SHAPES = [shape(1), shape(7), shape(40, 1500), shape(0, prompts=2, tokens=300), shape(5, 800, 1, 200), shape(64, 3000)]
+
+
+@pytest.mark.parametrize(
+    "asked", [NGRAM, EAGLE, EAGLE | {"method": "eagle3"}, EAGLE | {"num_speculative_tokens": 1}, None]
+)
+@pytest.mark.parametrize("tp", [1, 2])
+def test_both_readings_of_a_step_agree(asked: dict[str, object] | None, tp: int) -> None:
+    """What a run is timed with, step by step, and what its log is priced at afterwards."""
+    cost = costing(asked, model="llama-2-7b", hardware=f"h100x{tp}", tensor_parallel=tp)
+    log = logged(cost, SHAPES)
+    totals = total(cost.tables, log)
+    assert totals.busy_s == pytest.approx(log.total_s.sum(), rel=1e-9)
+    assert totals.seconds["host"] < 0.5 * totals.busy_s
+    if asked is not None:
+        assert isinstance(cost, SpeculativeCost)
+        drafted = [cost.drafting_s(each) for each in SHAPES]
+        if asked["method"] == "ngram":
+            host = cost.tables.engine.host
+            drafted = [
+                s.decodes * host.ngram_s_per_sequence + s.decode_context_sum * host.ngram_s_per_token for s in SHAPES
+            ]
+        np.testing.assert_allclose(speculative_seconds(cost.tables, log), drafted, rtol=1e-9)
+        assert min(drafted[:3]) > 0
+
+
+def test_verifying_costs_what_so_many_tokens_cost_and_one_look_at_the_cache() -> None:
+    plain, spec = costing(None), costing(NGRAM)
+    n, q, context = 8, 4, 4000
+    one, wide = shape(n, context), shape(n * q, context)
+    verified = spec._batch_s(one)
+    assert plain._batch_s(one) < verified < plain._batch_s(wide)  # the cache is read once, not four times
+    attention = [c._decode_attention_s(n, context, context, False) for c in (plain, spec)]
+    assert attention[0] < attention[1] < 1.5 * attention[0]  # bytes bind it
+    others = verified - attention[1]
+    sixteen = replace(spec.tables.resolved, limits=replace(spec.tables.resolved.limits, max_num_seqs=64))
+    tokens = StepCost.compile(replace(sixteen, speculation=None), ToySource(sixteen.hardware.accelerator))
+    rows = shape(n * q, context)
+    dense = tokens._batch_s(rows) - tokens._decode_attention_s(n * q, context, context, False)
+    assert others == pytest.approx(dense, rel=0.02)
+
+
+def test_drafting_is_a_pass_over_the_step_and_one_for_each_further_draft() -> None:
+    found = [costing(EAGLE | {"num_speculative_tokens": k}).drafting_s(shape(4)) for k in (2, 3, 4)]  # type: ignore[attr-defined]
+    assert found[1] - found[0] == pytest.approx(found[2] - found[1], rel=0.05)
+    prompts = costing(EAGLE), costing(EAGLE, engine="sglang")
+    both = [cost.drafting_s(shape(0, prompts=1, tokens=256)) for cost in prompts]  # type: ignore[attr-defined]
+    assert both[0] > both[1] > 0  # SGLang only extends the drafter's cache with a prompt
+
+
+def test_looking_drafts_up_is_not_hidden_behind_the_device() -> None:
+    cost, there = costing(NGRAM), speculating(NGRAM)
+    assert not there.engine.async_scheduling
+    host = there.engine.host
+    look_up_s = 8 * host.ngram_s_per_sequence + 8 * 500 * host.ngram_s_per_token
+    step_s = host.step_s + 8 * host.step_s_per_sequence + host.step_gap_s
+    assert cost.cycle_s(shape(8)) == pytest.approx(cost._batch_s(shape(8)) + step_s + look_up_s)
+
+
+def test_the_drafter_shares_the_memory() -> None:
+    """70B with 8B: weights of both, and blocks that hold keys and values of both."""
+    keys = {"model": "llama3.1-70b", "hardware": "h100x4", "tensor_parallel": 4}
+    asked = {"method": "draft_model", "model": "llama3.1-8b", "num_speculative_tokens": 3, "acceptance": 0.7}
+    alone, beside = size_memory(speculating(None, **keys)), size_memory(speculating(asked, **keys))
+    small = Shard.of(resolved("llama3.1-8b", "h100x4", tensor_parallel=4))
+    assert beside.draft_bytes == weight_bytes(small)
+    assert beside.weights_bytes == alone.weights_bytes + beside.draft_bytes
+    per_token = cache_bytes([small], 2048) / 2048
+    assert beside.kv_bytes_per_token == pytest.approx(alone.kv_bytes_per_token + per_token)
+    assert beside.kv_blocks < alone.kv_blocks
+    assert "of them the drafter" in beside.equation
+    lookup = size_memory(speculating(NGRAM, **keys))
+    assert (lookup.weights_bytes, lookup.kv_blocks) == (alone.weights_bytes, alone.kv_blocks)
+
+
+def test_a_head_is_a_layer_and_what_joins_its_inputs() -> None:
+    there = speculating(EAGLE)
+    layer = there.model.groups[0].part_params(4096)
+    norms = there.model.groups[0].small_params(4096, 4096)
+    expected = 2.0 * (sum(layer.values()) + norms + 2 * 4096 * 4096)
+    assert size_memory(there).draft_bytes == pytest.approx(expected)
+
+
+def plant_of(asked: dict[str, object] | None, **keys: object) -> object:
+    told = {"model": "llama3.1-8b", "hardware": "h100", "max_model_len": 4096, "speculative": asked}
+    return check(Deployment, told | keys, "deployment")
+
+
+def work(n: int = 40, concurrency: int = 4, seed: int = 0) -> RequestSet:
+    return RequestSet(np.zeros(n), np.full(n, 200), np.full(n, 150), concurrency=concurrency, seed=seed)
+
+
+def test_tokens_come_faster_by_what_is_accepted_and_slower_by_what_a_step_takes_longer() -> None:
+    plant, plain = (build_plant(plant_of(asked)) for asked in (EAGLE, None))  # type: ignore[arg-type]
+    found = summarise(run(plant, work(), RunOptions(check_laws=True)))["metrics"]
+    other = summarise(run(plain, work()))["metrics"]
+    told = found["speculative"]
+    assert told["mean_acceptance_length"] == pytest.approx(2.533, rel=0.03)
+    assert told["acceptance_rate"] == pytest.approx((told["mean_acceptance_length"] - 1) / 3)
+    assert 0.05 < told["drafting_fraction"] < 0.5
+    assert told["drafting_fraction"] + told["target_fraction"] <= 1.0 + 1e-9
+    ratio = found["itl_s"]["p50"] / other["itl_s"]["p50"]  # of rounds to steps
+    assert found["tpot_s"]["mean"] / other["tpot_s"]["mean"] == pytest.approx(ratio / 2.533, rel=0.05)
+    assert found["output_tokens_per_s"] * found["duration_s"] == pytest.approx(40 * 150)
+    assert "speculative" not in other
+
+
+def test_seeds_draw_other_acceptances_and_one_seed_the_same() -> None:
+    plant = build_plant(plant_of(EAGLE))  # type: ignore[arg-type]
+    ends = [run(plant, work(seed=seed)).last_token_s.tolist() for seed in (0, 0, 1)]
+    assert ends[0] == ends[1] != ends[2]
+
+
+def test_decode_pools_speculate() -> None:
+    apart = {"prefill_replicas": 1, "decode_replicas": 1}
+    told = plant_of(EAGLE, hardware="h100x2", disaggregation=apart)
+    done = run(build_fleet(told), work(), RunOptions(check_laws=True))  # type: ignore[arg-type]
+    assert done.completed.all()
+    assert summarise(done)["metrics"]["speculative"]["mean_acceptance_length"] > 2.2
+
+
+def test_the_command_tells_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from simulator.cli import main
+
+    file, out = tmp_path / "d.yaml", tmp_path / "o.json"
+    file.write_text(
+        json.dumps({"model": "llama3.1-8b", "hardware": "h100", "max_model_len": 4096, "speculative": NGRAM})
+    )
+    load = tmp_path / "w.yaml"
+    load.write_text("arrivals: {closed_loop: {concurrency: 2}}\nrequests: 8\ninput_tokens: {constant: 64}\n"
+                    "output_tokens: {constant: 40}\n")  # fmt: skip
+    with pytest.raises(SystemExit) as ended:
+        main([str(file), "--workload", str(load), "--json", str(out), "--explain"])
+    assert ended.value.code == 0
+    found = json.loads(out.read_text())
+    assert found["metrics"]["speculative"]["rounds"] > 0
+    assert found["explain"]["speculative"] == found["metrics"]["speculative"]
+    assert found["deployment"]["speculative"]["method"] == "ngram"
+    assert capsys.readouterr().out.count("speculation: ") == 2
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.data())
+def test_laws_hold_for_random_deployments(data: st.DataObject) -> None:
+    draw = data.draw
+    engine = draw(st.sampled_from(("vllm", "vllm-0.15", "sglang", "trtllm", "trtllm-max-utilization")))
+    method = draw(st.sampled_from(("eagle3", "draft_model", "ngram") if engine.startswith("vllm") else ("eagle3",)))
+    k = draw(st.integers(1, 5))
+    rates = sorted(draw(st.lists(st.floats(0, 1), min_size=k, max_size=k)), reverse=True)
+    asked: dict[str, object] = {"method": method, "num_speculative_tokens": k, "acceptance": rates}
+    asked |= {"model": {"eagle3": "head", "draft_model": "llama3.2-1b"}.get(method)}
+    if engine == "sglang" and draw(st.booleans()):
+        asked |= {"topk": 2, "num_draft_tokens": k + 2}
+    tp = draw(st.sampled_from((1, 2)))
+    told = plant_of(
+        asked,
+        engine=engine,
+        hardware=f"h100x{tp}",
+        tensor_parallel=tp,
+        max_num_seqs=draw(st.integers(1, 16)),
+        max_num_batched_tokens=512,
+        max_model_len=1024,
+        kv_blocks=draw(st.sampled_from((None, 2000, 1200))),
+        prefix_caching=draw(st.booleans()),
+    )
+    n = draw(st.integers(1, 15))
+    sizes = st.lists(st.integers(1, 300), min_size=n, max_size=n)
+    requests = RequestSet(
+        np.zeros(n), np.array(draw(sizes)), np.array(draw(sizes)), concurrency=draw(st.integers(1, n))
+    )
+    plant = build_plant(told)  # type: ignore[arg-type]
+    done = run(plant, requests, RunOptions(check_laws=True))
+    assert (done.completed | done.rejected).all()
+    log = StepLog.merged(done.logs)
+    device_s = sum(p.device[:, :N_CLASSES].sum() for p in _priced(plant, log))
+    assert device_s <= log.total_s.sum() * (1 + 1e-9)
+
+
+def _priced(plant: object, log: StepLog) -> object:
+    from simulator.step_totals import priced
+
+    return priced(plant.cost.tables, log)  # type: ignore[attr-defined]
