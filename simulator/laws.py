@@ -48,6 +48,7 @@ def check_lane(replica: Replica, lane: Lane, batch: Batch) -> None:
 def check_ranks(group: Lockstep, batch: Batch) -> None:
     """Every rank keeps the laws with its own limits, and what runs is what they hold, nobody on two ranks."""
     shares = [part for part in batch.ranks if part is not None]
+    own = group.rules.of_rank()
     _law(len(batch.ranks) == len(group.ranks), f"{len(batch.ranks)} shares of {len(group.ranks)} ranks")
     _law(bool(shares), "a step of dummy batches alone")
     for name in ("prefill_tokens", "prefill_chunks", "decodes", "decode_context_sum", "logits"):
@@ -55,12 +56,13 @@ def check_ranks(group: Lockstep, batch: Batch) -> None:
         _law(whole == parts, f"{name}: the group steps with {whole}, its ranks with {parts}")
     for rank, part in zip(group.ranks, batch.ranks, strict=True):
         check_blocks([rank])
-        seated = rank.running_requests()
-        _law(len(seated) <= rank.rules.max_num_seqs, f"{len(seated)} running on a rank, more than max_num_seqs")
+        seated, blocks = rank.running_requests(), rank.kv.total
+        _law(blocks == own.kv_blocks, f"a rank has {blocks} blocks, its share is {own.kv_blocks}")
+        _law(len(seated) <= own.max_num_seqs, f"{len(seated)} running on a rank, more than max_num_seqs")
         _law(all(group.rank_of(r) is rank for r in seated), "a request runs on a rank it was not given to")
         ending = tuple(r for r in batch.finishing if group.rank_of(r) is rank)
         if isinstance(part, Batch):
-            check_batch(rank, rank.rules, replace(part, finishing=ending))
+            check_batch(rank, own, replace(part, finishing=ending))
         else:
             _law(not ending, "a request ends on a rank that runs a dummy batch")
             live = any(_decodes(r, rank) for r in seated)

@@ -68,7 +68,7 @@ class RankLog(StepLog):
 
 
 def with_share(rows: FloatArray, share: FloatArray) -> FloatArray:
-    """Rows of the group with what one rank held of them, shape (rows, 14)."""
+    """Rows of the group with what one rank held of them, shape (rows, columns)."""
     own = rows.copy()
     own[:, OWN] = share
     return own
