@@ -104,8 +104,10 @@ class Cluster:
     @property
     def said(self) -> str:
         """What a user should know afterwards; empty where nothing happened."""
-        many = f"{self.lost} workers" if self.lost > 1 else "1 worker"
-        return f"{many} of the cluster died; what they had begun was looked at again" if self.lost else ""
+        if not self.lost:
+            return ""
+        who, what = (f"{self.lost} workers", "they") if self.lost > 1 else ("1 worker", "it")
+        return f"{who} of the cluster died; what {what} had begun was looked at again"
 
     @contextmanager
     def crew(self, assess: Assess) -> Iterator[RayCrew]:

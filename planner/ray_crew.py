@@ -117,6 +117,12 @@ class RayCrew:
             self._queue.append(candidate)
 
     def outcome(self, candidate: Candidate, best: Outcome | None) -> Outcome:
+        self.begin(candidate)
+        found = self._wait(candidate, best)
+        self._asked.discard(candidate)
+        return found
+
+    def _wait(self, candidate: Candidate, best: Outcome | None) -> Outcome:
         alone_at = time.monotonic() + PATIENCE_S
         while True:
             against, outcome = self._found.pop(candidate, (None, None))
@@ -151,7 +157,7 @@ class RayCrew:
     def _collect(self) -> None:
         """Wait a little for anybody to report."""
         waiting = [*self._busy, *self._hired]
-        ready, _ = self.cluster.ray.wait(waiting, num_returns=1, timeout=_LOOK_S)
+        ready, _ = self.cluster.ray.wait(waiting, num_returns=1, timeout=_LOOK_S) if waiting else ([], [])
         for ref in ready:
             if ref in self._hired:
                 self._welcome(ref, self._hired.pop(ref))

@@ -1,0 +1,46 @@
+"""Candidates assessed by a toy that says who is at it and can be told to die: what a hand of a cluster is given."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from catalogs.errors import InputError
+from planner.assess import Assess, Outcome
+from planner.candidate import Candidate
+
+
+@dataclass(frozen=True)
+class Watched:
+    """Writes a file NAME.PID for each candidate begun with. pause_s: of each, until there is a file `go`.
+
+    dies: the first hand at this candidate kills itself.
+    """
+
+    inner: Assess
+    folder: Path
+    pause_s: float = 0.0
+    dies: Candidate | None = None
+    refuses: Candidate | None = None
+
+    def __call__(self, c: Candidate, best: Outcome | None) -> Outcome:
+        name = f"{c.layout.tensor_parallel}-{c.max_num_seqs}-{c.max_num_batched_tokens}"
+        again = any(self.folder.glob(f"{name}.*"))
+        (self.folder / f"{name}.{os.getpid()}").touch()
+        if c == self.refuses:
+            raise InputError("nothing like this is assessed", c.max_num_seqs, "256")
+        if c == self.dies and not again:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.0 if self.go.exists() else self.pause_s)
+        return self.inner(c, best)
+
+    @property
+    def go(self) -> Path:
+        return self.folder / "go"
+
+    @property
+    def pids(self) -> set[int]:
+        return {int(p.suffix[1:]) for p in self.folder.glob("*.*")}
