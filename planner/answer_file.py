@@ -1,4 +1,7 @@
-"""An answer read back from its JSON (`plan --json`), typed. Keys that a newer minor version added are passed over."""
+"""An answer read back from its JSON (`plan --json`), typed: a word is no number, "yes" is no truth value.
+
+Keys that a newer minor version added are passed over.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,8 @@ from catalogs.deployment import Deployment
 from catalogs.errors import InputError
 from catalogs.prices import ON_DEMAND
 from planner.answer import SCHEMA_VERSION
+from planner.cost import Energy, Money
+from planner.ranking import HardwareRow
 
 HOW = "plan ... --json ANSWER.json"
 
@@ -19,7 +24,7 @@ HOW = "plan ... --json ANSWER.json"
 class Block(BaseModel):
     """A part of the answer."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
 
 class Stats(Block):
@@ -106,32 +111,6 @@ class CurvePoint(Block):
         return found or Stats()
 
 
-class Cost(Block):
-    usd_per_hour: float | None
-    usd_per_million_output_tokens: float | None
-    usd_per_million_total_tokens: float | None
-    price_as_of: str | None
-    price_source: str | None
-    price_note: str | None = None
-    usd_per_million_input_tokens: float | None = None
-    usd_per_request: float | None = None
-    commitment: str | None = None
-    instance: str | None = None
-    accelerators_per_instance: int | None = None
-
-
-class Energy(Block):
-    w_mean: float
-    j_per_output_token: float
-    kwh_per_million_output_tokens: float
-    gco2e_per_million_output_tokens: float | None
-    pue: float
-    grid_gco2e_per_kwh: float | None
-    grid_source: str | None
-    j_per_total_token: float | None = None
-    kwh_per_million_total_tokens: float | None = None
-
-
 class Memory(Block):
     """Bytes of one accelerator."""
 
@@ -186,7 +165,7 @@ class Plan(Block):
     safe_requests_per_s: float | None = None
     limited_by: str | None = None
     survival: Survival | None = None
-    cost: Cost | None
+    cost: Money | None
     energy: Energy | None
     memory: Memory | None = None
     time_breakdown: dict[str, float] | None
@@ -228,18 +207,6 @@ class Refused(Block):
     binding_constraint: str
     closest: Plan | None
     what_would_meet_it: list[Change]
-
-
-class HardwareFound(Block):
-    """One choice of hardware, see planner.ranking.HardwareRow."""
-
-    hardware: str
-    state: str
-    candidate: str | None
-    requests_per_s: float | None
-    at_most_requests_per_s: float | None
-    usd_per_hour: float | None
-    why: str
 
 
 class SearchFacts(Block):
@@ -300,8 +267,10 @@ class AnswerFile(Block):
     search: SearchFacts
     assumptions: list[str]
     prices: list[PriceLine] = Field(default_factory=list)
-    hardware: list[HardwareFound] = []
+    hardware: list[HardwareRow] = []
     accounts: dict[str, Any] | None = None  # see planner/accounts.py
+    power_caps: dict[str, Any] | None = None  # see planner/power_caps.py
+    quality: list[dict[str, Any]] = []  # see planner/quality.py
     reproduce: Reproduce
 
     @property
@@ -331,8 +300,14 @@ def parse_answer(data: object, where: str = "answer") -> AnswerFile:
     if "reproduce" not in data:
         raise InputError("this answer does not say how to make it again; plan again with this version", where, HOW)
     try:
-        return AnswerFile.model_validate(data)
+        return AnswerFile.model_validate_json(json.dumps(data))  # JSON has no instances of ours
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
-        raise InputError(f"{where}: {place}: {first['msg']}", None, HOW) from None
+        given = first["input"] if isinstance(first["input"], str | int | float) else None
+        raise InputError(f"{where}: {place}: {first['msg']}", given, HOW) from None
+
+
+def parse_plan(block: dict[str, Any]) -> Plan:
+    """One plan as `plan` has just written it."""
+    return Plan.model_validate_json(json.dumps(block))

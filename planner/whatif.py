@@ -13,7 +13,7 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import parse_hardware
 from catalogs.load import check
 from planner.answer import finite
-from planner.answer_file import AnswerFile, Plan
+from planner.answer_file import AnswerFile, Plan, parse_plan
 from planner.assess import Bench, RunSizes
 from planner.bounds import memory_discard
 from planner.candidate import Candidate
@@ -135,7 +135,7 @@ def whatif(answer: AnswerFile, plan: Plan, changes: Changes) -> WhatIf:
     if found is not None:
         return WhatIf(PlanComparison(differs, ()), (found.reason,), None)
     block = finite(_measured(world, _candidate(resolved, plan, changes)))
-    changed = Plan.model_validate(block)
+    changed = parse_plan(block)
     notes = (*([caution] if caution else []), *_notes(plan, changed, world.request))
     comparison = PlanComparison(differs, tuple(figures(plan, changed)), notes)
     return WhatIf(comparison, tuple(_breaks(changed)), block)

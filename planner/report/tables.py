@@ -70,8 +70,8 @@ def _plan(m: Material, i: int) -> Row:
     objectives = {f"{r.name}_s": r.value_s for r in plan.slo} | {
         f"{r.name}_probability": r.probability_met for r in plan.slo
     }
-    cost = {} if plan.cost is None else plan.cost.model_dump()
-    used = {} if plan.energy is None else plan.energy.model_dump()
+    cost = {} if plan.cost is None else asdict(plan.cost)
+    used = {} if plan.energy is None else asdict(plan.energy)
     rates = {k: getattr(plan, k) for k in ("requests_per_s", "capacity_requests_per_s", "safe_requests_per_s")}
     return {"plan": i, "label": label(m.answer, i), **plan.deployment, **rates, **objectives, **cost, **used}
 

@@ -277,6 +277,8 @@ def test_the_answer_brings_its_candidates_back() -> None:
         ({"reproduce": None}, "reproduce"),
         ({"best": {"deployment": {"model": "m"}}}, "best"),
         ({"request": {}}, "request"),
+        ({"feasible": "yes"}, "feasible: .*boolean: got 'yes'"),
+        ({"prices": [{"cloud": 3}]}, "prices.0.cloud"),
     ],
 )
 def test_an_answer_of_another_kind_is_one_line(change: dict[str, Any], says: str, tmp_path: Path) -> None:
