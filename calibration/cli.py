@@ -28,6 +28,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 Hardware = Annotated[str, typer.Option("--hw", metavar="NAME", help="Hardware name of the catalog, such as h100.")]

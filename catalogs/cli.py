@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     help="List and show models, hardware, engines, workloads, prices, grids and calibrations.",
     no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=False,
     pretty_exceptions_enable=False,
 )

@@ -29,7 +29,7 @@ def run_command(name: str, command: Callable[..., Any], args: list[str] | None =
     except InputError as error:
         return _refuse(name, str(error))
     except _USAGE_ERROR as error:
-        return _refuse(name, getattr(error, "format_message", error.__str__)())
+        return _refuse(name, _usage(error))
     except (KeyboardInterrupt, typer.Abort):
         print(f"{name}: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -65,6 +65,13 @@ def _asked_to_end() -> Iterator[None]:
 
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+def _usage(error: Exception) -> str:
+    """What is wrong with the command line; of what is missing, what may stand there."""
+    said = str(getattr(error, "format_message", error.__str__)())
+    meant = getattr(getattr(error, "param", None), "help", None) if said.startswith("Missing") else None
+    return f"{said.rstrip('.')}: {meant}" if meant else said
 
 
 def _refuse(name: str, line: str) -> int:

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 #: Requests from which on a run may use all cores.
 LONG_RUN: Final = 50_000
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(
+    add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
+)
 
 _ROUTER = "Instead of the deployment's: round_robin, least_outstanding, prefix_aware, ... or '{random: {seed: 1}}'."
 _SERIES = "Queue, running, KV use, power and tokens over time: .parquet or .csv."

@@ -114,3 +114,10 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", ["list", "show"])
+def test_a_kind_that_is_missing_is_one_of_those_there_are(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, out, err = ran(capsys, command)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert all(kind in err for kind in KINDS)
