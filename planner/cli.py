@@ -16,6 +16,7 @@ from planner.commands.deploy import deploy
 from planner.commands.drift import drift
 from planner.commands.explain import explain
 from planner.commands.report import report
+from planner.commands.spares import spares
 from planner.commands.verify import verify
 from planner.commands.whatif import whatif
 
@@ -246,6 +247,7 @@ app.command()(explain)
 app.command()(deploy)
 app.command()(compare)
 app.command()(drift)
+app.command()(spares)
 app.command()(verify)
 app.command()(whatif)
 
