@@ -230,6 +230,8 @@ def _args(row: dict[str, float], who: dict[str, list[int]]) -> Event:
     """What the batch holds; contexts are of the first step."""
     counts = ("steps", "prefill_tokens", "prefill_chunks", "decodes", "logits", "context_max")
     args: Event = {name: int(row[name]) for name in counts}
+    if row["accepted"]:
+        args["accepted_drafts"] = int(row["accepted"])
     args["context_mean"] = row["context_sum"] / row["decodes"] if row["decodes"] else 0.0
     args |= {"first_step_ms": row["first_s"] * 1e3, "last_step_ms": 1e3 * _last_s(row)}
     for kind, requests in who.items():

@@ -11,14 +11,17 @@ from hypothesis import strategies as st
 from worlds import Linear, requests, rules
 
 from catalogs.errors import InputError
+from catalogs.terms import Terms
 from simulator.acceptance import Advances, SpeculationRules
 from simulator.cluster import RunOptions
+from simulator.journal import Journal
 from simulator.laws import LawBroken
 from simulator.pool import Pool
 from simulator.rules import EngineRules
 from simulator.run_record import Run
 from simulator.simulate import run_pools, run_rules
 from simulator.speculative_set import SpeculativeSet
+from simulator.time_series import edges, series
 
 ALL, NONE, SOME = (1.0, 1.0, 1.0), (0.0, 0.0, 0.0), (0.8, 0.5, 0.3)
 POLICIES = ("vllm-v1", "trtllm", "trtllm-max-utilization", "sglang")
@@ -146,6 +149,24 @@ def test_decode_replicas_speculate_on_what_others_prefilled() -> None:
     assert run.completed.all()
     assert run.logs[1].accepted.tolist() == [0.0, 3.0, 3.0]
     assert run.logs[1].emitted.tolist() == [1.0, 4.0, 4.0]
+
+
+def test_tokens_over_time_are_those_that_came_out() -> None:
+    done = simulate(speculating(SOME), journal=Journal())
+    figures = list(series(done, edges(done, 2.0)))[-1].figures
+    assert figures["output_tokens_per_s"].sum() * 2.0 == pytest.approx(WORK.output_tokens.sum())
+
+
+def test_clients_that_give_up_leave_nothing_behind() -> None:
+    n = WORK.n
+    terms = Terms(
+        np.zeros(n, dtype=np.int64), np.full(n, np.inf), np.array([3.0, 2.0, 9.0, 50.0, 4.5, 50.0, 6.0, 50.0])
+    )
+    for policy in POLICIES:
+        for lag in (0, 1):
+            run = simulate(speculating(NONE, policy=policy, lag=lag), replace(WORK, terms=terms))
+            assert run.timed_out.sum() >= 3
+            assert (run.completed | run.timed_out).all()
 
 
 @pytest.mark.parametrize("policy", ["llama.cpp", "vllm-v0", "static", "sarathi"])
