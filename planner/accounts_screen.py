@@ -44,13 +44,17 @@ def _spot(spot: dict[str, Any] | None) -> Iterator[Line]:
     up, hit = spot["available_fraction"], spot["hit_fraction"]
     yield (
         "Spot",
-        f"{spot['interruptions_per_hour']:.3g} interruptions an hour, {spot['recovery_s']:.0f} s to recover: each of "
-        f"{spot['units']} units is up {up:.2%} of the time, {hit:.2%} of requests are hit and start again",
+        f"{spot['interruptions_per_hour']:.3g} interruptions an hour, {spot['recovery_s']:.0f} s to recover: {_each(spot['units'])} is "
+        f"up {up:.2%} of the time, {hit:.2%} of requests are hit and start again",
     )
     one = {True: "one down: the rest carries the load", False: "one down: the objectives are MISSED", None: ""}
     spares, usd = spot["spares"], spot["usd_per_hour_with_spares"]
     need = f"{spares} spare{'' if spares == 1 else 's'} for 99 % of the time: {money(usd)}/h with them"
     yield "", "; ".join(part for part in (one[spot["holds_with_one_down"]], need) if part)
+
+
+def _each(units: int) -> str:
+    return "the one unit" if units == 1 else f"each of {units} units"
 
 
 def _owned(owned: dict[str, Any] | None) -> Iterator[Line]:

@@ -88,8 +88,11 @@ class OwnedCost:
     usd_per_kwh: float
     usd_per_kwh_source: str
     pue: float
+    busy_usd_per_hour: float  # power of an hour in use, and of one idle
+    idle_usd_per_hour: float
     rent_usd_per_hour: float | None
     rent_source: str | None
+    rent_always: bool  # paid whether used or not
     break_even_utilisation: float | None  # None: no rent is known, or owning costs more even when always in use
     payback_years: float | None  # None: no rent is known, or renting costs less than power and upkeep
     never: str | None  # why there is no break-even, where a rent is known
@@ -128,8 +131,11 @@ def owned_cost(
         usd_per_kwh=power_usd,
         usd_per_kwh_source=power_source,
         pue=pue,
+        busy_usd_per_hour=busy,
+        idle_usd_per_hour=idle,
         rent_usd_per_hour=None if rent is None else rent.usd_per_hour,
         rent_source=None if rent is None else rent.source,
+        rent_always=rent is not None and rent.always,
         break_even_utilisation=share,
         payback_years=payback,
         never=never,

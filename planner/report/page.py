@@ -5,6 +5,7 @@ from __future__ import annotations
 from catalogs.html_page import Markup, Page, Section, bullets, cards, chart, command, note, paragraph, table
 from planner.answer_file import AnswerFile, Asked, Plan
 from planner.report import evidence, machine_figures, moves
+from planner.report.accounts_sections import accounts_sections
 from planner.report.certainty import certainty
 from planner.report.material import Material, Simulated
 from planner.report.words import change, dollars, joules, percent, plan_name, rate, seconds
@@ -28,6 +29,7 @@ def answer_page(m: Material) -> Page:
             evidence.binds(m.answer.best, s),
             evidence.money(m.answer, m.answer.best),
             evidence.energy(m, m.answer.best),
+            *accounts_sections(m.answer),
             *moves.sensitivity(m.answer.best, s),
             *moves.growth(s),
             _alternatives(m.answer),
