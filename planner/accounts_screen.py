@@ -44,8 +44,8 @@ def _spot(spot: dict[str, Any] | None) -> Iterator[Line]:
     up, hit = spot["available_fraction"], spot["hit_fraction"]
     yield (
         "Spot",
-        f"{spot['interruptions_per_hour']:.3g} interruptions an hour, {spot['recovery_s']:.0f} s to recover: {_each(spot['units'])} is "
-        f"up {up:.2%} of the time, {hit:.2%} of requests are hit and start again",
+        f"{spot['interruptions_per_hour']:.3g} interruptions an hour, {spot['recovery_s']:.0f} s to recover: "
+        f"{_each(spot['units'])} is up {up:.2%} of the time, {hit:.2%} of requests are hit and start again",
     )
     one = {True: "one down: the rest carries the load", False: "one down: the objectives are MISSED", None: ""}
     spares, usd = spot["spares"], spot["usd_per_hour_with_spares"]
