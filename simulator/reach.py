@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from catalogs.queueing import FCFS
+from simulator.rank_dispatch import PRESSURE_FROM
+from simulator.rank_log import OWN, RankLog
+from simulator.step_log import COLUMNS, StepLog
 
 if TYPE_CHECKING:
     from simulator.pool import Pool
     from simulator.rules import EngineRules
     from simulator.run_record import Run
 
+OWN_TOKENS: Final = [COLUMNS.index(name) - OWN.start for name in ("prefill_tokens", "decodes")]
+
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """Of one engine."""
+    """Of one engine; of ranks in lockstep, which share all limits evenly, as if all had been as full as the fullest."""
 
     seats: int  # most requests with a seat at once
     spare_blocks: int  # fewest that were left free, or would have been at the end of a run of steps; < 0: too few
@@ -27,8 +32,11 @@ class Reach:
         tokens = own.max_num_batched_tokens, other.max_num_batched_tokens
         clear = seats[0] == seats[1] or self.seats < min(seats)
         clear = clear and (tokens[0] == tokens[1] or (own.chunked_prefill and step_tokens < min(tokens)))
-        fewer = max(0, own.kv_blocks - other.kv_blocks)
-        return clear and (own.kv_blocks == other.kv_blocks or self.spare_blocks >= fewer)
+        blocks = own.kv_blocks, other.kv_blocks
+        if blocks[0] == blocks[1]:
+            return clear
+        quiet = not own.in_lockstep or blocks[0] - self.spare_blocks <= PRESSURE_FROM * min(blocks)  # for dispatch
+        return clear and quiet and self.spare_blocks >= max(0, blocks[0] - blocks[1])
 
 
 def same_run(run: Run, pool: Pool) -> Run | None:
@@ -43,9 +51,18 @@ def same_run(run: Run, pool: Pool) -> Run | None:
     if run.requests.block_hashes is not None and rules.prefix_caching:
         return None  # what is still cached depends on how many blocks there are
     longest = int((run.requests.input_tokens + run.requests.output_tokens).max())
-    step_tokens = int(max((log.prefill_tokens + log.decodes).max() for log in did.logs))
-    if longest - 1 > other.kv_blocks * other.block_size or not did.reach.same_under(rules, other, step_tokens):
+    rank = other.of_rank() if other.in_lockstep else other
+    step_tokens = max(map(_step_tokens, did.logs))
+    if longest - 1 > rank.kv_blocks * rank.block_size or not did.reach.same_under(rules, other, step_tokens):
         return None
     held = round(did.kv_peak_fraction * max(1, rules.kv_blocks))
     did = replace(did, kv_peak_fraction=held / max(1, other.kv_blocks))
     return replace(run, pools=(pool,), replicas=(did,))
+
+
+def _step_tokens(log: StepLog) -> int:
+    """The most of a step."""
+    if isinstance(log, RankLog):
+        held = log.shares[:, :, OWN_TOKENS].sum(axis=2)
+        return log.n_ranks * int(held.max(initial=0.0))
+    return int((log.prefill_tokens + log.decodes).max(initial=0.0))

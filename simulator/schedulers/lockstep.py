@@ -18,6 +18,7 @@ from simulator.batch import Batch, together
 from simulator.kv_cache import KvCache
 from simulator.rank_dispatch import Dispatch
 from simulator.rank_rounds import RankRounds
+from simulator.reach import Reach
 from simulator.request import Request
 from simulator.rules import EngineRules
 from simulator.schedulers.base import Scheduler
@@ -164,6 +165,14 @@ class Lockstep(Scheduler):
 
     def park(self, request: Request) -> None:
         self.rank_of(request).park(request)
+
+    @property
+    def reach(self) -> Reach | None:
+        found = [rank.reach for rank in self.ranks]
+        known = [reach for reach in found if reach is not None]
+        if self._balance_steps or len(known) < len(found):
+            return None
+        return Reach(len(known) * max(r.seats for r in known), len(known) * min(r.spare_blocks for r in known))
 
     def quiet_rounds(self, batch: Batch, most: int) -> int:
         if self._balance_steps and self.n_waiting and not self._in_balance:

@@ -74,6 +74,23 @@ def test_what_is_not_simulated_is_what_a_simulation_gives(requests_per_s: float,
     assert different == 1 or found < len(runs) ** 2  # and not everything is the same
 
 
+@pytest.mark.parametrize("dispatch", ["least_requests", "queue_score", "round_robin"])
+@pytest.mark.parametrize("requests_per_s", [5.0, 60.0])
+def test_so_for_ranks_that_step_together(dispatch: str, requests_per_s: float) -> None:
+    asked, found = requests(150, requests_per_s), 0
+    choices = product((8, 32, 128), (200, 512, 1024), (120, 400, 800))
+    bases = [pool(max_num_seqs=s, max_num_batched_tokens=t, kv_blocks=k) for s, t, k in choices]
+    pools = [replace(p, rules=replace(p.rules, attention_ranks=2, rank_dispatch=dispatch)) for p in bases]
+    runs = [run_pools([p], asked) for p in pools]
+    for done, (p, true) in product(runs, zip(pools, runs, strict=True)):
+        same = same_run(done, p)
+        if same is not None:
+            found += 1
+            assert_same(same, true)
+    assert found > len(runs)
+    assert len({run.last_token_s.tobytes() for run in runs}) == 1 or found < len(runs) ** 2
+
+
 def test_a_limit_that_was_reached_counts() -> None:
     """One seat, one after the other: four are another run. So is a budget below what a step held."""
     asked = RequestSet(np.zeros(3), np.array([100, 100, 100]), np.array([10, 10, 10]))
