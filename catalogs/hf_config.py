@@ -20,13 +20,15 @@ UNGATED: Final = frozenset(
     ("opt", "bloom", "gpt2", "gpt_neox", "gptj", "gpt_bigcode", "falcon", "mpt", "phi", "starcoder2", "bart", "mbart")
 ) | {"nemotron", "nemotron_h", "whisper"}
 #: Families with LayerNorm and biases on every projection.
-BIASED: Final = frozenset(("opt", "bloom", "gpt2", "gpt_neox", "gpt_bigcode", "phi", "starcoder2", "bart", "mbart"))
+BIASED: Final = frozenset(
+    ("opt", "bloom", "gpt2", "gpt_neox", "gpt_bigcode", "phi", "starcoder2", "bart", "mbart", "whisper")
+)
 LAYER_NORM: Final = BIASED | {"falcon", "mpt", "gptj", "stablelm", "nemotron"}
 QKV_BIASED: Final = frozenset(("qwen", "qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "chatglm"))
 QK_NORMED: Final = frozenset(
     ("qwen3", "qwen3_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "gemma3_text", "gemma4_text", "minimax_m2")
 )
-LEARNED_POSITIONS: Final = {"opt": 2, "gpt2": 0, "gpt_bigcode": 0, "bart": 2, "mbart": 2}  # extra rows of the table
+LEARNED_POSITIONS: Final = {"opt": 2, "gpt2": 0, "gpt_bigcode": 0, "bart": 2, "mbart": 2, "whisper": 0}  # extra rows of the table
 NOT_GENERATIVE: Final = frozenset(
     ["bert", "roberta", "xlm-roberta", "albert", "distilbert", "electra", "deberta", "deberta-v2", "clip", "vit"]
 )
@@ -46,7 +48,8 @@ def model_from_config(config: ConfigReader, name: str) -> ModelSpec:
     hidden = config.count("hidden_size", "n_embd", "d_model")
     weights = read_weight_format(config, layers, hidden)
     architectures = config.items("architectures") or [""]
-    positions = config.count("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", default=2048)
+    keys = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "max_target_positions")
+    positions = config.count(*keys, default=2048)
     embedding = config.maybe_count("word_embed_proj_dim") or hidden
     return ModelSpec(
         name=name,
@@ -56,6 +59,7 @@ def model_from_config(config: ConfigReader, name: str) -> ModelSpec:
         vocab_size=config.count("vocab_size", "padded_vocab_size"),
         groups=grouped(layers),
         encoder_groups=grouped(encoder_layers(config)),
+        encoder_tokens=config.maybe_count("max_source_positions") or 0,
         tied_embeddings=config.flag("tie_word_embeddings"),
         learned_positions=positions + LEARNED_POSITIONS[kind] if kind in LEARNED_POSITIONS else 0,
         embedding_size=embedding if embedding != hidden else None,
@@ -63,7 +67,7 @@ def model_from_config(config: ConfigReader, name: str) -> ModelSpec:
         max_position_tokens=positions,
         weight_dtype=weights.dtype,
         formats=(weights,),
-        other_params=vision_params(config),
+        other_params=vision_params(config) + _sound_params(config, hidden),
         mtp_layers=config.maybe_count("num_nextn_predict_layers", "mtp_num_hidden_layers") or 0,
         source=f"config.json at {config.where}",
     )
@@ -98,6 +102,12 @@ def encoder_layers(config: ConfigReader) -> list[LayerGroup]:
 
 def is_encoder_decoder(config: ConfigReader) -> bool:
     return config.flag("is_encoder_decoder", default=config.text("model_type") in ("t5", "mt5", "bart", "mbart"))
+
+
+def _sound_params(config: ConfigReader, hidden: int) -> int:
+    """Whisper: two convolutions of width 3 turn a spectrogram of `num_mel_bins` into the encoder's input."""
+    bins = config.maybe_count("num_mel_bins")
+    return 3 * hidden * (bins + hidden) + 2 * hidden if bins else 0
 
 
 def _pattern_layer(config: ConfigReader, letter: str) -> LayerGroup:

@@ -37,6 +37,7 @@ CLASS_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "mt5": {"tie_word_embeddings": False, "d_kv": 64, "feed_forward_proj": "gated-gelu"},
     "bart": {"tie_word_embeddings": True, "max_position_embeddings": 1024},
     "mbart": {"tie_word_embeddings": True, "max_position_embeddings": 1024},
+    "whisper": {"is_encoder_decoder": True, "tie_word_embeddings": True, "max_source_positions": 1500},
     "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
     "mixtral": {"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2},
     "llama4_text": {"attention_chunk_size": 8192, "no_rope_layer_interval": 4, "interleave_moe_layer_step": 1},

@@ -153,6 +153,7 @@ class ModelFacts(_Strict):
     layer_norm: bool | None = None
     layers: tuple[LayerFacts, ...] | None = None
     encoder_layers: tuple[LayerFacts, ...] | None = None
+    encoder_tokens: int | None = Field(None, ge=0)
     other_params: float | None = Field(None, ge=0)
     mtp_layers: int | None = Field(None, ge=0)
     weights: WeightFacts | None = None  # as the publisher stores them; bf16 where neither file nor base says
@@ -175,6 +176,7 @@ class ModelFacts(_Strict):
                 "layer_norm",
                 "other_params",
                 "mtp_layers",
+                "encoder_tokens",
                 "source",
             },
             exclude_none=True,

@@ -19,6 +19,7 @@ class ModelSpec:
     vocab_size: int
     groups: tuple[LayerGroup, ...]  # decoder layers
     encoder_groups: tuple[LayerGroup, ...] = ()
+    encoder_tokens: int = 0  # positions its encoder gives every request (Whisper: 30 s of sound); 0: as the input has
     tied_embeddings: bool = False
     learned_positions: int = 0  # rows of a learned position table (OPT, BART), 0 for rotary/alibi/relative
     embedding_size: int | None = None  # width of the token embedding where it differs from hidden_size (OPT-350m)
@@ -61,9 +62,11 @@ class ModelSpec:
     def embedding_params(self) -> int:
         """Token embedding, learned positions (one table per stack), projections of a narrower embedding."""
         width = self.embedding_size or self.hidden_size
-        stacks = 2 if self.is_encoder_decoder else 1
+        positions = self.learned_positions
+        if self.is_encoder_decoder and positions:
+            positions += self.encoder_tokens or self.learned_positions
         projections = 2 * width * self.hidden_size if width != self.hidden_size else 0
-        return self.vocab_size * width + stacks * self.learned_positions * self.hidden_size + projections
+        return self.vocab_size * width + positions * self.hidden_size + projections
 
     @property
     def lm_head_params(self) -> int:
@@ -127,6 +130,14 @@ class ModelSpec:
         """Cache of one token over all decoder layers, windowed ones included (an allocator may drop old tokens)."""
         size = dtype_bytes(kv_dtype)
         return sum(g.count * g.kv_bytes_per_token(size) for g in self.groups)
+
+    def cross_bytes_per_sequence(self, kv_dtype: str) -> float:
+        """Keys and values of the encoder's output in all decoder layers: written with the prompt, read by every token.
+
+        Encoder positions x layers x 2 x KV heads x head size; 0 where the encoder's length is the input's.
+        """
+        size = dtype_bytes(kv_dtype)
+        return self.encoder_tokens * sum(g.count * g.kv_bytes_per_token(size) for g in self.groups if g.cross_attention)
 
     @property
     def state_bytes_per_sequence(self) -> float:

@@ -358,3 +358,16 @@ def test_catalog_entries_equal_their_published_configs(public_data: Path) -> Non
             ), path.name
         compared += 1
     assert compared > 35
+
+
+def test_whisper_reads_as_the_catalog_states_it() -> None:
+    config = {"model_type": "whisper", "d_model": 1280, "encoder_layers": 32, "decoder_layers": 4, "vocab_size": 51866}
+    config |= {"encoder_attention_heads": 20, "decoder_attention_heads": 20, "num_hidden_layers": 32}
+    config |= {"encoder_ffn_dim": 5120, "decoder_ffn_dim": 5120, "num_mel_bins": 128, "max_target_positions": 448}
+    read_model, stated = model_from_config(merged_reader(config, "toy"), "toy"), load_model("whisper-large-v3-turbo")
+    assert (read_model.groups, read_model.encoder_groups) == (stated.groups, stated.encoder_groups)
+    assert read_model.n_params == stated.n_params
+    assert (read_model.encoder_tokens, read_model.max_position_tokens) == (1500, 448)
+    key_biases = 1280 * (32 + 2 * 4)  # Whisper's keys have none; counted with the queries' and values'
+    assert stated.n_params - key_biases == stated.published_params
+    assert read_model.cross_bytes_per_sequence("bf16") == 1500 * 4 * 2 * 20 * 64 * 2
