@@ -1,187 +1,339 @@
-"""Does the search find what brute force finds, and how much does it simulate for it?
+"""Does the search find the front that brute force finds, with a fifth of the simulations?
 
-Four small spaces (a model, a node, cost against a latency) are simulated in full, under several draws of the requests
-each: that is the truth. Then each method may simulate a fifth of the points, and its front is compared:
+Small spaces (deployments x loads) are simulated in full under many draws of the requests: that is the truth. Then each
+method may simulate a fifth of the points, with the same seed as the draw, and its front is compared:
 
-  exact     every point of the true front was found, to the last bit
-  within 2 % every point of the true front has a found one at most 2 % worse in both objectives
+  exact       every point of the true front was found, to the last bit
+  within 2 %  every point of the true front has a found one at most 2 % worse in every objective
 
-python benchmarks/search_proof.py             # 5 draws of the requests, 5 seeds of the search: 100 fronts
-python benchmarks/search_proof.py --draws 1   # a quick look
+Seven spaces were looked at while the method was made. The held-out ones, of other models, hardware and workloads, were
+chosen before and run once.
+
+python benchmarks/search_proof.py                    # held-out spaces: 20 draws each, 100 fronts
+python benchmarks/search_proof.py --spaces developed --draws 4
+python benchmarks/search_proof.py --draws 1 --workers 1 --cache /tmp/proof
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from itertools import product
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 
-from planner.candidate import Candidate
-from planner.front import Front, Objectives
+from planner.assess import RunSizes
+from planner.axes import parse_axes
+from planner.front import RESOLVED, Guide, Look, members
+from planner.front_search import as_dict, from_dict, search_front
 from planner.request import PlanRequest
 from planner.simulated import SimulatedWorld
-from planner.slo import Slo, parse_slos
-from planner.trade import Trade
+from planner.slo import parse_slos
+from planner.study import Params, SearchSettings
+from planner.trade import LADDER, PARAMS, Trade, trade_points
 
 SHARE = 0.2
-TIE = 0.02
-SPACES = (
-    ("llama3.1-8b", "h100x8", "e2e.mean=60s", (128, 1024)),
-    ("llama3.1-70b", "h200x8", "tpot.p90=1s", (128, 1024)),
-    ("llama3.1-8b", "h100x8", "ttft.p90=60s", (128, 1024)),
-    ("qwen3-30b-a3b", "h100x8", "e2e.p90=60s", (1024,)),
+COARSE = (0.1, 0.3, 0.5, 0.7, 0.9)
+SIZES = RunSizes(150, 600)
+PROPOSALS = 60  # of a sampler that names points that do not exist, for each simulation it may make
+
+Values = tuple[float, ...]
+Draw = Mapping[str, Mapping[str, float]]  # by method, what it found
+
+
+@dataclass(frozen=True)
+class Space:
+    """seqs, tokens: limits that are looked at; ladder: loads."""
+
+    model: str
+    hardware: str
+    axes: str
+    workload: str = "chat"
+    seqs: tuple[int, ...] = (128, 1024)
+    tokens: tuple[int, ...] = (2048, 8192)
+    ladder: tuple[float, ...] = COARSE
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} on {self.hardware}, {self.workload}: {self.axes}"
+
+
+DEVELOPED = (
+    Space("llama3.1-8b", "h100x8", "cost,e2e.mean"),
+    Space("llama3.1-70b", "h200x8", "cost,tpot.p90"),
+    Space("llama3.1-8b", "h100x8", "cost,ttft.p90"),
+    Space("qwen3-30b-a3b", "h100x8", "cost,e2e.p90", seqs=(1024,)),
+    Space("mistral-nemo", "h100x4", "cost,ttft.p90", "azure-code"),
+    Space("llama3.1-8b", "h200x4", "energy,ttft.mean", "azure-conv"),
+    Space("qwen3-32b", "h100x8", "cost,ttft.p90", "azure-conv"),
 )
-LADDER = (0.1, 0.3, 0.5, 0.7, 0.9)
-TOKENS = (2048, 8192)
-#: The search has a seed of its own, for its first point; other methods draw all of theirs. TPE is slow: fewer of its.
-SEARCH_SEEDS, TPE_SEEDS = 5, 2
+HELD_OUT = (
+    Space("qwen2.5-32b", "l40sx8", "cost,ttft.p90", seqs=(64, 128, 256), tokens=(2048, 4096), ladder=LADDER),
+    Space("mixtral-8x7b", "a100-80gbx8", "cost,ttft.mean", "azure-conv", (64, 128, 256), (2048, 4096), LADDER),
+    Space("gpt-oss-20b", "b200x8", "cost,e2e.p90"),
+    Space("llama3.1-405b", "h200x8", "cost,tpot.p90", seqs=(64, 128, 256, 512, 1024)),
+    Space("qwen3-8b", "rtxpro6000x4", "cost,ttft.p90", "azure-code", tokens=(2048, 4096, 8192), ladder=LADDER),
+)
+SPACES = {"developed": DEVELOPED, "held-out": HELD_OUT}
+
+
+@cache
+def world_of(space: Space) -> SimulatedWorld:
+    objective = "energy" if "energy" in space.axes else "throughput"
+    slos = parse_slos(["e2e.mean=1000000s"])
+    return SimulatedWorld(PlanRequest(space.model, space.hardware, slos, space.workload, objective=objective))
+
+
+def trade_of(space: Space, seed: int) -> Trade:
+    """seed: draws the requests."""
+    world = world_of(space)
+    wanted = (c for c in world.space() if c.max_num_seqs in space.seqs and c.max_num_batched_tokens in space.tokens)
+    left = [c for c in wanted if world.discard(c) is None]
+    return Trade(world, trade_points(world, left, ladder=space.ladder), parse_axes(space.axes), (), seed, SIZES)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A space whose every point was simulated: looking at one costs nothing more."""
+
+    trade: Trade
+    truth: Mapping[int, Look]
+    names: tuple[str, ...] = PARAMS
+
+    @property
+    def params(self) -> list[Params]:
+        return self.trade.params
+
+    def guide(self, seed: int) -> Guide:
+        return self.trade.guide(seed)
+
+    def look(self, index: int, front: list[Values]) -> Look:  # noqa: ARG002
+        return self.truth[index]
+
+    def search(self, most: int, seed: int) -> dict[int, Look]:
+        return search_front(self, SearchSettings(most, seed)).looks
+
+
+def ours(known: Known, most: int, seed: int) -> dict[int, Look]:
+    return known.search(most, seed)
+
+
+def guess_alone(known: Known, most: int, seed: int) -> dict[int, Look]:  # noqa: ARG001
+    """Layers of the guessed front, those guessed to hold first."""
+    trade, looks = known.trade, dict[int, Look]()
+    order = [i for i in range(len(trade.points)) if trade.holds[i] > 0]
+    while order and len(looks) < most:
+        layer = members({i: Look(tuple(trade.guesses[i]), 0.0, 0) for i in order})
+        looks |= {i: known.truth[i] for i in layer[: most - len(looks)]}
+        order = [i for i in order if i not in set(layer)]
+    return looks
+
+
+def at_random(known: Known, most: int, seed: int) -> dict[int, Look]:
+    """Without replacement."""
+    order = np.random.default_rng(seed).permutation(len(known.truth))[:most]
+    return {int(i): known.truth[int(i)] for i in order}
+
+
+def sampled(make: Callable[[int], object]) -> Callable[[Known, int, int], dict[int, Look]]:
+    """One of Optuna's samplers over the parameters a point is made of. What does not exist or was seen costs nothing:
+    it is told again what was found, and asked until it has had as many simulations as the others."""
+
+    def run(known: Known, most: int, seed: int) -> dict[int, Look]:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        names = [parts(known.trade, i) for i in range(len(known.trade.points))]
+        places = {tuple(n.values()): i for i, n in enumerate(names)}
+        space = {
+            k: optuna.distributions.CategoricalDistribution(sorted({n[k] for n in names}, key=str)) for k in names[0]
+        }
+        study = optuna.create_study(directions=["minimize"] * len(known.trade.axes), sampler=make(seed))  # type: ignore[arg-type]
+        looks: dict[int, Look] = {}
+        for _ in range(PROPOSALS * most):
+            if len(looks) >= most:
+                break
+            trial = study.ask(space)
+            i = places.get(tuple(trial.params[k] for k in space))
+            if i is None:
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+                continue
+            looks.setdefault(i, known.truth[i])
+            trial.set_constraint("holds", min(looks[i].slack, 1e9))
+            study.tell(trial, [min(v, 1e6) for v in looks[i].values])
+        return looks
+
+    return run
+
+
+def parts(trade: Trade, i: int) -> dict[str, str | float | int]:
+    c = trade.points[i].candidate
+    return {
+        "layout": c.layout.words,
+        "weights": c.weight_dtype,
+        "kv": c.kv_dtype,
+        "seqs": c.max_num_seqs,
+        "tokens": c.max_num_batched_tokens,
+        "load": trade.points[i].share,
+    }
+
+
+def _tpe(seed: int) -> object:
+    import optuna
+
+    return optuna.samplers.TPESampler(seed=seed, multivariate=True, n_startup_trials=10)
+
+
+def _nsga(seed: int) -> object:
+    import optuna
+
+    return optuna.samplers.NSGAIISampler(seed=seed, population_size=10)
+
+
+METHODS: dict[str, Callable[[Known, int, int], dict[int, Look]]] = {
+    "corrected guess": ours,
+    "guess alone": guess_alone,
+    "TPE": sampled(_tpe),
+    "NSGA-II": sampled(_nsga),
+    "random": at_random,
+}
 
 
 @dataclass
 class Score:
-    """Of one method over all seeds."""
+    """Of one method over all draws of a space."""
 
     exact: int = 0
     within: int = 0
     n: int = 0
     simulated: list[float] = field(default_factory=list)
+    requests: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
 
-    def add(self, front: Front, truth: Front, n_points: int, seconds: float) -> None:
-        found = [front.measured[i] for i in front.members]
-        wanted = [truth.measured[i] for i in truth.members]
-        self.exact += all(w in found for w in wanted)
-        self.within += all(any(_close(f, w) for f in found) for w in wanted)
+    def add(self, row: Mapping[str, float]) -> None:
+        self.exact += int(row["exact"])
+        self.within += int(row["within"])
         self.n += 1
-        self.simulated.append(len(front.measured) / n_points)
-        self.seconds.append(seconds)
+        self.simulated.append(row["simulated"])
+        self.requests.append(row["requests"])
+        self.seconds.append(row["seconds"])
 
     def row(self, name: str) -> str:
-        used = f"{np.mean(self.simulated):.1%} (at most {max(self.simulated):.1%})"
-        times = f"{1000 * np.mean(self.seconds):.0f} ms"
-        return f"| {name} | {self.within} of {self.n} | {self.exact} of {self.n} | {used} | {times} |"
+        used = f"{np.mean(self.simulated):.1%} | {np.mean(self.requests):.1%} | {np.mean(self.seconds):.1f} s"
+        return f"| {name} | {self.within} of {self.n} | {self.exact} of {self.n} | {used} |"
 
 
-def _close(found: Objectives, wanted: Objectives) -> bool:
-    return all(f <= w * (1 + TIE) for f, w in zip(found, wanted, strict=True))
-
-
-def trades(seeds: int) -> Iterator[tuple[str, Trade]]:
-    """Every space under every seed of the requests."""
-    for model, hardware, slo, seqs in SPACES:
-        world = SimulatedWorld(PlanRequest(model, hardware, parse_slos([slo]), objective="throughput"))
-        left = list(small(world, seqs))
-        for seed in range(seeds):
-            yield f"{model} on {hardware}, {slo.partition('=')[0]}", Trade.of(world, left, slo_of(slo), seed, LADDER)
-
-
-def slo_of(text: str) -> Slo:
-    (slo,) = parse_slos([text])
-    return slo
-
-
-def small(world: SimulatedWorld, seqs: tuple[int, ...]) -> Iterator[Candidate]:
-    """Candidates with limits of a coarse grid that fit in memory."""
-    for c in world.space():
-        if c.max_num_seqs in seqs and c.max_num_batched_tokens in TOKENS and world.discard(c) is None:
-            yield c
-
-
-def brute_force(trade: Trade) -> Front:
-    return Front({i: trade.measure(i) for i in range(len(trade.points))}, True)
-
-
-def ours(trade: Trade, truth: Front, most: int, seed: int) -> Front:
-    return trade.search(most, seed).run(lambda i: truth.measured[i])
-
-
-def guesses_only(trade: Trade, truth: Front, most: int, seed: int) -> Front:  # noqa: ARG001
-    """Points in the order of how far their guess lies ahead: layers of the guessed front."""
-    left, front = list(range(len(trade.points))), Front()
-    while left and len(front.measured) < most:
-        layer = Front({i: tuple(trade.guesses[i]) for i in left}).members
-        front.measured |= {i: truth.measured[i] for i in layer[: most - len(front.measured)]}
-        left = [i for i in left if i not in front.measured]
-    return front
-
-
-def at_random(trade: Trade, truth: Front, most: int, seed: int) -> Front:
-    order = np.random.default_rng(seed).permutation(len(trade.points))[:most]
-    return Front({int(i): truth.measured[int(i)] for i in order})
-
-
-def tpe(trade: Trade, truth: Front, most: int, seed: int) -> Front:
-    """Optuna's sampler over what a point is made of; points that do not exist or were seen cost it nothing."""
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    names = [_names(p.candidate, p.usd_per_request) for p in trade.points]
-    index = {tuple(n.values()): i for i, n in enumerate(names)}
-    space = {k: optuna.distributions.CategoricalDistribution(sorted({n[k] for n in names}, key=str)) for k in names[0]}
-    study = optuna.create_study(directions=["minimize"] * 2, sampler=optuna.samplers.TPESampler(seed=seed))
-    front = Front()
-    for _ in range(2 * most):
-        if len(front.measured) >= most:
-            break
-        trial = study.ask(space)  # type: ignore[arg-type]
-        i = index.get(tuple(trial.params[k] for k in space))
-        if i is None:
-            study.tell(trial, state=optuna.trial.TrialState.FAIL)
-            continue
-        front.measured.setdefault(i, truth.measured[i])
-        study.tell(trial, [min(v, 1e6) for v in truth.measured[i]])
-    return front
-
-
-def _names(c: Candidate, usd: float) -> dict[str, str]:
+def measured(trade: Trade, looks: Mapping[int, Look], truth: Mapping[int, Look], seconds: float) -> dict[str, float]:
+    found = [looks[i].values for i in members(looks)]
+    wanted = [truth[i].values for i in members(truth)]
+    spent = sum(look.n_requests for look in looks.values()) / sum(look.n_requests for look in truth.values())
     return {
-        "layout": c.layout.words,
-        "weights": c.weight_dtype,
-        "kv": c.kv_dtype,
-        "seqs": str(c.max_num_seqs),
-        "tokens": str(c.max_num_batched_tokens),
-        "load": f"{usd:.9g}",
+        "exact": all(w in found for w in wanted),
+        "within": all(any(_close(f, w) for f in found) for w in wanted),
+        "simulated": len(looks) / len(trade.points),
+        "requests": spent,
+        "seconds": seconds,
     }
 
 
-METHODS: dict[str, Callable[[Trade, Front, int, int], Front]] = {
-    "guess corrected by simulation (planner/front.py)": ours,
-    "guess alone, best layers first": guesses_only,
-    "TPE (Optuna)": tpe,
-    "random": at_random,
-}
+def _close(found: Values, wanted: Values) -> bool:
+    return all(f <= w * (1 + RESOLVED) for f, w in zip(found, wanted, strict=True))
+
+
+def one_draw(space: Space, seed: int, folder: Path) -> dict[str, dict[str, float]]:
+    """All methods on one draw of one space; kept in `folder`, brute force and each method apart."""
+    file = folder / f"{abs(hash_of(space))}-{seed}.json"
+    kept: dict[str, dict[str, float]] = json.loads(file.read_text()) if file.exists() else {}
+    if set(METHODS) <= set(kept):
+        return kept
+    trade = trade_of(space, seed)
+    truth, seconds = brute_force(trade, file.with_suffix(".truth"))
+    front = members(truth)
+    kept["brute force"] = {"points": len(trade.points), "front": len(front), "seconds": seconds}
+    known = Known(trade, truth)
+    most = int(SHARE * len(trade.points))
+    for name, run in METHODS.items():
+        start = time.process_time()
+        looks = run(known, most, seed)
+        kept[name] = measured(trade, looks, truth, time.process_time() - start)
+    file.write_text(json.dumps(kept))
+    return kept
+
+
+def brute_force(trade: Trade, file: Path) -> tuple[dict[int, Look], float]:
+    """Every point in a long run. CPU seconds."""
+    if file.exists():
+        stored = json.loads(file.read_text())
+        return {i: from_dict(look) for i, look in enumerate(stored["looks"])}, stored["seconds"]
+    start = time.process_time()
+    truth = {i: trade.measure(i) for i in range(len(trade.points))}
+    seconds = time.process_time() - start
+    file.write_text(json.dumps({"looks": [as_dict(look) for look in truth.values()], "seconds": seconds}))
+    return truth, seconds
+
+
+def hash_of(space: Space) -> int:
+    return int.from_bytes(space.name.encode()[:64], "little") ^ sum(space.seqs)
+
+
+def draws(
+    spaces: Sequence[Space], n: int, workers: int, folder: Path
+) -> Iterator[tuple[Space, dict[str, dict[str, float]]]]:
+    """As they are done, with a count on stderr."""
+    with ProcessPoolExecutor(workers) as pool:
+        jobs = {pool.submit(one_draw, space, seed, folder): space for seed in range(n) for space in spaces}
+        for done, job in enumerate(as_completed(jobs), 1):
+            print(f"\r{done} of {len(jobs)} draws", end="", file=sys.stderr, flush=True)
+            yield jobs[job], job.result()
+    print(file=sys.stderr)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print both tables."""
+    """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--draws", type=int, default=5, help="draws of the requests of each space")
-    seeds = parser.parse_args(arguments).draws
-    scores: dict[tuple[str, str], Score] = {}
-    print("| space | points | on the front | one brute force |\n|---|---:|---:|---:|")
-    told: set[str] = set()
-    for name, trade in trades(seeds):
-        start = time.perf_counter()
-        truth = brute_force(trade)
-        if name not in told:
-            seconds = time.perf_counter() - start
-            print(f"| {name} | {len(trade.points)} | {len(truth.members)} | {seconds:.1f} s |", flush=True)
-            told.add(name)
-        most = int(SHARE * len(trade.points))
-        for (method, run), seed in product(METHODS.items(), range(SEARCH_SEEDS)):
-            if run is tpe and seed >= TPE_SEEDS:
-                continue
-            start = time.perf_counter()
-            front = run(trade, truth, most, seed)
-            score = scores.setdefault((name, method), Score())
-            score.add(front, truth, len(trade.points), time.perf_counter() - start)
-    print("\n| space | method | within 2 % | exact | simulated | its own time |\n|---|---|---:|---:|---:|---:|")
-    for (name, method), score in scores.items():
-        print(f"| {name} {score.row(method)}")
+    parser.add_argument("--spaces", choices=sorted(SPACES), default="held-out")
+    parser.add_argument("--draws", type=int, default=20, help="draws of the requests of each space")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--cache", type=Path, help="folder that keeps what was done (default: a new one)")
+    given = parser.parse_args(arguments)
+    folder = given.cache or Path(tempfile.mkdtemp(prefix="search-proof-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"kept in {folder}", file=sys.stderr)
+    spaces = SPACES[given.spaces]
+    found: dict[Space, list[Draw]] = {space: [] for space in spaces}
+    for space, kept in draws(spaces, given.draws, given.workers, folder):
+        found[space].append(kept)
+    report(found)
+
+
+def report(found: Mapping[Space, Sequence[Draw]]) -> None:
+    print("| space | points | on the front | brute force |\n|---|---:|---:|---:|")
+    total = {name: Score() for name in METHODS}
+    rows = []
+    for space, kept in found.items():
+        brute = [k["brute force"] for k in kept]
+        sizes = sorted({int(b["front"]) for b in brute})
+        front = f"{sizes[0]}" if len(sizes) == 1 else f"{sizes[0]}-{sizes[-1]}"
+        seconds = float(np.mean([b["seconds"] for b in brute]))
+        print(f"| {space.name} | {int(brute[0]['points'])} | {front} | {seconds:.1f} s |")
+        for name in METHODS:
+            score = Score()
+            for k in kept:
+                score.add(k[name])
+                total[name].add(k[name])
+            rows.append(f"| {space.name} {score.row(name)}")
+    head = "| space | method | within 2 % | exact | simulations | simulated requests | its own time |"
+    print(f"\n{head}\n|---|---|---:|---:|---:|---:|---:|")
+    print("\n".join(rows))
+    for name, score in total.items():
+        print(f"| all {score.row(name)}")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ _ROUNDS: Final = 40
 @dataclass(frozen=True, slots=True)
 class Strain:
     """How much of each thing that can run out a load takes, as a share: of the engine's time, of the API server's, of
-    the seats, and of the tokens a step may hold. step_s: seconds of a step under it; full: of the saturation rate."""
+    the seats, and of the tokens a step may hold. full: of the saturation rate; step_s: seconds of a step under it;
+    first_s: what the time to the first token is made of, seconds."""
 
     full: float
     engine: float
@@ -28,6 +29,7 @@ class Strain:
     seats: float
     tokens: float
     step_s: float
+    first_s: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,8 @@ class Flow:
     input_tokens: float
     output_tokens: float
     door: FrontDoor
-    variability: float = 2.0
+    variability: float
+    input_quantile: Callable[[float], float]
 
     def step_s(self, batch: int) -> float:
         """One step that decodes `batch` sequences half way through their outputs. Seconds."""
@@ -72,11 +75,12 @@ class Flow:
         """Requests/s at which requests hardly ever meet."""
         return LIGHT / (self.step_s(1) * max(self.output_tokens, 1.0))
 
-    def latency_s(self, requests_per_s: float, metric: str) -> float:
-        """A guess at the mean of a latency metric at this rate, seconds; infinite where overloaded.
+    def latency_s(self, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
+        """A guess at the mean of a latency metric at this rate, seconds; infinite where overloaded. A quantile is
+        guessed of the first token only, where it differs most.
 
-        A token every step, of which prompts take their share. The first token waits at the API server, for half of the
-        step that runs, in the queue of prompts, and for its own step; then for the API server again.
+        A token every step, of which prompts take their share. The first token waits at the API server, for a seat, for
+        half of the step that runs, in the queue of prompts, and for its own step; then for the API server again.
         """
         in_flight = self.in_flight(requests_per_s)
         if in_flight is None:
@@ -84,7 +88,7 @@ class Flow:
         step_s = self._shared_step_s(requests_per_s, in_flight)
         if metric in ("tpot", "itl"):
             return step_s
-        first_s = self._first_s(requests_per_s, in_flight, step_s)
+        first_s = sum(self._first_s(requests_per_s, in_flight, step_s, quantile if metric == "ttft" else None))
         return first_s if metric == "ttft" else first_s + max(self.output_tokens - 1, 0.0) * step_s
 
     def _shared_step_s(self, requests_per_s: float, in_flight: float) -> float:
@@ -94,34 +98,54 @@ class Flow:
         step_s += max(in_flight - low, 0.0) * (self.step_s(low + 1) - step_s)
         return step_s / max(1.0 - requests_per_s * self.prefill_s, 1.0 - FULLEST)
 
-    def _first_s(self, requests_per_s: float, in_flight: float, step_s: float) -> float:
-        busy = requests_per_s * self.prefill_s
-        own_s = self._lone_prefill_s(int(in_flight))
-        engine_s = 0.5 * step_s + queue_s(busy, own_s, self.variability) + own_s
-        door = self.door
-        loop = door.busy(requests_per_s, step_s, self.output_tokens)
-        in_s = door.in_s(requests_per_s, self.input_tokens, self.variability)
-        return in_s + engine_s + door.out_s(loop, in_flight)
+    def _first_s(
+        self, requests_per_s: float, in_flight: float, step_s: float, quantile: float | None
+    ) -> tuple[float, ...]:
+        """Waits as if they were exponential, its own step by the quantile of prompt lengths."""
+        own_tokens = self.input_tokens if quantile is None else self.input_quantile(quantile)
+        loop = self.door.busy(requests_per_s, step_s, self.output_tokens)
+        waits_s = (
+            self.door.read_s(requests_per_s, self.input_tokens, self.variability),
+            self._seat_s(in_flight, step_s),
+            0.5 * step_s,
+            queue_s(requests_per_s * self.prefill_s, self.prefill_s, self.variability),
+            self.door.loop_s(loop, in_flight),
+        )
+        late = 1.0 if quantile is None else -math.log(1.0 - quantile)
+        own_s = self._lone_prefill_s(int(in_flight), own_tokens)
+        return (*(late * wait_s for wait_s in waits_s), own_s, self.door.alone_s(own_tokens, in_flight))
 
-    def _lone_prefill_s(self, decodes: int) -> float:
-        """A prompt of mean length beside so many decodes, in chunks of what the token budget leaves. Seconds."""
+    def _seat_s(self, in_flight: float, step_s: float) -> float:
+        """For one of the seats: as many servers as there are seats (H. Sakasegawa, 1977)."""
+        busy = min(in_flight / self.seats, FULLEST)
+        stay_s = self.output_tokens * step_s
+        return (
+            float(busy ** (math.sqrt(2 * (self.seats + 1)) - 1))
+            / (self.seats * (1 - busy))
+            * stay_s
+            * self.variability
+            / 2
+        )
+
+    def _lone_prefill_s(self, decodes: int, tokens: float) -> float:
+        """A prompt beside so many decodes, in chunks of what the token budget leaves. Seconds."""
         context = int(self.input_tokens + self.output_tokens / 2)
         chunk = max(self.max_num_batched_tokens - decodes, 1)
-        n = math.ceil(max(self.input_tokens, 1.0) / chunk)
-        tokens = max(int(self.input_tokens) // n, 1)
+        n = math.ceil(max(tokens, 1.0) / chunk)
+        each = max(int(tokens) // n, 1)
         shape = BatchShape(
             decodes=decodes,
             decode_context_sum=decodes * context,
             decode_context_max=2 * context if decodes else 0,
-            prefill_tokens=tokens,
-            prefill_pairs=tokens * self.input_tokens / 2,
+            prefill_tokens=each,
+            prefill_pairs=each * tokens / 2,
             prefill_chunks=1,
             logits=decodes + 1,
         )
         return n * self.cycle_s(shape)
 
-    def strain(self, requests_per_s: float) -> Strain:
-        """See Strain; shares may be above one."""
+    def strain(self, requests_per_s: float, quantile: float | None = None) -> Strain:
+        """See Strain; shares may be above one. quantile: of the first token, None its mean."""
         batch = self.in_flight(requests_per_s)
         batch = float(self.seats) if batch is None else batch
         step_s = self._shared_step_s(requests_per_s, batch)
@@ -132,6 +156,7 @@ class Flow:
             seats=batch / self.seats,
             tokens=(batch + requests_per_s * step_s * self.input_tokens) / self.max_num_batched_tokens,
             step_s=step_s,
+            first_s=self._first_s(requests_per_s, batch, step_s, quantile),
         )
 
     def in_flight(self, requests_per_s: float) -> float | None:

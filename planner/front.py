@@ -1,163 +1,170 @@
 """The Pareto front of a space, found by simulating little of it: a cheap guess corrected by what was simulated.
 
-Every point has a closed-form guess of its objectives. What was simulated tells how wrong the guess is, point by point,
-and a Gaussian process says how wrong it must be expected to be elsewhere, and how surely. The next point simulated is
-the one that may lie furthest ahead of the front found so far; the search ends when no other may lie ahead of it. What
-is on the front was simulated: nothing is reported on a guess.
+Every point has a closed-form guess of its objectives. What was simulated tells how wrong the guess is, and a Gaussian
+process what that lets expect of the rest (residual.py). Whole worlds are drawn from it, and the next point simulated is
+the one on the front of most of them; where none of them has a point ahead of what was found, the search ends. What is
+on the front was simulated: nothing is reported on a guess.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
-Objectives = tuple[float, ...]  # positive, lower is better; inf: does not hold
-Measure = Callable[[int], Objectives]
-Tell = Callable[[int, int], None]  # (simulated, at most)
+from planner.residual import FloatArray, Residual, kernel, normal_draws, standard
 
 #: A point is ahead where it is better by more than this share: differences below are not looked for.
-RESOLVED: Final = 0.005
-#: Standard deviations by which a guess may be better than expected.
-SIGMAS: Final = 2.0
-#: Of the logarithm of simulated over guessed: before much was simulated, at least, and what a twin leaves open.
-_PRIOR_SD: Final = 0.2
-_LEAST_SD: Final = 0.03
-_NUGGET: Final = 0.05  # of the standard deviation
-_FEW: Final = 5
-#: A run that falls behind is later than guessed by far more than one that keeps up: how far says nothing of those.
-_LATE: Final = 0.7
-_MAD: Final = 1.4826  # from the median deviation to a standard deviation
-#: Whether a point holds (+1) or not (-1): standard deviation of that around the guess.
-_HOLD_SD: Final = 0.7
+RESOLVED: Final = 0.02
+#: Worlds drawn; points in each, where there are more the most promising.
+DRAWS: Final = 64
+SHORT_LIST: Final = 300
+#: When no world drawn has a point ahead, worlds are drawn that differ more from what is expected.
+DOUBTS: Final = (1.0, 2.0, 4.0)
+#: What a short run leaves open of the logarithm that a long one would have found.
+SHORT_SD: Final = 0.1
+#: Whether a point holds (+1) or not (-1): standard deviation of that around the guess, and its length.
+_HOLD_SD: Final = 0.5
+_HOLD_LENGTH: Final = 3.0
+_NEVER: Final = 1e3  # the logarithm of what does not hold
 
 
-@dataclass(slots=True)
-class Front:
-    """measured: objectives of every point simulated, by index, in order. exhausted: no other may lie ahead."""
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one point was found to be. values: of every objective, above zero, lower is better. slack: at most zero
+    where the system keeps up and all limits hold. pruned: after a short run that was far behind the front."""
 
-    measured: dict[int, Objectives] = field(default_factory=dict)
-    exhausted: bool = False
+    values: tuple[float, ...]
+    slack: float
+    n_requests: int
+    pruned: bool = False
 
     @property
-    def members(self) -> list[int]:
-        """Indices on the front, in order of the first objective; of equal points the first simulated."""
-        found: list[int] = []
-        for i, values in self.measured.items():
-            if np.isfinite(values).all() and not any(_beats(v, values, j < i) for j, v in self.measured.items()):
-                found.append(i)
-        return sorted(found, key=lambda i: self.measured[i])
+    def holds(self) -> bool:
+        return self.slack <= 0 and bool(np.isfinite(self.values).all())
 
 
-def _beats(a: Objectives, b: Objectives, earlier: bool) -> bool:
+def members(looks: Mapping[int, Look]) -> list[int]:
+    """Indices on the front, in order of the first objective; of equal points the first looked at."""
+    found = [(i, look.values) for i, look in looks.items() if look.holds and not look.pruned]
+    front = [
+        (i, values)
+        for n, (i, values) in enumerate(found)
+        if not any(_beats(other, values, m < n) for m, (_, other) in enumerate(found) if m != n)
+    ]
+    return [i for i, values in sorted(front, key=lambda item: item[1])]
+
+
+def _beats(a: tuple[float, ...], b: tuple[float, ...], earlier: bool) -> bool:
     """Whether a dominates b; of equals the earlier."""
     no_worse = all(x <= y for x, y in zip(a, b, strict=True))
     return no_worse and (a != b or earlier)
 
 
-@dataclass(frozen=True, slots=True)
-class FrontSearch:
-    """guesses: (n, objectives). features: (n, m), what makes points alike; exact: objectives whose guess is true;
-    holds: (n,) in -1..1, whether a point is guessed to hold at all. seed: draws the first point, of the guessed front.
-    """
+@dataclass(frozen=True)
+class Guide:
+    """Says where to look next. guesses: (n, objectives); known: objectives whose guess is true. features: (n, m), what
+    decides how far the others are off. holds: (n,) in -1..1, whether a point is guessed to hold at all."""
 
     guesses: FloatArray
     features: FloatArray
     holds: FloatArray
-    exact: tuple[bool, ...]
-    most: int
+    known: tuple[bool, ...]
     seed: int = 0
 
-    def run(self, measure: Measure, tell: Tell | None = None) -> Front:
-        """Simulate at most `most` points. KeyboardInterrupt ends it: what was found stands."""
-        front = Front()
-        kernel = _kernel(_standard(self.features))
-        try:
-            while len(front.measured) < min(self.most, len(self.guesses)):
-                chosen = self._next(front, kernel)
-                if chosen is None:
-                    front.exhausted = True
-                    break
-                front.measured[chosen] = measure(chosen)
-                if tell is not None:
-                    tell(len(front.measured), self.most)
-        except KeyboardInterrupt:
-            pass
-        if len(front.measured) == len(self.guesses):
-            front.exhausted = True
-        return front
+    def choose(self, looks: Mapping[int, Look], busy: Collection[int] = ()) -> int | None:
+        """The point most likely to be on the front; None where none is. busy: others are looking at these now.
 
-    def _next(self, front: Front, kernel: FloatArray) -> int | None:
-        """Of the points that may lie ahead the one expected furthest ahead; None where none may."""
-        mean, sd = self._expected(front, kernel)
-        hold, hold_sd = self._holding(front, kernel)
-        if not front.measured:
-            guessed = Front({i: tuple(v) for i, v in enumerate(self.guesses) if self.holds[i] > 0}).members
-            return int(np.random.default_rng(self.seed).choice(guessed or len(self.guesses)))
-        held = np.log(np.array([front.measured[i] for i in front.members]).reshape(-1, len(self.exact)))
-        seen = list(front.measured)
-        for doubt in (SIGMAS, 2 * SIGMAS):  # what is left of the budget goes to what was thought unlikely
-            may = (_ahead(mean - doubt * sd, held) > RESOLVED) & (hold + doubt * hold_sd > 0)
-            may[seen] = False
-            if may.any():
-                break
-        else:
+        A function of what was looked at and of the seed alone, so a search that is resumed decides as it would have.
+        """
+        free = np.ones(len(self.guesses), np.bool_)
+        free[[*looks, *busy]] = False
+        if not free.any():
             return None
-        expected = _ahead(mean, held) - 2.0 * np.clip(-hold, 0.0, 1.0)  # doubtful ones later
-        return int(np.argmax(np.where(may, expected, -np.inf)))
+        rng = np.random.default_rng([self.seed, len(looks), len(busy)])
+        z = standard(self.features)
+        at = self._short_list(z, looks, free)
+        for doubt in DOUBTS:
+            counts = self._counts(z, looks, at, doubt, rng)
+            if counts.max() > 0:
+                return int(at[np.argmax(counts + 0.01 * rng.random(len(at)))])
+        if any(look.holds for look in looks.values()):
+            return None
+        return int(np.argmax(np.where(free, self.holds, -np.inf)))  # nothing holds yet: what is the least strained
 
-    def _expected(self, front: Front, kernel: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Mean and standard deviation of the logarithms of the objectives, each (n, objectives)."""
-        logs = np.log(self.guesses)
-        mean, sd = logs.copy(), np.zeros_like(logs)
-        seen = [i for i, values in front.measured.items() if np.isfinite(values).all()]
-        for k in (k for k, known in enumerate(self.exact) if not known):
-            residual = np.log(np.array([front.measured[i][k] for i in seen])) - logs[seen, k]
-            centre = float(np.median(residual)) if seen else 0.0
-            off = np.minimum(residual - centre, _LATE)
-            scale = _PRIOR_SD if len(seen) < _FEW else max(_MAD * float(np.median(np.abs(off))), _LEAST_SD)
-            shift, spread = _regress(kernel, seen, off)
-            mean[:, k] += centre + shift
-            sd[:, k] = scale * spread
-        return mean, sd
+    def _residual(self, z: FloatArray, looks: Mapping[int, Look], k: int) -> Residual:
+        seen = [i for i, look in looks.items() if look.holds]
+        values = np.log(np.array([max(looks[i].values[k], 1e-12) for i in seen])) - np.log(self.guesses[seen, k])
+        noise = np.array([SHORT_SD * looks[i].pruned for i in seen])
+        return Residual(z, seen, values, noise)
 
-    def _holding(self, front: Front, kernel: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Whether points hold, +1 or -1, expected; and how surely that is known."""
-        seen = list(front.measured)
-        found = np.array([1.0 if np.isfinite(front.measured[i]).all() else -1.0 for i in seen])
-        shift, spread = _regress(kernel, seen, found - self.holds[seen])
-        return self.holds + shift, _HOLD_SD * spread
+    def _short_list(self, z: FloatArray, looks: Mapping[int, Look], free: np.ndarray) -> np.ndarray:
+        """Free points, by how far they may lie ahead of what was found where there are too many."""
+        at = np.flatnonzero(free)
+        if len(at) <= SHORT_LIST:
+            return at
+        hopeful = np.log(self.guesses)
+        for k in self._open:
+            mean, sd = self._residual(z, looks, k).expect()
+            hopeful[:, k] += mean - 2 * sd
+        lead = _lead(hopeful[at], self._logs(looks, members(looks)))
+        lead = lead - 2.0 * np.clip(-self.holds[at], 0.0, 1.0)
+        return np.asarray(at[np.argsort(-lead, kind="stable")[:SHORT_LIST]])
+
+    @property
+    def _open(self) -> list[int]:
+        return [k for k, known in enumerate(self.known) if not known]
+
+    def _logs(self, looks: Mapping[int, Look], which: list[int]) -> FloatArray:
+        found = np.array([looks[i].values for i in which]).reshape(-1, len(self.known))
+        return np.asarray(np.log(np.maximum(found, 1e-12)), np.float64)
+
+    def _counts(
+        self, z: FloatArray, looks: Mapping[int, Look], at: np.ndarray, doubt: float, rng: np.random.Generator
+    ) -> FloatArray:
+        """In how many worlds each point of `at` is on the front, and ahead of what was found."""
+        worlds = np.repeat(np.log(self.guesses[at])[None], DRAWS, axis=0)
+        for k in self._open:
+            worlds[:, :, k] += self._residual(z, looks, k).draw(at, DRAWS, doubt, rng)
+        worlds[~self._holding(z, looks, at, doubt, rng)] = _NEVER
+        found = self._logs(looks, members(looks))
+        counts = np.zeros(len(at))
+        for world in worlds:
+            ahead = np.flatnonzero((_lead(world, found) > RESOLVED) & (world[:, 0] < _NEVER))
+            counts[ahead[_undominated(world[ahead])]] += 1
+        return counts
+
+    def _holding(
+        self, z: FloatArray, looks: Mapping[int, Look], at: np.ndarray, doubt: float, rng: np.random.Generator
+    ) -> np.ndarray:
+        """(DRAWS, len(at)): whether each point holds."""
+        seen = list(looks)
+        mean, open_ = self.holds[at], _alike(z[at], z[at])
+        if seen:
+            off = np.array([1.0 if looks[i].holds else -1.0 for i in seen]) - self.holds[seen]
+            across = _alike(z[at], z[seen])
+            among = _alike(z[seen], z[seen]) + 0.01 * np.eye(len(seen))
+            weights = np.linalg.solve(among, across.T).T
+            mean, open_ = mean + weights @ off, open_ - weights @ across.T
+        return np.asarray(normal_draws(mean, doubt**2 * open_, DRAWS, rng) > 0)
 
 
-def _ahead(logs: FloatArray, held: FloatArray) -> FloatArray:
-    """By how much each row is better than every member of the front in its best objective; inf without a front."""
-    if not len(held):
-        return np.asarray(1e3 - logs.sum(axis=1), np.float64)
-    lead: FloatArray = np.asarray(np.max(held[None, :, :] - logs[:, None, :], axis=2), np.float64)
-    return np.asarray(np.min(lead, axis=1), np.float64)
+def _alike(a: FloatArray, b: FloatArray) -> FloatArray:
+    """Covariance of whether points hold."""
+    return np.asarray(_HOLD_SD**2 * (kernel(a, b, _HOLD_LENGTH, 0.0) - 1.0), np.float64)
 
 
-def _regress(kernel: FloatArray, seen: Sequence[int], values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Gaussian process regression of values around zero: (n,) mean, and standard deviation in units of the prior's."""
-    if not len(seen):
-        return np.zeros(len(kernel)), np.ones(len(kernel))
-    among = kernel[np.ix_(seen, seen)] + _NUGGET**2 * np.eye(len(seen))
-    across = kernel[:, seen]
-    weights = np.linalg.solve(among, across.T).T  # (n, seen)
-    variance = np.clip(1.0 - (weights * across).sum(axis=1), 0.0, None) + _NUGGET**2
-    return np.asarray(weights @ values), np.sqrt(variance)
+def _lead(logs: FloatArray, found: FloatArray) -> FloatArray:
+    """By how much each row is better than every row of `found`, in its best objective; inf without any."""
+    if not len(found):
+        return np.full(len(logs), np.inf)
+    return np.asarray((found[None] - logs[:, None]).max(axis=2).min(axis=1), np.float64)
 
 
-def _standard(features: FloatArray) -> FloatArray:
-    spread = features.std(axis=0)
-    return np.asarray((features - features.mean(axis=0)) / np.where(spread > 0, spread, 1.0))
-
-
-def _kernel(z: FloatArray) -> FloatArray:
-    """Squared exponential, two standard deviations of every feature long; one between a point and itself."""
-    square = ((z[:, None, :] - z[None, :, :]) ** 2).sum(axis=2)
-    return np.asarray(np.exp(-square / (2 * 2.0**2)), np.float64)
+def _undominated(logs: FloatArray) -> np.ndarray:
+    """(n,) bool: rows that no other beats; of equals all."""
+    other = logs[None] - logs[:, None]  # [i, j]: how much worse j is than i
+    beaten = np.all(other <= 0, axis=2) & np.any(other < 0, axis=2)
+    return np.asarray(~np.any(beaten, axis=1))

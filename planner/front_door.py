@@ -44,14 +44,21 @@ class FrontDoor:
         """Share of its time that an event loop works."""
         return requests_per_s * self._request_s(output_tokens) + self.host.api_step_s / step_s
 
-    def in_s(self, requests_per_s: float, input_tokens: float, variability: float) -> float:
-        """From a request's arrival until it is at the engine."""
+    def read_s(self, requests_per_s: float, input_tokens: float, variability: float) -> float:
+        """A request's waits before it is at the engine: to be read, and to be tokenised."""
         host, each_per_s = self.host, requests_per_s / self.processes
-        read_s = queue_s(each_per_s * host.api_request_s, host.api_request_s, variability)
         tokenise_s = host.request_s_per_input_token * input_tokens
-        return read_s + host.request_s + tokenise_s + queue_s(each_per_s * tokenise_s, tokenise_s, variability)
+        read_s = queue_s(each_per_s * host.api_request_s, host.api_request_s, variability)
+        return read_s + queue_s(each_per_s * tokenise_s, tokenise_s, variability)
 
-    def out_s(self, busy: float, batch: float) -> float:
-        """From the end of a step that gave `batch` tokens until the client has them."""
-        work_s = self.host.api_step_s + batch * self.host.api_token_s / self.processes
-        return work_s + queue_s(busy, work_s, _STEPS_CV2) + self.host.output_s
+    def loop_s(self, busy: float, batch: float) -> float:
+        """What a step of `batch` tokens waits for the event loop."""
+        return queue_s(busy, self._work_s(batch), _STEPS_CV2)
+
+    def alone_s(self, input_tokens: float, batch: float) -> float:
+        """What a request spends there though nobody is in its way: on the way in, and with its step on the way out."""
+        host = self.host
+        return host.request_s + host.request_s_per_input_token * input_tokens + self._work_s(batch) + host.output_s
+
+    def _work_s(self, batch: float) -> float:
+        return self.host.api_step_s + batch * self.host.api_token_s / self.processes

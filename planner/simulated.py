@@ -35,7 +35,7 @@ from planner.window import Reading, finish_s, observe_run, steady_window
 from planner.world import Detail, Facts
 from simulator.memory import MemoryPlan, size_memory
 from simulator.metrics import streaming_notice, summarise
-from simulator.plant import Plant, fit
+from simulator.plant import Fleet, Plant, fit
 from simulator.reach import same_run
 from simulator.run_record import Run
 from simulator.simulate import pool_of, run
@@ -62,6 +62,10 @@ class Lengths:
     input_mean: float
     output_mean: float
     variability: float  # squared coefficients of variation of the gaps between arrivals and of prompt lengths, added
+
+    def input_at(self, quantile: float) -> float:
+        """Tokens of the prompt at this quantile of lengths."""
+        return float(np.quantile(self.sample.input_tokens, quantile))
 
 
 class SimulatedWorld:
@@ -219,7 +223,7 @@ class SimulatedWorld:
         tokens = candidate.max_num_batched_tokens
         door = FrontDoor(plant.resolved.engine.host, candidate.layout.data_parallel)
         means = lengths.input_mean, lengths.output_mean
-        return Flow(plant.cost.cycle_s, seats, tokens, *means, door, lengths.variability)
+        return Flow(plant.cost.cycle_s, seats, tokens, *means, door, lengths.variability, lengths.input_at)
 
     def fluid_requests_per_s(self, candidate: Candidate) -> float:
         if candidate not in self._fluid:
@@ -229,11 +233,13 @@ class SimulatedWorld:
     def light_requests_per_s(self, candidate: Candidate) -> float:
         return candidate.replicas * self.flow(candidate).light_per_s
 
-    def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str) -> float:
-        return self.flow(candidate).latency_s(requests_per_s / candidate.lanes, metric)
+    def guess_s(
+        self, candidate: Candidate, requests_per_s: float, metric: str, quantile: float | None = None
+    ) -> float:
+        return self.flow(candidate).latency_s(requests_per_s / candidate.lanes, metric, quantile)
 
-    def strain(self, candidate: Candidate, requests_per_s: float) -> Strain:
-        return self.flow(candidate).strain(requests_per_s / candidate.lanes)
+    def strain(self, candidate: Candidate, requests_per_s: float, quantile: float | None = None) -> Strain:
+        return self.flow(candidate).strain(requests_per_s / candidate.lanes, quantile)
 
     # ---- simulated runs
 
@@ -254,11 +260,11 @@ class SimulatedWorld:
         window = steady_window(done.arrival_s, finish_s(done)).measured
         outputs = float(done.requests.output_tokens[window].mean())
         inputs = float(done.requests.input_tokens[window].mean())
-        done_per_s = blocks["metrics"]["requests_per_s"] * (1 if load.whole_cluster else candidate.replicas)
+        done_per_s = blocks["metrics"]["requests_per_s"] * (1 if load.whole_cluster else self.parts(candidate))
         rate = load.requests_per_s if observation.stable else done_per_s
         per_token_j = blocks["metrics"]["energy"]["total_j_per_output_token"]
         power_w = float("nan") if per_token_j is None else per_token_j * rate * outputs
-        streaming = streaming_notice(self.plant(candidate).resolved, rate * outputs)
+        streaming = streaming_notice(self.streams(candidate).resolved, rate * outputs)
         return Detail(
             observation,
             blocks["metrics"],
@@ -313,6 +319,18 @@ class SimulatedWorld:
     def _open(self, seen: Observation) -> bool:
         """The objectives hold so far, and it is undecided whether the system keeps up."""
         return seen.undecided and judge([seen], self.request.slos).value_ratio <= 1
+
+    def parts(self, candidate: Candidate) -> int:
+        """Even parts of a deployment, of which one is simulated under its share of the load."""
+        return candidate.replicas
+
+    def streams(self, candidate: Candidate) -> Plant:
+        """Of the replicas that send tokens to clients."""
+        return self.plant(candidate)
+
+    def serves(self, candidate: Candidate, share: int) -> Plant | Fleet:
+        """What serves requests: one of `share` even parts of the deployment."""
+        return self.part(candidate, share)
 
     def part(self, candidate: Candidate, share: int) -> Plant:
         """One of `share` even parts of its replicas, on its part of the hardware: what energy and latency are reckoned

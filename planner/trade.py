@@ -1,122 +1,219 @@
-"""Cost against latency: every deployment at every load, as points of a space whose Pareto front is wanted."""
+"""What trades against what: every deployment at every load, as points of a space whose Pareto front is wanted."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
+from catalogs.grid import DEFAULT_PUE
 from catalogs.hardware import parse_hardware
 from planner.assess import RunSizes
+from planner.axes import Axis
 from planner.candidate import Candidate
-from planner.cost import MILLION, SECONDS_PER_HOUR
-from planner.front import FloatArray, FrontSearch, Objectives
-from planner.observation import OVERLOAD_GROWTH, Load, judge
-from planner.slo import Slo
+from planner.cost import JOULES_PER_KWH, MILLION, SECONDS_PER_HOUR
+from planner.flow import Strain
+from planner.front import Guide, Look
+from planner.observation import HOPELESS_GROWTH, SHORT_RUN_MARGIN, Load, Verdict, judge
+from planner.slo import FloatArray, Slo
+from planner.study import Params
 from planner.world import World
 
-#: Loads of each deployment, as shares of the highest rate per unit of cost that any is guessed to carry.
+#: Loads of each deployment, as shares of the highest rate per dollar that any is guessed to carry.
 LADDER: Final = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
-
-#: Share of the seats from which they begin to matter; share of the fluid's rate at which a run is as likely to hold.
-_NEARLY: Final = 0.5
-_FULL: Final = 0.75
+#: Nearer to saturation than this share latencies depend on how long the load lasts: such points are left out.
+FULLEST: Final = 0.85
+#: An accelerator at rest draws about this share of what it draws at work: only for guesses of energy.
+_IDLE: Final = 0.4
+#: A guess is no larger: an overloaded system has no steady latency.
+_LONGEST_S: Final = 1e4
+#: Share of saturation at which a load is as likely to hold as not, and how far around it that is in doubt.
+_EVEN, _DOUBT = 0.9, 0.25
+#: A point guessed to hold at least so surely is not run twice.
+_SURE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class TradePoint:
-    """One deployment at one load. usd_per_request: of the whole deployment's hardware at that load."""
+    """One deployment at one load. share: of LADDER, or 1 where the load is given; usd_per_s: of all its hardware."""
 
     candidate: Candidate
+    share: float
     requests_per_s: float
-    usd_per_request: float
+    usd_per_s: float
+
+    @property
+    def usd_per_request(self) -> float:
+        return self.usd_per_s / self.requests_per_s
+
+    @property
+    def params(self) -> Params:
+        """By PARAMS: what names the point in a study."""
+        c = self.candidate
+        return (" ".join(map(str, c.placement)), c.max_num_seqs, c.max_num_batched_tokens, self.share)
+
+
+PARAMS: Final = ("layout", "max_num_seqs", "max_num_batched_tokens", "load")
 
 
 @dataclass(frozen=True)
 class Trade:
-    """The space of one question. slo: the latency statistic on the other axis (its limit does not count)."""
+    """The space of one question. slos: limits that a point must hold to be on the front."""
 
     world: World
     points: tuple[TradePoint, ...]
-    slo: Slo
-    output_tokens: float
+    axes: tuple[Axis, ...]
+    slos: tuple[Slo, ...]
     seed: int
-    n_requests: int
+    sizes: RunSizes
 
-    @classmethod
-    def of(
-        cls, world: World, left: Sequence[Candidate], slo: Slo, seed: int, ladder: Sequence[float] = LADDER
-    ) -> Trade:
-        """left: deployments that fit. Where no price is known, an hour of an accelerator counts as a dollar."""
-        usd = {c: _usd_per_s(world, c) for c in left}
-        most = max(world.fluid_requests_per_s(c) / usd[c] for c in left)  # requests per dollar
-        points = tuple(
-            TradePoint(c, share * most * usd[c], 1 / (share * most))
-            for c in left
-            for share in ladder
-            if share * most * usd[c] < world.fluid_requests_per_s(c)
-        )
-        n = RunSizes.for_slos([slo]).quick
-        return cls(world, points, slo, world.mean_output_tokens, seed, n)
+    # ---- guesses
+
+    @cached_property
+    def strains(self) -> list[Strain]:
+        quantile = next((a.slo.quantile for a in self.axes if a.slo is not None and a.slo.metric == "ttft"), None)
+        return [self.world.strain(p.candidate, p.requests_per_s, quantile) for p in self.points]
 
     @cached_property
     def guesses(self) -> FloatArray:
-        """(n, 2): dollars per request, which is true, and seconds by the fluid."""
-        return np.array([(p.usd_per_request, self._guess_s(p)) for p in self.points])
+        """(n, axes): cost, which is true; latencies by the fluid; energy as if power rose in step with the load."""
+        return np.array([[self._guess(p, axis) for axis in self.axes] for p in self.points])
 
-    def _guess_s(self, point: TradePoint) -> float:
-        return min(self.world.guess_s(point.candidate, point.requests_per_s, self.slo.metric), 1e6)
+    def _guess(self, point: TradePoint, axis: Axis) -> float:
+        if axis.slo is not None:
+            return min(
+                self.world.guess_s(point.candidate, point.requests_per_s, axis.slo.metric, axis.slo.quantile),
+                _LONGEST_S,
+            )
+        if axis.name == "cost":
+            return self._usd_per_million(point)
+        hardware = parse_hardware(point.candidate.hardware)
+        full = min(point.requests_per_s / self.world.fluid_requests_per_s(point.candidate), 1.0)
+        watts = hardware.accelerator.tdp_w * (
+            _IDLE * hardware.n_accelerators + (1 - _IDLE) * full * point.candidate.accelerators
+        )
+        return self._per_token(watts / (point.requests_per_s * self.world.mean_output_tokens), axis)
+
+    def _usd_per_million(self, point: TradePoint) -> float:
+        return point.usd_per_request / self.world.mean_output_tokens * MILLION
+
+    def _per_token(self, joules: float, axis: Axis) -> float:
+        grid = self.world.grid() if axis.name == "carbon" else None
+        if grid is None:
+            return joules
+        return joules * MILLION / JOULES_PER_KWH * DEFAULT_PUE * grid.gco2e_per_kwh
 
     @cached_property
-    def full(self) -> FloatArray:
-        """(n,): the load as a share of what the candidate is guessed to carry with every seat taken."""
-        return np.array([p.requests_per_s / self.world.fluid_requests_per_s(p.candidate) for p in self.points])
+    def holds(self) -> FloatArray:
+        """(n,) in -1..1: whether a point is guessed to keep up."""
+        full = np.array([max(s.full, s.door, s.engine) for s in self.strains])
+        return np.asarray(np.clip((_EVEN - full) / _DOUBT, -1.0, 1.0), np.float64)
 
     @property
     def features(self) -> FloatArray:
-        """(n, m): what decides how far the guess is off. Seats only count where they are nearly all taken."""
-        rows = []
-        for p, (_, guess_s), full in zip(self.points, self.guesses, self.full, strict=True):
-            c = p.candidate
-            e2e_s = self.world.guess_s(c, p.requests_per_s, "e2e")
-            taken = p.requests_per_s / c.replicas * e2e_s / (c.max_num_seqs * c.layout.data_parallel)
-            rows.append(
-                (
-                    math.log2(c.layout.accelerators),
-                    math.log2(c.layout.tensor_parallel),
-                    float(c.layout.expert_parallel),
-                    math.log2(p.requests_per_s / c.replicas),  # what one front door takes in
-                    float(c.weight_dtype == "fp8"),
-                    float(c.kv_dtype == "fp8"),
-                    min(max(taken - _NEARLY, 0.0), 1.0),
-                    math.log2(c.max_num_batched_tokens) * full,
-                    math.log(guess_s),
-                    full**2,
-                    math.log(parse_hardware(c.hardware).accelerator.memory_bandwidth_bytes_per_s),
-                )
-            )
-        return np.array(rows)
+        """(n, m): what decides how far the guess is off."""
+        return np.array([self._features(p, s) for p, s in zip(self.points, self.strains, strict=True)])
 
-    def measure(self, index: int) -> Objectives:
-        """One simulated run of one point."""
-        p = self.points[index]
-        load = Load(p.requests_per_s, self.n_requests, self.seed, patient=False)
-        verdict = judge([self.world.observe(p.candidate, load)], (self.slo,))
+    def _features(self, p: TradePoint, s: Strain) -> tuple[float, ...]:
+        c = p.candidate
+        accelerator = parse_hardware(c.hardware).accelerator
+        return (
+            math.log2(c.layout.accelerators),
+            math.log2(c.layout.data_parallel),
+            float(c.layout.expert_parallel),
+            float(c.weight_dtype == "fp8"),
+            float(c.kv_dtype == "fp8"),
+            math.log2(accelerator.memory_bandwidth_bytes_per_s),
+            math.log2(p.requests_per_s / c.replicas),
+            math.log(s.step_s),
+            -math.log(max(1 - s.full, 0.03)),
+            -math.log(max(1 - s.door, 0.03)),
+            -math.log(max(1 - s.engine, 0.03)),
+            -math.log(max(1 - s.seats, 0.03)),
+            -math.log(max(1 - s.tokens, 0.03)),
+            *(part / sum(s.first_s) for part in s.first_s),
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return PARAMS
+
+    @property
+    def params(self) -> list[Params]:
+        return [point.params for point in self.points]
+
+    def guide(self, seed: int) -> Guide:
+        """Where to look, by all of the above."""
+        known = tuple(axis.is_known for axis in self.axes)
+        return Guide(self.guesses, self.features, self.holds, known, seed)
+
+    # ---- simulated runs
+
+    def look(self, index: int, front: Sequence[tuple[float, ...]] = ()) -> Look:
+        """One simulated run; a short one first where it is in doubt whether the point keeps up (successive halving)."""
+        n_short = 0
+        if self.holds[index] < _SURE:
+            short = self._run(index, self.sizes.quick)
+            if short.slack > 0 or any(_far_behind(short.values, best, self.axes) for best in front):
+                return replace(short, pruned=True)
+            n_short = short.n_requests
+        full = self.measure(index)
+        return replace(full, n_requests=n_short + full.n_requests)
+
+    def measure(self, index: int) -> Look:
+        """One simulated run of full length."""
+        return self._run(index, self.sizes.full)
+
+    def _run(self, index: int, n_requests: int) -> Look:
+        point, world = self.points[index], self.world
+        before = world.n_requests_simulated
+        patient = n_requests >= self.sizes.full
+        load = Load(point.requests_per_s, n_requests, self.seed, patient=patient)
+        latencies = tuple(axis.slo for axis in self.axes if axis.slo is not None)
+        verdict = judge([world.observe(point.candidate, load)], (*latencies, *self.slos))
+        values = tuple(self._value(point, axis, verdict) for axis in self.axes)
+        return Look(values, self._slack(verdict, patient), world.n_requests_simulated - before)
+
+    def _value(self, point: TradePoint, axis: Axis, verdict: Verdict) -> float:
+        if axis.slo is not None:
+            return verdict.value_s(axis.slo)
+        if axis.name == "cost":
+            return self._usd_per_million(point)
+        return self._per_token(verdict.joules_per_output_token, axis)
+
+    def _slack(self, verdict: Verdict, patient: bool) -> float:
+        """At most zero where the system keeps up and the limits hold; a short run only tells what is hopeless."""
+        ratios = [verdict.value_s(slo) / slo.limit_s - 1 for slo in self.slos]
         growth = max(o.growth_fraction for o in verdict.observations)
-        value_s = verdict.value_s(self.slo) if growth <= OVERLOAD_GROWTH else math.inf  # a short run is still filling
-        return p.usd_per_request, value_s
+        behind = 0.0 if verdict.stable else growth if patient else growth - HOPELESS_GROWTH
+        return max([behind, *ratios])
 
-    def search(self, most: int, seed: int = 0) -> FrontSearch:
-        """At most `most` points are simulated."""
-        holds = np.clip((_FULL - self.full) / (1 - _FULL), -1.0, 1.0)
-        return FrontSearch(self.guesses, self.features, holds, (True, False), most, seed)
 
-    def usd_per_million_output_tokens(self, point: TradePoint) -> float:
-        return point.usd_per_request / self.output_tokens * MILLION
+def trade_points(
+    world: World, left: Sequence[Candidate], requests_per_s: float | None = None, ladder: Sequence[float] = LADDER
+) -> tuple[TradePoint, ...]:
+    """left: deployments that fit. Loads are equal in requests per dollar, so that points compare: of each deployment
+    those it has room for. Where no price is known, an hour of an accelerator counts as a dollar."""
+    usd = {c: _usd_per_s(world, c) for c in left}
+    if requests_per_s is not None:
+        return tuple(TradePoint(c, 1.0, requests_per_s, usd[c]) for c in left)
+    most = max(world.fluid_requests_per_s(c) / usd[c] for c in left)
+    return tuple(
+        TradePoint(c, share, share * most * usd[c], usd[c])
+        for c in left
+        for share in ladder
+        if share * most * usd[c] <= FULLEST * world.fluid_requests_per_s(c)
+    )
+
+
+def _far_behind(values: tuple[float, ...], best: tuple[float, ...], axes: Sequence[Axis]) -> bool:
+    """Worse in everything, by more than the noise of a short run in what a run decides."""
+    margins = (1.0 if axis.is_known else SHORT_RUN_MARGIN for axis in axes)
+    return all(v >= margin * b for v, b, margin in zip(values, best, margins, strict=True))
 
 
 def _usd_per_s(world: World, candidate: Candidate) -> float:

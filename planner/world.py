@@ -65,11 +65,13 @@ class World(Evaluator, Protocol):
     def elsewhere(self, hardware: str) -> World:
         """The same question about other hardware."""
 
-    def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str) -> float:
-        """A guess at the mean of a latency metric at a rate, seconds; infinite where overloaded."""
+    def guess_s(
+        self, candidate: Candidate, requests_per_s: float, metric: str, quantile: float | None = None
+    ) -> float:
+        """A guess at a latency metric at a rate, seconds; infinite where overloaded. quantile: None for the mean."""
 
-    def strain(self, candidate: Candidate, requests_per_s: float) -> Strain:
-        """A guess at how much of each thing that can run out a rate takes."""
+    def strain(self, candidate: Candidate, requests_per_s: float, quantile: float | None = None) -> Strain:
+        """A guess at how much of each thing that can run out a rate takes; quantile: of the first token's parts."""
 
     @property
     def n_requests_simulated(self) -> int:

@@ -17,7 +17,7 @@ from planner.candidate import Candidate
 from planner.choices import ANY, choose_hardware, is_one
 from planner.flow import Strain
 from planner.observation import Load, Observation
-from planner.request import PlanRequest
+from planner.request import DISAGGREGATED, PlanRequest
 from planner.simulated import SimulatedWorld
 from planner.tariff import require_price, table_price
 from planner.world import Detail, Facts, World
@@ -29,7 +29,7 @@ def open_world(request: PlanRequest) -> SimulatedWorld | Worlds:
     if is_one(request.hardware):
         require_price(parse_hardware(request.hardware), tariff)
     if is_one(request.hardware) and request.max_usd_per_hour is None:
-        return SimulatedWorld(request)
+        return _of_one(request)
 
     def price_of(text: str) -> Price | None:
         if tariff.usd_per_hour is not None:
@@ -41,7 +41,7 @@ def open_world(request: PlanRequest) -> SimulatedWorld | Worlds:
     notices, worlds = list(found.notices), dict[str, SimulatedWorld]()
     for text in found.texts:
         try:
-            world = SimulatedWorld(replace(request, hardware=text), _shared_workload(worlds))
+            world = _of_one(replace(request, hardware=text), _shared_workload(worlds))
             world.space()
             worlds[text] = world
         except InputError as error:
@@ -49,6 +49,15 @@ def open_world(request: PlanRequest) -> SimulatedWorld | Worlds:
                 raise
             notices.append(f"left out, {text}: {error}")
     return Worlds(*_comparable(worlds, notices, request.hardware.strip().lower() == ANY))
+
+
+def _of_one(request: PlanRequest, workload: Workload | None = None) -> SimulatedWorld:
+    """Of one piece of hardware; with ratios of prefill and decode replicas where they are asked for."""
+    if DISAGGREGATED not in request.also:
+        return SimulatedWorld(request, workload)
+    from planner.split_world import SplitWorld
+
+    return SplitWorld(request, workload)
 
 
 def _comparable(
@@ -131,11 +140,13 @@ class Worlds:
     def grid(self) -> Grid | None:
         return next(iter(self.worlds.values())).grid()
 
-    def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str) -> float:
-        return self.of(candidate).guess_s(candidate, requests_per_s, metric)
+    def guess_s(
+        self, candidate: Candidate, requests_per_s: float, metric: str, quantile: float | None = None
+    ) -> float:
+        return self.of(candidate).guess_s(candidate, requests_per_s, metric, quantile)
 
-    def strain(self, candidate: Candidate, requests_per_s: float) -> Strain:
-        return self.of(candidate).strain(candidate, requests_per_s)
+    def strain(self, candidate: Candidate, requests_per_s: float, quantile: float | None = None) -> Strain:
+        return self.of(candidate).strain(candidate, requests_per_s, quantile)
 
     @property
     def n_requests_simulated(self) -> int:
