@@ -88,6 +88,7 @@ class Lockstep(Scheduler):
         self._place: dict[Request, int] = {}  # the rank of each request that is here
         self._balance_steps = rules.balance_steps if isinstance(ranks[0], MaxUtilization) else 0
         self._unbalanced_steps = 0
+        self._going: list[ContinuousBatching] = []  # whom a run of steps asks; an idle rank may get a request meanwhile
         self._stalls = not ranks[0].mixes_phases  # a rank may prefill alone while others decode
         super().__init__(rules, cast(KvCache, RankCaches([scheduler.kv for scheduler in ranks])))
         self.ranks = tuple(ranks)
@@ -177,6 +178,7 @@ class Lockstep(Scheduler):
     def quiet_rounds(self, batch: Batch, most: int) -> int:
         if self._balance_steps and self.n_waiting and not self._in_balance:
             most = min(most, self._balance_steps - self._unbalanced_steps - 1)
+        self._going = [rank.scheduler for rank in self._group if not rank.idle]
         for rank, part in zip(self._group, batch.ranks, strict=True):
             if most <= 0:
                 return 0
@@ -187,9 +189,8 @@ class Lockstep(Scheduler):
         return max(0, most)
 
     def skip(self, rounds: int) -> None:
-        for rank in self._group:
-            if not rank.idle:
-                rank.scheduler.skip(rounds)
+        for scheduler in self._going:
+            scheduler.skip(rounds)
         if self._balance_steps:
             passed = 0 if self._in_balance else self._unbalanced_steps + rounds
             self._unbalanced_steps = passed % self._balance_steps

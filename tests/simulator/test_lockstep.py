@@ -101,10 +101,22 @@ def test_laws_hold_and_fast_forward_changes_nothing(world: tuple[EngineRules, Li
     assert len(fast.logs[0]) <= len(slow.logs[0])
 
 
+def test_an_idle_rank_that_is_sent_a_request_meanwhile_has_run_nothing() -> None:
+    """SGLang's share of promised output falls with every decode step of the rank, and only of the rank."""
+    made = group(2, "least_requests", policy="sglang", max_num_seqs=3, max_num_batched_tokens=3, kv_blocks=24, lag=1)
+    made = replace(made, prefix_caching=False)
+    arrival_s, inputs = [0.0] * 2 + [1.0] * 3 + [2.0] * 8, [1, 1, 21, 1, 1, 1, 1, 4, 1, 25, 1, 1, 1]
+    work = requests(arrival_s, inputs, [13, 1, 6, 3, 1, 1, 1, 3, 15, 1, 1, 1, 1])
+    world = made, Linear(TICK, 5 * TICK, 1.25 * TICK), work
+    assert_same(serve(world, fast_forward=False), serve(world))
+
+
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(worlds())
 def test_ranks_decide_like_engines_written_out(world: tuple[EngineRules, Linear, RequestSet]) -> None:
-    world = (replace(world[0], balance_steps=0), *world[1:])
+    """They count no blocks in the cache that dispatch could look at, and know no balance."""
+    dispatch = world[0].rank_dispatch.replace("least_requests", "queue_score")
+    world = (replace(world[0], balance_steps=0, rank_dispatch=dispatch), *world[1:])
     fast, policy = serve(world), world[0].policy
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(schedulers.POLICIES, policy, REFERENCES[policy])
