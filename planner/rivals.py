@@ -20,6 +20,8 @@ from planner.rerun import Rerun
 CAPACITY_TOLERANCE: Final = 0.03
 #: Halvings of the distance to a flip, on a logarithmic scale: of x 2, what is left is 4 %.
 HALVINGS: Final = 4
+#: Another plan, which this answer does not hold: of more hardware, as a rule.
+NONE_HERE: Final = -1
 RACES: Final = ("cost", "throughput", "goodput")
 
 
@@ -35,7 +37,8 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """value: of the dial, where another plan takes over (the middle of what is left); rival: which, never 0."""
+    """value: of the dial, where another plan takes over (the middle of what is left); rival: which, NONE_HERE where the
+    chosen plan no longer carries what was asked for and no other of the answer does."""
 
     value: float
     rival: int
@@ -73,11 +76,11 @@ class Rivals:
         return replace(shorter(self.rerun.bench), evaluator=variant.world or self.rerun.world)
 
     def of(self, seen: Seen) -> int:
-        """The first alternative that beats the chosen plan by more than a tie; 0 where none does."""
+        """The first alternative that beats the chosen plan by more than a tie; 0 where the choice stays."""
         for i, plan in enumerate(self.answer.alternatives, 1):
             if self._beats(plan, self.rerun.candidates[i], seen):
                 return i
-        return 0
+        return NONE_HERE if self.answer.request.given and not seen.verdict.met else 0
 
     def _beats(self, plan: Plan, candidate: Candidate, seen: Seen) -> bool:
         bench, verdict = seen.bench, seen.verdict
@@ -134,7 +137,7 @@ class Rivals:
 
     def never(self, dial: Dial) -> str:
         """Why turning a dial cannot flip the choice; empty where it might."""
-        if not self.answer.alternatives:
+        if not self.answer.alternatives and (dial.name == PRICE or not self.answer.request.given):
             return "the answer holds no alternative to flip to"
         if dial.name == PRICE and self.answer.request.objective != "cost":
             return "never: the choice is not by price"
@@ -153,8 +156,12 @@ def _between(a: float, b: float) -> float:
 def flip_words(dial: Dial, low: Flip | None, high: Flip | None) -> str:
     """ "below x 0.71 alternative 1, above x 1.3 alternative 2"; or how far none was found."""
     sides = [(low, "below"), (high, "above")]
-    said = [f"{side} {dial.words(f.value)}: alternative {f.rival}" for f, side in sides if f is not None]
+    said = [f"{side} {dial.words(f.value)}: {_taker(f)}" for f, side in sides if f is not None]
     return "; ".join(said) or f"never {_within(dial)}"
+
+
+def _taker(flip: Flip) -> str:
+    return f"alternative {flip.rival}" if flip.rival > 0 else "no plan of this answer carries it"
 
 
 def _within(dial: Dial) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from planner.answer_file import AnswerFile
-from planner.dials import RATE, Dial, Variant, dials
+from planner.dials import Dial, Variant, dials
 from planner.rerun import Rerun
 from planner.rivals import CAPACITY_TOLERANCE, Flip, Rivals, Seen, flip_words
 
@@ -72,7 +72,7 @@ class _Study:
             sides.append((effect, None if never else self._flip(dial, end, seen)))
         (low, flip_low), (high, flip_high) = sides
         words = never or flip_words(dial, flip_low, flip_high)
-        return Input(dial.name, low, high, words + self._broken(dial, flip_high), flip_low, flip_high)
+        return Input(dial.name, low, high, words, flip_low, flip_high)
 
     def _see(self, dial: Dial, value: float) -> Seen:
         self.tell(f"{dial.name} {dial.words(value)}")
@@ -82,13 +82,6 @@ class _Study:
         self.tell(f"where {dial.name} flips the choice")
         known = seen if seen is not None and seen.variant.value == end else None
         return self.rivals.flip(dial, end, known)
-
-    def _broken(self, dial: Dial, flip: Flip | None) -> str:
-        """Of a rate asked for: where no plan of the answer holds any more, though none beats the chosen one."""
-        own, rate = self.rivals.plan.capacity_requests_per_s, self.rivals.rate
-        if dial.name != RATE or not self.answer.request.given or flip is not None or own is None:
-            return ""
-        return f"; above x {own / rate:.3g} none of the plans here holds" if own < dial.ends[1] * rate else ""
 
     def _effect(self, seen: Seen) -> Effect:
         found, own = seen.capacity_per_s, self.rivals.plan.capacity_requests_per_s

@@ -23,7 +23,7 @@ from planner.report.material import gather
 from planner.report.page import answer_page
 from planner.request import PlanRequest
 from planner.rerun import Rerun
-from planner.rivals import HALVINGS, Flip, Rivals, Seen, flip_words
+from planner.rivals import HALVINGS, NONE_HERE, Flip, Rivals, Seen, flip_words
 from planner.slo import parse_slos
 from planner.worlds import open_world
 
@@ -40,6 +40,21 @@ def choice() -> AnswerFile:
 
 def dial(at: float = 1.0, ends: tuple[float, float] = (0.5, 2.0)) -> Dial:
     return Dial(OUTPUT, at, (0.8, 1.25), ends, times, lambda f: Variant(OUTPUT, times(f), f))
+
+
+def test_a_load_beyond_the_capacity_flips_the_choice_where_it_lies() -> None:
+    """With a rate asked for and no alternative, the plan is the choice up to its capacity."""
+    best = on_one_kind().plans[0]
+    rate = 0.7 * (best.capacity_requests_per_s or 0.0)
+    asked = on_one_kind().request.model_copy(update={"rate": rate})
+    loaded = best.model_copy(update={"requests_per_s": rate})
+    one = on_one_kind().model_copy(update={"request": asked, "best": loaded, "alternatives": []})
+    rerun = Rerun.of(one)
+    turn = next(d for d in dials(one, rerun) if d.name == RATE)
+    flip = Rivals(one, rerun).flip(turn, turn.ends[1])
+    assert flip is not None
+    assert flip.rival == NONE_HERE
+    assert flip.value == pytest.approx(1 / 0.7, rel=0.08)
 
 
 @dataclass(frozen=True)
@@ -74,6 +89,8 @@ def test_a_planted_flip_is_found_to_four_per_cent() -> None:
 def test_what_is_said_of_flips() -> None:
     assert flip_words(dial(), None, None) == "never within x 2 either way"
     assert flip_words(dial(), Flip(0.7, 1), Flip(1.3, 2)) == "below x 0.7: alternative 1; above x 1.3: alternative 2"
+    beyond = flip_words(dial(), None, Flip(1.6, NONE_HERE))
+    assert beyond == "above x 1.6: no plan of this answer carries it"
     assert flip_words(dial(ends=(0.7, 1.3)), None, None) == "never between x 0.7 and x 1.3"
 
 
