@@ -284,7 +284,9 @@ class Cluster:
         follower = request.follower(with_first=not computes_again)
         follower.last_token_s = now
         target = self._path(index)[-1].choose(follower)
-        if target is None:
+        if target is None:  # it begins again when somebody can take it
+            self.results.started_s[index] = self.results.first_token_s[index] = nan
+            self.losses.n += 1
             self._stranded.append(index)
             self.clock.at(now, ARRIVAL, [lambda _: self._leave(source, request)])
             return True

@@ -1,4 +1,5 @@
-"""Requests that were lost with their replica, and when they are sent again."""
+"""Requests that were lost with their replica, and when they are sent again; n counts beside them those whose prompt was
+computed when nobody was left to decode them."""
 
 from __future__ import annotations
 

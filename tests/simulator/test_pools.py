@@ -15,6 +15,7 @@ from catalogs.deployment import Deployment
 from catalogs.errors import InputError
 from catalogs.request_set import RequestSet
 from simulator.cluster import Cluster, RunOptions
+from simulator.handover import HandOver
 from simulator.metrics import itl_statistics, latency_metrics, output_tokens, summarise
 from simulator.plant import Fleet, build_plant
 from simulator.pool import Pool
@@ -226,6 +227,21 @@ def test_blocks_on_their_way_are_lost_with_either_end(victim: int) -> None:
     # way the prompt is computed again and takes 1 + 1.5 + 1
     assert run.last_token_s.tolist() == [(2.0 if victim == 0 else 2.5) + 3.5]
     assert run.restarts == 1
+
+
+@pytest.mark.parametrize("shown", ["prefill", "decode"])
+def test_a_prompt_that_nobody_is_left_to_decode_begins_again(shown: str) -> None:
+    """Computed from 0 to 1 while no decode replica lives; one is born at 3: again 1 s, 1.5 s on the wire."""
+
+    def acts(cluster: Cluster) -> None:
+        cluster.at(0.5, lambda: cluster.fail(cluster.replicas[1]))
+        cluster.at(3.0, lambda: cluster.add_replica(1) and None)
+
+    ports, hand_over = Ports({(0, 1): Wire()}), HandOver(first_token=shown)  # type: ignore[arg-type]
+    run = simulate(apart(), requests([0.0], [4], [2]), transfer=ports, controllers=(Script(acts),), hand_over=hand_over)
+    assert (run.started_s.tolist(), run.restarts) == ([3.0], 1)
+    assert run.last_token_s.tolist() == [6.5 if shown == "prefill" else 7.5]
+    assert run.handovers.tolist() == [[0.0, 0.0, 2.0, 4.0, 5.5]]
 
 
 @pytest.mark.parametrize("fast", [True, False])
