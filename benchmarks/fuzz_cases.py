@@ -246,6 +246,18 @@ def _spikes(d: Drawer) -> list[dict[str, float]]:
     return [{"at_s": float(d.whole(0, 50)), "lasts_s": float(d.whole(1, 20)), "factor": float(d.whole(1, 8))}]
 
 
+def _speculative(d: Drawer) -> dict[str, Any]:
+    method = d.rng.choice(("draft_model", "eagle", "eagle3", "mtp", "ngram"))
+    k = d.whole(1, 6)
+    falling = sorted((round(d.rng.random(), 3) for _ in range(k)), reverse=True)
+    found = {"method": method, "num_speculative_tokens": k, "acceptance": d.rng.choice((0.0, 0.7, 1.0, falling))}
+    if method in ("eagle", "eagle3", "draft_model"):
+        found["model"] = d.rng.choice(USUAL_MODELS) if method == "draft_model" else "head"
+    if d.rng.random() < 0.2:
+        found |= {"acceptance": None, "acceptance_length": d.rng.choice((1.0, 1.5, 9.0))}
+    return found | ({"topk": 2, "num_draft_tokens": k + 2} if d.rng.random() < 0.1 else {})
+
+
 def _of(*choices: Any) -> Domain:
     return lambda d: d.rng.choice(choices)
 
@@ -288,6 +300,7 @@ DOMAINS: Final[dict[str, Domain]] = {
     "lora.max_rank": _of(8, 16, 64, 7),
     "host_gib": _whole(1, 2000, 0.01),
     "pools": _pools,
+    "speculative": _speculative,
     "router": _router,
     "router_staleness_s": _whole(1, 2000, 0.01),
     "autoscaling": _autoscaling,
