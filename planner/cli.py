@@ -58,7 +58,7 @@ def plan(
     objective: Annotated[str, typer.Option(help="cost, energy, carbon, throughput, goodput or latency.")] = "cost",
     precision: Annotated[list[str] | None, typer.Option(help="Weight dtypes to choose from; native is one.")] = None,
     also: Annotated[
-        list[str] | None, typer.Option(help="Look further, at: pipelines, context, wide-experts; repeat or use commas.")
+        list[str] | None, typer.Option(help="Wider: disaggregated, pipelines, context, wide-experts; commas.")
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A key of deployment.yaml all have; repeat.")
@@ -156,8 +156,10 @@ def plan(
     check_targets(json, deployment_out, study, html)
     if html is not None:  # said before the search, not after it
         from catalogs.html_page import need_plotly
+        from planner.request import need_one_kind
 
         need_plotly()
+        need_one_kind(request.also)
     raise typer.Exit(answer_request(request, json, deployment_out, html, distributed))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -21,12 +22,20 @@ Objective = Literal["cost", "energy", "carbon", "throughput", "goodput", "latenc
 OBJECTIVES: Final[tuple[str, ...]] = get_args(Objective)
 NATIVE: Final = "native"
 #: Kinds of candidate beyond the default space, by the name `--also` takes.
+DISAGGREGATED: Final = "disaggregated"
 PIPELINES: Final = "pipelines"
 CONTEXT: Final = "context"
 WIDE_EXPERTS: Final = "wide-experts"
-ALSO: Final = (PIPELINES, CONTEXT, WIDE_EXPERTS)
+ALSO: Final = (DISAGGREGATED, PIPELINES, CONTEXT, WIDE_EXPERTS)
 DEFAULT_WORKLOAD: Final = "chat"
 MOST_SEED: Final = 2**31 - 1  # what the sampler of the search takes, with room for the seeds after it
+
+
+def need_one_kind(kinds: Iterable[str]) -> None:
+    """Raises InputError where plans may have prefill and decode replicas: nothing reads those again yet."""
+    if DISAGGREGATED in kinds:
+        rule = "reports, explanations and spares are of plans with one kind of replica"
+        raise InputError(rule, DISAGGREGATED, "plan again without --also disaggregated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +119,9 @@ class PlanRequest:
         for kind in self.also:
             if kind not in ALSO:
                 raise InputError(f"beyond the default space lie {', '.join(ALSO)}", kind, nearest_name(kind, ALSO))
+        if DISAGGREGATED in self.also and (self.over_time or self.spare):
+            rule = "sizes over time and survival are reckoned of one kind of replica"
+            raise InputError(rule, DISAGGREGATED, "--rate or --users without --survive")
         price = self.tariff.usd_per_hour
         if price is not None and not is_one(self.hardware):
             raise InputError("a price of one's own is of one piece of hardware", self.hardware, "--max-usd-per-hour")

@@ -12,6 +12,7 @@ from calibration.stated_error import in_words
 from catalogs.console import PIPED
 from catalogs.deployment import Layout
 from planner.assess import TIE
+from planner.candidate import WHOLE, Split, count_words
 from planner.confidence import LEVEL, SAFE
 from planner.sections_screen import section_lines
 from planner.slo import human_s
@@ -109,9 +110,13 @@ def _question(request: dict[str, Any]) -> Line:
 def deployment_words(d: dict[str, Any]) -> str:
     """One line for a deployment block."""
     layout = Layout(**{f.name: d[f.name] for f in fields(Layout)})
-    count = "1 replica" if d["replicas"] == 1 else f"{d['replicas']} replicas"
+    apart, split = d.get("disaggregation"), WHOLE
+    if apart:
+        first = {f.name: apart["prefill"][f.name] for f in fields(Layout)}
+        split = Split(apart["prefill_replicas"], Layout(**first))
+    count = count_words(apart["decode_replicas"] if apart else d["replicas"], layout, split)
     return (
-        f"{count} x {layout.words} on {d['hardware']}, {d['weight_dtype']} weights, {d['kv_dtype']} KV, "
+        f"{count} on {d['hardware']}, {d['weight_dtype']} weights, {d['kv_dtype']} KV, "
         f"{d['max_num_seqs']} sequences, {d['max_num_batched_tokens']} batched tokens"
     )
 

@@ -44,11 +44,12 @@ def _users(answer: Answer, request: PlanRequest, world: SimulatedWorld | Worlds)
     """Of the best plan, on all its replicas, or an even share of them where they or the users are many."""
     best, users = answer.entries[0], request.users or 1
     owner = owner_of(world, best.candidate)
-    replicas = best.candidate.replicas
+    replicas = owner.parts(best.candidate)
     share = max(-(-replicas // MOST_REPLICAS), -(-users // MOST_USERS))
     share = next(n for n in range(min(share, replicas), replicas + 1) if replicas % n == 0)
     sizes = RunSizes.for_slos(request.slos)
-    desk = Desk(partial(run, owner.part(best.candidate, share)), owner.workload, request.slos, sizes.full, request.seed)
+    serve = partial(run, owner.serves(best.candidate, share))
+    desk = Desk(serve, owner.workload, request.slos, sizes.full, request.seed)
     error = StatedError.of(request.engine, float(best.block["calibration"]["operator_error"]))  # type: ignore[index]
     block = closed_loop_block(desk, Users(max(1, round(users / share)), request.think_s), best.requests_per_s, error)
     scaled = {key: block[key] * share for key in ("requests_per_s", "ci_low_per_s", "ci_high_per_s")}

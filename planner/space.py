@@ -111,5 +111,5 @@ def plainness(candidate: Candidate, names: Names) -> tuple[int, ...]:
         int(candidate.weight_dtype != names.model.weight_dtype),
         int(candidate.kv_dtype == "fp8"),
         int(candidate.max_num_seqs != seqs) + int(candidate.max_num_batched_tokens != tokens),
-        int(candidate.layout.expert_parallel),
+        int(candidate.layout.expert_parallel) + 2 * bool(candidate.split),
     )
