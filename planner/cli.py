@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from planner.answer import Answer
     from planner.request import PlanRequest
 
+#: Under which heading `plan --help` shows an option.
+LOAD, CHOICE, PRICE = "Load", "Choice", "Price"
+POWER, SEARCH, OUTPUT = "Power and carbon", "Search", "Output"
+
 app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -44,67 +48,124 @@ def plan(
     hw: Annotated[
         str | None, typer.Option(help="Hardware: h100x8, 2*h100x8, local; several with commas; or any.")
     ] = None,
-    max_usd_per_hour: Annotated[float | None, typer.Option(help="Budget, US dollars per hour.")] = None,
+    max_usd_per_hour: Annotated[
+        float | None, typer.Option(help="Budget, US dollars per hour.", rich_help_panel=CHOICE)
+    ] = None,
     workload: Annotated[str | None, typer.Option(help="Name, trace file or YAML file (default: chat).")] = None,
-    rate: Annotated[float | None, typer.Option(help="Requests per second it must carry (default: all it can).")] = None,
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Requests per second it must carry (default: all it can).", rich_help_panel=LOAD),
+    ] = None,
     trace: Annotated[
-        str | None, typer.Option(metavar="W", help="Workload whose own rate changes with time, instead of both.")
+        str | None,
+        typer.Option(
+            metavar="W", help="Workload whose own rate changes with time, instead of both.", rich_help_panel=LOAD
+        ),
     ] = None,
-    users: Annotated[int | None, typer.Option(help="Users at once it must serve, instead of a rate.")] = None,
-    think_time: Annotated[float, typer.Option(help="Seconds a user waits between answer and next request.")] = 0.0,
+    users: Annotated[
+        int | None, typer.Option(help="Users at once it must serve, instead of a rate.", rich_help_panel=LOAD)
+    ] = None,
+    think_time: Annotated[
+        float, typer.Option(help="Seconds a user waits between answer and next request.", rich_help_panel=LOAD)
+    ] = 0.0,
     survive: Annotated[
-        str | None, typer.Option(metavar="N|node", help="Replicas (or nodes) whose loss the objectives must survive.")
+        str | None,
+        typer.Option(
+            metavar="N|node", help="Replicas (or nodes) whose loss the objectives must survive.", rich_help_panel=LOAD
+        ),
     ] = None,
-    objective: Annotated[str, typer.Option(help="cost, energy, carbon, throughput, goodput or latency.")] = "cost",
-    precision: Annotated[list[str] | None, typer.Option(help="Weight dtypes to choose from; native is one.")] = None,
+    objective: Annotated[
+        str, typer.Option(help="cost, energy, carbon, throughput, goodput or latency.", rich_help_panel=CHOICE)
+    ] = "cost",
+    precision: Annotated[
+        list[str] | None, typer.Option(help="Weight dtypes to choose from; native is one.", rich_help_panel=CHOICE)
+    ] = None,
     also: Annotated[
-        list[str] | None, typer.Option(help="Wider: disaggregated, pipelines, context, wide-experts; commas.")
+        list[str] | None,
+        typer.Option(help="Wider: disaggregated, pipelines, context, wide-experts; commas.", rich_help_panel=CHOICE),
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A key of deployment.yaml all have; repeat.")
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="A key of deployment.yaml all have; repeat.", rich_help_panel=CHOICE
+        ),
     ] = None,
-    price: Annotated[float | None, typer.Option(help="US dollars per hour of all the hardware named.")] = None,
-    price_reading: Annotated[str, typer.Option(help="cheapest, median, list or spot.")] = "cheapest",
-    cloud: Annotated[str | None, typer.Option(help="Take the price of this cloud.")] = None,
-    region: Annotated[str | None, typer.Option(help="Take the price of this region.")] = None,
-    commitment: Annotated[str, typer.Option(help="on-demand, spot, reserved-1y or reserved-3y.")] = "on-demand",
+    price: Annotated[
+        float | None, typer.Option(help="US dollars per hour of all the hardware named.", rich_help_panel=PRICE)
+    ] = None,
+    price_reading: Annotated[
+        str, typer.Option(help="cheapest, median, list or spot.", rich_help_panel=PRICE)
+    ] = "cheapest",
+    cloud: Annotated[str | None, typer.Option(help="Take the price of this cloud.", rich_help_panel=PRICE)] = None,
+    region: Annotated[str | None, typer.Option(help="Take the price of this region.", rich_help_panel=PRICE)] = None,
+    commitment: Annotated[
+        str, typer.Option(help="on-demand, spot, reserved-1y or reserved-3y.", rich_help_panel=PRICE)
+    ] = "on-demand",
     discount: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="Yours off on-demand for that commitment, e.g. 0.4.")
+        float | None,
+        typer.Option(metavar="SHARE", help="Yours off on-demand for that commitment, e.g. 0.4.", rich_help_panel=PRICE),
     ] = None,
     spot_interruptions: Annotated[
-        float | None, typer.Option(metavar="PER_HOUR", help="How often a spot instance is taken, by your records.")
+        float | None,
+        typer.Option(
+            metavar="PER_HOUR", help="How often a spot instance is taken, by your records.", rich_help_panel=PRICE
+        ),
     ] = None,
     spot_recovery: Annotated[
-        float | None, typer.Option(metavar="S", help="Until its replacement serves (default: a cold start).")
+        float | None,
+        typer.Option(metavar="S", help="Until its replacement serves (default: a cold start).", rich_help_panel=PRICE),
     ] = None,
     owned: Annotated[
-        str | None, typer.Option(metavar="KEY=VALUE,..|FILE", help="Owned hardware: capex, years, power-price, ...")
+        str | None,
+        typer.Option(
+            metavar="KEY=VALUE,..|FILE", help="Owned hardware: capex, years, power-price, ...", rich_help_panel=PRICE
+        ),
     ] = None,
     requests_per_user_day: Annotated[
-        float | None, typer.Option(metavar="N", help="Requests of a user a day: gives the cost of a user-month.")
+        float | None,
+        typer.Option(
+            metavar="N", help="Requests of a user a day: gives the cost of a user-month.", rich_help_panel=PRICE
+        ),
     ] = None,
-    nodes_per_rack: Annotated[int | None, typer.Option(metavar="N", help="For the power of a rack.")] = None,
+    nodes_per_rack: Annotated[
+        int | None, typer.Option(metavar="N", help="For the power of a rack.", rich_help_panel=POWER)
+    ] = None,
     carbon_hours: Annotated[
-        str | None, typer.Option(metavar="FILE", help="CSV of gco2e_per_kwh by hour or timestamp, of your grid.")
+        str | None,
+        typer.Option(
+            metavar="FILE", help="CSV of gco2e_per_kwh by hour or timestamp, of your grid.", rich_help_panel=POWER
+        ),
     ] = None,
     power_cap_w: Annotated[
-        list[str] | None, typer.Option(metavar="W", help="Also under these power limits; repeat or use commas.")
+        list[str] | None,
+        typer.Option(metavar="W", help="Also under these power limits; repeat or use commas.", rich_help_panel=POWER),
     ] = None,
-    grid: Annotated[str | None, typer.Option(help="Where the electricity comes from (default: us).")] = None,
-    engine: Annotated[str, typer.Option(help="Serving engine.")] = "vllm",
-    trials: Annotated[int, typer.Option(help="Candidates to simulate at most.")] = 40,
-    seed: Annotated[int, typer.Option(help="Seed of workload and search.")] = 0,
-    study: Annotated[Path | None, typer.Option(help="Journal file: keeps the search, resumes and shares it.")] = None,
-    storage: Annotated[str | None, typer.Option(help="The same in any Optuna storage, e.g. sqlite:///s.db.")] = None,
+    grid: Annotated[
+        str | None, typer.Option(help="Where the electricity comes from (default: us).", rich_help_panel=POWER)
+    ] = None,
+    engine: Annotated[str, typer.Option(help="Serving engine.", rich_help_panel=CHOICE)] = "vllm",
+    trials: Annotated[int, typer.Option(help="Candidates to simulate at most.", rich_help_panel=SEARCH)] = 40,
+    seed: Annotated[int, typer.Option(help="Seed of workload and search.", rich_help_panel=SEARCH)] = 0,
+    study: Annotated[
+        Path | None, typer.Option(help="Journal file: keeps the search, resumes and shares it.", rich_help_panel=SEARCH)
+    ] = None,
+    storage: Annotated[
+        str | None, typer.Option(help="The same in any Optuna storage, e.g. sqlite:///s.db.", rich_help_panel=SEARCH)
+    ] = None,
     distributed: Annotated[
-        str | None, typer.Option(help="Simulate on a Ray cluster: ray://HOST:PORT, ray://local or auto.")
+        str | None,
+        typer.Option(help="Simulate on a Ray cluster: ray://HOST:PORT, ray://local or auto.", rich_help_panel=SEARCH),
     ] = None,
     json: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Write the answer as JSON; - writes it to stdout.")
+        str | None,
+        typer.Option(metavar="FILE", help="Write the answer as JSON; - writes it to stdout.", rich_help_panel=OUTPUT),
     ] = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the report as a page, too.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the report as a page, too.", rich_help_panel=OUTPUT)
+    ] = None,
     deployment_out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the chosen deployment, for `simulate`.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the chosen deployment, for `simulate`.", rich_help_panel=OUTPUT),
     ] = None,
 ) -> None:
     """plan --model llama3.1-405b --slo p99=2s --hw h100x8"""
