@@ -82,12 +82,12 @@ def _focus(drawer: Drawer, deployment: dict[str, Any]) -> tuple[str, ...]:
     model = rng.choice(USUAL_MODELS) if rng.random() < 0.7 else rng.choice(list_models())
     deployment |= {"model": model, "hardware": rng.choice(("h100x8", "a100-80gbx8", "l40sx8", "2*h200x8"))}
     if not load_model(model).is_moe:
-        fields = {k: f for k, f in fields.items() if k not in ("expert_parallel", "all2all_backend")}
+        fields = {k: f for k, f in fields.items() if k not in ("expert_parallel", "all2all_backend", "rank_dispatch")}
     names = [name for name in fields if name not in (*deployment, "engine")]
     chosen = tuple(rng.sample(names, rng.randint(1, 3)))
     for name in chosen:
         deployment[name] = drawer.key(name, fields[name], name)
-    if "all2all_backend" in chosen:
+    if "all2all_backend" in chosen or "rank_dispatch" in chosen:
         deployment |= {"expert_parallel": True, "data_parallel": rng.choice((2, 4))}
     if "swap_space_gib" in chosen:
         deployment |= {"preemption": "swap", "engine": "vllm-v0"}

@@ -108,8 +108,12 @@ def _throughput(metrics: dict[str, Any]) -> str:
 
 
 def _beside(metrics: dict[str, Any]) -> list[str]:
-    """What happened in memory beside the device, a line for each kind."""
-    offload, lora, lines = metrics.get("kv_offload"), metrics.get("lora"), []
+    """What happened beside one engine and its device: in memory, among ranks; a line for each kind."""
+    offload, lora, ranks = metrics.get("kv_offload"), metrics.get("lora"), metrics.get("ranks")
+    lines = []
+    if ranks:
+        dispatch, waited = ranks["dispatch"].replace("_", " "), ranks["wait_fraction"]
+        lines.append(f"data-parallel ranks ({dispatch}): a rank waits {waited:.0%} of the steps' time for the slowest")
     if offload:
         mean_s = offload["fetch_s"]["mean"] or 0.0
         lines.append(

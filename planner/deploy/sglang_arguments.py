@@ -5,15 +5,24 @@ from __future__ import annotations
 from typing import Final
 
 from catalogs.deployment import Resolved
+from catalogs.errors import InputError
 from planner.deploy.arguments import Arguments, folder_notes, weights_at
 from planner.deploy.vllm_arguments import ON_THE_FLY, checkpoint_note
 
+#: How requests come to data-parallel ranks, in SGLang's words.
+LOAD_BALANCE: Final = {
+    "round_robin": "round_robin",
+    "least_requests": "total_requests",
+    "least_tokens": "total_tokens",
+}
 PROGRAM: Final = ("python3", "-m", "sglang.launch_server")
 
 
 def arguments(resolved: Resolved) -> Arguments:
     """Limits are of all attention ranks together here (`--attn-dp-size` divides them), of one rank in the plan."""
     r = resolved
+    if r.speculation is not None:
+        raise InputError("no start command is written for speculative decoding of this engine", r.engine.name, "vllm")
     ranks, flags = r.layout.data_parallel, r.engine.flags
     found: list[tuple[str, str | None]] = [("--model-path", weights_at(r.model))]
     found += _layout(r)
@@ -27,6 +36,8 @@ def arguments(resolved: Resolved) -> Arguments:
     found += [(flags[k], str(getattr(r.limits, k) * ranks)) for k in ("max_num_seqs", "max_num_batched_tokens")]
     found.append((flags["max_model_len"], str(r.limits.max_model_len)))
     found.append((flags["gpu_memory_utilization"], f"{r.gpu_memory_utilization:.12g}"))
+    if r.rank_dispatch in LOAD_BALANCE and r.rank_dispatch != r.engine.rank_dispatch:
+        found.append(("--load-balance-method", LOAD_BALANCE[r.rank_dispatch]))
     if r.limits.block_size != 1:
         found.append((flags["block_size"], str(r.limits.block_size)))
     if not r.limits.prefix_caching:

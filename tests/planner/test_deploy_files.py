@@ -262,17 +262,19 @@ def test_llama_server_and_sglang_flags() -> None:
     text = arguments(llama).text
     assert "-np 4 -c 16384 -b 2048 -ub 512 --no-kv-unified" in text
     assert "--no-cache-prompt --cache-ram 0" in text
-    ranks = resolve(
-        Deployment(
-            model="mixtral-8x7b",
-            hardware="h200x8",
-            engine="sglang",
-            data_parallel=4,
-            tensor_parallel=2,
-            expert_parallel=True,
-        )
+    written = Deployment(
+        model="mixtral-8x7b",
+        hardware="h200x8",
+        engine="sglang",
+        data_parallel=4,
+        tensor_parallel=2,
+        expert_parallel=True,
     )
+    ranks = resolve(written)
     words = arguments(ranks).text
+    assert "--load-balance-method" not in words
+    fewest = resolve(written.model_copy(update={"rank_dispatch": "least_requests"}))
+    assert "--load-balance-method total_requests" in arguments(fewest).text
     assert "--tp-size 8 --attn-dp-size 4 --ep-size 8" in words
     assert f"--max-running-requests {4 * ranks.limits.max_num_seqs} " in words
     fp8 = resolve(Deployment(model="llama3.1-8b", hardware="h100", engine="llama.cpp", weight_dtype="fp8"))
