@@ -2,7 +2,8 @@
 
 One process per replica. A thread per batch in flight holds its steps, and in each step what operator classes and the
 host took of it, one after the other: how long, not in which order, for layers alternate. Counters are means over equal
-times (`time_series`). KV on its way is an asynchronous slice of the sender; preemptions, births and deaths are
+times (`time_series`). KV on its way is an asynchronous slice of the sender, or of the replica whose
+host it comes from; preemptions, births and deaths are
 instants. A run of decode steps that was simulated as one event is one slice, and its name says how many steps it holds.
 
 Timestamps are whole nanoseconds, written in microseconds as the format asks, so that slices nest exactly. Events
@@ -118,6 +119,7 @@ class _Trace:
                 yield from self._steps(index, lane, log, plant, happened.get((index, lane), {}))
         yield from self._counters()
         yield from self._transfers()
+        yield from self._fetches()
         yield from self._instants()
 
     def _steps(
@@ -171,10 +173,19 @@ class _Trace:
 
     def _transfers(self) -> Iterator[Event]:
         for number, (request, source, target, start_s, end_s) in enumerate(self.run.handovers.tolist()):
-            if end_s < self.window.from_s or start_s > self.window.to_s:
-                continue
             name = f"KV of request {int(request)} to replica {int(target)}"
-            place = {"name": name, "cat": "transfer", "id": number, "pid": int(source), "tid": 0}
+            yield from self._under_way(name, {"cat": "transfer", "id": number, "pid": int(source)}, start_s, end_s)
+
+    def _fetches(self) -> Iterator[Event]:
+        assert self.run.options.journal is not None
+        for number, (request, replica, start_s, end_s) in enumerate(self.run.options.journal.fetches().tolist()):
+            name = f"KV of request {int(request)} from the host"
+            yield from self._under_way(name, {"cat": "fetch", "id": number, "pid": int(replica)}, start_s, end_s)
+
+    def _under_way(self, name: str, place: Event, start_s: float, end_s: float) -> Iterator[Event]:
+        """An asynchronous slice, where the window shows some of it."""
+        if end_s >= self.window.from_s and start_s <= self.window.to_s:
+            place = {"name": name, "tid": 0} | place
             yield {"ph": "b", "ts": _ns(start_s), **place}
             yield {"ph": "e", "ts": max(_ns(start_s), _ns(end_s)), **place}
 

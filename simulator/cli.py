@@ -57,6 +57,7 @@ def simulate(
 ) -> None:
     """Simulate how a deployment serves a workload: latencies, throughput, power and where the time goes."""
     from catalogs.deployment import load_deployment
+    from catalogs.errors import InputError
     from catalogs.workloads import load_workload
     from simulator import outputs
     from simulator.plant import build_fleet
@@ -71,7 +72,10 @@ def simulate(
     options = serving_options(written, fleet)
     asked = load_workload(workload)
     drawn = asked.materialise(seed, requests, rate)
-    journal = views.journal()  # kept in one process
+    journal = views.journal()
+    if journal is not None and (processes or 1) > 1:
+        rule = "--chrome-trace, --time-series and --explain look at a run of one process"
+        raise InputError(rule, f"--processes {processes}", "--processes 1")
     shared = 1 if journal is not None else processes or _cores(drawn.n)
     done = run(fleet, drawn, replace(options, seed=seed, processes=shared, journal=journal))
     document = outputs.document(done, written, asked)
@@ -119,6 +123,8 @@ def _caveats(run: Run) -> list[str]:
         n = int((run.status == code).sum())
         if text.startswith(("rejected", "failed", "timed out")) and n:
             lines.append(f"{n} of {run.requests.n} requests {text}")
+    if run.n_truncated:
+        lines.append(f"{run.n_truncated} of {run.requests.n} requests truncated to max_model_len")
     n_done = int(run.completed.sum())
     if n_done < 100:
         lines.append(f"p99 of {n_done} requests is no more than their maximum; simulate more requests")

@@ -31,7 +31,7 @@ from simulator.request import Request
 from simulator.results import FAILED, NOT_SENT, QUEUE_FULL, UNFINISHED, Results
 from simulator.routers import make_router
 from simulator.routers.base import Sight
-from simulator.schedulers import POLICIES
+from simulator.schedulers import POLICIES, takes_over
 from simulator.stage import OpenPool, Stage, content_keys
 from simulator.timetable import Timetable
 from simulator.transfer import Instant, Transfer
@@ -106,8 +106,10 @@ class Cluster:
         keys, unit_blocks = content_keys(self.requests, pool.rules)
         if pool.role == "prefill" and not POLICIES[pool.rules.policy].hands_over:
             raise InputError("this engine hands over no request to a decode replica", pool.rules.policy, "vllm-v1")
-        if pool.role == "decode" and not POLICIES[pool.rules.policy].takes_over:
-            raise InputError("this scheduler takes over no request from a prefill replica yet", pool.rules.policy)
+        if pool.role == "decode" and not takes_over(pool.rules):
+            beside = " with LoRA adapters" if pool.rules.lora is not None else ""
+            rule = "this scheduler takes over no request from a prefill replica yet"
+            raise InputError(rule, pool.rules.policy + beside, "vllm-v1")
         context = ReplicaContext(
             clock=self.clock,
             rules=replace(pool.rules, unit_blocks=unit_blocks, max_output_tokens=declared),

@@ -36,16 +36,17 @@ STEP, SEATS, BLOCKS, TURN = range(4)
 REASONS: Final = ("step", "seats", "blocks", "turn")
 
 EVENT_COLUMNS: Final = ("time_s", "kind", "request", "replica", "lane")
+FETCH_COLUMNS: Final = ("request", "replica", "start_s", "end_s")
 SAMPLE_COLUMNS: Final = ("time_s", "replica", "held_blocks", "running", "waiting", "reason")
 
 
 class Journal:
     """Append-only; 40 bytes an event, 48 a sample."""
 
-    __slots__ = ("_asked", "_events", "_reasons", "_samples")
+    __slots__ = ("_asked", "_events", "_fetches", "_reasons", "_samples")
 
     def __init__(self) -> None:
-        self._events, self._samples = array("d"), array("d")
+        self._events, self._samples, self._fetches = array("d"), array("d"), array("d")
         self._reasons: dict[int, int] = {}  # by replica: of what its last schedule left waiting
         self._asked: dict[Scheduler, tuple[Request | None, int, bool]] = {}
 
@@ -57,6 +58,14 @@ class Journal:
         """Shape (samples, 6), columns in the order of SAMPLE_COLUMNS, ascending in time. Each holds until the next of
         its replica; held blocks change evenly from one to the next, and are nan where a run of steps was under way."""
         return np.array(self._samples, dtype=np.float64).reshape(-1, len(SAMPLE_COLUMNS))
+
+    def fetches(self) -> FloatArray:
+        """Shape (fetches, 4), columns in the order of FETCH_COLUMNS: blocks that came from host memory or disk."""
+        return np.array(self._fetches, dtype=np.float64).reshape(-1, len(FETCH_COLUMNS))
+
+    def fetched(self, replica: Replica, request: Request, end_s: float) -> None:
+        """Blocks of a request are on their way to the device from now until then."""
+        self._fetches.extend((request.index, replica.index, replica.now, end_s))
 
     def by_replica(self, n_replicas: int) -> list[FloatArray]:
         """The samples of each replica."""

@@ -153,6 +153,8 @@ def latency_metrics(run: Run) -> dict[str, Any]:
         found["kv_offload"] = _offload_metrics(run, inputs)
     if run.timed_out.any():
         found["n_timed_out"] = int(run.timed_out.sum())
+    if run.n_truncated:
+        found["n_truncated"] = run.n_truncated
     if len(run.handovers):
         found["kv_transfer_s"] = statistics(run.handovers[:, 4] - run.handovers[:, 3])
     return found

@@ -138,8 +138,10 @@ class Replica:
         host = self.scheduler.host
         assert host is not None
         for request in requests:
-            landing = partial(self._landed, host, request)
-            self._clock.at(host.fetch(request), ARRIVAL, [landing])
+            end_s = host.fetch(request)
+            if self._journal is not None:
+                self._journal.fetched(self, request, end_s)
+            self._clock.at(end_s, ARRIVAL, [partial(self._landed, host, request)])
 
     def _landed(self, host: HostCache, request: Request, _: Tick) -> None:
         if self.died_s > self._clock.now:

@@ -88,6 +88,7 @@ class Run:
     orders: FloatArray  # (n, 3): pool, when a replica was asked for, when it was born or given up (inf: not yet)
     replicas: tuple[ReplicaRun, ...]  # in order of birth
     pools: tuple[Pool, ...]
+    n_truncated: int = 0  # requests that were longer; `requests` holds what ran
 
     @classmethod
     def of(cls, cluster: Cluster) -> Run:

@@ -96,7 +96,7 @@ def _latency_table(metrics: dict[str, Any]) -> Table:
 
 
 def _throughput(metrics: dict[str, Any]) -> str:
-    others = ("n_rejected", "n_timed_out", "n_failed", "n_unfinished")
+    others = ("n_rejected", "n_timed_out", "n_failed", "n_unfinished", "n_truncated")
     rest = "".join(f", {metrics[key]} {key[2:].replace('_', ' ')}" for key in others if metrics.get(key))
     return (
         f"{metrics['n_completed']} requests in {metrics['duration_s']:,.1f} s{rest}: {metrics['requests_per_s']:.3g} "

@@ -23,7 +23,7 @@ from simulator.run_record import Run
 from simulator.speculative_rules import speculation_rules
 from simulator.swap import swap_rules
 from simulator.transfer import ports_of
-from simulator.truncation import truncated
+from simulator.truncation import n_shorter, truncated
 
 #: What an engine's profile says of scheduling, under the same names.
 ENGINE_RULES: Final = tuple(
@@ -66,8 +66,12 @@ def _asking_for(served: Sequence[str], requests: RequestSet) -> RequestSet:
 def run_pools(pools: Sequence[Pool], requests: RequestSet, options: RunOptions | None = None) -> Run:
     """The same with pools made by hand."""
     _check_requests(requests)
-    requests = truncated(requests, [pool.rules for pool in pools])
-    options = options or RunOptions()
+    fitting = truncated(requests, [pool.rules for pool in pools])
+    run = _run(pools, fitting, options or RunOptions())
+    return run if fitting is requests else replace(run, n_truncated=n_shorter(requests, fitting))
+
+
+def _run(pools: Sequence[Pool], requests: RequestSet, options: RunOptions) -> Run:
     if options.processes > 1:
         from simulator.parallel import apart, run_apart
 

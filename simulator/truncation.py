@@ -28,3 +28,9 @@ def truncated(requests: RequestSet, rules: Sequence[EngineRules]) -> RequestSet:
         hashes = tuple(() if gone else ids for ids, gone in zip(hashes, cut.tolist(), strict=True))
     outputs = np.maximum(np.minimum(requests.output_tokens, longest - inputs), 1)
     return replace(requests, input_tokens=inputs, output_tokens=outputs, block_hashes=hashes)
+
+
+def n_shorter(asked: RequestSet, served: RequestSet) -> int:
+    """Requests of which some of the prompt or of the answer was cut."""
+    cut = (served.input_tokens < asked.input_tokens) | (served.output_tokens < asked.output_tokens)
+    return int(cut.sum())

@@ -70,6 +70,7 @@ class Faults:
         self._cluster = cluster
         self._ailments: dict[Replica, list[_Ailment]] = {}
         self._streams: dict[tuple[int, str, int], np.random.Generator] = {}
+        self._gone: set[tuple[str, int]] = set()  # nodes that never come back: nothing befalls them any more
         self.n_struck, self._vain, self._answered = 0, 0, 0
         for fault in self.faults:
             if fault.at_s is not None:
@@ -152,7 +153,9 @@ class Faults:
                 if (pool, replica.slot) in there:
                     lost += [] if cluster.drains(replica) else [pool]
                     cluster.fail(replica)
-        if lasts_s is not None:
+        if lasts_s is None:
+            self._gone.add((site, node))
+        else:
             cluster.at(cluster.clock.now + lasts_s, partial(self._restore, slots))
             for pool in lost:
                 cluster.orders.place(pool, lasts_s)
@@ -201,10 +204,19 @@ class Faults:
         self._cluster.at(self._cluster.clock.now + wait_s, partial(self._befall_node, number, fault, site, node))
 
     def _befall_node(self, number: int, fault: Fault, site: str, node: int) -> None:
+        if (site, node) in self._gone or self._all_is_over():
+            return
         self._check_use()
         lasts_s = max(1e-9, self._draw_s(fault, (number, site, node), fault.mttr_s or 0.0, fault.mttr_cv))
         self._lose_node(site, node, lasts_s)
         self._cluster.at(self._cluster.clock.now + lasts_s, partial(self._arm_node, number, fault, site, node))
+
+    def _all_is_over(self) -> bool:
+        """Nobody lives and nobody will be born: only an autoscaler could change that."""
+        cluster = self._cluster
+        if len(cluster.options.controllers) > 1 or any(r.died_s > cluster.clock.now for r in cluster.replicas):
+            return False
+        return not any(order.pending for order in cluster.orders.given)
 
     def _check_use(self) -> None:
         """Raises RuntimeError where things break and break, and no request is ever answered."""

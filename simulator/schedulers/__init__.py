@@ -78,6 +78,20 @@ def make_scheduler(rules: EngineRules, beside: Scheduler | None = None) -> Sched
     return made
 
 
+def takes_over(rules: EngineRules) -> bool:
+    """Whether what `make_scheduler` makes decodes requests that come with their blocks."""
+    made: type[Scheduler] = POLICIES[rules.policy]
+    if rules.speculation is not None:
+        made = SPECULATIVE.get(rules.policy, made)
+    elif rules.lora is not None:
+        made = LoraV1
+    elif rules.offload is not None:
+        made = OffloadingV1
+    elif rules.swap is not None:
+        made = SwappingV0
+    return made.takes_over
+
+
 def _speculating(rules: EngineRules) -> Speculating:
     """InputError for what is not simulated together."""
     policy = SPECULATIVE.get(rules.policy)

@@ -181,6 +181,21 @@ def test_a_fleet_that_only_breaks_says_so() -> None:
         struck([Pool(rules(), Linear())], requests([0.0], [4], [9]), [fault])
 
 
+def test_nothing_befalls_a_node_that_is_gone_for_good() -> None:
+    """It breaks 2 s after it came back; at 2.5 s it is lost and never comes back: the run ends, its request unanswered."""
+    often = {"kind": "node", "mtbf_s": 2.0, "mttr_s": 0.25, "mtbf_cv": 0.0, "mttr_cv": 0.0}
+    faults: list[dict[str, object]] = [often, {"kind": "node", "at_s": 2.5, "node": 0}]
+    acts = (Faults(parse_faults(faults), apart(1, 1)),)
+    run = run_pools(
+        [Pool(rules(), Linear())], requests([0.0], [4], [20]), RunOptions(check_laws=True, controllers=acts)
+    )
+    assert run.unfinished.all()
+    assert max(r.died_s for r in run.replicas) <= 2.5
+    # nobody there, and another node that breaks in vain: the replica crashed for good
+    crash = [often, {"kind": "crash", "at_s": 0.1, "replica": 0}]
+    assert struck([Pool(rules(), Linear())], requests([0.0], [4], [20]), crash).unfinished.all()
+
+
 # ---- laws over random fleets, faults and scaling
 
 

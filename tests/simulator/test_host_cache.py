@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +15,10 @@ from worlds import Linear, requests, rules
 from catalogs.errors import InputError
 from catalogs.request_set import RequestSet
 from catalogs.workload_file import parse_workload_file
+from simulator.chrome_trace import write_chrome_trace
 from simulator.cluster import Cluster, RunOptions
 from simulator.host_cache import HostCache, OffloadRules, Port, Tier
+from simulator.journal import Journal
 from simulator.laws import LawBroken, check_host
 from simulator.request import Request
 from simulator.rules import EngineRules
@@ -126,6 +129,19 @@ def test_two_turns_of_a_session_by_hand(fast: bool) -> None:
     without = simulate(replace(engine, offload=None), work, fast, timer)
     assert without.cached_tokens.tolist() == [0, 0, 4]
     assert without.first_token_s[2] == 20.0 + 1.0 + 20 / 8  # 20 tokens to compute
+
+
+def test_a_trace_shows_what_comes_from_the_host(tmp_path: Path) -> None:
+    """Turn 2 of the session above: three blocks over the link from 20 to 20.75."""
+    engine = rules(kv_blocks=8, offload=HOST, admit_whole_prompt=True)
+    contents = [[1, 2, 3, 4], [11, 12, 13, 14, 15, 16, 17], [1, 2, 3, 4, 5, 6]]
+    work = requests([0.0, 10.0, 20.0], [16, 28, 24], [1, 1, 2], contents)
+    run = run_rules(engine, Linear(prompt_token_s=0.125), work, 1, RunOptions(journal=Journal()))
+    write_chrome_trace(run, tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    fetches = [(e["name"], e["ph"], e["ts"], e["pid"]) for e in events if e.get("cat") == "fetch"]
+    name = "KV of request 2 from the host"
+    assert fetches == [(name, "b", 20e6, 0), (name, "e", 20.75e6, 0)]
 
 
 @BOTH

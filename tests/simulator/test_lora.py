@@ -21,11 +21,12 @@ from simulator.laws import LawBroken
 from simulator.lora import AdapterSlots, LoraRules, adapter_bytes, lora_bytes
 from simulator.memory import size_memory
 from simulator.plant import fit
+from simulator.pool import Pool
 from simulator.rules import EngineRules
 from simulator.run_record import Run
 from simulator.schedulers.lora import LoraV1
 from simulator.shard import Shard
-from simulator.simulate import run_rules
+from simulator.simulate import run_pools, run_rules
 
 BOTH = pytest.mark.parametrize("fast", [True, False])
 #: 1/4 s a step for one adapter, 1/8 s for each further one; 1/2 s to the device, 1 s from disk.
@@ -89,6 +90,12 @@ def test_mixtures_of_experts_are_refused() -> None:
     keys = {"model": "mixtral-8x7b", "hardware": "h100x8", "tensor_parallel": 4, "lora": {"adapters": 2}}
     with pytest.raises(InputError, match="dense models"):
         fit(Deployment.model_validate(keys))
+
+
+def test_adapters_are_not_decoded_for_prefill_replicas() -> None:
+    pools = [Pool(rules(lora=ONE), Linear(), 1, role) for role in ("prefill", "decode")]
+    with pytest.raises(InputError, match="takes over no request from a prefill replica yet: got 'vllm-v1 with LoRA"):
+        run_pools(pools, asking(requests([0.0], [4], [2]), [0]))
 
 
 @BOTH

@@ -153,6 +153,26 @@ def test_rejected_requests_are_named(files: dict[str, Path], capsys: pytest.Capt
     assert row["ttft_s"] == row["e2e_s"] == row["replica"] == ""
 
 
+def test_what_is_cut_is_counted(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """5,000 tokens of prompt do not fit in 4,096 positions; the answer of the fourth ends early."""
+    files["d.yaml"].write_text("{model: llama3.1-8b, hardware: h100, max_model_len: 4096, queue: {too_long: truncate}}")
+    trace = files["d.yaml"].with_name("t.csv")
+    rows = ["0,5000,2", "1,5000,2", "2,100,2", "3,4090,20"]
+    trace.write_text("\n".join(["arrival_s,input_tokens,output_tokens", *rows]))
+    assert simulate(files["d.yaml"], "--workload", trace, "--json", files["o.json"]) == 0
+    said = capsys.readouterr()
+    assert "3 of 4 requests truncated to max_model_len" in said.err
+    assert "3 truncated" in said.out
+    assert json.loads(files["o.json"].read_text())["metrics"]["n_truncated"] == 3
+
+
+def test_a_run_that_is_looked_at_is_not_shared(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
+    shared = ("--workload", files["w.yaml"], "--processes", 2)
+    assert simulate(files["d.yaml"], *shared, "--chrome-trace", files["t.json"]) == 2
+    assert "look at a run of one process: got '--processes 2'" in capsys.readouterr().err
+    assert simulate(files["d.yaml"], *shared) == 0
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [
