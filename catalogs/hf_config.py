@@ -28,7 +28,8 @@ QKV_BIASED: Final = frozenset(("qwen", "qwen2", "qwen2_moe", "qwen2_vl", "qwen2_
 QK_NORMED: Final = frozenset(
     ("qwen3", "qwen3_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "gemma3_text", "gemma4_text", "minimax_m2")
 )
-LEARNED_POSITIONS: Final = {"opt": 2, "gpt2": 0, "gpt_bigcode": 0, "bart": 2, "mbart": 2, "whisper": 0}  # extra rows of the table
+#: Families with a table of positions, and its extra rows.
+LEARNED_POSITIONS: Final = {"opt": 2, "gpt2": 0, "gpt_bigcode": 0, "bart": 2, "mbart": 2, "whisper": 0}
 NOT_GENERATIVE: Final = frozenset(
     ["bert", "roberta", "xlm-roberta", "albert", "distilbert", "electra", "deberta", "deberta-v2", "clip", "vit"]
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from catalogs import parallelism
 from catalogs.deployment import Deployment, Resolved
+from catalogs.encoder_decoder import engine_for, with_encoder_room
 from catalogs.engines import EngineProfile, load_engine
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import Accelerator, Hardware, parse_hardware
@@ -82,6 +83,7 @@ def _resolve_pool(deployment: Deployment) -> Resolved:
     speculation = speculation_of(deployment, names.engine, names.model)
     if speculation is not None:
         deployment, names = _speculating(deployment, speculation, names)
+    names = replace(names, engine=engine_for(names.model, names.engine, deployment))
     own = names.hardware.notices + (speculation.notices if speculation else ())
     weight_dtype, weight_notices = _weight_dtype(deployment.weight_dtype, names)
     kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
@@ -90,6 +92,7 @@ def _resolve_pool(deployment: Deployment) -> Resolved:
     shards = layout.tensor_parallel * layout.pipeline_parallel
     parallelism.check_engine(layout, names.engine)
     limits = _limits(deployment, names, shards, speculation.step_tokens if speculation else 1)
+    limits = with_encoder_room(limits, names.model, deployment)
     utilization = deployment.gpu_memory_utilization or _utilization(names, limits.max_num_batched_tokens, shards)
     return Resolved(
         model=names.model,

@@ -37,6 +37,7 @@ from calibration.roofline import dtype_bytes
 from catalogs.model_parts import Attention, LayerGroup, LinearAttention, MlaAttention, Mlp, Moe, Part
 from simulator.batch import BatchShape
 from simulator.context_lines import merge_lines, shared_keys
+from simulator.encoder_lines import cross_decode_lines, cross_prefill_lines, cross_token_lines, encoder_lines
 from simulator.line import Line, Routing
 from simulator.shard import Shard
 from simulator.table import FloatArray
@@ -65,6 +66,8 @@ def token_lines(shard: Shard, tokens: Num, graph: bool = True) -> list[Line]:
     lines += _all_reduce(shard, "embedding_all_reduce", 1, tokens, graph)
     for group in shard.model.groups:
         lines += _mixer_lines(shard, group, tokens, graph)
+        if group.cross_attention:
+            lines += cross_token_lines(shard, group, tokens, graph)
         lines += _ffn_lines(shard, group, tokens, graph)
     lines.append(Line("final_norm", "elementwise", 1, Elementwise("norm", tokens, 4 * hidden * ACT)))
     if shard.pp > 1:  # hidden states and residual go to the next stage
@@ -287,6 +290,8 @@ def mixed_decode_lines(
             pairs = tokens * (_clip(mean, a.window_tokens) + 0.5 * shard.queries)
             joined = _prefill(shard, a, n, tokens, pairs)
             lines.append(Line("joined_decode_attention", "attention_decode", g.count, joined))
+            if g.cross_attention:
+                lines += cross_decode_lines(shard, g, n)
         else:
             lines += _decode_group(shard, g, n, mean, longest)
     return lines
@@ -309,6 +314,8 @@ def _decode_group(shard: Shard, g: LayerGroup, n: FloatArray, mean: FloatArray, 
         op = DecodeAttention(n, n * seen, top, heads, shard.kv_heads(a), a.head_dim, shard.kv_dtype, a.window_tokens)
         yield Line("decode_attention", kind, g.count, op)
         yield from merge_lines(shard, g.count, n, shard.heads(a) * a.head_dim, shard.heads(a) * a.value_dim)
+        if g.cross_attention:
+            yield from cross_decode_lines(shard, g, n)
     elif isinstance(a, MlaAttention):
         seen = n * _clip(mean, a.index_topk_tokens) / shard.kv_shards
         yield Line("mla_decode", kind, g.count, _mla_decode(shard, a, n, seen))
@@ -326,7 +333,8 @@ def _decode_group(shard: Shard, g: LayerGroup, n: FloatArray, mean: FloatArray, 
 def prefill_lines(shard: Shard, chunks: Num, chunk_tokens: Num, mean_context: Num) -> list[Line]:
     """Attention of `chunks` prompt chunks of `chunk_tokens` new tokens after `mean_context` earlier ones each."""
     c, q, x = _floats(chunks, chunk_tokens, mean_context)
-    return [line for g in shard.model.groups for line in _prefill_group(shard, g, c, q, x)]
+    lines = [line for g in shard.model.groups for line in _prefill_group(shard, g, c, q, x)]
+    return [*lines, *encoder_lines(shard, c + 0.0 * q + 0.0 * x)] if shard.model.is_encoder_decoder else lines
 
 
 def _prefill_group(shard: Shard, g: LayerGroup, c: FloatArray, q: FloatArray, x: FloatArray) -> Iterator[Line]:
@@ -337,6 +345,8 @@ def _prefill_group(shard: Shard, g: LayerGroup, c: FloatArray, q: FloatArray, x:
         yield Line("prefill_attention", kind, g.count, _prefill(shard, a, c, tokens, pairs))
         each = shard.kv_heads(a) * (a.head_dim + a.value_dim) * dtype_bytes(shard.kv_dtype)
         yield from shared_keys(shard, g.count, each, c * q, c * _clip(x, a.window_tokens))
+        if g.cross_attention:
+            yield from cross_prefill_lines(shard, g, c, q)
     elif isinstance(a, MlaAttention):
         pairs = c * window_pairs(q, x, a.index_topk_tokens) / shard.cp
         yield Line("mla_prefill", kind, g.count, _mla(shard, a, "prefill", (c, tokens, pairs, c * x)))

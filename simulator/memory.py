@@ -58,6 +58,7 @@ class MemoryPlan:
     adapter_bytes: float = 0.0  # of the weights: slots for LoRA adapters
     draft_bytes: float = 0.0  # of the weights: what drafts
     draft_kv_bytes_per_token: float = 0.0  # of the KV cache's: what drafts
+    cross_blocks: int = 0  # that every sequence holds for its encoder's output
 
     @property
     def free_bytes(self) -> float:
@@ -104,6 +105,7 @@ class MemoryPlan:
             f"KV = {budget} (usable) - {weights} ({held}) - {activations} (activations) - {runtime} (runtime) "
             f"= {left} GiB per accelerator; at {self.kv_bytes_per_token:.0f} B per token "
             f"{self.kv_blocks} blocks of {self.block_size}"
+            + (f", {self.cross_blocks} of them in every sequence for its encoder's output" if self.cross_blocks else "")
         )
 
 
@@ -130,7 +132,9 @@ def size_memory(resolved: Resolved) -> MemoryPlan:
     if limits.kv_blocks:
         blocks, kv_bytes = limits.kv_blocks, limits.kv_blocks * block_bytes
     slots = limits.max_num_seqs if engine.memory_rule == "slots" else 1
-    longest = _longest(caches, kv_bytes / slots, limits)
+    # an engine starts if a whole budget of encoder output fits beside the longest sequence (CrossAttentionSpec)
+    crossing = -(-limits.max_num_batched_tokens // limits.block_size) if shard.model.is_encoder_decoder else 0
+    longest = _longest(caches, kv_bytes / slots - crossing * block_bytes, limits)
     if engine.memory_rule == "slots" and not limits.kv_blocks:
         blocks = slots * -(-longest // limits.block_size)
         kv_bytes = min(kv_bytes, slots * cache_bytes(caches, longest))
@@ -150,6 +154,7 @@ def size_memory(resolved: Resolved) -> MemoryPlan:
         adapters,
         drafter,
         cache_bytes(caches[1:], REFERENCE_TOKENS) / REFERENCE_TOKENS,
+        -(-shard.model.encoder_tokens // limits.block_size),
     )
 
 
@@ -167,16 +172,17 @@ def draft_bytes(resolved: Resolved) -> float:
 def weight_bytes(shard: Shard) -> float:
     """Weights on one rank: linear layers and vocabulary split, experts over all ranks, norms and routers on each."""
     model = shard.model
-    layers = sum(g.count * _layer_bytes(shard, g) for g in model.groups) / shard.pp
+    layers = sum(g.count * _layer_bytes(shard, g) for g in (*model.groups, *model.encoder_groups)) / shard.pp
     vocabulary = (model.embedding_params + model.lm_head_params + model.other_params) / shard.tp
-    return layers + (vocabulary + model.norm_size) * model.weight_format(shard.weight_dtype).other_bytes_per_weight()
+    norms = model.norm_size * (2 if model.is_encoder_decoder else 1)
+    return layers + (vocabulary + norms) * model.weight_format(shard.weight_dtype).other_bytes_per_weight()
 
 
 def _layer_bytes(shard: Shard, group: LayerGroup) -> float:
     hidden = shard.model.hidden_size
     parts = group.part_params(hidden)
     held = {part: n / (shard.expert_group if part == "experts" else shard.tp) for part, n in parts.items()}
-    held["attention"] = _attention_params(shard, group, hidden)
+    held["attention"] = group.n_mixers * _attention_params(shard, group, hidden)
     stored = shard.model.weight_format(shard.weight_dtype)
     linear = sum(n * stored.part_bytes_per_weight(part) for part, n in held.items())
     return linear + group.small_params(hidden, shard.model.norm_size) * stored.other_bytes_per_weight()
@@ -197,7 +203,8 @@ def _attention_params(shard: Shard, group: LayerGroup, hidden: int) -> float:
 def activation_bytes(shard: Shard, resolved: Resolved) -> float:
     """Peak of the engine's start-up run on one rank: the widest layer or the sampler, whichever is larger."""
     model, seqs, tokens = shard.model, resolved.limits.max_num_seqs, resolved.limits.max_num_batched_tokens
-    layer = max(_layer_width(shard, g) for g in model.groups) * tokens * ACTIVATION_BYTES
+    widest = max(_layer_width(shard, g) for g in (*model.groups, *model.encoder_groups))
+    layer = widest * tokens * ACTIVATION_BYTES
     if resolved.engine.memory_rule == "free":  # TensorRT-LLM tries a few long prompts, not a full set of sequences
         return layer
     if resolved.engine.memory_rule == "slots":  # llama.cpp reserves for one physical batch, logits of all its tokens

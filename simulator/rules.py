@@ -36,7 +36,13 @@ class EngineRules(Limits):
     offload: OffloadRules | None = None  # blocks are kept in host memory too
     lora: LoraRules | None = None  # None: it serves no adapters
     speculation: SpeculationRules | None = None  # None: one token a decode and step
+    encoder_tokens: int = 0  # positions of every request's encoder output, kept in blocks; 0: there is no encoder
     swap: SwapRules | None = None  # preempted requests are moved to host memory; None: they are computed again
+
+    @property
+    def cross_blocks(self) -> int:
+        """KV blocks that every request holds for its encoder's output."""
+        return -(-self.encoder_tokens // self.block_size)
 
     @property
     def in_lockstep(self) -> bool:

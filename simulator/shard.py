@@ -7,7 +7,7 @@ from typing import Final
 
 from calibration.roofline import MXFP4_BYTES
 from catalogs.deployment import Layout, Resolved
-from catalogs.errors import InputError
+from catalogs.encoder_decoder import check_encoder
 from catalogs.model_parts import Attention, MlaAttention, Moe, Part
 from catalogs.model_spec import ModelSpec
 from catalogs.units import DTYPE_BYTES
@@ -35,13 +35,9 @@ class Shard:
 
     @classmethod
     def of(cls, resolved: Resolved) -> Shard:
-        """The shard of a deployment; InputError for models with an encoder, which no modelled engine step covers."""
-        model = resolved.model
-        if model.encoder_groups or any(g.cross_attention for g in model.groups):
-            raise InputError(
-                "serving covers decoder-only models, this one has an encoder", model.name, "a decoder-only model"
-            )
-        engine = resolved.engine
+        """The shard of a deployment; InputError for encoders that no modelled engine step covers."""
+        model, engine = resolved.model, resolved.engine
+        check_encoder(model)
         return cls(
             model,
             resolved.layout,

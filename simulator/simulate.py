@@ -145,5 +145,6 @@ def engine_rules(plant: Plant, seed: int = 0) -> EngineRules:
         speculation=speculation_rules(resolved, seed),
         swap=swap_rules(resolved, plant.memory) if resolved.swap_bytes else None,
         offload=OffloadRules.of(resolved.offload, plant.memory) if resolved.offload else None,
+        encoder_tokens=resolved.model.encoder_tokens if resolved.model.is_encoder_decoder else 0,
         receiving=engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving,
     )

@@ -36,7 +36,8 @@ class Room:
         widest = inf if rules.chunked_prefill and policy.chunks else rules.max_num_batched_tokens
         recomputes = policy.preempts
         spare = rules.speculation.most_spare_tokens(rules.lag) if rules.speculation else 0
-        return cls(rules.max_model_len, widest, recomputes, rules.kv_blocks * rules.block_size, spare)
+        cached = (rules.kv_blocks - rules.cross_blocks) * rules.block_size
+        return cls(rules.max_model_len, widest, recomputes, cached, spare)
 
 
 @dataclass(frozen=True, slots=True)

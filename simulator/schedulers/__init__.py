@@ -9,6 +9,7 @@ from simulator.rank_dispatch import DISPATCHES
 from simulator.rules import EngineRules
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.batching import ContinuousBatching
+from simulator.schedulers.encoder_decoder import EncoderDecoderV1
 from simulator.schedulers.llama_cpp import LlamaCpp
 from simulator.schedulers.lockstep import Lockstep
 from simulator.schedulers.lora import LoraV1
@@ -47,6 +48,8 @@ def make_scheduler(rules: EngineRules, beside: Scheduler | None = None) -> Sched
     policy = POLICIES.get(rules.policy)
     if policy is None:
         raise InputError("unknown scheduling policy", rules.policy, nearest_name(rules.policy, POLICIES))
+    if rules.encoder_tokens:
+        return EncoderDecoderV1(rules)
     if rules.speculation is not None:
         return _speculating(rules)
     if rules.in_lockstep:
