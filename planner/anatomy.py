@@ -16,10 +16,12 @@ from planner.operators import OperatorRow, operator_rows, seconds_by_bound
 from simulator.line import Line
 from simulator.metrics import duration_s
 from simulator.plant import Plant
+from simulator.rank_log import RankLog, with_share
 from simulator.run_record import Run
 from simulator.step_lines import StepLines
 from simulator.step_log import COLUMNS, StepLog
-from simulator.step_tables import graph_limit
+from simulator.step_tables import StepTables, graph_limit
+from simulator.step_totals import ranked_channels
 from simulator.table import FloatArray
 
 SAMPLES: Final = 400
@@ -58,7 +60,8 @@ class Anatomy:
 
 @dataclass(frozen=True, slots=True)
 class _Samples:
-    """Steps drawn evenly over the busy time; arrays of one entry each, counts of one rank."""
+    """Steps drawn evenly over the busy time; arrays of one entry each, counts of one rank: of the slowest, where ranks
+    schedule for themselves."""
 
     weights: FloatArray  # steps that each stands for
     seconds: FloatArray
@@ -69,6 +72,8 @@ class _Samples:
     chunks: FloatArray
     prior: FloatArray  # tokens before a prompt chunk
     logits: FloatArray
+    widest: FloatArray  # tokens of the rank with most
+    group: FloatArray  # of the expert group
 
     def only(self, here: np.ndarray) -> _Samples:
         values = [getattr(self, name)[here] for name in self.__slots__]
@@ -83,7 +88,7 @@ def take_apart(run: Run, plant: Plant, samples: int = SAMPLES) -> Anatomy:
     """Anatomy of a finished run of one replica of `plant`."""
     log = StepLog.merged(run.logs)
     busy_s, steps = float(log.total_s.sum()), float(log.steps.sum())
-    drawn = _draw(log, plant.cost.tables.split, samples)
+    drawn = _draw(log, plant.cost.tables, samples)
     rows = _rows(drawn, plant)
     prompts = log.prefill_tokens > 0
     decoding = float((log.decodes * log.steps).sum())
@@ -101,18 +106,25 @@ def take_apart(run: Run, plant: Plant, samples: int = SAMPLES) -> Anatomy:
     )
 
 
-def _draw(log: StepLog, split: int, n: int) -> _Samples:
+def _draw(log: StepLog, tables: StepTables, n: int) -> _Samples:
     """n steps at equal distances of busy time."""
+    split = tables.split
     ends = np.cumsum(log.total_s)
     at = (np.arange(n) + 0.5) / n * ends[-1]
     row = np.minimum(np.searchsorted(ends, at), len(ends) - 1)
-    columns = dict(zip(COLUMNS, log.table()[row].T, strict=True))
+    rows = log.table()[row]
+    columns = dict(zip(COLUMNS, rows.T, strict=True))
     share = (at - (ends[row] - columns["total_s"])) / columns["total_s"]
     place = np.minimum(np.floor(share * columns["steps"]), columns["steps"] - 1)  # which step of a run of decodes
     seconds = columns["first_s"] + columns["slope_s"] * place
+    uneven = None
+    if isinstance(log, RankLog):
+        uneven = _Uneven.of(tables, rows, log.shares[row])
+        columns, split = dict(zip(COLUMNS, uneven.slowest.T, strict=True)), uneven.split
     decodes, chunks = columns["decodes"], columns["prefill_chunks"]
-    parts = np.clip(chunks, 1.0, split)
+    parts = np.ones(n) if uneven else np.clip(chunks, 1.0, split)
     each = columns["prefill_tokens"] / np.maximum(chunks, 1.0)
+    mine = np.ceil(decodes / split) + np.ceil(columns["prefill_tokens"] / parts)
     return _Samples(
         weights=ends[-1] / n / seconds,
         seconds=seconds,
@@ -122,8 +134,31 @@ def _draw(log: StepLog, split: int, n: int) -> _Samples:
         prefill_tokens=np.ceil(columns["prefill_tokens"] / parts),
         chunks=chunks / parts,
         prior=columns["prefill_pairs"] / np.maximum(columns["prefill_tokens"], 1.0) - each / 2.0,
-        logits=np.ceil(columns["logits"] / split),
+        logits=uneven.logits if uneven else np.ceil(columns["logits"] / split),
+        widest=uneven.widest if uneven else mine,
+        group=uneven.tokens if uneven else tables.resolved.layout.data_parallel * mine,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Uneven:
+    """Steps in which data-parallel ranks hold unequal shares. slowest: rows of the log, of the slowest rank's share."""
+
+    slowest: FloatArray
+    split: int  # ranks among which each of them shares its decodes
+    widest: FloatArray
+    tokens: FloatArray  # of all
+    logits: FloatArray
+
+    @classmethod
+    def of(cls, tables: StepTables, rows: FloatArray, shares: FloatArray) -> _Uneven:
+        split = tables.split // tables.prompt_split
+        place = ranked_channels(tables, rows, shares)[2]
+        prompts, decodes, logits = shares[:, :, 0], shares[:, :, 3], shares[:, :, 6]
+        tokens = np.ceil(decodes / split) + np.ceil(prompts / tables.context_ranks)
+        slowest = with_share(rows, shares[np.arange(len(rows)), place])
+        ending = np.ceil(logits / split).max(axis=1)
+        return cls(slowest, split, tokens.max(axis=1), (prompts + decodes).sum(axis=1), ending)
 
 
 def _rows(drawn: _Samples, plant: Plant) -> list[OperatorRow]:
@@ -140,12 +175,13 @@ def _rows(drawn: _Samples, plant: Plant) -> list[OperatorRow]:
 def _token_parts(drawn: _Samples, plant: Plant) -> Iterator[tuple[_Samples, list[Line]]]:
     """What follows the tokens of a step: in CUDA graphs, and beyond."""
     padded, lines = plant.cost.tables.padded, plant.cost.tables.lines
-    graphed = drawn.tokens <= graph_limit(plant.resolved)
+    graphed = drawn.widest <= graph_limit(plant.resolved)
     for graph in (True, False):
         part = drawn.only(graphed == graph)
-        fits = padded[np.minimum(part.tokens, len(padded) - 1).astype(np.int64)]
-        ran = np.where(part.tokens < len(padded), fits, part.tokens)
-        group = lines.shard.dp * (ran if graph else part.tokens)
+        tokens = part.widest if graph else part.tokens
+        fits = padded[np.minimum(tokens, len(padded) - 1).astype(np.int64)]
+        ran = np.where(tokens < len(padded), fits, tokens)
+        group = lines.shard.dp * ran if graph else part.group
         yield part, lines.rank(ran, graph) + lines.group(group, graph)
 
 

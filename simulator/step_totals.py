@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from calibration.power import capped_w
 from catalogs.hardware import Accelerator
@@ -82,7 +83,7 @@ def priced(tables: StepTables, log: StepLog) -> Iterator[PricedRows]:
         if shares is None:
             device, lags = step_channels(tables, batch), np.zeros(len(batch.steps))
         else:
-            device, lags = ranked_channels(tables, rows[here], shares[here])
+            device, lags, _ = ranked_channels(tables, rows[here], shares[here])
         device *= batch.steps[:, None]
         lags *= batch.steps
         waits = np.maximum(batch.total_s - device[:, :N_CLASSES].sum(axis=1), 0.0)
@@ -193,10 +194,12 @@ def _pass_channels(tables: StepTables, rows: _Rows) -> FloatArray:
     return device
 
 
-def ranked_channels(tables: StepTables, rows: FloatArray, shares: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Channels of the middle step of every row where ranks hold unequal shares (rows, ranks, 7), and the seconds a rank
-    waits in it for the slowest, mean over ranks; the same numbers as `StepCost.ranks_segment`. Shapes (rows,
-    N_CHANNELS), of the slowest rank but with the mean joules, and (rows,)."""
+def ranked_channels(
+    tables: StepTables, rows: FloatArray, shares: FloatArray
+) -> tuple[FloatArray, FloatArray, npt.NDArray[np.int64]]:
+    """Channels of the middle step of every row where ranks hold unequal shares (rows, ranks, 7), the seconds a rank
+    waits in it for the slowest, mean over ranks, and which that is; the same numbers as `StepCost.ranks_segment`.
+    Shapes (rows, N_CHANNELS), of the slowest rank but with the mean joules, (rows,) and (rows,)."""
     own = tables.split // tables.prompt_split
     ranks = [_Rows(with_share(rows, shares[:, i])) for i in range(shares.shape[1])]
     tokens = np.stack([np.ceil(r.decodes / own) + np.ceil(r.prefill_tokens / tables.context_ranks) for r in ranks])
@@ -204,20 +207,21 @@ def ranked_channels(tables: StepTables, rows: FloatArray, shares: FloatArray) ->
     graphed = widest <= graph_limit(tables.resolved)
     slowest, slowest_s = np.zeros((len(rows), N_CHANNELS)), np.full(len(rows), -1.0)
     mean_s, joules = np.zeros(len(rows)), np.zeros(len(rows))
-    for rank, held in zip(ranks, tokens, strict=True):
+    place = np.zeros(len(rows), dtype=np.int64)
+    for i, (rank, held) in enumerate(zip(ranks, tokens, strict=True)):
         device = tables.rank.at(_ran(tables, np.where(graphed, widest, held)))
         _add_decode(tables, rank, own, device)
         _add_prefill(tables, rank, np.ones(len(rows)), device)
         seconds = device[:, :N_CLASSES].sum(axis=1)
         later = seconds > slowest_s
-        slowest[later], slowest_s[later] = device[later], seconds[later]
+        slowest[later], slowest_s[later], place[later] = device[later], seconds[later], i
         mean_s += seconds / len(ranks)
         joules += device[:, JOULES] / len(ranks)
     slowest[:, JOULES] = joules
     dp, held = tables.group_ranks, sum(rank.decodes + rank.prefill_tokens for rank in ranks)
     group = np.where(graphed, dp * _ran(tables, widest), np.minimum(dp * widest, held))
     logits = np.max([np.ceil(rank.logits / own) for rank in ranks], axis=0)
-    return slowest + tables.group.at(group) + tables.logits.at(logits), slowest_s - mean_s
+    return slowest + tables.group.at(group) + tables.logits.at(logits), slowest_s - mean_s, place
 
 
 def _ran(tables: StepTables, tokens: FloatArray) -> FloatArray:

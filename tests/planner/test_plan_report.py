@@ -169,6 +169,7 @@ def test_the_front_is_what_nothing_beats() -> None:
     [
         ("llama3.1-8b", "l40sx2", {"tensor_parallel": 2}),
         ("qwen3-30b-a3b", "h100x4", {"data_parallel": 4, "expert_parallel": True}),
+        ("qwen3-30b-a3b", "h100x4", {"data_parallel": 4, "expert_parallel": True, "engine": "sglang"}),
     ],
 )
 def test_time_of_operators_adds_up_to_the_run(model: str, hardware: str, ranks: dict[str, Any]) -> None:

@@ -159,6 +159,19 @@ def test_totals_read_the_same_tables_as_steps() -> None:
     assert 0.0 < totals.rank_wait_s < totals.busy_s
 
 
+@pytest.mark.parametrize("engine", ["vllm", "vllm-0.15", "sglang", "trtllm"])
+def test_ranks_that_hold_the_same_are_balanced(engine: str) -> None:
+    """Eight requests that are alike, two a rank: no step differs from one shared evenly."""
+    work = requests([0.0] * 8, [500] * 8, [90] * 8)
+    runs = [run(plant(engine=engine, rank_dispatch=asked), work) for asked in (None, "balanced")]
+    for name in ("started_s", "first_token_s", "last_token_s"):
+        np.testing.assert_allclose(getattr(runs[0], name), getattr(runs[1], name), rtol=1e-12, err_msg=name)
+    found, even = (summarise(each)["metrics"] for each in runs)
+    assert found["ranks"]["wait_fraction"] == pytest.approx(0.0, abs=1e-12)
+    assert found["energy"]["gpu_j"] == pytest.approx(even["energy"]["gpu_j"], rel=1e-9)
+    assert found["itl_s"] == pytest.approx(even["itl_s"], rel=1e-9)
+
+
 def test_one_scheduler_for_all_where_it_is_asked_for() -> None:
     even = served(plant(rank_dispatch="balanced"))
     assert not isinstance(even.logs[0], RankLog)
