@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 import time
@@ -258,7 +259,7 @@ def one_draw(space: Space, seed: int, folder: Path) -> dict[str, dict[str, float
     front = members(truth)
     kept["brute force"] = {"points": len(trade.points), "front": len(front), "seconds": seconds}
     known = Known(trade, truth)
-    most = int(SHARE * len(trade.points))
+    most = math.ceil(SHARE * len(trade.points)) - 1  # under the share, never at it
     for name, run in METHODS.items():
         start = time.process_time()
         looks = run(known, most, seed)
