@@ -104,7 +104,8 @@ def _nothing(text: str, priced: dict[str, Price | None], budget: float | None, p
         priced = priced | {s: price_of(s) for s in sorted(singles) if ":" not in s and s != "localx1"}
     known = [(p.usd_per_hour, name) for name, p in priced.items() if p is not None]
     if not known or budget is None:
-        return InputError("no price is known of this hardware, so its cost cannot be compared", text, "--price USD")
+        near = "--price USD" if is_one(text) else "--objective throughput, or one of them with --price USD"
+        return InputError("no price is known of this hardware, so its cost cannot be compared", text, near)
     usd, name = min(known)
     rule = f"a budget that pays for some of the hardware: the cheapest, {name}, costs ${usd:.2f} per hour"
     return InputError(rule, budget, f"--max-usd-per-hour {usd:.2f}")

@@ -43,7 +43,9 @@ class Refuser:
     def refuse(self, discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome]) -> Refusal:
         """discards: what the bounds threw out; outcomes: what was simulated in vain."""
         closest = _closest(discards, outcomes, self.measure.world)
-        suggestions = [*self._hardware(), *self._precision()]
+        world = self.measure.world
+        own = world.names.hardware if closest is None else world.names_of(closest[0]).hardware
+        suggestions = [*self._hardware(own), *self._precision()]
         if closest is None:
             limit = f"{self.request.model} cannot be cut over {self.request.hardware}"
             return Refusal(limit, None, tuple(suggestions))
@@ -51,10 +53,15 @@ class Refuser:
         if discard is not None and discard.constraint == "memory":
             block = {"deployment": self.measure.world.facts(candidate).deployment} | _no_figures()
             block["memory"] = self.measure.world.facts(candidate).memory
-            return Refusal(discard.reason, block, tuple(suggestions))
+            return Refusal(discard.reason + self._paid_for(), block, tuple(suggestions))
         entry = self.measure.entry(candidate, None, replace(BEST, whole_cluster=False))
         binding = discard.reason if discard is not None else self._binding(entry)
-        return Refusal(binding, entry.block, (*self._load(entry), *suggestions))
+        return Refusal(binding + self._paid_for(), entry.block, (*self._load(entry), *suggestions))
+
+    def _paid_for(self) -> str:
+        """Of a budget: that it is what limits the hardware."""
+        budget = self.request.max_usd_per_hour
+        return "" if budget is None else f", on what a budget of ${budget:g} per hour pays for"
 
     def _binding(self, entry: Entry) -> str:
         verdict, asked = entry.verdict, self.request.requests_per_s
@@ -88,22 +95,28 @@ class Refuser:
                     yield _met("precision", f"{what}: {found.words}", dtype, "simulation")
                     return
 
-    def _hardware(self) -> Iterator[dict[str, object]]:
-        """More of the same, then the same number of something else; the first of each that does it."""
+    def _hardware(self, own: Hardware) -> Iterator[dict[str, object]]:
+        """More of the same, then something else; the first of each that does it. What is beyond the budget says so."""
         found_one: set[bool] = set()
-        for text, same in _other_hardware(self.measure.world.names.hardware):
+        for text, same in _other_hardware(own):
             if same in found_one:
                 continue
-            found = self._elsewhere(text)
+            try:
+                world = self.elsewhere(text)
+                found = self._try(replace(self.request, hardware=text), world)
+            except InputError:
+                continue
             if found is not None:
                 found_one.add(same)
-                yield _met("hardware", f"{text}: {found.words}", text, "simulation")
+                yield self._met_by(text, found, world)
 
-    def _elsewhere(self, text: str) -> Candidate | None:
-        try:
-            return self._try(replace(self.request, hardware=text), self.elsewhere(text))
-        except InputError:
-            return None
+    def _met_by(self, text: str, found: Candidate, world: World) -> dict[str, object]:
+        price, budget = world.price(found), self.request.max_usd_per_hour
+        if budget is None or price is None or price.usd_per_hour <= budget:
+            return _met("hardware", f"{text}: {found.words}", text, "simulation")
+        usd = price.usd_per_hour
+        change = f"a budget of ${usd:.2f} per hour, not ${budget:g}: {text}: {found.words}"
+        return _met("budget", change, usd, "simulation")
 
     def _try(self, request: PlanRequest, world: World) -> Candidate | None:
         """The first promising candidate with default limits that meets the request in simulation."""
@@ -148,7 +161,8 @@ def _relaxed(slo: Slo, verdict: Verdict) -> Slo:
 
 
 def _other_hardware(hardware: Hardware) -> Iterator[tuple[str, bool]]:
-    """(text, more of the same): at most four of each kind. MIG slices and this machine have no larger siblings here."""
+    """(text, more of the same): other counts of this accelerator, and as many of others, then a whole node of them. MIG
+    slices and this machine have no larger siblings here."""
     if hardware.text == "local" or hardware.accelerator.is_slice:
         return
     name, count, most = hardware.accelerator.name, hardware.accelerators_per_node, hardware.node.max_accelerators
@@ -157,11 +171,10 @@ def _other_hardware(hardware: Hardware) -> Iterator[tuple[str, bool]]:
     nodes = hardware.n_nodes
     yield from ((f"{n}*{name}x{most}", True) for n in (2, 3, 4, 6, 8) if n > nodes)
     others = [n for n in NEIGHBOURS if n != name]
-    yield from (
-        (f"{nodes}*{n}x{count}" if nodes > 1 else f"{n}x{count}", False)
-        for n in others[:_MAX_HARDWARE]
-        if count <= parse_hardware(n).node.max_accelerators
-    )
+    sizes = {n: parse_hardware(n).node.max_accelerators for n in others}
+    alike = [(n, count) for n in others if count <= sizes[n]]
+    whole = [(n, sizes[n]) for n in others if nodes == 1 and count < sizes[n]]
+    yield from ((f"{nodes}*{n}x{k}" if nodes > 1 else f"{n}x{k}", False) for n, k in (*alike, *whole))
 
 
 def _met(kind: str, change: str, value: object, verified_by: str) -> dict[str, object]:
