@@ -18,7 +18,7 @@ from catalogs.resolving import Names
 from planner.operators import OperatorRow, operator_document, origin_shares, seconds_by_bound, together
 from planner.steps import Cut, Steps, decode_step, prefill_steps
 from simulator.layers import step_lines
-from simulator.memory import MemoryPlan, sequence_bytes, size_memory
+from simulator.memory import MemoryPlan, cross_bytes, sequence_bytes, size_memory
 from simulator.roofline_view import published_decode_table
 from simulator.shard import Shard
 from simulator.step_cost import StepCost
@@ -204,7 +204,7 @@ class _Bench:
             memory.weights_bytes,
             memory.activation_bytes,
             memory.non_torch_bytes,
-            question.batch * sequence_bytes(shard, question.context),
+            question.batch * (sequence_bytes(shard, question.context) + cross_bytes(shard)),
             memory.kv_bytes,
         )
 

@@ -46,8 +46,9 @@ def memory_discard(memory: MemoryPlan, longest_request_tokens: int) -> Discard |
     if memory.free_bytes <= 0:
         need = memory.weights_bytes + memory.activation_bytes + memory.non_torch_bytes
         return Discard("memory", memory.why, need * memory.accelerators, memory.budget_bytes * memory.accelerators)
-    if longest < min(longest_request_tokens, memory.max_model_len) or longest < SHORTEST_SEQUENCE_TOKENS:
-        need = max(longest_request_tokens, SHORTEST_SEQUENCE_TOKENS)
+    shortest = min(SHORTEST_SEQUENCE_TOKENS, memory.max_model_len)
+    if longest < min(longest_request_tokens, memory.max_model_len) or longest < shortest:
+        need = max(longest_request_tokens, shortest)
         why = f"the KV cache holds one sequence of {longest} tokens, a request needs {need}"
         return Discard("memory", why, float(need), float(max(longest, 1)))
     return None

@@ -71,6 +71,11 @@ class MemoryPlan:
         return self.kv_blocks * self.block_size * self.data_parallel
 
     @property
+    def cross_tokens(self) -> int:
+        """Tokens whose blocks a sequence's encoder output takes."""
+        return self.cross_blocks * self.block_size
+
+    @property
     def fits(self) -> bool:
         """The weights fit, and one sequence of max_model_len beside them: what the engine checks when it starts."""
         return not self.why
@@ -249,6 +254,15 @@ def sequence_bytes(shard: Shard, tokens: float) -> float:
         else:
             total += g.count * tokens * g.kv_bytes_per_token(element)
     return total / (shard.pp * shard.kv_shards)
+
+
+def cross_bytes(shard: Shard) -> float:
+    """Keys and values of one sequence's encoder output on one rank; 0 where there is no encoder."""
+    if not shard.model.is_encoder_decoder:
+        return 0.0
+    mixers = [(g.count, g.mixer) for g in shard.model.groups if g.cross_attention and isinstance(g.mixer, Attention)]
+    width = sum(count * shard.kv_heads(a) * (a.head_dim + a.value_dim) for count, a in mixers)
+    return shard.model.encoder_tokens * width * DTYPE_BYTES[shard.kv_dtype]
 
 
 def cache_bytes(shards: Sequence[Shard], tokens: float) -> float:

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from catalogs.deployment import Layout
+from catalogs.deployment import Deployment, Layout, resolve
 from catalogs.limits import Limits
 from catalogs.request_set import RequestSet
-from planner.bounds import fastest_decode_s, latency_discard, lucky_statistic_s, prefill_floor_s
+from planner.bounds import fastest_decode_s, latency_discard, lucky_statistic_s, memory_discard, prefill_floor_s
 from planner.candidate import Candidate
 from planner.observation import Load, judge
 from planner.request import PlanRequest
 from planner.simulated import SimulatedWorld
 from planner.slo import Slo, parse_slos
 from simulator.batch import BatchShape
+from simulator.memory import size_memory
 
 LIMITS = Limits(max_num_seqs=64, max_num_batched_tokens=1000, max_model_len=4096)
 
@@ -104,3 +107,11 @@ def test_what_is_refused_would_fail_in_simulation(
     assert latency_discard(cost.cycle_s, limits, world.lengths.sample, [reached]) is None
     far_off = Slo(metric, stat, reached.limit_s / 20)
     assert latency_discard(cost.cycle_s, limits, world.lengths.sample, [far_off]) is not None
+
+
+def test_a_model_of_short_contexts_fits() -> None:
+    """Whisper has 448 positions, fewer than the shortest cache that serves models of longer ones."""
+    memory = size_memory(resolve(Deployment(model="whisper-large-v3", hardware="h100")))
+    assert memory.longest_sequence_tokens == 448
+    assert memory_discard(memory, 164) is None
+    assert memory_discard(replace(memory, longest_sequence_tokens=447), 164) is not None

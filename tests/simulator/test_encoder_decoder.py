@@ -18,7 +18,7 @@ from simulator.encoder_lines import cross_decode_lines, encoder_lines
 from simulator.laws import LawBroken
 from simulator.layers import step_lines, token_lines
 from simulator.line import Line
-from simulator.memory import size_memory
+from simulator.memory import cross_bytes, size_memory
 from simulator.plant import build_plant
 from simulator.results import TOO_LARGE
 from simulator.rules import EngineRules
@@ -249,3 +249,9 @@ def test_thirty_seconds_of_sound_end_to_end() -> None:
     least_s = total_flops(list(encoder_lines(Shard.of(plant.resolved), np.array(1.0)))) / peak
     assert least_s < done.first_token_s[0] < 0.2
     assert done.replicas[0].kv_peak_fraction == pytest.approx((94 + 7) / plant.memory.kv_blocks)
+
+
+def test_ranks_share_an_encoder_output() -> None:
+    one, two = (Shard.of(whisper(tensor_parallel=tp, hardware=f"h100x{tp}")) for tp in (1, 2))
+    assert (cross_bytes(one), cross_bytes(two)) == (245_760_000, 122_880_000)
+    assert cross_bytes(Shard.of(resolved())) == 0.0
