@@ -217,7 +217,8 @@ class SimulatedWorld:
 
     def flow(self, candidate: Candidate) -> Flow:
         plant, lengths = self.plant(candidate), self.lengths
-        held = plant.memory.max_concurrency_tokens / max(lengths.input_mean + lengths.output_mean, 1.0)
+        each = lengths.input_mean + lengths.output_mean + plant.memory.cross_tokens
+        held = plant.memory.max_concurrency_tokens / max(each, 1.0)
         seats = int(max(1, min(candidate.max_num_seqs * candidate.layout.data_parallel, held)))
         seats = max(1, seats // candidate.layout.pipeline_parallel)
         tokens = candidate.max_num_batched_tokens
