@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from planner.assess import Outcome
+from planner.front_search import Tell
 from planner.search import Progress
 
 
@@ -30,6 +31,26 @@ def search_progress(by: Callable[[], str] = str) -> Iterator[Progress | None]:
         def update(done: int, planned: int, best: Outcome | None) -> None:
             text = "" if best is None else f"best {best.requests_per_s:.3g} requests/s: {best.candidate.words}"
             bar.update(task, completed=done, total=planned, description=", ".join(filter(None, (by(), text))))
+
+        yield update
+
+
+@contextmanager
+def front_progress() -> Iterator[Tell | None]:
+    """A callback for `search_front`, or None where stderr is not a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
+    from rich.progress import Progress as Bar
+
+    columns = (TextColumn("front"), BarColumn(bar_width=20), MofNCompleteColumn(), TextColumn("{task.description}"))
+    with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def update(done: int, most: int, n_front: int) -> None:
+            bar.update(task, completed=done, total=most, description=f"{n_front} points on the front")
 
         yield update
 

@@ -1,0 +1,92 @@
+"""`plan front`: what trades against what."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def front(
+    model: Annotated[str, typer.Option(help="Alias, Hugging Face id, or a directory with a config.json.")],
+    hw: Annotated[str, typer.Option(help="Hardware: h100x8, 2*h100x8, local; several with commas; or any.")],
+    axes: Annotated[
+        str, typer.Option(help="Two or three of cost, energy, carbon and latencies such as ttft.p99, tpot.mean.")
+    ] = "cost,ttft.p99",
+    slo: Annotated[list[str] | None, typer.Option(help="METRIC.STAT=LIMIT every point must hold; repeat.")] = None,
+    workload: Annotated[str, typer.Option(help="Name, trace file or YAML file.")] = "chat",
+    rate: Annotated[float | None, typer.Option(help="Requests per second (default: a ladder of loads).")] = None,
+    precision: Annotated[list[str] | None, typer.Option(help="Weight dtypes to choose from; native is one.")] = None,
+    max_usd_per_hour: Annotated[float | None, typer.Option(help="Budget, US dollars per hour.")] = None,
+    price: Annotated[float | None, typer.Option(help="US dollars per hour of all the hardware named.")] = None,
+    price_reading: Annotated[str, typer.Option(help="cheapest, median, list or spot.")] = "cheapest",
+    cloud: Annotated[str | None, typer.Option(help="Take the price of this cloud.")] = None,
+    region: Annotated[str | None, typer.Option(help="Take the price of this region.")] = None,
+    grid: Annotated[str | None, typer.Option(help="Where the electricity comes from (default: us).")] = None,
+    engine: Annotated[str, typer.Option(help="Serving engine.")] = "vllm",
+    trials: Annotated[int, typer.Option(help="Points to simulate at most.")] = 60,
+    seed: Annotated[int, typer.Option(help="Seed of requests and search.")] = 0,
+    study: Annotated[Path | None, typer.Option(help="Journal file: keeps the search, resumes and shares it.")] = None,
+    storage: Annotated[str | None, typer.Option(help="The same in any Optuna storage, e.g. sqlite:///s.db.")] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", metavar="FILE", help="JSON to FILE, or - for stdout.")
+    ] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="A page with the front as a chart.")] = None,
+) -> None:
+    """The Pareto front of deployments and loads: what nothing beats in every objective; exit status 1 if nothing holds.
+
+    plan front --model llama3.1-8b --hw h100x8 --axes cost,ttft.p99
+    """
+    from catalogs.command import INTERRUPTED
+    from catalogs.files import check_targets, write_json, write_whole
+    from planner.axes import parse_axes
+    from planner.front_answer import asked_slos, make_front
+    from planner.front_screen import show
+    from planner.progress import front_progress
+    from planner.request import PlanRequest, Tariff
+    from planner.slo import parse_slos
+    from planner.worlds import open_world
+
+    wanted = parse_axes(axes)
+    limits = parse_slos(slo) if slo else ()
+    names = {axis.name for axis in wanted}
+    request = PlanRequest(
+        model=model,
+        hardware=hw,
+        slos=asked_slos(wanted, limits),
+        workload=workload,
+        requests_per_s=rate,
+        objective="energy" if names & {"energy", "carbon"} else "cost",
+        precisions=tuple(p.strip() for text in precision or [] for p in text.split(",")),
+        engine=engine,
+        trials=trials,
+        seed=seed,
+        study=study,
+        storage=storage,
+        tariff=Tariff(price, price_reading, cloud, region, grid),
+        max_usd_per_hour=max_usd_per_hour,
+    )
+    check_targets(json_file, None, study, html)
+    if html is not None:
+        from catalogs.html_page import need_plotly
+
+        need_plotly()
+    world = open_world(request)
+    try:
+        with front_progress() as tell:
+            found = make_front(request, world, wanted, limits, tell)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        raise typer.Exit(INTERRUPTED) from None
+    if json_file is not None:
+        write_json(found.document(), json_file)
+    if html is not None:
+        from catalogs.html_page import render
+        from planner.report.front_page import front_page
+
+        write_whole(html, [render(front_page(found))])
+    if json_file != "-":
+        show(found)
+    raise typer.Exit(INTERRUPTED if found.result.interrupted else 0 if found.members else 1)
