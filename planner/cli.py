@@ -15,6 +15,7 @@ from planner.commands.compare import compare
 from planner.commands.deploy import deploy
 from planner.commands.drift import drift
 from planner.commands.explain import explain
+from planner.commands.front import front
 from planner.commands.report import report
 from planner.commands.spares import spares
 from planner.commands.verify import verify
@@ -307,6 +308,7 @@ def write_answer(answer: Answer, json_to: str | None, deployment_to: Path | None
 app.command()(analyze)
 app.command()(report)
 app.command()(explain)
+app.command()(front)
 app.command()(deploy)
 app.command()(compare)
 app.command()(drift)
