@@ -62,6 +62,7 @@ class Asked(Block):
     also: list[str] = []
     fixed: dict[str, Any] = {}
     over_time: bool = False
+    speculative: str | None = None
 
     @property
     def given(self) -> bool:

@@ -69,7 +69,13 @@ class Candidate:
     @property
     def family(self) -> tuple[object, ...]:
         """What makes two plans different in kind (parallelism and weights), for choosing alternatives."""
-        return (self.hardware, *astuple(self.layout), self.weight_dtype, *(self._apart if self.split else ()))
+        apart = self._apart if self.split else ()
+        return (self.hardware, *astuple(self.layout), self.weight_dtype, *apart, self.drafts)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether it decodes speculatively."""
+        return self.rest != NO_KEYS and "speculative" in json.loads(self.rest)
 
     @property
     def _apart(self) -> tuple[object, ...]:
@@ -87,6 +93,7 @@ class Candidate:
         return (
             f"{count_words(self.replicas, self.layout, self.split)}, {self.weight_dtype} weights, {self.kv_dtype} KV, "
             f"{self.max_num_seqs} sequences, {self.max_num_batched_tokens} batched tokens"
+            f"{', speculating' if self.drafts else ''}"
         )
 
     @classmethod

@@ -85,6 +85,12 @@ def plan(
         list[str] | None,
         typer.Option(help="Wider: disaggregated, pipelines, context, wide-experts; commas.", rich_help_panel=CHOICE),
     ] = None,
+    speculative: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=VALUE,..", help="Drafts, too: method=ngram,k=3,acceptance=0.6.", rich_help_panel=CHOICE
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -195,6 +201,7 @@ def plan(
         precisions=_listed(precision),
         also=_listed(also),
         fixed=Fixed.parse(settings or []),
+        speculative=speculative,
         engine=engine,
         trials=trials,
         seed=seed,

@@ -47,6 +47,7 @@ def command_of(request: PlanRequest) -> str:
         "--objective": (request.objective, plain.objective),
         "--precision": (",".join(request.precisions), ""),
         "--also": (",".join(request.also), ""),
+        "--speculative": (request.speculative, None),
         "--engine": (request.engine, plain.engine),
         "--trials": (request.trials, plain.trials),
         "--price": (tariff.usd_per_hour, None),

@@ -98,6 +98,7 @@ class PlanRequest:
     storage: str | None = None  # an Optuna storage URL, instead of a study file
     also: tuple[str, ...] = ()  # kinds of candidate beyond the default space
     fixed: Fixed = NOT_FIXED  # what every candidate has
+    speculative: str | None = None  # drafts that candidates may use, with their measured acceptance
     over_time: bool = False  # the load is the workload's own, as it changes with time; requests_per_s is its peak
     accounts: Accounts = NO_ACCOUNTS  # changes no plan, only what is said of its costs
 
@@ -184,6 +185,7 @@ class PlanRequest:
             "survive": self.spare.words if self.spare else None,
             "also": list(self.also) or None,
             "fixed": dict(self.fixed.values) or None,
+            "speculative": self.speculative,
             "over_time": self.over_time or None,
         }
         return {k: v for k, v in given.items() if v is not None}

@@ -95,6 +95,7 @@ def request_of(answer: AnswerFile) -> PlanRequest:
         also=tuple(asked.also),
         fixed=Fixed(asked.fixed),
         over_time=asked.over_time,
+        speculative=asked.speculative,
     )
 
 

@@ -14,6 +14,7 @@ from catalogs.deployment import Layout
 from planner.assess import TIE
 from planner.candidate import WHOLE, Split, count_words
 from planner.confidence import LEVEL, SAFE
+from planner.drafts import drafts_words
 from planner.sections_screen import section_lines
 from planner.slo import human_s
 
@@ -118,6 +119,7 @@ def deployment_words(d: dict[str, Any]) -> str:
     return (
         f"{count} on {d['hardware']}, {d['weight_dtype']} weights, {d['kv_dtype']} KV, "
         f"{d['max_num_seqs']} sequences, {d['max_num_batched_tokens']} batched tokens"
+        f"{drafts_words(d.get('speculative'))}"
     )
 
 

@@ -23,6 +23,7 @@ from catalogs.workloads import Workload, load_workload
 from planner.bounds import Discard, latency_discard, memory_discard
 from planner.candidate import Candidate
 from planner.deploy.serve_command import serve_command
+from planner.drafts import per_token
 from planner.flow import Flow, Strain
 from planner.front_door import FrontDoor
 from planner.load_curve import steady
@@ -163,8 +164,9 @@ class SimulatedWorld:
             return found
         key = (*candidate.ranks, candidate.max_num_seqs, candidate.max_num_batched_tokens)
         if key not in self._floors:  # a latency floor is the same for any number of replicas
-            limits, cycle_s = self.resolved(candidate).limits, self._cost(candidate).cycle_s
-            self._floors[key] = latency_discard(cycle_s, limits, self.lengths.sample, self.request.slos)
+            resolved = self.resolved(candidate)
+            cycle_s = per_token(self._cost(candidate).cycle_s, resolved, most=True)
+            self._floors[key] = latency_discard(cycle_s, resolved.limits, self.lengths.sample, self.request.slos)
         return self._floors[key]
 
     def resolved(self, candidate: Candidate) -> Resolved:
@@ -224,7 +226,8 @@ class SimulatedWorld:
         tokens = candidate.max_num_batched_tokens
         door = FrontDoor(plant.resolved.engine.host, candidate.layout.data_parallel)
         means = lengths.input_mean, lengths.output_mean
-        return Flow(plant.cost.cycle_s, seats, tokens, *means, door, lengths.variability, lengths.input_at)
+        cycle_s = per_token(plant.cost.cycle_s, plant.resolved)
+        return Flow(cycle_s, seats, tokens, *means, door, lengths.variability, lengths.input_at)
 
     def fluid_requests_per_s(self, candidate: Candidate) -> float:
         if candidate not in self._fluid:

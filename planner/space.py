@@ -10,6 +10,7 @@ from catalogs.errors import InputError
 from catalogs.hardware import Hardware, parse_hardware
 from catalogs.resolving import Names
 from planner.candidate import Candidate
+from planner.drafts import parse_drafts, with_drafts
 from planner.keys import NOT_FIXED, Fixed
 from planner.layouts import layouts, replicas_of
 from planner.request import NATIVE, PlanRequest
@@ -37,6 +38,10 @@ def candidates(request: PlanRequest, names: Names) -> list[Candidate]:
         for kv in kv_dtypes(names, request.fixed)
         for s, t in limits(names, request.fixed)
     ]
+    if request.speculative is not None:  # at the engine's own limits: one more for each placement
+        own = limits(names, request.fixed)[0]
+        plain = [c for c in found if (c.max_num_seqs, c.max_num_batched_tokens) == own]
+        found += with_drafts(plain, parse_drafts(request.speculative))
     order = {text: parse_hardware(text).n_accelerators for text in {c.hardware for c in found}}
     return sorted(found, key=lambda c: (order[c.hardware], plainness(c, names), c))
 
@@ -111,5 +116,5 @@ def plainness(candidate: Candidate, names: Names) -> tuple[int, ...]:
         int(candidate.weight_dtype != names.model.weight_dtype),
         int(candidate.kv_dtype == "fp8"),
         int(candidate.max_num_seqs != seqs) + int(candidate.max_num_batched_tokens != tokens),
-        int(candidate.layout.expert_parallel) + 2 * bool(candidate.split),
+        int(candidate.layout.expert_parallel) + 2 * bool(candidate.split) + 4 * candidate.drafts,
     )

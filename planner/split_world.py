@@ -14,6 +14,7 @@ from catalogs.resolving import Names
 from planner.bounds import Discard, latency_discard, memory_discard
 from planner.candidate import Candidate, Split
 from planner.deploy.serve_command import serve_command
+from planner.drafts import per_token
 from planner.flow import LIGHT, Strain
 from planner.layouts import layouts
 from planner.observation import Load, Observation
@@ -99,8 +100,9 @@ class SplitWorld(SimulatedWorld):
             found = memory_discard(size_memory(self.resolved(half)), self.lengths.longest)
             slos = [slo for slo in self.request.slos if slo.metric in metrics]
             if found is None and slos:
-                cycle_s, held = self._cost(half).cycle_s, self.resolved(half).limits
-                found = latency_discard(cycle_s, held, self.lengths.sample, slos)
+                cycle_s, held = self._cost(half).cycle_s, self.resolved(half)
+                floor_s = per_token(cycle_s, held, most=True)
+                found = latency_discard(floor_s, held.limits, self.lengths.sample, slos)
             if found is not None:
                 return found
         return None

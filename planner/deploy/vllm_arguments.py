@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from catalogs.deployment import Layout, Resolved
+from catalogs.speculation import Speculation
 from planner.deploy.arguments import Arguments, folder_notes, weights_at
 
 #: Dtypes `--quantization` applies while loading a 16-bit checkpoint; the others need a checkpoint made for them.
@@ -34,7 +36,17 @@ def arguments(resolved: Resolved) -> Arguments:
         found.append((flag if r.limits.prefix_caching else flag.replace("--enable", "--no-enable"), None))
     if r.limits.block_size != r.engine.block_size_tokens:
         found.append((flags["block_size"], str(r.limits.block_size)))
+    if r.speculation is not None:
+        found.append(("--speculative-config", json.dumps(_drafts(r.speculation))))
     return Arguments(("vllm", "serve", weights_at(r.model)), tuple(found), tuple(notes))
+
+
+def _drafts(s: Speculation) -> dict[str, object]:
+    """vLLM's SpeculativeConfig; an n-gram drafter looks for matches of up to as many tokens as it drafts."""
+    found: dict[str, object] = {"method": s.method, "num_speculative_tokens": s.num_speculative_tokens}
+    if s.draft_name is not None:
+        found["model"] = s.draft_name
+    return found | ({"prompt_lookup_max": s.num_speculative_tokens} if s.method == "ngram" else {})
 
 
 def _layout(r: Resolved) -> list[tuple[str, str | None]]:
