@@ -15,9 +15,11 @@ from worlds import requests
 from catalogs.deployment import Deployment, Resolved, resolve
 from catalogs.errors import InputError
 from simulator.batch import Batch, BatchShape, together
+from simulator.bottleneck import bottleneck
 from simulator.cluster import RunOptions
 from simulator.journal import Journal
 from simulator.metrics import summarise
+from simulator.phases import phases
 from simulator.plant import Plant, build_plant
 from simulator.rank_log import RankLog
 from simulator.rank_steps import slowest
@@ -140,6 +142,10 @@ def test_a_deployment_runs_in_lockstep_and_its_time_adds_up(engine: str) -> None
     busy = sum(seconds for kind, seconds in found["time_breakdown"].items() if kind != "idle")
     assert busy == pytest.approx(log.total_s.sum(), rel=1e-6)
     assert found["metrics"]["n_completed"] == 60
+    assert sum(bottleneck(done).steps.values()) == pytest.approx(1.0)
+    lives = phases(done)
+    np.testing.assert_allclose(lives.ttft_s.sum(axis=1), done.ttft_s[lives.requests], rtol=1e-9)
+    np.testing.assert_allclose(lives.e2e_s.sum(axis=1), done.e2e_s[lives.requests], rtol=1e-9)
     gaps = (done.requests.output_tokens - 1).sum()
     spent = (done.last_token_s - done.first_token_s).sum()
     assert found["metrics"]["itl_s"]["mean"] == pytest.approx(spent / gaps, rel=0.01)
