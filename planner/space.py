@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Final
 
 from catalogs.deployment import Layout
@@ -17,6 +18,8 @@ from planner.request import NATIVE, PlanRequest
 
 SEQS_LADDER: Final = (64, 128, 256, 512, 1024)
 TOKENS_LADDER: Final = (2048, 4096, 8192, 16384)
+#: Numbers of nodes a rate is tried on.
+_MOST_COUNTS: Final = 8
 
 
 def candidates(request: PlanRequest, names: Names) -> list[Candidate]:
@@ -47,18 +50,36 @@ def candidates(request: PlanRequest, names: Names) -> list[Candidate]:
 
 
 def placements(request: PlanRequest, names: Names, layout: Layout) -> Iterator[tuple[str, int]]:
-    """(hardware text, replicas): everything; where a rate is given and money counts, also any part of one node."""
+    """(hardware text, replicas): everything; where a rate is given and money counts, also any part of one node, or
+    fewer nodes."""
     hardware = names.hardware
     most = replicas_of(names, layout)
     if most < 1:
         return
-    whole_only = hardware.n_nodes > 1 or hardware.text == "local" or hardware.accelerator.is_slice
+    whole_only = hardware.text == "local" or hardware.accelerator.is_slice
     if not request.demand.given or request.objective not in ("cost", "energy", "carbon") or whole_only:
+        yield hardware.text, most
+        return
+    if hardware.n_nodes > 1:
+        yield from _nodes(names, layout)
         yield hardware.text, most
         return
     for replicas in range(1, most):
         yield f"{hardware.accelerator.name}x{replicas * layout.accelerators}", replicas
     yield hardware.text, most
+
+
+def _nodes(names: Names, layout: Layout) -> Iterator[tuple[str, int]]:
+    """Fewer nodes than all, each of them full: every number of a few, of many some that are evenly far apart."""
+    hardware = names.hardware
+    counts: Sequence[int] = range(1, hardware.n_nodes)
+    if len(counts) > _MOST_COUNTS:
+        counts = sorted({round(hardware.n_nodes ** (i / _MOST_COUNTS)) for i in range(_MOST_COUNTS)})
+    for n in counts:
+        text = f"{n}*{hardware.accelerator.name}x{hardware.accelerators_per_node}".removeprefix("1*")
+        replicas = replicas_of(replace(names, hardware=parse_hardware(text)), layout)
+        if replicas:
+            yield text, replicas
 
 
 def weight_dtypes(request: PlanRequest, names: Names) -> list[str]:

@@ -102,3 +102,17 @@ def test_the_command_says_what_was_fixed() -> None:
     command = command_of(request)
     assert "--also pipelines" in command
     assert Fixed.parse([part.strip("'") for part in command.split() if "=" in part and "p99" not in part]) == fixed
+
+
+def test_a_rate_opens_fewer_nodes() -> None:
+    found = space("llama3.1-70b", "3*h100x8", requests_per_s=9.0, precisions=("native",))
+    assert {c.hardware for c in found} == {"h100x8", "2*h100x8", "3*h100x8"}
+    for c in found:
+        resolved = resolve(c.deployment("llama3.1-70b", "vllm"))
+        assert resolved.replicas * resolved.accelerators_per_replica <= resolved.hardware.n_accelerators
+    wide = space("llama3.1-405b", "4*h100x8", requests_per_s=9.0, precisions=("bf16",))
+    over_two = [c for c in wide if c.layout.accelerators == 16]
+    assert {(c.hardware, c.replicas) for c in over_two} == {("2*h100x8", 1), ("3*h100x8", 1), ("4*h100x8", 2)}
+    many = {c.hardware for c in space("llama3.1-8b", "32*h100x8", requests_per_s=9.0, precisions=("native",))}
+    assert {"h100x8", "32*h100x8"} < many
+    assert len(many) <= 9
