@@ -144,8 +144,11 @@ class StepCost:
             logits = shape.logits if shape.logits > logits else logits
             sequences = n + chunks if n + chunks > sequences else sequences
             tokens += n + prompts
+        most = _read(self._rank, widest)
         padded = widest <= self._graphed
-        device, slope, steps = slowest([self._rank_segment(s, widest if padded else held) for s, held in shapes])
+        device, slope, steps = slowest(
+            [self._rank_segment(s, most if padded else _read(self._rank, held)) for s, held in shapes]
+        )
         device += _read(self._logits, -(-logits // own))
         device += _read(self._group, self.tables.group_tokens(widest, tokens))
         least = self._launch_s if widest > (self._graphed_prefill if chunked else self._graphed) else 0.0
@@ -156,9 +159,9 @@ class StepCost:
             after += host
         return _no_less(device, slope, steps, least, after)
 
-    def _rank_segment(self, shape: BatchShape, tokens: int) -> Segment:
-        """Attention of one rank's share, and dense parts of so many tokens."""
-        n, chunks, dense = shape.decodes, shape.prefill_chunks, _read(self._rank, tokens)
+    def _rank_segment(self, shape: BatchShape, dense: float) -> Segment:
+        """Attention of one rank's share, and its dense parts."""
+        n, chunks = shape.decodes, shape.prefill_chunks
         alike = n * self._prompt_split  # the tables' decodes are those of ranks that are all like this one
         if chunks:
             if n:
