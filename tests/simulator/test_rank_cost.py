@@ -207,4 +207,5 @@ def test_ranks_that_cannot_schedule_for_themselves_are_refused(keys: dict[str, A
 def test_the_rest_stays_balanced_unasked(keys: dict[str, Any]) -> None:
     found = resolve(Deployment(**(KEYS | {"expert_parallel": True, "data_parallel": 4} | keys)))
     assert found.rank_dispatch == "balanced"
-    assert resolve(Deployment(model="llama-2-7b", hardware="h100x8")).rank_dispatch is None
+    for asked in (None, "balanced"):
+        assert resolve(Deployment(model="llama-2-7b", hardware="h100x8", rank_dispatch=asked)).rank_dispatch is None
