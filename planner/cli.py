@@ -263,9 +263,10 @@ def answer_request(
 
 
 def _answer(request: PlanRequest, distributed: str | None) -> Answer:
-    """Alone, or with the hands of a cluster."""
+    """On this machine, or with the hands of a cluster."""
     from planner.plan import make_plan
     from planner.progress import said_meanwhile, search_progress
+    from planner.second_core import shared, with_second_core
     from planner.storage import need_storage
     from planner.worlds import open_world
 
@@ -274,7 +275,7 @@ def _answer(request: PlanRequest, distributed: str | None) -> Answer:
     world = open_world(request)
     if distributed is None:
         with search_progress() as progress:
-            return make_plan(request, world, world.elsewhere, progress)
+            return make_plan(request, world, world.elsewhere, progress, with_second_core, shared)
     from planner.ray_cluster import join_cluster
 
     with ExitStack() as stack:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from planner.distribution import cdf_block, curve_block
 from planner.observation import Load, Verdict, judge
 from planner.slo import Slo
 from planner.world import Detail, World
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 #: Rates around the operating point that tell how steep the latency is there (for the error bars).
 _CURVE_STEPS: Final = (0.3, 0.7, 0.88, 1.08)
@@ -56,12 +60,24 @@ class Entry:
     survives: bool = True  # the loss of what was asked for
 
 
+class Each(Protocol):
+    """Does one thing with each of several, all in this process or some elsewhere."""
+
+    def __call__(self, work: Callable[[T], R], tasks: Sequence[T], /) -> list[R]: ...
+
+
+def one_by_one(work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+    """Here, in order."""
+    return [work(task) for task in tasks]
+
+
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Measures plans for one request."""
+    """Measures plans for one request. each: who simulates runs of other seeds."""
 
     world: World
     bench: Bench
+    each: Each = one_by_one
 
     def entry(self, candidate: Candidate, start_per_s: float | None, effort: Effort) -> Entry:
         """The plan at the rate asked for, else at the highest rate it is SAFE to hold (its capacity is at even odds).
@@ -127,7 +143,7 @@ class Measure:
         n_seeds = max(2, effort.figures // 2) if whole else effort.figures
         n = self.bench.sizes.full
         loads = [Load(rate, n, self.bench.seed + i, whole) for i in range(n_seeds)]
-        details = [self.world.detail(candidate, load) for load in loads]
+        details = self.each(partial(self.world.detail, candidate), loads)
         return details, judge([d.observation for d in details], self.bench.slos)
 
     def holds(self, candidate: Candidate, rate_per_s: float) -> bool:
@@ -135,8 +151,8 @@ class Measure:
         return self._verdict(candidate, rate_per_s, 1).met and self._verdict(candidate, rate_per_s, BEST.capacity).met
 
     def _verdict(self, candidate: Candidate, rate: float, n_seeds: int) -> Verdict:
-        loads = (Load(rate, self.bench.sizes.full, self.bench.seed + i) for i in range(n_seeds))
-        return judge([self.world.observe(candidate, load) for load in loads], self.bench.slos)
+        loads = [Load(rate, self.bench.sizes.full, self.bench.seed + i) for i in range(n_seeds)]
+        return judge(self.each(partial(self.world.observe, candidate), loads), self.bench.slos)
 
     def _capacity(self, candidate: Candidate, start: float | None, n_seeds: int, seen: list[Verdict]) -> float | None:
         """Highest rate that holds over all seeds together; None where even the lowest rate of interest does not."""

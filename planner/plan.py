@@ -19,7 +19,7 @@ from planner.candidate import Candidate
 from planner.choices import is_one
 from planner.crew import Hire, alone
 from planner.demand import NOTHING, AskedRates, Spare
-from planner.final import BEST, OTHER, Entry, Measure
+from planner.final import BEST, OTHER, Each, Entry, Measure, one_by_one
 from planner.flow import OVERLOAD
 from planner.ranking import Terms, rank_hardware
 from planner.refusal import Refuser
@@ -55,9 +55,10 @@ def make_plan(
     elsewhere: Callable[[str], World],
     progress: Progress | None = None,
     hire: Hire = alone,
+    each: Each = one_by_one,
 ) -> Answer:
     """Answer one request. `elsewhere` opens the world of other hardware, for what would meet a refused request; `hire`
-    finds who assesses candidates.
+    finds who assesses candidates, `each` does runs of several seeds.
 
     Raises InputError for bad names; an objective that cannot be met is an answer with feasible False.
     """
@@ -65,7 +66,7 @@ def make_plan(
     field = bound(world.space(), world, request.demand.spare)
     bench = _bench(request, world, field.left)
     result = _search(request, world, bench, field.left, hire if field.left else alone, progress)
-    measure = Measure(world, bench)
+    measure = Measure(world, bench, each)
     entries = _entries(request, world, measure, result)
     if result.interrupted and not entries:
         raise KeyboardInterrupt
@@ -252,7 +253,7 @@ def _entries(request: PlanRequest, world: World, measure: Measure, result: Searc
         return []
     takes = _takes(request.objective, world, [o.candidate for o in result.outcomes])
     others = [] if result.interrupted else _others(best, result.outcomes, partial(_rank, world, races, takes))
-    rest = [measure.entry(o.candidate, None, OTHER) for o in others]
+    rest = measure.each(lambda o: measure.entry(o.candidate, None, OTHER), others)
     held = [e for e in rest if e.capacity_requests_per_s is not None]
     return [first, *(e for e in held if not request.demand.given or e.verdict.met)]
 
