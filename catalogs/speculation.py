@@ -104,6 +104,8 @@ def speculation_of(deployment: Deployment, engine: EngineProfile, target: ModelS
         return None
     method = _method(asked, engine)
     _check_alone(deployment)
+    if target.is_encoder_decoder:
+        raise InputError("speculative decoding is simulated for decoder-only models", target.name, "speculative: null")
     k, queries = asked.num_speculative_tokens, _queries(asked, engine)
     draft = _draft(asked, method, target)
     told: tuple[str, ...] = ()
@@ -150,10 +152,6 @@ def _check_alone(deployment: Deployment) -> None:
         if getattr(deployment, key) > 1:
             asked = f"{key}: {getattr(deployment, key)}"
             raise InputError(f"speculative decoding is not simulated together with {key}", asked, f"{key}: 1")
-
-    if deployment.data_parallel > 1 and deployment.rank_dispatch != "balanced":
-        rule = "speculative decoding is simulated with data-parallel ranks that share every step evenly"
-        raise InputError(rule, f"data_parallel: {deployment.data_parallel}", "rank_dispatch: balanced")
 
 
 def _queries(asked: Speculative, engine: EngineProfile) -> int:

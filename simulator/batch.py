@@ -65,8 +65,8 @@ class Batch(BatchShape):
 
 def together(ranks: Sequence[Batch | None]) -> Batch:
     """One step of several ranks."""
-    prompts = chunks = decodes = context_sum = context_max = logits = 0
-    pairs = 0.0
+    prompts = chunks = decodes = context_sum = context_max = logits = accepted = 0
+    pairs, queries = 0.0, 1
     events: list[Batch] = []
     for part in ranks:
         if part is None:
@@ -77,6 +77,7 @@ def together(ranks: Sequence[Batch | None]) -> Batch:
             context_sum += part.decode_context_sum
             if part.decode_context_max > context_max:
                 context_max = part.decode_context_max
+            queries, accepted = part.queries, accepted + part.accepted
         if part.prefill_tokens:
             prompts += part.prefill_tokens
             pairs += part.prefill_pairs
@@ -85,6 +86,7 @@ def together(ranks: Sequence[Batch | None]) -> Batch:
         elif part.joined:
             events.append(part)
     batch = Batch(prompts, pairs, chunks, decodes, context_sum, context_max, logits, 1, tuple(ranks))
+    batch.queries, batch.accepted = queries, accepted
     for part in events:
         batch.admitted += part.admitted
         batch.prompted += part.prompted

@@ -27,6 +27,8 @@ class RankRounds(LastTokens):
         self._look()
 
     def foresee(self, request: Request, rounds: int) -> None:
+        if request.advances is not None:
+            rounds = request.advances.foresee(rounds)
         self._serial += 1
         self._live[request] = self._serial
         if rounds:

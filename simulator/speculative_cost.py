@@ -10,12 +10,14 @@ engine waits for the tokens it looks for.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Self
 
 from simulator.batch import BatchShape
 from simulator.draft_lines import DraftLines
 from simulator.pricing import CostSource
+from simulator.rank_steps import Segment
 from simulator.step_cost import StepCost
 from simulator.step_tables import DraftTables, StepTables
 
@@ -25,7 +27,7 @@ class _Pass(StepCost):
 
     def __init__(self, tables: StepTables) -> None:
         super().__init__(tables)
-        self._eager_s, self._launch_s = self._launch_s, 0.0
+        self.eager_s, self._launch_s = self._launch_s, 0.0
 
     def device_s(self, shape: BatchShape) -> float:
         """However it is launched."""
@@ -36,7 +38,7 @@ class _Pass(StepCost):
         chunks, tokens = shape.prefill_chunks, -(-shape.decodes // self._split) * self._queries
         if chunks:
             tokens += -(-shape.prefill_tokens // (min(self._prompt_split, chunks) * self._context_ranks))
-        return self._eager_s if tokens > (self._graphed_prefill if chunks else self._graphed) else 0.0
+        return self.eager_s if tokens > (self._graphed_prefill if chunks else self._graphed) else 0.0
 
 
 class SpeculativeCost(StepCost):
@@ -63,10 +65,31 @@ class SpeculativeCost(StepCost):
         device = self._target.device_s(shape) + self.drafting_s(shape)
         device = max(device, self._launching_s(shape))
         looked_up = n * self._look_up_s + shape.decode_context_sum * self._look_up_s_per_token
-        return self._cycle(device, n + chunks) + looked_up
+        return self._cycle(device, n + chunks) + looked_up / self._prompt_split  # every rank has a host of its own
 
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
         return self.cycle_s(BatchShape(0, 0.0, 0, decodes, context_sum, context_max, decodes)), 0.0, 1
+
+    def ranks_segment(self, ranks: Sequence[BatchShape | None]) -> Segment:
+        """Every pass waits for the slowest rank, and so does looking drafts up."""
+        first, again, newest = self._first, self._again, [self._newest(s) if s else None for s in ranks]
+        newest = [shape if shape is not None and shape.decodes else None for shape in newest]
+        device, _, _, eager, sequences = self._target._ranks_device(ranks)
+        launching_s = self._target.eager_s if eager else 0.0
+        if first is not None:
+            drafting_s, _, _, eager, _ = first._ranks_device(ranks)
+            device, launching_s = device + drafting_s, launching_s + first.eager_s * eager
+        if again is not None and any(newest):
+            drafting_s, _, _, eager, _ = again._ranks_device(newest)
+            device += self._passes * drafting_s
+            launching_s += self._passes * again.eager_s * eager
+        seconds = self._alone(max(device, launching_s), sequences)
+        looked_up = [s.decodes * self._look_up_s + s.decode_context_sum * self._look_up_s_per_token for s in ranks if s]
+        return seconds + max(looked_up, default=0.0), 0.0, 1
+
+    def _alone(self, device: float, sequences: int) -> float:
+        """The cycle of a rank with so many sequences."""
+        return self._cycle(device, sequences * self._prompt_split)
 
     def drafting_s(self, shape: BatchShape) -> float:
         """Of the device, for the next drafts."""

@@ -130,20 +130,33 @@ class StepCost:
         Each layer's exchange of tokens waits for the slowest rank's attention and dense parts; what follows it is the
         expert group's, for the tokens of all. Graphs pad every rank to the widest, and run only where all can.
         """
+        device, slope, steps, eager, sequences = self._ranks_device(ranks)
+        least = self._launch_s if eager else 0.0
+        host, after = self._host_s + self._host_per_sequence_s * sequences, self._gap_s
+        if self._overlaps:
+            least = host if host > least else least
+        else:
+            after += host
+        return _no_less(device, slope, steps, least, after)
+
+    def _ranks_device(self, ranks: Sequence[BatchShape | None]) -> tuple[float, float, int, bool, int]:
+        """(device seconds, slope, steps) of that, whether it runs outside graphs, and the most sequences of a rank."""
+        queries, scored = self._queries, self._scored - 1
         own, chunked, widest, logits, tokens, sequences = self._split // self._prompt_split, False, 0, 0, 0, 0
         shapes: list[tuple[BatchShape, int]] = []
         for shape in ranks:
             if shape is None:
                 continue
             n, prompts, chunks = shape.decodes, shape.prefill_tokens, shape.prefill_chunks
-            held = -(-n // own)
+            held = -(-n // own) * queries
             if prompts:
                 chunked, held = True, held + -(-prompts // self._context_ranks)
             shapes.append((shape, held))
             widest = held if held > widest else widest
-            logits = shape.logits if shape.logits > logits else logits
+            rows = shape.logits + n * scored
+            logits = rows if rows > logits else logits
             sequences = n + chunks if n + chunks > sequences else sequences
-            tokens += n + prompts
+            tokens += n * queries + prompts
         most = _read(self._rank, widest)
         padded = widest <= self._graphed
         device, slope, steps = slowest(
@@ -151,13 +164,7 @@ class StepCost:
         )
         device += _read(self._logits, -(-logits // own))
         device += _read(self._group, self.tables.group_tokens(widest, tokens))
-        least = self._launch_s if widest > (self._graphed_prefill if chunked else self._graphed) else 0.0
-        host, after = self._host_s + self._host_per_sequence_s * sequences, self._gap_s
-        if self._overlaps:
-            least = host if host > least else least
-        else:
-            after += host
-        return _no_less(device, slope, steps, least, after)
+        return device, slope, steps, widest > (self._graphed_prefill if chunked else self._graphed), sequences
 
     def _rank_segment(self, shape: BatchShape, dense: float) -> Segment:
         """Attention of one rank's share, and its dense parts."""

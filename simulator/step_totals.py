@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Final
@@ -95,11 +95,14 @@ def priced(tables: StepTables, log: StepLog) -> Iterator[PricedRows]:
 def speculative_seconds(tables: StepTables, log: StepLog) -> FloatArray:
     """Of every row: what drafting took, on the device, or on the host where drafts are looked up."""
     rows = _Rows(log.table())
+    if tables.draft is not None and isinstance(log, RankLog):
+        ranks = [_Rows(with_share(log.table(), log.shares[:, i])) for i in range(log.n_ranks)]
+        return np.asarray(_ranked_draft(tables.draft, ranks)[0][:, :N_CLASSES].sum(axis=1) * rows.steps)
     if tables.draft is not None:
         return np.asarray(draft_channels(tables.draft, rows)[:, :N_CLASSES].sum(axis=1) * rows.steps)
     host = tables.engine.host
     each = host.ngram_s_per_sequence + host.ngram_s_per_token * rows.mean_context
-    return np.asarray(rows.decodes * each * rows.steps)
+    return np.asarray(rows.decodes * each * rows.steps / tables.prompt_split)
 
 
 def gap_w(unit: Accelerator) -> float:
@@ -200,27 +203,49 @@ def ranked_channels(
     """Channels of the middle step of every row where ranks hold unequal shares (rows, ranks, 7), the seconds a rank
     waits in it for the slowest, mean over ranks, and which that is; the same numbers as `StepCost.ranks_segment`.
     Shapes (rows, N_CHANNELS), of the slowest rank but with the mean joules, (rows,) and (rows,)."""
-    own = tables.split // tables.prompt_split
     ranks = [_Rows(with_share(rows, shares[:, i])) for i in range(shares.shape[1])]
-    tokens = np.stack([np.ceil(r.decodes / own) + np.ceil(r.prefill_tokens / tables.context_ranks) for r in ranks])
+    device, lags, place = _ranked(tables, ranks)
+    if tables.draft is not None:
+        drafting, waits = _ranked_draft(tables.draft, ranks)
+        device, lags = device + drafting, lags + waits
+    return device, lags, place
+
+
+def _ranked_draft(draft: DraftTables, ranks: Sequence[_Rows]) -> tuple[FloatArray, FloatArray]:
+    """Channels of drafting where ranks hold unequal shares, and what a rank waits in it, mean over ranks."""
+    device, lags, _ = _ranked(draft.first, ranks)
+    if draft.passes:
+        newest = [rank.newest(draft.after_prompts) for rank in ranks]
+        more, waits, _ = _ranked(draft.again, newest)
+        some = draft.passes * (sum(rank.decodes for rank in newest) > 0)
+        device, lags = device + some[:, None] * more, lags + some * waits
+    return device, lags
+
+
+def _ranked(tables: StepTables, ranks: Sequence[_Rows]) -> tuple[FloatArray, FloatArray, npt.NDArray[np.int64]]:
+    own, queries, n = tables.split // tables.prompt_split, tables.queries, len(ranks[0].steps)
+    tokens = np.stack(
+        [np.ceil(r.decodes / own) * queries + np.ceil(r.prefill_tokens / tables.context_ranks) for r in ranks]
+    )
     widest = tokens.max(axis=0)
     graphed = widest <= graph_limit(tables.resolved)
-    slowest, slowest_s = np.zeros((len(rows), N_CHANNELS)), np.full(len(rows), -1.0)
-    mean_s, joules = np.zeros(len(rows)), np.zeros(len(rows))
-    place = np.zeros(len(rows), dtype=np.int64)
+    slowest, slowest_s = np.zeros((n, N_CHANNELS)), np.full(n, -1.0)
+    mean_s, joules = np.zeros(n), np.zeros(n)
+    place = np.zeros(n, dtype=np.int64)
     for i, (rank, held) in enumerate(zip(ranks, tokens, strict=True)):
         device = tables.rank.at(_ran(tables, np.where(graphed, widest, held)))
         _add_decode(tables, rank, own, device)
-        _add_prefill(tables, rank, np.ones(len(rows)), device)
+        _add_prefill(tables, rank, np.ones(n), device)
         seconds = device[:, :N_CLASSES].sum(axis=1)
         later = seconds > slowest_s
         slowest[later], slowest_s[later], place[later] = device[later], seconds[later], i
         mean_s += seconds / len(ranks)
         joules += device[:, JOULES] / len(ranks)
     slowest[:, JOULES] = joules
-    dp, held = tables.group_ranks, sum(rank.decodes + rank.prefill_tokens for rank in ranks)
+    dp, held = tables.group_ranks, sum(rank.decodes * queries + rank.prefill_tokens for rank in ranks)
     group = np.where(graphed, dp * _ran(tables, widest), np.minimum(dp * widest, held))
-    logits = np.max([np.ceil(rank.logits / own) for rank in ranks], axis=0)
+    scored = tables.scored - 1
+    logits = np.max([np.ceil((rank.logits + rank.decodes * scored) / own) for rank in ranks], axis=0)
     return slowest + tables.group.at(group) + tables.logits.at(logits), slowest_s - mean_s, place
 
 

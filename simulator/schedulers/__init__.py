@@ -50,11 +50,12 @@ def make_scheduler(rules: EngineRules, beside: Scheduler | None = None) -> Sched
         raise InputError("unknown scheduling policy", rules.policy, nearest_name(rules.policy, POLICIES))
     if rules.encoder_tokens:
         return EncoderDecoderV1(rules)
+    if rules.in_lockstep:
+        own, of_rank = rules.of_rank(), _speculating if rules.speculation is not None else policy
+        ranks = [of_rank(own) for _ in range(rules.attention_ranks)]
+        return Lockstep(rules, ranks, DISPATCHES[rules.rank_dispatch]())
     if rules.speculation is not None:
         return _speculating(rules)
-    if rules.in_lockstep:
-        own = rules.of_rank()
-        return Lockstep(rules, [policy(own) for _ in range(rules.attention_ranks)], DISPATCHES[rules.rank_dispatch]())
     if rules.lora is not None:
         if policy is not VllmV1 or rules.pipeline_stages > 1 or rules.offload is not None:
             raise InputError(
@@ -104,7 +105,7 @@ def _speculating(rules: EngineRules) -> Speculating:
         )
     beside = ("lora", "offload", "swap")
     also = next((name for name in beside if getattr(rules, name) is not None), None)
-    if also is not None or rules.pipeline_stages > 1 or rules.in_lockstep:
-        together = also or ("a pipeline" if rules.pipeline_stages > 1 else "ranks in lockstep")
+    if also is not None or rules.pipeline_stages > 1:
+        together = also or "a pipeline"
         raise InputError("speculative decoding is not simulated together with", together, "speculative: null")
     return policy(rules)

@@ -86,6 +86,7 @@ class Lockstep(Scheduler):
         self.rounds_ahead: Callable[[], int] = lambda: 0  # rounds that a run of steps has not booked yet
         self._dispatch = dispatch
         self._place: dict[Request, int] = {}  # the rank of each request that is here
+        self._newest: Batch | None = None  # scheduled last
         self._balance_steps = rules.balance_steps if isinstance(ranks[0], MaxUtilization) else 0
         self._unbalanced_steps = 0
         self._going: list[ContinuousBatching] = []  # whom a run of steps asks; an idle rank may get a request meanwhile
@@ -115,7 +116,7 @@ class Lockstep(Scheduler):
         parts = [self._part(rank) for rank in self._group]
         if not any(parts):
             return None
-        batch = together(parts)
+        self._newest = batch = together(parts)
         if self._stalls and batch.decodes:
             for place, part in enumerate(parts):
                 if part is None or not part.decodes:
@@ -145,6 +146,8 @@ class Lockstep(Scheduler):
 
     def retire(self, request: Request) -> None:
         self.rank_of(request).retire(request)
+        if self.rules.speculation is not None and self._newest is not None:
+            self._newest.accepted = sum(part.accepted for part in self._newest.ranks if part is not None)
 
     def leaving(self, request: Request) -> tuple[Request, ...]:
         return self.rank_of(request).leaving(request)

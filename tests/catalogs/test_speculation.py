@@ -56,6 +56,7 @@ def speculation(speculative: dict[str, object], **keys: object) -> Speculation:
         (MTP, {}, "knows no multi-token prediction layers of llama3.1-8b"),
         (MTP | {"model": "llama3.2-1b"}, {}, "with the model's own layers"),
         (EAGLE, {"hardware": "h100x2", "pipeline_parallel": 2}, "together with pipeline_parallel"),
+        (EAGLE, {"model": "t5-small"}, "for decoder-only models"),
         (EAGLE, {"lora": {"adapters": 2}}, "together with lora"),
         (EAGLE, {"kv_offload": {"host_gib": 8.0}}, "together with kv_offload"),
         (EAGLE | {"num_draft_tokens": 6}, {"engine": "sglang"}, "without a tree"),
@@ -67,19 +68,6 @@ def test_what_cannot_be_is_refused_in_one_line(asked: dict[str, object], keys: d
         resolved(asked, **keys)
     assert says in str(refused.value)
     assert "\n" not in str(refused.value)
-
-
-def test_data_parallel_ranks_must_share_steps() -> None:
-    keys = {
-        "model": "deepseek-v3",
-        "hardware": "h200x8",
-        "tensor_parallel": 1,
-        "data_parallel": 8,
-        "expert_parallel": True,
-    }
-    with pytest.raises(InputError, match="rank_dispatch: balanced"):
-        resolved(MTP, **keys)
-    assert speculation(MTP, **keys, rank_dispatch="balanced").queries == 2
 
 
 def test_acceptance_is_by_position_however_it_is_told() -> None:

@@ -22,6 +22,7 @@ from simulator.memory import cache_bytes, size_memory, weight_bytes
 from simulator.metrics import summarise
 from simulator.plant import build_fleet, build_plant
 from simulator.pricing import N_CLASSES
+from simulator.rank_log import RankLog
 from simulator.shard import Shard
 from simulator.simulate import run
 from simulator.speculative_cost import SpeculativeCost
@@ -82,6 +83,46 @@ def test_both_readings_of_a_step_agree(asked: dict[str, object] | None, tp: int)
             ]
         np.testing.assert_allclose(speculative_seconds(cost.tables, log), drafted, rtol=1e-9)
         assert min(drafted[:3]) > 0
+
+
+MTP = {"method": "mtp", "num_speculative_tokens": 2, "acceptance": 0.8}
+
+
+@pytest.mark.parametrize("asked", [MTP, NGRAM])
+def test_both_readings_agree_of_ranks_with_unequal_shares(asked: dict[str, object]) -> None:
+    keys = {"model": "deepseek-v3", "hardware": "h200x4", "data_parallel": 4, "expert_parallel": True}
+    cost = costing(asked, **keys, weight_dtype="fp8")
+    steps = [
+        [shape(3), shape(20, 900), None, shape(1)],
+        [shape(3, 700, 1, 200), shape(20, 900), shape(0, prompts=1, tokens=60), None],
+        [None, None, shape(2), None],
+        [shape(0, prompts=2, tokens=300), None, None, None],
+        [shape(5), shape(5), shape(5), shape(5)],
+    ]
+    log, start_s = RankLog(4), 0.0
+    for ranks in steps:
+        step_s = cost.ranks_segment(ranks)[0]
+        whole = shape(0)
+        for part in (part for part in ranks if part):
+            for name in ("prefill_tokens", "prefill_pairs", "prefill_chunks", "decodes", "logits"):
+                setattr(whole, name, getattr(whole, name) + getattr(part, name))
+            whole.decode_context_sum += part.decode_context_sum
+        whole.ranks = tuple(ranks)
+        log.add(start_s, 1, whole, step_s, 0.0, step_s)
+        start_s += step_s
+    assert total(cost.tables, log).busy_s == pytest.approx(start_s, rel=1e-9)
+    assert cost.ranks_segment([shape(5)] * 4)[0] == pytest.approx(cost.cycle_s(shape(20)), rel=1e-9)
+    if asked is MTP:
+        assert 0.0 < speculative_seconds(cost.tables, log).sum() < 0.3 * start_s
+
+
+def test_ranks_of_a_deployment_speculate() -> None:
+    told = plant_of(MTP, model="deepseek-v3", hardware="h200x8", data_parallel=8, expert_parallel=True)
+    done = run(build_plant(told), work(24, 12), RunOptions(check_laws=True))  # type: ignore[arg-type]
+    found = summarise(done)["metrics"]
+    assert done.completed.all()
+    assert found["ranks"]["dispatch"] == "least_requests"
+    assert found["speculative"]["mean_acceptance_length"] == pytest.approx(2.44, rel=0.05)
 
 
 def test_verifying_costs_what_so_many_tokens_cost_and_one_look_at_the_cache() -> None:

@@ -151,6 +151,18 @@ def test_decode_replicas_speculate_on_what_others_prefilled() -> None:
     assert run.logs[1].emitted.tolist() == [1.0, 4.0, 4.0]
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("lag", [0, 1])
+def test_ranks_in_lockstep_speculate_each_for_itself(policy: str, lag: int) -> None:
+    """Each draws what its requests draw anywhere; a run of one rank after another has as many accepted drafts."""
+    ranks = {"attention_ranks": 2, "rank_dispatch": "least_requests", "max_num_batched_tokens": 256, "kv_blocks": 2000}
+    run = simulate(speculating(SOME, policy=policy, lag=lag, **ranks))
+    alone = simulate(speculating(SOME, policy=policy, lag=lag))
+    assert run.completed.all()
+    assert run.logs[0].accepted.sum() == alone.logs[0].accepted.sum()
+    assert run.logs[0].emitted.sum() == WORK.output_tokens.sum()
+
+
 def test_tokens_over_time_are_those_that_came_out() -> None:
     done = simulate(speculating(SOME), journal=Journal())
     figures = list(series(done, edges(done, 2.0)))[-1].figures
@@ -218,13 +230,16 @@ def test_laws_hold_whatever_is_accepted(data: st.DataObject) -> None:
         recomputes_block=draw(st.booleans()),
         seed=draw(st.integers(0, 5)),
     )
+    ranks = draw(st.sampled_from((1, 1, 2, 3)))
     engine = rules(
+        attention_ranks=ranks,
+        rank_dispatch=draw(st.sampled_from(("round_robin", "least_requests", "queue_score", "least_tokens"))),
         policy=draw(st.sampled_from(POLICIES)),
         lag=draw(st.integers(0, 1)),
         block_size=draw(st.sampled_from((1, 4, 16))),
-        kv_blocks=draw(st.integers(20, 120)),
-        max_num_seqs=draw(st.integers(1, 6)),
-        max_num_batched_tokens=draw(st.integers(48, 128)),
+        kv_blocks=ranks * draw(st.integers(20, 120)),
+        max_num_seqs=ranks * draw(st.integers(1, 6)),
+        max_num_batched_tokens=ranks * draw(st.integers(48, 128)),
         max_model_len=draw(st.sampled_from((64, 256))),
         speculation=told,
     )
