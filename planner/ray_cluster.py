@@ -10,9 +10,11 @@ import re
 import signal
 import socket
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Final
 
 from catalogs.errors import InputError
@@ -41,6 +43,8 @@ def join_cluster(address: str) -> Iterator[Cluster]:
     Raises InputError in one line: Ray is not installed, the address is none, nobody answers there.
     """
     server = check_address(address)
+    if server is not None and _has_token():  # Ray itself looks for one only where it starts or joins without a client
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         import ray
     except ModuleNotFoundError:
@@ -67,6 +71,12 @@ def _need_server(address: str, host: str, port: int) -> None:
         raise InputError("a cluster elsewhere needs Ray's client, which is not installed", address, INSTALL)
 
 
+def _has_token() -> bool:
+    """Of clusters that ask for one, as Ray keeps it."""
+    kept = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    return "RAY_AUTH_TOKEN" in os.environ or kept.is_file()
+
+
 def _handlers() -> dict[signal.Signals, Any]:
     if threading.current_thread() is not threading.main_thread():
         return {}
@@ -76,11 +86,17 @@ def _handlers() -> dict[signal.Signals, Any]:
 def _connect(ray: Any, address: str) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     quiet = {"log_to_driver": False, "logging_level": logging.ERROR}
-    where = {"include_dashboard": False} if address == LOCAL else {"address": address}
+    where = {"include_dashboard": False, "address": "local"} if address == LOCAL else {"address": address}
     try:
-        ray.init(**quiet, **where)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ray.init(**quiet, **where)
     except Exception as error:  # of many kinds, from connections to versions that differ
         why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        if "timeout" in why:
+            why += (
+                ": not the port for clients (10001 unless changed), or a cluster that asks for a token (RAY_AUTH_TOKEN)"
+            )
         raise InputError(f"the cluster cannot be joined ({why})", address, LOCAL) from None
 
 
