@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
@@ -27,6 +28,7 @@ from planner.world import World
 SCHEMA_VERSION: Final = 1
 #: Of a statistic that is only looked at: no system is so late.
 NO_LIMIT_S: Final = 1e6
+_REASONS: Final = 3  # of what was ruled out, that are told
 
 
 def asked_slos(axes: Sequence[Axis], limits: Sequence[Slo]) -> tuple[Slo, ...]:
@@ -130,13 +132,11 @@ class FrontAnswer:
 def make_front(
     request: PlanRequest, world: World, axes: tuple[Axis, ...], limits: tuple[Slo, ...], tell: Tell | None = None
 ) -> FrontAnswer:
-    """Raises InputError where nothing is left to simulate; KeyboardInterrupt before anything was."""
+    """Raises InputError where cost has no price; KeyboardInterrupt before anything was simulated."""
     started = time.perf_counter()
     space = world.space()
-    left = [c for c in space if world.discard(c) is None]
-    if not left:
-        reason = next(d.reason for c in space if (d := world.discard(c)) is not None)
-        raise InputError(f"no deployment can do it ({reason})", request.hardware, "more or larger hardware")
+    ruled_out = {c: d for c in space if (d := world.discard(c)) is not None}
+    left = [c for c in space if c not in ruled_out]
     unpriced = sorted({parse_hardware(c.hardware).accelerator.name for c in left if world.price(c) is None})
     if unpriced and any(axis.name == "cost" for axis in axes):
         rule = "no price is known of this hardware, so a front of cost has no dollars"
@@ -147,11 +147,13 @@ def make_front(
     settings = SearchSettings(
         request.trials, request.seed, _name(request, trade), request.study, request.storage, digest(world.fingerprint)
     )
-    result = search_front(trade, settings, tell)
+    result = search_front(trade, settings, tell) if points else FrontResult(exhausted=True)
     if result.interrupted and not result.looks:
         raise KeyboardInterrupt
-    counts = (len(space), len(space) - len(left), time.perf_counter() - started)
-    return FrontAnswer(request, limits, trade, result, *counts, digest(world.fingerprint), tuple(world.notices))
+    counts = (len(space), len(ruled_out), time.perf_counter() - started)
+    reasons = Counter(d.reason for d in ruled_out.values()).most_common(_REASONS)
+    notices = (*world.notices, *(f"ruled out, {n} candidates: {reason}" for reason, n in reasons))
+    return FrontAnswer(request, limits, trade, result, *counts, digest(world.fingerprint), notices)
 
 
 def _name(request: PlanRequest, trade: Trade) -> str:

@@ -31,7 +31,8 @@ def show(found: FrontAnswer) -> None:
         ]
         console.print(grid(head, rows, 1, ""))
     else:
-        console.print("Nothing that was simulated keeps up and holds every limit.")
+        what = "Nothing that was simulated keeps up and holds" if found.result.looks else "No deployment can hold"
+        console.print(f"NO: {what} every limit.")
     for line in footnotes(found):
         console.print(line)
 

@@ -198,6 +198,8 @@ def trade_points(
 ) -> tuple[TradePoint, ...]:
     """left: deployments that fit. Loads are equal in requests per dollar, so that points compare: of each deployment
     those it has room for. Where no price is known, an hour of an accelerator counts as a dollar."""
+    if not left:
+        return ()
     usd = {c: _usd_per_s(world, c) for c in left}
     if requests_per_s is not None:
         return tuple(TradePoint(c, 1.0, requests_per_s, usd[c]) for c in left)
