@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 def rank_dispatch_of(deployment: Deployment, engine: EngineProfile, layout: Layout) -> RankDispatch | None:
-    """None where a replica has one rank, which is balanced. Raises InputError for a key without ranks, or where only one
-    scheduler for all of them is simulated: beside a pipeline, LoRA, KV offload or swap, and for engines without ranks of
-    their own.
+    """None where a replica has one rank, which is balanced.
+
+    Raises InputError for a key without ranks, or where only one scheduler for all of them is simulated: beside a
+    pipeline, LoRA, KV offload or swap, and for engines without ranks of their own.
     """
     asked = deployment.rank_dispatch
     if layout.data_parallel == 1:
