@@ -70,8 +70,13 @@ class KvCache:
 
     def count_queue(self) -> tuple[int, int]:
         """(free, cached) blocks, counted one by one: for checking laws."""
-        free = sum(run.count for run in self._queue if run.key is None)
-        return free, sum(run.count for run in self._queue if run.key is not None)
+        cached = sum([run.count for run in self._queue if run.key is not None])
+        return sum([run.count for run in self._queue]) - cached, cached
+
+    @property
+    def queue_length(self) -> int:
+        """Entries that count_queue looks at."""
+        return len(self._queue)
 
     def take(self, blocks: int) -> None:
         """Hold `blocks` more blocks, from the head of the queue. Raises ValueError if there are fewer."""

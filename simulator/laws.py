@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from simulator.batch import Batch
 from simulator.host_cache import HostCache
@@ -16,6 +16,9 @@ from simulator.schedulers.lockstep import Lockstep
 if TYPE_CHECKING:
     from simulator.lane import Lane
     from simulator.replica import Replica
+
+#: Entries of a cache's queue that are counted at every schedule; longer queues as much less often.
+COUNTED_EACH_TIME: Final = 2000
 
 
 class LawBroken(AssertionError):
@@ -112,6 +115,9 @@ def check_blocks(schedulers: Sequence[Scheduler]) -> None:
                 units[id(unit)] = unit.count
     held += sum(units.values())
     _law(held == kv.held, f"requests hold {held} blocks, the cache counts {kv.held}")
+    between = kv.queue_length // COUNTED_EACH_TIME
+    if between > 1 and kv.available % between:
+        return  # a long queue is counted now and then: a leak stays one
     free, cached = kv.count_queue()
     _law(free + cached == kv.available, f"{free} free + {cached} cached != {kv.available} available")
     _law(cached == kv.cached, f"{cached} cached blocks in the queue, the cache counts {kv.cached}")

@@ -52,6 +52,8 @@ class ReplicaRun:
         """Of the time between the two."""
         if self.born_s <= first_s and self.died_s >= last_s:
             return 1.0
+        if last_s <= first_s:
+            return 0.0  # nothing ever happened, and it was not there
         return max(0.0, min(self.died_s, last_s) - max(self.born_s, first_s)) / (last_s - first_s)
 
     @classmethod

@@ -182,7 +182,7 @@ def test_a_fleet_that_only_breaks_says_so() -> None:
 
 
 def test_nothing_befalls_a_node_that_is_gone_for_good() -> None:
-    """It breaks 2 s after it came back; at 2.5 s it is lost and never comes back: the run ends, its request unanswered."""
+    """It breaks 2 s after it came back; at 2.5 s it is lost and never comes back: the run ends without an answer."""
     often = {"kind": "node", "mtbf_s": 2.0, "mttr_s": 0.25, "mtbf_cv": 0.0, "mttr_cv": 0.0}
     faults: list[dict[str, object]] = [often, {"kind": "node", "at_s": 2.5, "node": 0}]
     acts = (Faults(parse_faults(faults), apart(1, 1)),)
@@ -194,6 +194,14 @@ def test_nothing_befalls_a_node_that_is_gone_for_good() -> None:
     # nobody there, and another node that breaks in vain: the replica crashed for good
     crash = [often, {"kind": "crash", "at_s": 0.1, "replica": 0}]
     assert struck([Pool(rules(), Linear())], requests([0.0], [4], [20]), crash).unfinished.all()
+
+
+def test_a_run_in_which_nobody_was_ever_there_has_a_share_of_no_time() -> None:
+    """The only request comes when the only node is lost for good."""
+    lost: dict[str, object] = {"kind": "node", "at_s": 1.0, "node": 0}
+    run = struck([Pool(rules(), Linear())], requests([2.0], [4], [2]), [lost])
+    assert [r.alive_fraction(*run.span_s) for r in run.replicas] == [0.0]
+    assert run.unfinished.all()
 
 
 # ---- laws over random fleets, faults and scaling
