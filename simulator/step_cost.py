@@ -72,6 +72,7 @@ class StepCost:
         self._prefill = tables.prefill.values[..., :N_CLASSES].sum(axis=-1).tolist()
         self._chunks, self._chunk_tokens, self._prior = (a.tolist() for a in tables.prefill.axes)
         self._planes: dict[float, list[tuple[list[list[float]], float]]] = {}  # of prefill, with weights, by chunks
+        self._group_ranks = tables.group_ranks
         graphed = range(min(len(tables.padded), self._graphed + 1))  # experts of tokens that a graph pads, by tokens
         self._graphed_group = [_read(self._group, tables.group_tokens(tokens, 0)) for tokens in graphed]
 
@@ -163,7 +164,10 @@ class StepCost:
             [self._rank_segment(s, most if padded else _read(self._rank, held)) for s, held in shapes]
         )
         device += _read(self._logits, -(-logits // own))
-        device += _read(self._group, self.tables.group_tokens(widest, tokens))
+        if widest < len(self._graphed_group):
+            device += self._graphed_group[widest]
+        else:
+            device += _read(self._group, min(self._group_ranks * widest, tokens))
         return device, slope, steps, widest > (self._graphed_prefill if chunked else self._graphed), sequences
 
     def _rank_segment(self, shape: BatchShape, dense: float) -> Segment:
@@ -212,7 +216,7 @@ class StepCost:
             seconds += self._graphed_group[tokens]
         else:
             alone = shape.prefill_tokens + n * self._queries
-            seconds += _read(self._group, min(self.tables.group_ranks * tokens, alone))
+            seconds += _read(self._group, min(self._group_ranks * tokens, alone))
         if seconds < self._launch_s and tokens > (self._graphed_prefill if chunks else self._graphed):
             return self._launch_s
         return seconds
