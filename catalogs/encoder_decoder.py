@@ -16,7 +16,7 @@ from catalogs.limits import Limits
 from catalogs.model_spec import ModelSpec
 
 _ALONE = ("pipeline_parallel", "data_parallel", "context_parallel", "decode_context_parallel")
-_WITHOUT = ("kv_offload", "lora", "speculative", "disaggregation", "swap_space_gib")
+_WITHOUT = ("kv_offload", "lora", "speculative", "swap_space_gib")
 
 
 def check_encoder(model: ModelSpec) -> None:
@@ -45,6 +45,13 @@ def engine_for(model: ModelSpec, engine: EngineProfile, asked: Deployment) -> En
     return replace(
         engine, chunked_prefill=False, prefix_caching=False, graphs_with_prefill=False, holds_longest_prompt=True
     )
+
+
+def check_not_apart(model: ModelSpec) -> None:
+    """Raises InputError where prompts and outputs would be computed by different replicas."""
+    if model.is_encoder_decoder:
+        rule = "no KV connector moves the cache of encoder-decoder models: their replicas have the role both"
+        raise InputError(rule, model.name, "no disaggregation")
 
 
 def with_encoder_room(limits: Limits, model: ModelSpec, asked: Deployment) -> Limits:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from catalogs import parallelism
 from catalogs.deployment import Deployment, Resolved
-from catalogs.encoder_decoder import engine_for, with_encoder_room
+from catalogs.encoder_decoder import check_not_apart, engine_for, with_encoder_room
 from catalogs.engines import EngineProfile, load_engine
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import Accelerator, Hardware, parse_hardware
@@ -75,6 +75,8 @@ def _check_handover(pools: tuple[Resolved, ...]) -> tuple[Resolved, ...]:
         dtypes = list(dict.fromkeys(pool.kv_dtype for pool in apart))
         if len(dtypes) > 1:
             raise InputError("prefill and decode pools keep KV in the same kv_dtype", " and ".join(dtypes), dtypes[0])
+        if apart:
+            check_not_apart(apart[0].model)
     return pools
 
 

@@ -10,7 +10,7 @@ from plants import ToySource, resolved
 from worlds import Linear, requests, rules
 
 from calibration.roofline import bytes_moved, flops
-from catalogs.deployment import Deployment, Resolved, resolve
+from catalogs.deployment import Deployment, Resolved, resolve, resolve_pools
 from catalogs.errors import InputError
 from simulator.batch import BatchShape
 from simulator.cluster import RunOptions
@@ -231,6 +231,19 @@ def test_what_is_not_simulated_is_refused(keys: dict[str, object], rule: str) ->
     with pytest.raises(InputError) as error:
         resolve(Deployment.model_validate({"model": "whisper-large-v3", "hardware": "h100x2", **keys}))
     assert rule in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"disaggregation": {"prefill_replicas": 1, "decode_replicas": 1}},
+        {"pools": [{"role": "prefill"}, {"role": "decode"}]},
+    ],
+)
+def test_prompts_and_outputs_stay_together(keys: dict[str, object]) -> None:
+    written = Deployment.model_validate({"model": "whisper-large-v3", "hardware": "h100x2", **keys})
+    with pytest.raises(InputError, match="no KV connector"):
+        resolve_pools(written)
 
 
 def test_a_small_batch_still_holds_an_encoder() -> None:
