@@ -19,15 +19,18 @@ def speculative_metrics(run: Run) -> dict[str, Any]:
     A round is one decode of one request in one step. Accepted drafts are those that came out: the engine also counts
     the last round's beyond the end of a request. Fractions are of the time of the pools' steps; the rest is the host's.
     """
-    sums = np.zeros(6)
+    sums, methods = np.zeros(6), {}
     for number, plant in enumerate(run.plants):
-        if plant.resolved.speculation is not None:
+        told = plant.resolved.speculation
+        if told is not None:
+            methods[f"{told.method} x {told.num_speculative_tokens}"] = number
             sums += _sums(plant, StepLog.merged(log for r in run.replicas if r.pool == number for log in r.logs))
     rounds, drafted, accepted, drafting_s, target_s, steps_s = sums.tolist()
     if not steps_s:
         return {}
     return {
         "speculative": {
+            "method": ", ".join(methods),  # with the drafts of a round
             "rounds": int(rounds),
             "drafted_tokens": int(drafted),
             "accepted_tokens": int(accepted),
@@ -41,10 +44,11 @@ def speculative_metrics(run: Run) -> dict[str, Any]:
 
 def speculative_line(block: dict[str, Any]) -> str:
     """The same for a terminal."""
+    who = f"speculation ({block['method']})"
     if block["mean_acceptance_length"] is None:
-        return "speculation: nothing was drafted"
+        return f"{who}: nothing was drafted"
     return (
-        f"speculation: {block['mean_acceptance_length']:.2f} tokens a round, {block['acceptance_rate']:.0%} of drafts "
+        f"{who}: {block['mean_acceptance_length']:.2f} tokens a round, {block['acceptance_rate']:.0%} of drafts "
         f"accepted; step time: drafting {block['drafting_fraction']:.0%}, the target {block['target_fraction']:.0%}"
     )
 

@@ -237,7 +237,7 @@ def test_the_command_tells_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert found["metrics"]["speculative"]["rounds"] > 0
     assert found["explain"]["speculative"] == found["metrics"]["speculative"]
     assert found["deployment"]["speculative"]["method"] == "ngram"
-    assert capsys.readouterr().out.count("speculation: ") == 2
+    assert capsys.readouterr().out.count("speculation (ngram x 3): ") == 2
 
 
 @settings(max_examples=12, deadline=None)
