@@ -27,9 +27,9 @@ from planner.slo import Slo
 
 DAY_S: Final = 86400.0
 HOUR_S: Final = 3600.0
-#: Share of what a replica carries that an autoscaler aims at, and how much more careful the next ones tried are.
-_AIM: Final = 0.85
-_CAREFUL: Final = (1.0, 0.75, 0.55)
+#: Share of what a replica carries that an autoscaler aims at, less growth, and how much more careful the next ones are.
+_AIM: Final = 1.0
+_CAREFUL: Final = (1.0, 0.8, 0.6)
 #: Requests of a run: of more, an even part of the fleet is simulated under its part of the load.
 _ENOUGH: Final = 40_000
 #: Replicas of such a part of an autoscaled fleet, at least: with fewer it would follow in coarser steps.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from catalogs.deployment import Deployment, Layout, Resolved, resolve
-from catalogs.errors import InputError, nearest_name
+from catalogs.errors import InputError
 from catalogs.hardware import parse_hardware
 from catalogs.load import check
 from planner.answer import finite
@@ -33,8 +33,6 @@ from simulator.plant import Plant, build_plant
 
 #: Deployment keys that are fields of a candidate; the others travel beside them.
 _OWN: Final = frozenset({f.name for f in fields(Candidate)} | {f.name for f in fields(Layout)})
-#: Keys that follow from others, or are said by an option of their own.
-_UNSETTABLE: Final = {"hardware": "--hw", "kv_blocks": "gpu_memory_utilization"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,17 +63,6 @@ class WhatIf:
         }
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class _Changed(Candidate):
-    """A candidate with deployment keys no search chooses, as JSON (a candidate is a key of many tables)."""
-
-    rest: str = "{}"
-
-    def deployment(self, model: str, engine: str) -> Deployment:
-        plain = Candidate.deployment(self, model, engine).model_dump()
-        return check(Deployment, plain | json.loads(self.rest), "the changed deployment")
-
-
 class _World(SimulatedWorld):
     """Compiled for exactly the limits given, which may lie beyond those a search looks at."""
 
@@ -99,25 +86,6 @@ def parse_rate(text: str, planned: float) -> float:
     if not 0 < value < math.inf:
         raise InputError("a rate is requests per second, or a factor on the planned rate", text, "x2")
     return value
-
-
-def parse_keys(settings: Sequence[str]) -> dict[str, object]:
-    """`KEY=VALUE` of deployment.yaml, the value as YAML. Raises InputError naming the nearest key."""
-    import yaml
-
-    found: dict[str, object] = {}
-    for setting in settings:
-        key, equals, value = (part.strip() for part in setting.partition("="))
-        if not equals:
-            raise InputError("a setting is KEY=VALUE of deployment.yaml", setting, "kv_dtype=fp8")
-        if key not in Deployment.model_fields or key in _UNSETTABLE:
-            near = _UNSETTABLE.get(key) or nearest_name(key, Deployment.model_fields) or "kv_dtype"
-            raise InputError("this is no key of deployment.yaml that can be set", key, near)
-        try:
-            found[key] = yaml.safe_load(value)
-        except yaml.YAMLError:
-            raise InputError(f"the value of {key} is no YAML", value, f"{key}=1") from None
-    return found
 
 
 def whatif(answer: AnswerFile, plan: Plan, changes: Changes) -> WhatIf:
@@ -190,7 +158,7 @@ def _block(plan: Plan, changes: Changes, resolved: Resolved) -> dict[str, Any]:
 
 def _candidate(resolved: Resolved, plan: Plan, changes: Changes) -> Candidate:
     rest = {k: v for k, v in _written(plan, changes).items() if k not in _OWN | {"model", "engine", "hardware"}}
-    return _Changed(
+    return Candidate(
         hardware=resolved.hardware.text,
         replicas=resolved.replicas,
         layout=resolved.layout,

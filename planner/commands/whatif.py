@@ -29,8 +29,9 @@ def whatif(
     from catalogs.files import check_targets, write_json
     from planner.answer_file import read_answer
     from planner.deploy.package import chosen
+    from planner.keys import parse_keys
     from planner.report.write import telling
-    from planner.whatif import Changes, parse_keys, parse_rate
+    from planner.whatif import Changes, parse_rate
     from planner.whatif import whatif as change
     from planner.whatif_screen import show
 

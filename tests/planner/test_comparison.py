@@ -16,7 +16,8 @@ from planner.answer_comparison import compare_answers
 from planner.answer_file import parse_answer
 from planner.cli import app
 from planner.comparison import Figure
-from planner.whatif import Changes, parse_keys, parse_rate, whatif
+from planner.keys import parse_keys
+from planner.whatif import Changes, parse_rate, whatif
 
 NOTHING = Changes(None, None, None, {})
 

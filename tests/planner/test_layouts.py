@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from catalogs.deployment import resolve
@@ -12,6 +14,7 @@ from planner.keys import Fixed
 from planner.layouts import replicas_of
 from planner.reproduction import command_of
 from planner.request import ALSO, PlanRequest
+from planner.simulated import SimulatedWorld
 from planner.slo import parse_slos
 from planner.space import candidates, widest_limits
 
@@ -32,6 +35,15 @@ def test_the_default_space_has_not_grown(model: str, hardware: str, n: int) -> N
     found = space(model, hardware)
     assert len(found) == n
     assert all(c.layout.pipeline_parallel == c.layout.context_parallel == 1 for c in found)
+
+
+def test_the_default_question_is_laid_out_and_bounded_in_no_time() -> None:
+    """Processor time before anything is simulated, of the 15 s that the whole answer may take."""
+    world = SimulatedWorld(PlanRequest("llama3.1-405b", "h100x8", SLOS))
+    begun_s = time.process_time()
+    left = [c for c in world.space() if world.discard(c) is None]
+    assert left
+    assert time.process_time() - begun_s < 3.0
 
 
 @pytest.mark.parametrize(
