@@ -51,7 +51,8 @@ def _price_rows(answer: AnswerFile) -> Rows:
     for kind in ("output", "input", "total"):
         value = getattr(cost, f"usd_per_million_{kind}_tokens")
         rows.append((f"Per million {kind} tokens", dollars(value), "per hour over tokens an hour, simulated"))
-    rows.append(("Per request", dollars(cost.usd_per_request), "per hour over requests an hour"))
+    if cost.usd_per_request is not None:
+        rows.append(("Per 1,000 requests", dollars(1000 * cost.usd_per_request), "per hour over requests an hour"))
     return rows
 
 
@@ -66,13 +67,17 @@ def _user_rows(users: dict[str, Any] | None) -> Rows:
 def _spot_rows(spot: dict[str, Any] | None) -> Rows:
     if spot is None or spot["interruptions_per_instance_hour"] is None:
         return []
-    taken = f"{spot['interruptions_per_instance_hour']:g} an hour of each of {spot['instances']} instances, as you gave"
+    taken = f"{spot['interruptions_per_instance_hour']:g} an hour of each instance ({spot['instances']}), as you gave"
     one = {True: "yes", False: "NO", None: "unknown"}[spot["holds_with_one_down"]]
     capacity = spot["effective_capacity_requests_per_s"]
     return [
         ("Interruptions", f"{spot['interruptions_per_hour']:.3g} an hour", taken),
         ("Until a replacement serves", seconds(spot["recovery_s"]), str(spot["recovery_source"])),
-        ("A unit is up", f"{spot['available_fraction']:.2%}", f"{spot['units']} units, lost one at a time"),
+        (
+            "A unit is up",
+            f"{spot['available_fraction']:.2%}",
+            "lost one at a time: " + ("one unit" if spot["units"] == 1 else f"{spot['units']} units"),
+        ),
         ("Requests that start again", f"{spot['hit_fraction']:.3%}", "in flight when their unit is taken"),
         ("Mean capacity", rate(capacity), "less what is down, and what is done again"),
         ("Holds with one unit down", one, "capacity of the others against the planned rate"),
@@ -158,15 +163,16 @@ def _power_caps(caps: dict[str, Any] | None) -> Iterable[Section]:
         "Holds",
     )
     rows = [_cap_row(row) for row in measured]
+    said = provenance_words(caps)
     text = (
         "The plan simulated again with the accelerators' power limited (nvidia-smi -pl; "
-        f"the {caps['accelerator']}'s own limit is {caps['own_limit_w']:g} W). {provenance_words(caps)}."
+        f"the {caps['accelerator']}'s own limit is {caps['own_limit_w']:g} W). {said[0].upper()}{said[1:]}."
     )
     parts = [paragraph(text), table(head, rows, "Energy at the servers, hosts included.")]
     parts += [note(f"{row['cap_w']:g} W: {row['note']}.") for row in caps["rows"] if row["note"]]
     if len(measured) > 1:
-        said = "Change against no limit at the planned rate; capacity: of the highest rate that holds."
-        parts.append(chart(cap_lines(measured, caps["own_limit_w"]), said, 380))
+        below = "Change against no limit at the planned rate; capacity: of the highest rate that holds."
+        parts.append(chart(cap_lines(measured, caps["own_limit_w"]), below, 380))
     return [Section(name, parts, "Power limits")]
 
 
