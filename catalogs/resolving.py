@@ -75,6 +75,10 @@ def _check_handover(pools: tuple[Resolved, ...]) -> tuple[Resolved, ...]:
         dtypes = list(dict.fromkeys(pool.kv_dtype for pool in apart))
         if len(dtypes) > 1:
             raise InputError("prefill and decode pools keep KV in the same kv_dtype", " and ".join(dtypes), dtypes[0])
+        drafters = {pool.speculation.draft if pool.speculation else None for pool in apart}
+        if len(drafters) > 1:
+            asked = "speculative in one of them"
+            raise InputError("prefill and decode pools keep KV of the same drafter", asked, "speculative for both")
         if apart:
             check_not_apart(apart[0].model)
     return pools

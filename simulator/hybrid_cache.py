@@ -21,6 +21,7 @@ from catalogs.deployment import Resolved
 from catalogs.model_parts import Attention, LinearAttention
 from catalogs.request_set import RequestSet
 from catalogs.units import DTYPE_BYTES
+from simulator.draft_shard import draft_shard
 from simulator.memory import MemoryPlan, sequence_bytes
 from simulator.plant import Plant
 from simulator.shard import Shard
@@ -84,13 +85,15 @@ def varies(shard: Shard) -> bool:
 def even_blocks(resolved: Resolved, memory: MemoryPlan, requests: RequestSet) -> int:
     """Equal blocks of one rank's cache for these requests; memory's own number where all lengths cost alike, or where
     somebody said how many there are."""
-    shard = Shard.of(resolved)
+    shard, drafter = Shard.of(resolved), draft_shard(resolved)
     asked = memory.kv_bytes != max(memory.free_bytes, 0.0)
     if asked or not requests.n or resolved.engine.memory_rule == "slots" or not varies(shard):
         return memory.kv_blocks
     size, grouped = memory.block_size, resolved.engine.policy == "vllm-v1"
     tokens, weights = _representatives(requests)
     held = np.array([held_bytes(shard, n, size, grouped) for n in tokens.tolist()])
+    if drafter is not None:
+        held += np.array([held_bytes(drafter, n, size, grouped) for n in tokens.tolist()])
     per_block = float(weights @ held) / float(weights @ -(-tokens // size))
     longest = int((requests.input_tokens + requests.output_tokens).max())
     fits = -(-min(longest, memory.longest_sequence_tokens) // size)  # alone it has the cache for itself

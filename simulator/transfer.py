@@ -115,6 +115,7 @@ class RankPath:
     latency_s: float
     moment: KvTransfer = "at_end"
     chunk_tokens: int = 1  # of a prompt in one step
+    drafter_bytes_per_token: float = 0.0  # that the drafter's cache has beside the target's, on one accelerator
 
     def pieces(self, tokens: int) -> int:
         if self.moment == "layerwise":
@@ -122,8 +123,9 @@ class RankPath:
         return -(-tokens // self.chunk_tokens) if self.moment == "chunkwise" else 1
 
     def wire_s(self, tokens: int) -> float:
-        out_s = sequence_bytes(self.source, tokens) / self.source_bytes_per_s
-        in_s = sequence_bytes(self.target, tokens) / self.target_bytes_per_s
+        drafter = tokens * self.drafter_bytes_per_token
+        out_s = (sequence_bytes(self.source, tokens) + drafter) / self.source_bytes_per_s
+        in_s = (sequence_bytes(self.target, tokens) + drafter) / self.target_bytes_per_s
         return max(out_s, in_s)
 
     @classmethod
@@ -138,7 +140,8 @@ class RankPath:
         shards = Shard.of(source.resolved), Shard.of(target.resolved)
         latency_s = NODE_LATENCY_S if inside else NETWORK_LATENCY_S
         chunk = source.resolved.limits.max_num_batched_tokens
-        return cls(*shards, out_rate, in_rate, latency_s, fleet.transfer, chunk)
+        drafter = source.memory.draft_kv_bytes_per_token
+        return cls(*shards, out_rate, in_rate, latency_s, fleet.transfer, chunk, drafter)
 
 
 def _inside(source: Plant, target: Plant) -> bool:

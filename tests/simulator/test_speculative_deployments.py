@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from plants import ToySource, resolved
 
 from catalogs.deployment import Deployment, Resolved
+from catalogs.errors import InputError
 from catalogs.load import check
 from catalogs.request_set import RequestSet
 from catalogs.speculation import Speculative
 from simulator.batch import BatchShape
 from simulator.cluster import RunOptions
+from simulator.hybrid_cache import even_blocks
 from simulator.memory import cache_bytes, size_memory, weight_bytes
 from simulator.metrics import summarise
 from simulator.plant import build_fleet, build_plant
@@ -29,6 +31,7 @@ from simulator.speculative_cost import SpeculativeCost
 from simulator.step_cost import StepCost
 from simulator.step_log import StepLog
 from simulator.step_totals import speculative_seconds, total
+from simulator.transfer import RankPath
 
 EAGLE = {"method": "eagle", "model": "head", "num_speculative_tokens": 3, "acceptance": 0.7}
 DRAFT = {"method": "draft_model", "model": "tinyllama", "num_speculative_tokens": 3, "acceptance": 0.7}
@@ -218,6 +221,30 @@ def test_decode_pools_speculate() -> None:
     done = run(build_fleet(told), work(), RunOptions(check_laws=True))  # type: ignore[arg-type]
     assert done.completed.all()
     assert summarise(done)["metrics"]["speculative"]["mean_acceptance_length"] > 2.2
+
+
+def test_what_travels_and_what_hybrid_caches_hold_counts_the_drafter() -> None:
+    apart = {"prefill_replicas": 1, "decode_replicas": 1}
+    wire_s = []
+    for asked in (None, EAGLE):
+        fleet = build_fleet(plant_of(asked, hardware="h100x2", disaggregation=apart))  # type: ignore[arg-type]
+        wire_s.append(RankPath.between(*fleet.plants, fleet).wire_s(1000))
+    assert wire_s[1] / wire_s[0] == pytest.approx(33 / 32)  # a head of one layer beside 32
+    keys = {"model": "gemma-3-12b", "speculative": EAGLE}
+    plant = build_plant(plant_of(EAGLE, **keys))  # type: ignore[arg-type]
+    tokens = np.full(10, 3000)
+    long = RequestSet(np.zeros(10), tokens, np.full(10, 10), concurrency=1)
+    with_drafter = even_blocks(plant.resolved, plant.memory, long)
+    without = even_blocks(replace(plant.resolved, speculation=None), plant.memory, long)
+    assert 0.7 * without < with_drafter < without
+
+
+def test_pools_of_one_request_draft_alike() -> None:
+    apart = {"prefill_replicas": 1, "decode_replicas": 1, "decode": {"speculative": EAGLE}}
+    with pytest.raises(InputError, match="KV of the same drafter"):
+        build_fleet(plant_of(None, hardware="h100x2", disaggregation=apart))  # type: ignore[arg-type]
+    apart["decode"] = {"speculative": NGRAM}  # looks at the host's tokens only
+    assert build_fleet(plant_of(None, hardware="h100x2", disaggregation=apart)).plants  # type: ignore[arg-type]
 
 
 def test_the_command_tells_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
