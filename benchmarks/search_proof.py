@@ -5,6 +5,7 @@ method may simulate a fifth of the points, with the same seed as the draw, and i
 
   exact       every point of the true front was found, to the last bit
   within 2 %  every point of the true front has a found one at most 2 % worse in every objective
+  within 5 %  the same at 5 %, which is about what another draw of 600 requests changes of a 90th percentile
 
 Seven spaces were looked at while the method was made. The held-out ones, of other models, hardware and workloads, were
 chosen before and run once.
@@ -41,6 +42,7 @@ from planner.study import Params, SearchSettings
 from planner.trade import LADDER, PARAMS, Trade, trade_points
 
 SHARE = 0.2
+NEAR = 0.05
 COARSE = (0.1, 0.3, 0.5, 0.7, 0.9)
 SIZES = RunSizes(150, 600)
 PROPOSALS = 60  # of a sampler that names points that do not exist, for each simulation it may make
@@ -65,6 +67,10 @@ class Space:
     def name(self) -> str:
         return f"{self.model} on {self.hardware}, {self.workload}: {self.axes}"
 
+    @property
+    def slug(self) -> str:
+        return "-".join((self.model, self.hardware, self.workload, self.axes.replace(",", "-")))
+
 
 DEVELOPED = (
     Space("llama3.1-8b", "h100x8", "cost,e2e.mean"),
@@ -75,14 +81,22 @@ DEVELOPED = (
     Space("llama3.1-8b", "h200x4", "energy,ttft.mean", "azure-conv"),
     Space("qwen3-32b", "h100x8", "cost,ttft.p90", "azure-conv"),
 )
-HELD_OUT = (
+#: Chosen as held out, and opened after six draws, of which four were found: the method was changed then.
+OPENED = (
     Space("qwen2.5-32b", "l40sx8", "cost,ttft.p90", seqs=(64, 128, 256), tokens=(2048, 4096), ladder=LADDER),
     Space("mixtral-8x7b", "a100-80gbx8", "cost,ttft.mean", "azure-conv", (64, 128, 256), (2048, 4096), LADDER),
     Space("gpt-oss-20b", "b200x8", "cost,e2e.p90"),
     Space("llama3.1-405b", "h200x8", "cost,tpot.p90", seqs=(64, 128, 256, 512, 1024)),
     Space("qwen3-8b", "rtxpro6000x4", "cost,ttft.p90", "azure-code", tokens=(2048, 4096, 8192), ladder=LADDER),
 )
-SPACES = {"developed": DEVELOPED, "held-out": HELD_OUT}
+HELD_OUT = (
+    Space("qwen2.5-14b", "l40sx8", "cost,ttft.p90", seqs=(64, 128, 256), tokens=(2048, 4096)),
+    Space("mixtral-8x22b", "h200x8", "cost,ttft.mean", "sharegpt", (1024,), (4096, 8192)),
+    Space("gpt-oss-120b", "b200x8", "cost,e2e.p90", seqs=(1024,), tokens=(4096, 16384)),
+    Space("gemma-3-27b", "h100x4", "cost,tpot.p90", "sharegpt"),
+    Space("phi-4", "rtxpro6000x4", "cost,ttft.p90", "azure-conv", (128, 256, 512, 1024)),
+)
+SPACES = {"developed": DEVELOPED, "opened": OPENED, "held-out": HELD_OUT}
 
 
 @cache
@@ -213,6 +227,7 @@ class Score:
 
     exact: int = 0
     within: int = 0
+    near: int = 0
     n: int = 0
     simulated: list[float] = field(default_factory=list)
     requests: list[float] = field(default_factory=list)
@@ -221,6 +236,7 @@ class Score:
     def add(self, row: Mapping[str, float]) -> None:
         self.exact += int(row["exact"])
         self.within += int(row["within"])
+        self.near += int(row["near"])
         self.n += 1
         self.simulated.append(row["simulated"])
         self.requests.append(row["requests"])
@@ -228,7 +244,7 @@ class Score:
 
     def row(self, name: str) -> str:
         used = f"{np.mean(self.simulated):.1%} | {np.mean(self.requests):.1%} | {np.mean(self.seconds):.1f} s"
-        return f"| {name} | {self.within} of {self.n} | {self.exact} of {self.n} | {used} |"
+        return f"| {name} | {self.exact} | {self.within} | {self.near} | {self.n} | {used} |"
 
 
 def measured(trade: Trade, looks: Mapping[int, Look], truth: Mapping[int, Look], seconds: float) -> dict[str, float]:
@@ -237,20 +253,21 @@ def measured(trade: Trade, looks: Mapping[int, Look], truth: Mapping[int, Look],
     spent = sum(look.n_requests for look in looks.values()) / sum(look.n_requests for look in truth.values())
     return {
         "exact": all(w in found for w in wanted),
-        "within": all(any(_close(f, w) for f in found) for w in wanted),
+        "within": all(any(_close(f, w, RESOLVED) for f in found) for w in wanted),
+        "near": all(any(_close(f, w, NEAR) for f in found) for w in wanted),
         "simulated": len(looks) / len(trade.points),
         "requests": spent,
         "seconds": seconds,
     }
 
 
-def _close(found: Values, wanted: Values) -> bool:
-    return all(f <= w * (1 + RESOLVED) for f, w in zip(found, wanted, strict=True))
+def _close(found: Values, wanted: Values, tie: float) -> bool:
+    return all(f <= w * (1 + tie) for f, w in zip(found, wanted, strict=True))
 
 
 def one_draw(space: Space, seed: int, folder: Path) -> dict[str, dict[str, float]]:
     """All methods on one draw of one space; kept in `folder`, brute force and each method apart."""
-    file = folder / f"{abs(hash_of(space))}-{seed}.json"
+    file = folder / f"{space.slug}-{seed}.json"
     kept: dict[str, dict[str, float]] = json.loads(file.read_text()) if file.exists() else {}
     if set(METHODS) <= set(kept):
         return kept
@@ -278,10 +295,6 @@ def brute_force(trade: Trade, file: Path) -> tuple[dict[int, Look], float]:
     seconds = time.process_time() - start
     file.write_text(json.dumps({"looks": [as_dict(look) for look in truth.values()], "seconds": seconds}))
     return truth, seconds
-
-
-def hash_of(space: Space) -> int:
-    return int.from_bytes(space.name.encode()[:64], "little") ^ sum(space.seqs)
 
 
 def draws(
@@ -330,8 +343,8 @@ def report(found: Mapping[Space, Sequence[Draw]]) -> None:
                 score.add(k[name])
                 total[name].add(k[name])
             rows.append(f"| {space.name} {score.row(name)}")
-    head = "| space | method | within 2 % | exact | simulations | simulated requests | its own time |"
-    print(f"\n{head}\n|---|---|---:|---:|---:|---:|---:|")
+    head = "| space | method | exact | within 2 % | within 5 % | of | simulations | simulated requests | its own time |"
+    print(f"\n{head}\n|---|---|---:|---:|---:|---:|---:|---:|---:|")
     print("\n".join(rows))
     for name, score in total.items():
         print(f"| all {score.row(name)}")
