@@ -15,10 +15,12 @@ from catalogs.command import run_command
 from catalogs.errors import InputError
 from catalogs.rate_curve import Piecewise
 from catalogs.workloads import load_workload
+from planner.answer_file import read_answer
 from planner.cli import app
 from planner.day import Clock, Size
 from planner.load_curve import LoadCurve, peak_of, steady
 from planner.over_time import OverTime, Unit
+from planner.rerun import request_of, without_load
 from planner.slo import parse_slos
 
 HOUR_S = 3600.0
@@ -176,6 +178,9 @@ def test_a_question_over_time_end_to_end(tmp_path: Path, capsys: pytest.CaptureF
     assert answer["request"]["rate"] == pytest.approx(1.6, rel=0.01)
     assert "--trace" in answer["reproduce"]["command"]
     assert "--rate" not in answer["reproduce"]["command"]
+    asked_again = request_of(read_answer(target))
+    assert asked_again.over_time
+    assert without_load(asked_again).requests_per_s is None  # what reports ask
     shown = capsys.readouterr().out
     assert "Cheapest" in shown
     assert "7,200 requests in 2 h" in shown
