@@ -32,7 +32,7 @@ from planner.request import PlanRequest
 from planner.slo import FloatArray
 from planner.space import candidates, widest_limits
 from planner.tariff import table_price
-from planner.window import Reading, finish_s, observe_run, steady_window
+from planner.window import Reading, finish_s, joules_per_output_token, observe_run, steady_window
 from planner.world import Detail, Facts
 from simulator.memory import MemoryPlan, size_memory
 from simulator.metrics import streaming_notice, summarise
@@ -237,9 +237,7 @@ class SimulatedWorld:
     def light_requests_per_s(self, candidate: Candidate) -> float:
         return candidate.replicas * self.flow(candidate).light_per_s
 
-    def guess_s(
-        self, candidate: Candidate, requests_per_s: float, metric: str, quantile: float | None = None
-    ) -> float:
+    def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
         return self.flow(candidate).latency_s(requests_per_s / candidate.lanes, metric, quantile)
 
     def strain(self, candidate: Candidate, requests_per_s: float, quantile: float | None = None) -> Strain:
@@ -266,8 +264,7 @@ class SimulatedWorld:
         inputs = float(done.requests.input_tokens[window].mean())
         done_per_s = blocks["metrics"]["requests_per_s"] * (1 if load.whole_cluster else self.parts(candidate))
         rate = load.requests_per_s if observation.stable else done_per_s
-        per_token_j = blocks["metrics"]["energy"]["total_j_per_output_token"]
-        power_w = float("nan") if per_token_j is None else per_token_j * rate * outputs
+        power_w = joules_per_output_token(done, window, observation.stable) * rate * outputs
         streaming = streaming_notice(self.streams(candidate).resolved, rate * outputs)
         return Detail(
             observation,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from planner.observation import Load, Observation
 from planner.slo import FloatArray
+from simulator.energy import joules_drawn
 from simulator.metrics import summarise
 from simulator.run_record import Run
 from simulator.step_log import StepLog
@@ -73,11 +74,22 @@ def observe_window(run: Run, window: Window, load: Load, reading: Reading) -> Ob
     samples["tpot"] = _endless(run.tpot_s[several])
     if reading.itl:
         samples["itl"] = token_gaps_s(run, (float(run.arrival_s[seen].min()), float(run.arrival_s[seen].max())))
-    joules = float("nan")
-    if reading.joules:
-        per_token = summarise(run)["metrics"]["energy"]["total_j_per_output_token"]
-        joules = float("nan") if per_token is None else float(per_token)
-    return Observation(load, samples, int(seen.sum()), window.growth_fraction, joules)
+    found = Observation(load, samples, int(seen.sum()), window.growth_fraction, n_simulated=run.requests.n)
+    if not reading.joules:
+        return found
+    return replace(found, joules_per_output_token=joules_per_output_token(run, seen, found.stable))
+
+
+def joules_per_output_token(run: Run, measured: npt.NDArray[np.bool_], stable: bool) -> float:
+    """At the servers; nan where no token came out. Of a system that keeps up: what was drawn while the measured
+    requests arrived, over their tokens. Filling up and draining, a long share of a short run, would draw more for each.
+    """
+    outputs = float(run.requests.output_tokens[measured].sum())
+    within_s = float(run.arrival_s[measured].min()), float(run.arrival_s[measured].max())
+    if stable and outputs and within_s[1] > within_s[0]:
+        return joules_drawn(run, within_s) / outputs
+    per_token = summarise(run)["metrics"]["energy"]["total_j_per_output_token"]
+    return float("nan") if per_token is None else float(per_token)
 
 
 def finish_s(run: Run) -> FloatArray:

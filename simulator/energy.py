@@ -42,20 +42,28 @@ class PoolUse:
         return resolved.hardware.node.host_w_per_accelerator * resolved.accelerators_per_replica * self.totals.busy_s
 
 
-def pool_uses(run: Run) -> tuple[PoolUse, ...]:
-    """One for each pool. Raises ValueError for a run without plants."""
+def pool_uses(run: Run, within_s: tuple[float, float] | None = None) -> tuple[PoolUse, ...]:
+    """One for each pool, of the whole run or of a part of it. Raises ValueError for a run without plants."""
     if not run.plants:
         raise ValueError("a run without a plant has no energy and no calibration")
-    first_s, last_s = run.span_s
+    first_s, last_s = within_s or run.span_s
+    whole_s = run.span_s[1] - run.span_s[0]
     found = []
     for number, plant in enumerate(run.plants):
         mine = [r for r in run.replicas if r.pool == number]
-        totals = plant.cost.totals(StepLog.merged(log for r in mine for log in r.logs))
+        logs = (log for r in mine for log in r.logs)
+        merged = StepLog.merged(logs if within_s is None else (log.between(first_s, last_s) for log in logs))
         alive = float(sum(r.alive_fraction(first_s, last_s) for r in mine))
-        if last_s > first_s:
-            alive += run.starting_s(number) / (last_s - first_s)
-        found.append(PoolUse(plant, totals, alive, last_s - first_s))
+        if whole_s > 0:
+            alive += run.starting_s(number) / whole_s
+        found.append(PoolUse(plant, plant.cost.totals(merged), alive, last_s - first_s))
     return tuple(found)
+
+
+def joules_drawn(run: Run, within_s: tuple[float, float]) -> float:
+    """By all the hardware the deployment names, in a part of a run."""
+    uses = pool_uses(run, within_s)
+    return sum(use.gpu_j for use in uses) + _unused_j(uses) + _host_j(uses)
 
 
 def power_and_energy(uses: Sequence[PoolUse], output_tokens: float) -> dict[str, Any]:

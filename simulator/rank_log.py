@@ -7,6 +7,7 @@ from struct import Struct
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from simulator.batch import BatchShape
 from simulator.step_log import COLUMNS, FloatArray, StepLog
@@ -43,6 +44,12 @@ class RankLog(StepLog):
 
     def like(self) -> StepLog:
         return RankLog(self.n_ranks)
+
+    def _kept(self, keep: npt.NDArray[np.bool_]) -> StepLog:
+        found = super()._kept(keep)
+        assert isinstance(found, RankLog)
+        found._shares.frombytes(self.shares[keep].tobytes())
+        return found
 
     def extend(self, log: StepLog) -> None:
         super().extend(log)

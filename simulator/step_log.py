@@ -123,6 +123,16 @@ class StepLog:
         """An empty log for rows such as these."""
         return StepLog()
 
+    def between(self, first_s: float, last_s: float) -> StepLog:
+        """The rows whose middle lies there."""
+        middle_s = self.start_s + self.total_s / 2
+        return self._kept((middle_s >= first_s) & (middle_s < last_s))
+
+    def _kept(self, keep: npt.NDArray[np.bool_]) -> StepLog:
+        found = self.like()
+        found._values.frombytes(self.table()[keep].tobytes())
+        return found
+
     def extend(self, log: StepLog) -> None:
         """Append the rows of a log of the same kind."""
         self._values.extend(log._values)

@@ -7,7 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.window import MOST_DRAIN, MOST_WARM_UP, WARM_UP, steady_window
+from catalogs.deployment import Deployment
+from catalogs.workloads import load_workload
+from planner.rack import most_w
+from planner.window import MOST_DRAIN, MOST_WARM_UP, WARM_UP, finish_s, joules_per_output_token, steady_window
+from simulator.energy import joules_drawn
+from simulator.metrics import summarise
+from simulator.plant import build_plant
+from simulator.simulate import run
 
 
 def test_a_filling_system_is_measured_after_two_residence_times() -> None:
@@ -38,3 +45,26 @@ def test_some_requests_are_measured_and_never_the_first_tenth(n: int, stay_s: fl
     assert measured.any()
     assert not measured[: int(WARM_UP * n)].any()
     assert measured.sum() >= int(n * (1 - MOST_WARM_UP - MOST_DRAIN)) - 1
+
+
+def test_energy_of_a_short_run_leaves_filling_and_draining_out() -> None:
+    plant = build_plant(Deployment(model="llama3.1-8b", hardware="h100"))
+    done = run(plant, load_workload("chat").materialise(1, 400, 20.0))
+    seen = steady_window(done.arrival_s, finish_s(done)).measured
+    steady = joules_per_output_token(done, seen, stable=True)
+    whole = joules_per_output_token(done, seen, stable=False)
+    assert whole == summarise(done)["metrics"]["energy"]["total_j_per_output_token"]
+    assert steady < whole
+    tokens_per_s = 20.0 * done.requests.output_tokens[seen].mean()
+    assert steady * tokens_per_s < most_w(plant.resolved.hardware)
+
+
+def test_the_parts_of_a_run_draw_what_the_whole_draws() -> None:
+    plant = build_plant(Deployment(model="llama3.1-8b", hardware="h100", replicas=1))
+    done = run(plant, load_workload("chat").materialise(1, 100, 5.0))
+    first_s, last_s = done.span_s
+    half_s = (first_s + last_s) / 2
+    parts = joules_drawn(done, (first_s, half_s)) + joules_drawn(done, (half_s, last_s))
+    assert parts == pytest.approx(joules_drawn(done, done.span_s), rel=1e-2)
+    whole = summarise(done)["metrics"]["energy"]["total_j_per_output_token"] * done.requests.output_tokens.sum()
+    assert joules_drawn(done, done.span_s) == pytest.approx(whole, rel=1e-3)
