@@ -20,7 +20,7 @@ from calibration.stated_error import StatedError
 from catalogs.errors import InputError
 from catalogs.scaling import Autoscaling, parse_autoscaling
 from planner.closed_loop import LEVELS, interval, probability
-from planner.confidence import LEVEL, Factors
+from planner.confidence import LEVEL, SAFE, Factors
 from planner.day import MOST_WINDOWS, Clock, Day, Size
 from planner.load_curve import LoadCurve
 from planner.slo import Slo
@@ -44,7 +44,8 @@ _LONG: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """One replica as the plan has it. carries_per_s: with confidence; in_flight: unfinished requests it then has.
+    """One replica as the plan has it. carries_per_s: as surely as `sure` says; in_flight: unfinished requests it then
+    has.
 
     limit: replicas that the hardware named has room for; spare: that may be lost; usd_per_hour: of a replica, None
     where no price is known; cold_start_s: from order to first request.
@@ -56,6 +57,7 @@ class Unit:
     spare: int
     usd_per_hour: float | None
     cold_start_s: float
+    sure: float = SAFE
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,7 @@ class OverTime:
             "mean_per_s": curve.mean_per_s,
             "trough_per_s": curve.trough_per_s,
             "replica_carries_per_s": self.unit.carries_per_s,
+            "replica_carries_sure": self.unit.sure,
             "cold_start_s": self.unit.cold_start_s,
             "least_accelerator_hours_per_day": float(ideal.mean()) * self.clock.each * 24.0,
             "windows_must_hold": MOST_WINDOWS,

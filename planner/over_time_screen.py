@@ -15,7 +15,7 @@ _NAMES: Final = {"peak": "for the peak", "mean": "for the mean", "autoscaled": "
 def over_time_lines(found: dict[str, Any]) -> Iterator[Line]:
     """Of the answer's block `over_time`."""
     rates = " to ".join(f"{found[k]:.3g}" for k in ("trough_per_s", "peak_per_s"))
-    each = f"a replica carries {found['replica_carries_per_s']:.3g}"
+    each = f"a replica carries {found['replica_carries_per_s']:.3g}, {found['replica_carries_sure']:.0%} sure"
     yield (
         "Load",
         f"{found['n_requests']:,} requests in {hours(found['duration_s'])}, {rates} requests/s in windows of "

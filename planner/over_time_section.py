@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Final
 
 from calibration.stated_error import StatedError
 from catalogs.request_set import RequestSet
@@ -11,6 +11,7 @@ from catalogs.scaling import ColdStart
 from catalogs.workloads import load_workload
 from planner.answer import Answer
 from planner.assess import RunSizes
+from planner.confidence import SAFE
 from planner.day import Clock, Size
 from planner.final import Entry
 from planner.layouts import replicas_of
@@ -25,6 +26,9 @@ from simulator.controllers.autoscaler import Autoscaler
 from simulator.plant import Plant
 from simulator.run_record import Run
 from simulator.simulate import run
+
+#: How sure a capacity is, where no rate is SAFE.
+_EVEN: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,4 +80,5 @@ def _unit(request: PlanRequest, best: Entry, world: SimulatedWorld, cold_start_s
     limit = max(replicas_of(world.names, candidate.layout), candidate.replicas)
     usd = None if price is None else price.usd_per_hour / candidate.replicas
     in_flight = carries * seen.mean_s("e2e")
-    return Unit(carries, in_flight, limit, request.spare.lost(candidate), usd, cold_start_s)
+    sure = SAFE if block["safe_requests_per_s"] else _EVEN
+    return Unit(carries, in_flight, limit, request.spare.lost(candidate), usd, cold_start_s, sure)
