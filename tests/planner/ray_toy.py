@@ -15,7 +15,7 @@ from planner.candidate import Candidate
 
 @dataclass(frozen=True)
 class Watched:
-    """Writes a file NAME.PID for each candidate begun with. pause_s: of each, until there is a file `go`.
+    """Writes a file NAME.PID for each candidate begun with. pause_s: of each, while there is a file `hold`.
 
     dies: the first hand at this candidate kills itself.
     """
@@ -34,12 +34,13 @@ class Watched:
             raise InputError("nothing like this is assessed", c.max_num_seqs, "256")
         if c == self.dies and not again:
             os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(0.0 if self.go.exists() else self.pause_s)
+        if self.hold.exists():
+            time.sleep(self.pause_s)
         return self.inner(c, best)
 
     @property
-    def go(self) -> Path:
-        return self.folder / "go"
+    def hold(self) -> Path:
+        return self.folder / "hold"
 
     @property
     def pids(self) -> set[int]:

@@ -29,6 +29,24 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SETTINGS = (SearchSettings(100, 0), SearchSettings(18, 0))
 
 
+def started() -> Any:
+    """Two nodes with a CPU each; None where a busy machine does not get them up in Ray's own time limits."""
+    from ray.cluster_utils import Cluster as Nodes
+
+    small = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100 * 2**20}
+    port, made = free_port(), Nodes()
+    try:
+        made.add_node(**small, ray_client_server_port=port)
+        made.add_node(**small)
+    except Exception as error:  # of Ray's own kinds
+        made.shutdown()
+        if "time" not in f"{type(error).__name__} {error}".lower():
+            raise
+        return None
+    made.small, made.url = small, f"ray://127.0.0.1:{port}"
+    return made
+
+
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[Any]:
     """Two nodes with a CPU each, joined by `auto`; hands find the tests' own modules."""
@@ -36,13 +54,9 @@ def nodes() -> Iterator[Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(Path(__file__).parent), *sys.path]))
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        from ray.cluster_utils import Cluster as Nodes
-
-        small = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100 * 2**20}
-        port = free_port()
-        made = Nodes(initialize_head=True, head_node_args={**small, "ray_client_server_port": port})
-        made.small, made.url = small, f"ray://127.0.0.1:{port}"
-        made.add_node(**small)
+        made = started() or started()
+        if made is None:
+            pytest.skip("Ray's nodes did not start here within half a minute: the machine is too busy")
         patch.setenv("RAY_ADDRESS", made.address)
         yield made
         made.shutdown()
@@ -117,10 +131,11 @@ def test_a_machine_with_another_version_is_refused(
 
 
 def test_a_node_that_is_lost_and_one_that_joins(nodes: Any, cluster: Cluster, watched: Watched) -> None:
-    slow = replace(watched, pause_s=0.5)
+    slow = replace(watched, pause_s=2.0)
     hands = []
 
     def lose() -> None:
+        slow.hold.touch()  # the rest of the search lasts until the new node is at work, or a minute
         nodes.remove_node(nodes.list_all_nodes()[-1], allow_graceful=False)
         nodes.add_node(**nodes.small)
 
@@ -128,13 +143,13 @@ def test_a_node_that_is_lost_and_one_that_joins(nodes: Any, cluster: Cluster, wa
         at_candidate(6, lose)(done, planned, best)
         hands.append((cluster.lost, cluster.n_hands))
         if cluster.lost and cluster.n_hands == 2:
-            slow.go.touch()
+            slow.hold.unlink(missing_ok=True)
 
     with cluster.crew(slow) as crew:
         found = search(space(), slow, SETTINGS[0], look, crew=crew)
     assert found.outcomes == alone(watched).outcomes
     assert cluster.lost == 1
-    assert slow.go.exists(), str(hands)
+    assert not slow.hold.exists(), str(hands)
 
 
 def test_where_nobody_is_left_this_process_goes_on(
