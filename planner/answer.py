@@ -29,6 +29,7 @@ class SearchBlock:
     method: str
     n_resumed: int = 0
     bounded_out: dict[str, int] = field(default_factory=dict)
+    n_requests: int = 0  # simulated by the search, of resumed outcomes too; the measurement of the winner comes on top
 
 
 @dataclass(frozen=True, slots=True)

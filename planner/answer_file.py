@@ -215,6 +215,7 @@ class SearchFacts(Block):
     n_bounded_out: int
     n_simulated: int
     n_pruned: int
+    n_requests: int = 0  # answers of earlier versions did not count them
     seconds: float
     seed: int
     method: str

@@ -46,6 +46,7 @@ class Outcome:
     ratio: float  # value / limit of the binding objective where it was last looked at
     binding: str  # name of that objective
     score: float | None
+    n_requests: int = 0  # simulated to find this out
 
     @property
     def feasible(self) -> bool:

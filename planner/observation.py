@@ -41,6 +41,7 @@ class Observation:
     n_measured: int
     growth_fraction: float  # growth of requests in the system over the window, as a share of the arrivals in it
     joules_per_output_token: float = float("nan")  # all accelerators and hosts, at the socket
+    n_simulated: int = 0  # requests of the run
 
     @property
     def undecided(self) -> bool:

@@ -29,6 +29,7 @@ from planner.search import Progress, SearchResult, search
 from planner.sections import sections
 from planner.space import plainness
 from planner.study import SearchSettings
+from planner.tally import Counted, Tally
 from planner.world import World
 
 N_ALTERNATIVES: Final = 2
@@ -81,6 +82,7 @@ def make_plan(
         seed=request.seed,
         method=_method(result, len(field.left)),
         n_resumed=result.n_resumed,
+        n_requests=sum(o.n_requests for o in result.outcomes),
         bounded_out=dict(Counter(d.reason for _, d in field.discards).most_common(4)),
     )
     terms = _terms(request, world, field.left)
@@ -136,13 +138,14 @@ def _search(
 ) -> SearchResult:
     """One search; by ascending hardware where the cheapest that carries a rate is wanted, stopping at the first that
     does so with room to spare (the first that does at all is the answer, the roomy one then an alternative)."""
-    assess = _assess(request.objective, bench, world, left)
+    tally = Tally(world)
+    assess = _assess(request.objective, replace(bench, evaluator=tally), world, left)
     outclassed = assess.outclassed if isinstance(assess, CapacityRace) else None
     result = SearchResult()
     groups = _groups(request, world, bench, left)
     trials = request.trials if len(groups) < 2 else max(request.trials // GROUP_SHARE, 1)
     made = digest(world.fingerprint)
-    with hire(assess) as crew:
+    with hire(Counted(assess, tally)) as crew:
         for group in groups:
             name = study_name(request, group)
             settings = SearchSettings(trials, request.seed, name, request.study, request.storage, made)

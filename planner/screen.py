@@ -273,8 +273,8 @@ def _foot(answer: dict[str, Any], entry: dict[str, Any]) -> Iterator[Line]:
 def _search_line(search: dict[str, Any]) -> Line:
     return "Search", (
         f"{search['n_space']} candidates, {search['n_bounded_out']} ruled out by bounds, "
-        f"{search['n_simulated']} simulated ({search['n_pruned']} stopped early), {search['method']}, "
-        f"{search['seconds']:.1f} s"
+        f"{search['n_simulated']} simulated ({search['n_pruned']} stopped early) with {search.get('n_requests', 0):,} "
+        f"requests, {search['method']}, {search['seconds']:.1f} s"
     )
 
 

@@ -203,7 +203,7 @@ def _again(answer: AnswerFile) -> Section:
     rows = [
         ("seed", str(r.seed)),
         ("candidates", f"{s.n_space:,}, of which {s.n_bounded_out:,} ruled out by bounds"),
-        ("simulated", f"{s.n_simulated:,}, of which {s.n_pruned:,} stopped early"),
+        ("simulated", f"{s.n_simulated:,}, of which {s.n_pruned:,} stopped early; {s.n_requests:,} requests"),
         ("search", f"{s.method}, {s.seconds:.1f} s"),
         ("calibration", f"{_bundle(answer)} (fingerprint {r.calibration})"),
         *((name, version) for name, version in r.versions.items()),
