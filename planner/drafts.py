@@ -60,6 +60,12 @@ def _number(key: str, value: str) -> object:
         raise InputError(f"the value of {key} is no number", value, _EXAMPLE) from None
 
 
+def may_draft(candidate: Candidate) -> bool:
+    """What is not simulated together with drafts (catalogs/speculation.py) has none."""
+    layout = candidate.layout
+    return layout.pipeline_parallel == layout.context_parallel == layout.decode_context_parallel == 1
+
+
 def with_drafts(candidates: Iterable[Candidate], speculative: dict[str, Any]) -> Iterator[Candidate]:
     """The same candidates, speculating."""
     for candidate in candidates:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import product
@@ -9,6 +10,7 @@ from typing import Final
 
 from catalogs.deployment import Deployment, Layout, resolve
 from catalogs.errors import InputError, nearest_name
+from catalogs.load import check
 from catalogs.parallelism import tensor_parallel_choices
 from catalogs.resolving import Names
 from planner.keys import Fixed
@@ -112,13 +114,9 @@ def _holds(request: PlanRequest, names: Names, layout: Layout) -> bool:
 
 
 def _written(request: PlanRequest, layout: Layout, weight_dtype: str | None = None) -> Deployment:
-    return Deployment(
-        model=request.model,
-        engine=request.engine,
-        hardware=request.hardware,
-        weight_dtype=weight_dtype,
-        **asdict(layout),
-    )
+    named = {"model": request.model, "engine": request.engine, "hardware": request.hardware}
+    rest = json.loads(request.fixed.rest)
+    return check(Deployment, {**named, "weight_dtype": weight_dtype, **asdict(layout), **rest}, "the deployment")
 
 
 def _implied(fixed: Fixed) -> Iterator[str]:

@@ -11,7 +11,7 @@ from catalogs.errors import InputError
 from catalogs.hardware import Hardware, parse_hardware
 from catalogs.resolving import Names
 from planner.candidate import Candidate
-from planner.drafts import parse_drafts, with_drafts
+from planner.drafts import may_draft, parse_drafts, with_drafts
 from planner.keys import NOT_FIXED, Fixed
 from planner.layouts import layouts, replicas_of
 from planner.request import NATIVE, PlanRequest
@@ -43,7 +43,7 @@ def candidates(request: PlanRequest, names: Names) -> list[Candidate]:
     ]
     if request.speculative is not None:  # at the engine's own limits: one more for each placement
         own = limits(names, request.fixed)[0]
-        plain = [c for c in found if (c.max_num_seqs, c.max_num_batched_tokens) == own]
+        plain = [c for c in found if (c.max_num_seqs, c.max_num_batched_tokens) == own and may_draft(c)]
         found += with_drafts(plain, parse_drafts(request.speculative))
     order = {text: parse_hardware(text).n_accelerators for text in {c.hardware for c in found}}
     return sorted(found, key=lambda c: (order[c.hardware], plainness(c, names), c))

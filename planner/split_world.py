@@ -35,6 +35,9 @@ MOST: Final = 6
 MOST_OF_A_PART: Final = 2
 #: Share of the time prompts may keep a prefill replica busy where a first token is promised: beyond it they queue.
 _BUSY: Final = 0.8
+#: Of the requests one replica needs to settle, those each of several gets; and how much longer an undecided run is.
+_OF_EACH: Final = 0.6
+_LONGER: Final = 3
 #: How vLLM's two kinds of server find each other's blocks (docs.vllm.ai, NixlConnector usage guide).
 _CONNECTOR: Final = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
 _NOTE: Final = "put a proxy before both that asks the prefill servers for one token first (vLLM's toy_proxy_server)"
@@ -134,14 +137,28 @@ class SplitWorld(SimulatedWorld):
         return super().streams(candidate.halves[1] if candidate.split else candidate)
 
     def _settled(self, candidate: Candidate, load: Load) -> tuple[Run, Observation]:
+        """As the plain ones: an even part first, longer while it is undecided whether it keeps up; then the whole."""
         if not candidate.split:
             return super()._settled(candidate, load)
-        share = 1 if load.whole_cluster else self.parts(candidate)
-        fleet, most = self.fleet(candidate, share), max(candidate.replicas, candidate.split.replicas) // share
-        n = max(load.n_requests, round(0.6 * most * load.n_requests))
+        parts = self.parts(candidate)
+        if not load.whole_cluster:
+            done, seen = self._served(candidate, load, parts, 1)
+            undecided = load.patient and self._open(seen)
+            return self._served(candidate, load, parts, _LONGER) if undecided else (done, seen)
+        alone = replace(load, whole_cluster=False)
+        own = self._run(candidate, alone), self._seen[candidate, alone]
+        if parts == 1:
+            return own[0], replace(own[1], load=load)
+        done, seen = self._served(candidate, load, 1, 1)
+        return done, replace(seen, growth_fraction=own[1].growth_fraction)
+
+    def _served(self, candidate: Candidate, load: Load, share: int, times: int) -> tuple[Run, Observation]:
+        """One of `share` even parts under its part of the load."""
+        most = max(candidate.replicas, candidate.split.replicas) // share
+        n = times * max(load.n_requests, round(_OF_EACH * most * load.n_requests))
         requests = self.workload.materialise(load.seed, n * share, load.requests_per_s).every(share)
         self.n_requests_simulated += requests.n
-        done = run(fleet, requests)
+        done = run(self.fleet(candidate, share), requests)
         return done, observe_run(done, load, self._reading)
 
     # ---- what a reader sees

@@ -69,6 +69,14 @@ def test_one_more_candidate_for_each_placement() -> None:
     assert len({(c.family, c.kv_dtype) for c in both}) == 2 * len({(c.family, c.kv_dtype) for c in plain})
 
 
+def test_what_drafts_do_not_go_with_has_none() -> None:
+    names = Names.of("llama3.1-8b", "vllm", "h100x8")
+    request = PlanRequest("llama3.1-8b", "h100x8", SLOS, speculative=SAID, also=("pipelines",))
+    found = candidates(request, names)
+    assert {c.layout.pipeline_parallel for c in found if c.drafts} == {1}
+    assert max(c.layout.pipeline_parallel for c in found) > 1
+
+
 def test_a_round_gives_several_tokens() -> None:
     """Three drafts at one half: 1 + 1/2 + 1/4 + 1/8 tokens a round on average, four at best."""
     written = speculating("h100x8")
