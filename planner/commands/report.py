@@ -15,6 +15,9 @@ def report(
     sensitivity: Annotated[
         bool, typer.Option(help="Simulate what moves the answer (half a minute); --no-sensitivity leaves it out.")
     ] = True,
+    front: Annotated[
+        list[Path] | None, typer.Option(metavar="FRONT.json", help="What plan front --json wrote, to show too; repeat.")
+    ] = None,
 ) -> None:
     """The answer as a page people decide with; without --html and --csv on the screen.
 
@@ -23,12 +26,15 @@ def report(
     from catalogs.errors import InputError
     from catalogs.files import check_targets
     from planner.answer_file import read_answer
+    from planner.front_file import read_front
     from planner.report.screen import show
     from planner.report.write import write_report
 
     check_targets(None, html)
     if csv is not None and csv.exists() and not csv.is_dir():
         raise InputError("tables are written into a folder", str(csv), f"{csv}.d")
-    material = write_report(read_answer(answer), html, csv, sensitivity)
+    read = read_answer(answer)
+    fronts = [read_front(path, read) for path in front or []]
+    material = write_report(read, html, csv, sensitivity, fronts)
     if html is None and csv is None:
         show(material)

@@ -11,6 +11,7 @@ from planner.answer_file import AnswerFile, Plan
 from planner.offers import instance_words
 from planner.operators import BOUND_WORDS, OperatorRow, together
 from planner.report import latency_figures, machine_figures, money_figures
+from planner.report.front_section import fronts
 from planner.report.material import Material, Simulated, label
 from planner.report.words import dollars, grams, joules, rate
 
@@ -38,7 +39,7 @@ def trade_offs(m: Material, s: Simulated) -> Section:
     if any(p.j_per_output_token is not None for p in points):
         figure = money_figures.against_latency(points, labels, slo, field, axis)
         parts.append(chart(figure, f"Energy against latency, at the servers. {said}", 480))
-    return Section("Trade-offs: cost and energy against latency", parts, "Trade-offs")
+    return Section("Trade-offs: cost and energy against latency", [*parts, *fronts(m.answer, m.fronts)], "Trade-offs")
 
 
 def capacity(plan: Plan, s: Simulated) -> Section:
@@ -56,13 +57,13 @@ def capacity(plan: Plan, s: Simulated) -> Section:
 
 
 def _knee_words(plan: Plan, s: Simulated) -> str:
-    """Where the objective nearest to its limit begins to climb."""
-    slo = plan.tightest
-    found = latency_figures.knee(latency_figures.points_of(plan, s.points, slo.metric, slo.stat))
+    """Where the statistics with an objective begin to climb."""
+    found = []
+    for row in plan.slo:
+        bend = latency_figures.knee(latency_figures.points_of(plan, s.points, row.metric, row.stat))
+        found.append(f"of {row.name} " + ("there is none" if bend is None else f"at {rate(bend)}"))
     said = "The knee is the rate beyond which latency is bought dearly: the point furthest below the chord of the curve"
-    if found is None:
-        return f"{said}; {slo.name} has none over the rates simulated."
-    return f"{said}. Of {slo.name} it lies at {rate(found)}; {rate(plan.requests_per_s)} are planned."
+    return f"{said}; {', '.join(found)}. Planned: {rate(plan.requests_per_s)}."
 
 
 def binds(plan: Plan, s: Simulated) -> Section:

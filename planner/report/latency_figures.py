@@ -49,12 +49,13 @@ def capacity_curve(plan: Plan, points: list[SweepPoint], metric: str) -> Any:
         drawn.append(MS * row.limit_s)
         ceiling(figure, MS * row.limit_s, f"objective: {row.stat} at most {number(MS * row.limit_s)} ms")
     _planned(figure, plan)
-    bend = knee(points_of(plan, points, metric, plan.tightest.stat)) if metric == plan.tightest.metric else None
-    if bend is not None:
-        at = {"x": [bend], "y": [MS * _value(rows, bend, plan.tightest.stat)]}
-        mark = {"symbol": "circle-open", "size": 18, "line": {"width": 2, "color": REFERENCE}}
-        name = f"knee of {plan.tightest.stat}: {number(bend)} requests/s"
-        figure.add_scatter(**at, mode="markers", marker=mark, name=name, hoverinfo="name")
+    for stat in dict.fromkeys(row.stat for row in plan.slo if row.metric == metric):
+        bend = knee(points_of(plan, points, metric, stat))
+        if bend is not None:
+            at = {"x": [bend], "y": [MS * _value(rows, bend, stat)]}
+            mark = {"symbol": "circle-open", "size": 18, "line": {"width": 2, "color": REFERENCE}}
+            name = f"knee of {stat}: {number(bend)} requests/s"
+            figure.add_scatter(**at, mode="markers", marker=mark, name=name, hoverinfo="name")
     figure.update_xaxes(**linear("rate of requests to the whole deployment", "requests/s"))
     figure.update_yaxes(**log(METRIC_TITLES[metric], "ms", drawn))
     return figure.update_layout(legend=BELOW, margin=MARGIN | {"t": 34})

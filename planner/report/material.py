@@ -12,6 +12,7 @@ from catalogs.hardware import Accelerator
 from planner.anatomy import Anatomy
 from planner.answer_file import AnswerFile, Plan
 from planner.binding import Use, anatomy_of, uses
+from planner.front_file import FrontFile
 from planner.growth import Growth, growth
 from planner.rerun import Rerun
 from planner.sensitivity import Sensitivity, sensitivity
@@ -73,6 +74,7 @@ class Material:
     answer: AnswerFile
     simulated: Simulated | None
     carbon: list[Carbon]
+    fronts: tuple[FrontFile, ...] = ()
 
 
 def gather(answer: AnswerFile, tell: Tell = lambda _: None, swings: bool = True) -> Material:

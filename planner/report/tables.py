@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from catalogs.files import make_folder, write_whole
+from planner.front_file import FrontFile, FrontPoint
 from planner.operators import operator_document
 from planner.report.material import Material, label
 from planner.sensitivity import Effect, Input
@@ -34,6 +35,8 @@ def tables_of(m: Material) -> dict[str, list[Row]]:
         found["more_capacity"] = [asdict(c) for c in s.growth.changes] if s.growth else []
         inputs = s.sensitivity.inputs if s.sensitivity else []
         found["sensitivity"] = [_effect(i, e) for i in inputs for e in (i.low, i.high) if e]
+    for i, front in enumerate(m.fronts, 1):
+        found[f"front_{i}"] = [_front_point(front, p) for p in front.simulated]
     return {name: rows for name, rows in found.items() if rows}
 
 
@@ -96,6 +99,12 @@ def _cdf(m: Material) -> list[Row]:
 def _point(flat: Row) -> Row:
     latency = flat.pop("latency_s")
     return flat | {f"{m}_{stat}_s": v for m, stats in latency.items() for stat, v in stats.items()}
+
+
+def _front_point(front: FrontFile, point: FrontPoint) -> Row:
+    values = {f"{a.name.replace('.', '_')}_{a.unit.lower()}": point.value(a) for a in front.axes}
+    told = ("hardware", "words", "requests_per_s", "holds", "stopped_early", "on_front")
+    return {name: getattr(point, name) for name in told} | values
 
 
 def _effect(i: Input, effect: Effect) -> Row:

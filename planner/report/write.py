@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from catalogs.files import write_whole
 from catalogs.html_page import need_plotly, render
 from planner.answer_file import AnswerFile
+from planner.front_file import FrontFile
 from planner.report.material import Material, Tell, gather
 from planner.report.page import answer_page
 from planner.report.tables import write_tables
 
 
-def write_report(answer: AnswerFile, html: Path | None, folder: Path | None, swings: bool = True) -> Material:
+def write_report(
+    answer: AnswerFile,
+    html: Path | None,
+    folder: Path | None,
+    swings: bool = True,
+    fronts: Sequence[FrontFile] = (),
+) -> Material:
     """Simulate what the answer does not hold; write the page and the tables that were asked for.
 
-    swings: sensitivity too, most of the time it takes. Raises InputError where plotly is missing, the answer cannot be
-    rerun, or a file cannot be written.
+    swings: sensitivity too, most of the time it takes. fronts: shown beside the plans. Raises InputError where plotly
+    is missing, the answer cannot be rerun, or a file cannot be written.
     """
     if html is not None:
         need_plotly()
     with telling("report") as tell:
-        material = gather(answer, tell, swings)
+        material = replace(gather(answer, tell, swings), fronts=tuple(fronts))
     if html is not None:
         write_whole(html, [render(answer_page(material))])
     if folder is not None:
