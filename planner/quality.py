@@ -10,9 +10,6 @@ from catalogs.quality import Part, document, evaluations
 
 #: What keys and values are kept in by default: no note.
 WIDE: Final = ("bf16", "fp16", "fp32", "auto")
-#: Evaluations said on the screen; the JSON and the report have all.
-_SAID: Final = 2
-
 Line = tuple[str, str]
 
 
@@ -43,12 +40,17 @@ def _entry(model: ModelSpec, part: Part, dtype: str) -> dict[str, Any]:
 
 
 def quality_lines(answer: dict[str, Any]) -> Iterator[Line]:
-    """On the screen: what is known, or that nothing is."""
+    """On the screen: the first of what is known, or that nothing is; the JSON and the page have all."""
     label = "Quality"
     for entry in answer.get("quality") or ():
         named = f"{entry['dtype']} {'weights' if entry['part'] == 'weights' else 'KV cache'}"
-        said = [e["words"] for e in entry["evaluations"][:_SAID]]
-        more = len(entry["evaluations"]) - len(said)
-        text = f"{named}: {'; '.join(said)}" if said else str(entry["note"])
-        yield label, text + (f"; {more} more in the JSON" if more > 0 else "")
+        known = entry["evaluations"]
+        more = f"; {len(known) - 1} more in the JSON" if len(known) > 1 else ""
+        yield label, f"{named}: {_kept(known[0])}{more}" if known else str(entry["note"])
         label = ""
+
+
+def _kept(evaluation: dict[str, Any]) -> str:
+    what, percent = evaluation["finding"], evaluation["recovery_percent"]
+    what = what or f"{percent:.1f} % of {evaluation['benchmark']}"
+    return f"{what} ({evaluation['by']}, {evaluation['as_of']})"
