@@ -31,7 +31,7 @@ from simulator.request import Request
 from simulator.results import FAILED, NOT_SENT, QUEUE_FULL, UNFINISHED, Results
 from simulator.routers import make_router
 from simulator.routers.base import Sight
-from simulator.schedulers import POLICIES, takes_over
+from simulator.schedulers import scheduler_class
 from simulator.stage import OpenPool, Stage, content_keys
 from simulator.timetable import Timetable
 from simulator.transfer import Instant, Transfer
@@ -104,9 +104,10 @@ class Cluster:
         declared = max(pool.rules.max_output_tokens, max(output_tokens, default=0))
         check_adapters(self.requests.adapters, pool.rules.lora)
         keys, unit_blocks = content_keys(self.requests, pool.rules)
-        if pool.role == "prefill" and not POLICIES[pool.rules.policy].hands_over:
+        scheduler = scheduler_class(pool.rules)
+        if pool.role == "prefill" and not scheduler.hands_over:
             raise InputError("this engine hands over no request to a decode replica", pool.rules.policy, "vllm-v1")
-        if pool.role == "decode" and not takes_over(pool.rules):
+        if pool.role == "decode" and not scheduler.takes_over:
             beside = " with LoRA adapters" if pool.rules.lora is not None else ""
             rule = "this scheduler takes over no request from a prefill replica yet"
             raise InputError(rule, pool.rules.policy + beside, "vllm-v1")

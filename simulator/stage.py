@@ -16,7 +16,7 @@ from simulator.request import Request
 from simulator.results import TOO_LARGE, TOO_LONG, TOO_WIDE
 from simulator.routers.base import Router
 from simulator.rules import EngineRules
-from simulator.schedulers import POLICIES
+from simulator.schedulers import scheduler_class
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +31,10 @@ class Room:
 
     @classmethod
     def of(cls, rules: EngineRules) -> Room:
-        policy = POLICIES[rules.policy]
+        scheduler = scheduler_class(rules)
         rules = rules.of_rank() if rules.in_lockstep else rules
-        widest = inf if rules.chunked_prefill and policy.chunks else rules.max_num_batched_tokens
-        recomputes = policy.preempts
+        widest = inf if rules.chunked_prefill and scheduler.chunks else rules.max_num_batched_tokens
+        recomputes = scheduler.preempts
         spare = rules.speculation.most_spare_tokens(rules.lag) if rules.speculation else 0
         cached = (rules.kv_blocks - rules.cross_blocks) * rules.block_size
         return cls(rules.max_model_len, widest, recomputes, cached, spare)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
 
 from catalogs.errors import InputError, nearest_name
 from simulator.rank_dispatch import DISPATCHES
@@ -17,7 +19,7 @@ from simulator.schedulers.offloading import OffloadingV1
 from simulator.schedulers.orca import Orca
 from simulator.schedulers.sarathi import Sarathi
 from simulator.schedulers.sglang import Sglang
-from simulator.schedulers.speculative import SPECULATIVE, Speculating
+from simulator.schedulers.speculative import SPECULATIVE
 from simulator.schedulers.static import OneAtATime, StaticBatching
 from simulator.schedulers.swapping import SwappingV0
 from simulator.schedulers.transformers_cb import TransformersCb
@@ -40,72 +42,65 @@ POLICIES: dict[str, type[ContinuousBatching]] = {
 }
 
 
-def make_scheduler(rules: EngineRules, beside: Scheduler | None = None) -> Scheduler:
-    """The scheduler that `rules.policy` names; with `beside`, for a further batch in flight over its queue and cache.
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A way to schedule that a field of EngineRules asks for. No two of them are simulated together."""
 
-    Raises InputError for an unknown policy, or one that keeps a single batch in flight.
+    words: str
+    by_policy: Mapping[str, type[ContinuousBatching]]  # who schedules so, in place of the policy's own class
+    in_lockstep: bool = False  # ranks that step together can do it, each for itself
+
+
+#: By the field.
+VARIANTS: Final[dict[str, Variant]] = {
+    "encoder_tokens": Variant("an encoder-decoder model", {"vllm-v1": EncoderDecoderV1}),
+    "speculation": Variant("speculative decoding", SPECULATIVE, in_lockstep=True),
+    "lora": Variant("LoRA", {"vllm-v1": LoraV1}),
+    "offload": Variant("KV offload", {"vllm-v1": OffloadingV1}),
+    "swap": Variant("preemption by swap", {"vllm-v0": SwappingV0}),
+}
+
+
+def scheduler_class(rules: EngineRules) -> type[ContinuousBatching]:
+    """Who schedules by these rules; of ranks in lockstep, each of them.
+
+    Raises InputError for an unknown policy, and for what is not simulated together: two variants, one with a policy
+    that does not know it, or either with more batches in flight, or ranks, than it can have.
     """
-    policy = POLICIES.get(rules.policy)
-    if policy is None:
+    made = POLICIES.get(rules.policy)
+    if made is None:
         raise InputError("unknown scheduling policy", rules.policy, nearest_name(rules.policy, POLICIES))
-    if rules.encoder_tokens:
-        return EncoderDecoderV1(rules)
-    if rules.in_lockstep:
-        own, of_rank = rules.of_rank(), _speculating if rules.speculation is not None else policy
-        ranks = [of_rank(own) for _ in range(rules.attention_ranks)]
-        return Lockstep(rules, ranks, DISPATCHES[rules.rank_dispatch]())
-    if rules.speculation is not None:
-        return _speculating(rules)
-    if rules.lora is not None:
-        if policy is not VllmV1 or rules.pipeline_stages > 1 or rules.offload is not None:
+    asked = [variant for field, variant in VARIANTS.items() if getattr(rules, field)]
+    if len(asked) > 1:
+        raise InputError(f"{asked[0].words} is not simulated together with", asked[1].words, "one of them")
+    for variant in asked:
+        known = variant.by_policy.get(rules.policy)
+        if known is None:
+            raise InputError(f"{variant.words} is simulated for {', '.join(variant.by_policy)} only", rules.policy)
+        if rules.in_lockstep and not variant.in_lockstep:
             raise InputError(
-                "LoRA is simulated for vLLM V1, one batch in flight, no KV offload", rules.policy, "vllm-v1"
+                f"{variant.words} is not simulated with ranks in lockstep", rules.rank_dispatch, "balanced"
             )
-        return LoraV1(rules)
-    if rules.offload is not None:
-        if policy is not VllmV1 or rules.pipeline_stages > 1:
-            raise InputError("KV offload is simulated for vLLM V1, one batch in flight", rules.policy, "vllm-v1")
-        return OffloadingV1(rules)
-    if rules.offload is not None and rules.queueing.order != "fcfs":
-        raise InputError("a queue with KV offloading is served fcfs", f"queue.order: {rules.queueing.order}", "fcfs")
-    if rules.swap is not None:
-        if policy is not VllmV0 or rules.pipeline_stages > 1:
-            raise InputError("preemption by swap is simulated for vLLM V0", rules.policy, "vllm-v0")
-        return SwappingV0(rules)
-    if rules.pipeline_stages == 1:
-        return policy(rules)
-    if not policy.pipelines:
-        raise InputError("this scheduler keeps one batch in flight", f"pipeline_parallel: {rules.pipeline_stages}", "1")
-    made = policy(replace(rules, max_num_seqs=max(1, rules.max_num_seqs // rules.pipeline_stages)))
-    if isinstance(beside, ContinuousBatching):
-        made.share(beside)
+        made = known
+    if rules.pipeline_stages > 1 and (rules.in_lockstep or not made.pipelines):
+        beside = asked[0].words if asked else "this scheduler"
+        raise InputError(f"{beside} keeps one batch in flight", f"pipeline_parallel: {rules.pipeline_stages}", "1")
     return made
 
 
-def takes_over(rules: EngineRules) -> bool:
-    """Whether what `make_scheduler` makes decodes requests that come with their blocks."""
-    made: type[Scheduler] = POLICIES[rules.policy]
-    if rules.speculation is not None:
-        made = SPECULATIVE.get(rules.policy, made)
-    elif rules.lora is not None:
-        made = LoraV1
-    elif rules.offload is not None:
-        made = OffloadingV1
-    elif rules.swap is not None:
-        made = SwappingV0
-    return made.takes_over
+def make_scheduler(rules: EngineRules, beside: Scheduler | None = None) -> Scheduler:
+    """The scheduler of these rules; with `beside`, for a further batch in flight over its queue and cache.
 
-
-def _speculating(rules: EngineRules) -> Speculating:
-    """InputError for what is not simulated together."""
-    policy = SPECULATIVE.get(rules.policy)
-    if policy is None:
-        raise InputError(
-            "this scheduler is simulated without speculative decoding", rules.policy, ", ".join(SPECULATIVE)
-        )
-    beside = ("lora", "offload", "swap")
-    also = next((name for name in beside if getattr(rules, name) is not None), None)
-    if also is not None or rules.pipeline_stages > 1:
-        together = also or "a pipeline"
-        raise InputError("speculative decoding is not simulated together with", together, "speculative: null")
-    return policy(rules)
+    Raises InputError where `scheduler_class` does.
+    """
+    made = scheduler_class(rules)
+    if rules.in_lockstep:
+        own = rules.of_rank()
+        ranks = [made(own) for _ in range(rules.attention_ranks)]
+        return Lockstep(rules, ranks, DISPATCHES[rules.rank_dispatch]())
+    if rules.pipeline_stages == 1:
+        return made(rules)
+    scheduler = made(replace(rules, max_num_seqs=max(1, rules.max_num_seqs // rules.pipeline_stages)))
+    if isinstance(beside, ContinuousBatching):
+        scheduler.share(beside)
+    return scheduler

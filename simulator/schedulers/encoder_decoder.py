@@ -18,6 +18,9 @@ class EncoderDecoderV1(VllmV1):
     """Prompts are whole, so a step begins an encoder for each of its prompts. Needs a budget of one encoder's output;
     raises ValueError otherwise."""
 
+    pipelines = False
+    takes_over = False  # no KV connector moves its caches
+
     def __init__(self, rules: EngineRules) -> None:
         if rules.chunked_prefill or rules.prefix_caching or rules.max_num_batched_tokens < rules.encoder_tokens:
             raise ValueError("an encoder-decoder model's prompts are whole, unshared and within the token budget")

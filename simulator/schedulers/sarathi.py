@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from simulator.batch import Batch
 from simulator.request import Request
-from simulator.schedulers.vllm_v0 import NO_HITS, VllmV0
+from simulator.schedulers.batching import NO_HITS
+from simulator.schedulers.vllm_v0 import VllmV0
 from simulator.schedulers.vllm_v1 import VllmV1
 
 

@@ -19,10 +19,10 @@ from typing import Final
 from simulator.batch import Batch
 from simulator.request import Request
 from simulator.rules import EngineRules
+from simulator.schedulers.batching import NO_HITS
 from simulator.schedulers.vllm_v1 import VllmV1
 
 WATERMARK: Final = 0.01  # share of the blocks that new requests leave free
-NO_HITS: Final = (0, 0, 0, 0)
 
 
 class VllmV0(VllmV1):
