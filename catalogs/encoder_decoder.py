@@ -15,9 +15,6 @@ from catalogs.errors import InputError
 from catalogs.limits import Limits
 from catalogs.model_spec import ModelSpec
 
-_ALONE = ("pipeline_parallel", "data_parallel", "context_parallel", "decode_context_parallel")
-_WITHOUT = ("kv_offload", "lora", "speculative", "swap_space_gib")
-
 
 def check_encoder(model: ModelSpec) -> None:
     """Raises InputError for a model whose encoder reads text of any length."""
@@ -29,17 +26,8 @@ def check_encoder(model: ModelSpec) -> None:
 
 def engine_for(model: ModelSpec, engine: EngineProfile, asked: Deployment) -> EngineProfile:
     """The engine as it runs this model. Raises InputError for what it does not do with an encoder."""
-    check_encoder(model)
     if not model.is_encoder_decoder:
         return engine
-    if engine.policy != "vllm-v1":
-        raise InputError("encoder-decoder models are simulated for vLLM V1", engine.name, "engine: vllm")
-    for key in _ALONE:
-        if getattr(asked, key) > 1:
-            raise InputError(f"encoder-decoder models are simulated with {key} 1", getattr(asked, key), f"{key}: 1")
-    for key in _WITHOUT:
-        if getattr(asked, key) is not None:
-            raise InputError("not simulated together with an encoder-decoder model", key, f"{key}: null")
     if asked.prefix_caching:
         raise InputError("vLLM shares no prefixes of encoder-decoder models", "prefix_caching: true", "false")
     return replace(

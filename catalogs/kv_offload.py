@@ -11,12 +11,9 @@ from catalogs.errors import InputError
 from catalogs.units import GIB
 
 if TYPE_CHECKING:
-    from catalogs.deployment import Deployment, Layout
-    from catalogs.engines import EngineProfile
+    from catalogs.deployment import Deployment
     from catalogs.hardware import Hardware
 
-#: Scheduling policies that look into the tiers: vLLM V1, `--kv-offloading-size`.
-OFFLOADING: Final = frozenset({"vllm-v1"})
 #: Of one data-centre NVMe drive, reading: PCIe 4 x4 drives list 6.5 to 7 GB/s. Nothing says which disk a node has.
 DISK_BYTES_PER_S: Final = 6.5e9
 
@@ -52,23 +49,15 @@ class OffloadTiers:
         }
 
 
-def tiers_of(
-    deployment: Deployment, engine: EngineProfile, hardware: Hardware, replicas: int, layout: Layout
-) -> OffloadTiers | None:
-    """What a deployment asks for. InputError where engine, layout or host memory cannot have it."""
+def tiers_of(deployment: Deployment, hardware: Hardware, replicas: int) -> OffloadTiers | None:
+    """What a deployment asks for. InputError where hardware or host memory cannot have it."""
     asked = deployment.kv_offload
     if asked is None:
         return None
     if deployment.prefix_caching is False:
         raise InputError("KV offload finds blocks by their prefix", "prefix_caching: false", "prefix_caching: null")
-    if engine.policy not in OFFLOADING:
-        raise InputError(f"{engine.name} is simulated without KV offload", "kv_offload", "engine: vllm")
     if hardware.accelerator.kind != "gpu":
         raise InputError("KV offload moves blocks from a GPU to its host", hardware.text, "kv_offload: null")
-    first_come_only(deployment, "kv_offload")
-    for key, ranks in (("pipeline_parallel", layout.pipeline_parallel), ("data_parallel", layout.data_parallel)):
-        if ranks > 1:
-            raise InputError(f"KV offload is simulated with {key} 1 only", ranks, f"{key}: 1")
     check_host_memory("kv_offload.host_gib", asked.host_gib, hardware, replicas)
     rate = asked.host_gib_per_s
     return OffloadTiers(
@@ -77,12 +66,6 @@ def tiers_of(
         hardware.node.host_bytes_per_s if rate is None else rate * GIB,
         DISK_BYTES_PER_S if asked.disk_gib_per_s is None else asked.disk_gib_per_s * GIB,
     )
-
-
-def first_come_only(deployment: Deployment, key: str) -> None:
-    """InputError where the queue has rules of its own: who steps aside or is passed over keeps its place by arrival."""
-    if deployment.queue is not None:
-        raise InputError(f"{key} is simulated first come, first served", "queue", "queue: null")
 
 
 def check_host_memory(key: str, gib: float, hardware: Hardware, replicas: int) -> None:

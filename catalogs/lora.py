@@ -7,14 +7,10 @@ from typing import TYPE_CHECKING, Final
 from pydantic import BaseModel, ConfigDict, PositiveInt
 
 from catalogs.errors import InputError
-from catalogs.kv_offload import first_come_only
 
 if TYPE_CHECKING:
     from catalogs.deployment import Deployment
-    from catalogs.engines import EngineProfile
 
-#: Scheduling policies that know adapters.
-SERVING: Final = frozenset({"vllm-v1"})
 #: vLLM's MaxLoRARanks (vllm/config/lora.py).
 RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
@@ -34,17 +30,11 @@ class Lora(BaseModel):
         return self.max_cpu_loras or self.max_loras
 
 
-def lora_of(deployment: Deployment, engine: EngineProfile) -> Lora | None:
-    """What a deployment asks for. InputError for an engine, a rank or a number that cannot be."""
+def lora_of(deployment: Deployment) -> Lora | None:
+    """What a deployment asks for. InputError for a rank or a number that cannot be."""
     asked = deployment.lora
     if asked is None:
         return None
-    if engine.policy not in SERVING:
-        raise InputError(f"{engine.name} is simulated without LoRA adapters", "lora", "engine: vllm")
-    first_come_only(deployment, "lora")
-    for key, there in (("kv_offload", deployment.kv_offload), ("pipeline_parallel", deployment.pipeline_parallel > 1)):
-        if there:
-            raise InputError(f"LoRA is not simulated together with {key}", key, "lora: null")
     if asked.max_rank not in RANKS:
         nearest = min(RANKS, key=lambda rank: abs(rank - asked.max_rank))
         raise InputError("lora.max_rank must be one of vLLM's ranks", asked.max_rank, str(nearest))

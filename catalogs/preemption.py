@@ -5,32 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from catalogs.errors import InputError
-from catalogs.kv_offload import check_host_memory, first_come_only
+from catalogs.kv_offload import check_host_memory
 from catalogs.units import GIB
 
 if TYPE_CHECKING:
     from catalogs.deployment import Deployment, Layout
-    from catalogs.engines import EngineProfile
     from catalogs.hardware import Hardware
 
-#: Scheduling policies that can preempt by swap.
-SWAPPING: Final = frozenset({"vllm-v0"})
 #: vLLM V0's `--swap-space`, of each accelerator.
 SWAP_SPACE_GIB: Final = 4.0
 
 
-def swap_bytes_of(
-    deployment: Deployment, engine: EngineProfile, hardware: Hardware, replicas: int, layout: Layout
-) -> float:
-    """Swap space of each accelerator; 0 where preempted requests are computed again. InputError where the engine has
-    none or the host has not so much."""
+def swap_bytes_of(deployment: Deployment, hardware: Hardware, replicas: int, layout: Layout) -> float:
+    """Swap space of each accelerator; 0 where preempted requests are computed again. InputError where the host has not
+    so much."""
     if deployment.preemption != "swap":
         if deployment.swap_space_gib is not None:
             raise InputError("swap_space_gib goes with preemption: swap", deployment.swap_space_gib, "preemption: swap")
         return 0.0
-    if engine.policy not in SWAPPING:
-        raise InputError(f"{engine.name} does not preempt by swap", "preemption: swap", "recompute, or engine: vllm-v0")
-    first_come_only(deployment, "preemption: swap")
     gib = SWAP_SPACE_GIB if deployment.swap_space_gib is None else deployment.swap_space_gib
     if not gib:
         raise InputError("preemption by swap needs swap space", "swap_space_gib: 0", f"{SWAP_SPACE_GIB:g}")

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from catalogs import parallelism
+from catalogs.combinations import Asked, check_together
 from catalogs.deployment import Deployment, Resolved
-from catalogs.encoder_decoder import check_not_apart, engine_for, with_encoder_room
+from catalogs.encoder_decoder import check_encoder, check_not_apart, engine_for, with_encoder_room
 from catalogs.engines import EngineProfile, load_engine
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import Accelerator, Hardware, parse_hardware
@@ -86,6 +87,9 @@ def _check_handover(pools: tuple[Resolved, ...]) -> tuple[Resolved, ...]:
 
 def _resolve_pool(deployment: Deployment) -> Resolved:
     names = Names.of(deployment.model, deployment.engine, deployment.hardware)
+    check_encoder(names.model)
+    asked = Asked(deployment, names.model, names.engine)
+    check_together(asked)
     speculation = speculation_of(deployment, names.engine, names.model)
     if speculation is not None:
         deployment, names = _speculating(deployment, speculation, names)
@@ -113,11 +117,11 @@ def _resolve_pool(deployment: Deployment) -> Resolved:
         sampling=deployment.sampling,
         queueing=parse_queueing(deployment.queue, names.engine, limits.max_num_seqs),
         scaling=scaling,
-        offload=tiers_of(deployment, names.engine, names.hardware, replicas, layout),
-        lora=lora_of(deployment, names.engine),
+        offload=tiers_of(deployment, names.hardware, replicas),
+        lora=lora_of(deployment),
         speculation=speculation,
-        rank_dispatch=rank_dispatch_of(deployment, names.engine, layout),
-        swap_bytes=swap_bytes_of(deployment, names.engine, names.hardware, replicas, layout),
+        rank_dispatch=rank_dispatch_of(asked, layout),
+        swap_bytes=swap_bytes_of(deployment, names.hardware, replicas, layout),
         notices=_engine_notice(names.engine) + own + weight_notices + kv_notices + layout_notices,
     )
 

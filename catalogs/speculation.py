@@ -28,8 +28,6 @@ HEADS: Final = frozenset({"eagle", "eagle3", "mtp"})
 EAGLE3_FEATURES: Final = 3
 #: SGLang's max_running_requests where speculation is on and none is given (ServerArgs._handle_speculative_decoding).
 SGLANG_MAX_NUM_SEQS: Final = 48
-#: Keys that work with one token a decode and round only.
-ALONE: Final = ("lora", "kv_offload", "swap_space_gib")
 
 
 class Speculative(BaseModel):
@@ -98,14 +96,11 @@ class Speculation:
 
 
 def speculation_of(deployment: Deployment, engine: EngineProfile, target: ModelSpec) -> Speculation | None:
-    """What a deployment asks for. InputError for a method, a drafter, a number or a combination that cannot be."""
+    """What a deployment asks for. InputError for a method, a drafter or a number that cannot be."""
     asked = deployment.speculative
     if asked is None:
         return None
     method = _method(asked, engine)
-    _check_alone(deployment)
-    if target.is_encoder_decoder:
-        raise InputError("speculative decoding is simulated for decoder-only models", target.name, "speculative: null")
     k, queries = asked.num_speculative_tokens, _queries(asked, engine)
     draft = _draft(asked, method, target)
     told: tuple[str, ...] = ()
@@ -142,16 +137,6 @@ def _method(asked: Speculative, engine: EngineProfile) -> Method:
         can = ", ".join(engine.speculates)
         raise InputError(f"{engine.name} {engine.version} is not simulated with this speculative.method", method, can)
     return method
-
-
-def _check_alone(deployment: Deployment) -> None:
-    for key in ALONE:
-        if getattr(deployment, key):
-            raise InputError(f"speculative decoding is not simulated together with {key}", key, f"{key}: null")
-    for key in ("pipeline_parallel", "context_parallel", "decode_context_parallel"):
-        if getattr(deployment, key) > 1:
-            asked = f"{key}: {getattr(deployment, key)}"
-            raise InputError(f"speculative decoding is not simulated together with {key}", asked, f"{key}: 1")
 
 
 def _queries(asked: Speculative, engine: EngineProfile) -> int:

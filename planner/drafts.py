@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import yaml
 
+from catalogs.combinations import APART
 from catalogs.deployment import Deployment, Resolved
 from catalogs.errors import InputError, nearest_name
 from catalogs.load import check
@@ -61,9 +62,8 @@ def _number(key: str, value: str) -> object:
 
 
 def may_draft(candidate: Candidate) -> bool:
-    """What is not simulated together with drafts (catalogs/speculation.py) has none."""
-    layout = candidate.layout
-    return layout.pipeline_parallel == layout.context_parallel == layout.decode_context_parallel == 1
+    """What is not simulated together with drafts has none."""
+    return all(getattr(candidate.layout, key, 1) == 1 for key in APART["speculative"])
 
 
 def with_drafts(candidates: Iterable[Candidate], speculative: dict[str, Any]) -> Iterator[Candidate]:

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from worlds import rules
 
+from catalogs.combinations import APART, KNOWN_BY
+from catalogs.engines import list_engines, load_engine
 from catalogs.errors import InputError
 from simulator.acceptance import SpeculationRules
 from simulator.host_cache import OffloadRules
@@ -22,6 +24,14 @@ ASKED: dict[str, Any] = {
     "lora": LoraRules(1, 1, 2),
     "offload": OffloadRules(8, 0.5),
     "swap": SwapRules(8, 0.5),
+}
+#: What deployment.yaml calls them (catalogs/combinations.py).
+PART_OF = {
+    "encoder_tokens": "encoder",
+    "speculation": "speculative",
+    "lora": "lora",
+    "offload": "kv_offload",
+    "swap": "swap",
 }
 RANKS: dict[str, Any] = {"attention_ranks": 2, "rank_dispatch": "round_robin"}
 WHOLE: dict[str, Any] = {"chunked_prefill": False, "prefix_caching": False}  # what an encoder needs
@@ -74,3 +84,21 @@ def test_ranks_in_lockstep_are_no_pipeline() -> None:
 def test_an_unknown_policy_names_the_nearest() -> None:
     with pytest.raises(InputError, match="got 'vllm-v2'; nearest valid choice: vllm-v"):
         scheduler_class(rules(policy="vllm-v2"))
+
+
+def test_the_catalog_refuses_what_nobody_schedules() -> None:
+    """What an engine's policy is said to know is what a class exists for."""
+    assert VARIANTS.keys() == PART_OF.keys()
+    for name, part in PART_OF.items():
+        if part in KNOWN_BY:
+            assert set(KNOWN_BY[part]) == set(VARIANTS[name].by_policy)
+    engines = [load_engine(name) for name in list_engines(supported_only=True)]
+    assert {e.policy for e in engines if e.speculates} == set(VARIANTS["speculation"].by_policy)
+
+
+@pytest.mark.parametrize("names", list(combinations(VARIANTS, 2)))
+def test_two_variants_are_apart_in_the_catalog_too(names: tuple[str, str]) -> None:
+    """Or no engine knows both."""
+    first, second = (PART_OF[name] for name in names)
+    policies = [set(VARIANTS[name].by_policy) for name in names]
+    assert not policies[0] & policies[1] or second in APART.get(first, ()) or first in APART.get(second, ())
