@@ -64,9 +64,8 @@ def test_what_is_apart_is_refused_with_what_to_leave_out(part: str, other: str) 
     with pytest.raises(InputError) as refused:
         check_together(both)
     if other not in KNOWN_BY or both.engine.policy in KNOWN_BY[other]:
-        assert str(refused.value).endswith(
-            f"got {PARTS[other].found(both)!r}; nearest valid choice: {PARTS[other].without}"
-        )
+        said = f"got {PARTS[other].found(both)!r}; nearest valid choice: {PARTS[other].without}"
+        assert str(refused.value).endswith(said)
     assert "\n" not in str(refused.value)
 
 
