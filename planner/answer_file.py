@@ -270,6 +270,8 @@ class AnswerFile(Block):
     assumptions: list[str]
     prices: list[PriceLine] = Field(default_factory=list)
     hardware: list[HardwareRow] = []
+    closed_loop: dict[str, Any] | None = None  # see planner/closed_loop.py
+    over_time: dict[str, Any] | None = None  # see planner/over_time.py
     accounts: dict[str, Any] | None = None  # see planner/accounts.py
     power_caps: dict[str, Any] | None = None  # see planner/power_caps.py
     quality: list[dict[str, Any]] = []  # see planner/quality.py

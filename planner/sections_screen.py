@@ -17,7 +17,7 @@ Line = tuple[str, str]  # (label, text); an empty label continues the line above
 def section_lines(answer: dict[str, Any]) -> Iterator[Line]:
     """Of whatever sections the answer has."""
     if "closed_loop" in answer:
-        yield from _users(answer["closed_loop"])
+        yield from users_lines(answer["closed_loop"])
     if "over_time" in answer:
         yield from over_time_lines(answer["over_time"])
     yield from accounts_lines(answer)
@@ -25,7 +25,8 @@ def section_lines(answer: dict[str, Any]) -> Iterator[Line]:
     yield from quality_lines(answer)
 
 
-def _users(loop: dict[str, Any]) -> Iterator[Line]:
+def users_lines(loop: dict[str, Any]) -> Iterator[Line]:
+    """Of a `closed_loop` block."""
     span = f"{per_s(loop['ci_low_per_s'])} to {per_s(loop['ci_high_per_s'])}"
     rate = f"they make {per_s(loop['requests_per_s'])} requests/s ({loop['ci_level']:.0%} interval {span})"
     reckoned = f"{per_s(loop['open_requests_per_s'])} was reckoned with, arriving at random"

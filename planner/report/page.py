@@ -7,6 +7,7 @@ from planner.answer_file import AnswerFile, Asked, Plan
 from planner.report import evidence, machine_figures, moves
 from planner.report.accounts_sections import accounts_sections
 from planner.report.certainty import certainty
+from planner.report.load_sections import load_sections
 from planner.report.material import Material, Simulated
 from planner.report.words import change, dollars, joules, percent, plan_name, rate, seconds
 from planner.screen import deployment_words
@@ -29,6 +30,7 @@ def answer_page(m: Material) -> Page:
             evidence.binds(m.answer.best, s),
             evidence.money(m.answer, m.answer.best),
             evidence.energy(m, m.answer.best),
+            *load_sections(m.answer),
             *accounts_sections(m.answer),
             *moves.sensitivity(m.answer.best, s),
             *moves.growth(s),

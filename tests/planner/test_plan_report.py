@@ -24,6 +24,7 @@ from planner.answer_file import AnswerFile, parse_answer, read_answer
 from planner.cli import app
 from planner.plan import make_plan
 from planner.report.latency_figures import knee
+from planner.report.load_sections import load_sections
 from planner.report.material import Material, gather
 from planner.report.money_figures import front
 from planner.report.page import answer_page
@@ -326,3 +327,22 @@ def test_a_no_has_a_page_too() -> None:
     assert "NO" in words_of(text)
     assert no.infeasible is not None
     assert no.infeasible.binding_constraint.replace(">", "&gt;") in text
+
+
+def test_users_that_wait_have_a_section_of_the_page() -> None:
+    row = {"metric": "ttft", "stat": "p90", "value_s": 0.25, "ci_low_s": 0.2, "ci_high_s": None, "met": True}
+    loop = {
+        "users": 40,
+        "requests_per_s": 3.25,
+        "ci_low_per_s": 3.0,
+        "ci_high_per_s": 3.5,
+        "ci_level": 0.9,
+        "open_requests_per_s": 3.4,
+        "slo": [row | {"probability_met": 0.97}],
+    }
+    found = load_sections(answer().model_copy(update={"closed_loop": loop}))
+    said = words_of("".join(part.text for section in found for part in section.parts))
+    assert "40 simulated" in said
+    assert "3.25 requests/s" in said
+    assert "250 ms (200 ms to unbounded): met, 97% sure" in said
+    assert load_sections(answer()) == []
