@@ -47,15 +47,6 @@ class DecodeSet:
         """A round is scheduled."""
         self.rounds += 1
 
-    @property
-    def context_sum(self) -> int:
-        """Tokens in the caches of all members before the next round."""
-        return self.contexts()[0]
-
-    @property
-    def context_max(self) -> int:
-        return self.contexts()[1]
-
     def contexts(self) -> tuple[int, int]:
         """Tokens in the caches of all members before the next round: their sum, and the most."""
         longest, rounds = self._longest, self.rounds

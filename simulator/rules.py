@@ -8,10 +8,10 @@ from typing import Self
 from catalogs.engines import HostTimes, Receiving
 from catalogs.limits import Limits
 from catalogs.queueing import FCFS, Queueing
-from simulator.acceptance import SpeculationRules
 from simulator.batch import Batch
 from simulator.host_cache import OffloadRules
 from simulator.lora import LoraRules
+from simulator.speculative_rules import SpeculationRules
 from simulator.swap import SwapRules
 
 

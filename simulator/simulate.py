@@ -20,8 +20,8 @@ from simulator.pool import Pool
 from simulator.replica import StepTimer
 from simulator.rules import EngineRules
 from simulator.run_record import Run
-from simulator.speculative_rules import speculation_rules
-from simulator.swap import swap_rules
+from simulator.speculative_rules import SpeculationRules
+from simulator.swap import SwapRules
 from simulator.transfer import ports_of
 from simulator.truncation import n_shorter, truncated
 
@@ -142,8 +142,8 @@ def engine_rules(plant: Plant, seed: int = 0) -> EngineRules:
         rank_dispatch="" if resolved.rank_dispatch in (None, "balanced") else resolved.rank_dispatch,
         queueing=resolved.queueing,
         lora=lora_rules(resolved, plant.bundle),
-        speculation=speculation_rules(resolved, seed),
-        swap=swap_rules(resolved, plant.memory) if resolved.swap_bytes else None,
+        speculation=SpeculationRules.of(resolved.speculation, seed) if resolved.speculation else None,
+        swap=SwapRules.of(resolved, plant.memory) if resolved.swap_bytes else None,
         offload=OffloadRules.of(resolved.offload, plant.memory) if resolved.offload else None,
         encoder_tokens=resolved.model.encoder_tokens if resolved.model.is_encoder_decoder else 0,
         receiving=engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving,

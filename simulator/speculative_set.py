@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from simulator.acceptance import Advances, SpeculationRules
+from simulator.acceptance import Advances
 from simulator.decode_set import DecodeSet
 from simulator.request import Request
+from simulator.speculative_rules import SpeculationRules
 
 
 class SpeculativeSet(DecodeSet):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Self
 
 from catalogs.deployment import Resolved
 from catalogs.errors import InputError
@@ -16,11 +17,11 @@ class SwapRules:
     blocks: int
     s_per_block: float
 
-
-def swap_rules(resolved: Resolved, memory: MemoryPlan) -> SwapRules:
-    """Every accelerator moves its part of a block at once, at the rate it reaches the host at."""
-    part_bytes = memory.kv_bytes_per_token * memory.block_size
-    return SwapRules(int(resolved.swap_bytes / part_bytes), part_bytes / resolved.hardware.node.host_bytes_per_s)
+    @classmethod
+    def of(cls, resolved: Resolved, memory: MemoryPlan) -> Self:
+        """Every accelerator moves its part of a block at once, at the rate it reaches the host at."""
+        part_bytes = memory.kv_bytes_per_token * memory.block_size
+        return cls(int(resolved.swap_bytes / part_bytes), part_bytes / resolved.hardware.node.host_bytes_per_s)
 
 
 class SwapSpace:

@@ -59,10 +59,10 @@ class LlamaCpp(ContinuousBatching):
         n = decodes.n
         if not n and not self._prompts:
             return None
-        batch = Batch(0, 0.0, 0, n, decodes.context_sum, decodes.context_max, n, self._decode_passes)
+        batch = Batch(0, 0.0, 0, n, *decodes.contexts(), n, self._decode_passes)
         if n:
             self.kv.take(decodes.blocks_next())
-            decodes.rounds += 1
+            decodes.advance()
         if self._prompts:
             self._fill(batch, self.rules.max_num_batched_tokens - n)
         return batch

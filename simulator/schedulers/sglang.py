@@ -187,7 +187,7 @@ class Sglang(ContinuousBatching):
         else:
             self._decays += 1
         self.kv.take(blocks)
-        batch = Batch(0, 0.0, 0, n, decodes.context_sum, decodes.context_max, n)
+        batch = Batch(0, 0.0, 0, n, *decodes.contexts(), n)
         decodes.advance()
         if self._waiting and self._waiting[0].brought_tokens and not self._full:
             self._promised = self.new_token_ratio * sum(min(self._left_of(r), CLIP_TOKENS) for r in self._running)

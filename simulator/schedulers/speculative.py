@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from simulator.acceptance import Advances, SpeculationRules
+from simulator.acceptance import Advances
 from simulator.batch import Batch
 from simulator.request import Request
 from simulator.rules import EngineRules
@@ -17,6 +17,7 @@ from simulator.schedulers.batching import ContinuousBatching
 from simulator.schedulers.sglang import Sglang
 from simulator.schedulers.trtllm import MaxUtilization, TrtLlm
 from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.speculative_rules import SpeculationRules
 from simulator.speculative_set import SpeculativeSet
 
 

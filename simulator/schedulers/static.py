@@ -52,8 +52,8 @@ class StaticBatching(ContinuousBatching):
         decodes = self.decodes
         self.kv.take(decodes.blocks_next())
         n = decodes.n
-        batch = Batch(0, 0.0, 0, n, decodes.context_sum, decodes.context_max, n)
-        decodes.rounds += 1
+        batch = Batch(0, 0.0, 0, n, *decodes.contexts(), n)
+        decodes.advance()
         return batch
 
     def _start(self) -> Batch | None:

@@ -43,7 +43,7 @@ class SwappingV0(VllmV0):
             return batch
         if batch is None:
             batch = Batch()
-            self.decodes.rounds += 1
+            self.decodes.advance()
         while self._swapped and self._swap_in(batch, self._swapped[0]):
             pass
         if batch.decodes:

@@ -58,8 +58,8 @@ class TransformersCb(ContinuousBatching):
         self._keys = 0
         if n:
             self.kv.take(decodes.blocks_next())
-            batch = Batch(0, 0.0, 0, n, decodes.context_sum, decodes.context_max, n)
-            decodes.rounds += 1
+            batch = Batch(0, 0.0, 0, n, *decodes.contexts(), n)
+            decodes.advance()
         budget = self.rules.max_num_batched_tokens - n
         if self._partial is not None and not self._short(batch):
             budget -= self._continue_prompt(batch, self._partial, budget)

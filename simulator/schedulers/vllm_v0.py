@@ -72,8 +72,8 @@ class VllmV0(VllmV1):
         if not n:
             return None
         self.kv.take(decodes.blocks_next())
-        batch = Batch(0, 0.0, 0, n, decodes.context_sum, decodes.context_max, n)
-        decodes.rounds += 1
+        batch = Batch(0, 0.0, 0, n, *decodes.contexts(), n)
+        decodes.advance()
         return batch
 
     def _make_room(self) -> None:

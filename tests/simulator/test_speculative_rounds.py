@@ -12,7 +12,7 @@ from worlds import Linear, requests, rules
 
 from catalogs.errors import InputError
 from catalogs.terms import Terms
-from simulator.acceptance import Advances, SpeculationRules
+from simulator.acceptance import Advances
 from simulator.cluster import RunOptions
 from simulator.journal import Journal
 from simulator.laws import LawBroken
@@ -20,6 +20,7 @@ from simulator.pool import Pool
 from simulator.rules import EngineRules
 from simulator.run_record import Run
 from simulator.simulate import run_pools, run_rules
+from simulator.speculative_rules import SpeculationRules
 from simulator.speculative_set import SpeculativeSet
 from simulator.time_series import edges, series
 

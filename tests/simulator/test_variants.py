@@ -11,11 +11,11 @@ from worlds import rules
 from catalogs.combinations import APART, KNOWN_BY
 from catalogs.engines import list_engines, load_engine
 from catalogs.errors import InputError
-from simulator.acceptance import SpeculationRules
 from simulator.host_cache import OffloadRules
 from simulator.lora import LoraRules
 from simulator.schedulers import POLICIES, VARIANTS, make_scheduler, scheduler_class
 from simulator.schedulers.lockstep import Lockstep
+from simulator.speculative_rules import SpeculationRules
 from simulator.swap import SwapRules
 
 ASKED: dict[str, Any] = {
