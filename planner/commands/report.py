@@ -11,7 +11,7 @@ import typer
 def report(
     answer: Annotated[Path, typer.Argument(metavar="ANSWER.json", help="What plan --json wrote.")],
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="One page that opens offline.")] = None,
-    csv: Annotated[Path | None, typer.Option(metavar="DIR", help="Every table as CSV and parquet.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="DIR", help="Every table as CSV, parquet and JSON.")] = None,
     sensitivity: Annotated[
         bool, typer.Option(help="Simulate what moves the answer (half a minute); --no-sensitivity leaves it out.")
     ] = True,

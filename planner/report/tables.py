@@ -1,4 +1,4 @@
-"""The numbers behind the page as tables: CSV and parquet, one file each, units in the column names."""
+"""The numbers behind the page as tables: CSV and parquet, one file each, and JSON; units in the column names."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ import io
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from catalogs.files import make_folder, write_whole
+from catalogs.files import make_folder, write_json, write_whole
+from planner.answer import finite
 from planner.front_file import FrontFile, FrontPoint
 from planner.operators import operator_document
 from planner.report.material import Material, label
 from planner.sensitivity import Effect, Input
 
 Row = dict[str, Any]
+SCHEMA_VERSION: Final = 1
 
 
 def tables_of(m: Material) -> dict[str, list[Row]]:
@@ -41,10 +43,13 @@ def tables_of(m: Material) -> dict[str, list[Row]]:
 
 
 def write_tables(m: Material, folder: Path) -> list[Path]:
-    """NAME.csv and NAME.parquet of every table. Raises InputError where they cannot be written."""
+    """NAME.csv and NAME.parquet of every table, and all of them in report.json (not finite: null). Raises InputError
+    where they cannot be written."""
     make_folder(folder)
-    written = []
-    for name, rows in tables_of(m).items():
+    tables, whole = tables_of(m), folder / "report.json"
+    write_json({"schema_version": SCHEMA_VERSION, **finite(tables)}, str(whole))
+    written = [whole]
+    for name, rows in tables.items():
         path = folder / f"{name}.csv"
         write_whole(path, [csv_text(rows)])
         written += [path, _parquet(rows, folder / f"{name}.parquet")]
