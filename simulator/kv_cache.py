@@ -172,10 +172,13 @@ class KvCache:
             request.keys_seen = full
             request.shared_blocks = full * self.unit_blocks
 
-    def release(self, request: Request, computed_tokens: int, returning: bool = False) -> None:
-        """Free all its blocks, last first. `returning`: it was preempted and will look for them again."""
+    def release(
+        self, request: Request, computed_tokens: int, returning: bool = False, kept_tokens: int | None = None
+    ) -> None:
+        """Free all its blocks, last first. `returning`: it was preempted and will look for them again. kept_tokens: of
+        those that nobody could hit yet so many can be from now on; None: all."""
         if request.keys:
-            self.offer(request, computed_tokens)
+            self.offer(request, computed_tokens if kept_tokens is None else min(kept_tokens, computed_tokens))
         private = max(0, -(-computed_tokens // self.block_size) - request.shared_blocks) + request.spare_blocks
         request.spare_blocks = 0
         if private > 0:

@@ -224,7 +224,7 @@ class Sglang(ContinuousBatching):
         del self._running[request]
         self.decodes.remove(request)
         prompt_blocks = request.input_tokens // self._size - request.shared_blocks
-        self.kv.release(request, request.computed_tokens, returning=True)
+        self.kv.release(request, request.computed_tokens, returning=True, kept_tokens=request.input_tokens)
         request.own_full_blocks = min(request.own_full_blocks, max(0, prompt_blocks))  # generated tokens are not kept
         request.computed_tokens = 0
         request.preemptions += 1
