@@ -69,12 +69,14 @@ def test_equal_shares_cost_what_an_even_split_does(layout: dict[str, Any], share
 @settings(max_examples=60, deadline=None)
 @given(st.lists(shares(), min_size=4, max_size=4), st.integers(0, 3))
 def test_a_group_waits_for_its_slowest_rank_and_no_longer(parts: list[Batch], idle: int) -> None:
-    """A dummy batch in place of a share never makes a step longer, and no order of ranks matters."""
-    _, price = cost()
+    """A dummy batch in place of a share never makes a step longer, unless the rest then fits in a graph and is padded
+    to it; and no order of ranks matters."""
+    made, price = cost()
     whole = price.ranks_segment(parts)[0]
     assert price.ranks_segment(parts[::-1])[0] == pytest.approx(whole, rel=1e-12)
     fewer: list[BatchShape | None] = [None if i == idle else part for i, part in enumerate(parts)]
-    assert price.ranks_segment(fewer)[0] <= whole * (1 + 1e-12)
+    graphed = [max(part.tokens for part in held if part) <= graph_limit(made) for held in (parts, fewer)]
+    assert price.ranks_segment(fewer)[0] <= whole * (1 + 1e-12) or graphed == [False, True]
 
 
 @settings(max_examples=60, deadline=None)
