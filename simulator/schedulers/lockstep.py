@@ -16,44 +16,16 @@ from typing import cast
 
 from simulator.batch import Batch, together
 from simulator.kv_cache import KvCache
+from simulator.rank_caches import RankCaches
 from simulator.rank_dispatch import Dispatch
 from simulator.rank_rounds import RankRounds
 from simulator.reach import Reach
 from simulator.request import Request
 from simulator.rules import EngineRules
+from simulator.schedulers.balance import Balance
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.batching import ContinuousBatching
 from simulator.schedulers.trtllm import MaxUtilization
-
-
-class RankCaches:
-    """The caches of all ranks, counted together; the part of KvCache that is asked of a replica."""
-
-    def __init__(self, caches: Sequence[KvCache]) -> None:
-        self._caches = caches
-        self.total = sum(kv.total for kv in caches)
-        self.block_size, self.unit_blocks, self.unit_tokens = (
-            caches[0].block_size,
-            caches[0].unit_blocks,
-            caches[0].unit_tokens,
-        )
-
-    @property
-    def available(self) -> int:
-        return sum(kv.available for kv in self._caches)
-
-    @property
-    def held(self) -> int:
-        return sum(kv.held for kv in self._caches)
-
-    @property
-    def cached(self) -> int:
-        return sum(kv.cached for kv in self._caches)
-
-    @property
-    def min_available(self) -> int:
-        """As if all had been as full as the fullest was: a full rank's requests do not fit elsewhere."""
-        return len(self._caches) * min(kv.min_available for kv in self._caches)
 
 
 class _Rank:
@@ -87,8 +59,8 @@ class Lockstep(Scheduler):
         self._dispatch = dispatch
         self._place: dict[Request, int] = {}  # the rank of each request that is here
         self._newest: Batch | None = None  # scheduled last
-        self._balance_steps = rules.balance_steps if isinstance(ranks[0], MaxUtilization) else 0
-        self._unbalanced_steps = 0
+        balances = rules.balance_steps > 0 and isinstance(ranks[0], MaxUtilization)
+        self._balance = Balance(rules.balance_steps) if balances else None
         self._going: list[ContinuousBatching] = []  # whom a run of steps asks; an idle rank may get a request meanwhile
         self._stalls = not ranks[0].mixes_phases  # a rank may prefill alone while others decode
         super().__init__(rules, cast(KvCache, RankCaches([scheduler.kv for scheduler in ranks])))
@@ -111,8 +83,8 @@ class Lockstep(Scheduler):
     def schedule(self) -> Batch | None:
         if self.preempted:
             self.preempted = []
-        if self._balance_steps:
-            self._count_balance()
+        if self._balance is not None:
+            self._count(self._balance)
         parts = [self._part(rank) for rank in self._group]
         if not any(parts):
             return None
@@ -134,14 +106,14 @@ class Lockstep(Scheduler):
             rank.idle = not scheduler.n_running and not scheduler.n_waiting
         return batch
 
-    def _count_balance(self) -> None:
-        self._unbalanced_steps = 0 if self._in_balance else (self._unbalanced_steps + 1) % self._balance_steps
+    def _count(self, balance: Balance) -> None:
+        balance.count(self._even)
         for rank in self.ranks:
             assert isinstance(rank, MaxUtilization)
-            rank.holds_prompts = self._unbalanced_steps > 0
+            rank.holds_prompts = balance.holds
 
     @property
-    def _in_balance(self) -> bool:
+    def _even(self) -> bool:
         return all(rank.n_waiting for rank in self.ranks) or not all(rank.decodes.n for rank in self.ranks)
 
     def retire(self, request: Request) -> None:
@@ -174,13 +146,13 @@ class Lockstep(Scheduler):
     def reach(self) -> Reach | None:
         found = [rank.reach for rank in self.ranks]
         known = [reach for reach in found if reach is not None]
-        if self._balance_steps or len(known) < len(found):
+        if self._balance is not None or len(known) < len(found):
             return None
         return Reach(len(known) * max(r.seats for r in known), len(known) * min(r.spare_blocks for r in known))
 
     def quiet_rounds(self, batch: Batch, most: int) -> int:
-        if self._balance_steps and self.n_waiting and not self._in_balance:
-            most = min(most, self._balance_steps - self._unbalanced_steps - 1)
+        if self._balance is not None and self.n_waiting and not self._even:
+            most = min(most, self._balance.left)
         self._going = [rank.scheduler for rank in self._group if not rank.idle]
         for rank, part in zip(self._group, batch.ranks, strict=True):
             if most <= 0:
@@ -194,16 +166,15 @@ class Lockstep(Scheduler):
     def skip(self, rounds: int) -> None:
         for scheduler in self._going:
             scheduler.skip(rounds)
-        if self._balance_steps:
-            passed = 0 if self._in_balance else self._unbalanced_steps + rounds
-            self._unbalanced_steps = passed % self._balance_steps
+        if self._balance is not None:
+            self._balance.count(self._even, rounds)
 
     def blocks_for(self, rounds: int) -> int:
         return sum(rank.blocks_for(rounds) for rank in self.ranks)
 
     @property
     def blocked(self) -> bool:
-        return not self._balance_steps and all(rank.blocked for rank in self.ranks)
+        return self._balance is None and all(rank.blocked for rank in self.ranks)
 
     @property
     def longest_queue(self) -> int:

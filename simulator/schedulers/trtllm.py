@@ -17,6 +17,7 @@ from dataclasses import replace
 from simulator.batch import Batch
 from simulator.request import Request
 from simulator.rules import EngineRules
+from simulator.schedulers.balance import Balance
 from simulator.schedulers.vllm_v1 import VllmV1
 
 
@@ -29,40 +30,39 @@ class MaxUtilization(VllmV1):
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(replace(rules, admit_whole_prompt=True))
-        self._balances = rules.balance_steps > 0 and rules.attention_ranks > 1
-        self._unbalanced_steps = 0  # since prompts could last start
+        balances = rules.balance_steps > 0 and rules.attention_ranks > 1
+        self._balance = Balance(rules.balance_steps) if balances else None
         self.holds_prompts = False  # it is one of several ranks, which are not in balance
 
     def schedule(self) -> Batch | None:
-        if self._balances:
-            self._unbalanced_steps = 0 if self._in_balance else (self._unbalanced_steps + 1) % self.rules.balance_steps
+        if self._balance is not None:
+            self._balance.count(self._even)
         return super().schedule()
 
     @property
-    def _in_balance(self) -> bool:
+    def _even(self) -> bool:
         """Every rank can start a prompt, or some rank has nothing else to do."""
         ranks = self.rules.attention_ranks
         return len(self._waiting) >= ranks or self.decodes.n < ranks
 
     def _admit(self, batch: Batch, budget: int) -> None:
-        if not self._unbalanced_steps and not self.holds_prompts:
+        if not self.holds_prompts and (self._balance is None or not self._balance.holds):
             super()._admit(batch, budget)
 
     def quiet_rounds(self, batch: Batch, most: int) -> int:
         if self.holds_prompts and self._waiting and most > 0:
             return 0 if self._partial is not None or self.decodes.n != batch.decodes else self._decode_rounds(most)
-        if not (self._balances and self._waiting) or self.blocked:
+        if self._balance is None or not self._waiting or self.blocked:
             return super().quiet_rounds(batch, most)
-        if self._partial is not None or self.decodes.n != batch.decodes or self._in_balance:
+        if self._partial is not None or self.decodes.n != batch.decodes or self._even:
             return 0
-        most = min(most, self.rules.balance_steps - self._unbalanced_steps - 1)
+        most = min(most, self._balance.left)
         return self._decode_rounds(most) if most > 0 else 0
 
     def skip(self, rounds: int) -> None:
         super().skip(rounds)
-        if self._balances:
-            passed = 0 if self._in_balance else self._unbalanced_steps + rounds
-            self._unbalanced_steps = passed % self.rules.balance_steps
+        if self._balance is not None:
+            self._balance.count(self._even, rounds)
 
 
 class TrtLlm(MaxUtilization):
