@@ -10,7 +10,7 @@ engine waits for the tokens it looks for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Self
 
@@ -27,7 +27,7 @@ class _Pass(StepCost):
 
     def __init__(self, tables: StepTables) -> None:
         super().__init__(tables)
-        self.eager_s, self._launch_s = self._launch_s, 0.0
+        self._launch_s = 0.0
 
     def device_s(self, shape: BatchShape) -> float:
         """However it is launched."""
@@ -38,61 +38,23 @@ class _Pass(StepCost):
         chunks, tokens = shape.prefill_chunks, -(-shape.decodes // self._split) * self._queries
         if chunks:
             tokens += -(-shape.prefill_tokens // (min(self._prompt_split, chunks) * self._context_ranks))
-        return self.eager_s if tokens > (self._graphed_prefill if chunks else self._graphed) else 0.0
+        return self.tables.launch_s if tokens > (self._graphed_prefill if chunks else self._graphed) else 0.0
 
 
-class SpeculativeCost(StepCost):
-    """Seconds per step. Rounds advance by different numbers of tokens, so no step tells the next one's time."""
+class _Drafting:
+    """What proposes the next drafts: a drafter's passes on the device, or a look-up on the host. Seconds of a step."""
+
+    __slots__ = ("_after_prompts", "_again", "_first", "_look_up_s", "_look_up_s_per_token", "_passes")
 
     def __init__(self, tables: StepTables) -> None:
-        super().__init__(tables)
         draft, host = tables.draft, tables.engine.host
         self._first = _Pass(draft.first) if draft else None
         self._again = _Pass(draft.again) if draft and draft.passes else None
-        self._target = _Pass(tables)
         self._passes, self._after_prompts = (draft.passes, draft.after_prompts) if draft else (0, False)
-        looks_up = draft is None
-        self._look_up_s = host.ngram_s_per_sequence if looks_up else 0.0
-        self._look_up_s_per_token = host.ngram_s_per_token if looks_up else 0.0
+        self._look_up_s = 0.0 if draft else host.ngram_s_per_sequence
+        self._look_up_s_per_token = 0.0 if draft else host.ngram_s_per_token
 
-    @classmethod
-    def of(cls, tables: StepTables, source: CostSource) -> Self:
-        """Adds what drafting costs to the tables of the target's steps."""
-        return cls(replace(tables, draft=_draft_tables(tables, source)))
-
-    def cycle_s(self, shape: BatchShape) -> float:
-        n, chunks = shape.decodes, shape.prefill_chunks
-        device = self._target.device_s(shape) + self.drafting_s(shape)
-        device = max(device, self._launching_s(shape))
-        looked_up = n * self._look_up_s + shape.decode_context_sum * self._look_up_s_per_token
-        return self._cycle(device, n + chunks) + looked_up / self._prompt_split  # every rank has a host of its own
-
-    def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
-        return self.cycle_s(BatchShape(0, 0.0, 0, decodes, context_sum, context_max, decodes)), 0.0, 1
-
-    def ranks_segment(self, ranks: Sequence[BatchShape | None]) -> Segment:
-        """Every pass waits for the slowest rank, and so does looking drafts up."""
-        first, again, newest = self._first, self._again, [self._newest(s) if s else None for s in ranks]
-        newest = [shape if shape is not None and shape.decodes else None for shape in newest]
-        device, _, _, eager, sequences = self._target._ranks_device(ranks)
-        launching_s = self._target.eager_s if eager else 0.0
-        if first is not None:
-            drafting_s, _, _, eager, _ = first._ranks_device(ranks)
-            device, launching_s = device + drafting_s, launching_s + first.eager_s * eager
-        if again is not None and any(newest):
-            drafting_s, _, _, eager, _ = again._ranks_device(newest)
-            device += self._passes * drafting_s
-            launching_s += self._passes * again.eager_s * eager
-        seconds = self._alone(max(device, launching_s), sequences)
-        looked_up = [s.decodes * self._look_up_s + s.decode_context_sum * self._look_up_s_per_token for s in ranks if s]
-        return seconds + max(looked_up, default=0.0), 0.0, 1
-
-    def _alone(self, device: float, sequences: int) -> float:
-        """The cycle of a rank with so many sequences."""
-        return self._cycle(device, sequences * self._prompt_split)
-
-    def drafting_s(self, shape: BatchShape) -> float:
-        """Of the device, for the next drafts."""
+    def device_s(self, shape: BatchShape) -> float:
         if self._first is None:
             return 0.0
         seconds, newest = self._first.device_s(shape), self._newest(shape)
@@ -100,15 +62,26 @@ class SpeculativeCost(StepCost):
             seconds += self._passes * self._again.device_s(newest)
         return seconds
 
-    def _launching_s(self, shape: BatchShape) -> float:
-        """The least time of a step of which some passes are launched kernel by kernel: from the first to the last the
-        host runs ahead of the device."""
-        seconds = self._target.launching_s(shape)
+    def launching_s(self, shape: BatchShape) -> Iterator[float]:
+        """Of each kind of pass."""
         if self._first is not None:
-            seconds += self._first.launching_s(shape)
+            yield self._first.launching_s(shape)
         if self._again is not None:
-            seconds += self._passes * self._again.launching_s(self._newest(shape))
-        return seconds
+            yield self._passes * self._again.launching_s(self._newest(shape))
+
+    def of_ranks(self, ranks: Sequence[BatchShape | None]) -> Iterator[tuple[float, float]]:
+        """(device, launching) of each kind of pass, in which ranks with these shares wait for the slowest."""
+        if self._first is not None:
+            device, _, _, eager, _ = self._first._ranks_device(ranks)
+            yield device, self._first.tables.launch_s * eager
+        shapes = [self._newest(shape) if shape else None for shape in ranks]
+        newest = [shape if shape is not None and shape.decodes else None for shape in shapes]
+        if self._again is not None and any(newest):
+            device, _, _, eager, _ = self._again._ranks_device(newest)
+            yield self._passes * device, self._passes * self._again.tables.launch_s * eager
+
+    def look_up_s(self, shape: BatchShape) -> float:
+        return shape.decodes * self._look_up_s + shape.decode_context_sum * self._look_up_s_per_token
 
     def _newest(self, shape: BatchShape) -> BatchShape:
         """The newest token of every sequence."""
@@ -118,6 +91,46 @@ class SpeculativeCost(StepCost):
             ends = shape.prefill_pairs / shape.prefill_tokens + 0.5 * shape.prefill_tokens / chunks
             n, total, longest = n + chunks, total + chunks * ends, max(longest, ends)
         return BatchShape(0, 0.0, 0, n, total, longest, n)  # type: ignore[arg-type]  # means of prompts are no integers
+
+
+class SpeculativeCost(_Pass):
+    """The target's pass, and the drafting after it. Rounds advance by different numbers of tokens, so no step tells the
+    next one's time."""
+
+    def __init__(self, tables: StepTables) -> None:
+        super().__init__(tables)
+        self._drafting = _Drafting(tables)
+
+    @classmethod
+    def of(cls, tables: StepTables, source: CostSource) -> Self:
+        """Adds what drafting costs to the tables of the target's steps."""
+        return cls(replace(tables, draft=_draft_tables(tables, source)))
+
+    def cycle_s(self, shape: BatchShape) -> float:
+        """No less than launching all passes takes: from the first to the last the host runs ahead of the device."""
+        if shape.ranks:
+            return self.ranks_segment(shape.ranks)[0]
+        drafting = self._drafting
+        device = self.device_s(shape) + drafting.device_s(shape)
+        device = max(device, sum(drafting.launching_s(shape), start=self.launching_s(shape)))
+        looked_up = drafting.look_up_s(shape) / self._prompt_split  # every rank has a host of its own
+        return self._cycle(device, shape.decodes + shape.prefill_chunks) + looked_up
+
+    def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
+        return self.cycle_s(BatchShape(0, 0.0, 0, decodes, context_sum, context_max, decodes)), 0.0, 1
+
+    def ranks_segment(self, ranks: Sequence[BatchShape | None]) -> Segment:
+        """Every pass waits for the slowest rank, and so does looking drafts up."""
+        device, _, _, eager, sequences = self._ranks_device(ranks)
+        launching_s = self.tables.launch_s if eager else 0.0
+        for drafting_s, launch_s in self._drafting.of_ranks(ranks):
+            device, launching_s = device + drafting_s, launching_s + launch_s
+        seconds = self._cycle(max(device, launching_s), sequences * self._prompt_split)
+        return seconds + max((self._drafting.look_up_s(shape) for shape in ranks if shape), default=0.0), 0.0, 1
+
+    def drafting_s(self, shape: BatchShape) -> float:
+        """Of the device, for the next drafts."""
+        return self._drafting.device_s(shape)
 
 
 def _draft_tables(tables: StepTables, source: CostSource) -> DraftTables | None:
