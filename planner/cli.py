@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -326,7 +327,11 @@ app.command()(whatif)
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Entry point of the console script.
+
+    Linear algebra has one thread: its matrices are small, and its threads spin where other processes have the cores.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is imported, which is later
     sys.exit(run_command("plan", app))
 
 

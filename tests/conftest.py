@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+#: As `plan` has it: threads of linear algebra on small matrices spin where other processes have the cores.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
