@@ -124,6 +124,7 @@ class EngineFile(_Strict):
     shares_prefixes: bool = True
     first_token: FirstToken = "prefill"
     kv_transfer: KvTransfer = "at_end"
+    transfer_queues: PositiveInt | None = None
     orders: tuple[Literal["fcfs", "priority", "deadline", "prefix"], ...] = Field(default=("fcfs",), strict=False)
     batches_wait: bool = False
     holds_longest_prompt: bool = False
@@ -202,6 +203,7 @@ def profile(file: EngineFile | UnsupportedEngine) -> EngineProfile:
         shares_prefixes=file.shares_prefixes,
         first_token=file.first_token,
         kv_transfer=file.kv_transfer,
+        transfer_queues=file.transfer_queues,
         orders=file.orders,
         batches_wait=file.batches_wait,
         holds_longest_prompt=file.holds_longest_prompt,

@@ -131,6 +131,9 @@ class EngineProfile:
     physical_batch_tokens: int = 0  # most tokens of one pass of the device within a step; 0: a step is one pass
     first_token: FirstToken = "prefill"
     kv_transfer: KvTransfer = "at_end"
+    #: Of a prefill replica, by where they go, that each send the blocks of one request after the other; None: those of
+    #: all requests that are done share the link.
+    transfer_queues: int | None = None
     shares_prefixes: bool = True  # False: the engine reuses prompts in a way that is not simulated; caching stays off
     holds_longest_prompt: bool = False  # max_num_batched_tokens is at least max_model_len
     orders: tuple[str, ...] = ("fcfs",)  # in which its waiting requests can be served (catalogs/queueing.py)

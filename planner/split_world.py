@@ -128,7 +128,7 @@ class SplitWorld(SimulatedWorld):
                 resolved = replace(resolved, hardware=room)
             plants.append(replace(plant, resolved=resolved))
         engine = plants[-1].resolved.engine
-        return Fleet(tuple(plants), None, HandOver(engine.first_token), engine.kv_transfer)
+        return Fleet(tuple(plants), None, HandOver(engine.first_token), engine.kv_transfer, engine.transfer_queues)
 
     def parts(self, candidate: Candidate) -> int:
         return math.gcd(candidate.replicas, candidate.split.replicas) if candidate.split else super().parts(candidate)

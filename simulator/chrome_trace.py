@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf, isfinite, isnan
 from pathlib import Path
 from typing import Any, Final
 
@@ -172,8 +172,10 @@ class _Trace:
         return max(self.window.from_s, min(first_s, last_s)), min(self.window.to_s, last_s)
 
     def _transfers(self) -> Iterator[Event]:
+        last_s = self._bounds_s()[1]
         for number, (request, source, target, start_s, end_s) in enumerate(self.run.handovers.tolist()):
             name = f"KV of request {int(request)} to replica {int(target)}"
+            end_s = last_s if isnan(end_s) else end_s  # under way when the run was cut
             yield from self._under_way(name, {"cat": "transfer", "id": number, "pid": int(source)}, start_s, end_s)
 
     def _fetches(self) -> Iterator[Event]:

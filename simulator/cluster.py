@@ -34,7 +34,7 @@ from simulator.routers.base import Sight
 from simulator.schedulers import scheduler_class
 from simulator.stage import OpenPool, Stage, content_keys
 from simulator.timetable import Timetable
-from simulator.transfer import Instant, Transfer
+from simulator.transfer import Instant, Parcel, Transfer
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -74,7 +74,8 @@ class Cluster:
         self._output_tokens: list[int] = requests.output_tokens.tolist()
         self._adapters = None if requests.adapters is None else requests.adapters.tolist()
         self._models = None if requests.wanted_models is None else requests.wanted_models.tolist()
-        self.transfer = options.transfer or Instant()
+        carried = options.transfer
+        self.transfer = carried.start(self.clock, options.check_laws) if carried else Instant(self.clock)
         self.pools = [self._open(pool) for pool in pools]
         self.replicas: list[Replica] = []  # in order of birth, the dead among them
         self.on_birth: list[Callable[[Replica], None]] = []  # controllers that want to know of every new replica
@@ -294,13 +295,16 @@ class Cluster:
             self.clock.at(now, ARRIVAL, [lambda _: self._leave(source, request)])
             return True
         target.incoming += 1
-        end_s = self.transfer.arrives_s(request.input_tokens, source, target, now, self.results.started_s[index])
-        self.results.handovers.extend((index, source.index, target.index, now, end_s))
-        self.clock.at(end_s, ARRIVAL, [lambda _: self._arrive(source, request, target, follower)])
+        handovers = self.results.handovers
+        handovers.extend((index, source.index, target.index, now, nan))
+        end = len(handovers) - 1
+        parcel = Parcel(request.input_tokens, source, target, self.results.started_s[index])
+        self.transfer.begin(parcel, lambda: self._arrive(parcel, request, follower, end))
         return True
 
-    def _arrive(self, source: Replica, request: Request, target: Replica, follower: Request) -> None:
-        now = self.clock.now
+    def _arrive(self, parcel: Parcel, request: Request, follower: Request, end: int) -> None:
+        now, source, target = self.clock.now, parcel.source, parcel.target
+        self.results.handovers[end] = now
         target.incoming -= 1
         if source.died_s <= now:
             self._bury(target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -14,11 +14,14 @@ from simulator.schedulers.base import Scheduler
 from simulator.schedulers.lockstep import Lockstep
 
 if TYPE_CHECKING:
+    from simulator.flows import Flow
     from simulator.lane import Lane
     from simulator.replica import Replica
 
 #: Entries of a cache's queue that are counted at every schedule; longer queues as much less often.
 COUNTED_EACH_TIME: Final = 2000
+#: Parts of a link or of a transfer that rounding may make of nothing.
+ROUNDING: Final = 1e-9
 
 
 class LawBroken(AssertionError):
@@ -152,3 +155,26 @@ def check_drained(replica: Replica) -> None:
         check_blocks([rank])
     if not isinstance(scheduler, Lockstep):
         check_blocks([lane.scheduler for lane in replica.lanes])
+
+
+def check_shares(flows: Collection[Flow], slower: Mapping[Hashable, float]) -> None:
+    """No link carries more than it can, and everybody goes as fast as a full link lets him: one on which nobody else
+    is faster. These flows share their links with nobody else."""
+    users: dict[Hashable, list[Flow]] = {}
+    for flow in flows:
+        for link in flow.loads:
+            users.setdefault(link, []).append(flow)
+    held: set[Flow] = set()
+    for link, together in users.items():
+        used = sum(flow.speed * flow.loads[link] for flow in together) * slower.get(link, 1.0)
+        _law(used <= 1.0 + ROUNDING, f"link {link} carries {used} of what it can")
+        most = max(flow.speed * flow.size for flow in together)
+        if used >= 1.0 - ROUNDING:
+            held.update(flow for flow in together if flow.speed * flow.size >= most * (1.0 - ROUNDING))
+    _law(len(held) == len(flows), "a transfer is slower than its links let it be")
+
+
+def check_sent(flow: Flow) -> None:
+    """All of it was sent, once."""
+    wide = ROUNDING + 1e-12 * (1.0 + flow.end_s) / max(flow.loads.values())
+    _law(abs(flow.sent - 1.0) <= wide, f"{flow.sent} of a transfer was sent when it ended")

@@ -64,12 +64,13 @@ def _build(resolved: Resolved, written: Deployment, bundle_path: Path | None, me
 @dataclass(frozen=True, slots=True)
 class Fleet:
     """Several plants behind one router. transfer_bytes_per_s: of each accelerator, for KV on its way from prefill to
-    decode; None: the rate of the link between them."""
+    decode; None: the rate of the link between them. transfer_queues: EngineProfile.transfer_queues."""
 
     plants: tuple[Plant, ...]
     transfer_bytes_per_s: float | None = None
     hand_over: HandOver = AS_COMPUTED
     transfer: KvTransfer = "at_end"
+    transfer_queues: int | None = None
 
     @classmethod
     def apart(cls, *plants: Plant) -> Fleet:
@@ -86,10 +87,10 @@ def build_fleet(deployment: Deployment, bundle_path: Path | None = None, measure
     ]
     engine = plants[-1].resolved.engine  # streams to the client
     if apart is None:
-        return Fleet(tuple(plants), None, HandOver(engine.first_token), engine.kv_transfer)
+        return Fleet(tuple(plants), None, HandOver(engine.first_token), engine.kv_transfer, engine.transfer_queues)
     hand_over = HandOver(engine.first_token, apart.max_local_prefill_tokens or 0, apart.max_prefill_queue)
     asked, moment = apart.transfer_gb_per_s, apart.transfer or engine.kv_transfer
-    return Fleet(tuple(plants), None if asked is None else asked * GIGA, hand_over, moment)
+    return Fleet(tuple(plants), None if asked is None else asked * GIGA, hand_over, moment, engine.transfer_queues)
 
 
 def with_host(plant: Plant, host: HostTimes) -> Plant:

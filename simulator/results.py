@@ -51,4 +51,4 @@ class Results:
         self.gaps_s = array("d")  # gaps between tokens that a preemption made; all others follow from the step log
         self.openings_s = array("d")  # steps in which a decode that came with its blocks gave its first token: no gap
         self.waits_s = array("d")  # pairs: first decode step on a replica that took a request over, the wait before it
-        self.handovers = array("d")  # request, from replica, to replica, start, end (seconds): one after the other
+        self.handovers = array("d")  # request, from replica, to replica, start, end (nan: not yet): one after the other

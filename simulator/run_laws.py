@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterator, Sequence
+from typing import Final, NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -16,6 +19,8 @@ FloatArray = npt.NDArray[np.float64]
 
 #: Sums of many steps differ from one multiplication by this much of themselves.
 ROUNDING = 1e-12
+#: Times from which on a link is added up.
+MOST_WINDOWS: Final = 500
 
 
 def check_run(run: Run) -> None:
@@ -122,19 +127,75 @@ def _check_handovers(run: Run) -> None:
 
 
 def _check_links(run: Run) -> None:
-    """What travels takes its time on the wire, once: no transfer ends before that, and all so far have ended when they
-    would have gone one after the other."""
+    """What travels takes its time on the wire, once: no transfer ends before that, no link carries more than it can,
+    and all that met have ended when they would have gone one after the other."""
     transfer = run.options.transfer
-    if not isinstance(transfer, Ports) or transfer.was_slowed:
+    if not isinstance(transfer, Ports):
         return
-    one_by_one_s = 0.0
-    pools = [replica.pool for replica in run.replicas]
+    sent = [trip for trip in _trips(run, transfer) if trip.end_s < np.inf]
+    for trip in sent:
+        in_time = trip.end_s >= trip.start_s + trip.wire_s / trip.pieces - trip.late_s
+        _law(in_time, f"blocks of request {trip.request} arrived faster than their link carries them")
+    _check_capacity(sent)
+    if len(sent) == len(run.handovers) and not transfer.was_slowed:
+        _check_busy(sent)
+
+
+class _Trip(NamedTuple):
+    """A hand-over on the wire. loads: seconds on each link."""
+
+    request: int
+    start_s: float
+    end_s: float  # without the latency; inf: it is under way
+    pieces: int
+    loads: dict[Hashable, float]
+
+    @property
+    def wire_s(self) -> float:
+        return max(self.loads.values())
+
+    @property
+    def late_s(self) -> float:
+        return ROUNDING * self.end_s + 1e-9
+
+
+def _trips(run: Run, ports: Ports) -> Iterator[_Trip]:
+    """In the order in which they began."""
     for index, source, target, start_s, end_s in run.handovers.tolist():
-        path = transfer.path(pools[int(source)], pools[int(target)])
+        path = ports.paths[run.replicas[int(source)].pool, run.replicas[int(target)].pool]
         tokens = int(run.requests.input_tokens[int(index)])
-        wire_s = path.wire_s(tokens)
-        soonest_s = start_s + wire_s / path.pieces(tokens) + path.latency_s
-        one_by_one_s = max(one_by_one_s, start_s) + wire_s
-        late_s = ROUNDING * end_s + 1e-9
-        _law(end_s >= soonest_s - late_s, f"blocks of request {int(index)} arrived faster than their link carries them")
-        _law(end_s <= one_by_one_s + path.latency_s + late_s, f"blocks of request {int(index)} were carried twice")
+        load = path.load(tokens)
+        loads: dict[Hashable, float] = {("out", name): load.out_s for name in ports.named(int(source))}
+        loads |= {("in", name): load.in_s for name in ports.named(int(target))}
+        over_s = np.inf if np.isnan(end_s) else end_s - path.latency_s
+        yield _Trip(int(index), start_s, over_s, path.pieces(tokens), loads)
+
+
+def _check_capacity(trips: Sequence[_Trip]) -> None:
+    """Between any hand-over and any later end, what began and ended there had time enough on every link."""
+    on: dict[Hashable, list[tuple[float, float, float]]] = {}
+    for trip in trips:
+        for link, seconds in trip.loads.items():
+            on.setdefault(link, []).append((trip.start_s, trip.end_s, seconds / trip.pieces))
+    for link, rows in on.items():
+        start_s, end_s, busy_s = np.array(sorted(rows, key=lambda row: row[1])).T
+        for first_s in np.unique(start_s)[:: 1 + len(rows) // MOST_WINDOWS]:
+            carried_s = np.cumsum(np.where(start_s >= first_s, busy_s, 0.0))
+            room_s = end_s - first_s + ROUNDING * len(rows) * end_s + 1e-9
+            broken = (carried_s > room_s) & (start_s >= first_s)
+            _law(not broken.any(), f"link {link} carried more than it can from {first_s:g} s on")
+
+
+def _check_busy(trips: Sequence[_Trip]) -> None:
+    """Somebody's link is always full: all who met are through when they would be one by one."""
+    met: list[_Trip] = []
+    through_s = 0.0
+    for trip in [*trips, None]:
+        if trip is None or trip.start_s > through_s:
+            for each in met:
+                late_s = len(met) * ROUNDING * through_s + 1e-9
+                _law(each.end_s <= through_s + late_s, f"blocks of request {each.request} were carried twice")
+            met.clear()
+        if trip is not None:
+            through_s = max(through_s, trip.start_s) + trip.wire_s
+            met.append(trip)

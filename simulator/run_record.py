@@ -85,7 +85,7 @@ class Run:
     gaps_s: FloatArray  # inter-token gaps made by preemptions, ascending; all others follow from the logs
     waits_s: FloatArray  # of hand-overs (n, 2): the first decode step at the new replica, the wait before it
     openings_s: FloatArray  # decode steps that gave a first token
-    handovers: FloatArray  # (n, 5): request, from replica, to replica, start and end in seconds
+    handovers: FloatArray  # (n, 5): request, from replica, to replica, start and end in seconds (nan: cut off)
     restarts: int  # of requests whose replica died, or whose blocks nobody was left to take
     orders: FloatArray  # (n, 3): pool, when a replica was asked for, when it was born or given up (inf: not yet)
     replicas: tuple[ReplicaRun, ...]  # in order of birth

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Protocol
+from typing import Final, NamedTuple, Protocol
 
 from catalogs.engines import KvTransfer
+from simulator.clock import ARRIVAL, Clock
+from simulator.flows import Flow, Flows
+from simulator.link_past import Pieces
 from simulator.memory import sequence_bytes
 from simulator.network import NETWORK_LATENCY_S, NODE_LATENCY_S
 from simulator.plant import Fleet, Plant
@@ -16,26 +19,61 @@ from simulator.shard import Shard
 
 #: Names of the links that what a replica sends or receives passes; each has a way out and a way in.
 Links = Callable[[Replica], tuple[Hashable, ...]]
+#: A prompt so long is sent in pieces wherever any is.
+MANY_TOKENS: Final = 1 << 40
+
+
+class Parcel(NamedTuple):
+    """The blocks of a prompt that was computed from begun_s until now."""
+
+    tokens: int
+    source: Replica
+    target: Replica
+    begun_s: float
+
+
+class Carrier(Protocol):
+    """What carries blocks in one run. Asked once for each request that is handed over, in the order of time."""
+
+    def begin(self, parcel: Parcel, arrive: Callable[[], None]) -> None:
+        """Send it, and call `arrive` when it is there: not before now."""
+
+    def slow(self, replica: Replica, factor: float) -> None:
+        """From now on what goes to it or comes from it takes so many times as long on its own link; 1: as ever."""
 
 
 class Transfer(Protocol):
-    """Asked once for each request that is handed over, in the order of time."""
+    """A way to carry blocks."""
 
-    def arrives_s(self, tokens: int, source: Replica, target: Replica, now: float, begun_s: float) -> float:
-        """When the blocks of `tokens` tokens, computed from `begun_s` until `now`, have all arrived. Not before now."""
-
-    def slow(self, replica: Replica, factor: float) -> None:
-        """From now on what goes to it or comes from it takes so many times as long; 1: as ever."""
+    def start(self, clock: Clock, check_laws: bool) -> Carrier:
+        """For a run that begins."""
 
 
 class Instant:
     """Transfers that take no time."""
 
-    def arrives_s(self, tokens: int, source: Replica, target: Replica, now: float, begun_s: float) -> float:  # noqa: ARG002
-        return now
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def begin(self, parcel: Parcel, arrive: Callable[[], None]) -> None:  # noqa: ARG002 - whatever it is
+        self._clock.at(self._clock.now, ARRIVAL, [lambda _: arrive()])
 
     def slow(self, replica: Replica, factor: float) -> None:
         """No time stays no time."""
+
+
+class Load(NamedTuple):
+    """size: bytes that an accelerator of the source sends; links are shared evenly in it. Seconds that all of it
+    occupies the link of each end."""
+
+    size: float
+    out_s: float
+    in_s: float
+
+    @property
+    def wire_s(self) -> float:
+        """Where nobody else sends: the slower end decides."""
+        return max(self.out_s, self.in_s)
 
 
 class Path(Protocol):
@@ -48,8 +86,8 @@ class Path(Protocol):
     def pieces(self, tokens: int) -> int:
         """Parts of equal size that leave as each is computed; 1: everything leaves when the prompt is done."""
 
-    def wire_s(self, tokens: int) -> float:
-        """Seconds the blocks of so many tokens occupy the links at both ends."""
+    def load(self, tokens: int) -> Load:
+        """Of the blocks of so many tokens."""
 
 
 def own_port(replica: Replica) -> tuple[Hashable, ...]:
@@ -58,47 +96,67 @@ def own_port(replica: Replica) -> tuple[Hashable, ...]:
 
 
 class Ports:
-    """Every link carries one transfer at a time, first come first served, so that what shares a network card waits for
-    it. (Queue pairs that share a card take turns by packets: each transfer then takes longer and the last one ends at
-    the same time.)
+    """Every link has a way out and a way in, and what is on it at one time shares it (simulator/flows.py).
 
     Piece by piece: piece i of n is there when i / n of the prompt is computed, an even share of the time since its
     first step began. The first leaves when the links are free, the others follow; the last cannot leave before the
     prompt is done.
+
+    queues: of each source, by target; what is in one of them is sent one after the other. None: all at once.
     """
 
-    def __init__(self, paths: Mapping[tuple[int, int], Path], links: Links = own_port) -> None:
-        self._paths = paths  # by (source pool, target pool)
+    def __init__(
+        self, paths: Mapping[tuple[int, int], Path], links: Links = own_port, queues: int | None = None
+    ) -> None:
+        self.paths, self.queues = paths, queues  # paths: by (source pool, target pool)
         self._links = links
-        self._out_free_s: dict[Hashable, float] = {}
-        self._in_free_s: dict[Hashable, float] = {}
-        self._factors: dict[int, float] = {}  # by replica, whose link is degraded
+        self._names: dict[int, tuple[Hashable, ...]] = {}
+        self.was_slowed = False  # in the last run some link was degraded at some time
 
-    def path(self, source_pool: int, target_pool: int) -> Path:
-        """Between replicas of these pools."""
-        return self._paths[source_pool, target_pool]
+    def start(self, clock: Clock, check_laws: bool) -> Carrier:
+        self._names, self.was_slowed = {}, False
+        return Traffic(self, clock, check_laws)
 
-    @property
-    def was_slowed(self) -> bool:
-        """Some link was degraded at some time."""
-        return bool(self._factors)
+    def name(self, replica: Replica) -> tuple[Hashable, ...]:
+        """Its own link, which a fault may degrade, and those that it shares."""
+        found = self._names.get(replica.index)
+        if found is None:
+            found = tuple(dict.fromkeys((replica.index, *self._links(replica))))
+            self._names[replica.index] = found
+        return found
+
+    def named(self, replica: int) -> tuple[Hashable, ...]:
+        """The same, after the run: of a replica that sent or received."""
+        return self._names[replica]
+
+
+class Traffic:
+    """What is on the ports of one run."""
+
+    def __init__(self, ports: Ports, clock: Clock, check_laws: bool) -> None:
+        overlaps = any(path.pieces(MANY_TOKENS) > 1 for path in ports.paths.values())
+        self._ports, self._clock = ports, clock
+        self._flows = Flows(clock, check_laws, overlaps)
+        self._last: dict[tuple[int, int], Flow] = {}  # in each queue
 
     def slow(self, replica: Replica, factor: float) -> None:
-        self._factors[replica.index] = factor
+        self._ports.was_slowed = True
+        self._flows.slow([(way, replica.index) for way in ("out", "in")], factor)
 
-    def arrives_s(self, tokens: int, source: Replica, target: Replica, now: float, begun_s: float) -> float:
-        path = self._paths[source.pool, target.pool]
-        outs, ins = self._links(source), self._links(target)
-        free_s = max(
-            *(self._out_free_s.get(link, 0.0) for link in outs), *(self._in_free_s.get(link, 0.0) for link in ins)
-        )
-        factor = max(self._factors.get(source.index, 1.0), self._factors.get(target.index, 1.0))
-        wire_s, n = factor * path.wire_s(tokens), path.pieces(tokens)
-        ready_s = now if n == 1 else begun_s + (now - begun_s) / n
-        end_s = max(max(ready_s, free_s) + wire_s, max(now, free_s) + wire_s / n)
-        self._out_free_s |= dict.fromkeys(outs, end_s)
-        self._in_free_s |= dict.fromkeys(ins, end_s)
-        return end_s + path.latency_s
+    def begin(self, parcel: Parcel, arrive: Callable[[], None]) -> None:
+        source, target, ports = parcel.source, parcel.target, self._ports
+        path = ports.paths[source.pool, target.pool]
+        load = path.load(parcel.tokens)
+        loads: dict[Hashable, float] = {("out", name): load.out_s for name in ports.name(source)}
+        loads |= {("in", name): load.in_s for name in ports.name(target)}
+        flow = Flow(load.size, loads, path.latency_s, arrive)
+        pieces = Pieces(parcel.begun_s, self._clock.now, path.pieces(parcel.tokens))
+        if ports.queues is None:
+            self._flows.begin(flow, pieces)
+            return
+        queue = source.index, target.index % ports.queues
+        earlier, self._last[queue] = self._last.get(queue), flow
+        self._flows.begin_after(earlier, flow, pieces)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +180,11 @@ class RankPath:
             return self.source.model.n_layers
         return -(-tokens // self.chunk_tokens) if self.moment == "chunkwise" else 1
 
-    def wire_s(self, tokens: int) -> float:
+    def load(self, tokens: int) -> Load:
         drafter = tokens * self.drafter_bytes_per_token
-        out_s = (sequence_bytes(self.source, tokens) + drafter) / self.source_bytes_per_s
-        in_s = (sequence_bytes(self.target, tokens) + drafter) / self.target_bytes_per_s
-        return max(out_s, in_s)
+        sent = sequence_bytes(self.source, tokens) + drafter
+        received = sequence_bytes(self.target, tokens) + drafter
+        return Load(sent, sent / self.source_bytes_per_s, received / self.target_bytes_per_s)
 
     @classmethod
     def between(cls, source: Plant, target: Plant, fleet: Fleet) -> RankPath:
@@ -206,4 +264,4 @@ def ports_of(fleet: Fleet) -> Ports | None:
     plants = fleet.plants
     paths = {(i, j): RankPath.between(plants[i], plants[j], fleet) for i, j in apart}
     shared = any(not _inside(plants[i], plants[j]) for i, j in apart)
-    return Ports(paths, Cards.of(fleet).links if shared else own_port)
+    return Ports(paths, Cards.of(fleet).links if shared else own_port, fleet.transfer_queues)

@@ -27,7 +27,7 @@ from simulator.run_record import Run
 from simulator.serving import serving_options
 from simulator.simulate import run as run_fleet
 from simulator.simulate import run_pools
-from simulator.transfer import Ports
+from simulator.transfer import Load, Ports
 
 
 def apart(pools: int = 1, replicas: int = 9) -> tuple[Ground, ...]:
@@ -103,8 +103,9 @@ class Wire:
     def pieces(self, tokens: int) -> int:  # noqa: ARG002 - everything leaves at the end
         return 1
 
-    def wire_s(self, tokens: int) -> float:
-        return 0.25 * tokens
+    def load(self, tokens: int) -> Load:
+        wire_s = 0.25 * tokens
+        return Load(wire_s, wire_s, wire_s)
 
 
 def test_a_degraded_link_slows_transfers_and_collectives() -> None:

@@ -23,7 +23,7 @@ from simulator.replica import Replica
 from simulator.run_record import Run
 from simulator.simulate import run, run_pools, run_rules
 from simulator.step_log import StepLog
-from simulator.transfer import Ports
+from simulator.transfer import Load, Ports
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,9 @@ class Wire:
     def pieces(self, tokens: int) -> int:  # noqa: ARG002 - everything leaves at the end
         return 1
 
-    def wire_s(self, tokens: int) -> float:
-        return self.token_s * tokens
+    def load(self, tokens: int) -> Load:
+        wire_s = self.token_s * tokens
+        return Load(wire_s, wire_s, wire_s)
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,7 @@ def test_a_prompt_is_handed_over_and_decoded_elsewhere(fast: bool) -> None:
     assert latency_metrics(run)["kv_transfer_s"]["mean"] == 1.5
 
 
-def test_transfers_queue_at_the_port_and_blocks_stay_until_they_left() -> None:
+def test_transfers_share_the_port_and_blocks_stay_until_they_left() -> None:
     # two blocks in all at the prefill replica: the second prompt waits until the first has been sent
     pools = [replace(pool, rules=rules(kv_blocks=1) if pool.role == "prefill" else pool.rules) for pool in apart()]
     run = simulate(pools, requests([0.0, 0.0], [4, 4], [2, 2]), transfer=Ports({(0, 1): Wire()}))
@@ -87,14 +88,14 @@ def test_transfers_queue_at_the_port_and_blocks_stay_until_they_left() -> None:
     assert run.last_token_s.tolist() == [3.5, 6.0]
     # with room for both they are computed in one step, and share the wire
     run = simulate(apart(), requests([0.0, 0.0], [4, 4], [2, 2]), transfer=Ports({(0, 1): Wire()}))
-    assert run.handovers[:, 3:].tolist() == [[1.0, 2.5], [1.0, 3.5]]
-    assert run.last_token_s.tolist() == [3.5, 4.5]
+    assert run.handovers[:, 3:].tolist() == [[1.0, 3.5], [1.0, 3.5]]
+    assert run.last_token_s.tolist() == [4.5, 4.5]
     # two receivers: the sender's port is still one
     run = simulate(apart(1, 2), requests([0.0, 0.0], [4, 4], [2, 2]), transfer=Ports({(0, 1): Wire()}))
-    assert run.handovers[:, 2:].tolist() == [[1.0, 1.0, 2.5], [2.0, 1.0, 3.5]]
+    assert run.handovers[:, 2:].tolist() == [[1.0, 1.0, 3.5], [2.0, 1.0, 3.5]]
     # two senders, one receiver: so is the receiver's
     run = simulate(apart(2, 1), requests([0.0, 0.0], [4, 4], [2, 2]), transfer=Ports({(0, 1): Wire()}))
-    assert run.handovers[:, 1:].tolist() == [[0.0, 2.0, 1.0, 2.5], [1.0, 2.0, 1.0, 3.5]]
+    assert run.handovers[:, 1:].tolist() == [[0.0, 2.0, 1.0, 3.5], [1.0, 2.0, 1.0, 3.5]]
 
 
 def test_a_decode_replica_without_seats_or_blocks_makes_them_wait() -> None:
