@@ -22,6 +22,7 @@ from simulator.batch import Batch
 from simulator.request import Request
 from simulator.rules import EngineRules
 from simulator.schedulers.batching import ContinuousBatching
+from simulator.schedulers.inbox import Inbox
 
 # Environment defaults of SGLang (python/sglang/srt/environ.py): SGLANG_INIT_NEW_TOKEN_RATIO,
 # SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR, SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS, SGLANG_RETRACT_DECODE_STEPS,
@@ -50,10 +51,7 @@ class Sglang(ContinuousBatching):
         self._ratio_from = INIT_RATIO  # new_token_ratio, and the decode steps since
         self._decays = 0
         self._promised = 0.0  # tokens the running requests and those of this batch may still take
-        self._receiving = rules.receiving
-        self._inbox: deque[Request] = deque()  # arrived, not looked at
-        self._unseen_steps = 0  # since the last look
-        self._look_after = rules.receiving.interval(0) if rules.receiving else 1
+        self._inbox = Inbox(rules.receiving) if rules.receiving else None  # None: it sees who arrives
         self._prefilled = False  # the last step was one of prompts
 
     @property
@@ -64,11 +62,12 @@ class Sglang(ContinuousBatching):
     def schedule(self) -> Batch | None:
         if self.preempted:
             self.preempted = []
-        if self._receiving is not None:
-            self._count_step()
+        inbox = self._inbox
+        if inbox is not None and (inbox.count() or self._prefilled):
+            self._look(inbox)
         batch = self._next_batch()
-        if batch is None and self._inbox:  # it spins, and looks within a few milliseconds
-            self._look()
+        if batch is None and inbox is not None and inbox.arrived:  # it spins, and looks within a few milliseconds
+            self._look(inbox)
             batch = self._next_batch()
         if batch is None and not self._running and not self._waiting:
             self._ratio_from, self._decays = INIT_RATIO, 0  # as SGLang when idle
@@ -79,29 +78,19 @@ class Sglang(ContinuousBatching):
         return self._prefill_batch() or self._decode_batch() or self._prefill_batch()
 
     def add(self, request: Request) -> None:
-        (self._waiting if self._receiving is None else self._inbox).append(request)
+        (self._waiting if self._inbox is None else self._inbox.arrived).append(request)
 
     def withdraw(self, request: Request) -> bool:
-        if request in self._inbox:
-            self._inbox.remove(request)
+        if self._inbox is not None and request in self._inbox.arrived:
+            self._inbox.arrived.remove(request)
             return True
         return super().withdraw(request)
 
-    def _count_step(self) -> None:
-        self._unseen_steps += 1
-        if self._prefilled or self._unseen_steps >= self._look_after:
-            self._look()
-
-    def _look(self) -> None:
+    def _look(self, inbox: Inbox) -> None:
         """Take in what has arrived."""
-        self._waiting.extend(self._inbox)
-        self._inbox.clear()
-        self._plan_look()
-        self._unseen_steps = 0
-
-    def _plan_look(self) -> None:
-        assert self._receiving is not None
-        self._look_after = self._receiving.interval(len(self._running) + len(self._waiting))
+        self._waiting.extend(inbox.arrived)
+        inbox.arrived.clear()
+        inbox.looked(len(self._running) + len(self._waiting))
 
     def _prefill_batch(self) -> Batch | None:
         partial = self._partial
@@ -254,35 +243,27 @@ class Sglang(ContinuousBatching):
             return 0
         if self._waiting and (not self._full or self._left):
             return 0
-        if self._inbox:
-            most = min(most, self._look_after - self._unseen_steps - 1)
+        if self._inbox is not None and self._inbox.arrived:
+            most = min(most, self._inbox.left)
         return self._decode_rounds(most) if most > 0 else 0
 
     def skip(self, rounds: int) -> None:
         super().skip(rounds)
         self._decays += rounds
-        if self._receiving is not None:
-            self._skip_looks(rounds)
+        if self._inbox is not None:
+            self._inbox.skip(rounds, len(self._running) + len(self._waiting))
         if rounds and self._left:
             self._left, self._full = 0, False
 
-    def _skip_looks(self, rounds: int) -> None:
-        """Looks that found nothing: what is in the inbox now came after them."""
-        self._unseen_steps += rounds
-        if self._unseen_steps >= self._look_after:
-            rest = self._unseen_steps - self._look_after
-            self._plan_look()
-            self._unseen_steps = rest % self._look_after
-
     @property
     def n_waiting(self) -> int:
-        return len(self._waiting) + len(self._inbox)
+        return len(self._waiting) + (0 if self._inbox is None else len(self._inbox.arrived))
 
     def waiting_requests(self) -> list[Request]:
-        return [*self._waiting, *self._inbox]
+        return [*self._waiting, *(() if self._inbox is None else self._inbox.arrived)]
 
     @property
     def blocked(self) -> bool:
-        if self._receiving is not None:
+        if self._inbox is not None:
             return False  # when an arrival is looked at depends on when it came
         return not self._waiting or (self._full and not self._left)
