@@ -198,6 +198,11 @@ class Resolved:
         return self.speculation.queries if self.speculation else 1
 
     @property
+    def most_replicas(self) -> int:
+        """That there will ever be at once."""
+        return max(self.replicas, self.scaling.max_replicas if self.scaling else 0)
+
+    @property
     def accelerators_per_replica(self) -> int:
         return self.layout.accelerators
 

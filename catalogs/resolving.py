@@ -58,15 +58,11 @@ def resolve_deployment(deployment: Deployment) -> tuple[Resolved, ...]:
     """See catalogs.deployment.resolve_pools."""
     pools = tuple(replace(_resolve_pool(part.written), role=part.role, site=part.site) for part in deployment.slices)
     shared = [pool for pool in pools if not pool.site]
-    asked = sum(_most_replicas(pool) * pool.layout.accelerators for pool in shared)
+    asked = sum(pool.most_replicas * pool.layout.accelerators for pool in shared)
     if shared and asked > shared[0].hardware.n_accelerators:
         most = shared[0].hardware.n_accelerators
         raise InputError(f"the pools together must fit in the {most} of {deployment.hardware}", asked, str(most))
     return _check_handover(pools)
-
-
-def _most_replicas(pool: Resolved) -> int:
-    return max(pool.replicas, pool.scaling.max_replicas if pool.scaling else 0)
 
 
 def _check_handover(pools: tuple[Resolved, ...]) -> tuple[Resolved, ...]:

@@ -6,8 +6,7 @@ from bisect import bisect_right
 
 from calibration.engine_calibration import MeasuredSteps
 from simulator.batch import BatchShape
-
-ENDLESS = 1 << 30
+from simulator.series import ENDLESS
 
 
 class EngineSteps:

@@ -12,6 +12,7 @@ from calibration.cost import INTERPOLATED, MEASURED, ROOFLINE, Cost
 from calibration.operators import Collective, Elementwise, Gemm, Operator
 from calibration.roofline import link_bytes, memory_s
 from catalogs.hardware import Hardware
+from catalogs.parallelism import MOST_MEASURED
 from simulator.line import CLASSES, Line, Routing
 from simulator.network import Network, Span
 from simulator.table import FloatArray
@@ -21,9 +22,6 @@ JOULES: Final = N_CLASSES  # per accelerator
 MEASURED_S: Final = N_CLASSES + 1
 INTERPOLATED_S: Final = N_CLASSES + 2
 N_CHANNELS: Final = N_CLASSES + 3
-
-#: Ranks of the largest group that public tables measured in one link domain.
-MOST_MEASURED: Final = 8
 
 
 class CostSource(Protocol):

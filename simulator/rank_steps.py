@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from simulator.batch import BatchShape
+from simulator.series import Segment, slowest
 
 if TYPE_CHECKING:
     from simulator.replica import StepTimer
-
-#: (t0, slope, steps): while all ranks only decode, step j < steps takes t0 + slope * j seconds.
-Segment = tuple[float, float, int]
 
 
 class RankTimer(Protocol):
@@ -32,16 +30,3 @@ def _alone(timer: StepTimer, shape: BatchShape) -> Segment:
     if shape.prefill_tokens:
         return timer.cycle_s(shape), 0.0, 1
     return timer.decode_segment(shape.decodes, shape.decode_context_sum, shape.decode_context_max)
-
-
-def slowest(segments: Sequence[Segment]) -> Segment:
-    """The longest of them, until one that grows faster would be longer."""
-    first_s, slope_s, steps = max(segments)
-    for first, slope, most in segments:
-        if most < steps:
-            steps = most
-        if slope > slope_s:
-            until = int((first_s - first) / (slope - slope_s)) + 1
-            if until < steps:
-                steps = until
-    return first_s, slope_s, steps

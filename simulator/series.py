@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from math import sqrt
+from collections.abc import Sequence
+from math import ceil, sqrt
+from typing import Final
+
+#: (t0, slope, steps): while a batch only decodes, step j < steps takes t0 + slope * j seconds.
+Segment = tuple[float, float, int]
+#: Steps of one without a further breakpoint: as many as anybody asks for.
+ENDLESS: Final = 1 << 30
 
 
 def elapsed_s(steps: int, first_s: float, slope_s: float) -> float:
@@ -20,3 +27,27 @@ def step_at(now: float, start_s: float, first_s: float, slope_s: float, most: in
     while step < most and start_s + elapsed_s(step, first_s, slope_s) <= now:
         step += 1
     return step
+
+
+def no_less(device: float, slope: float, steps: int, least: float, after: float) -> Segment:
+    """A run of steps of which each takes the device no less than `least`, and `after` more."""
+    if device >= least:
+        if slope < 0.0:
+            steps = min(steps, int((device - least) / -slope) + 1)
+        return device + after, slope, steps
+    if slope > 0.0:
+        steps = min(steps, ceil((least - device) / slope))
+    return least + after, 0.0, steps
+
+
+def slowest(segments: Sequence[Segment]) -> Segment:
+    """The longest of them, until one that grows faster would be longer."""
+    first_s, slope_s, steps = max(segments)
+    for first, slope, most in segments:
+        if most < steps:
+            steps = most
+        if slope > slope_s:
+            until = int((first_s - first) / (slope - slope_s)) + 1
+            if until < steps:
+                steps = until
+    return first_s, slope_s, steps

@@ -48,12 +48,6 @@ def cold_start_s(plant: Plant) -> float:
     return scaling.cold_start.seconds(weights) if scaling else 0.0
 
 
-def most_replicas(plant: Plant) -> int:
-    """That the pool will ever have at once."""
-    scaling = plant.resolved.scaling
-    return max(plant.resolved.replicas, scaling.max_replicas if scaling else 0)
-
-
 def _grounds(fleet: Fleet) -> tuple[Ground, ...]:
     """Pools of one site stand side by side, each replica inside a node where it fits in one."""
     used: dict[str, int] = {}
@@ -62,7 +56,7 @@ def _grounds(fleet: Fleet) -> tuple[Ground, ...]:
         resolved = plant.resolved
         nodes, used[resolved.site] = _packed(
             used.get(resolved.site, 0),
-            most_replicas(plant),
+            resolved.most_replicas,
             resolved.accelerators_per_replica,
             resolved.hardware.accelerators_per_node,
         )

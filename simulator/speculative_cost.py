@@ -17,7 +17,7 @@ from typing import Self
 from simulator.batch import BatchShape
 from simulator.draft_lines import DraftLines
 from simulator.pricing import CostSource
-from simulator.rank_steps import Segment
+from simulator.series import Segment
 from simulator.step_cost import StepCost
 from simulator.step_tables import DraftTables, StepTables
 

@@ -30,18 +30,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from math import ceil, inf
-from typing import Final
 
 from catalogs.deployment import Resolved
 from simulator.batch import BatchShape
 from simulator.pricing import N_CLASSES, CostSource
-from simulator.rank_steps import Segment, slowest
+from simulator.series import ENDLESS, Segment, no_less, slowest
 from simulator.step_log import StepLog
 from simulator.step_tables import DecodeTables, StepTables, graph_limit
 from simulator.step_totals import StepTotals, total
-
-#: A segment without a further breakpoint is as long as anybody asks.
-ENDLESS: Final = 1 << 30
 
 Cell = tuple[float, float, float, float, float, float]
 
@@ -138,7 +134,7 @@ class StepCost:
             least = host if host > least else least
         else:
             after += host
-        return _no_less(device, slope, steps, least, after)
+        return no_less(device, slope, steps, least, after)
 
     def _ranks_device(self, ranks: Sequence[BatchShape | None]) -> tuple[float, float, int, bool, int]:
         """(device seconds, slope, steps) of that, whether it runs outside graphs, and the most sequences of a rank."""
@@ -278,17 +274,6 @@ class StepCost:
             grow, skew_grow = (base[k + 1] - base[k]) / width, (skew[k + 1] - skew[k]) / width
             cells.append((base[k], grow, skew[k], skew_grow, contexts[k], end))
         return cells
-
-
-def _no_less(device: float, slope: float, steps: int, least: float, after: float) -> Segment:
-    """A run of steps of which each takes the device no less than `least`, and `after` more."""
-    if device >= least:
-        if slope < 0.0:
-            steps = min(steps, int((device - least) / -slope) + 1)
-        return device + after, slope, steps
-    if slope > 0.0:
-        steps = min(steps, ceil((least - device) / slope))
-    return least + after, 0.0, steps
 
 
 def _read(values: list[float], index: int) -> float:

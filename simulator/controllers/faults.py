@@ -11,8 +11,9 @@ import numpy as np
 
 from catalogs.faults import Fault
 from simulator.batch import BatchShape
-from simulator.rank_steps import Segment, segment_of
+from simulator.rank_steps import segment_of
 from simulator.replica import Replica, StepTimer
+from simulator.series import Segment
 
 if TYPE_CHECKING:
     from simulator.cluster import Cluster

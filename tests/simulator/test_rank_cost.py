@@ -22,8 +22,8 @@ from simulator.metrics import summarise
 from simulator.phases import phases
 from simulator.plant import Plant, build_plant
 from simulator.rank_log import RankLog
-from simulator.rank_steps import slowest
 from simulator.run_record import Run
+from simulator.series import slowest
 from simulator.simulate import run
 from simulator.step_cost import StepCost
 from simulator.step_tables import graph_limit
