@@ -17,12 +17,12 @@ from simulator.hybrid_cache import even_blocks
 from simulator.lora import lora_rules
 from simulator.plant import Fleet, Plant
 from simulator.pool import Pool
+from simulator.rank_path import ports_of
 from simulator.replica import StepTimer
 from simulator.rules import EngineRules
 from simulator.run_record import Run
 from simulator.speculative_rules import SpeculationRules
 from simulator.swap import SwapRules
-from simulator.transfer import ports_of
 from simulator.truncation import n_shorter, truncated
 
 #: What an engine's profile says of scheduling, under the same names.

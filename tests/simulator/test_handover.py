@@ -17,11 +17,13 @@ from catalogs.request_set import RequestSet
 from simulator.cluster import RunOptions
 from simulator.handover import HandOver
 from simulator.metrics import latency_metrics
+from simulator.network_cards import Cards
 from simulator.plant import Fleet, build_fleet, build_plant
 from simulator.pool import Pool
+from simulator.rank_path import RankPath, ports_of
 from simulator.run_record import Run
 from simulator.simulate import run, run_pools
-from simulator.transfer import Cards, Load, Path, Ports, RankPath, Transfer, ports_of
+from simulator.transfer import Load, Path, Ports, Transfer
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,13 @@ from simulator.metrics import summarise
 from simulator.plant import build_fleet, build_plant
 from simulator.pricing import N_CLASSES
 from simulator.rank_log import RankLog
+from simulator.rank_path import RankPath
 from simulator.shard import Shard
 from simulator.simulate import run
 from simulator.speculative_cost import SpeculativeCost
 from simulator.step_cost import StepCost
 from simulator.step_log import StepLog
 from simulator.step_totals import speculative_seconds, total
-from simulator.transfer import RankPath
 
 EAGLE = {"method": "eagle", "model": "head", "num_speculative_tokens": 3, "acceptance": 0.7}
 DRAFT = {"method": "draft_model", "model": "tinyllama", "num_speculative_tokens": 3, "acceptance": 0.7}
