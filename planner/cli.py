@@ -226,10 +226,10 @@ def plan(
     check_targets(json, deployment_out, study, html)
     if html is not None:  # said before the search, not after it
         from catalogs.html_page import need_plotly
-        from planner.request import need_one_kind
+        from planner.readable import need_readable_kinds
 
         need_plotly()
-        need_one_kind(request.also)
+        need_readable_kinds("report", request.also)
     raise typer.Exit(answer_request(request, json, deployment_out, html, distributed))
 
 

@@ -35,7 +35,7 @@ def explain(answer: AnswerFile, tell: Tell = lambda _: None) -> Explanation:
     if best is None:
         binding = answer.infeasible.binding_constraint if answer.infeasible else "unknown"
         return Explanation([f"No plan: {binding}"], [], [], binding, None)
-    rerun = Rerun.of(answer)
+    rerun = Rerun.of(answer, "explain")
     tell("the plan itself")
     found = uses(best, anatomy_of(rerun, best))
     grown = growth(rerun, best, tell) if best.capacity_requests_per_s else None

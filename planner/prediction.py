@@ -10,6 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.stated_error import StatedError
+from catalogs.errors import InputError
 from planner.answer_file import AnswerFile, Plan, Stats
 from planner.confidence import LEVEL, Curve, Factors
 from planner.slo import Slo
@@ -60,11 +61,11 @@ class Prediction:
     output_mean_tokens: float
 
     @classmethod
-    def of(cls, answer: AnswerFile, plan: Plan) -> Prediction | None:
-        """None for a plan that has no figures."""
+    def of(cls, answer: AnswerFile, plan: Plan) -> Prediction:
+        """Raises InputError for a plan that has no figures."""
         rate, out, total = plan.requests_per_s, plan.metric("output_tokens_per_s"), plan.metric("total_tokens_per_s")
         if not rate or out is None or total is None or plan.calibration is None:
-            return None
+            raise InputError("this plan has no figures to promise or to compare with: plan again with this version")
         return cls(answer, plan, rate, (total - out) / rate, out / rate)
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -29,13 +28,6 @@ WIDE_EXPERTS: Final = "wide-experts"
 ALSO: Final = (DISAGGREGATED, PIPELINES, CONTEXT, WIDE_EXPERTS)
 DEFAULT_WORKLOAD: Final = "chat"
 MOST_SEED: Final = 2**31 - 1  # what the sampler of the search takes, with room for the seeds after it
-
-
-def need_one_kind(kinds: Iterable[str]) -> None:
-    """Raises InputError where plans may have prefill and decode replicas: nothing reads those again yet."""
-    if DISAGGREGATED in kinds:
-        rule = "reports, explanations and spares are of plans with one kind of replica"
-        raise InputError(rule, DISAGGREGATED, "plan again without --also disaggregated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +138,6 @@ class PlanRequest:
             raise InputError("interruptions are of spot instances", self.tariff.committed, "--commitment spot")
 
     def _check_over_time(self) -> None:
-        if self.over_time and self.requests_per_s is None:
-            raise InputError("a load over time has a rate of its own", self.users, "--trace FILE without --users")
         if not self.over_time and "autoscaling" in self.fixed.values:
             raise InputError("autoscaling follows a load that changes", "autoscaling", "--trace FILE")
 

@@ -14,8 +14,9 @@ from planner.candidate import Candidate
 from planner.choices import is_one
 from planner.demand import NOTHING, Spare
 from planner.keys import Fixed
+from planner.readable import need_readable
 from planner.reproduction import digest
-from planner.request import DISAGGREGATED, PlanRequest, Tariff, need_one_kind
+from planner.request import PlanRequest, Tariff
 from planner.simulated import SimulatedWorld
 from planner.slo import parse_slos
 from planner.worlds import Worlds, open_world
@@ -37,9 +38,10 @@ class Rerun:
     candidates: tuple[Candidate, ...]
 
     @classmethod
-    def of(cls, answer: AnswerFile) -> Rerun:
-        """Raises InputError for an answer made with another calibration or by a planner with another space."""
-        _need_one_kind(answer)
+    def of(cls, answer: AnswerFile, command: str = "report") -> Rerun:
+        """For a command. Raises InputError for an answer that it cannot read, or that was made with another calibration
+        or by a planner with another space."""
+        need_readable(command, answer.plans)
         request = request_of(answer)
         world = open_world(request)
         worlds = world if isinstance(world, Worlds) else Worlds({request.hardware: world})
@@ -66,11 +68,6 @@ class Rerun:
         request, sizes = self.request, RunSizes.for_slos(self.request.slos)
         sizes = RunSizes(min(sizes.quick, MOST_REQUESTS // 4), min(sizes.full, MOST_REQUESTS))
         return Bench(self.world, request.slos, sizes, request.seed, request.requests_per_s)
-
-
-def _need_one_kind(answer: AnswerFile) -> None:
-    """Raises InputError where a plan has prefill and decode replicas."""
-    need_one_kind([DISAGGREGATED] if any(plan.deployment.get("disaggregation") for plan in answer.plans) else [])
 
 
 def request_of(answer: AnswerFile) -> PlanRequest:

@@ -12,9 +12,9 @@ from catalogs.errors import InputError
 from planner.answer import finite
 from planner.answer_file import AnswerFile, Plan
 from planner.closed_loop import LEVELS
-from planner.deploy.package import chosen
 from planner.failing_fleet import FailingFleet
 from planner.outages import Failing
+from planner.readable import chosen
 from planner.rerun import Rerun
 from planner.spares import MOST_SPARES, Spares, Tell, Ward, block_of, needed_replicas
 
@@ -44,10 +44,8 @@ class Terms:
 
 def spares_block(answer: AnswerFile, alternative: int, terms: Terms, tell: Tell) -> dict[str, Any]:
     """The document of `plan spares`. Raises InputError for a plan that cannot be looked at so."""
-    plan = chosen(answer, alternative)
-    if any(row.metric == "itl" for row in plan.slo):
-        raise InputError("spares look at ttft, tpot and e2e", "itl", "tpot")
-    rerun = Rerun.of(answer)
+    plan = chosen("spares", answer, alternative)
+    rerun = Rerun.of(answer, "spares")
     fleet, candidate = FailingFleet.of(rerun, plan, alternative), rerun.candidates[alternative]
     rate = fleet.requests_per_s
     carries = max(plan.capacity_requests_per_s or 0.0, rate) / candidate.replicas

@@ -65,9 +65,7 @@ class World(Evaluator, Protocol):
     def elsewhere(self, hardware: str) -> World:
         """The same question about other hardware."""
 
-    def guess_s(
-        self, candidate: Candidate, requests_per_s: float, metric: str, quantile: float | None = None
-    ) -> float:
+    def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
         """A guess at a latency metric at a rate, seconds; infinite where overloaded. quantile: None for the mean."""
 
     def strain(self, candidate: Candidate, requests_per_s: float, quantile: float | None = None) -> Strain:

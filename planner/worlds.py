@@ -140,9 +140,7 @@ class Worlds:
     def grid(self) -> Grid | None:
         return next(iter(self.worlds.values())).grid()
 
-    def guess_s(
-        self, candidate: Candidate, requests_per_s: float, metric: str, quantile: float | None = None
-    ) -> float:
+    def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
         return self.of(candidate).guess_s(candidate, requests_per_s, metric, quantile)
 
     def strain(self, candidate: Candidate, requests_per_s: float, quantile: float | None = None) -> Strain:

@@ -29,19 +29,17 @@ def drift(
     from catalogs.errors import InputError
     from catalogs.files import check_targets, write_json
     from planner.answer_file import read_answer
-    from planner.deploy.package import chosen
     from planner.drift import drift as compare
     from planner.prediction import Prediction
     from planner.prometheus import look
+    from planner.readable import chosen
     from planner.verification_screen import show_server
 
     check_targets(json_file)
     if not 1 <= seconds <= 86_400:
         raise InputError("an interval lasts 1 to 86400 seconds", seconds, "60")
     read = read_answer(answer)
-    prediction = Prediction.of(read, chosen(read, alternative))
-    if prediction is None:
-        raise InputError("this plan has no figures to compare with: plan again with this version", str(answer))
+    prediction = Prediction.of(read, chosen("drift", read, alternative))
     found = compare(prediction, look(prometheus, seconds, str(prediction.plan.deployment["model"]), served))
     if json_file is not None:
         write_json(found.document(), json_file)

@@ -27,19 +27,16 @@ def verify(
     """
     from calibration.importers.model_name import measured_model
     from calibration.importers.results import measured_run_file
-    from catalogs.errors import InputError
     from catalogs.files import check_targets, write_json
     from planner.answer_file import read_answer
-    from planner.deploy.package import chosen
     from planner.prediction import Prediction
+    from planner.readable import chosen
     from planner.verification import verify as compare
     from planner.verification_screen import show_run
 
     check_targets(json_file)
     read = read_answer(answer)
-    prediction = Prediction.of(read, chosen(read, alternative))
-    if prediction is None:
-        raise InputError("this plan has no figures to compare with: plan again with this version", str(answer))
+    prediction = Prediction.of(read, chosen("verify", read, alternative))
     found = compare(prediction, measured_run_file(results), measured_model(results))
     if json_file is not None:
         write_json(found.document(), json_file)

@@ -28,8 +28,8 @@ def whatif(
     from catalogs.errors import InputError
     from catalogs.files import check_targets, write_json
     from planner.answer_file import read_answer
-    from planner.deploy.package import chosen
     from planner.keys import parse_keys
+    from planner.readable import chosen
     from planner.report.write import telling
     from planner.whatif import Changes, parse_rate
     from planner.whatif import whatif as change
@@ -39,7 +39,7 @@ def whatif(
     if not (rate or hw or workload or settings):
         raise InputError("nothing is changed", None, "--rate x2, --hw h200x8, --workload W or --set KEY=VALUE")
     read = read_answer(answer)
-    plan = chosen(read, alternative)
+    plan = chosen("whatif", read, alternative)
     per_s = None if rate is None else parse_rate(rate, plan.requests_per_s or 0.0)
     changes = Changes(per_s, hw, workload, parse_keys(settings or []))
     with telling("whatif") as tell:

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from catalogs.errors import InputError
-from planner.answer_file import AnswerFile, Plan
+from planner.answer_file import AnswerFile
 from planner.deploy.benchmark import benchmark_files
 from planner.deploy.folder import MARK
 from planner.deploy.serving import Serving
 from planner.deploy.targets import find_target, write_target
 from planner.deploy.written import Written
 from planner.prediction import Prediction
+from planner.readable import chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +50,8 @@ def pack(answer: AnswerFile, source: Path, target: str, alternative: int = 0, im
     source: the answer's file, which goes with the others. alternative: 0 is the best plan.
     """
     find_target(target)
-    plan = chosen(answer, alternative)
+    plan = chosen("deploy", answer, alternative)
     prediction = Prediction.of(answer, plan)
-    if prediction is None:
-        raise InputError("this plan has no figures to promise: plan again with this version", str(source))
     serving = Serving.of(plan)
     serving = serving if image is None else replace(serving, image=image)
     written = write_target(target, serving)
@@ -64,17 +62,6 @@ def pack(answer: AnswerFile, source: Path, target: str, alternative: int = 0, im
     package = Package(target, serving, files, tuple(written.steps), notes)
     files["README.md"] = _readme(package, prediction, written)
     return package
-
-
-def chosen(answer: AnswerFile, alternative: int) -> Plan:
-    """The best plan, or an alternative by its number from 1."""
-    if not answer.feasible or not answer.plans:
-        why = answer.infeasible.binding_constraint if answer.infeasible else "no reason recorded"
-        raise InputError(f"this answer is no, there is nothing to deploy: {why}")
-    if not 0 <= alternative < len(answer.plans):
-        rule = f"the answer has {len(answer.plans) - 1} alternatives, numbered from 1"
-        raise InputError(rule, alternative, str(len(answer.plans) - 1))
-    return answer.plans[alternative]
 
 
 def _only(source: Path, alternative: int) -> str:
