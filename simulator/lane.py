@@ -161,9 +161,8 @@ class Lane:
             leaving = scheduler.leaving(request)
             if self._queue:
                 self._queue[-1].finishing += leaving
-            else:
-                for each in leaving:
-                    self._end(each, now)
+            elif leaving:
+                self._process(Batch(finishing=leaving), now)
         self._abandoned.clear()
 
     def _leave(self, request: Request) -> None:

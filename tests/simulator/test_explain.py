@@ -17,6 +17,7 @@ from worlds import Linear, host_times, requests, rules
 from catalogs.deployment import Deployment
 from catalogs.queueing import Queueing
 from catalogs.request_set import RequestSet
+from catalogs.terms import Terms
 from catalogs.workloads import load_workload
 from simulator import cli
 from simulator.bottleneck import BOUNDS, STEP_BOUNDS, bottleneck
@@ -115,6 +116,18 @@ def test_those_who_gave_up_are_no_part_of_it(fast: bool) -> None:
     found = phases(done)
     assert found.requests.tolist() == np.flatnonzero(done.completed).tolist() == [0]
     assert found.e2e_s.sum() == 2.0
+
+
+@BOTH
+def test_a_static_batch_that_ends_because_a_client_gave_up(fast: bool) -> None:
+    """A has the longest answer and gives up at 4.5: B, done since 2.0, leaves with the step that ends at 5.0."""
+    work = requests([0.0, 0.0], [4, 4], [9, 2])
+    terms = Terms(np.zeros(2, dtype=np.int64), np.full(2, np.inf), np.array([4.5, np.inf]))
+    host = host_times(request_s=0.5, output_s=0.125)
+    pool = Pool(rules(policy="static", max_num_seqs=2, host=host), Linear())
+    done = seen([pool], replace(work, terms=terms), fast_forward=fast)
+    assert done.last_token_s[1] == 5.5 + 0.125  # seen like any other answer: after its way out
+    assert life(done, 0) == {"client_path": 0.625, "prefill": 1.0, "decode": 4.0}  # the one that completed
 
 
 @BOTH
