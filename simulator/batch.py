@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from simulator.moves import Moves
+
 if TYPE_CHECKING:
-    from simulator.host_cache import Copy
     from simulator.request import Request
 
 
@@ -49,13 +50,13 @@ class Batch(BatchShape):
     finishing: tuple[Request, ...] = ()  # emit their last token in this step (set by the replica)
     parting: tuple[Request, ...] = ()  # emit in this step, and were preempted since
     joined: tuple[Request, ...] = ()  # came with their blocks from another replica and decode from this step on
+    moves: Moves | None = None  # None: nothing moves beside it
 
-    fetches: tuple[Request, ...] = ()  # their blocks start to come from the host with this step
-    adapters: int = 0  # different LoRA adapters it asks for
-    adapter_tokens: int = 0  # tokens that do
-    brought_adapters: tuple[int, int] = (0, 0)  # to the device before it runs, and of those from disk
-    moved_blocks: int = 0  # to host memory and back, before the step runs
-    copies: tuple[Copy, ...] = ()  # blocks that go to the host when it has ended
+    def moving(self) -> Moves:
+        """To note what moves."""
+        if self.moves is None:
+            self.moves = Moves()
+        return self.moves
 
     @property
     def opens(self) -> bool:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class Lane:
-    """See the module. `replica` is whose it is. More than 28 attributes would slow down each (CPython 3.11)."""
+    """See the module. `replica` is whose it is. More than 29 attributes would slow down each (CPython 3.11)."""
 
     def __init__(self, replica: Replica, context: ReplicaContext, scheduler: Scheduler) -> None:
         self.scheduler = scheduler
@@ -62,7 +62,6 @@ class Lane:
         self._timed = context.rules.queueing.max_delay_s > 0.0
         # What a run does not use costs its steps nothing: here is decided what they look at.
         rules, self._check_laws = context.rules, context.check_laws
-        self._plain = rules.swap is None and rules.lora is None and rules.offload is None  # steps move nothing
         self._noted = self._timed or self._journal is not None or rules.offload is not None
 
     @property
@@ -176,8 +175,9 @@ class Lane:
     def _begin(self, batch: Batch, now: float) -> None:
         """Run `batch` on the device, and schedule ahead."""
         self.current = batch
-        if not self._plain and batch.fetches:
-            self._replica.fetch(batch.fetches)
+        moves = batch.moves
+        if moves is not None and moves.fetches:
+            self._replica.fetch(moves.fetches)
         queue = self._queue
         while len(queue) < self._lag:
             ahead = self._schedule()
@@ -196,11 +196,11 @@ class Lane:
             )
             if batch.passes > 1:  # a further pass costs the same at every context
                 first_s = self.timer.cycle_s(batch)
-        if not self._plain and batch.moved_blocks:
+        if moves is not None and moves.blocks:
             slope_s = 0.0
         elif most > 1 and self._fast_forward and not (batch.finishing or (batch.joined and batch.opens)):
             steps += self._quiet_steps(batch, most - 1)
-        if not self._plain:
+        if moves is not None:
             first_s += self._context.rules.moving_s(batch)
         if not first_s > 0.0:
             raise RuntimeError(f"a step must take time: {batch} takes {first_s} s")
@@ -211,7 +211,9 @@ class Lane:
     def _quiet_steps(self, batch: Batch, most: int) -> int:
         """Steps after this one that need no decision, at most `most`."""
         for ahead in self._queue:
-            if ahead.prefill_tokens or ahead.finishing or ahead.fetches or ahead.decodes != batch.decodes:
+            if ahead.prefill_tokens or ahead.finishing or ahead.decodes != batch.decodes:
+                return 0
+            if ahead.moves is not None and ahead.moves.fetches:
                 return 0
         rounds = self._last_tokens.rounds_left()
         return self.scheduler.quiet_rounds(batch, min(most, rounds)) if rounds else 0
@@ -251,8 +253,8 @@ class Lane:
         self.current = None
         if self._journal is not None:
             self._journal.sample(self._replica)
-        if not self._plain and self.scheduler.host is not None:
-            for copy in batch.copies:
+        if batch.moves is not None and self.scheduler.host is not None:
+            for copy in batch.moves.copies:
                 self.scheduler.host.store(copy)
         if batch.prompted or batch.finishing or batch.admitted or batch.parting or batch.joined:
             self._process(batch, now)
@@ -298,7 +300,7 @@ class Lane:
             if batch is None:
                 self._replica.fetch(scheduler.fetches)
             else:
-                batch.fetches = tuple(scheduler.fetches)
+                batch.moving().fetches = tuple(scheduler.fetches)
         if self._journal is not None:
             self._journal.scheduled(self._replica, self, batch)
         return batch

@@ -81,7 +81,8 @@ def check_batch(scheduler: Scheduler, rules: EngineRules, batch: Batch) -> None:
     budget = rules.max_num_batched_tokens
     _law(1 <= batch.tokens <= budget, f"{batch.tokens} tokens in a batch of 1..{budget}")
     most = rules.lora.max_loras if rules.lora else 0
-    _law(batch.adapters <= most, f"{batch.adapters} adapters in a batch of at most {most}")
+    adapters = batch.moves.adapters if batch.moves else 0
+    _law(adapters <= most, f"{adapters} adapters in a batch of at most {most}")
     _law(1 <= batch.passes <= batch.tokens, f"{batch.passes} passes over {batch.tokens} tokens")
     _law(len({id(r) for r in batch.prompted}) == len(batch.prompted), "a request is twice in a batch")
     _law(len({id(r) for r in batch.finishing}) == len(batch.finishing), "a request ends twice")

@@ -63,10 +63,12 @@ class EngineRules(Limits):
 
     def moving_s(self, batch: Batch) -> float:
         """What a step takes longer for the blocks that are moved, and for adapters."""
-        seconds = 0.0
+        seconds, moves = 0.0, batch.moves
+        if moves is None:
+            return seconds
         if self.swap is not None and not batch.prefill_tokens:
-            seconds += self.swap.s_per_block * batch.moved_blocks
-        if self.lora is not None and batch.adapters:
-            seconds += self.lora.added_s(batch.adapter_tokens, batch.adapters)
-            seconds += self.lora.bringing_s(*batch.brought_adapters)
+            seconds += self.swap.s_per_block * moves.blocks
+        if self.lora is not None and moves.adapters:
+            seconds += self.lora.added_s(moves.adapter_tokens, moves.adapters)
+            seconds += self.lora.bringing_s(*moves.brought_adapters)
         return seconds

@@ -42,10 +42,11 @@ class LoraV1(VllmV1):
     def schedule(self) -> Batch | None:
         self._n_passed_over, self._prompts, self._brought = 0, [0, 0], (0, 0)
         batch = super().schedule()
-        if batch is not None:
-            batch.adapters = len(self._active)
-            batch.adapter_tokens = sum(self._active.values()) - self._prompts[0] + self._prompts[1]
-            batch.brought_adapters = self._brought
+        if batch is not None and self._active:
+            moves = batch.moving()
+            moves.adapters = len(self._active)
+            moves.adapter_tokens = sum(self._active.values()) - self._prompts[0] + self._prompts[1]
+            moves.brought_adapters = self._brought
         return batch
 
     def _admit(self, batch: Batch, budget: int) -> None:

@@ -118,7 +118,7 @@ class OffloadingV1(VllmV1):
         copy = self.host.due(request, request.computed_tokens + tokens) if self.host else None
         super()._prefill(batch, request, tokens)
         if copy is not None:
-            batch.copies += (copy,)
+            batch.moving().copies += (copy,)
 
     def _preempt(self) -> None:
         request = next(reversed(self._running))

@@ -30,8 +30,8 @@ class SwappingV0(VllmV0):
     def schedule(self) -> Batch | None:
         self._moved = 0
         batch = super().schedule()
-        if batch is not None:
-            batch.moved_blocks = self._moved
+        if batch is not None and self._moved:
+            batch.moving().blocks = self._moved
         return batch
 
     def _prefill_batch(self) -> Batch | None:
