@@ -7,6 +7,9 @@ from typing import Annotated
 
 import typer
 
+from planner.commands.options import JsonTo
+from planner.commands.output import put
+
 
 def analyze(
     model: Annotated[str, typer.Option(help="Alias, Hugging Face id, or a directory with a config.json.")],
@@ -25,9 +28,7 @@ def analyze(
     published: Annotated[
         bool, typer.Option("--published", help="One decode step in the conventions of a published table instead.")
     ] = False,
-    json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="JSON to FILE, or - for stdout.")
-    ] = None,
+    json_file: JsonTo = None,
     html: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A page with the roofline, to open offline.")
     ] = None,
@@ -38,7 +39,7 @@ def analyze(
     plan analyze --model llama3.1-70b --hw h100x4 --batch 64 --context 2048
     """
     from catalogs.errors import InputError
-    from catalogs.files import check_targets, write_json
+    from catalogs.files import check_targets
     from planner import analyze as analysis
     from planner.analyze_screen import show
 
@@ -55,7 +56,4 @@ def analyze(
             from planner.report.analysis_page import write_analysis
 
             write_analysis(found, html)
-    if json_file is not None:
-        write_json(document, json_file)
-    if json_file != "-":
-        show(document)
+    put(document, json_file, lambda: show(document))

@@ -7,23 +7,22 @@ from typing import Annotated
 
 import typer
 
+from planner.commands.options import JsonTo
+from planner.commands.output import put
+
 
 def compare(
     first: Annotated[Path, typer.Argument(metavar="A.json", help="What plan --json wrote.")],
     second: Annotated[Path, typer.Argument(metavar="B.json", help="Another answer.")],
-    json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="JSON to FILE, or - for stdout.")
-    ] = None,
+    json_file: JsonTo = None,
 ) -> None:
     """What differs between two answers, what it costs, and which is better at what."""
-    from catalogs.files import check_targets, write_json
+    from catalogs.files import check_targets
     from planner.answer_comparison import compare_answers
     from planner.answer_file import read_answer
     from planner.comparison_screen import show
 
     check_targets(json_file)
     found = compare_answers(read_answer(first), read_answer(second))
-    if json_file is not None:
-        write_json({"a": str(first), "b": str(second), **found.document()}, json_file)
-    if json_file != "-":
-        show(found, (str(first), str(second)))
+    names = str(first), str(second)
+    put({"a": names[0], "b": names[1], **found.document()}, json_file, lambda: show(found, names))

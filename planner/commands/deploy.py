@@ -7,9 +7,12 @@ from typing import Annotated
 
 import typer
 
+from planner.commands.options import Alternative, AnswerPath
+from planner.commands.output import put
+
 
 def deploy(
-    answer: Annotated[Path, typer.Argument(metavar="ANSWER.json", help="What plan --json wrote.")],
+    answer: AnswerPath,
     target: Annotated[
         str,
         typer.Option(
@@ -17,7 +20,7 @@ def deploy(
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write; made here.")],
-    alternative: Annotated[int, typer.Option(metavar="N", help="Deploy alternative N of the answer instead.")] = 0,
+    alternative: Alternative = 0,
     image: Annotated[str | None, typer.Option(help="Container image (default: the engine's own).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a deployment that is there.")] = False,
     json_file: Annotated[
@@ -25,7 +28,7 @@ def deploy(
     ] = None,
 ) -> None:
     """Files that start the plan, the benchmark that would verify it, and what it predicts."""
-    from catalogs.files import check_targets, write_json
+    from catalogs.files import check_targets
     from planner.answer_file import read_answer
     from planner.deploy.folder import check_folder, write_folder
     from planner.deploy.package import pack
@@ -35,7 +38,4 @@ def deploy(
     check_folder(out, force)
     package = pack(read_answer(answer), answer, target, alternative, image)
     write_folder(out, package.files, force)
-    if json_file is not None:
-        write_json({"folder": str(out), **package.document()}, json_file)
-    if json_file != "-":
-        show(package, out)
+    put({"folder": str(out), **package.document()}, json_file, lambda: show(package, out))

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from planner.commands.options import Alternative, AnswerPath, JsonTo
+from planner.commands.output import put
+
 
 def drift(
-    answer: Annotated[Path, typer.Argument(metavar="ANSWER.json", help="What plan --json wrote.")],
+    answer: AnswerPath,
     prometheus: Annotated[
         str, typer.Option(metavar="URL", help="A vLLM server (its /metrics), or a Prometheus server that scrapes it.")
     ],
@@ -17,17 +19,15 @@ def drift(
     served: Annotated[
         str | None, typer.Option(metavar="NAME", help="What the server calls the model, if not as the plan does.")
     ] = None,
-    alternative: Annotated[int, typer.Option(metavar="N", help="Against alternative N of the answer instead.")] = 0,
-    json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="JSON to FILE, or - for stdout.")
-    ] = None,
+    alternative: Alternative = 0,
+    json_file: JsonTo = None,
 ) -> None:
     """Whether load and latencies are still the plan's; exit status 1 where they are not.
 
     Latencies are compared with what the plan predicts for the rate the server is under now.
     """
     from catalogs.errors import InputError
-    from catalogs.files import check_targets, write_json
+    from catalogs.files import check_targets
     from planner.answer_file import read_answer
     from planner.drift import drift as compare
     from planner.prediction import Prediction
@@ -41,8 +41,5 @@ def drift(
     read = read_answer(answer)
     prediction = Prediction.of(read, chosen("drift", read, alternative))
     found = compare(prediction, look(prometheus, seconds, str(prediction.plan.deployment["model"]), served))
-    if json_file is not None:
-        write_json(found.document(), json_file)
-    if json_file != "-":
-        show_server(found)
+    put(found.document(), json_file, lambda: show_server(found))
     raise typer.Exit(0 if found.holds else 1)

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
+from planner.commands.options import AnswerPath, JsonTo
+from planner.commands.output import put
 
 
 def explain(
-    answer: Annotated[Path, typer.Argument(metavar="ANSWER.json", help="What plan --json wrote.")],
-    json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="JSON to FILE, or - for stdout.")
-    ] = None,
+    answer: AnswerPath,
+    json_file: JsonTo = None,
 ) -> None:
     """Why this plan and not another, what binds it, and the cheapest change that buys 20 % more capacity.
 
     Every change is simulated at the higher rate.
     """
-    from catalogs.files import check_targets, write_json
+    from catalogs.files import check_targets
     from planner import explain as explaining
     from planner.answer_file import read_answer
     from planner.explain_screen import show
@@ -28,7 +24,4 @@ def explain(
     read = read_answer(answer)
     with telling("explain") as tell:
         found = explaining.explain(read, tell)
-    if json_file is not None:
-        write_json(explaining.document(found), json_file)
-    if json_file != "-":
-        show(found)
+    put(explaining.document(found), json_file, lambda: show(found))

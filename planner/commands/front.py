@@ -8,31 +8,49 @@ from typing import Annotated
 
 import typer
 
+from planner.commands.options import (
+    HARDWARE_HELP,
+    MODEL_HELP,
+    SEARCH,
+    Budget,
+    Cloud,
+    Engine,
+    Grid,
+    JsonTo,
+    Precisions,
+    Price,
+    PriceReading,
+    Region,
+    Seed,
+    Storage,
+    StudyFile,
+    listed,
+)
+from planner.commands.output import put
+
 
 def front(
-    model: Annotated[str, typer.Option(help="Alias, Hugging Face id, or a directory with a config.json.")],
-    hw: Annotated[str, typer.Option(help="Hardware: h100x8, 2*h100x8, local; several with commas; or any.")],
+    model: Annotated[str, typer.Option(help=MODEL_HELP)],
+    hw: Annotated[str, typer.Option(help=HARDWARE_HELP)],
     axes: Annotated[
         str, typer.Option(help="Two or three of cost, energy, carbon and latencies such as ttft.p99, tpot.mean.")
     ] = "cost,ttft.p99",
     slo: Annotated[list[str] | None, typer.Option(help="METRIC.STAT=LIMIT every point must hold; repeat.")] = None,
     workload: Annotated[str, typer.Option(help="Name, trace file or YAML file.")] = "chat",
     rate: Annotated[float | None, typer.Option(help="Requests per second (default: a ladder of loads).")] = None,
-    precision: Annotated[list[str] | None, typer.Option(help="Weight dtypes to choose from; native is one.")] = None,
-    max_usd_per_hour: Annotated[float | None, typer.Option(help="Budget, US dollars per hour.")] = None,
-    price: Annotated[float | None, typer.Option(help="US dollars per hour of all the hardware named.")] = None,
-    price_reading: Annotated[str, typer.Option(help="cheapest, median, list or spot.")] = "cheapest",
-    cloud: Annotated[str | None, typer.Option(help="Take the price of this cloud.")] = None,
-    region: Annotated[str | None, typer.Option(help="Take the price of this region.")] = None,
-    grid: Annotated[str | None, typer.Option(help="Where the electricity comes from (default: us).")] = None,
-    engine: Annotated[str, typer.Option(help="Serving engine.")] = "vllm",
-    trials: Annotated[int, typer.Option(help="Points to simulate at most.")] = 60,
-    seed: Annotated[int, typer.Option(help="Seed of requests and search.")] = 0,
-    study: Annotated[Path | None, typer.Option(help="Journal file: keeps the search, resumes and shares it.")] = None,
-    storage: Annotated[str | None, typer.Option(help="The same in any Optuna storage, e.g. sqlite:///s.db.")] = None,
-    json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="JSON to FILE, or - for stdout.")
-    ] = None,
+    precision: Precisions = None,
+    max_usd_per_hour: Budget = None,
+    price: Price = None,
+    price_reading: PriceReading = "cheapest",
+    cloud: Cloud = None,
+    region: Region = None,
+    grid: Grid = None,
+    engine: Engine = "vllm",
+    trials: Annotated[int, typer.Option(help="Points to simulate at most.", rich_help_panel=SEARCH)] = 60,
+    seed: Seed = 0,
+    study: StudyFile = None,
+    storage: Storage = None,
+    json_file: JsonTo = None,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="A page with the front as a chart.")] = None,
 ) -> None:
     """The Pareto front of deployments and loads: what nothing beats in every objective; exit status 1 if nothing holds.
@@ -40,7 +58,7 @@ def front(
     plan front --model llama3.1-8b --hw h100x8 --axes cost,ttft.p99
     """
     from catalogs.command import INTERRUPTED
-    from catalogs.files import check_targets, write_json, write_whole
+    from catalogs.files import check_targets, write_whole
     from planner.axes import parse_axes
     from planner.front_answer import asked_slos, make_front
     from planner.front_screen import show
@@ -59,7 +77,7 @@ def front(
         workload=workload,
         requests_per_s=rate,
         objective="energy" if names & {"energy", "carbon"} else "cost",
-        precisions=tuple(p.strip() for text in precision or [] for p in text.split(",")),
+        precisions=listed(precision),
         engine=engine,
         trials=trials,
         seed=seed,
@@ -80,13 +98,10 @@ def front(
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         raise typer.Exit(INTERRUPTED) from None
-    if json_file is not None:
-        write_json(found.document(), json_file)
     if html is not None:
         from catalogs.html_page import render
         from planner.report.front_page import front_page
 
         write_whole(html, [render(front_page(found))])
-    if json_file != "-":
-        show(found)
+    put(found.document(), json_file, lambda: show(found))
     raise typer.Exit(INTERRUPTED if found.result.interrupted else 0 if found.members else 1)

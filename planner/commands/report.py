@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
+from planner.commands.options import AnswerPath
+
 
 def report(
-    answer: Annotated[Path, typer.Argument(metavar="ANSWER.json", help="What plan --json wrote.")],
+    answer: AnswerPath,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="One page that opens offline.")] = None,
     csv: Annotated[Path | None, typer.Option(metavar="DIR", help="Every table as CSV, parquet and JSON.")] = None,
     sensitivity: Annotated[

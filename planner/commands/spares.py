@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from planner.commands.options import Alternative, AnswerPath, JsonTo
+from planner.commands.output import put
+
 
 def spares(
-    answer: Annotated[Path, typer.Argument(metavar="ANSWER.json", help="What plan --json wrote.")],
+    answer: AnswerPath,
     mtbf: Annotated[str, typer.Option(metavar="TIME", help="Between the failures of one replica, on average: 30d.")],
     restart: Annotated[str, typer.Option(metavar="TIME", help="From a failure until it serves again: 10min.")],
     window: Annotated[str, typer.Option(metavar="TIME", help="Time over which the objectives must hold.")] = "1d",
     held: Annotated[float, typer.Option(metavar="SHARE", help="Share of such windows in which they must.")] = 0.9,
-    alternative: Annotated[int, typer.Option(metavar="N", help="Of alternative N of the answer instead.")] = 0,
-    json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="JSON to FILE, or - for stdout.")
-    ] = None,
+    alternative: Alternative = 0,
+    json_file: JsonTo = None,
 ) -> None:
     """The fewest spare replicas with which the objectives hold although replicas fail; exit status 1 where none do.
 
     plan spares ANSWER.json --mtbf 30d --restart 10min
     """
-    from catalogs.files import check_targets, write_json
+    from catalogs.files import check_targets
     from planner.answer_file import read_answer
     from planner.report.write import telling
     from planner.spares import seconds_of
@@ -34,8 +34,5 @@ def spares(
     terms = Terms(seconds_of(mtbf), seconds_of(restart), seconds_of(window), held)
     with telling("spares") as tell:
         found = spares_block(read_answer(answer), alternative, terms, tell)
-    if json_file is not None:
-        write_json(found, json_file)
-    if json_file != "-":
-        show(found)
+    put(found, json_file, lambda: show(found))
     raise typer.Exit(1 if found["spares"] is None else 0)

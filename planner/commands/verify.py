@@ -7,19 +7,20 @@ from typing import Annotated
 
 import typer
 
+from planner.commands.options import Alternative, AnswerPath, JsonTo
+from planner.commands.output import put
+
 
 def verify(
-    answer: Annotated[Path, typer.Argument(metavar="ANSWER.json", help="What plan --json wrote.")],
+    answer: AnswerPath,
     results: Annotated[
         Path,
         typer.Option(
             metavar="FILE", help="Result of vllm bench serve (--save-detailed), GuideLLM, AIPerf, inference-perf."
         ),
     ],
-    alternative: Annotated[int, typer.Option(metavar="N", help="Against alternative N of the answer instead.")] = 0,
-    json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="JSON to FILE, or - for stdout.")
-    ] = None,
+    alternative: Alternative = 0,
+    json_file: JsonTo = None,
 ) -> None:
     """Whether each measured latency fell inside its predicted interval; exit status 1 where one did not.
 
@@ -27,7 +28,7 @@ def verify(
     """
     from calibration.importers.model_name import measured_model
     from calibration.importers.results import measured_run_file
-    from catalogs.files import check_targets, write_json
+    from catalogs.files import check_targets
     from planner.answer_file import read_answer
     from planner.prediction import Prediction
     from planner.readable import chosen
@@ -38,8 +39,5 @@ def verify(
     read = read_answer(answer)
     prediction = Prediction.of(read, chosen("verify", read, alternative))
     found = compare(prediction, measured_run_file(results), measured_model(results))
-    if json_file is not None:
-        write_json(found.document(), json_file)
-    if json_file != "-":
-        show_run(found)
+    put(found.document(), json_file, lambda: show_run(found))
     raise typer.Exit(0 if found.holds else 1)

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from planner.commands.options import Alternative, AnswerPath, JsonTo
+from planner.commands.output import put
+
 
 def whatif(
-    answer: Annotated[Path, typer.Argument(metavar="ANSWER.json", help="What plan --json wrote.")],
+    answer: AnswerPath,
     rate: Annotated[str | None, typer.Option(help="Requests per second, or x2: a factor on the planned rate.")] = None,
     hw: Annotated[str | None, typer.Option(help="The same deployment on other hardware, e.g. h200x8.")] = None,
     workload: Annotated[str | None, typer.Option(help="Name, trace file or YAML file.")] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A key of deployment.yaml; repeat.")
     ] = None,
-    alternative: Annotated[int, typer.Option(metavar="N", help="Change alternative N of the answer instead.")] = 0,
-    json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="JSON to FILE, or - for stdout.")
-    ] = None,
+    alternative: Alternative = 0,
+    json_file: JsonTo = None,
 ) -> None:
     """Simulates the planned deployment changed and says what breaks; exit status 1 where something does.
 
     plan whatif ANSWER.json --rate x2 --hw h200x8 --set kv_dtype=fp8
     """
     from catalogs.errors import InputError
-    from catalogs.files import check_targets, write_json
+    from catalogs.files import check_targets
     from planner.answer_file import read_answer
     from planner.keys import parse_keys
     from planner.readable import chosen
@@ -45,8 +45,5 @@ def whatif(
     with telling("whatif") as tell:
         tell("the changed deployment")
         found = change(read, plan, changes)
-    if json_file is not None:
-        write_json(found.document(), json_file)
-    if json_file != "-":
-        show(found)
+    put(found.document(), json_file, lambda: show(found))
     raise typer.Exit(1 if found.breaks else 0)
