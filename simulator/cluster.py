@@ -21,7 +21,7 @@ from simulator.front import Front
 from simulator.handover import AS_COMPUTED, HandOver
 from simulator.journal import Journal
 from simulator.laws import LawBroken, check_drained
-from simulator.lora import check_adapters
+from simulator.lora_rules import check_adapters
 from simulator.losses import Losses
 from simulator.order import Orders, Slots
 from simulator.patience import Patience

@@ -8,13 +8,9 @@ rank and B is cut, the other way round for row-parallel ones (vLLM without fully
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibration.operators import Elementwise
 from calibration.roofline import ACTIVATION_BYTES as ACT
@@ -22,11 +18,10 @@ from catalogs.deployment import Resolved
 from catalogs.errors import InputError
 from catalogs.kv_offload import DISK_BYTES_PER_S
 from catalogs.model_parts import Attention, LayerGroup, Mlp
+from simulator.lora_rules import LoraRules
 from simulator.pricing import CostSource
 from simulator.shard import Shard
 from simulator.table import FloatArray, spaced
-
-IntArray = npt.NDArray[np.int64]
 
 #: Share of the matrix rate that products this thin reach: our own default, they are bound by bytes.
 THIN_PRODUCT_SHARE: Final = 0.5
@@ -78,39 +73,6 @@ def lora_bytes(resolved: Resolved) -> float:
     return lora.max_loras * adapter_bytes(Shard.of(resolved), lora.max_rank) if lora else 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class LoraRules:
-    """max_loras: in one batch and on the device; in_host: in host memory, the others lie on disk. Seconds."""
-
-    max_loras: int
-    in_host: int
-    adapters: int
-    from_host_s: float = 0.0  # to bring one to the device
-    from_disk_s: float = 0.0  # to read one into host memory, before that
-    tokens: tuple[float, ...] = (0.0, 1.0)  # nodes of:
-    step_s: tuple[float, ...] = (0.0, 0.0)  # what one adapter adds to a step in which so many tokens ask for it
-    further_s: float = 0.0  # each further adapter of the batch
-
-    def added_s(self, tokens: int, adapters: int) -> float:
-        """To a step in which `tokens` tokens ask for `adapters` different adapters."""
-        if not adapters:
-            return 0.0
-        return float(np.interp(tokens, self.tokens, self.step_s)) + (adapters - 1) * self.further_s
-
-    def bringing_s(self, brought: int, read: int) -> float:
-        """Before a step that needs `brought` more adapters on the device, `read` of them from disk."""
-        return brought * self.from_host_s + read * self.from_disk_s
-
-
-def check_adapters(wanted: IntArray | None, rules: LoraRules | None) -> None:
-    """InputError where requests ask for an adapter that is not served."""
-    highest = -1 if wanted is None or not len(wanted) else int(wanted.max())
-    served = rules.adapters if rules else 0
-    if highest >= served:
-        asked = f"adapter {highest} of 0..{highest}"
-        raise InputError(f"the deployment serves {served} LoRA adapters", asked, f"lora: {{adapters: {highest + 1}}}")
-
-
 def lora_rules(resolved: Resolved, source: CostSource) -> LoraRules | None:
     """Streaming kernels as measured on this device: floor and bytes; flops where a prompt is long."""
     lora = resolved.lora
@@ -143,40 +105,3 @@ def _module_s(module: Module, rank: int, tokens: FloatArray, source: CostSource,
     flops = 2 * shrunk * module.n_in, 2 * tokens * rank * outputs
     streamed = [source.cost(Elementwise("activation", n / ROW_BYTES, ROW_BYTES)).seconds for n in (shrink, expand)]
     return np.asarray(sum(np.maximum(s, f / flops_per_s) for s, f in zip(streamed, flops, strict=True)))
-
-
-class AdapterSlots:
-    """Adapters on the device and in host memory, each in order of last use."""
-
-    def __init__(self, rules: LoraRules) -> None:
-        self._rules = rules
-        self._device: OrderedDict[int, None] = OrderedDict()
-        self._host: OrderedDict[int, None] = OrderedDict()
-        self.n_from_host = self.n_from_disk = 0  # brought to the device, and read from disk for that
-
-    def use(self, adapter: int, active: AbstractSet[int]) -> tuple[int, int]:
-        """Make it resident: (brought to the device, read from disk), 0 or 1. `active`: those that keep their slot."""
-        read, brought = adapter not in self._host, adapter not in self._device
-        if read:
-            self._evict(self._host, self._rules.in_host, active)
-        if brought:
-            self._evict(self._device, self._rules.max_loras, active)
-        self.n_from_disk += read
-        self.n_from_host += brought
-        self.touch(adapter)
-        return int(brought), int(read)
-
-    def touch(self, adapter: int) -> None:
-        """It is used now."""
-        for tier in (self._device, self._host):
-            tier[adapter] = None
-            tier.move_to_end(adapter)
-
-    def _evict(self, tier: OrderedDict[int, None], most: int, active: AbstractSet[int]) -> None:
-        if len(tier) >= most:
-            del tier[next(adapter for adapter in tier if adapter not in active)]
-
-    @property
-    def resident(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """(on the device, in host memory), the longest unused first."""
-        return tuple(self._device), tuple(self._host)

@@ -10,7 +10,7 @@ from catalogs.limits import Limits
 from catalogs.queueing import FCFS, Queueing
 from simulator.batch import Batch
 from simulator.host_cache import OffloadRules
-from simulator.lora import LoraRules
+from simulator.lora_rules import LoraRules
 from simulator.speculative_rules import SpeculationRules
 from simulator.swap import SwapRules
 

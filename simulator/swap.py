@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from catalogs.deployment import Resolved
 from catalogs.errors import InputError
-from simulator.memory import MemoryPlan
+
+if TYPE_CHECKING:
+    from catalogs.deployment import Resolved
+    from simulator.memory import MemoryPlan
 
 
 @dataclass(frozen=True, slots=True)

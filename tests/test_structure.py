@@ -61,6 +61,19 @@ def test_starting_a_command_imports_nothing_heavy(module: str) -> None:
     assert done.stdout.split() == []
 
 
+@pytest.mark.parametrize(
+    ("module", "apart"),
+    [
+        ("simulator.schedulers", ("calibration", "simulator.pricing", "simulator.step_tables", "simulator.step_cost")),
+        ("simulator.speculative_cost", ("simulator.request", "simulator.schedulers", "simulator.replica")),
+    ],
+)
+def test_schedulers_know_no_prices_and_prices_no_requests(module: str, apart: tuple[str, ...]) -> None:
+    code = f"import sys, {module}; print(*[m for m in sys.modules if m.startswith({apart!r})])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.split() == []
+
+
 @pytest.mark.parametrize("kind", ["models", "hardware", "engines", "workloads"])
 def test_every_fact_file_names_its_source(kind: str) -> None:
     import yaml

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from math import inf
 from typing import ClassVar
 
+from simulator.adapter_slots import AdapterSlots
 from simulator.batch import Batch
 from simulator.host_cache import HostCache
 from simulator.kv_cache import KvCache
-from simulator.lora import AdapterSlots
 from simulator.reach import Reach
 from simulator.request import Request
 from simulator.rules import EngineRules

@@ -8,8 +8,8 @@ requests of one adapter only.
 
 from __future__ import annotations
 
+from simulator.adapter_slots import AdapterSlots
 from simulator.batch import Batch
-from simulator.lora import AdapterSlots
 from simulator.request import Request
 from simulator.rules import EngineRules
 from simulator.schedulers.vllm_v1 import VllmV1

@@ -16,9 +16,11 @@ from catalogs.deployment import Deployment, resolve
 from catalogs.errors import InputError
 from catalogs.request_set import RequestSet
 from catalogs.workloads import load_workload
+from simulator.adapter_slots import AdapterSlots
 from simulator.cluster import RunOptions
 from simulator.laws import LawBroken
-from simulator.lora import AdapterSlots, LoraRules, adapter_bytes, lora_bytes
+from simulator.lora import adapter_bytes, lora_bytes
+from simulator.lora_rules import LoraRules
 from simulator.memory import size_memory
 from simulator.plant import fit
 from simulator.pool import Pool

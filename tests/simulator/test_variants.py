@@ -12,7 +12,7 @@ from catalogs.combinations import APART, KNOWN_BY
 from catalogs.engines import list_engines, load_engine
 from catalogs.errors import InputError
 from simulator.host_cache import OffloadRules
-from simulator.lora import LoraRules
+from simulator.lora_rules import LoraRules
 from simulator.schedulers import POLICIES, VARIANTS, make_scheduler, scheduler_class
 from simulator.schedulers.lockstep import Lockstep
 from simulator.speculative_rules import SpeculationRules
