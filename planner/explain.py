@@ -9,7 +9,8 @@ from typing import Any, Final
 from planner.answer_file import AnswerFile, Plan
 from planner.assess import TIE
 from planner.binding import Use, anatomy_of, uses
-from planner.growth import Growth, Tell, growth
+from planner.growth import Growth, growth
+from planner.progress import Tell
 from planner.rerun import Rerun
 from planner.screen import deployment_words
 from planner.slo import human_s

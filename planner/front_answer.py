@@ -17,7 +17,7 @@ from planner.assess import RunSizes
 from planner.axes import Axis
 from planner.cost import SECONDS_PER_HOUR
 from planner.front import RESOLVED, Look
-from planner.front_search import FrontResult, Tell, search_front
+from planner.front_search import FrontResult, FrontTell, search_front
 from planner.reproduction import digest
 from planner.request import PlanRequest
 from planner.slo import Slo
@@ -130,7 +130,7 @@ class FrontAnswer:
 
 
 def make_front(
-    request: PlanRequest, world: World, axes: tuple[Axis, ...], limits: tuple[Slo, ...], tell: Tell | None = None
+    request: PlanRequest, world: World, axes: tuple[Axis, ...], limits: tuple[Slo, ...], tell: FrontTell | None = None
 ) -> FrontAnswer:
     """Raises InputError where cost has no price; KeyboardInterrupt before anything was simulated."""
     started = time.perf_counter()

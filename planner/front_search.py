@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from planner.front_sampler import FrontSampler
 
-Tell = Callable[[int, int, int], None]  # (looked at, at most, on the front so far)
+FrontTell = Callable[[int, int, int], None]  # (looked at, at most, on the front so far)
 #: Proposals per look before other workers are taken to have everything else.
 _PROPOSALS = 4
 
@@ -60,7 +60,7 @@ class FrontResult:
         return sum(look.n_requests for look in self.looks.values())
 
 
-def search_front(space: FrontSpace, settings: SearchSettings, tell: Tell | None = None) -> FrontResult:
+def search_front(space: FrontSpace, settings: SearchSettings, tell: FrontTell | None = None) -> FrontResult:
     """Look at no more than settings.n_trials points. Ctrl-C ends it: what was found until then stands."""
     from planner.front_sampler import FrontSampler
 
@@ -85,7 +85,7 @@ class _Run:
     most: int
     result: FrontResult = field(default_factory=FrontResult)
 
-    def go(self, tell: Tell | None) -> None:
+    def go(self, tell: FrontTell | None) -> None:
         self._learn()
         self.result.n_resumed = len(self.result.looks)
         for _ in range(_PROPOSALS * self.most):

@@ -6,7 +6,7 @@ the best of them. Tried are narrower weights beyond that space, the same acceler
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,6 +15,7 @@ from catalogs.hardware import Hardware, parse_hardware
 from planner.answer_file import Plan
 from planner.candidate import Candidate
 from planner.final import Measure
+from planner.progress import Tell
 from planner.rerun import Rerun, without_load
 from planner.simulated import SimulatedWorld
 from planner.slo import human_s, seconds_text
@@ -31,8 +32,6 @@ MOST_TRIES: Final = 3
 MOST_DEARER: Final = 4.0
 #: Kinds of accelerator that do it, after which no dearer ones are tried.
 ENOUGH: Final = 2
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""The search's progress on stderr: a bar on a terminal, nothing elsewhere."""
+"""Progress on stderr, of searches and of what is simulated once there is an answer: a bar on a terminal, nothing
+elsewhere."""
 
 from __future__ import annotations
 
@@ -7,8 +8,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from planner.assess import Outcome
-from planner.front_search import Tell
+from planner.front_search import FrontTell
 from planner.search import Progress
+
+Tell = Callable[[str], None]  # what is simulated next
 
 
 @contextmanager
@@ -36,7 +39,7 @@ def search_progress(by: Callable[[], str] = str) -> Iterator[Progress | None]:
 
 
 @contextmanager
-def front_progress() -> Iterator[Tell | None]:
+def front_progress() -> Iterator[FrontTell | None]:
     """A callback for `search_front`, or None where stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield None
@@ -53,6 +56,22 @@ def front_progress() -> Iterator[Tell | None]:
             bar.update(task, completed=done, total=most, description=f"{n_front} points on the front")
 
         yield update
+
+
+@contextmanager
+def telling(name: str) -> Iterator[Tell]:
+    """A bar that says what is simulated now, on a terminal; nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    words = (TextColumn("{task.completed:.0f} simulated"), TextColumn("{task.description}"))
+    columns = (TextColumn(name), BarColumn(bar_width=20), TimeElapsedColumn(), *words)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda text: bar.update(task, description=text, advance=1)
 
 
 @contextmanager

@@ -6,15 +6,13 @@ seed, is compared with one found the same way without any change, and the ratio 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from planner.answer_file import AnswerFile
 from planner.dials import Dial, Variant, dials
+from planner.progress import Tell
 from planner.rerun import Rerun
 from planner.rivals import CAPACITY_TOLERANCE, Flip, Rivals, Seen, flip_words
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ import numpy as np
 
 from planner.confidence import LEVEL
 from planner.outages import Failing, Outage, binomial_bounds
+from planner.progress import Tell
 from planner.slo import FloatArray, Slo
 
 #: Windows drawn, outages of each depth that are simulated, and spare replicas tried at most.
@@ -31,7 +32,6 @@ _DEPTHS: Final = 4
 #: Samples of each metric of the requests that arrive within an outage of so many replicas (None: while all are up),
 #: every step taking a factor as long. Seconds; infinite where never answered.
 Observe = Callable[[int, Outage | None, int, float], Mapping[str, FloatArray]]
-Tell = Callable[[str], None]
 Outages = list[tuple[Outage, int]]  # of a window, and how many replicas are down at once
 
 

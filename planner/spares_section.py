@@ -14,9 +14,10 @@ from planner.answer_file import AnswerFile, Plan
 from planner.closed_loop import LEVELS
 from planner.failing_fleet import FailingFleet
 from planner.outages import Failing
+from planner.progress import Tell
 from planner.readable import chosen
 from planner.rerun import Rerun
-from planner.spares import MOST_SPARES, Spares, Tell, Ward, block_of, needed_replicas
+from planner.spares import MOST_SPARES, Spares, Ward, block_of, needed_replicas
 
 #: Uptime over restart, at least: with less, outages have no end and no beginning.
 _LONGER: Final = 20

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +10,7 @@ from planner.candidate import Candidate
 from planner.cost import Rates, energy, money
 from planner.distribution import CURVE_STATS
 from planner.observation import Load, judge
+from planner.progress import Tell
 from planner.rerun import Rerun
 from planner.slo import Slo
 
@@ -36,7 +36,7 @@ class SweepPoint:
     latency_s: dict[str, dict[str, float]]
 
 
-def sweep(plans: list[Plan], rerun: Rerun, tell: Callable[[str], None] = lambda _: None) -> list[SweepPoint]:
+def sweep(plans: list[Plan], rerun: Rerun, tell: Tell = lambda _: None) -> list[SweepPoint]:
     """Every plan of the answer at shares of its capacity, one seed each, ascending; the best beyond it, too."""
     found = []
     for i, (plan, candidate) in enumerate(zip(plans, rerun.candidates, strict=True)):

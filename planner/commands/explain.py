@@ -18,7 +18,7 @@ def explain(
     from planner import explain as explaining
     from planner.answer_file import read_answer
     from planner.explain_screen import show
-    from planner.report.write import telling
+    from planner.progress import telling
 
     check_targets(json_file)
     read = read_answer(answer)

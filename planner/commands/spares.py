@@ -25,7 +25,7 @@ def spares(
     """
     from catalogs.files import check_targets
     from planner.answer_file import read_answer
-    from planner.report.write import telling
+    from planner.progress import telling
     from planner.spares import seconds_of
     from planner.spares_screen import show
     from planner.spares_section import Terms, spares_block

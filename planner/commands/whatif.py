@@ -29,8 +29,8 @@ def whatif(
     from catalogs.files import check_targets
     from planner.answer_file import read_answer
     from planner.keys import parse_keys
+    from planner.progress import telling
     from planner.readable import chosen
-    from planner.report.write import telling
     from planner.whatif import Changes, parse_rate
     from planner.whatif import whatif as change
     from planner.whatif_screen import show

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -14,6 +13,7 @@ from planner.answer_file import AnswerFile, Plan
 from planner.binding import Use, anatomy_of, uses
 from planner.front_file import FrontFile
 from planner.growth import Growth, growth
+from planner.progress import Tell
 from planner.rerun import Rerun
 from planner.sensitivity import Sensitivity, sensitivity
 from planner.sweep import SweepPoint, sweep
@@ -39,8 +39,6 @@ REGIONS: Final = (
     "au",
     "br",
 )
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +10,8 @@ from catalogs.files import write_whole
 from catalogs.html_page import need_plotly, render
 from planner.answer_file import AnswerFile
 from planner.front_file import FrontFile
-from planner.report.material import Material, Tell, gather
+from planner.progress import telling
+from planner.report.material import Material, gather
 from planner.report.page import answer_page
 from planner.report.tables import write_tables
 
@@ -38,19 +37,3 @@ def write_report(
     if folder is not None:
         write_tables(material, folder)
     return material
-
-
-@contextmanager
-def telling(name: str) -> Iterator[Tell]:
-    """A bar that says what is simulated now, on a terminal; nothing elsewhere."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    words = (TextColumn("{task.completed:.0f} simulated"), TextColumn("{task.description}"))
-    columns = (TextColumn(name), BarColumn(bar_width=20), TimeElapsedColumn(), *words)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda text: bar.update(task, description=text, advance=1)
