@@ -27,6 +27,9 @@ _GRID_POINTS: Final = 24
 _SIGMAS: Final = 3.0
 _FEWEST_MEASURED: Final = 400  # of the 1000 requests of the shortest full run
 
+#: The constraint of a candidate of which nothing is left when what must be survived is lost.
+SURVIVAL: Final = "survival"
+
 CycleS = Callable[[BatchShape], float]  # seconds of one engine step
 
 
@@ -34,7 +37,7 @@ CycleS = Callable[[BatchShape], float]  # seconds of one engine step
 class Discard:
     """Why a candidate cannot do it: `value` against `limit` in bytes (memory) or seconds (an objective's name)."""
 
-    constraint: str  # "memory" or an SLO name
+    constraint: str  # "memory", SURVIVAL (value and limit: replicas) or an SLO name
     reason: str
     value: float
     limit: float

@@ -87,6 +87,8 @@ def users_rate_per_s(users: int, think_s: float, e2e_s: Callable[[float], float]
     """
     high = users / (e2e_s(1e-9) + think_s)
     low = high * 1e-4
+    while low * (e2e_s(low) + think_s) >= users:  # so many users that even this is beyond what can be carried
+        low *= 1e-4
     for _ in range(_USER_STEPS):
         middle = math.sqrt(low * high)
         if middle * (e2e_s(middle) + think_s) < users:

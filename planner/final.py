@@ -121,6 +121,12 @@ class Measure:
         if held is None or held <= rate * (1 + 1e-9):
             return None
         left = round(candidate.replicas * rate / held)
+        if not left:
+            nobody = {"replicas_left": 0, "requests_per_s": None, "met": False, "stable": False}
+            unbounded = [
+                {"metric": s.metric, "stat": s.stat, "limit_s": s.limit_s, "value_s": None} for s in self.bench.slos
+            ]
+            return nobody | {"slo": unbounded}
         verdict = self._verdict(candidate, held, n_seeds)
         rows = [
             {"metric": s.metric, "stat": s.stat, "limit_s": s.limit_s, "value_s": verdict.value_s(s)}

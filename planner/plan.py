@@ -14,7 +14,7 @@ from typing import Final
 from catalogs.hardware import parse_hardware
 from planner.answer import Answer, SearchBlock
 from planner.assess import TIE, Assess, Bench, CapacityRace, LowestEnergy, LowestLatency, Outcome, RunSizes, one
-from planner.bounds import Discard
+from planner.bounds import SURVIVAL, Discard
 from planner.candidate import Candidate
 from planner.choices import is_one
 from planner.crew import Hire, alone
@@ -111,7 +111,7 @@ def _no_survivor(candidate: Candidate, spare: Spare) -> Discard | None:
     if not spare or spare.factor(candidate) < float("inf"):
         return None
     have, lost = candidate.replicas, spare.lost(candidate)
-    return Discard("survival", f"{spare.words} of {have} leaves no replica", float(lost), float(have))
+    return Discard(SURVIVAL, f"{spare.words} of {have} leaves no replica", float(lost), float(have))
 
 
 def _bench(request: PlanRequest, world: World, left: Sequence[Candidate]) -> Bench:

@@ -11,7 +11,7 @@ from catalogs.errors import InputError
 from catalogs.hardware import Hardware, parse_hardware
 from planner.answer import Refusal
 from planner.assess import Outcome
-from planner.bounds import Discard
+from planner.bounds import SURVIVAL, Discard
 from planner.candidate import Candidate
 from planner.final import BEST, Entry, Measure
 from planner.observation import Verdict
@@ -56,6 +56,8 @@ class Refuser:
             return Refusal(discard.reason + self._paid_for(), block, tuple(suggestions))
         entry = self.measure.entry(candidate, None, replace(BEST, whole_cluster=False))
         binding = discard.reason if discard is not None else self._binding(entry)
+        if discard is not None and discard.constraint == SURVIVAL:  # no load and no limit is low enough
+            return Refusal(binding + self._paid_for(), entry.block, tuple(suggestions))
         return Refusal(binding + self._paid_for(), entry.block, (*self._load(entry), *suggestions))
 
     def _paid_for(self) -> str:
@@ -124,7 +126,7 @@ class Refuser:
         plain: dict[object, Candidate] = {}
         for c in candidates(request, world.names):
             plain.setdefault(c.placement, c)
-        left = [c for c in plain.values() if world.discard(c) is None]
+        left = [c for c in plain.values() if world.discard(c) is None and math.isfinite(bench.floor_per_s(c))]
         left.sort(key=lambda c: -world.fluid_requests_per_s(c))
         measure = Measure(world, bench)
         for candidate in left[:_MAX_TRIES]:

@@ -109,7 +109,8 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
     names = [slo.name for slo in slos]
     for name in names:
         if names.count(name) > 1:
-            raise InputError("an SLO sets one limit for each statistic", name)
+            tightest = min(slo.limit_s for slo in slos if slo.name == name)
+            raise InputError("an SLO sets one limit for each statistic", name, f"{name}={seconds_text(tightest)}")
     return slos
 
 
@@ -153,11 +154,15 @@ def _limit_s(text: str) -> float:
         raise InputError("an SLO limit is a number with a unit: s, ms or us", text, "2s")
     number, unit = match[1], match[2].lower()
     if unit not in UNIT_S:
-        nearest = {"": f"{number}s", "sec": f"{number}s", "µs": f"{number}us"}.get(unit)
-        raise InputError(
-            "an SLO limit has the unit s, ms or us", text, nearest or f"{number}{nearest_name(unit, UNIT_S) or 's'}"
-        )
+        near = {"": "s", "sec": "s", "µs": "us"}.get(unit) or nearest_name(unit, UNIT_S) or "s"
+        raise InputError("an SLO limit has the unit s, ms or us", text, f"{_above_zero(number)}{near}")
     value_s = float(number) * UNIT_S[unit]
     if not 0 < value_s < float("inf"):
-        raise InputError("an SLO limit is a time above zero", text, f"{abs(float(number)) or 1:g}{unit}")
+        raise InputError("an SLO limit is a time above zero", text, f"{_above_zero(number)}{unit}")
     return value_s
+
+
+def _above_zero(number: str) -> str:
+    """The nearest number that a limit may have."""
+    value = abs(float(number))
+    return f"{value:g}" if 0 < value < float("inf") else "1"

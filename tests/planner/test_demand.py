@@ -28,6 +28,14 @@ def test_users_of_a_processor_sharing_queue() -> None:
     assert found == pytest.approx((2 - math.sqrt(4 - 3.6)) / 0.18, rel=2e-3)
 
 
+def test_more_users_than_could_ever_be_served_are_served_as_fast_as_there_is() -> None:
+    """A server of 10 requests a second, and a million million users: just under ten, and no division by zero."""
+    slow = lambda rate: 0.1 / (1 - rate / 10) if rate < 10 else math.inf  # noqa: E731
+    assert users_rate_per_s(10**12, 0.0, slow) == pytest.approx(10.0, rel=2e-3)
+    asked = AskedRates(Demand(users=10**12), lambda _c, rate: slow(rate), lambda _c, _r: 1.0)
+    assert 0 < (asked.nominal_per_s(candidate()) or 0.0) < 10
+
+
 def test_a_short_run_corrects_the_guess() -> None:
     """The run is twice as slow as guessed at any rate: the rate is what twice the time gives."""
     asked = AskedRates(Demand(users=30), lambda _c, _r: 1.0, lambda _c, _r: 2.0)

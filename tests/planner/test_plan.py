@@ -10,6 +10,7 @@ import pytest
 
 from catalogs.deployment import Deployment
 from catalogs.workloads import load_workload
+from planner.demand import Spare
 from planner.plan import make_plan
 from planner.request import PlanRequest, Tariff
 from planner.screen import render
@@ -142,6 +143,17 @@ def test_too_high_a_rate_is_refused_with_a_rate_that_holds() -> None:
     assert "500 requests/s" in refusal["binding_constraint"]
     rate = next(w["value"] for w in refusal["what_would_meet_it"] if w["kind"] == "rate")
     assert answer_to("llama3.1-8b", "rtx4090", "p99=1s", requests_per_s=0.95 * rate, trials=1)["feasible"]
+
+
+def test_nothing_survives_the_loss_of_the_only_replica_and_two_are_named() -> None:
+    """Neither a lower rate nor a looser objective would help, and none is named."""
+    answer = answer_to("llama3.1-8b", "rtx4090", "p99=2s", requests_per_s=1.0, spare=Spare(1), trials=1)
+    refusal = answer["infeasible"]
+    assert refusal["binding_constraint"] == "1 replica lost of 1 leaves no replica"
+    assert refusal["closest"]["survival"]["met"] is False
+    ways = refusal["what_would_meet_it"]
+    assert "rtx4090x2" in {way["value"] for way in ways}
+    assert {way["kind"] for way in ways} <= {"hardware", "precision"}
 
 
 def test_an_unknown_price_is_null_and_said() -> None:
