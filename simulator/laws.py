@@ -14,7 +14,7 @@ from simulator.schedulers.base import Scheduler
 from simulator.schedulers.lockstep import Lockstep
 
 if TYPE_CHECKING:
-    from simulator.flows import Flow
+    from simulator.flows import Flow, Stream
     from simulator.lane import Lane
     from simulator.replica import Replica
 
@@ -158,24 +158,25 @@ def check_drained(replica: Replica) -> None:
         check_blocks([lane.scheduler for lane in replica.lanes])
 
 
-def check_shares(flows: Collection[Flow], slower: Mapping[Hashable, float]) -> None:
+def check_shares(streams: Collection[Stream], slower: Mapping[Hashable, float]) -> None:
     """No link carries more than it can, and everybody goes as fast as a full link lets him: one on which nobody else
-    is faster. These flows share their links with nobody else."""
-    users: dict[Hashable, list[Flow]] = {}
-    for flow in flows:
-        for link in flow.loads:
-            users.setdefault(link, []).append(flow)
-    held: set[Flow] = set()
+    is faster. These streams share their links with nobody else."""
+    users: dict[Hashable, list[Stream]] = {}
+    for stream in streams:
+        for link in stream.costs:
+            users.setdefault(link, []).append(stream)
+    held: set[Stream] = set()
     for link, together in users.items():
-        used = sum(flow.speed * flow.loads[link] for flow in together) * slower.get(link, 1.0)
+        flows = [(stream.rate, flow) for stream in together for _, _, flow in stream.members]
+        used = sum(rate * flow.loads[link] / flow.size for rate, flow in flows) * slower.get(link, 1.0)
         _law(used <= 1.0 + ROUNDING, f"link {link} carries {used} of what it can")
-        most = max(flow.speed * flow.size for flow in together)
         if used >= 1.0 - ROUNDING:
-            held.update(flow for flow in together if flow.speed * flow.size >= most * (1.0 - ROUNDING))
-    _law(len(held) == len(flows), "a transfer is slower than its links let it be")
+            most = max(stream.rate for stream in together) * (1.0 - ROUNDING)
+            held.update(stream for stream in together if stream.rate >= most)
+    _law(len(held) == len(streams), "a transfer is slower than its links let it be")
 
 
-def check_sent(flow: Flow) -> None:
-    """All of it was sent, once."""
-    wide = ROUNDING + 1e-12 * (1.0 + flow.end_s) / max(flow.loads.values())
-    _law(abs(flow.sent - 1.0) <= wide, f"{flow.sent} of a transfer was sent when it ended")
+def check_sent(flow: Flow, left: float, end_s: float) -> None:
+    """All of it was sent, once: so much seems to be left at its end."""
+    wide = ROUNDING + 1e-12 * (1.0 + end_s) / max(flow.loads.values())
+    _law(abs(left) <= wide * flow.size, f"{left} of {flow.size} bytes are left when a transfer ends")

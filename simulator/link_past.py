@@ -6,12 +6,13 @@ others had left of every link it crosses; those who were told of first keep what
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_right, insort
 from collections.abc import Hashable, Mapping
 from itertools import pairwise
+from math import inf
 from typing import Final, NamedTuple
 
-#: Uses of a link that are remembered; what came before them counts as taken.
+#: Uses of a link that are always remembered; what came long before counts as taken.
 REMEMBERED: Final = 2048
 
 
@@ -36,15 +37,16 @@ class LinkPast:
     """Shares of each link that were used, from when to when; uses at one time add up."""
 
     def __init__(self) -> None:
-        self._uses: dict[Hashable, deque[tuple[float, float, float]]] = {}
+        self._uses: dict[Hashable, list[tuple[float, float, float]]] = {}  # until when, from when, share
         self._known_s: dict[Hashable, float] = {}
 
     def note(self, link: Hashable, from_s: float, to_s: float, share: float) -> None:
         """So much of it was used then."""
-        uses = self._uses.setdefault(link, deque())
-        uses.append((from_s, to_s, share))
-        if len(uses) > REMEMBERED:
-            self._known_s[link] = max(self._known_s.get(link, 0.0), uses.popleft()[1])
+        uses = self._uses.setdefault(link, [])
+        insort(uses, (to_s, from_s, share))
+        if len(uses) > 2 * REMEMBERED:
+            self._known_s[link] = uses[REMEMBERED - 1][0]
+            del uses[:REMEMBERED]
 
     def catch_up(self, seconds: Mapping[Hashable, float], pieces: Pieces) -> tuple[float, bool]:
         """The part of a transfer that was sent by done_s, and whether anybody else was met there. seconds: that all of
@@ -74,7 +76,8 @@ class LinkPast:
         """By how much the use of each link rose or fell between the two, in order of time."""
         found: list[tuple[float, Hashable, float]] = []
         for link in links:
-            for from_s, to_s, share in self._uses.get(link, ()):
-                if to_s > first_s and from_s < last_s:
+            uses = self._uses.get(link, [])
+            for to_s, from_s, share in uses[bisect_right(uses, (first_s, inf, inf)) :]:
+                if from_s < last_s:
                     found += ((max(from_s, first_s), link, share), (min(to_s, last_s), link, -share))
         return sorted(found, key=lambda change: change[0])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from simulator import flows as module
 from simulator.clock import CONTROL, Clock
-from simulator.flows import Flow, Flows, fair_speeds
+from simulator.flows import Flow, Flows, Stream, fair_rates
 from simulator.laws import LawBroken
 from simulator.link_past import LinkPast, Pieces
 
@@ -48,18 +48,25 @@ def test_who_meets_nobody_costs_one_event() -> None:
     assert clock.now == 0.875
 
 
+def rates(*streams: tuple[int, dict[str, float]], slower: Mapping[Any, float] | None = None) -> list[float]:
+    """Of each: how many, and the seconds that a unit takes on each link."""
+    made = []
+    for many, costs in streams:
+        made.append(Stream(costs))
+        made[-1].members = [(1.0, i, Flow(1.0, costs, 0.0, lambda: None)) for i in range(many)]
+    found = fair_rates(made, slower or {})
+    return [found[stream] for stream in made]
+
+
 def test_three_transfers_over_two_links() -> None:
     """Link a carries 1 a second, b carries 2. Two cross a: half each. One of them crosses b, where the third gets 1.5.
     It ends at 4; the others at 12, as nothing frees a."""
-    first, both, third = {"a": 6.0}, {"a": 6.0, "b": 3.0}, {"b": 3.0}
-    flows = [Flow(6.0, loads, 0.0, lambda: None) for loads in (first, both, third)]
-    speeds = fair_speeds(flows, {})
-    assert [6.0 * speeds[flow] for flow in flows] == pytest.approx([0.5, 0.5, 1.5])
-    assert ends((0.0, 6.0, first), (0.0, 6.0, both), (0.0, 6.0, third)) == pytest.approx([12.0, 12.0, 4.0])
+    first, both, third = {"a": 1.0}, {"a": 1.0, "b": 0.5}, {"b": 0.5}
+    assert rates((1, first), (1, both), (1, third)) == [0.5, 0.5, 1.5]
+    loads = [{link: 6.0 * cost for link, cost in costs.items()} for costs in (first, both, third)]
+    assert ends(*((0.0, 6.0, load) for load in loads)) == [12.0, 12.0, 4.0]
     # were a twice as quick, with two more on b: those four get half each there, and the first all the rest of a
-    crowd = [*flows, *(Flow(6.0, third, 0.0, lambda: None) for _ in range(2))]
-    speeds = fair_speeds(crowd, {"a": 0.5})
-    assert [6.0 * speeds[flow] for flow in crowd] == pytest.approx([1.5, 0.5, 0.5, 0.5, 0.5])
+    assert rates((1, first), (1, both), (3, third), slower={"a": 0.5}) == [1.5, 0.5, 0.5]
 
 
 def test_shares_are_counted_in_bytes_whatever_the_other_end_takes() -> None:
@@ -150,38 +157,34 @@ def test_pieces_leave_no_sooner_than_they_are_there(prompts: list[tuple[float, f
     assert max(found.values()) <= done[-1][0] + sum(wire_s for _, _, wire_s in done) + 1e-9
 
 
-@pytest.mark.parametrize(("wrong", "says"), [(2.0, "carries 2"), (0.5, "slower than its links")])
-def test_wrong_rates_are_caught(wrong: float, says: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def speeds(*args: Any) -> dict[Flow, float]:
-        return {flow: wrong * speed for flow, speed in fair_speeds(*args).items()}
+TWO: tuple[Sent, Sent] = ((0.0, 1.0, {"a": 1.0}), (0.5, 1.0, {"a": 1.0, "b": 0.5}))
 
-    monkeypatch.setattr(module, "fair_speeds", speeds)
+
+@pytest.mark.parametrize(
+    ("wrong", "says"), [((2.0, 2.0), "carries 2"), ((0.5, 0.5), "slower than"), ((1.5, 0.5), "slower than")]
+)
+def test_wrong_rates_are_caught(wrong: tuple[float, float], says: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def planted(streams: Any, slower: Any) -> dict[Stream, float]:
+        found = fair_rates(streams, slower)
+        return {stream: factor * rate for factor, (stream, rate) in zip(wrong, found.items(), strict=True)}
+
+    monkeypatch.setattr(module, "fair_rates", planted)
     with pytest.raises(LawBroken, match=says):
-        ends((0.0, 1.0, {"a": 1.0}), (0.5, 1.0, {"a": 1.0}))
+        ends(*TWO)
 
 
-def test_an_unfair_rate_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def speeds(flows: Any, slower: Any) -> dict[Flow, float]:
-        found = fair_speeds(flows, slower)
-        first, second = found
-        return {first: 1.5 * found[first], second: 0.5 * found[second]}
-
-    monkeypatch.setattr(module, "fair_speeds", speeds)
-    with pytest.raises(LawBroken, match="slower than its links"):
-        ends((0.0, 1.0, {"a": 1.0}), (0.5, 1.0, {"a": 1.0}))
-
-
-def test_bytes_that_are_lost_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An end that does not move when the rate does."""
+@pytest.mark.parametrize("sent", [TWO, (TWO[0], (0.5, 1.0, {"a": 1.0}))])
+def test_an_end_that_does_not_move_with_the_rate_is_caught(
+    sent: tuple[Sent, Sent], monkeypatch: pytest.MonkeyPatch
+) -> None:
     sound = Flows._share
 
-    def share(self: Flows, flows: Any) -> None:
-        flows = list(flows)
-        before = {flow: flow.end_s for flow in flows}
-        sound(self, flows)
-        for flow, end_s in before.items():
-            flow.end_s = min(flow.end_s, end_s)
+    def share(self: Flows, streams: Any) -> None:
+        before = {stream: stream.end_s for stream in self._streams.values()}
+        sound(self, streams)
+        for stream, end_s in before.items():
+            stream.end_s = min(stream.end_s, end_s) if stream.members else stream.end_s
 
     monkeypatch.setattr(Flows, "_share", share)
-    with pytest.raises(LawBroken, match="of a transfer was sent"):
-        ends((0.0, 1.0, {"a": 1.0}), (0.5, 1.0, {"a": 1.0}))
+    with pytest.raises(LawBroken, match="bytes are left"):
+        ends(*sent)
