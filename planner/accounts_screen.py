@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-Line = tuple[str, str]  # (label, text)
+from planner.terminal import Line
+from planner.words import dollars
 
 
 def accounts_lines(answer: dict[str, Any]) -> Iterator[Line]:
@@ -25,9 +26,9 @@ def _cost(cost: dict[str, Any], users: dict[str, Any] | None) -> Iterator[Line]:
     if users is None:
         return
     usd = users["usd_per_user_month"]
-    month = "unknown" if usd is None else money(usd)
+    month = "unknown" if usd is None else dollars(usd)
     each = cost.get("usd_per_request")
-    per_request = "" if each is None else f"; {money(each)} per request"
+    per_request = "" if each is None else f"; {dollars(each)} per request"
     per_day = users["requests_per_user_day"]
     yield (
         "Per user",
@@ -49,7 +50,7 @@ def _spot(spot: dict[str, Any] | None) -> Iterator[Line]:
     )
     one = {True: "one down: the rest carries the load", False: "one down: the objectives are MISSED", None: ""}
     spares, usd = spot["spares"], spot["usd_per_hour_with_spares"]
-    need = f"{spares} spare{'' if spares == 1 else 's'} for 99 % of the time: {money(usd)}/h with them"
+    need = f"{spares} spare{'' if spares == 1 else 's'} for 99 % of the time: {dollars(usd)}/h with them"
     yield "", "; ".join(part for part in (one[spot["holds_with_one_down"]], need) if part)
 
 
@@ -61,11 +62,11 @@ def _owned(owned: dict[str, Any] | None) -> Iterator[Line]:
     if owned is None:
         return
     tokens = owned["usd_per_million_output_tokens"]
-    per_token = "" if tokens is None else f", {money(tokens)} per million output tokens"
+    per_token = "" if tokens is None else f", {dollars(tokens)} per million output tokens"
     yield (
         "Owned",
-        f"{money(owned['usd_per_hour'])}/h (capital {money(owned['capital_usd_per_hour'])}, power "
-        f"{money(owned['energy_usd_per_hour'])}, upkeep {money(owned['upkeep_usd_per_hour'])}){per_token} "
+        f"{dollars(owned['usd_per_hour'])}/h (capital {dollars(owned['capital_usd_per_hour'])}, power "
+        f"{dollars(owned['energy_usd_per_hour'])}, upkeep {dollars(owned['upkeep_usd_per_hour'])}){per_token} "
         f"at {owned['utilisation']:.0%} use",
     )
     yield "", owned_words(owned)
@@ -76,7 +77,7 @@ def owned_words(owned: dict[str, Any]) -> str:
     rent = owned["rent_usd_per_hour"]
     if rent is None:
         return "no rent of this hardware is known to compare with"
-    words = [f"renting at {money(rent)}/h ({owned['rent_source']})"]
+    words = [f"renting at {dollars(rent)}/h ({owned['rent_source']})"]
     if owned["break_even_utilisation"] is not None:
         words.append(f"owning is cheaper from {owned['break_even_utilisation']:.0%} use on")
     words.append(owned["never"] or "")
@@ -109,8 +110,3 @@ def _hours(hours: dict[str, Any] | None) -> Iterator[Line]:
         f"{mean:.0f} gCO2e per million output tokens around the clock, {clean:.0f} in the cleanest hours ({named}), "
         f"by {hours['source']}",
     )
-
-
-def money(usd: float) -> str:
-    """ "$12.34", "$0.00056"."""
-    return f"${usd:,.2f}" if abs(usd) >= 0.1 or usd == 0 else f"${usd:.2g}"

@@ -8,8 +8,8 @@ from rich.console import Console
 
 from catalogs.console import open_console
 from planner.comparison import Figure, PlanComparison
-from planner.report.screen import grid
-from planner.report.words import dollars, grams, joules, percent, rate, seconds
+from planner.terminal import grid
+from planner.words import dollars, grams, joules, percent, rate, seconds
 
 _WORDS: Final = 26
 

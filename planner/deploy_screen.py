@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
-from typing import Final
 
-from catalogs.console import PIPED
 from planner.deploy.package import Package
-
-_LABEL: Final = 10
+from planner.terminal import LABEL, beside
 
 
 def show(package: Package, folder: Path) -> None:
@@ -18,13 +14,12 @@ def show(package: Package, folder: Path) -> None:
     _print("Deploys", package.words)
     _print("Wrote", f"{folder}: {names}")
     for i, step in enumerate(("cd " + str(folder), *package.steps)):
-        print(f"{'Start' if i == 0 else '':<{_LABEL}}{step}")  # a command is copied: never broken
+        print(f"{'Start' if i == 0 else '':<{LABEL}}{step}")  # a command is copied: never broken
     _print("Verify", "./verify.sh")
     for note in package.notes:
         _print("Note", note)
 
 
 def _print(label: str, text: str) -> None:
-    rows = textwrap.wrap(text, PIPED - _LABEL, break_long_words=False, break_on_hyphens=False)
-    for i, row in enumerate(rows):
-        print(f"{label if i == 0 else '':<{_LABEL}}{row}")
+    for row in beside(label, text):
+        print(row)

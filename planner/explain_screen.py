@@ -8,8 +8,8 @@ from rich.table import Table
 from catalogs.console import open_console
 from planner.explain import Explanation
 from planner.growth import GOAL, Change, Growth
-from planner.report.screen import grid
-from planner.report.words import dollars
+from planner.terminal import grid
+from planner.words import dollars
 
 
 def show(e: Explanation) -> None:

@@ -6,9 +6,9 @@ from catalogs.console import open_console
 from planner.axes import Axis
 from planner.front import RESOLVED
 from planner.front_answer import FrontAnswer
-from planner.report.screen import grid
 from planner.report.style import number
 from planner.slo import human_s
+from planner.terminal import grid
 
 
 def show(found: FrontAnswer) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from planner.slo import human_s
-
-Line = tuple[str, str]  # (label, text); an empty label continues the line above
+from planner.terminal import Line
+from planner.words import seconds
 
 _NAMES: Final = {"peak": "for the peak", "mean": "for the mean", "autoscaled": "autoscaled"}
 
@@ -24,11 +24,11 @@ def over_time_lines(found: dict[str, Any]) -> Iterator[Line]:
     for option in found["options"]:
         yield "Replicas", _option(option, found["cheapest"])
         for row in option["slo"]:
-            span = f"{time(row['ci_low_s'])} to {time(row['ci_high_s'])}"
+            span = f"{seconds(row['ci_low_s'])} to {seconds(row['ci_high_s'])}"
             verdict = "met" if row["met"] else "MISSED"
             sure = f"{verdict}, {row['probability_met']:.0%} sure"
-            worst = f"worst window {time(row['worst_window_s'])} at {hours(row['worst_at_s'])}"
-            yield "", f"  {row['metric']}.{row['stat']} = {time(row['value_s'])} ({span}): {sure}; {worst}"
+            worst = f"worst window {seconds(row['worst_window_s'])} at {hours(row['worst_at_s'])}"
+            yield "", f"  {row['metric']}.{row['stat']} = {seconds(row['value_s'])} ({span}): {sure}; {worst}"
         if option["scaling"] is not None:
             yield "", f"  {_scaling(option, found)}"
             yield "", "  by hour: " + " ".join(f"{n:.3g}" for n in option["replicas_over_time"])
@@ -70,8 +70,3 @@ def _cheapest(found: dict[str, Any]) -> str:
 def hours(value_s: float) -> str:
     """ "14.5 h"."""
     return f"{value_s / 3600:.3g} h"
-
-
-def time(value_s: float | None) -> str:
-    """Seconds for people; None is a latency without end."""
-    return "unbounded" if value_s is None else human_s(value_s)

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from planner.slo import human_s
-
-Line = tuple[str, str]  # (label, text); an empty label continues the line above
+from planner.terminal import Line
 
 
 def power_cap_lines(answer: dict[str, Any]) -> Iterator[Line]:

@@ -7,10 +7,10 @@ from typing import Any, Final
 
 from catalogs.model_spec import ModelSpec
 from catalogs.quality import Part, document, evaluations
+from planner.terminal import Line
 
 #: What keys and values are kept in by default: no note.
 WIDE: Final = ("bf16", "fp16", "fp32", "auto")
-Line = tuple[str, str]
 
 
 def quality_block(model: ModelSpec, deployment: dict[str, Any]) -> list[dict[str, Any]]:

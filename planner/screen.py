@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import textwrap
 from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any, Final
@@ -16,15 +15,12 @@ from planner.candidate import WHOLE, Split, count_words
 from planner.confidence import LEVEL, SAFE
 from planner.drafts import drafts_words
 from planner.sections_screen import section_lines
-from planner.slo import human_s
+from planner.terminal import LABEL, LEAST_WIDTH, Line, beside
+from planner.words import digits, dollars, seconds
 
-_LEAST_WIDTH: Final = 60
-_LABEL: Final = 10
 _BAR: Final = 40
 #: Rows of the ranking that fit on a screen.
 _MOST_HARDWARE: Final = 12
-
-Line = tuple[str, str]  # (label, text); an empty label continues the line above
 
 
 def render(answer: dict[str, Any], width: int = PIPED) -> str:
@@ -42,31 +38,30 @@ def show(answer: dict[str, Any]) -> None:
     if not console.is_terminal:
         print(render(answer))
         return
-    for row in render(answer, min(max(console.width, _LEAST_WIDTH), PIPED)).split("\n"):
+    for row in render(answer, min(max(console.width, LEAST_WIDTH), PIPED)).split("\n"):
         styled = Text(row)
-        styled.stylize("bold cyan", 0, _LABEL if row[:1] != " " else 0)
+        styled.stylize("bold cyan", 0, LABEL if row[:1] != " " else 0)
         if row.startswith(("Answer", "NO")):
-            styled.stylize("bold", _LABEL)
+            styled.stylize("bold", LABEL)
         console.print(styled)
 
 
 def _rows(label: str, text: str, width: int) -> list[str]:
     if label == "Start":  # a command is copied: never broken in the middle of a word
         return _command_rows(text, width)
-    wrapped = textwrap.wrap(text, width - _LABEL, break_long_words=False) or [""]
-    return [f"{label if i == 0 else '':<{_LABEL}}{part}".rstrip() for i, part in enumerate(wrapped)]
+    return list(beside(label, text, width))
 
 
 def _command_rows(command: str, width: int) -> list[str]:
     rows, row = [], ""
     for part in _flags(command):
-        if row and len(row) + len(part) + 3 > width - _LABEL:
+        if row and len(row) + len(part) + 3 > width - LABEL:
             rows.append(row + " \\")
             row = "  " + part
         else:
             row = f"{row} {part}" if row else part
     rows.append(row)
-    return [f"{'Start' if i == 0 else '':<{_LABEL}}{r}" for i, r in enumerate(rows)]
+    return [f"{'Start' if i == 0 else '':<{LABEL}}{r}" for i, r in enumerate(rows)]
 
 
 def _flags(command: str) -> list[str]:
@@ -126,11 +121,11 @@ def deployment_words(d: dict[str, Any]) -> str:
 def _slo_lines(entry: dict[str, Any], request: dict[str, Any]) -> Iterator[Line]:
     for words, row in zip(request["slo_words"], entry["slo"], strict=True):
         yield "Objective", words
-        span = f"{_time(row['ci_low_s'])} to {_time(row['ci_high_s'])}"
-        sure = f"{_sure(row['probability_met'])} sure at {_rate(entry['requests_per_s'])} requests/s"
+        span = f"{seconds(row['ci_low_s'])} to {seconds(row['ci_high_s'])}"
+        sure = f"{_sure(row['probability_met'])} sure at {digits(entry['requests_per_s'])} requests/s"
         verdict = "met" if row["met"] else "MISSED"
         name = f"{row['metric']}.{row['stat']}"
-        yield "", f"{name} = {_time(row['value_s'])} ({LEVEL:.0%} interval {span}): {verdict}, {sure}"
+        yield "", f"{name} = {seconds(row['value_s'])} ({LEVEL:.0%} interval {span}): {verdict}, {sure}"
 
 
 def _capacity_lines(entry: dict[str, Any]) -> Iterator[Line]:
@@ -140,20 +135,20 @@ def _capacity_lines(entry: dict[str, Any]) -> Iterator[Line]:
     if capacity is None:
         yield "Capacity", "none"
     elif safe is None:
-        yield "Capacity", f"{_rate(capacity)} requests/s at even odds{why}; no rate looked at is {SAFE:.0%} sure"
+        yield "Capacity", f"{digits(capacity)} requests/s at even odds{why}; no rate looked at is {SAFE:.0%} sure"
     elif safe >= capacity:
-        yield "Capacity", f"{_rate(capacity)} requests/s, {SAFE:.0%} sure of each objective{why}"
+        yield "Capacity", f"{digits(capacity)} requests/s, {SAFE:.0%} sure of each objective{why}"
     else:
-        sure = f"{_rate(safe)} requests/s to be {SAFE:.0%} sure of each objective"
-        yield "Capacity", f"{sure}; {_rate(capacity)} at even odds{why}"
-    yield "", f"{tokens:,.0f} output tokens/s at {_rate(rate)} requests/s; cost and energy are of that rate"
+        sure = f"{digits(safe)} requests/s to be {SAFE:.0%} sure of each objective"
+        yield "Capacity", f"{sure}; {digits(capacity)} at even odds{why}"
+    yield "", f"{tokens:,.0f} output tokens/s at {digits(rate)} requests/s; cost and energy are of that rate"
 
 
 def _survival_lines(entry: dict[str, Any]) -> Iterator[Line]:
     survival = entry.get("survival")
     if survival is None:
         return
-    values = ", ".join(f"{r['metric']}.{r['stat']} = {_time(r['value_s'])}" for r in survival["slo"])
+    values = ", ".join(f"{r['metric']}.{r['stat']} = {seconds(r['value_s'])}" for r in survival["slo"])
     held = "met" if survival["met"] else "MISSED"
     left = survival["replicas_left"]
     count = "1 replica" if left == 1 else f"{left} replicas"
@@ -163,11 +158,11 @@ def _survival_lines(entry: dict[str, Any]) -> Iterator[Line]:
 def _hardware_lines(answer: dict[str, Any]) -> Iterator[Line]:
     label = "Hardware"
     for place, row in enumerate(answer.get("hardware", [])[:_MOST_HARDWARE], 1):
-        usd = "" if row["usd_per_hour"] is None else f", {_dollars(row['usd_per_hour'])}/h"
+        usd = "" if row["usd_per_hour"] is None else f", {dollars(row['usd_per_hour'])}/h"
         if row["state"] == "holds":
-            said = f"holds {_rate(row['requests_per_s'])} requests/s in the search: {row['candidate']}"
+            said = f"holds {digits(row['requests_per_s'])} requests/s in the search: {row['candidate']}"
         elif row["at_most_requests_per_s"] is not None:
-            said = f"under {_rate(row['at_most_requests_per_s'])} requests/s ({row['why']})"
+            said = f"under {digits(row['at_most_requests_per_s'])} requests/s ({row['why']})"
         else:
             said = f"{row['state']}: {row['why']}"
         yield label, f"{place}. {row['hardware']}{usd}: {said}"
@@ -184,9 +179,9 @@ def _money_lines(entry: dict[str, Any], request: dict[str, Any]) -> Iterator[Lin
         yield "Cost", "unknown: no price for this hardware (give one with --price USD_PER_HOUR)"
     else:
         kinds = ("output", "input", "total")
-        each = [f"{_dollars(cost.get(f'usd_per_million_{k}_tokens'))} per million {k} tokens" for k in kinds]
+        each = [f"{dollars(cost.get(f'usd_per_million_{k}_tokens'))} per million {k} tokens" for k in kinds]
         request_usd = cost.get("usd_per_request")
-        each += [] if request_usd is None else [f"{_dollars(request_usd)} per request"]
+        each += [] if request_usd is None else [f"{dollars(request_usd)} per request"]
         per_token = "" if idles else "; " + ", ".join(each)
         yield "Cost", f"${cost['usd_per_hour']:.2f}/h{per_token}"
         given = cost["price_as_of"] == "given"
@@ -218,7 +213,7 @@ def _machine_lines(entry: dict[str, Any]) -> Iterator[Line]:
         metrics = entry["metrics"]
         kv, queue = metrics.get("kv_peak_fraction"), (metrics.get("queue_s") or {}).get("mean")
         more = "" if kv is None else f"; KV cache peaks at {kv:.0%}"
-        more += "" if queue is None else f"; mean queue {_time(queue)}"
+        more += "" if queue is None else f"; mean queue {seconds(queue)}"
         yield "Time", shares + more
 
 
@@ -240,7 +235,7 @@ def _difference(best: dict[str, Any], other: dict[str, Any]) -> str:
     found = []
     ours, theirs = best["capacity_requests_per_s"], other["capacity_requests_per_s"]
     if ours and theirs:
-        found.append(f"{_rate(theirs)} requests/s ({theirs / ours - 1:+.0%})")
+        found.append(f"{digits(theirs)} requests/s ({theirs / ours - 1:+.0%})")
         if abs(theirs / ours - 1) <= TIE:
             found.append("a tie, of which the plainer is the answer")
     for block, key, name in (
@@ -290,7 +285,8 @@ def _no(answer: dict[str, Any]) -> Iterator[Line]:
         yield "Closest", deployment_words(closest["deployment"])
         for row in closest["slo"]:
             met = "met" if row["met"] else "missed"
-            yield "", f"{row['metric']}.{row['stat']} = {_time(row['value_s'])} against {_time(row['limit_s'])}: {met}"
+            found = f"{seconds(row['value_s'])} against {seconds(row['limit_s'])}"
+            yield "", f"{row['metric']}.{row['stat']} = {found}: {met}"
         if closest["memory"]:
             yield "Memory", memory_bar(closest["memory"])
     label = "Instead"
@@ -302,14 +298,6 @@ def _no(answer: dict[str, Any]) -> Iterator[Line]:
     for reason, n in list(answer["search"]["bounded_out"].items())[:3]:
         yield "Ruled out", f"{n} candidates: {reason}"
     yield _search_line(answer["search"])
-
-
-def _rate(per_s: float) -> str:
-    return f"{per_s:,.0f}" if per_s >= 1000 else f"{per_s:.3g}"
-
-
-def _time(value_s: float | None) -> str:
-    return "unbounded" if value_s is None else human_s(value_s)
 
 
 def _percent(share: float) -> str:
@@ -324,10 +312,6 @@ def _percent(share: float) -> str:
 
 def _sure(probability: float) -> str:
     return "over 99%" if probability > 0.99 else _percent(probability)
-
-
-def _dollars(value: float | None) -> str:
-    return "unknown" if value is None else f"${value:.2f}" if value >= 0.1 else f"${value:.2g}"
 
 
 def _note(note: str | None) -> str:

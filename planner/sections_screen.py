@@ -9,9 +9,8 @@ from planner.accounts_screen import accounts_lines
 from planner.over_time_screen import over_time_lines
 from planner.power_caps_screen import power_cap_lines
 from planner.quality import quality_lines
-from planner.slo import human_s
-
-Line = tuple[str, str]  # (label, text); an empty label continues the line above
+from planner.terminal import Line
+from planner.words import seconds
 
 
 def section_lines(answer: dict[str, Any]) -> Iterator[Line]:
@@ -33,15 +32,10 @@ def users_lines(loop: dict[str, Any]) -> Iterator[Line]:
     yield "Users", f"{loop['users']} simulated as they wait and think: {rate}; {reckoned}"
     for row in loop["slo"]:
         verdict = "met" if row["met"] else "MISSED"
-        values = f"{time(row['value_s'])} ({time(row['ci_low_s'])} to {time(row['ci_high_s'])})"
+        values = f"{seconds(row['value_s'])} ({seconds(row['ci_low_s'])} to {seconds(row['ci_high_s'])})"
         yield "", f"{row['metric']}.{row['stat']} = {values}: {verdict}, {row['probability_met']:.0%} sure"
 
 
 def per_s(value: float | None) -> str:
     """A rate, three digits."""
     return "unknown" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-def time(value_s: float | None) -> str:
-    """Seconds for people; None is a latency without end."""
-    return "unbounded" if value_s is None else human_s(value_s)

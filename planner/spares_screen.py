@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterator
 from typing import Any, Final
 
-from catalogs.console import open_console
+from planner.terminal import Line, show_lines
 
-_LABEL: Final = 11
-_LEAST_WIDTH: Final = 60
 _BOLD: Final = ("Answer", "NO")
 
 
 def show(found: dict[str, Any]) -> None:
     """Print the document of `plan spares`."""
-    console = open_console()
-    for label, text in _lines(found):
-        rows = textwrap.wrap(text, max(console.width, _LEAST_WIDTH) - _LABEL, break_long_words=False)
-        for i, row in enumerate(rows):
-            console.print(f"{label if i == 0 else '':<{_LABEL}}{row}", style="bold" if label in _BOLD else "")
+    show_lines(_lines(found), _BOLD)
 
 
-def _lines(found: dict[str, Any]) -> Iterator[tuple[str, str]]:
+def _lines(found: dict[str, Any]) -> Iterator[Line]:
     yield (
         "Failing",
         f"each replica every {_long(found['mtbf_s'])}, back {_long(found['restart_s'])} later: up "

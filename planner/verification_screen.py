@@ -10,8 +10,8 @@ from catalogs.console import open_console
 from planner.confidence import LEVEL
 from planner.drift import Drift, DriftRow
 from planner.prediction import Expected, Prediction
-from planner.report.screen import grid
 from planner.slo import human_s
+from planner.terminal import grid
 from planner.verification import MOST_FAILED, Comparison, PlanVerification, Row
 
 _NAMED: Final = 4

@@ -11,7 +11,7 @@ from planner.answer_file import AnswerFile
 from planner.offers import CONTRACT_WORDS, instance_words
 from planner.power_caps_screen import provenance_words
 from planner.report.accounts_figures import cap_lines, own_or_rent
-from planner.report.words import dollars, joules, percent, rate, seconds
+from planner.words import dollars, joules, percent, rate, seconds
 
 Rows = list[tuple[str, str, str]]
 HEAD: Final = ("what", "value", "from")

@@ -6,7 +6,7 @@ from calibration.reliability import load_reliability
 from catalogs.html_page import Markup, Section, bullets, chart, paragraph, table
 from planner.answer_file import AnswerFile, Known
 from planner.report import certainty_figures, latency_figures
-from planner.report.words import percent, plan_name
+from planner.words import percent, plan_name
 
 STATED_WORDS = latency_figures.METRIC_TITLES | {"power": "power", "j_per_token": "energy per token"}
 

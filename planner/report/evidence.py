@@ -13,7 +13,7 @@ from planner.operators import BOUND_WORDS, OperatorRow, together
 from planner.report import latency_figures, machine_figures, money_figures
 from planner.report.front_section import fronts
 from planner.report.material import Material, Simulated, label
-from planner.report.words import dollars, grams, joules, rate
+from planner.words import dollars, grams, joules, rate
 
 TERA: Final = 1e12
 ONE_REPLICA = "One replica under its share of the requests stands for all; "

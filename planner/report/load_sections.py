@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from catalogs.html_page import Section, paragraph, table
 from planner.answer_file import AnswerFile
 from planner.over_time_screen import over_time_lines
-from planner.sections_screen import Line, users_lines
+from planner.sections_screen import users_lines
+from planner.terminal import Line
 
 SIMULATED = "Simulated for the answer, with its calibration and seed; intervals as everywhere on this page."
 

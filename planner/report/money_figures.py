@@ -11,9 +11,9 @@ from planner.offers import CONTRACT_WORDS, OWNED
 from planner.report.latency_figures import METRIC_TITLES, MS
 from planner.report.material import Carbon
 from planner.report.style import BELOW, MARGIN, bar, hatch, linear, log, number, place, vertical
-from planner.report.words import dollars
 from planner.sensitivity import Effect, Input
 from planner.sweep import SweepPoint
+from planner.words import dollars
 
 CONTRACTS: Final = (*CONTRACT_WORDS.values(), OWNED)
 #: Per cent: an input that moves the answer less is not drawn.

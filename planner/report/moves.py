@@ -8,9 +8,9 @@ from planner.explain_screen import cheapest_words, extra_words
 from planner.growth import GOAL
 from planner.report import money_figures
 from planner.report.material import Simulated
-from planner.report.words import dollars, rate
 from planner.rivals import CAPACITY_TOLERANCE
 from planner.sensitivity import Effect, Input
+from planner.words import dollars, rate
 
 
 def sensitivity(plan: Plan, s: Simulated) -> list[Section]:

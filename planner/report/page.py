@@ -9,8 +9,8 @@ from planner.report.accounts_sections import accounts_sections
 from planner.report.certainty import certainty
 from planner.report.load_sections import load_sections
 from planner.report.material import Material, Simulated
-from planner.report.words import change, dollars, joules, percent, plan_name, rate, seconds
 from planner.screen import deployment_words
+from planner.words import change, dollars, joules, percent, plan_name, rate, seconds
 
 #: Objectives that are not the lowest of what they name.
 GOALS = {"throughput": "highest throughput", "goodput": "highest goodput per accelerator"}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
-from rich import box
 from rich.table import Table
 
 from catalogs.console import open_console
 from planner.report.material import Material, Simulated, label
-from planner.report.words import dollars, grams, joules, percent, rate, seconds
+from planner.terminal import grid
+from planner.words import dollars, grams, joules, percent, rate, seconds
 
 _GRIDS: Final = 8
 
@@ -37,16 +36,6 @@ def show(m: Material) -> None:
     console.print(grid(("grid", "per M output", "g CO2e/kWh"), carbon, 1, "Carbon, the cleanest grids"))
     if s.sensitivity is not None:
         console.print(sensitivity_table(s))
-
-
-def grid(head: Sequence[str], rows: Sequence[Sequence[str]], words: int, title: str) -> Table:
-    """A table whose first `words` columns are set left."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title=title, title_justify="left")
-    for i, name in enumerate(head):
-        table.add_column(name, justify="left" if i < words else "right")
-    for row in rows:
-        table.add_row(*row)
-    return table
 
 
 def plans_table(m: Material) -> Table:

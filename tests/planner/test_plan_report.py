@@ -29,7 +29,7 @@ from planner.report.material import Material, gather
 from planner.report.money_figures import front
 from planner.report.page import answer_page
 from planner.report.tables import csv_text, tables_of, write_tables
-from planner.report.words import dollars, percent, rate, seconds
+from planner.words import dollars, percent, rate, seconds
 from planner.request import PlanRequest, Tariff
 from planner.rerun import Rerun, found_again, request_of
 from planner.simulated import SimulatedWorld

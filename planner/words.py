@@ -1,4 +1,4 @@
-"""Numbers of an answer as the page writes them, each with its unit."""
+"""Numbers of an answer in words, each with its unit."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from planner.slo import human_s
 
 
 def rate(per_s: float | None) -> str:
-    return "none" if per_s is None else f"{_digits(per_s)} requests/s"
+    return "none" if per_s is None else f"{digits(per_s)} requests/s"
 
 
 def plan_name(i: int) -> str:
@@ -17,7 +17,7 @@ def plan_name(i: int) -> str:
 def dollars(value: float | None) -> str:
     if value is None:
         return "unknown"
-    return f"${value:,.2f}" if value >= 0.1 else f"${value:.2g}"
+    return f"${value:,.2f}" if abs(value) >= 0.1 or value == 0 else f"${value:.2g}"
 
 
 def seconds(value: float | None) -> str:
@@ -39,16 +39,17 @@ def change(new: float | None, old: float | None) -> str:
 
 
 def grams(value: float | None) -> str:
-    return "unknown" if value is None else f"{_digits(value)} g CO2e"
+    return "unknown" if value is None else f"{digits(value)} g CO2e"
 
 
 def joules(value: float | None) -> str:
-    return "unknown" if value is None else f"{_digits(value)} J"
+    return "unknown" if value is None else f"{digits(value)} J"
 
 
 def gigabytes(n_bytes: float) -> str:
     return f"{n_bytes / 1e9:.1f} GB"
 
 
-def _digits(x: float) -> str:
+def digits(x: float) -> str:
+    """Three of them, or whole thousands: "0.123", "1,234"."""
     return f"{x:,.0f}" if x >= 1000 else f"{x:.3g}"
