@@ -10,6 +10,7 @@ from typing import Final
 
 from catalogs.errors import InputError
 from catalogs.hardware import parse_hardware
+from catalogs.workloads import LEAST_REQUESTS_PER_S
 from planner.candidate import Candidate
 
 NODE: Final = "node"
@@ -74,6 +75,22 @@ class Demand:
     users: int | None = None
     think_s: float = 0.0
     spare: Spare = NOTHING
+
+    def __post_init__(self) -> None:
+        rate = self.requests_per_s
+        if rate is not None and not LEAST_REQUESTS_PER_S <= rate < math.inf:
+            least = "" if rate <= 0 else f", at least {LEAST_REQUESTS_PER_S:g}"
+            raise InputError(f"a rate is a number of requests per second above zero{least}", rate, "1")
+        if self.users is not None and self.users < 1:
+            raise InputError("users are a whole number of at least 1", self.users, "1")
+        if self.users is not None and self.requests_per_s is not None:
+            raise InputError("the load is a rate or a number of users, not both", self.users, "--rate or --users")
+        if not 0 <= self.think_s < float("inf"):
+            raise InputError("a think time is a number of seconds, not below zero", self.think_s, "30")
+        if self.think_s and self.users is None:
+            raise InputError("a think time is of users", self.think_s, "--users N --think-time S")
+        if self.spare and not self.given:
+            raise InputError("what is survived is the loss of replicas under a load", None, "--rate or --users")
 
     @property
     def given(self) -> bool:

@@ -8,7 +8,8 @@ import shlex
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 
-from planner.request import PlanRequest, Tariff
+from planner.request import PlanRequest
+from planner.tariff import Tariff
 
 DISTRIBUTION = "llm-capacity-planner"
 

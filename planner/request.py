@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from catalogs.errors import InputError, nearest_name
-from catalogs.prices import COMMITMENTS, ON_DEMAND
 from catalogs.units import DTYPE_BYTES
-from catalogs.workloads import LEAST_REQUESTS_PER_S
 from planner.accounts import NO_ACCOUNTS, SPOT, Accounts
 from planner.choices import is_one
 from planner.demand import NOTHING, Demand, Spare
 from planner.deploy.serve_command import family
 from planner.keys import NOT_FIXED, Fixed
 from planner.slo import Slo
+from planner.tariff import Tariff
 
 Objective = Literal["cost", "energy", "carbon", "throughput", "goodput", "latency"]
 OBJECTIVES: Final[tuple[str, ...]] = get_args(Objective)
@@ -28,40 +27,6 @@ WIDE_EXPERTS: Final = "wide-experts"
 ALSO: Final = (DISAGGREGATED, PIPELINES, CONTEXT, WIDE_EXPERTS)
 DEFAULT_WORKLOAD: Final = "chat"
 MOST_SEED: Final = 2**31 - 1  # what the sampler of the search takes, with room for the seeds after it
-
-
-@dataclass(frozen=True, slots=True)
-class Tariff:
-    """What an hour and a kilowatt-hour cost: an override, or how to read the catalogs.
-
-    discount: the user's own, a share of the on-demand price, for the commitment named.
-    """
-
-    usd_per_hour: float | None = None
-    reading: str = "cheapest"
-    cloud: str | None = None
-    region: str | None = None
-    grid: str | None = None
-    commitment: str = ON_DEMAND
-    discount: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.commitment not in COMMITMENTS:
-            near = nearest_name(self.commitment, COMMITMENTS) or ON_DEMAND
-            raise InputError(f"a commitment is one of {', '.join(COMMITMENTS)}", self.commitment, near)
-        if self.reading == "spot" and self.commitment not in (ON_DEMAND, "spot"):
-            raise InputError("a price is read as spot or as reserved", self.commitment, "--price-reading cheapest")
-        if self.usd_per_hour is not None and self.committed != ON_DEMAND:
-            raise InputError("a price of one's own excludes --commitment", self.committed, "--price or --commitment")
-        if self.discount is not None and self.committed == ON_DEMAND:
-            raise InputError("a discount is for a commitment", self.discount, "--commitment reserved-1y")
-        if self.discount is not None and not 0 < self.discount < 1:
-            raise InputError("a discount is a share of the on-demand price between 0 and 1", self.discount, "0.35")
-
-    @property
-    def committed(self) -> str:
-        """`--price-reading spot` is short for the commitment."""
-        return "spot" if self.reading == "spot" else self.commitment
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,15 +63,13 @@ class PlanRequest:
         if self.objective not in OBJECTIVES:
             near = nearest_name(self.objective, OBJECTIVES) or OBJECTIVES[0]
             raise InputError(f"an objective is one of {', '.join(OBJECTIVES)}", self.objective, near)
-        if self.requests_per_s is not None and not LEAST_REQUESTS_PER_S <= self.requests_per_s < float("inf"):
-            least = "" if self.requests_per_s <= 0 else f", at least {LEAST_REQUESTS_PER_S:g}"
-            raise InputError(f"a rate is a number of requests per second above zero{least}", self.requests_per_s, "1")
         family(self.engine)  # what cannot be started is not planned
         if self.trials < 1:
             raise InputError("trials is a whole number of at least 1", self.trials, "1")
         if self.seed > MOST_SEED:
             raise InputError(f"a seed is a whole number up to {MOST_SEED}", self.seed, "0")
-        self._check_load()
+        self.demand  # noqa: B018 - refuses a load that is none
+        self._check_search()
         self._check_over_time()
         self._check_accounts()
         for kind in self.also:
@@ -118,11 +81,6 @@ class PlanRequest:
         price = self.tariff.usd_per_hour
         if price is not None and not is_one(self.hardware):
             raise InputError("a price of one's own is of one piece of hardware", self.hardware, "--max-usd-per-hour")
-        if price is not None and not 0 < price < float("inf"):
-            raise InputError("a price is a number of US dollars per hour above zero", price, "24.5")
-        for name, chosen in (("cloud", self.tariff.cloud), ("region", self.tariff.region)):
-            if price is not None and chosen is not None:
-                raise InputError(f"a price of one's own excludes --{name}", chosen, f"--price or --{name}")
         for precision in self.precisions:
             if precision not in (NATIVE, *DTYPE_BYTES):
                 known = (NATIVE, *DTYPE_BYTES)
@@ -141,17 +99,7 @@ class PlanRequest:
         if not self.over_time and "autoscaling" in self.fixed.values:
             raise InputError("autoscaling follows a load that changes", "autoscaling", "--trace FILE")
 
-    def _check_load(self) -> None:
-        if self.users is not None and self.users < 1:
-            raise InputError("users are a whole number of at least 1", self.users, "1")
-        if self.users is not None and self.requests_per_s is not None:
-            raise InputError("the load is a rate or a number of users, not both", self.users, "--rate or --users")
-        if not 0 <= self.think_s < float("inf"):
-            raise InputError("a think time is a number of seconds, not below zero", self.think_s, "30")
-        if self.think_s and self.users is None:
-            raise InputError("a think time is of users", self.think_s, "--users N --think-time S")
-        if self.spare and not self.demand.given:
-            raise InputError("what is survived is the loss of replicas under a load", None, "--rate or --users")
+    def _check_search(self) -> None:
         budget = self.max_usd_per_hour
         if budget is not None and not 0 < budget < float("inf"):
             raise InputError("a budget is a number of US dollars per hour above zero", budget, "100")
@@ -160,6 +108,7 @@ class PlanRequest:
 
     @property
     def demand(self) -> Demand:
+        """Raises InputError for a load that is none."""
         return Demand(self.requests_per_s, self.users, self.think_s, self.spare)
 
     def as_dict(self) -> dict[str, object]:

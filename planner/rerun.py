@@ -16,9 +16,10 @@ from planner.demand import NOTHING, Spare
 from planner.keys import Fixed
 from planner.readable import need_readable
 from planner.reproduction import digest
-from planner.request import PlanRequest, Tariff
+from planner.request import PlanRequest
 from planner.simulated import SimulatedWorld
 from planner.slo import parse_slos
+from planner.tariff import Tariff
 from planner.worlds import Worlds, open_world
 
 #: Deployment keys that say the same in other words, or follow from others.

@@ -2,16 +2,60 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
-from catalogs.errors import InputError
+from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import Hardware
 from catalogs.prices import COMMITMENTS, ON_DEMAND, Price, discounted, list_clouds, node_price
-from planner.request import Tariff
 
 #: A discount to show as an example: what AWS gives for a year without upfront payment (data/prices.csv).
 _EXAMPLE_DISCOUNT: Final = "--discount 0.37"
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """What an hour and a kilowatt-hour cost: an override, or how to read the catalogs.
+
+    discount: the user's own, a share of the on-demand price, for the commitment named.
+    """
+
+    usd_per_hour: float | None = None
+    reading: str = "cheapest"
+    cloud: str | None = None
+    region: str | None = None
+    grid: str | None = None
+    commitment: str = ON_DEMAND
+    discount: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.commitment not in COMMITMENTS:
+            near = nearest_name(self.commitment, COMMITMENTS) or ON_DEMAND
+            raise InputError(f"a commitment is one of {', '.join(COMMITMENTS)}", self.commitment, near)
+        if self.reading == "spot" and self.commitment not in (ON_DEMAND, "spot"):
+            raise InputError("a price is read as spot or as reserved", self.commitment, "--price-reading cheapest")
+        if self.usd_per_hour is not None and self.committed != ON_DEMAND:
+            raise InputError("a price of one's own excludes --commitment", self.committed, "--price or --commitment")
+        if self.discount is not None and self.committed == ON_DEMAND:
+            raise InputError("a discount is for a commitment", self.discount, "--commitment reserved-1y")
+        if self.discount is not None and not 0 < self.discount < 1:
+            raise InputError("a discount is a share of the on-demand price between 0 and 1", self.discount, "0.35")
+        self._check_own_price()
+
+    def _check_own_price(self) -> None:
+        price = self.usd_per_hour
+        if price is None:
+            return
+        if not 0 < price < float("inf"):
+            raise InputError("a price is a number of US dollars per hour above zero", price, "24.5")
+        for name, chosen in (("cloud", self.cloud), ("region", self.region)):
+            if chosen is not None:
+                raise InputError(f"a price of one's own excludes --{name}", chosen, f"--price or --{name}")
+
+    @property
+    def committed(self) -> str:
+        """`--price-reading spot` is short for the commitment."""
+        return "spot" if self.reading == "spot" else self.commitment
 
 
 def table_price(hardware: Hardware, tariff: Tariff) -> Price | None:

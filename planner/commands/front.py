@@ -63,8 +63,9 @@ def front(
     from planner.front_answer import asked_slos, make_front
     from planner.front_screen import show
     from planner.progress import front_progress
-    from planner.request import PlanRequest, Tariff
+    from planner.request import PlanRequest
     from planner.slo import parse_slos
+    from planner.tariff import Tariff
     from planner.worlds import open_world
 
     wanted = parse_axes(axes)

@@ -167,8 +167,9 @@ def plan(
     from planner.demand import NOTHING, Spare
     from planner.keys import Fixed
     from planner.load_curve import peak_of
-    from planner.request import PlanRequest, Tariff
+    from planner.request import PlanRequest
     from planner.slo import parse_slos
+    from planner.tariff import Tariff
 
     for name, value in (("model", model), ("hw", hw)):
         if not value:

@@ -20,10 +20,10 @@ from planner.accounts_screen import accounts_lines
 from planner.offers import instance_words, n_instances, price_rows
 from planner.owned import HOURS_PER_YEAR, Draw, Owned, OwnedCost, Rent, owned_cost, parse_owned
 from planner.rack import idle_w, most_w, rack_power
-from planner.request import PlanRequest, Tariff
+from planner.request import PlanRequest
 from planner.slo import parse_slos
 from planner.spot import Fleet, Interruptions, spares_needed, spot_effect
-from planner.tariff import require_price
+from planner.tariff import Tariff, require_price
 
 GRID = Grid("x", "X", 400.0, "test", 0.05, "test")
 

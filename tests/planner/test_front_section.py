@@ -21,7 +21,8 @@ from planner.front_file import FrontFile, read_front
 from planner.report.material import Material, gather
 from planner.report.page import answer_page
 from planner.report.tables import tables_of
-from planner.request import PlanRequest, Tariff
+from planner.request import PlanRequest
+from planner.tariff import Tariff
 from planner.worlds import open_world
 
 

@@ -12,11 +12,12 @@ from catalogs.deployment import Deployment
 from catalogs.workloads import load_workload
 from planner.demand import Spare
 from planner.plan import make_plan
-from planner.request import PlanRequest, Tariff
+from planner.request import PlanRequest
 from planner.screen import render
 from planner.simulated import SimulatedWorld
 from planner.slo import Slo, parse_slos
 from planner.space import candidates
+from planner.tariff import Tariff
 from simulator.metrics import summarise
 from simulator.plant import build_plant
 from simulator.simulate import run

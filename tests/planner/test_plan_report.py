@@ -29,12 +29,13 @@ from planner.report.material import Material, gather
 from planner.report.money_figures import front
 from planner.report.page import answer_page
 from planner.report.tables import csv_text, tables_of, write_tables
-from planner.words import dollars, percent, rate, seconds
-from planner.request import PlanRequest, Tariff
+from planner.request import PlanRequest
 from planner.rerun import Rerun, found_again, request_of
 from planner.simulated import SimulatedWorld
 from planner.slo import parse_slos
 from planner.space import candidates
+from planner.tariff import Tariff
+from planner.words import dollars, percent, rate, seconds
 from simulator.metrics import duration_s
 from simulator.plant import build_plant
 from simulator.simulate import engine_rules, run_rules
