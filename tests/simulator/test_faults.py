@@ -116,6 +116,10 @@ def test_a_degraded_link_slows_transfers_and_collectives() -> None:
         run = struck(pools, work, [fault], transfer=Ports({(0, 1): Wire()}))
         assert run.handovers[:, 3:].tolist() == [[1.0, 1.0 + factor]]
         assert run.last_token_s.tolist() == [3.0 + factor]
+    for lasts_s, end_s in ((None, 2.5), (0.5, 2.25)):  # half is sent at 1.5, a quarter more by 2
+        fault = {"kind": "link", "at_s": 1.5, "pool": 0, "replica": 0, "factor": 2.0, "lasts_s": lasts_s}
+        run = struck(pools, work, [fault], transfer=Ports({(0, 1): Wire()}))
+        assert run.handovers[:, 3:].tolist() == [[1.0, end_s]]
     asked: list[tuple[int, float]] = []
 
     def slow_link(pool: int, factor: float) -> Linear:

@@ -278,6 +278,38 @@ def test_uneven_ends_send_as_fast_as_the_slower_one() -> None:
     assert path_of(asked).load(1000).wire_s == pytest.approx(1000 * 131072 / 10e9)
 
 
+@pytest.mark.parametrize(("engine", "queues"), [("vllm", None), ("sglang", 4), ("trtllm", 1)])
+def test_transfers_share_the_link_or_go_one_after_the_other(engine: str, queues: int | None) -> None:
+    """Two to the one replica that decodes, w alone, the second g after the first: at once the first ends at 2 w - g, in
+    its queue at w; the second at 2 w either way."""
+    fleet = disaggregated(engine=engine, transfer="at_end", transfer_gb_per_s=1.0)
+    assert fleet.transfer_queues == queues
+    done = run(fleet, RequestSet(np.zeros(2), np.full(2, 1000), np.full(2, 5)), RunOptions(check_laws=True))
+    path = path_of(fleet)
+    begun, ended = done.handovers[:, 3], done.handovers[:, 4] - path.latency_s
+    wire_s, gap_s = path.load(1000).wire_s, begun[1] - begun[0]
+    assert 0.0 <= gap_s < wire_s
+    assert ended - begun[0] == pytest.approx([wire_s if queues else 2 * wire_s - gap_s, 2 * wire_s])
+
+
+def test_each_receiver_has_a_queue_of_its_own_where_there_are_several() -> None:
+    """Three prompts of one step to two replicas, 4 s each alone. Two queues: the first and the third go one after the
+    other, beside the second; in one, all three follow each other."""
+    work = requests([0.0] * 3, [16] * 3, [2] * 3)
+    for queues, ends in ((2, [9.0, 9.0, 13.0]), (1, [5.0, 9.0, 13.0]), (None, [13.0, 13.0, 13.0])):
+        done = simulate(work, HandOver(), Ports({(0, 1): Wire(0.25, 0.0)}, queues=queues), counts=(1, 2))
+        assert done.handovers[:, 4].tolist() == ends
+
+
+def test_what_is_under_way_when_a_run_is_cut_has_no_end() -> None:
+    pools = [Pool(rules(), Linear(), 1, "prefill"), Pool(rules(), Linear(), 1, "decode")]
+    options = RunOptions(check_laws=True, transfer=ports(), hand_over=HandOver(), horizon_s=2.75)
+    done = run_pools(pools, requests([0.0, 1.0], [4, 4], [3, 3]), options)
+    assert done.handovers[0, 4] == 2.5
+    assert np.isnan(done.handovers[1, 4])
+    assert latency_metrics(done)["kv_transfer_s"]["mean"] == 1.5
+
+
 def test_slices_send_through_the_card_of_their_gpu() -> None:
     """Two prefill slices of one H100 and decode elsewhere: a lone transfer has the whole card, two share it."""
     split = {
