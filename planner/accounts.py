@@ -14,6 +14,7 @@ from catalogs.grid_hours import UNKNOWN, DayOfCarbon, read_day
 from catalogs.hardware import Hardware, parse_hardware
 from catalogs.prices import ON_DEMAND, Price
 from catalogs.scaling import ColdStart
+from planner.choices import is_one
 from planner.offers import n_instances
 from planner.owned import HOURS_PER_YEAR, Draw, Owned, Rent, owned_cost, owned_document, parse_owned
 from planner.rack import idle_w, rack_power
@@ -99,6 +100,26 @@ class Planned:
     grid: Grid | None
     users: int | None
     commitment: str
+
+    @classmethod
+    def of(
+        cls,
+        block: dict[str, Any],
+        named: str,
+        price: Price | None,
+        grid: Grid | None,
+        users: int | None,
+        commitment: str,
+    ) -> Planned:
+        """named: the hardware of the request. Of a choice of several, what was chosen is the whole."""
+        hardware = parse_hardware(block["deployment"]["hardware"])
+        whole = parse_hardware(named) if is_one(named) else hardware
+        return cls(block, hardware, whole, price, grid, users, commitment)
+
+    @property
+    def deployment(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.block["deployment"]
+        return found
 
     @property
     def usd_per_hour(self) -> float | None:
@@ -204,13 +225,3 @@ def _hours(day: DayOfCarbon, kwh_per_million: float) -> dict[str, Any]:
         "cleanest_hours": list(hours),
         "cleanest_gco2e_per_million_output_tokens": kwh_per_million * cleanest,
     }
-
-
-def planned_of(block: dict[str, Any], named: str, rest: tuple[Price | None, Grid | None, int | None, str]) -> Planned:
-    """rest: price, grid, users at once, commitment. named: the hardware of the request."""
-    hardware = parse_hardware(block["deployment"]["hardware"])
-    try:
-        whole = parse_hardware(named)
-    except InputError:  # a choice of several: what was chosen is the whole
-        whole = hardware
-    return Planned(block, hardware, whole, *rest)

@@ -34,6 +34,10 @@ class RunSizes:
         full = min(max(1000, round(16 / beyond)), 20_000)
         return cls(max(300, full // 5), full)
 
+    def at_most(self, n: int) -> RunSizes:
+        """Cut short to n requests: enough where runs are only compared with each other."""
+        return RunSizes(min(self.quick, n // 4), min(self.full, n))
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:

@@ -14,6 +14,7 @@ from planner.answer_file import Plan
 from planner.observation import Load
 from planner.outages import Outage
 from planner.rerun import Rerun
+from planner.room import with_replicas
 from planner.slo import FloatArray
 from planner.window import Reading, Window, finish_s, observe_window, steady_window
 from simulator.cluster import RunOptions
@@ -79,9 +80,7 @@ class FailingFleet:
         return self._samples(done, Window(inside, 0.0), speed)
 
     def _run(self, replicas: int, n: int, example: int, speed: float, faults: tuple[Fault, ...]) -> Run:
-        resolved = self.plant.resolved
-        room = replace(resolved.hardware, accelerators_per_node=replicas * resolved.accelerators_per_replica, n_nodes=1)
-        plant = replace(self.plant, resolved=replace(resolved, replicas=replicas, hardware=room))
+        plant = with_replicas(self.plant, replicas)
         drawn = self.workload.materialise(self.seed + example, n, self.requests_per_s)
         requests = replace(drawn, arrival_s=drawn.arrival_s / speed)
         if not faults:

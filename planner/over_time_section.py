@@ -20,6 +20,7 @@ from planner.observation import Load, judge
 from planner.over_time import OverTime, Unit
 from planner.progress import said_meanwhile
 from planner.request import PlanRequest
+from planner.room import with_replicas
 from planner.simulated import SimulatedWorld
 from simulator.cluster import RunOptions
 from simulator.controllers.autoscaler import Autoscaler
@@ -47,9 +48,9 @@ class Hall:
 
     def serve(self, size: Size, requests: RequestSet, speed: float) -> Run:
         """See planner.day.Serve."""
-        resolved, scaling = self.plant.resolved, size.scaling
-        room = replace(resolved.hardware, accelerators_per_node=size.most * self.each, n_nodes=1)
-        plant = replace(self.plant, resolved=replace(resolved, replicas=size.replicas, hardware=room, scaling=scaling))
+        scaling = size.scaling
+        plant = with_replicas(self.plant, size.replicas, size.most)
+        plant = replace(plant, resolved=replace(plant.resolved, scaling=scaling))
         if scaling is None:
             return run(plant, requests)
         follows = Autoscaler(0, scaling, self.cold_start_s(scaling.cold_start) / speed)

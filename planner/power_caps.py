@@ -123,8 +123,7 @@ class _Row:
 
     @property
     def _sizes(self) -> RunSizes:
-        sizes = RunSizes.for_slos(self.world.request.slos)
-        return RunSizes(min(sizes.quick, MOST_REQUESTS // 4), min(sizes.full, MOST_REQUESTS))
+        return RunSizes.for_slos(self.world.request.slos).at_most(MOST_REQUESTS)
 
     def _capacity(self) -> float | None:
         """Of one seed; None where not even a light load holds."""

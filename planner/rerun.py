@@ -66,8 +66,7 @@ class Rerun:
     def bench(self) -> Bench:
         """The seed and run sizes of the answer's own search, runs of far percentiles cut short: what is simulated
         again compares loads and plans under the same requests, the answer's own figures stay as they are."""
-        request, sizes = self.request, RunSizes.for_slos(self.request.slos)
-        sizes = RunSizes(min(sizes.quick, MOST_REQUESTS // 4), min(sizes.full, MOST_REQUESTS))
+        request, sizes = self.request, RunSizes.for_slos(self.request.slos).at_most(MOST_REQUESTS)
         return Bench(self.world, request.slos, sizes, request.seed, request.requests_per_s)
 
 

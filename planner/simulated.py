@@ -29,6 +29,7 @@ from planner.front_door import FrontDoor
 from planner.load_curve import steady
 from planner.observation import Load, Observation, judge
 from planner.request import PlanRequest
+from planner.room import with_replicas
 from planner.slo import FloatArray
 from planner.space import candidates, widest_limits
 from planner.tariff import table_price
@@ -99,6 +100,10 @@ class SimulatedWorld:
         """The same question about other hardware (its price is looked up: an override was for the hardware named)."""
         tariff = replace(self.request.tariff, usd_per_hour=None)
         return SimulatedWorld(replace(self.request, hardware=hardware, tariff=tariff), self.workload)
+
+    def of(self, candidate: Candidate) -> SimulatedWorld:  # noqa: ARG002
+        """The world that simulates this candidate: the only one there is."""
+        return self
 
     def names_of(self, candidate: Candidate) -> Names:  # noqa: ARG002
         return self.names
@@ -337,12 +342,8 @@ class SimulatedWorld:
         """One of `share` even parts of its replicas, on its part of the hardware: what energy and latency are reckoned
         from where the whole is not simulated."""
         plant = self.plant(candidate)
-        r = plant.resolved
-        replicas = r.replicas // share
-        if replicas == r.replicas:
-            return plant
-        hardware = replace(r.hardware, accelerators_per_node=replicas * r.accelerators_per_replica, n_nodes=1)
-        return replace(plant, resolved=replace(r, replicas=replicas, hardware=hardware))
+        replicas = plant.resolved.replicas // share
+        return plant if share == 1 else with_replicas(plant, replicas)
 
     def _enough(self, candidate: Candidate, load: Load) -> int:
         """More requests where many are in flight at once, so that most of the run is steady. Never by the clock."""
