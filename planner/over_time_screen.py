@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from planner.durations import hours_words
 from planner.slo import human_s
 from planner.terminal import Line
 from planner.words import seconds
@@ -18,7 +19,7 @@ def over_time_lines(found: dict[str, Any]) -> Iterator[Line]:
     each = f"a replica carries {found['replica_carries_per_s']:.3g}, {found['replica_carries_sure']:.0%} sure"
     yield (
         "Load",
-        f"{found['n_requests']:,} requests in {hours(found['duration_s'])}, {rates} requests/s in windows of "
+        f"{found['n_requests']:,} requests in {hours_words(found['duration_s'])}, {rates} requests/s in windows of "
         f"{human_s(found['window_s'])}, {found['mean_per_s']:.3g} on average; {each}",
     )
     for option in found["options"]:
@@ -27,7 +28,7 @@ def over_time_lines(found: dict[str, Any]) -> Iterator[Line]:
             span = f"{seconds(row['ci_low_s'])} to {seconds(row['ci_high_s'])}"
             verdict = "met" if row["met"] else "MISSED"
             sure = f"{verdict}, {row['probability_met']:.0%} sure"
-            worst = f"worst window {seconds(row['worst_window_s'])} at {hours(row['worst_at_s'])}"
+            worst = f"worst window {seconds(row['worst_window_s'])} at {hours_words(row['worst_at_s'])}"
             yield "", f"  {row['metric']}.{row['stat']} = {seconds(row['value_s'])} ({span}): {sure}; {worst}"
         if option["scaling"] is not None:
             yield "", f"  {_scaling(option, found)}"
@@ -65,8 +66,3 @@ def _cheapest(found: dict[str, Any]) -> str:
     saved = 1 - by_name[found["cheapest"]][key] / by_name["peak"][key]
     against = "" if found["cheapest"] == "peak" else f", {saved:.0%} less than for the peak"
     return f"{_NAMES[found['cheapest']]}{against}; {least}"
-
-
-def hours(value_s: float) -> str:
-    """ "14.5 h"."""
-    return f"{value_s / 3600:.3g} h"

@@ -172,19 +172,6 @@ def needed_replicas(requests_per_s: float, carries_per_s: float) -> int:
     return max(1, ceil(requests_per_s / carries_per_s - 1e-9))
 
 
-def seconds_of(text: str) -> float:
-    """ "30d", "10min", "90s", "2h" in seconds. Raises InputError."""
-    import re
-
-    from catalogs.errors import InputError
-
-    units = {"s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "y": 365.25 * 86400.0}
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|m|h|d|y)\s*", text.lower())
-    if found is None or not float(found[1]) > 0:
-        raise InputError(f"a length of time is a number above zero with a unit: {', '.join(units)}", text, "10min")
-    return float(found[1]) * units[found[2]]
-
-
 def block_of(spares: Spares, fewest: int | None, slower: Tried | None) -> dict[str, Any]:
     """The document. slower: the fewest, tried with steps as slow as at the upper level of the stated error."""
     ward, failing = spares.ward, spares.ward.failing

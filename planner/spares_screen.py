@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, Final
 
+from planner.durations import long_words
 from planner.terminal import Line, show_lines
 
 _BOLD: Final = ("Answer", "NO")
@@ -18,7 +19,7 @@ def show(found: dict[str, Any]) -> None:
 def _lines(found: dict[str, Any]) -> Iterator[Line]:
     yield (
         "Failing",
-        f"each replica every {_long(found['mtbf_s'])}, back {_long(found['restart_s'])} later: up "
+        f"each replica every {long_words(found['mtbf_s'])}, back {long_words(found['restart_s'])} later: up "
         f"{found['availability']:.3%} of the time; {found['requests_per_s']:.3g} requests/s, {', '.join(found['slo'])}",
     )
     yield _BOLD[found["spares"] is None], _answer(found)
@@ -33,7 +34,7 @@ def _lines(found: dict[str, Any]) -> Iterator[Line]:
 
 
 def _answer(found: dict[str, Any]) -> str:
-    windows = f"in {found['windows_must_hold']:.0%} of windows of {_long(found['window_s'])}"
+    windows = f"in {found['windows_must_hold']:.0%} of windows of {long_words(found['window_s'])}"
     if found["spares"] is None:
         return f"not even {found['most']} spare replicas hold the objectives {windows}"
     count = f"{found['spares']} spare beside the {found['needed']} needed"
@@ -48,11 +49,3 @@ def _row(row: dict[str, Any]) -> str:
     verdict = "holds" if row["holds"] else "fails"
     up = f"enough up {row['enough_up']:.3%} of the time"
     return f"{row['spares']} spare: {row['windows_held']:.1%} of windows held ({span}): {verdict}; {up}; late: {late}"
-
-
-def _long(seconds: float) -> str:
-    """A length of time in its largest whole unit."""
-    for unit, size in (("d", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s"

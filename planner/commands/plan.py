@@ -114,7 +114,7 @@ def plan(
     owned: Annotated[
         str | None,
         typer.Option(
-            metavar="KEY=VALUE,..|FILE", help="Owned hardware: capex, years, power-price, ...", rich_help_panel=PRICE
+            metavar="K=V,..|FILE", help="Owned hardware: capex, years, power-price, ...", rich_help_panel=PRICE
         ),
     ] = None,
     requests_per_user_day: Annotated[

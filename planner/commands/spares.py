@@ -25,8 +25,8 @@ def spares(
     """
     from catalogs.files import check_targets
     from planner.answer_file import read_answer
+    from planner.durations import seconds_of
     from planner.progress import telling
-    from planner.spares import seconds_of
     from planner.spares_screen import show
     from planner.spares_section import Terms, spares_block
 

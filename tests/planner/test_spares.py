@@ -13,9 +13,10 @@ import pytest
 from catalogs.command import run_command
 from catalogs.errors import InputError
 from planner.cli import app
+from planner.durations import seconds_of
 from planner.outages import Failing, Outage, binomial_bounds
 from planner.slo import FloatArray, parse_slos
-from planner.spares import Spares, Ward, needed_replicas, seconds_of
+from planner.spares import Spares, Ward, needed_replicas
 
 DAY_S = 86400.0
 SLOS = parse_slos(["ttft.p99=1s"])
