@@ -40,7 +40,7 @@ CANNOT: Final[dict[str, tuple[Feature, ...]]] = {
     "explain": (APART,),
     "spares": (APART, TOKEN_GAPS),
     "whatif": (APART,),
-    "deploy": (APART,),
+    "deploy": (),
     "verify": (),
     "drift": (),
     "compare": (),

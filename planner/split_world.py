@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Final
 
+from catalogs.deployment import Role
 from catalogs.hardware import parse_hardware
 from catalogs.resolving import Names
 from planner.bounds import Discard, latency_discard, memory_discard
@@ -30,6 +30,8 @@ from simulator.plant import Fleet, Plant
 from simulator.run_record import Run
 from simulator.simulate import run
 
+_PREFILL: Final[Role] = "prefill"
+_DECODE: Final[Role] = "decode"
 #: Ratios looked at for each piece of hardware: where all of it is used, and where a rate asks for as little as will do.
 MOST: Final = 6
 MOST_OF_A_PART: Final = 2
@@ -38,9 +40,8 @@ _BUSY: Final = 0.8
 #: Of the requests one replica needs to settle, those each of several gets; and how much longer an undecided run is.
 _OF_EACH: Final = 0.6
 _LONGER: Final = 3
-#: How vLLM's two kinds of server find each other's blocks (docs.vllm.ai, NixlConnector usage guide).
-_CONNECTOR: Final = {"kv_connector": "NixlConnector", "kv_role": "kv_both"}
-_NOTE: Final = "put a proxy before both that asks the prefill servers for one token first (vLLM's toy_proxy_server)"
+#: What a reader does with the two commands.
+_NOTE: Final = "put the engine's router before both, which pairs them: `plan deploy` writes all of it"
 
 
 class SplitWorld(SimulatedWorld):
@@ -120,9 +121,9 @@ class SplitWorld(SimulatedWorld):
     def fleet(self, candidate: Candidate, share: int) -> Fleet:
         """One of `share` even parts of it, both pools side by side on their part of the hardware."""
         plants = []
-        for half, role in zip(candidate.halves, ("prefill", "decode"), strict=True):
+        for half, role in zip(candidate.halves, (_PREFILL, _DECODE), strict=True):
             plant = self.plant(half)
-            resolved = replace(plant.resolved, role=role, replicas=half.replicas // share)  # type: ignore[arg-type]
+            resolved = replace(plant.resolved, role=role, replicas=half.replicas // share)
             if share > 1:
                 room = replace(resolved.hardware, accelerators_per_node=candidate.accelerators // share, n_nodes=1)
                 resolved = replace(resolved, hardware=room)
@@ -170,20 +171,21 @@ class SplitWorld(SimulatedWorld):
         found = super().facts(candidate.halves[1])
         written = candidate.deployment(self.request.model, self.request.engine)
         apart = written.disaggregation.model_dump() if written.disaggregation else None
-        first = serve_command(replace(prefill.resolved, replicas=1))
-        connect = f" --kv-transfer-config '{json.dumps(_CONNECTOR)}'"
+        first, own = (
+            serve_command(replace(plant.resolved, role=role, replicas=1))
+            for plant, role in ((prefill, _PREFILL), (decode, _DECODE))
+        )
         counts = (
             f"start {candidate.split.replicas} of the prefill servers and {candidate.replicas} of the decode servers"
         )
-        notes = (f"prefill: {first.command}{connect}", counts, _NOTE)
-        own = serve_command(replace(decode.resolved, replicas=1)).notes
+        notes = (f"prefill: {first.command}", counts, _NOTE)
         block = found.deployment | {"disaggregation": apart}
         return replace(
             found,
             deployment=block,
             memory=memory_block(decode.memory, decode.resolved),
-            command=found.command + connect,
-            command_notes=(*own, *notes),
+            command=own.command,
+            command_notes=(*own.notes, *notes),
         )
 
 

@@ -19,6 +19,8 @@ _SGLANG_SUFFIX: Final[dict[Maker, str]] = {"nvidia": "", "amd": "-rocm", "cpu": 
 _LLAMA: Final[dict[Maker, str]] = {"nvidia": "server-cuda", "amd": "server-rocm", "cpu": "server"}
 #: Triton with its vLLM backend; the vLLM inside is the container's own.
 TRITON: Final = "nvcr.io/nvidia/tritonserver:26.07-vllm-python-py3"
+#: Beside each decode server of llm-d: has prompts computed by the prefill server the router chose (llm-d/llm-d-router).
+SIDECAR: Final = "ghcr.io/llm-d/llm-d-router-disagg-sidecar:v0.9.0"
 #: nginx as the round-robin router; `resolve` in upstreams needs 1.27.3.
 ROUTER: Final = "nginx:1.28"
 

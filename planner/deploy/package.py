@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.answer_file import AnswerFile
+from planner.deploy.apart import Apart
 from planner.deploy.benchmark import benchmark_files
 from planner.deploy.folder import MARK
 from planner.deploy.serving import Serving
@@ -19,25 +20,31 @@ from planner.readable import chosen
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """files by path; notes and steps as README.md tells them."""
+    """files by path; notes and steps as README.md tells them. pools: of replicas, one or (prefill, decode)."""
 
     target: str
-    serving: Serving
+    pools: tuple[Serving, ...]
     files: dict[str, str]
     steps: tuple[str, ...]
     notes: tuple[str, ...]
 
     @property
+    def serving(self) -> Serving:
+        """What clients get their tokens from."""
+        return self.pools[-1]
+
+    @property
     def words(self) -> str:
         s = self.serving
         count = "1 replica" if s.replicas == 1 else f"{s.replicas} replicas"
-        return f"{count} x {s.resolved.layout.words} of {s.model} on {s.resolved.hardware.text}, {s.image}"
+        kind = Apart(*self.pools).words if len(self.pools) > 1 else f"{count} x {s.resolved.layout.words}"
+        return f"{kind} of {s.model} on {s.resolved.hardware.text}, {s.image}"
 
     def document(self) -> dict[str, Any]:
         return {
             "target": self.target,
             "image": self.serving.image,
-            "replicas": self.serving.replicas,
+            "replicas": sum(s.replicas for s in self.pools),
             "files": sorted(self.files),
             "steps": list(self.steps),
             "notes": list(self.notes),
@@ -52,14 +59,13 @@ def pack(answer: AnswerFile, source: Path, target: str, alternative: int = 0, im
     find_target(target)
     plan = chosen("deploy", answer, alternative)
     prediction = Prediction.of(answer, plan)
-    serving = Serving.of(plan)
-    serving = serving if image is None else replace(serving, image=image)
-    written = write_target(target, serving)
-    notes = (*serving.arguments.notes, *written.notes, *plan.notices)
-    files = written.files | benchmark_files(prediction, serving, written)
+    pools = tuple(s if image is None else replace(s, image=image) for s in Serving.of(plan))
+    written = write_target(target, pools)
+    notes = (*dict.fromkeys(note for s in pools for note in s.arguments.notes), *written.notes, *plan.notices)
+    files = written.files | benchmark_files(prediction, pools[-1], written)
     files[MARK] = json.dumps(prediction.document(), indent=1, allow_nan=False) + "\n"
     files["plan.json"] = _only(source, alternative)
-    package = Package(target, serving, files, tuple(written.steps), notes)
+    package = Package(target, pools, files, tuple(written.steps), notes)
     files["README.md"] = _readme(package, prediction, written)
     return package
 

@@ -38,9 +38,9 @@ def resources(s: Serving) -> Json:
     return {"limits": {s.device.resource: str(s.accelerators_per_pod)}}
 
 
-def probes(s: Serving) -> Json:
+def probes(s: Serving, port: int = PORT) -> Json:
     """Nothing is sent before the model is loaded; a replica that is merely busy is not restarted."""
-    get = {"path": s.health, "port": PORT}
+    get = {"path": s.health, "port": port}
     return {
         "startupProbe": {"httpGet": get, "periodSeconds": _PERIOD_S, "failureThreshold": _START_S // _PERIOD_S},
         "readinessProbe": {"httpGet": get, "periodSeconds": 5, "timeoutSeconds": 5},
@@ -48,15 +48,15 @@ def probes(s: Serving) -> Json:
     }
 
 
-def engine_container(s: Serving, command: Sequence[str], serves: bool = True) -> Json:
+def engine_container(s: Serving, command: Sequence[str], serves: bool = True, port: int = PORT) -> Json:
     """serves: whether it answers clients (workers of a replica that spans nodes do not)."""
     mounts = [{"name": "shm", "mountPath": "/dev/shm"}]
     folder = "/models" if s.family == "llama.cpp" else "/root/.cache/huggingface"
     mounts.append({"name": "weights", "mountPath": folder})
     found: Json = {"name": "engine", "image": s.image, "command": list(command), "env": environment(s)}
     if serves:
-        found["ports"] = [{"name": "http", "containerPort": PORT}]
-        found |= probes(s)
+        found["ports"] = [{"name": "http", "containerPort": port}]
+        found |= probes(s, port)
     return found | {"resources": resources(s), "volumeMounts": mounts}
 
 

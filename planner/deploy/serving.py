@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
-from catalogs.deployment import Deployment, Resolved, resolve
+from catalogs.deployment import Deployment, Resolved, resolve_pools
 from catalogs.errors import InputError
 from catalogs.load import check
 from planner.answer_file import Plan
@@ -18,7 +19,9 @@ from planner.deploy.serve_command import arguments, family
 #: Where a replica listens, and the router in front of several.
 PORT: Final = 8000
 #: Deployment keys that no target's files say; None, False or the default there.
-_UNSAID: Final = ("kv_offload", "preemption", "lora", "autoscaling", "faults", "retries")
+_UNSAID: Final = ("kv_offload", "preemption", "lora", "autoscaling", "faults", "retries", "pools")
+#: And of `disaggregation`: no router of prefill and decode servers has them.
+_UNSAID_APART: Final = ("transfer_gb_per_s", "transfer", "max_local_prefill_tokens", "max_prefill_queue")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +37,22 @@ class Serving:
     kv_bytes: float | None  # of one accelerator, as planned
 
     @classmethod
-    def of(cls, plan: Plan) -> Serving:
-        """Raises InputError for a deployment the files could not say in full, or of an engine without a command."""
+    def of(cls, plan: Plan) -> tuple[Serving, ...]:
+        """One for each kind of replica: one, or those that prefill and those that decode.
+
+        Raises InputError for a deployment the files could not say in full, or of an engine without a command.
+        """
         said = plan.deployment
-        for key in _UNSAID:
-            if said.get(key):
-                raise InputError("deployment files cannot say this key", key, f"{key}: null")
-        resolved = resolve(check(Deployment, {**said, "kv_blocks": None}, "the plan's deployment"))
+        _refuse(said, _UNSAID)
+        _refuse(said.get("disaggregation") or {}, _UNSAID_APART)
+        written = check(Deployment, {**said, "kv_blocks": None}, "the plan's deployment")
+        kv_bytes = plan.memory.kv_bytes if plan.memory else None
+        return tuple(cls._of_pool(pool, kv_bytes) for pool in resolve_pools(written))
+
+    @classmethod
+    def _of_pool(cls, resolved: Resolved, kv_bytes: float | None) -> Serving:
         kind = family(resolved.engine.name)
         device = Device.of(resolved.hardware.accelerator)
-        kv_bytes = plan.memory.kv_bytes if plan.memory else None
         made = arguments(resolved)
         if kind == "vllm" and device.maker == "cpu" and kv_bytes:
             made = replace(made, environment={"VLLM_CPU_KVCACHE_SPACE": f"{max(int(kv_bytes / 2**30), 1)}"})
@@ -81,6 +90,12 @@ class Serving:
         """The command with its address; SGLang and llama.cpp listen on 127.0.0.1 otherwise."""
         address: tuple[tuple[str, str | None], ...] = (("--host", "0.0.0.0"), ("--port", str(port)))
         return replace(self.arguments, flags=(*self.arguments.flags, *address))
+
+
+def _refuse(said: dict[str, Any], keys: Iterable[str]) -> None:
+    for key in keys:
+        if said.get(key):
+            raise InputError("deployment files cannot say this key", key, f"{key}: null")
 
 
 def _label(resolved: Resolved) -> str:

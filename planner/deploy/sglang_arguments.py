@@ -49,6 +49,8 @@ def arguments(resolved: Resolved) -> Arguments:
             f"--scheduler-recv-interval is for fewer than {rule.receiving.busy_requests} requests in a replica: "
             f"with more the plan assumes {rule.receiving.busy_steps}"
         )
+    if r.role != "both":  # NIXL goes over NVLink inside a node; the default, Mooncake, wants network cards
+        found += [("--disaggregation-mode", r.role), ("--disaggregation-transfer-backend", "nixl")]
     found.append(("--enable-metrics", None))
     return Arguments(PROGRAM, tuple(found), tuple(notes))
 

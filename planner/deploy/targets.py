@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from catalogs.errors import InputError, nearest_name
 from planner.deploy import compose, kserve, kubernetes, leaderworkerset, llm_d, ray_serve, shell, triton
+from planner.deploy.apart import Apart
 from planner.deploy.serving import Serving
 from planner.deploy.written import Written
 
@@ -16,7 +17,8 @@ from planner.deploy.written import Written
 class Target:
     """one_machine: it starts everything on the machine it is called on. spans: a replica may take several nodes.
 
-    makers: of the devices it can ask for. checked: what its files were held against, in words.
+    makers: of the devices it can ask for. checked: what its files were held against, in words. write_apart: files of
+    prefill and decode servers; None where they are not written.
     """
 
     write: Callable[[Serving], Written]
@@ -27,11 +29,19 @@ class Target:
     slices: bool = True
     makers: tuple[str, ...] = ("nvidia", "amd", "cpu")
     most_replicas: int | None = None
+    write_apart: Callable[[Apart], Written] | None = None
 
 
 _SCHEMAS: Final = "the JSON schemas of Kubernetes"
 TARGETS: Final[dict[str, Target]] = {
-    "vllm": Target(shell.write, ("vllm",), "vLLM's argument parser", one_machine=True, slices=False),
+    "vllm": Target(
+        shell.write,
+        ("vllm",),
+        "vLLM's argument parser",
+        one_machine=True,
+        slices=False,
+        write_apart=shell.write_apart,
+    ),
     "compose": Target(
         compose.write,
         ("vllm", "sglang", "llama.cpp"),
@@ -44,7 +54,12 @@ TARGETS: Final[dict[str, Target]] = {
         leaderworkerset.write, ("vllm", "sglang"), f"{_SCHEMAS} (its pods; the rest by its shape)", spans=True
     ),
     "kserve": Target(kserve.write, ("vllm", "sglang"), f"{_SCHEMAS} (its pod; the rest by its shape)"),
-    "llm-d": Target(llm_d.write, ("vllm",), f"{_SCHEMAS} (the values of the chart by their shape)"),
+    "llm-d": Target(
+        llm_d.write,
+        ("vllm",),
+        f"{_SCHEMAS} (the values of the chart by their shape)",
+        write_apart=llm_d.write_apart,
+    ),
     "ray-serve": Target(ray_serve.write, ("vllm",), "its shape, and vLLM's arguments", slices=False),
     "triton": Target(
         triton.write,
@@ -55,7 +70,14 @@ TARGETS: Final[dict[str, Target]] = {
         makers=("nvidia",),
         most_replicas=1,
     ),
-    "sglang": Target(shell.write, ("sglang",), "SGLang's list of arguments", one_machine=True, slices=False),
+    "sglang": Target(
+        shell.write,
+        ("sglang",),
+        "SGLang's list of arguments",
+        one_machine=True,
+        slices=False,
+        write_apart=shell.write_apart,
+    ),
     "llama.cpp": Target(shell.write, ("llama.cpp",), "llama.cpp's list of arguments", one_machine=True, slices=False),
 }
 
@@ -69,18 +91,33 @@ def find_target(name: str) -> Target:
     return TARGETS[folded]
 
 
-def write_target(name: str, s: Serving) -> Written:
-    """The target's files for a plan it can start. Raises InputError with the nearest target that can."""
+def write_target(name: str, pools: Sequence[Serving]) -> Written:
+    """The target's files for a plan it can start: one kind of replica, or (prefill, decode).
+
+    Raises InputError with the nearest target that can.
+    """
     target = find_target(name)
-    why = _refusal(name, target, s)
+    why = _refusals(name, target, pools)
     if why is not None:
-        others = [other for other, t in TARGETS.items() if _refusal(other, t, s) is None]
+        others = [other for other, t in TARGETS.items() if _refusals(other, t, pools) is None]
         raise InputError(why, name, ", ".join(others[:4]) or "another plan")
-    return target.write(s)
+    if target.write_apart is not None and len(pools) > 1:
+        return target.write_apart(Apart(*pools))
+    return target.write(pools[0])
+
+
+def _refusals(name: str, target: Target, pools: Sequence[Serving]) -> str | None:
+    """Why a target cannot start a plan; None where it can."""
+    found = next((why for s in pools if (why := _refusal(name, target, s)) is not None), None)
+    if found is not None or len(pools) == 1:
+        return found
+    if target.write_apart is None:
+        return f"files for {name} do not pair prefill and decode servers"
+    return Apart(*pools).refusal
 
 
 def _refusal(name: str, target: Target, s: Serving) -> str | None:
-    """Why a target cannot start a plan; None where it can."""
+    """Why a target cannot start one kind of replica of a plan; None where it can."""
     nodes, rank = s.resolved.hardware.n_nodes, s.nodes_per_replica
     if s.family not in target.engines:
         return f"{name} does not serve with {s.family}, the engine of this plan"

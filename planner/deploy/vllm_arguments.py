@@ -13,6 +13,8 @@ from planner.deploy.arguments import Arguments, folder_notes, weights_at
 ON_THE_FLY: Final = {"fp8": "fp8"}
 KV_NAMES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"}
 _DEFAULT_ALL2ALL: Final = Layout().all2all_backend
+#: What a server does with KV blocks, by its pool's role (vllm/distributed/kv_transfer; `kv_both` is deprecated there).
+_KV_ROLES: Final = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
 
 def arguments(resolved: Resolved) -> Arguments:
@@ -38,6 +40,9 @@ def arguments(resolved: Resolved) -> Arguments:
         found.append((flags["block_size"], str(r.limits.block_size)))
     if r.speculation is not None:
         found.append(("--speculative-config", json.dumps(_drafts(r.speculation))))
+    if r.role in _KV_ROLES:
+        connector = {"kv_connector": "NixlConnector", "kv_role": _KV_ROLES[r.role]}
+        found.append(("--kv-transfer-config", json.dumps(connector)))
     return Arguments(("vllm", "serve", weights_at(r.model)), tuple(found), tuple(notes))
 
 

@@ -232,6 +232,7 @@ def test_vllm_itself_takes_every_argument() -> None:
     moe = resolve(Deployment(model="mixtral-8x7b", hardware="h100x8", data_parallel=8, expert_parallel=True))
     serve = [p.serving.listening().words[2:] for p in packages] + [arguments(moe).words[2:]]
     group = next(d for d in documents(packages[-1]) if d["kind"] == "LeaderWorkerSet")
+    serve += [arguments(replace(moe, role="prefill")).words[2:], arguments(replace(moe, role="decode")).words[2:]]
     worker = group["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["containers"][0]["command"][2:]
     serve.append([word.replace("$(LWS_WORKER_INDEX)", "1") for word in worker])
     bench = [_bench(made("vllm").files["verify.sh"]), _bench(made("triton", replicas=1).files["verify.sh"])]
@@ -248,7 +249,7 @@ def test_vllm_itself_takes_every_argument() -> None:
     assert parsed[1]["enable_prefix_caching"] is False
     assert parsed[2]["pipeline_parallel_size"] == 2
     assert (parsed[4]["data_parallel_size"], parsed[4]["enable_expert_parallel"]) == (8, True)
-    assert (parsed[5]["node_rank"], parsed[5]["headless"]) == (1, True)
+    assert (parsed[7]["node_rank"], parsed[7]["headless"]) == (1, True)
 
 
 def _bench(script: str) -> list[str]:

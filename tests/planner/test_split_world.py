@@ -120,6 +120,11 @@ def test_a_plan_apart_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert apart
     assert apart[0]["deployment"]["disaggregation"]["prefill_replicas"] == 1
     assert "1 prefill x TP1 + 1 decode x TP1" in capsys.readouterr().out
+    place, out = str(plans.index(apart[0])), tmp_path / "out"
+    written = ["deploy", str(target), "--alternative", place, "--target", "vllm", "--out", str(out)]
+    assert run_command("plan", app, written) == 0
+    assert "kv_producer" in (out / "serve.sh").read_text()
+    capsys.readouterr()
     for command in (["explain", str(target)], ["spares", str(target), "--mtbf", "9d", "--restart", "1min"]):
         assert run_command("plan", app, command) == 2
         assert "without --also disaggregated" in capsys.readouterr().err
