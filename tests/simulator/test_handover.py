@@ -152,14 +152,20 @@ def workloads(draw: st.DrawFn) -> RequestSet:
     workloads(),
     st.sampled_from(["prefill", "arrival", "decode"]),
     st.sampled_from([0, 20]),
-    st.sampled_from([1, 4]),
-    st.sampled_from([0, 1]),
+    st.sampled_from([(1, 0), (4, 0), (4, 1)]),
+    st.sampled_from([2.0**-6, 0.25]),
+    st.sampled_from([None, 1, 2]),
 )
-def test_laws_hold_and_fast_forward_is_exact(work: RequestSet, first: str, local: int, pieces: int, lag: int) -> None:
+def test_laws_hold_and_fast_forward_is_exact(
+    work: RequestSet, first: str, local: int, how_sent: tuple[int, int], token_s: float, queues: int | None
+) -> None:
+    """Also where many are under way at once."""
+    pieces, lag = how_sent
     timer = Linear(base_s=0.25, decode_s=0.125, prompt_token_s=0.0625, context_s=2.0**-10, segment_steps=7)
     how = HandOver(first, local)  # type: ignore[arg-type]
     runs = [
-        simulate(work, how, ports(Wire(2.0**-6, 0.0, pieces)), fast, (2, 2), timer, lag=lag) for fast in (True, False)
+        simulate(work, how, Ports({(0, 1): Wire(token_s, 0.0, pieces)}, queues=queues), fast, (2, 2), timer, lag=lag)
+        for fast in (True, False)
     ]
     fast_run, slow_run = runs
     for name in ("first_token_s", "last_token_s", "started_s"):
