@@ -92,11 +92,6 @@ class Held:
     def fits(self) -> bool:
         return self.kv_batch_bytes <= self.kv_room_bytes
 
-    @property
-    def most_sequences(self) -> int:
-        """Sequences of this context that the KV cache holds at once, given those of the batch."""
-        return int(self.kv_room_bytes // self.kv_batch_bytes) if self.kv_batch_bytes else 0
-
 
 @dataclass(frozen=True, slots=True)
 class PrecisionRow:
