@@ -198,7 +198,8 @@ class Measure:
         rows = [_slo_row(slo, verdict, curves[slo.name], error) for slo in self.bench.slos]
         safe = None if capacity is None else self._safe_rate(capacity, verdict, curves, error)
         if safe is not None and all(row["probability_met"] >= SAFE for row in rows):
-            safe = max(safe, verdict.requests_per_s)
+            asked = self.bench.nominal_per_s(candidate)  # a higher rate that was only read from the curve is no promise
+            safe = verdict.requests_per_s if asked is None else max(safe, verdict.requests_per_s)
         rates = _rates(details, verdict)
         price, grid = self.world.price(candidate), self.world.grid()
         joules = energy(rates, grid)

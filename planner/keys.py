@@ -44,6 +44,8 @@ def parse_keys(settings: Sequence[str], elsewhere: Mapping[str, str] = WHATIF_EL
         if key not in Deployment.model_fields or key in elsewhere:
             near = elsewhere.get(key) or nearest_name(key, _settable(elsewhere)) or "kv_dtype"
             raise InputError("this is no key of deployment.yaml that can be set", key, near)
+        if key in found:
+            raise InputError("a key is set once", setting, f"{key}={json.dumps(found[key])}")
         try:
             found[key] = yaml.safe_load(value)
         except yaml.YAMLError:

@@ -69,6 +69,12 @@ def test_every_figure_has_an_error_bar() -> None:
     assert safe is None or safe < small_plan()["best"]["capacity_requests_per_s"]
 
 
+def test_the_safe_rate_of_a_highest_rate_is_the_one_that_was_simulated() -> None:
+    best = answer_to("llama3.1-8b", "rtx4090", "tpot.p95=60ms", trials=2)["best"]
+    assert all(row["probability_met"] >= 0.9 for row in best["slo"])
+    assert best["safe_requests_per_s"] == best["requests_per_s"]
+
+
 @pytest.mark.parametrize(("rate", "sure"), [(9.5, True), (14.0, False)])
 def test_the_safe_rate_does_not_contradict_the_probabilities(rate: float, sure: bool) -> None:
     best = answer_to(
