@@ -84,6 +84,10 @@ class Journal:
             self._reasons[replica.index] = SEATS  # known before the engine looks
         self._sample(replica, nan)  # a run of steps may be under way, whose blocks are booked when it ends
 
+    def wonders(self, replica: Replica) -> bool:
+        """Why the head of its queue waits is not known until the engine has looked."""
+        return self._reasons.get(replica.index, STEP) == STEP
+
     def scheduled(self, replica: Replica, lane: Lane, batch: Batch | None) -> None:
         """A batch was put together, or none could be."""
         self._reasons[replica.index] = self._reason(lane.scheduler, batch, len(replica.lanes))

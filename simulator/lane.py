@@ -90,7 +90,9 @@ class Lane:
         """Something came to the queue: wake, or end a run of steps if it could be admitted."""
         if self._tick is None or (self._timed and self.current is None and not self._queue):
             self.wake()
-        elif self._steps > 1 and not self.scheduler.blocked:
+        elif self._steps > 1 and (
+            not self.scheduler.blocked or (self._journal and self._journal.wonders(self._replica))
+        ):
             self._cut(self._clock.now)
 
     def cut(self) -> None:

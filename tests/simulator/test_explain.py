@@ -90,6 +90,14 @@ def test_waits_for_blocks_and_for_budget(fast: bool) -> None:
 
 
 @BOTH
+def test_the_engine_looks_at_who_comes_to_an_empty_queue(fast: bool) -> None:
+    """One of 10 blocks is free while A decodes, less than is kept free: B waits for a step, then for blocks."""
+    pool = Pool(rules(policy="transformers-cb", kv_blocks=10), Linear())
+    done = seen([pool], requests([0.0, 2.5], [33, 4], [4, 1]), fast_forward=fast)
+    assert life(done, 1) == {"wait_step": 0.5, "wait_blocks": 1.0, "prefill": 1.0}
+
+
+@BOTH
 def test_preemption_lasts_until_the_next_token(fast: bool) -> None:
     pool = Pool(rules(kv_blocks=4, prefix_caching=False), Linear())
     done = seen([pool], requests([0.0, 0.0], [7, 7], [6, 3]), fast_forward=fast)
