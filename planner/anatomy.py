@@ -84,9 +84,10 @@ class _Samples:
         return self.decodes + self.prefill_tokens
 
 
-def take_apart(run: Run, plant: Plant, samples: int = SAMPLES) -> Anatomy:
-    """Anatomy of a finished run of one replica of `plant`."""
-    log = StepLog.merged(run.logs)
+def take_apart(run: Run, plant: Plant, samples: int = SAMPLES, pool: int = 0) -> Anatomy:
+    """Anatomy of a finished run of replicas of `plant`: those of one pool, their time together."""
+    logs = tuple(log for replica in run.replicas if replica.pool == pool for log in replica.logs)
+    log = StepLog.merged(logs)
     busy_s, steps = float(log.total_s.sum()), float(log.steps.sum())
     drawn = _draw(log, plant.cost.tables, samples)
     rows = _rows(drawn, plant)
@@ -96,7 +97,7 @@ def take_apart(run: Run, plant: Plant, samples: int = SAMPLES) -> Anatomy:
     return Anatomy(
         rows,
         host_s=max(busy_s - sum(r.seconds for r in rows), 0.0),
-        idle_s=max(duration_s(run) * len(run.logs) - busy_s, 0.0),
+        idle_s=max(duration_s(run) * len(logs) - busy_s, 0.0),
         n_steps=steps,
         mean_decodes=decoding / steps,
         mean_context_tokens=float(grown.sum()) / decoding if decoding else 0.0,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
+from catalogs.deployment import Role
 from planner.anatomy import HOST, IDLE, SAMPLES, Anatomy, take_apart
-from planner.answer_file import Plan
+from planner.answer_file import Memory, Plan
 from planner.operators import BOUND_WORDS, FIXED, together
 from planner.rerun import Rerun
+from planner.simulated import memory_block
 from planner.slo import human_s
-from simulator.simulate import engine_rules, run_rules
+from simulator.plant import Fleet, Plant
+from simulator.run_record import Run
+from simulator.simulate import engine_rules, run, run_rules
 
 #: Used to this share, a cache or a set of seats keeps requests waiting.
 FULL: Final = 0.95
@@ -38,17 +43,73 @@ def anatomy_of(rerun: Rerun, plan: Plan, index: int = 0, samples: int = SAMPLES)
     return take_apart(done, plant, samples)
 
 
-def uses(plan: Plan, anatomy: Anatomy) -> list[Use]:
-    """Time first, the largest share leading, then KV cache, seats and queue. One of time or space binds, or several."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One kind of replica of a plan, taken apart. kv_peak: its fullest cache, 0..1; None: the plan's own figure."""
+
+    role: Role
+    anatomy: Anatomy
+    memory: Memory | None
+    seats: int
+    kv_peak: float | None = None
+
+    def of(self, resource: str) -> str:
+        """A resource's name, with whose it is where there are several kinds."""
+        return resource if self.role == "both" else f"{self.role}: {resource}"
+
+    def answers(self, metric: str) -> bool:
+        """Whether its time is part of a latency: first tokens of prefill servers, those after them of the others."""
+        return {"ttft": "decode", "tpot": "prefill", "itl": "prefill"}.get(metric) != self.role
+
+
+def parts_of(rerun: Rerun, plan: Plan, index: int = 0, samples: int = SAMPLES) -> list[Part]:
+    """Every kind of replica of a plan under its share of the planned rate: one, or prefill and decode servers."""
+    candidate, world = rerun.candidates[index], rerun.world_of(index)
+    if not candidate.split:
+        return [Part("both", anatomy_of(rerun, plan, index, samples), plan.memory, _seats_of(world.plant(candidate)))]
+    share = world.parts(candidate)
+    fleet = world.serves(candidate, share)
+    plants = fleet.plants if isinstance(fleet, Fleet) else (fleet,)
+    most = max(plant.resolved.replicas for plant in plants)
+    n = 2 * rerun.bench.sizes.full * most * share
+    done = run(fleet, rerun.workload.materialise(rerun.request.seed, n, plan.requests_per_s).every(share))
+    return [_part(done, plant, i, samples) for i, plant in enumerate(plants)]
+
+
+def _part(done: Run, plant: Plant, pool: int, samples: int) -> Part:
+    memory = Memory.model_validate(memory_block(plant.memory, plant.resolved))
+    peak = max(replica.kv_peak_fraction for replica in done.replicas if replica.pool == pool)
+    return Part(plant.resolved.role, take_apart(done, plant, samples, pool), memory, _seats_of(plant), peak)
+
+
+def _seats_of(plant: Plant) -> int:
+    return plant.resolved.limits.max_num_seqs * plant.resolved.layout.data_parallel
+
+
+def uses(plan: Plan, parts: Sequence[Part]) -> list[Use]:
+    """Of each kind of replica: time, the largest share leading, then KV cache and seats; then the queue. What binds is
+    of the kind that the tightest objective waits for: one of time or space, or several."""
+    found = [u for part in parts for u in _of_part(plan, part)]
+    return [*found, *_queue(plan)]
+
+
+def _of_part(plan: Plan, part: Part) -> list[Use]:
+    found = _uses(plan, part)
+    waited = not plan.slo or part.answers(plan.tightest.metric)
+    return [replace(u, resource=part.of(u.resource), binds=u.binds and waited) for u in found]
+
+
+def _uses(plan: Plan, part: Part) -> list[Use]:
+    anatomy = part.anatomy
     shares = anatomy.shares
-    full = [u for u in (_kv(plan), _seats(plan, anatomy)) if u is not None]
+    full = [u for u in (_kv(plan, part), _seats(part)) if u is not None]
     short_of_room = any(u.binds for u in full)
     busiest = next((k for k in shares if k != IDLE), HOST)
     found = []
     for name, share in shares.items():
         binds = name == busiest and not short_of_room
         found.append(Use(WORDS[name], share, "replica time", _leading(name, anatomy), binds))
-    return [*found, *full, *_queue(plan)]
+    return [*found, *full]
 
 
 def _leading(bound: str, anatomy: Anatomy) -> str:
@@ -60,17 +121,20 @@ def _leading(bound: str, anatomy: Anatomy) -> str:
     return ", ".join(shown)
 
 
-def _kv(plan: Plan) -> Use | None:
-    peak, preempted = plan.metric("kv_peak_fraction"), plan.metric("n_preemptions") or 0.0
+def _kv(plan: Plan, part: Part) -> Use | None:
+    peak = plan.metric("kv_peak_fraction") if part.kv_peak is None else part.kv_peak
+    preempted = 0.0 if part.role == "prefill" else plan.metric("n_preemptions") or 0.0
     if peak is None:
         return None
     words = f"{preempted:,.0f} preemptions" if preempted else "no preemptions"
     return Use("KV cache", peak, "KV blocks at the peak", words, peak >= FULL or preempted > 0)
 
 
-def _seats(plan: Plan, anatomy: Anatomy) -> Use:
-    d = plan.deployment
-    seats = int(d["max_num_seqs"]) * int(d["data_parallel"])
+def _seats(part: Part) -> Use | None:
+    """Of those that decode: a prompt's seat is its time."""
+    anatomy, seats = part.anatomy, part.seats
+    if part.role == "prefill":
+        return None
     words = (
         f"{anatomy.most_decodes:,} of {seats:,} sequences at once at the peak, {anatomy.mean_decodes:,.0f} on average"
     )

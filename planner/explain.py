@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from planner.answer_file import AnswerFile, Plan
 from planner.assess import TIE
-from planner.binding import Use, anatomy_of, uses
+from planner.binding import Use, parts_of, uses
 from planner.growth import Growth, growth
 from planner.progress import Tell
 from planner.rerun import Rerun
@@ -38,7 +38,7 @@ def explain(answer: AnswerFile, tell: Tell = lambda _: None) -> Explanation:
         return Explanation([f"No plan: {binding}"], [], [], binding, None)
     rerun = Rerun.of(answer, "explain")
     tell("the plan itself")
-    found = uses(best, anatomy_of(rerun, best))
+    found = uses(best, parts_of(rerun, best))
     grown = growth(rerun, best, tell) if best.capacity_requests_per_s else None
     others = [(deployment_words(p.deployment), why_not(answer, best, p)) for p in answer.alternatives]
     return Explanation(list(_why(answer, best)), others, found, binding_words(best, found), grown)

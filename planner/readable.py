@@ -36,8 +36,8 @@ TOKEN_GAPS: Final = Feature(
 )
 #: What a command cannot read; of the others it reads everything.
 CANNOT: Final[dict[str, tuple[Feature, ...]]] = {
-    "report": (APART,),
-    "explain": (APART,),
+    "report": (),
+    "explain": (),
     "spares": (APART, TOKEN_GAPS),
     "whatif": (APART,),
     "deploy": (),

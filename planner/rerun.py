@@ -104,7 +104,8 @@ def without_load(request: PlanRequest) -> PlanRequest:
 def found_again(plan: Plan, space: Sequence[Candidate], request: PlanRequest) -> Candidate:
     """The candidate whose every choice the plan's deployment names. Raises InputError where there is none."""
     for candidate in space:
-        chosen = candidate.deployment(request.model, request.engine).model_dump(exclude_none=True)
+        written = candidate.deployment(request.model, request.engine).model_dump()
+        chosen = {k: v for k, v in written.items() if v is not None or k == "disaggregation"}
         if all(plan.deployment.get(k) == v for k, v in chosen.items() if k not in _NAMES):
             return candidate
     raise InputError("a plan of this answer is no candidate of this version: plan again", plan.deployment["hardware"])

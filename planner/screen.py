@@ -103,16 +103,20 @@ def _question(request: dict[str, Any]) -> Line:
     return "Plan", f"{request['model']} on {request['hardware']}, workload {request['workload']}, {rate}, {goal}"
 
 
-def deployment_words(d: dict[str, Any]) -> str:
-    """One line for a deployment block."""
+def replicas_words(d: dict[str, Any]) -> str:
+    """What serves: "2 replicas x TP4", or "1 prefill x TP2 + 3 decode x TP2"."""
     layout = Layout(**{f.name: d[f.name] for f in fields(Layout)})
     apart, split = d.get("disaggregation"), WHOLE
     if apart:
         first = {f.name: apart["prefill"][f.name] for f in fields(Layout)}
         split = Split(apart["prefill_replicas"], Layout(**first))
-    count = count_words(apart["decode_replicas"] if apart else d["replicas"], layout, split)
+    return count_words(apart["decode_replicas"] if apart else d["replicas"], layout, split)
+
+
+def deployment_words(d: dict[str, Any]) -> str:
+    """One line for a deployment block."""
     return (
-        f"{count} on {d['hardware']}, {d['weight_dtype']} weights, {d['kv_dtype']} KV, "
+        f"{replicas_words(d)} on {d['hardware']}, {d['weight_dtype']} weights, {d['kv_dtype']} KV, "
         f"{d['max_num_seqs']} sequences, {d['max_num_batched_tokens']} batched tokens"
         f"{drafts_words(d.get('speculative'))}"
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from calibration.report.axes import time_text
+from catalogs.hardware import Accelerator
 from catalogs.html_page import Markup, Section, chart, note, paragraph, table
 from planner.answer_file import AnswerFile, Plan
+from planner.binding import Part
 from planner.offers import instance_words
 from planner.operators import BOUND_WORDS, OperatorRow, together
 from planner.report import latency_figures, machine_figures, money_figures
@@ -67,29 +69,35 @@ def _knee_words(plan: Plan, s: Simulated) -> str:
 
 
 def binds(plan: Plan, s: Simulated) -> Section:
-    a = s.anatomy
-    parts = [paragraph(_step_words(s))]
+    parts: list[Markup] = [paragraph(_step_words(part)) for part in s.parts]
     rows = [(u.resource, u.words, u.of, f"{100 * u.share:.1f} %", "binds" if u.binds else "") for u in s.uses]
     parts.append(table(("Resource", "What of it", "Share of", "Used", ""), rows, words=3))
     if plan.time_breakdown:
         figure = machine_figures.time_by_class(plan.time_breakdown)
         said = "Where the simulated replica time of the answer's own runs goes."
         parts.append(chart(figure, said, 90 + 30 * len([v for v in plan.time_breakdown.values() if v > 0])))
-    blocks = len({machine_figures.block_of(r) for r in a.rows})
-    said = "A mean step of the simulated run, by operator: the layers of each kind, and everything outside the layers."
-    parts.append(chart(machine_figures.time_by_layer(a.rows, a.n_steps), said, 110 + 62 * blocks))
-    ceilings = machine_figures.ceiling_words(s.accelerator)
-    said = f"Operators of the simulated run, all steps together. Ceilings of the {s.accelerator.name}: {ceilings}."
-    parts.append(chart(machine_figures.roofline(a.rows, s.accelerator), said, 540))
-    parts.append(operators_table(a.rows, a.n_steps))
-    if plan.memory is not None:
-        m = plan.memory
-        said = f"{m.equation}. Room for {m.kv_tokens_per_replica:,} tokens per replica."
-        parts.append(chart(machine_figures.memory_bar(m), said, 190))
+    for part in s.parts:
+        parts += _machine(part, s.accelerator)
     return Section("What binds: time and memory", parts, "What binds")
 
 
-def operators_table(rows: Sequence[OperatorRow], n_steps: float) -> Markup:
+def _machine(part: Part, unit: Accelerator) -> Iterator[Markup]:
+    """Where one kind of replica spends its steps, under which ceilings, and how it fills its memory."""
+    a, whose = part.anatomy, "" if part.role == "both" else f"{part.role.capitalize()} servers. "
+    blocks = len({machine_figures.block_of(r) for r in a.rows})
+    said = "A mean step of the simulated run, by operator: the layers of each kind, and everything outside the layers."
+    yield chart(machine_figures.time_by_layer(a.rows, a.n_steps), whose + said, 110 + 62 * blocks)
+    ceilings = machine_figures.ceiling_words(unit)
+    said = f"Operators of the simulated run, all steps together. Ceilings of the {unit.name}: {ceilings}."
+    yield chart(machine_figures.roofline(a.rows, unit), whose + said, 540)
+    yield operators_table(a.rows, a.n_steps, whose)
+    if part.memory is not None:
+        m = part.memory
+        said = f"{whose}{m.equation}. Room for {m.kv_tokens_per_replica:,} tokens per replica."
+        yield chart(machine_figures.memory_bar(m), said, 190)
+
+
+def operators_table(rows: Sequence[OperatorRow], n_steps: float, whose: str = "") -> Markup:
     """The points of the roofline in figures, for print."""
     head = ("Operator", "Bound by", "FLOP/B", "TFLOP/s", "TB/s", "Of its roofline", "Per step", "Share")
     total, found = sum(r.seconds for r in rows), []
@@ -102,16 +110,21 @@ def operators_table(rows: Sequence[OperatorRow], n_steps: float) -> Markup:
         "The same in figures, operators that only move data too: one accelerator, all executions in a mean step. Above "
         "100 % of its roofline: served from a cache."
     )
-    return table(head, found, said, words=2)
+    return table(head, found, whose + said, words=2)
 
 
-def _step_words(s: Simulated) -> str:
-    a = s.anatomy
+def _step_words(part: Part) -> str:
+    a = part.anatomy
     tokens = f"{a.mean_prefill_tokens:,.0f} tokens on average"
+    if part.role == "prefill":
+        busy = 100 * (1 - a.idle_s / a.total_s)
+        return f"At the planned rate a prefill server is busy {busy:.0f} % of the time, with steps of {tokens}."
+    server = "replica" if part.role == "both" else "decode server"
     prompts = f"{100 * a.prefill_step_fraction:.0f} % of the steps also hold prompts ({tokens})"
     return (
-        f"At the planned rate a replica runs {a.mean_decodes:,.0f} sequences at once on average, with "
-        f"{a.mean_context_tokens:,.0f} tokens each; {prompts}. Shares are of one replica's time, simulated."
+        f"At the planned rate a {server} runs {a.mean_decodes:,.0f} sequences at once on average, with "
+        f"{a.mean_context_tokens:,.0f} tokens each{f'; {prompts}' if part.role == 'both' else ''}. Shares are of one "
+        f"{server}'s time, simulated."
     )
 
 

@@ -8,13 +8,13 @@ from typing import Any, Final
 from catalogs.deployment import Layout
 from catalogs.grid import DEFAULT_REGION, list_grids, load_grid
 from catalogs.hardware import Accelerator
-from planner.anatomy import Anatomy
 from planner.answer_file import AnswerFile, Plan
-from planner.binding import Use, anatomy_of, uses
+from planner.binding import Part, Use, parts_of, uses
 from planner.front_file import FrontFile
 from planner.growth import Growth, growth
 from planner.progress import Tell
 from planner.rerun import Rerun
+from planner.screen import replicas_words
 from planner.sensitivity import Sensitivity, sensitivity
 from planner.sweep import SweepPoint, sweep
 
@@ -55,10 +55,11 @@ class Carbon:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """What the answer does not hold: simulated again for the page, with the answer's seed."""
+    """What the answer does not hold: simulated again for the page, with the answer's seed. parts: one for each kind of
+    replica of the best plan. sensitivity: None where it was not asked for, or cannot be simulated."""
 
     points: list[SweepPoint]
-    anatomy: Anatomy
+    parts: list[Part]
     uses: list[Use]
     sensitivity: Sensitivity | None
     growth: Growth | None
@@ -82,13 +83,18 @@ def gather(answer: AnswerFile, tell: Tell = lambda _: None, swings: bool = True)
         return Material(answer, None, [])
     rerun = Rerun.of(answer)
     tell("where the time goes")
-    anatomy = anatomy_of(rerun, best)
+    parts = parts_of(rerun, best)
     points = sweep(answer.plans, rerun, tell)
-    moved = sensitivity(answer, rerun, tell) if swings else None
+    moved = sensitivity(answer, rerun, tell) if swings and not apart(answer) else None
     grown = growth(rerun, best, tell) if swings and best.capacity_requests_per_s else None
     unit = rerun.world_of(0).names.hardware.accelerator
-    found = Simulated(points, anatomy, uses(best, anatomy), moved, grown, unit)
+    found = Simulated(points, parts, uses(best, parts), moved, grown, unit)
     return Material(answer, found, carbon(answer, best))
+
+
+def apart(answer: AnswerFile) -> bool:
+    """Whether a plan of it has prefill and decode servers."""
+    return any(plan.deployment.get("disaggregation") for plan in answer.plans)
 
 
 def carbon(answer: AnswerFile, plan: Plan) -> list[Carbon]:
@@ -115,4 +121,5 @@ def label(answer: AnswerFile, i: int) -> str:
 def short(d: dict[str, Any]) -> str:
     """A deployment block in a few words."""
     layout = Layout(**{f.name: d[f.name] for f in fields(Layout)})
-    return f"{d['replicas']} x {layout.words} on {d['hardware']}, {d['weight_dtype']}, KV {d['kv_dtype']}"
+    count = replicas_words(d) if d.get("disaggregation") else f"{d['replicas']} x {layout.words}"
+    return f"{count} on {d['hardware']}, {d['weight_dtype']}, KV {d['kv_dtype']}"

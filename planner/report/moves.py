@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from catalogs.html_page import Section, chart, paragraph, table
-from planner.answer_file import Plan
+from catalogs.html_page import Section, chart, note, paragraph, table
+from planner.answer_file import AnswerFile, Plan
 from planner.explain_screen import cheapest_words, extra_words
 from planner.growth import GOAL
 from planner.report import money_figures
-from planner.report.material import Simulated
+from planner.report.material import Simulated, apart
 from planner.rivals import CAPACITY_TOLERANCE
 from planner.sensitivity import Effect, Input
 from planner.words import dollars, rate
 
 
-def sensitivity(plan: Plan, s: Simulated) -> list[Section]:
+def sensitivity(answer: AnswerFile, plan: Plan, s: Simulated) -> list[Section]:
+    title = "Sensitivity: what moves the answer"
+    if s.sensitivity is None and apart(answer):
+        said = "Not simulated: inputs are not varied yet for answers with prefill and decode servers."
+        return [Section(title, [note(said)], "Sensitivity")]
     if s.sensitivity is None:
         return []
     inputs = s.sensitivity.inputs
@@ -42,7 +46,7 @@ def sensitivity(plan: Plan, s: Simulated) -> list[Section]:
     rows = [row for i in inputs for row in _input_rows(i)]
     said = "Nearest objective: its value as a share of its limit at the planned rate; over 100 % it is missed."
     parts.append(table(head, rows, said, words=3))
-    return [Section("Sensitivity: what moves the answer", parts, "Sensitivity")]
+    return [Section(title, parts, "Sensitivity")]
 
 
 def growth(s: Simulated) -> list[Section]:

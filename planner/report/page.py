@@ -32,7 +32,7 @@ def answer_page(m: Material) -> Page:
             evidence.energy(m, m.answer.best),
             *load_sections(m.answer),
             *accounts_sections(m.answer),
-            *moves.sensitivity(m.answer.best, s),
+            *moves.sensitivity(m.answer, m.answer.best, s),
             *moves.growth(s),
             _alternatives(m.answer),
             *_hardware(m.answer),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any, Final
 
 from catalogs.files import make_folder, write_json, write_whole
 from planner.answer import finite
+from planner.binding import Part
 from planner.front_file import FrontFile, FrontPoint
-from planner.operators import operator_document
+from planner.operators import OperatorRow, operator_document
 from planner.report.material import Material, label
 from planner.sensitivity import Effect, Input
 
@@ -32,7 +34,7 @@ def tables_of(m: Material) -> dict[str, list[Row]]:
     }
     if s is not None:
         found["trade_offs"] = [_point(asdict(p)) for p in s.points]
-        found["operators"] = [operator_document(r) for r in s.anatomy.rows]
+        found["operators"] = [_operator(p, r) for p in s.parts for r in p.anatomy.rows]
         found["what_binds"] = [asdict(u) for u in s.uses]
         found["more_capacity"] = [asdict(c) for c in s.growth.changes] if s.growth else []
         inputs = s.sensitivity.inputs if s.sensitivity else []
@@ -81,7 +83,9 @@ def _plan(m: Material, i: int) -> Row:
     cost = {} if plan.cost is None else asdict(plan.cost)
     used = {} if plan.energy is None else asdict(plan.energy)
     rates = {k: getattr(plan, k) for k in ("requests_per_s", "capacity_requests_per_s", "safe_requests_per_s")}
-    return {"plan": i, "label": label(m.answer, i), **plan.deployment, **rates, **objectives, **cost, **used}
+    split = plan.deployment.get("disaggregation")
+    deployment = plan.deployment | {"disaggregation": json.dumps(split) if split else None}  # parquet has no {}
+    return {"plan": i, "label": label(m.answer, i), **deployment, **rates, **objectives, **cost, **used}
 
 
 def _curve(i: int, point: Any) -> Row:
@@ -104,6 +108,10 @@ def _cdf(m: Material) -> list[Row]:
 def _point(flat: Row) -> Row:
     latency = flat.pop("latency_s")
     return flat | {f"{m}_{stat}_s": v for m, stats in latency.items() for stat, v in stats.items()}
+
+
+def _operator(part: Part, row: OperatorRow) -> Row:
+    return ({} if part.role == "both" else {"pool": part.role}) | operator_document(row)
 
 
 def _front_point(front: FrontFile, point: FrontPoint) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,14 +22,14 @@ from planner.varied import Slower, VariedWorkload, slower_host
 def test_time_binds_where_there_is_room_and_space_where_there_is_none() -> None:
     s, plan = material().simulated, answer().plans[0]
     assert s is not None
-    roomy = [u for u in uses(plan, s.anatomy) if u.binds]
+    roomy = [u for u in uses(plan, s.parts) if u.binds]
     assert [u.of for u in roomy] == ["replica time"]
     full = plan.model_copy(update={"metrics": (plan.metrics or {}) | {"kv_peak_fraction": 1.0, "n_preemptions": 40}})
-    binding = [u for u in uses(full, s.anatomy) if u.binds]
+    binding = [u for u in uses(full, s.parts) if u.binds]
     assert [u.resource for u in binding] == ["KV cache"]
     assert "40 preemptions" in binding_words(full, binding)
-    seats = plan.model_copy(update={"deployment": plan.deployment | {"max_num_seqs": s.anatomy.most_decodes}})
-    assert [u.resource for u in uses(seats, s.anatomy) if u.binds] == ["sequence seats"]
+    seats = [replace(part, seats=part.anatomy.most_decodes) for part in s.parts]
+    assert [u.resource for u in uses(plan, seats) if u.binds] == ["sequence seats"]
 
 
 def test_why_not_speaks_in_the_answers_numbers() -> None:

@@ -50,8 +50,8 @@ def test_what_cannot_be_read_is_refused_by_name_and_the_rest_is_not(feature: Fea
 
 def test_kinds_of_a_request_are_refused_in_the_same_words() -> None:
     with pytest.raises(InputError) as before:
-        need_readable_kinds("report", ["pipelines", APART.name])
+        need_readable_kinds("spares", ["pipelines", APART.name])
     with pytest.raises(InputError) as after:
-        need_readable("report", [WITH[APART]])
+        need_readable("spares", [WITH[APART]])
     assert str(before.value) == str(after.value)
-    need_readable_kinds("report", ["pipelines"])
+    need_readable_kinds("spares", ["pipelines"])
