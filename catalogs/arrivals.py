@@ -13,7 +13,8 @@ from catalogs.choice import chosen
 
 FloatArray = npt.NDArray[np.float64]
 Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=1, strict=True)]
+#: A count of anything a workload holds; far beyond any use, and arrays of 64-bit numbers can be made of it.
+Count = Annotated[int, Field(ge=1, le=1_000_000_000, strict=True)]
 
 
 class Arrivals(BaseModel):

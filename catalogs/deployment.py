@@ -41,7 +41,7 @@ class Disaggregation(_Keys):
     decode_replicas: PositiveInt
     prefill: dict[str, object] = Field(default_factory=dict)
     decode: dict[str, object] = Field(default_factory=dict)
-    transfer_gb_per_s: float | None = Field(default=None, gt=0)  # of each accelerator; null: its link's or network's
+    transfer_gb_per_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # null: its link's or network's
     transfer: KvTransfer | None = None  # null: as the engine does
     max_local_prefill_tokens: PositiveInt | None = None  # prompts up to this length stay with a decode replica
     max_prefill_queue: PositiveInt | None = None  # and so do others while each prefill replica has so many waiting

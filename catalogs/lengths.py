@@ -17,7 +17,7 @@ from catalogs.errors import InputError
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 Probability = Annotated[float, Field(ge=0, le=1)]
-Tokens = Annotated[float, Field(ge=1, allow_inf_nan=False)]
+Tokens = Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)]
 
 
 class Lengths(BaseModel):

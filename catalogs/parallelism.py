@@ -13,6 +13,9 @@ from catalogs.hardware import Hardware
 from catalogs.model_parts import Attention, LinearAttention, MlaAttention, Mlp, Moe
 from catalogs.model_spec import ModelSpec
 
+#: Sizes that are looked through for the nearest one, whatever was asked for.
+_MOST_TENSOR_PARALLEL: Final = 1024
+
 
 def layout_of(deployment: Deployment, model: ModelSpec, hardware: Hardware) -> tuple[int, Layout, tuple[str, ...]]:
     """(replicas, layout of each, what to know about it). Raises InputError where the model cannot be cut so or where it
@@ -63,7 +66,7 @@ def check_tensor_parallel(model: ModelSpec, tp: int, expert_parallel: bool = Fal
     heads of linear attention, feed-forward widths. Experts kept whole (expert_parallel) are not cut."""
     broken = _broken_rules(model, tp, expert_parallel)
     if broken:
-        fits = tensor_parallel_choices(model, tp, expert_parallel)
+        fits = tensor_parallel_choices(model, min(tp, _MOST_TENSOR_PARALLEL), expert_parallel)
         raise InputError(f"tensor_parallel does not divide {broken[0]} of {model.name}", tp, str(fits[-1]))
 
 

@@ -57,7 +57,7 @@ class Autoscaling(_Keys):
     min_replicas: NonNegativeInt = 1  # 0: an idle pool goes away, as with KEDA
     max_replicas: PositiveInt
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.9
-    interval_s: Positive = 15.0
+    interval_s: Annotated[float, Field(ge=0.01, allow_inf_nan=False)] = 15.0
     tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.1
     scale_up_stabilization_s: Seconds = 0.0
     scale_down_stabilization_s: Seconds = 300.0

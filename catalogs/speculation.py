@@ -40,7 +40,7 @@ class Speculative(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     method: str
-    num_speculative_tokens: PositiveInt  # drafts in a row
+    num_speculative_tokens: int = Field(gt=0, le=1024)  # drafts in a row
     model: str | None = None
     acceptance: float | list[float] | None = None
     acceptance_length: float | None = Field(default=None, gt=0)

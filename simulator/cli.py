@@ -94,12 +94,15 @@ def simulate(
 
 def _with_router(written: Deployment, router: str | None, staleness_s: float | None) -> Deployment:
     """The deployment behind another router."""
+    from catalogs.errors import InputError
     from catalogs.load import parse_yaml
 
     changes: dict[str, object] = {}
     if router is not None:
         changes["router"] = parse_yaml(router, "--router") if router.lstrip().startswith("{") else router
     if staleness_s is not None:
+        if not staleness_s < float("inf"):
+            raise InputError("--router-staleness must be finite", staleness_s, "0.05")
         changes["router_staleness_s"] = staleness_s
     return written.model_copy(update=changes)
 
@@ -126,7 +129,9 @@ def _caveats(run: Run) -> list[str]:
     if run.n_truncated:
         lines.append(f"{run.n_truncated} of {run.requests.n} requests truncated to max_model_len")
     n_done = int(run.completed.sum())
-    if n_done < 100:
+    if not n_done:
+        lines.append("no request was completed: there are no latencies")
+    elif n_done < 100:
         lines.append(f"p99 of {n_done} requests is no more than their maximum; simulate more requests")
     return lines
 

@@ -37,8 +37,8 @@ class Views:
         if time_series is not None and time_series.suffix not in (".parquet", ".csv"):
             name = f"{time_series.stem or 'series'}.parquet"
             raise InputError("a time series is a .parquet or a .csv file", str(time_series), name)
-        if not step_s > 0.0:
-            raise InputError("a time series needs a step above 0 s", step_s)
+        if not 0.0 < step_s < float("inf"):
+            raise InputError("a time series needs a finite step above 0 s", step_s, "1.0")
         return cls(chrome_trace, None if window is None else parse_window(window), time_series, step_s, explain)
 
     def journal(self) -> Journal | None:

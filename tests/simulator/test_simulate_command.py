@@ -210,6 +210,8 @@ def test_an_unwritable_target_is_bad_input(files: dict[str, Path], capsys: pytes
         (("--requests-out", "-"), "only --json"),
         (("--requests-out", "/tmp"), "folder"),
         (("--json", "same", "--requests-out", "same"), "name of its own"),
+        (("--router-staleness", "inf"), "must be finite"),
+        (("--time-series", "t.csv", "--time-step", "inf"), "finite step"),
     ],
 )
 def test_options_out_of_bounds_are_one_line(
@@ -219,6 +221,30 @@ def test_options_out_of_bounds_are_one_line(
     said = capsys.readouterr()
     assert says in said.err
     assert (said.out, len(said.err.splitlines())) == ("", 1)
+
+
+@pytest.mark.parametrize(
+    ("deployment", "workload", "says"),
+    [
+        ("tensor_parallel: 1000000000000000000", "", "does not divide"),
+        ("speculative: {method: ngram, num_speculative_tokens: 1000000000000, acceptance: 0.5}", "", "1024"),
+        ("disaggregation: {prefill_replicas: 1, decode_replicas: 1, transfer_gb_per_s: .inf}", "", "finite"),
+        ("", "input_tokens: {constant: 1000000000000000000000}", "1000000000"),
+        ("", "input_tokens: {quantiles: {0: 1, 1: 1.0e+30}}", "1000000000"),
+        ("", "input_tokens: {constant: 9}\nshared_prefix: {tokens: 9, groups: 1000000000000000000000}", "1000000000"),
+    ],
+)
+def test_numbers_beyond_any_use_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], deployment: str, workload: str, says: str
+) -> None:
+    (tmp_path / "d.yaml").write_text(f"model: llama3.1-8b\nhardware: h100x2\n{deployment}\n")
+    asked = workload or "input_tokens: {constant: 9}"
+    (tmp_path / "w.yaml").write_text(f"arrivals: all_at_once\nrequests: 2\noutput_tokens: {{constant: 9}}\n{asked}\n")
+    assert simulate(tmp_path / "d.yaml", "--workload", tmp_path / "w.yaml", "--json", tmp_path / "o.json") == 2
+    said = capsys.readouterr()
+    assert says in said.err
+    assert (said.out, len(said.err.splitlines())) == ("", 1)
+    assert not (tmp_path / "o.json").exists()
 
 
 def test_what_is_no_ordinary_file_is_written_into_never_replaced(files: dict[str, Path]) -> None:
