@@ -266,7 +266,7 @@ def test_a_deployment_scales_and_pays_for_what_it_uses() -> None:
         ({"metric": "kv", "target": 80}, 1, "share from 0 to 1"),
         ({"target": 0}, 1, "greater than 0"),
         ({"cold_start": {"imag_gb": 1}}, 1, "nearest valid choice: image_gb"),
-        ({"interval_s": 0}, 1, "greater than 0"),
+        ({"interval_s": 0}, 1, "greater than or equal to 0.01"),
     ],
 )
 def test_scaling_that_makes_no_sense_is_refused(changes: dict[str, object], replicas: int, said: str) -> None:
