@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from planner.terminal import Line
-from planner.words import dollars
+from planner.words import digits, dollars
 
 
 def accounts_lines(answer: dict[str, Any]) -> Iterator[Line]:
@@ -32,7 +32,7 @@ def _cost(cost: dict[str, Any], users: dict[str, Any] | None) -> Iterator[Line]:
     per_day = users["requests_per_user_day"]
     yield (
         "Per user",
-        f"{month} per user-month for {users['users']:,.0f} users of {per_day:,.3g} requests a day{per_request}",
+        f"{month} per user-month for {users['users']:,.0f} users of {digits(per_day)} requests a day{per_request}",
     )
 
 

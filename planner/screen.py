@@ -202,8 +202,16 @@ def _money_lines(entry: dict[str, Any], request: dict[str, Any]) -> Iterator[Lin
     yield (
         "Energy",
         f"{energy['w_mean'] / 1e3:.2f} kW; {energy['j_per_output_token']:.3g} J per output token; "
-        f"{energy['kwh_per_million_output_tokens']:.3g} kWh, {grams} per million (PUE {energy['pue']:g})",
+        f"{energy['kwh_per_million_output_tokens']:.3g} kWh, {grams} per million output "
+        f"tokens ({_assumed(energy)})",
     )
+
+
+def _assumed(energy: dict[str, Any]) -> str:
+    """ "PUE 1.3, grid us at 384 g/kWh"."""
+    intensity, region = energy.get("grid_gco2e_per_kwh"), energy.get("grid_region")
+    grid = "" if intensity is None else f", grid{f' {region}' if region else ''} at {intensity:.0f} g/kWh"
+    return f"PUE {energy['pue']:g}{grid}"
 
 
 def _machine_lines(entry: dict[str, Any]) -> Iterator[Line]:
@@ -232,7 +240,7 @@ def memory_bar(memory: dict[str, Any]) -> str:
     bar = "".join(mark * round(_BAR * size / total) for mark, _, size in parts)[:_BAR]
     free = max(total - sum(size for *_, size in parts), 0.0)
     named = ", ".join(f"{mark} {name} {size / 1e9:.1f}" for mark, name, size in parts)
-    return f"[{bar:.<{_BAR}}] GB: {named}, . free {free / 1e9:.1f}"
+    return f"[{bar:.<{_BAR}}] GB of each accelerator: {named}, . free {free / 1e9:.1f}"
 
 
 def _difference(best: dict[str, Any], other: dict[str, Any]) -> str:
