@@ -26,7 +26,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from calibration.serve.engines import SERVED_NAME, ServedLimits, vllm
-from calibration.serve.server import Server
+from calibration.serve.server import EngineServer
 
 PORT = 8137
 IDLE_S = 5.0
@@ -141,7 +141,7 @@ def main() -> None:
         threads=1,
     )
     launch = vllm(a.python, a.model, PORT, limits, on_cpu=True)
-    with tempfile.TemporaryDirectory() as folder, Server(launch, Path(folder) / "server.log") as server:
+    with tempfile.TemporaryDirectory() as folder, EngineServer(launch, Path(folder) / "server.log") as server:
         server.start()
         pid = min(server.pids)
         vocabulary = words(a.model)

@@ -23,8 +23,8 @@ from error_budget import load
 from measured_points import SOURCES, Compared, open_loop, tables, verified
 from reliability import drawing, reliability, surprises
 
-from calibration.reliability import PATH
-from calibration.stated_error import (
+from calibration.accuracy.reliability import PATH
+from calibration.accuracy.stated_error import (
     FILE_NAME,
     LEAST_CONFORMAL,
     METRICS,
@@ -34,8 +34,8 @@ from calibration.stated_error import (
     fit_group,
     load_file,
 )
-from catalogs.files import write_whole
-from catalogs.load import DATA
+from catalogs.io.output_files import write_whole
+from catalogs.io.yaml_files import DATA
 
 BEGIN, END = "<!-- coverage: begin -->", "<!-- coverage: end -->"
 PAGE: Final = Path(__file__).parent.parent / "docs/accuracy.md"

@@ -4,7 +4,8 @@
 
 SCORE.py is the scorer that lies beside the public measurements. SGLang captures decode steps only; a step with a
 prompt is launched kernel by kernel, and where the model has many layers of many kernels that is what its first token
-waits for. The fitted constant is the time per kernel (`simulator.launches` counts them) at which the median signed TTFT
+waits for. The fitted constant is the time per kernel (`simulator.layers.step` counts them) at which the median signed
+TTFT
 error of the calibration set is zero. Points of the set are left out of published tables (`in_calibration_set`).
 
 Calibration set of SGLang: DeepSeek-R1 and -V3 (one measurement under two names) on H200 with prompts of 1024 tokens,
@@ -25,8 +26,8 @@ from types import ModuleType
 import numpy as np
 from error_budget import host, in_process, load
 
-import catalogs.resolving
-from catalogs.engines import load_engine
+import catalogs.deployments.resolve
+from catalogs.engines.files import load_engine
 
 ENGINE = "sglang"
 LOWEST_S, HIGHEST_S, WITHIN_S = 10e-6, 200e-6, 0.5e-6
@@ -43,7 +44,7 @@ def errors(score: ModuleType, rows: list[Row], launch_s: float) -> np.ndarray:
     """Signed percent errors (TTFT, TPOT) of each row, shape (rows, 2); a row that cannot run has +100 twice."""
     table: list[list[float]] = []
     change = host(kernel_launch_s=launch_s)
-    catalogs.resolving.__dict__["load_engine"] = lambda name: change(load_engine(name))
+    catalogs.deployments.resolve.__dict__["load_engine"] = lambda name: change(load_engine(name))
     score.__dict__.update(simulate=in_process, sample=lambda *_: rows, summarise=lambda found, *_: table.extend(found))
     arguments = Namespace(data=score.HERE.parent / "validation", only="", closed_loop=1, seed=0, timeout=300, limit=[])
     with contextlib.redirect_stdout(io.StringIO()):

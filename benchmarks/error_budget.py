@@ -24,13 +24,14 @@ from typing import Any
 
 import numpy as np
 
-import catalogs.resolving
-from catalogs.deployment import load_deployment
-from catalogs.engines import EngineProfile, load_engine
-from catalogs.workloads import load_workload
-from simulator.metrics import summarise
-from simulator.plant import build_plant
-from simulator.simulate import run
+import catalogs.deployments.resolve
+from catalogs.deployments.schema import load_deployment
+from catalogs.engines.files import load_engine
+from catalogs.engines.profile import EngineProfile
+from catalogs.workloads.workload import load_workload
+from simulator.analysis.metrics import summarise
+from simulator.cluster.compiled import build_plant
+from simulator.cluster.simulate import run
 
 BEGIN, END = "<!-- budget: begin -->", "<!-- budget: end -->"
 Change = Callable[[EngineProfile], EngineProfile]
@@ -124,7 +125,7 @@ def main() -> None:
     columns = [f"{part}: {name}" for part, names in PARTS.items() for name in names]
     lines = ["| " + " | ".join(["median error, %", *columns]) + " |", "|---" * (len(columns) + 1) + "|"]
     for name, change in VARIANTS.items():
-        catalogs.resolving.__dict__["load_engine"] = lambda engine, change=change: change(load_engine(engine))
+        catalogs.deployments.resolve.__dict__["load_engine"] = lambda engine, change=change: change(load_engine(engine))
         lines.append("| " + " | ".join([name, *(f"{m:.1f}" for m in medians(score, a))]) + " |")
         print(lines[-1], file=sys.stderr, flush=True)
     table = "\n".join(lines)

@@ -11,24 +11,24 @@ from typing import Any, Final
 from fuzz_schema import Domain, Drawer
 from pydantic import BaseModel
 
-import catalogs.rate_curve  # noqa: F401 - makes its arrivals known
-from catalogs.adapters import Adapters
-from catalogs.arrivals import Arrivals, Rateless
-from catalogs.contents import SharedPrefix, Turns
-from catalogs.deployment import SHARED_KEYS, Deployment
-from catalogs.engines import list_engines
-from catalogs.faults import Fault, Retries
-from catalogs.hardware import list_hardware
-from catalogs.lengths import LENGTHS
-from catalogs.models import list_models, load_model
-from catalogs.queueing import Queueing
-from catalogs.resolving import BLOCK_SIZES
-from catalogs.routing import ROUTINGS
-from catalogs.scaling import Autoscaling
-from catalogs.terms import ServiceClass
+import catalogs.workloads.arrivals  # noqa: F401 - makes its arrivals known
+from catalogs.deployments.autoscaling import Autoscaling
+from catalogs.deployments.faults import Fault, Retries
+from catalogs.deployments.queueing import Queueing
+from catalogs.deployments.resolve import BLOCK_SIZES
+from catalogs.deployments.routing import ROUTINGS
+from catalogs.deployments.schema import SHARED_KEYS, Deployment
+from catalogs.engines.files import list_engines
+from catalogs.hardware.catalog import list_hardware
+from catalogs.models.catalog import list_models, load_model
 from catalogs.units import DTYPE_BYTES
-from catalogs.workload_file import RECIPE_KEYS, WorkloadFile
-from catalogs.workloads import list_workloads
+from catalogs.workloads.arrivals import Arrivals, Rateless
+from catalogs.workloads.files import RECIPE_KEYS, WorkloadFile
+from catalogs.workloads.lengths import LENGTHS
+from catalogs.workloads.service_classes import ServiceClass
+from catalogs.workloads.sessions import SharedPrefix, Turns
+from catalogs.workloads.synthetic import Adapters
+from catalogs.workloads.workload import list_workloads
 
 #: Half of the cases are served with one of these: small enough to fit nearly anywhere, and one of each kind.
 USUAL_MODELS: Final = ("llama3.1-8b", "qwen2.5-0.5b", "qwen3-30b-a3b", "gpt-oss-20b", "gemma-3-12b", "qwen3.5-27b")

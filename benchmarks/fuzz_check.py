@@ -14,15 +14,15 @@ import numpy as np
 import yaml
 from fuzz_cases import Case
 
-from catalogs.deployment import load_deployment
+from catalogs.deployments.schema import load_deployment
 from catalogs.errors import InputError
-from catalogs.workloads import load_workload
-from simulator import outputs
-from simulator.plant import build_fleet
-from simulator.run_record import Run
-from simulator.serving import serving_options
-from simulator.simulate import run
-from simulator.views import Views
+from catalogs.workloads.workload import load_workload
+from simulator.cli import outputs
+from simulator.cli.outputs import RequestedOutputs
+from simulator.cluster.compiled import build_fleet
+from simulator.cluster.run import Run
+from simulator.cluster.serving import serving_options
+from simulator.cluster.simulate import run
 
 #: Fast-forward changes no time by more; beside it, the spacing of floats in long runs.
 EXACT_S: Final = 1e-9
@@ -94,7 +94,7 @@ def _run(case: Case, folder: Path) -> Outcome:
     written, asked = load_deployment(deployment), load_workload(str(workload))
     fleet = build_fleet(written)
     requests = asked.materialise()
-    views = Views.of(folder / "trace.json", None, folder / "series.csv", 1.0, case.seed % EXPLAINED == 0)
+    views = RequestedOutputs.of(folder / "trace.json", None, folder / "series.csv", 1.0, case.seed % EXPLAINED == 0)
 
     def serve(**how: Any) -> Run:
         return run(fleet, requests, replace(serving_options(written, fleet), **case.options, **how))

@@ -10,7 +10,7 @@ from typing import Any, Final
 import yaml
 from fuzz_cases import Case
 
-from catalogs.deployment import Deployment
+from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 
 #: Never left out.

@@ -106,9 +106,9 @@ def missing(rehearse: bool) -> str | None:
 
 def step_compare(plan: Plan) -> None:
     """Seconds the shipped bundle predicts over seconds measured here, by family: comparison.json."""
-    from calibration.bundle import load_bundle, shipped_folder
-    from calibration.dataset import read_rows
-    from catalogs.hardware import parse_hardware
+    from calibration.bundles.bundle import load_bundle, shipped_folder
+    from calibration.rows.dataset import read_rows
+    from catalogs.hardware.catalog import parse_hardware
 
     unit = parse_hardware("local").accelerator
     name = "h100" if plan.rehearse else unit.name
@@ -136,8 +136,8 @@ def ratios(bundle: Any, family: str, rows: Any, part: str) -> list[dict[str, Any
     """A line for each dtype of a family both know."""
     import numpy as np
 
-    from calibration.gate import gate
-    from calibration.validate import as_engine, predict
+    from calibration.fitting.validate import as_engine, predict
+    from calibration.rows.physics_check import gate
 
     model = bundle.models.get(family)
     if model is None:
@@ -159,21 +159,27 @@ def step_verify(plan: Plan) -> None:
     """transformers in this process against the simulation: verify.json, and every request."""
     from dataclasses import replace
 
-    from calibration.serve.transformers_engine import InProcess
-    from catalogs.models import load_model
+    from calibration.serve.transformers_engine import TransformersEngine
+    from catalogs.models.catalog import load_model
+    from simulator.verify.engines import SHORT_LIMITS, EngineChoice, transformers_subject
     from simulator.verify.screen import document, print_verification
-    from simulator.verify.session import Effort, verify
-    from simulator.verify.started import SHORT_LIMITS, Choice, transformers_subject
-    from simulator.verify.trials import Size
+    from simulator.verify.session import VerificationEffort, verify
+    from simulator.verify.trials import TrialSize
 
     limits = replace(SHORT_LIMITS, weight_dtype=plan.dtype)
     if plan.rehearse:
         limits = replace(limits, max_num_seqs=4)
     began = time.monotonic()
-    engine = InProcess.random(llama_config(load_model(plan.model)), limits)
+    engine = TransformersEngine.random(llama_config(load_model(plan.model)), limits)
     print(f"weights made in {time.monotonic() - began:.1f} s", flush=True)
-    effort = Effort(Size(requests=10), 2, (20.0,)) if plan.rehearse else Effort(Size(requests=60), 2)
-    found = verify(transformers_subject(Choice(Path(plan.model), limits)), engine, effort, plan.work / "verify", print)
+    effort = (
+        VerificationEffort(TrialSize(requests=10), 2, (20.0,))
+        if plan.rehearse
+        else VerificationEffort(TrialSize(requests=60), 2)
+    )
+    found = verify(
+        transformers_subject(EngineChoice(Path(plan.model), limits)), engine, effort, plan.work / "verify", print
+    )
     write(plan.work / "verify.json", document(found))
     steps = engine.steps()
     if steps is not None:
@@ -208,7 +214,16 @@ STEPS: dict[str, Callable[[Plan], None]] = {"compare": step_compare, "verify": s
 
 def commands(plan: Plan) -> list[tuple[str, list[str], float]]:
     """(step, command, seconds it may take)."""
-    profile = [sys.executable, "-m", "calibration.cli", "run", "--hw", "local", "--budget", f"{plan.budget_s:.0f}s"]
+    profile = [
+        sys.executable,
+        "-m",
+        "calibration.commands.main",
+        "run",
+        "--hw",
+        "local",
+        "--budget",
+        f"{plan.budget_s:.0f}s",
+    ]
     profile += ["--model", plan.model, "--out", str(plan.profile)]
     if plan.rehearse:
         profile += ["--dtype", "fp32", "--threads", "1"]
@@ -293,8 +308,8 @@ def collect(plan: Plan, outcomes: list[Outcome]) -> dict[str, Any]:
 def _rows(plan: Plan, problems: list[str]) -> None:
     import pandas as pd
 
-    from calibration.profile.session import Session
-    from calibration.profile.tables import write_measured
+    from calibration.profile.session.session import Session
+    from calibration.profile.session.tables import write_measured
 
     if not (plan.profile / "rows.jsonl").is_file():
         raise FileNotFoundError("nothing was measured")

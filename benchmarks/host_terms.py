@@ -20,12 +20,13 @@ from pathlib import Path
 
 import numpy as np
 
-from calibration.bundle import load_bundle
-from catalogs.deployment import Deployment, resolve
-from simulator.batch import BatchShape
-from simulator.layers import step_lines
-from simulator.shard import Shard
-from simulator.step_cost import StepCost
+from calibration.bundles.bundle import load_bundle
+from catalogs.deployments.resolve import resolve
+from catalogs.deployments.schema import Deployment
+from simulator.core.batch import BatchShape
+from simulator.costs.step_cost import StepCost
+from simulator.layers.shard import Shard
+from simulator.layers.step import step_lines
 
 MEAN_CONTEXT, MAX_CONTEXT = 700, 830
 

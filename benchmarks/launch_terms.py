@@ -3,7 +3,7 @@
     python benchmarks/launch_terms.py
 
 Each line is somebody's measured step, far longer than the same step in a graph and the same for one token as for
-hundreds: the host's pace. Divided by the kernels `simulator.launches` counts. The median is what vllm.yaml ships as
+hundreds: the host's pace. Divided by the kernels `simulator.layers.step` counts. The median is what vllm.yaml ships as
 `kernel_launch_us`.
 """
 
@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from statistics import median
 
-from catalogs.deployment import Deployment, resolve
-from simulator.launches import step_launches
-from simulator.shard import Shard
+from catalogs.deployments.resolve import resolve
+from catalogs.deployments.schema import Deployment
+from simulator.layers.shard import Shard
+from simulator.layers.step import step_launches
 
 #: (source, deployment with the same layers, milliseconds of an eager step).
 PUBLISHED = (

@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 
 from calibration.serve.llama_log import entries, read_llama_log
-from catalogs.engines import HostTimes
-from simulator.request import Request
-from simulator.rules import EngineRules
+from catalogs.engines.profile import HostTimes
+from simulator.core.request import Request
 from simulator.schedulers.llama_cpp import LlamaCpp
+from simulator.schedulers.rules import EngineRules
 
 _POSTED = re.compile(r"post: new task, id = (\d+)/1, front = 0")
 _PROMPT = re.compile(r"task (\d+) \| new prompt.*task\.n_tokens = (\d+)")

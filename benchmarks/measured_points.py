@@ -21,13 +21,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from catalogs.deployment import load_deployment
+from catalogs.deployments.schema import load_deployment
 from catalogs.errors import InputError
-from catalogs.workloads import load_workload
-from simulator.metrics import statistics, summarise
-from simulator.plant import build_plant
-from simulator.run_record import Run
-from simulator.simulate import run
+from catalogs.workloads.workload import load_workload
+from simulator.analysis.metrics import statistics, summarise
+from simulator.cluster.compiled import build_plant
+from simulator.cluster.run import Run
+from simulator.cluster.simulate import run
 
 #: Parts of the public tables declared as calibration set: those whose hash falls on 0 .. n of 5. The smaller table
 #: gives two, because with one its statistics would rest on 19 runs.

@@ -43,7 +43,9 @@ def measure(question: str) -> Timing:
     json_args = [] if question == "--help" else ["--json", "-"]
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
-    done = subprocess.run([sys.executable, "-m", "planner.cli", *words, *json_args], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "planner.cli.main", *words, *json_args], capture_output=True, text=True
+    )
     wall_s = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

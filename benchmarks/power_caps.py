@@ -1,4 +1,5 @@
-"""Power limits against measurements: fits what calibration/clocks.py states, and checks it where it was not fitted.
+"""Power limits against measurements: fits what calibration/bundles/clocked.py states, and checks it where it was not
+fitted.
 
     python benchmarks/power_caps.py             # seconds
     python benchmarks/power_caps.py --simulate  # also simulates the 27B model under the same limits, half a minute
@@ -20,8 +21,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq, least_squares
 
-from calibration.clocks import DATACENTER, LEAST_CLOCK_PART, SHARPNESS, WORKSTATION, VoltageCurve
-from catalogs.hardware import parse_hardware
+from calibration.bundles.clocked import DATACENTER, LEAST_CLOCK_PART, SHARPNESS, WORKSTATION, VoltageCurve
+from catalogs.hardware.catalog import parse_hardware
 
 DATA = Path(__file__).parent / "data" / "power_caps.json"
 #: The model the time constants were fitted on; the other is held out.
@@ -155,14 +156,14 @@ def clock_at(unlimited_w: float, limit_w: float, static_w: float) -> float:
 
 def simulated(data: dict[str, Any]) -> None:
     """The whole chain: predicted draw, predicted clock, predicted steps."""
-    from catalogs.deployment import Deployment
-    from simulator.batch import BatchShape
-    from simulator.plant import build_plant
-    from simulator.power_cap import Board, CappedStepCost, decode_kind
+    from catalogs.deployments.schema import Deployment
+    from simulator.cluster.compiled import build_plant
+    from simulator.core.batch import BatchShape
+    from simulator.costs.power_limit import CappedStepCost, PowerLimitedBoard, decode_kind
 
     print("4. simulated steps of Qwen3.5-27B in int4 (the same shape), context 300")
     plant = build_plant(Deployment(model="qwen3.5-27b", hardware="rtxpro6000-workstation", weight_dtype="int4"))
-    board = Board(plant.cost, plant.bundle)
+    board = PowerLimitedBoard(plant.cost, plant.bundle)
     for run in (r for r in data["limit_tables"]["runs"] if r["name"].startswith(FITTED_ON)):
         n = run["concurrency"]
         shape = BatchShape(decodes=n, decode_context_sum=300 * n, decode_context_max=300, logits=n)

@@ -13,10 +13,10 @@ import time
 
 import numpy as np
 
-from catalogs.deployment import Deployment
-from catalogs.request_set import RequestSet
-from simulator.plant import build_plant
-from simulator.simulate import run
+from catalogs.deployments.schema import Deployment
+from catalogs.workloads.request_set import RequestSet
+from simulator.cluster.compiled import build_plant
+from simulator.cluster.simulate import run
 
 ENGINES = ("vllm", "vllm-0.15", "sglang", "trtllm")
 

@@ -8,10 +8,10 @@ from typing import Final
 
 from measured_points import Compared, open_loop
 
-from calibration.reliability import SAID, Kind, Reliability
-from calibration.stated_error import StatedError
-from planner.confidence import Curve, Spread, probability_met
-from planner.slo import Slo
+from calibration.accuracy.reliability import SAID, Reliability, RunKind
+from calibration.accuracy.stated_error import StatedError
+from planner.evaluation.confidence import LatencyCurve, Spread, probability_met
+from planner.problem.slo import Slo
 
 #: Load simulated around the measured one, so that slower and faster machines can be read off (their clocks rescaled).
 #: The statistics are of this finite run, which has them at any load: every point of the curve counts as stable.
@@ -23,7 +23,7 @@ def surprises(folder: Path) -> Iterator[float]:
     0..1 where "p sure" is right p of the time."""
     by_scale = {scale: {(p.metric, p.stat): p for p in open_loop(folder, scale)} for scale in SCALES}
     for key, point in by_scale[1.0].items():
-        curve = Curve(
+        curve = LatencyCurve(
             SCALES,
             tuple(_never_falling([by_scale[scale][key].simulated for scale in SCALES])),
             tuple(True for _ in SCALES),
@@ -31,7 +31,7 @@ def surprises(folder: Path) -> Iterator[float]:
         yield _probability(curve, point)
 
 
-def _probability(curve: Curve, point: Compared) -> float:
+def _probability(curve: LatencyCurve, point: Compared) -> float:
     slo = Slo(point.metric, point.stat, point.measured)
     return probability_met(curve, slo, 1.0, Spread.of((), slo, StatedError.of(point.engine, point.operator_error)))
 
@@ -49,7 +49,9 @@ _EDGE: Final = 50
 def reliability(told: Mapping[str, Sequence[float]], command: str) -> Reliability:
     """The share of each kind of run that was right, by what was said."""
     kinds = [
-        Kind(name=name, n=len(values), right=tuple(round(sum(v <= p for v in values) / len(values), 4) for p in SAID))
+        RunKind(
+            name=name, n=len(values), right=tuple(round(sum(v <= p for v in values) / len(values), 4) for p in SAID)
+        )
         for name, values in told.items()
     ]
     return Reliability(command=command, kinds=tuple(kinds))
@@ -81,7 +83,7 @@ def _ticks(share: float) -> str:
     )
 
 
-def _line(i: int, kind: Kind) -> str:
+def _line(i: int, kind: RunKind) -> str:
     points = "L".join(_at(p, right) for p, right in zip(SAID, kind.right, strict=True))
     colour, dashes = _STROKES[i % len(_STROKES)]
     stroke = f'fill="none" stroke="{colour}" stroke-width="2" stroke-dasharray="{dashes}"'

@@ -19,15 +19,14 @@ import time
 
 import numpy as np
 
-from catalogs.arrivals import parse_arrivals
-from catalogs.deployment import Deployment
-from catalogs.request_set import RequestSet
-from simulator.cluster import RunOptions
-from simulator.fleet_metrics import fleet_metrics
-from simulator.metrics import latency_metrics, summarise
-from simulator.plant import Fleet, build_fleet
-from simulator.serving import serving_options
-from simulator.simulate import run
+from catalogs.deployments.schema import Deployment
+from catalogs.workloads.arrivals import parse_arrivals
+from catalogs.workloads.request_set import RequestSet
+from simulator.analysis.metrics import fleet_metrics, latency_metrics, summarise
+from simulator.cluster.cluster import RunOptions
+from simulator.cluster.compiled import CompiledFleet, build_fleet
+from simulator.cluster.serving import serving_options
+from simulator.cluster.simulate import run
 
 RATE_PER_REPLICA = 8.0
 GIB = 2.0**30
@@ -75,7 +74,7 @@ def day(requests_per_s: float) -> None:
     written = Deployment(
         model="llama3.1-8b", hardware="2*h100x8", replicas=1, router="least_outstanding", autoscaling=scaling
     )
-    fleet: Fleet = build_fleet(written)
+    fleet: CompiledFleet = build_fleet(written)
     curve = parse_arrivals({"diurnal": {"requests_per_s": requests_per_s, "swing": 0.8}})
     n = round(86400 * requests_per_s)
     work = conversations(curve.starts_s(np.random.default_rng(1), n, requests_per_s))

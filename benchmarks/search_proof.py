@@ -31,15 +31,14 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.assess import RunSizes
-from planner.axes import parse_axes
-from planner.front import RESOLVED, Guide, Look, members
-from planner.front_search import as_dict, from_dict, search_front
-from planner.request import PlanRequest
-from planner.simulated import SimulatedWorld
-from planner.slo import parse_slos
-from planner.study import Params, SearchSettings
-from planner.trade import LADDER, PARAMS, Trade, trade_points
+from planner.evaluation.simulated import SimulatedEvaluator
+from planner.problem.request import PlanRequest
+from planner.problem.slo import parse_slos
+from planner.search.objectives import RunSizes
+from planner.search.pareto_sampler import RESOLVED, ParetoSample, ParetoSampler, members
+from planner.search.pareto_search import as_dict, from_dict, search_front
+from planner.search.pareto_space import LADDER, PARAMS, ParetoSpace, parse_axes, trade_points
+from planner.search.study import Params, SearchSettings
 
 SHARE = 0.2
 NEAR = 0.05
@@ -100,68 +99,68 @@ SPACES = {"developed": DEVELOPED, "opened": OPENED, "held-out": HELD_OUT}
 
 
 @cache
-def world_of(space: Space) -> SimulatedWorld:
+def world_of(space: Space) -> SimulatedEvaluator:
     objective = "energy" if "energy" in space.axes else "throughput"
     slos = parse_slos(["e2e.mean=1000000s"])
-    return SimulatedWorld(PlanRequest(space.model, space.hardware, slos, space.workload, objective=objective))
+    return SimulatedEvaluator(PlanRequest(space.model, space.hardware, slos, space.workload, objective=objective))
 
 
-def trade_of(space: Space, seed: int) -> Trade:
+def trade_of(space: Space, seed: int) -> ParetoSpace:
     """seed: draws the requests."""
     world = world_of(space)
     wanted = (c for c in world.space() if c.max_num_seqs in space.seqs and c.max_num_batched_tokens in space.tokens)
     left = [c for c in wanted if world.discard(c) is None]
-    return Trade(world, trade_points(world, left, ladder=space.ladder), parse_axes(space.axes), (), seed, SIZES)
+    return ParetoSpace(world, trade_points(world, left, ladder=space.ladder), parse_axes(space.axes), (), seed, SIZES)
 
 
 @dataclass(frozen=True)
 class Known:
     """A space whose every point was simulated: looking at one costs nothing more."""
 
-    trade: Trade
-    truth: Mapping[int, Look]
+    trade: ParetoSpace
+    truth: Mapping[int, ParetoSample]
     names: tuple[str, ...] = PARAMS
 
     @property
     def params(self) -> list[Params]:
         return self.trade.params
 
-    def guide(self, seed: int) -> Guide:
+    def guide(self, seed: int) -> ParetoSampler:
         return self.trade.guide(seed)
 
-    def look(self, index: int, front: list[Values]) -> Look:  # noqa: ARG002
+    def look(self, index: int, front: list[Values]) -> ParetoSample:  # noqa: ARG002
         return self.truth[index]
 
-    def search(self, most: int, seed: int) -> dict[int, Look]:
+    def search(self, most: int, seed: int) -> dict[int, ParetoSample]:
         return search_front(self, SearchSettings(most, seed)).looks
 
 
-def ours(known: Known, most: int, seed: int) -> dict[int, Look]:
+def ours(known: Known, most: int, seed: int) -> dict[int, ParetoSample]:
     return known.search(most, seed)
 
 
-def guess_alone(known: Known, most: int, seed: int) -> dict[int, Look]:  # noqa: ARG001
+def guess_alone(known: Known, most: int, seed: int) -> dict[int, ParetoSample]:  # noqa: ARG001
     """Layers of the guessed front, those guessed to hold first."""
-    trade, looks = known.trade, dict[int, Look]()
+    trade, looks = known.trade, dict[int, ParetoSample]()
     order = [i for i in range(len(trade.points)) if trade.holds[i] > 0]
     while order and len(looks) < most:
-        layer = members({i: Look(tuple(trade.guesses[i]), 0.0, 0) for i in order})
+        layer = members({i: ParetoSample(tuple(trade.guesses[i]), 0.0, 0) for i in order})
         looks |= {i: known.truth[i] for i in layer[: most - len(looks)]}
         order = [i for i in order if i not in set(layer)]
     return looks
 
 
-def at_random(known: Known, most: int, seed: int) -> dict[int, Look]:
+def at_random(known: Known, most: int, seed: int) -> dict[int, ParetoSample]:
     """Without replacement."""
     order = np.random.default_rng(seed).permutation(len(known.truth))[:most]
     return {int(i): known.truth[int(i)] for i in order}
 
 
-def sampled(make: Callable[[int], object]) -> Callable[[Known, int, int], dict[int, Look]]:
+def sampled(make: Callable[[int], object]) -> Callable[[Known, int, int], dict[int, ParetoSample]]:
     """One of Optuna's samplers over the parameters a point is made of. What does not exist or was seen costs nothing:
     it is told again what was found, and asked until it has had as many simulations as the others."""
 
-    def run(known: Known, most: int, seed: int) -> dict[int, Look]:
+    def run(known: Known, most: int, seed: int) -> dict[int, ParetoSample]:
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.ERROR)
@@ -171,7 +170,7 @@ def sampled(make: Callable[[int], object]) -> Callable[[Known, int, int], dict[i
             k: optuna.distributions.CategoricalDistribution(sorted({n[k] for n in names}, key=str)) for k in names[0]
         }
         study = optuna.create_study(directions=["minimize"] * len(known.trade.axes), sampler=make(seed))  # type: ignore[arg-type]
-        looks: dict[int, Look] = {}
+        looks: dict[int, ParetoSample] = {}
         for _ in range(PROPOSALS * most):
             if len(looks) >= most:
                 break
@@ -188,7 +187,7 @@ def sampled(make: Callable[[int], object]) -> Callable[[Known, int, int], dict[i
     return run
 
 
-def parts(trade: Trade, i: int) -> dict[str, str | float | int]:
+def parts(trade: ParetoSpace, i: int) -> dict[str, str | float | int]:
     c = trade.points[i].candidate
     return {
         "layout": c.layout.words,
@@ -212,7 +211,7 @@ def _nsga(seed: int) -> object:
     return optuna.samplers.NSGAIISampler(seed=seed, population_size=10)
 
 
-METHODS: dict[str, Callable[[Known, int, int], dict[int, Look]]] = {
+METHODS: dict[str, Callable[[Known, int, int], dict[int, ParetoSample]]] = {
     "corrected guess": ours,
     "guess alone": guess_alone,
     "TPE": sampled(_tpe),
@@ -247,7 +246,9 @@ class Score:
         return f"| {name} | {self.exact} | {self.within} | {self.near} | {self.n} | {used} |"
 
 
-def measured(trade: Trade, looks: Mapping[int, Look], truth: Mapping[int, Look], seconds: float) -> dict[str, float]:
+def measured(
+    trade: ParetoSpace, looks: Mapping[int, ParetoSample], truth: Mapping[int, ParetoSample], seconds: float
+) -> dict[str, float]:
     found = [looks[i].values for i in members(looks)]
     wanted = [truth[i].values for i in members(truth)]
     spent = sum(look.n_requests for look in looks.values()) / sum(look.n_requests for look in truth.values())
@@ -285,7 +286,7 @@ def one_draw(space: Space, seed: int, folder: Path) -> dict[str, dict[str, float
     return kept
 
 
-def brute_force(trade: Trade, file: Path) -> tuple[dict[int, Look], float]:
+def brute_force(trade: ParetoSpace, file: Path) -> tuple[dict[int, ParetoSample], float]:
     """Every point in a long run. CPU seconds."""
     if file.exists():
         stored = json.loads(file.read_text())

@@ -17,14 +17,14 @@ import tracemalloc
 
 import numpy as np
 
-from catalogs.deployment import Deployment
-from catalogs.engines import load_engine
-from catalogs.request_set import RequestSet
-from simulator.batch import BatchShape
-from simulator.plant import build_plant
-from simulator.replica import StepTimer
-from simulator.rules import EngineRules
-from simulator.simulate import engine_rules, run_rules
+from catalogs.deployments.schema import Deployment
+from catalogs.engines.files import load_engine
+from catalogs.workloads.request_set import RequestSet
+from simulator.cluster.compiled import build_plant
+from simulator.cluster.simulate import engine_rules, run_rules
+from simulator.core.batch import BatchShape
+from simulator.core.step_timer import StepTimer
+from simulator.schedulers.rules import EngineRules
 
 RULES = EngineRules(256, 8192, 131072, kv_blocks=30000, host=load_engine("vllm").host)
 

@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from catalogs.deployment import Deployment
-from catalogs.load import check
-from catalogs.request_set import RequestSet
-from simulator.metrics import summarise
-from simulator.plant import build_plant
-from simulator.simulate import run
+from catalogs.deployments.schema import Deployment
+from catalogs.io.yaml_files import check
+from catalogs.workloads.request_set import RequestSet
+from simulator.analysis.metrics import summarise
+from simulator.cluster.compiled import build_plant
+from simulator.cluster.simulate import run
 
 #: config.json of yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, as far as sizes go.
 HEAD = {

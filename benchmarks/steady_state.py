@@ -32,15 +32,15 @@ from typing import Any, Final
 import numpy as np
 from error_budget import load
 
-from catalogs.deployment import Deployment
-from catalogs.workloads import load_workload
-from simulator.batch import BatchShape
-from simulator.metrics import summarise
-from simulator.plant import Plant, build_plant
-from simulator.run_record import Run
-from simulator.simulate import run
-from simulator.step_log import StepLog
-from simulator.step_totals import StepTotals
+from catalogs.deployments.schema import Deployment
+from catalogs.workloads.workload import load_workload
+from simulator.analysis.metrics import summarise
+from simulator.cluster.compiled import CompiledDeployment, build_plant
+from simulator.cluster.run import Run
+from simulator.cluster.simulate import run
+from simulator.core.batch import BatchShape
+from simulator.core.step_log import StepLog
+from simulator.costs.totals import StepTotals
 
 PROMPT_TOKENS: Final = {"lognormal": {"mean": 700, "cv": 2.0}}
 LEAST_REQUESTS: Final = 1024
@@ -93,7 +93,7 @@ def points_of(score: Path, n: int) -> list[Point]:
     return found
 
 
-def serve(deployment: dict[str, Any], workload: dict[str, Any]) -> tuple[Plant, Run]:
+def serve(deployment: dict[str, Any], workload: dict[str, Any]) -> tuple[CompiledDeployment, Run]:
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "workload.yaml"
         file.write_text(json.dumps(workload))
@@ -122,7 +122,7 @@ def as_measured(point: Point, engine: str) -> list[float]:
     return _errors((itl, joules / _seconds(totals), joules * each / tokens), point)
 
 
-def served(point: Point, engine: str, prompts: dict[str, Any]) -> tuple[Plant, Run]:
+def served(point: Point, engine: str, prompts: dict[str, Any]) -> tuple[CompiledDeployment, Run]:
     asked = {"engine": engine, "sampling": "top_p", "max_num_batched_tokens": 8192, "max_model_len": 20480}
     workload = point.workload | {
         "arrivals": "all_at_once",

@@ -1,1 +1,1 @@
-"""What an operator costs on given hardware: vocabulary, importers, fits, bundles. Imports catalogs only."""
+"""Operator costs learned from measurements: profiling, fitting, readable bundles and their stated errors."""

@@ -1,1 +1,1 @@
-"""Facts as data, with typed loaders: models, hardware, engines, workloads, prices. Imports nothing of ours."""
+"""Facts as data, with typed loaders: models, hardware, engines, workloads, deployments, prices."""

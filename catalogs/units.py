@@ -5,10 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 KIB: Final = 1024
+
 MIB: Final = 1024**2
+
 GIB: Final = 1024**3
+
 MEGA: Final = 1e6
+
 GIGA: Final = 1e9
+
 TERA: Final = 1e12
 
 #: Bytes per stored element. fp4 and int4 include their block scales: NVFP4 holds one fp8 scale per 16 values

@@ -1,1 +1,1 @@
-"""Chooses a deployment and explains it. Imports everything below."""
+"""Searches deployments that meet latency objectives, and explains, checks and deploys the answer."""

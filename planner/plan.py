@@ -1,48 +1,70 @@
-"""From a question to an answer: space, bounds, search, a careful measurement of the winner and of what lost to it."""
+"""From a question to an answer: space, bounds, search, a careful measurement of the winner and of what lost to it.
+
+A question put to the planner: on this machine, or with the hands of a cluster, with progress on stderr.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from catalogs.hardware import parse_hardware
-from planner.answer import Answer, SearchBlock
-from planner.assess import TIE, Assess, Bench, CapacityRace, LowestEnergy, LowestLatency, Outcome, RunSizes, one
-from planner.bounds import SURVIVAL, Discard
-from planner.candidate import Candidate
-from planner.choices import is_one
-from planner.crew import Hire, alone
-from planner.demand import NOTHING, AskedRates, Spare
-from planner.final import BEST, OTHER, Each, Entry, Measure, one_by_one
-from planner.flow import OVERLOAD
-from planner.ranking import Terms, rank_hardware
-from planner.refusal import Refuser
-from planner.reproduction import digest
-from planner.request import PlanRequest
-from planner.search import Progress, SearchResult, search
-from planner.sections import sections
-from planner.space import plainness
-from planner.study import SearchSettings
-from planner.tally import Counted, Tally
-from planner.world import World
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.ui.progress import said_meanwhile
+from planner.answer.answer import Answer, SearchBlock
+from planner.answer.hardware_ranking import RankingTerms, rank_hardware
+from planner.answer.measure import BEST, OTHER, MapFn, Measure, MeasuredPlan, one_by_one
+from planner.answer.refusal import Refuser
+from planner.evaluation.evaluator import Evaluator
+from planner.evaluation.multi_hardware import open_world
+from planner.evaluation.queueing import OVERLOAD
+from planner.problem.candidate import Candidate
+from planner.problem.demand import NOTHING, FailureTolerance, RequiredRates
+from planner.problem.hardware_choice import is_one
+from planner.problem.reproduction import digest
+from planner.problem.request import PlanRequest
+from planner.search.objectives import (
+    TIE,
+    Assess,
+    CandidateTester,
+    CapacityRace,
+    CountedRuns,
+    LowestEnergy,
+    LowestLatency,
+    Outcome,
+    RequestCounter,
+    RunSizes,
+    one,
+)
+from planner.search.progress import search_progress
+from planner.search.search import Progress, SearchResult, search
+from planner.search.study import SearchSettings, need_storage, without_password
+from planner.search.workers import Hire, alone, shared, with_second_core
+from planner.sections.registry import sections
+from planner.space.bounds import SURVIVAL, Discard
+from planner.space.candidates import plainness
 
 N_ALTERNATIVES: Final = 2
+
 #: Winners of the search, which saw one seed, that may fail with all seeds before the answer is no.
 MOST_TRIES: Final = 4
+
 #: Where the space is searched in groups each gets this part of the trials.
 GROUP_SHARE: Final = 4
+
 #: Capacity over the rate asked for that counts as room to spare.
 ROOM: Final = 1.1
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class CandidateField:
     """The candidates after the bounds."""
 
     n_space: int
@@ -52,11 +74,11 @@ class Field:
 
 def make_plan(
     request: PlanRequest,
-    world: World,
-    elsewhere: Callable[[str], World],
+    world: Evaluator,
+    elsewhere: Callable[[str], Evaluator],
     progress: Progress | None = None,
     hire: Hire = alone,
-    each: Each = one_by_one,
+    each: MapFn = one_by_one,
 ) -> Answer:
     """Answer one request. `elsewhere` opens the world of other hardware, for what would meet a refused request; `hire`
     finds who assesses candidates, `each` does runs of several seeds.
@@ -100,27 +122,27 @@ def _method(result: SearchResult, n_left: int) -> str:
     return "every candidate" + (" that is not outclassed" if result.n_outclassed else "")
 
 
-def bound(space: Sequence[Candidate], world: World, spare: Spare = NOTHING) -> Field:
+def bound(space: Sequence[Candidate], world: Evaluator, spare: FailureTolerance = NOTHING) -> CandidateField:
     """Discard what can never meet the objectives, or leaves nothing to carry the load where something is lost."""
     verdicts = [(c, _no_survivor(c, spare) or world.discard(c)) for c in space]
     left = tuple(c for c, d in verdicts if d is None)
-    return Field(len(space), left, tuple((c, d) for c, d in verdicts if d is not None))
+    return CandidateField(len(space), left, tuple((c, d) for c, d in verdicts if d is not None))
 
 
-def _no_survivor(candidate: Candidate, spare: Spare) -> Discard | None:
+def _no_survivor(candidate: Candidate, spare: FailureTolerance) -> Discard | None:
     if not spare or spare.factor(candidate) < float("inf"):
         return None
     have, lost = candidate.replicas, spare.lost(candidate)
     return Discard(SURVIVAL, f"{spare.words} of {have} leaves no replica", float(lost), float(have))
 
 
-def _bench(request: PlanRequest, world: World, left: Sequence[Candidate]) -> Bench:
+def _bench(request: PlanRequest, world: Evaluator, left: Sequence[Candidate]) -> CandidateTester:
     """Latency without a rate is compared under one light load, common to all candidates."""
     rate = request.requests_per_s
     if request.objective == "latency" and rate is None and left:
         rate = min(world.light_requests_per_s(c) for c in left)
     sizes = RunSizes.for_slos(request.slos)
-    plain = Bench(world, request.slos, sizes, request.seed, rate)
+    plain = CandidateTester(world, request.slos, sizes, request.seed, rate)
     if request.users is None and not request.spare:
         return plain
 
@@ -130,22 +152,27 @@ def _bench(request: PlanRequest, world: World, left: Sequence[Candidate]) -> Ben
     def guess_e2e_s(candidate: Candidate, requests_per_s: float) -> float:
         return world.guess_s(candidate, requests_per_s, "e2e")
 
-    return replace(plain, asked=AskedRates(request.demand, guess_e2e_s, run_e2e_s))
+    return replace(plain, asked=RequiredRates(request.demand, guess_e2e_s, run_e2e_s))
 
 
 def _search(
-    request: PlanRequest, world: World, bench: Bench, left: Sequence[Candidate], hire: Hire, progress: Progress | None
+    request: PlanRequest,
+    world: Evaluator,
+    bench: CandidateTester,
+    left: Sequence[Candidate],
+    hire: Hire,
+    progress: Progress | None,
 ) -> SearchResult:
     """One search; by ascending hardware where the cheapest that carries a rate is wanted, stopping at the first that
     does so with room to spare (the first that does at all is the answer, the roomy one then an alternative)."""
-    tally = Tally(world)
+    tally = RequestCounter(world)
     assess = _assess(request.objective, replace(bench, evaluator=tally), world, left)
     outclassed = assess.outclassed if isinstance(assess, CapacityRace) else None
     result = SearchResult()
     groups = _groups(request, world, bench, left)
     trials = request.trials if len(groups) < 2 else max(request.trials // GROUP_SHARE, 1)
     made = digest(world.fingerprint)
-    with hire(Counted(assess, tally)) as crew:
+    with hire(CountedRuns(assess, tally)) as crew:
         for group in groups:
             name = study_name(request, group)
             settings = SearchSettings(trials, request.seed, name, request.study, request.storage, made)
@@ -156,12 +183,14 @@ def _search(
     return result
 
 
-def _roomy(best: Outcome | None, bench: Bench) -> bool:
+def _roomy(best: Outcome | None, bench: CandidateTester) -> bool:
     """Whether the best carries what it must with room to spare."""
     return best is not None and best.requests_per_s >= ROOM * (bench.held_per_s(best.candidate) or 0.0)
 
 
-def _groups(request: PlanRequest, world: World, bench: Bench, left: Sequence[Candidate]) -> list[list[Candidate]]:
+def _groups(
+    request: PlanRequest, world: Evaluator, bench: CandidateTester, left: Sequence[Candidate]
+) -> list[list[Candidate]]:
     """Everything at once; but where the cheapest that carries a rate is wanted, one group for each hardware (ascending)
     and precision (plainest first): at equal price the first group that holds the rate is the answer.
 
@@ -178,7 +207,7 @@ def _groups(request: PlanRequest, world: World, bench: Bench, left: Sequence[Can
     return list(groups.values())
 
 
-def _sizes(world: World, left: Sequence[Candidate]) -> dict[str, float]:
+def _sizes(world: Evaluator, left: Sequence[Candidate]) -> dict[str, float]:
     """By hardware: dollars per hour, where all prices are known; else accelerators."""
     one_of_each = {c.hardware: c for c in left}
     prices = {text: world.price(c) for text, c in one_of_each.items()}
@@ -188,16 +217,16 @@ def _sizes(world: World, left: Sequence[Candidate]) -> dict[str, float]:
     return {text: float(parse_hardware(text).n_accelerators) for text in one_of_each}
 
 
-def _group(candidate: Candidate, world: World) -> tuple[object, ...]:
+def _group(candidate: Candidate, world: Evaluator) -> tuple[object, ...]:
     return candidate.hardware, *plain(candidate, world)[:2]
 
 
-def plain(candidate: Candidate, world: World) -> tuple[int, ...]:
+def plain(candidate: Candidate, world: Evaluator) -> tuple[int, ...]:
     """See space.plainness; by the defaults of the candidate's own hardware."""
     return plainness(candidate, world.names_of(candidate))
 
 
-def _takes(objective: str, world: World, left: Sequence[Candidate]) -> Callable[[Candidate], float]:
+def _takes(objective: str, world: Evaluator, left: Sequence[Candidate]) -> Callable[[Candidate], float]:
     """What a candidate takes, for which capacity is compared: dollars, accelerators, or nothing that differs."""
     if objective == "cost" and len({c.hardware for c in left}) > 1:
         sizes = _sizes(world, left)
@@ -207,16 +236,16 @@ def _takes(objective: str, world: World, left: Sequence[Candidate]) -> Callable[
     return one
 
 
-def _terms(request: PlanRequest, world: World, left: Sequence[Candidate]) -> Terms:
+def _terms(request: PlanRequest, world: Evaluator, left: Sequence[Candidate]) -> RankingTerms:
     def usd(candidate: Candidate) -> float | None:
         price = world.price(candidate)
         return None if price is None else price.usd_per_hour
 
     takes = _takes(request.objective, world, left)
-    return Terms(takes, world.fluid_requests_per_s, usd, request.demand.given)
+    return RankingTerms(takes, world.fluid_requests_per_s, usd, request.demand.given)
 
 
-def _assess(objective: str, bench: Bench, world: World, left: Sequence[Candidate]) -> Assess:
+def _assess(objective: str, bench: CandidateTester, world: Evaluator, left: Sequence[Candidate]) -> Assess:
     if objective in ("energy", "carbon"):
         return LowestEnergy(bench)
     if objective == "latency":
@@ -225,7 +254,7 @@ def _assess(objective: str, bench: Bench, world: World, left: Sequence[Candidate
     return CapacityRace(bench, lambda c: plain(c, world), takes)
 
 
-def _by_promise(group: Sequence[Candidate], world: World, takes: Callable[[Candidate], float]) -> list[Candidate]:
+def _by_promise(group: Sequence[Candidate], world: Evaluator, takes: Callable[[Candidate], float]) -> list[Candidate]:
     """Default limits of every layout first, the fastest layouts leading; then the other limits of the fastest."""
     by_layout: dict[object, list[Candidate]] = {}
     for c in group:
@@ -240,7 +269,7 @@ def study_name(request: PlanRequest, group: Sequence[Candidate]) -> str:
     return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def choose(outcomes: Sequence[Outcome], world: World) -> Outcome:
+def choose(outcomes: Sequence[Outcome], world: Evaluator) -> Outcome:
     """The plainest among those within a tie of the best: native precision, default limits. At least one is feasible."""
     scored = [(o.score, o) for o in outcomes if o.feasible and o.score is not None]
     best = min(score for score, _ in scored)
@@ -248,7 +277,7 @@ def choose(outcomes: Sequence[Outcome], world: World) -> Outcome:
     return min(ties, key=lambda so: (plain(so[1].candidate, world), so[0], so[1].candidate))[1]
 
 
-def _entries(request: PlanRequest, world: World, measure: Measure, result: SearchResult) -> list[Entry]:
+def _entries(request: PlanRequest, world: Evaluator, measure: Measure, result: SearchResult) -> list[MeasuredPlan]:
     """The winner and the best of other kinds, measured with independent seeds; empty where nothing holds."""
     races = request.objective in ("cost", "throughput", "goodput")
     best, first = _winner(request, measure, result.outcomes, races)
@@ -263,7 +292,7 @@ def _entries(request: PlanRequest, world: World, measure: Measure, result: Searc
 
 def _winner(
     request: PlanRequest, measure: Measure, outcomes: Sequence[Outcome], races: bool
-) -> tuple[Outcome | None, Entry | None]:
+) -> tuple[Outcome | None, MeasuredPlan | None]:
     """The first choice that still meets the request with all seeds together."""
     left = [o for o in outcomes if o.feasible]
     for _ in range(MOST_TRIES):
@@ -277,7 +306,7 @@ def _winner(
     return None, None
 
 
-def _best(request: PlanRequest, world: World, outcomes: Sequence[Outcome]) -> Outcome:
+def _best(request: PlanRequest, world: Evaluator, outcomes: Sequence[Outcome]) -> Outcome:
     """The chosen outcome; where the cheapest that carries a rate is wanted, of the first group that has one."""
     if request.objective == "cost" and request.demand.given:
         first = next(_group(o.candidate, world) for o in outcomes if o.feasible)
@@ -285,7 +314,7 @@ def _best(request: PlanRequest, world: World, outcomes: Sequence[Outcome]) -> Ou
     return choose(outcomes, world)
 
 
-def _rank(world: World, races: bool, takes: Callable[[Candidate], float], outcome: Outcome) -> tuple[float, ...]:
+def _rank(world: Evaluator, races: bool, takes: Callable[[Candidate], float], outcome: Outcome) -> tuple[float, ...]:
     """Most promising first. A race stops losers before they are measured: there the fluid guess speaks for all."""
     if races or outcome.score is None:
         per = world.fluid_requests_per_s(outcome.candidate) / takes(outcome.candidate)
@@ -306,3 +335,30 @@ def _others(best: Outcome, outcomes: Sequence[Outcome], rank: Callable[[Outcome]
         leaders = [min(group, key=rank) for group in kinds.values()]
         found += sorted(leaders, key=rank)[: N_ALTERNATIVES - len(found)]
     return found
+
+
+def ask(request: PlanRequest, distributed: str | None = None) -> Answer:
+    """distributed: a Ray cluster's address. Raises InputError for bad names, and for storages and clusters that do not
+    answer; KeyboardInterrupt where nothing was found yet."""
+    if request.storage is not None:
+        need_storage(request.storage)
+    world = open_world(request)
+    if distributed is None:
+        with search_progress() as progress:
+            return make_plan(request, world, world.elsewhere, progress, with_second_core, shared)
+    from planner.search.ray_workers import join_cluster
+
+    with ExitStack() as stack:
+        with said_meanwhile(f"joining {distributed}"):
+            cluster = stack.enter_context(join_cluster(distributed))
+        with search_progress(lambda: cluster.words) as progress:
+            answer = make_plan(request, world, world.elsewhere, progress, cluster.crew)
+    if cluster.said:
+        print(cluster.said, file=sys.stderr)
+    return answer
+
+
+def kept_words(request: PlanRequest) -> str:
+    """Where an interrupted search is kept."""
+    where = request.study or (request.storage and without_password(request.storage))
+    return f"; the search so far is kept in {where}" if where else "; --study FILE would keep it"

@@ -1,1 +1,1 @@
-"""Lets time pass: requests through schedulers on operator costs. Imports catalogs and calibration."""
+"""A discrete-event simulator of serving engines: requests in, times, energy and explanations out."""

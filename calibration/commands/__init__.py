@@ -1,1 +1,1 @@
-"""One file for each larger subcommand of `calibrate`; cli.py registers them."""
+"""The `calibrate` command."""

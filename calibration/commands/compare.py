@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from catalogs.errors import InputError
-from catalogs.files import check_targets, write_json, write_whole
+from catalogs.io.output_files import check_targets, write_json, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from calibration.estimators.score import Score
+    from calibration.estimators.score import HeldOutScore
+
 
 MOST_ROWS = 20_000
 
@@ -53,11 +54,13 @@ def compare(
         write_json({"schema_version": 1, "most_rows": most_rows, "scores": scores}, json_file)
 
 
-def _scores(name: str, rows: Path | None, tables: Path | None, families: list[str], most_rows: int) -> list[Score]:
+def _scores(
+    name: str, rows: Path | None, tables: Path | None, families: list[str], most_rows: int
+) -> list[HeldOutScore]:
     from calibration.estimators.compare import compare
-    from calibration.families import FAMILIES
+    from calibration.families.registry import FAMILIES
     from catalogs.errors import nearest_name
-    from catalogs.hardware import parse_hardware
+    from catalogs.hardware.catalog import parse_hardware
 
     for family in families:
         if family not in FAMILIES:
@@ -72,8 +75,8 @@ def _scores(name: str, rows: Path | None, tables: Path | None, families: list[st
 
 
 def _rows(rows: Path | None, tables: Path | None, name: str) -> dict[str, pd.DataFrame]:
-    from calibration.dataset import read_rows
     from calibration.importers.public import import_public
+    from calibration.rows.dataset import read_rows
 
     if tables is not None:
         return import_public(tables, name).fit
@@ -81,7 +84,7 @@ def _rows(rows: Path | None, tables: Path | None, name: str) -> dict[str, pd.Dat
     return read_rows(rows)
 
 
-def _print(found: dict[str, list[Score]]) -> None:
+def _print(found: dict[str, list[HeldOutScore]]) -> None:
     from calibration.estimators.page import microseconds, worst_text
 
     for name, scores in found.items():

@@ -13,6 +13,6 @@ def export(
     out: Annotated[Path, typer.Option(metavar="FILE.tar.gz|DIR", help="Archive or folder to write.")],
 ) -> None:
     """Copy a calibration, its hashes checked and its sources inside; `calibrate import --bundle` installs it."""
-    from calibration.bundle_archive import export_bundle
+    from calibration.bundles.archive import export_bundle
 
     typer.echo(str(export_bundle(bundle, out)))

@@ -8,29 +8,38 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from catalogs.errors import InputError
-from catalogs.files import check_targets, write_json
+from catalogs.io.output_files import check_targets, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 Tables = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Folder of public operator tables: aiconfigurator/, llmservingsim/, …"),
 ]
+
 Package = Annotated[
     bool, typer.Option("--from-package", help="Tables inside the installed aiconfigurator-core or aisimulate.")
 ]
+
 Results = Annotated[
     list[Path] | None,
     typer.Option(metavar="FILE…", help="Results of vllm bench serve, GuideLLM, AIPerf or inference-perf."),
 ]
+
 Steps = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Engine steps: vLLM's iteration log, or vllm bench forward's JSON.")
 ]
+
 BundleFile = Annotated[Path | None, typer.Option(metavar="FILE|DIR", help="Install what `calibrate export` wrote.")]
+
 More = Annotated[list[Path] | None, typer.Argument(metavar="[FILE]…", help="More files of --results.")]
+
 Name = Annotated[str | None, typer.Option("--hw", metavar="NAME", help="Hardware of the tables or the bundle.")]
+
 Out = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for rows (tables, packages and steps).")]
+
 JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE, or - for stdout.")]
 
 
@@ -85,8 +94,8 @@ def _results(files: list[Path], json_file: str | None) -> dict[str, Any]:
 
 
 def _steps(file: Path, out: Path | None, json_file: str | None) -> dict[str, Any]:
-    from calibration.importers.engine_steps import read_steps
-    from calibration.whole_folder import whole_folder
+    from calibration.importers.results import read_steps
+    from catalogs.io.output_files import whole_folder
 
     found = read_steps(file)
     _say(f"{file.name}: {len(found.rows):,} {found.what}, {found.rows['seconds'].sum():,.3g} s", json_file)
@@ -102,7 +111,7 @@ def _steps(file: Path, out: Path | None, json_file: str | None) -> dict[str, Any
 
 
 def _bundle(file: Path, hw: str | None, json_file: str | None) -> dict[str, Any]:
-    from calibration.bundle_archive import install_bundle
+    from calibration.bundles.archive import install_bundle
 
     installed = install_bundle(file, hw)
     _say(f"installed: {installed}", json_file)
@@ -110,10 +119,10 @@ def _bundle(file: Path, hw: str | None, json_file: str | None) -> dict[str, Any]
 
 
 def _tables(tables: Path | None, hw: str | None, out: Path | None, json_file: str | None) -> dict[str, Any]:
-    from calibration.dataset import write_rows
-    from calibration.importers.gated import gated
-    from calibration.whole_folder import whole_folder
-    from catalogs.hardware import parse_hardware
+    from calibration.importers.parsing import gated
+    from calibration.rows.dataset import write_rows
+    from catalogs.hardware.catalog import parse_hardware
+    from catalogs.io.output_files import whole_folder
 
     if hw is None or out is None:
         raise InputError("operator tables need", "--hw" if hw is None else "--out", "--hw NAME --out DIR")

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from calibration.measured_run import MeasuredRun
+    from calibration.accuracy.measured_run import MeasuredRun
 
 
 def lines(run: MeasuredRun) -> Iterator[str]:
     """A head, a row per metric in milliseconds, and what was dropped."""
-    from calibration.measured_run import METRICS, STATS
+    from calibration.accuracy.measured_run import METRICS, STATS
 
     rates = f"{run.requests_per_s:.3g} requests/s, {run.output_tokens_per_s:,.4g} output tokens/s"
     yield f"{run.source} ({run.client}): {run.n:,} requests, {run.n_failed:,} failed, {run.duration_s:,.1f} s, {rates}"
@@ -25,7 +25,7 @@ def lines(run: MeasuredRun) -> Iterator[str]:
 
 def document(run: MeasuredRun) -> dict[str, Any]:
     """Everything on the screen, in seconds; null where there is no value."""
-    from calibration.measured_run import METRICS, STATS
+    from calibration.accuracy.measured_run import METRICS, STATS
 
     return {
         "client": run.client,

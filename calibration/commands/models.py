@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from catalogs.errors import InputError
-from catalogs.files import check_targets, write_json
+from catalogs.io.output_files import check_targets, write_json
 
 if TYPE_CHECKING:
-    from calibration.whole_models.study import Study
+    from calibration.whole_models.study import WholeModelStudy
 
 
 def models(
@@ -50,13 +50,15 @@ def models(
             raise InputError("--predict-only takes the models from its rows; leave the names out", names[0])
         _report(predict_only, json_file, must=True)
         return
-    from calibration.profile.here import budget_s
-    from calibration.whole_models.collect import Options, collect_models
+    from calibration.profile.local_run import budget_s
+    from calibration.whole_models.collect import CollectOptions, collect_models
     from calibration.whole_models.subjects import DEFAULTS
 
     chosen = tuple(names) if names else DEFAULTS
     sizes = _batches(batches)
-    done = collect_models(Options(chosen, budget_s(budget), sizes, max_input, out, device, threads, max_output, seed))
+    done = collect_models(
+        CollectOptions(chosen, budget_s(budget), sizes, max_input, out, device, threads, max_output, seed)
+    )
     typer.echo(f"{done.folder}: " + ", ".join(f"{n} {s}" for s, n in done.facts["counts"].items() if n), err=True)
     _report(done.folder, json_file, must=False)
 
@@ -67,7 +69,7 @@ def _report(folder: Path, json_file: str | None, must: bool) -> None:
     from calibration.whole_models.study import study
 
     rows = table.read_rows(folder)
-    found: Study | None = None
+    found: WholeModelStudy | None = None
     notes = []
     try:
         found = study(rows)
@@ -85,11 +87,11 @@ def _report(folder: Path, json_file: str | None, must: bool) -> None:
         write_json({"folder": str(folder), **(predictor.document(found) if found else bare)}, json_file)
 
 
-def _page(found: Study, folder: Path) -> str:
+def _page(found: WholeModelStudy, folder: Path) -> str:
     """The page beside the rows; without plotly, how to get one."""
     from calibration.report.model_page import page_of_study
-    from catalogs.files import write_whole
-    from catalogs.html_page import need_plotly, render
+    from catalogs.io.output_files import write_whole
+    from catalogs.ui.html_page import need_plotly, render
 
     try:
         need_plotly()

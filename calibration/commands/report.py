@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from catalogs.files import check_targets
+from catalogs.io.output_files import check_targets
 
 
 def report(

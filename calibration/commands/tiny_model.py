@@ -13,6 +13,6 @@ def tiny_model(
 ) -> None:
     """Write a Llama of 30 million random parameters with a tokenizer, and print its folder."""
     from calibration.serve.tiny_model import TINY_NAME, write_tiny_model
-    from catalogs.load import user_folder
+    from catalogs.io.yaml_files import user_folder
 
     typer.echo(str(write_tiny_model(out or user_folder("models") / TINY_NAME)))

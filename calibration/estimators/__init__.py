@@ -1,1 +1,1 @@
-"""Ways to predict operator times that compete with the shipped models; used to choose, never to plan."""
+"""Learned estimators compared with physics on the same held-out rows."""

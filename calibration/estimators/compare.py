@@ -10,16 +10,17 @@ import numpy.typing as npt
 
 from calibration.estimators.estimator import MOST_ROWS, Fit, estimators
 from calibration.estimators.features import physics
-from calibration.estimators.score import Score, score
-from calibration.families import FAMILIES
-from calibration.gate import gate
-from calibration.roofline import l2_bytes
-from calibration.validate import as_engine, beyond, folds
+from calibration.estimators.score import HeldOutScore, score
+from calibration.families.registry import FAMILIES
+from calibration.fitting.validate import as_engine, beyond, folds
+from calibration.operators.roofline import l2_bytes
+from calibration.rows.physics_check import gate
 from catalogs.errors import InputError
-from catalogs.hardware import Accelerator
+from catalogs.hardware.specs import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 Mask = npt.NDArray[np.bool_]
 
@@ -52,7 +53,9 @@ def engine_rows(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> pd
     return as_engine(family, gate(family, rows, accelerator)[0])
 
 
-def compare_family(family: str, rows: pd.DataFrame, accelerator: Accelerator, fits: Mapping[str, Fit]) -> list[Score]:
+def compare_family(
+    family: str, rows: pd.DataFrame, accelerator: Accelerator, fits: Mapping[str, Fit]
+) -> list[HeldOutScore]:
     """Scores of one family, by estimator and region; none where no row is left or there is one group only."""
     rows = engine_rows(family, rows, accelerator)
     if rows.empty:
@@ -73,12 +76,12 @@ def compare(
     families: Sequence[str] = (),
     most_rows: int = MOST_ROWS,
     say: Callable[[str], None] = lambda _text: None,
-) -> list[Score]:
+) -> list[HeldOutScore]:
     """Scores of every family with a model and rows, or only of `families`; InputError where none has any."""
     unknown = [f for f in families if f not in tables]
     if unknown:
         raise InputError("no rows of this operator family", unknown[0], ", ".join(sorted(tables)))
-    out: list[Score] = []
+    out: list[HeldOutScore] = []
     for family in sorted(f for f in tables if f in FAMILIES and (not families or f in families)):
         say(f"{accelerator.name} {family}: {len(tables[family]):,} rows")
         out += compare_family(family, tables[family], accelerator, estimators(most_rows))

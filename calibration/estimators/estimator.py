@@ -19,25 +19,33 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from calibration.cost import Array
 from calibration.estimators.features import ROW_COUNT, Encoder, physics, words_of
-from calibration.families import FAMILIES
-from calibration.nonnegative import nonnegative
-from calibration.validate import folds, predict
-from catalogs.hardware import Accelerator
+from calibration.families.nonnegative import nonnegative
+from calibration.families.registry import FAMILIES
+from calibration.fitting.validate import folds, predict
+from catalogs.arrays import FloatArray
+from catalogs.hardware.specs import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Predict = Callable[["pd.DataFrame"], Array]
+
+Predict = Callable[["pd.DataFrame"], FloatArray]
+
 Fit = Callable[[str, "pd.DataFrame", Accelerator], Predict]
 
 SHIPPED: Final = "physics"
+
 SEED: Final = 0
+
 TREES: Final = 40
+
 MOST_ROWS: Final = 20_000
+
 ROUNDS: Final = 200
+
 RESIDUAL_ROUNDS: Final = 100
+
 SLACK: Final = 1e-6  # of log2 sizes, when asking whether a row lies in the trained range
 
 
@@ -77,7 +85,7 @@ def _log_regression(
     return lambda unseen: np.exp(ask(regressor, encoder.encode(unseen)))
 
 
-def train(regressor: Any, x: Array, y: Array, most_rows: int) -> None:
+def train(regressor: Any, x: FloatArray, y: FloatArray, most_rows: int) -> None:
     """Fit on at most `most_rows` rows of x (n, d) and y (n,). One thread: on a busy machine the threads of a boosted
     fit wait for each other, which takes many times as long."""
     from threadpoolctl import threadpool_limits
@@ -87,7 +95,7 @@ def train(regressor: Any, x: Array, y: Array, most_rows: int) -> None:
         regressor.fit(x[drawn], y[drawn])
 
 
-def ask(regressor: Any, x: Array) -> Array:
+def ask(regressor: Any, x: FloatArray) -> FloatArray:
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1):
@@ -102,15 +110,15 @@ def fit_linear_physics(family: str, rows: pd.DataFrame, accelerator: Accelerator
     weights = {"": nonnegative(terms, seconds)}
     weights |= {k: nonnegative(terms[keys == k], seconds[keys == k]) for k in np.unique(keys)}
 
-    def answer(unseen: pd.DataFrame) -> Array:
+    def answer(unseen: pd.DataFrame) -> FloatArray:
         chosen = np.stack([weights.get(k, weights[""]) for k in _word_keys(family, unseen)])
-        total: Array = (_terms(family, unseen, accelerator) * chosen).sum(axis=1)
+        total: FloatArray = (_terms(family, unseen, accelerator) * chosen).sum(axis=1)
         return np.maximum(total, 1e-9)
 
     return answer
 
 
-def _terms(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Array:
+def _terms(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> FloatArray:
     per_row = rows[ROW_COUNT[family]].to_numpy(float)
     return np.column_stack([physics(family, rows, accelerator)[:, 3:], per_row, np.ones(len(rows))])
 
@@ -135,7 +143,7 @@ def fit_residual(family: str, rows: pd.DataFrame, accelerator: Accelerator, most
     miss = np.log(rows.seconds.to_numpy(float)[known] / unseen_s[known])
     train(model, np.column_stack([seen[known], np.log2(unseen_s[known])]), miss, most_rows)
 
-    def answer(unseen: pd.DataFrame) -> Array:
+    def answer(unseen: pd.DataFrame) -> FloatArray:
         seconds, x = base(unseen), encoder.encode(unseen)
         inside = ((x >= low) & (x <= high)).all(axis=1)
         correction = np.exp(ask(model, np.column_stack([x, np.log2(seconds)])))
@@ -144,7 +152,7 @@ def fit_residual(family: str, rows: pd.DataFrame, accelerator: Accelerator, most
     return answer
 
 
-def _out_of_fold(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Array:
+def _out_of_fold(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> FloatArray:
     """Seconds of each row by a shipped model fitted without the row's group; NaN where that cannot be done."""
     fold = folds(family, rows)
     out = np.full(len(rows), np.nan)

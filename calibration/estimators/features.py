@@ -7,17 +7,20 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from calibration.cost import Array
-from calibration.dataset import OPERATOR_COLUMNS
-from calibration.roofline import bytes_moved, compute_s, flops, memory_s, roofline_s
-from calibration.row_operators import operators_of
-from catalogs.hardware import Accelerator
+from calibration.operators.roofline import bytes_moved, compute_s, flops, memory_s, roofline_s
+from calibration.rows.dataset import OPERATOR_COLUMNS
+from calibration.rows.row_operators import operators_of
+from catalogs.arrays import FloatArray
+from catalogs.hardware.specs import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 WORDS: Final = ("dtype", "kv_dtype", "kind", "stage", "graph")
+
 PHYSICS: Final = ("flops", "bytes", "roofline")
+
 #: The count that a per-row cost would multiply, by family.
 ROW_COUNT: Final = {
     "gemm": "m",
@@ -36,7 +39,7 @@ def words_of(family: str) -> list[str]:
     return [c for c in OPERATOR_COLUMNS[family] if c in WORDS]
 
 
-def physics(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Array:
+def physics(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> FloatArray:
     """(n, 5): operations, bytes, roofline seconds, seconds at peak arithmetic, seconds at full bandwidth (of the link
     for a collective)."""
     out = np.zeros((len(rows), 5))
@@ -70,7 +73,7 @@ class Encoder:
     def names(self) -> tuple[str, ...]:
         return (*self.sizes, *PHYSICS, *(f"{c} {v}" for c, v in self.words))
 
-    def encode(self, rows: pd.DataFrame) -> Array:
+    def encode(self, rows: pd.DataFrame) -> FloatArray:
         sizes = np.log2(np.maximum(rows[list(self.sizes)].to_numpy(float), 0.25))
         physical = np.log2(np.maximum(physics(self.family, rows, self.accelerator)[:, :3], 1e-12))
         words = [(rows[c].astype(str) == v).to_numpy(float)[:, None] for c, v in self.words]

@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.estimators.estimator import ESTIMATORS, SHIPPED
-from calibration.estimators.score import Score
+from calibration.estimators.score import HeldOutScore
 
 #: Points of median error that a learned correction must gain inside the grid to be worth its place at run time.
 WORTH: Final = 0.01
@@ -39,7 +39,7 @@ MAE, RMSE and R2 are of seconds: they follow the largest shapes.
 """
 
 
-def page(found: Mapping[str, list[Score]], command: str, most_rows: int) -> str:
+def page(found: Mapping[str, list[HeldOutScore]], command: str, most_rows: int) -> str:
     """Markdown of the scores by hardware name."""
     parts = [_HEAD.format(command=command, most_rows=most_rows), *_summary(found), *_verdicts(found)]
     for hardware, scores in found.items():
@@ -47,7 +47,7 @@ def page(found: Mapping[str, list[Score]], command: str, most_rows: int) -> str:
     return "\n".join(parts) + "\n"
 
 
-def _summary(found: Mapping[str, list[Score]]) -> list[str]:
+def _summary(found: Mapping[str, list[HeldOutScore]]) -> list[str]:
     """Median over hardware of each family's median errors."""
     cells = _over_hardware(found)
     columns = [f"{name}, {region}" for name in ESTIMATORS for region in ("in", "out")]
@@ -59,14 +59,14 @@ def _summary(found: Mapping[str, list[Score]]) -> list[str]:
     return lines
 
 
-def _over_hardware(found: Mapping[str, list[Score]]) -> dict[tuple[str, str, str], float]:
+def _over_hardware(found: Mapping[str, list[HeldOutScore]]) -> dict[tuple[str, str, str], float]:
     all_of: dict[tuple[str, str, str], list[float]] = defaultdict(list)
     for s in (s for scores in found.values() for s in scores):
         all_of[s.family, s.estimator, s.region].append(s.median_abs)
     return {key: float(np.median(values)) for key, values in all_of.items()}
 
 
-def _verdicts(found: Mapping[str, list[Score]]) -> list[str]:
+def _verdicts(found: Mapping[str, list[HeldOutScore]]) -> list[str]:
     cells = _over_hardware(found)
     families = sorted({family for family, _, _ in cells})
     return ["", "## Winner by family", "", *(f"- **{f}**: {verdict(f, cells)}" for f in families)]
@@ -88,7 +88,7 @@ def verdict(family: str, cells: Mapping[tuple[str, str, str], float]) -> str:
     return "; ".join([*(f"{region}: {text}" for region, text in winners.items()), ends]) + "."
 
 
-def _hardware(hardware: str, scores: Iterable[Score]) -> list[str]:
+def _hardware(hardware: str, scores: Iterable[HeldOutScore]) -> list[str]:
     scores = list(scores)
     lines = ["", f"## {hardware}", ""]
     lines.append("| family | region | n | estimator | median | p90 | MAPE | bias | streamed | MAE | RMSE | R2 |")
@@ -105,7 +105,7 @@ def _hardware(hardware: str, scores: Iterable[Score]) -> list[str]:
     ]
 
 
-def _line(s: Score) -> str:
+def _line(s: HeldOutScore) -> str:
     r2 = "" if not np.isfinite(s.r2) else f"{s.r2:.3f}"
     return (
         f"| {s.family} | {s.region} | {s.n:,} | {s.estimator} | {_percent(s.median_abs)} | {_percent(s.p90_abs)} | "
@@ -114,7 +114,7 @@ def _line(s: Score) -> str:
     )
 
 
-def _worst(s: Score) -> str:
+def _worst(s: HeldOutScore) -> str:
     return f"- {s.family}, {s.estimator}: {worst_text(s.worst[0])}"
 
 

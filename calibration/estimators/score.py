@@ -8,18 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from calibration.cost import Array
-from calibration.dataset import OPERATOR_COLUMNS
-from calibration.scores import r_squared
+from calibration.fitting.scores import r_squared
+from calibration.rows.dataset import OPERATOR_COLUMNS
+from catalogs.arrays import FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 N_WORST: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class HeldOutScore:
     """Relative errors are predicted / measured - 1; r2 is of seconds, r2_log of their logarithms.
 
     median_streamed: median relative error over rows whose operands exceed the second-level cache, NaN where none does:
@@ -47,13 +48,13 @@ class Score:
 
 
 def score(
-    label: tuple[str, str, str], rows: pd.DataFrame, predicted_s: Array, streamed: npt.NDArray[np.bool_]
-) -> Score:
+    label: tuple[str, str, str], rows: pd.DataFrame, predicted_s: FloatArray, streamed: npt.NDArray[np.bool_]
+) -> HeldOutScore:
     """label: family, estimator, region; rows, predicted_s and streamed: (n,), n > 0."""
     measured = rows.seconds.to_numpy(float)
     error = predicted_s / measured - 1.0
     size, difference = np.abs(error), predicted_s - measured
-    return Score(
+    return HeldOutScore(
         *label,
         n=len(rows),
         mae_s=float(np.abs(difference).mean()),
@@ -69,7 +70,7 @@ def score(
     )
 
 
-def _shape(family: str, rows: pd.DataFrame, i: int, predicted_s: Array) -> dict[str, Any]:
+def _shape(family: str, rows: pd.DataFrame, i: int, predicted_s: FloatArray) -> dict[str, Any]:
     row = rows.iloc[int(i)]
     shape = {c: _plain(row[c]) for c in OPERATOR_COLUMNS[family]}
     return {"shape": shape, "measured_s": float(row["seconds"]), "predicted_s": float(predicted_s[i])}

@@ -5,7 +5,7 @@ NCCL for large ones), so the engine's size rule is inside the curve. Other kinds
 
 - ranks between measured counts: straight line in log ranks and log seconds;
 - more ranks than measured: wire time grows as the ring's share, the floor with log2(ranks). Ranks are those of one
-  node: what crosses the network is the simulator's to add (simulator/pricing.py), which knows the nodes;
+  node: what crosses the network is the simulator's to add (simulator/costs/pricing.py), which knows the nodes;
 - all-gather and reduce-scatter: half an all-reduce (a ring all-reduce is both in sequence); all-to-all: an all-gather;
   send_recv of M bytes: an all-gather of 2 M between two ranks, in which each rank sends M.
 
@@ -22,29 +22,30 @@ from typing import TYPE_CHECKING, Any, ClassVar, cast
 import numpy as np
 import numpy.typing as npt
 
-from calibration.cost import INTERPOLATED, ROOFLINE, Array, broadcast
-from calibration.families.curve import Curve, pack, unpack
-from calibration.families.fitted_on import FittedOn
-from calibration.family import Parts
-from calibration.operators import Collective
+from calibration.families.base import FittedOn, Parts
+from calibration.families.curve import MonotoneCurve, pack, unpack
+from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
+from calibration.operators.operators import Collective
+from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
-from catalogs.hardware import Accelerator
+from catalogs.hardware.specs import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 Key = tuple[str, bool, int]  # kind, graph, ranks
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveModel:
-    curves: dict[Key, Curve]
+    curves: dict[Key, MonotoneCurve]
     fitted_on: FittedOn
     family: str = field(default="collective", init=False)
 
     MIN_RANKS: ClassVar[int] = 2
 
-    def cost(self, op: Collective, accelerator: Accelerator) -> tuple[Array, Array]:
+    def cost(self, op: Collective, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
         """(seconds, origin) of the message sizes' shape; InputError for fewer than two ranks."""
         if op.ranks < self.MIN_RANKS:
             raise InputError("a collective needs at least two ranks", op.ranks, "2")
@@ -56,7 +57,9 @@ class CollectiveModel:
         moved = floor + (seconds - floor) * self.fitted_on.link_ratio(accelerator)
         return moved, np.full_like(moved, ROOFLINE)
 
-    def _measured(self, kind: str, size: Array | np.float64, ranks: int, graph: bool) -> tuple[Array, Array]:
+    def _measured(
+        self, kind: str, size: FloatArray | np.float64, ranks: int, graph: bool
+    ) -> tuple[FloatArray, FloatArray]:
         known, mode = self._ranks_of(kind, graph)
         if not known:
             return self._derived(kind, np.asarray(size, dtype=np.float64), ranks, graph)
@@ -78,7 +81,7 @@ class CollectiveModel:
                 return found, mode
         return [], graph
 
-    def _derived(self, kind: str, size: Array, ranks: int, graph: bool) -> tuple[Array, Array]:
+    def _derived(self, kind: str, size: FloatArray, ranks: int, graph: bool) -> tuple[FloatArray, FloatArray]:
         if kind == "send_recv":
             seconds, _ = self._measured("all_gather", 2.0 * size, 2, graph)
         elif kind == "all_to_all":
@@ -90,7 +93,9 @@ class CollectiveModel:
             raise InputError("collective was not measured and follows from none that was", kind)
         return seconds, np.full_like(seconds, ROOFLINE)
 
-    def _beyond(self, kind: str, size: Array, ranks: int, mode: bool, largest: int) -> tuple[Array, Array]:
+    def _beyond(
+        self, kind: str, size: FloatArray, ranks: int, mode: bool, largest: int
+    ) -> tuple[FloatArray, FloatArray]:
         curve = self.curves[kind, mode, largest]
         seconds, _ = curve.at(size)
         floor = curve.seconds[0]
@@ -118,8 +123,8 @@ class CollectiveModel:
         """One monotone curve per (kind, graph, ranks); InputError where there is no row."""
         if not len(rows):
             raise InputError("no collective rows to fit")
-        curves: dict[Key, Curve] = {}
+        curves: dict[Key, MonotoneCurve] = {}
         for key, part in rows.groupby(["kind", "graph", "ranks"]):
             kind, graph, ranks = cast(tuple[Any, Any, Any], key)
-            curves[str(kind), bool(graph), int(ranks)] = Curve.fit(part.message_bytes, part.seconds)
+            curves[str(kind), bool(graph), int(ranks)] = MonotoneCurve.fit(part.message_bytes, part.seconds)
         return cls(curves, FittedOn.of(accelerator))

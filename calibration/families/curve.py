@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from calibration.cost import INTERPOLATED, MEASURED, ROOFLINE, Array
+from calibration.operators.cost import INTERPOLATED, MEASURED, ROOFLINE
+from catalogs.arrays import FloatArray
 
 #: Sizes closer than this (relative) to a node count as that node.
 NODE_TOLERANCE = 1e-6
 
 
-def isotonic(values: Array) -> Array:
+def isotonic(values: FloatArray) -> FloatArray:
     """The non-decreasing sequence nearest to `values` in least squares (pool adjacent violators)."""
     means: list[float] = []
     sizes: list[int] = []
@@ -33,21 +34,21 @@ def isotonic(values: Array) -> Array:
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class MonotoneCurve:
     """Nodes (sizes ascending, seconds non-decreasing). Flat below the first; above the last the slope goes on."""
 
-    size: Array
-    seconds: Array
+    size: FloatArray
+    seconds: FloatArray
 
     @classmethod
-    def fit(cls, size: npt.ArrayLike, seconds: npt.ArrayLike) -> Curve:
+    def fit(cls, size: npt.ArrayLike, seconds: npt.ArrayLike) -> MonotoneCurve:
         """Nodes from points: equal sizes take their median, then noise that falls with size is pooled."""
         x, y = np.asarray(size, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
         nodes = np.unique(x)
         medians = np.array([np.median(y[x == n]) for n in nodes])
         return cls(nodes, np.exp(isotonic(np.log(medians))))
 
-    def at(self, size: Array) -> tuple[Array, Array]:
+    def at(self, size: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(seconds, origin) at sizes of any shape; sizes below 1 count as 1."""
         x = np.maximum(np.asarray(size, dtype=np.float64), 1.0)
         inside = np.interp(x, self.size, self.seconds)
@@ -62,14 +63,14 @@ class Curve:
         rise = float((self.seconds[-1] - self.seconds[-2]) / (self.size[-1] - self.size[-2]))
         return min(max(rise, 0.5 * mean), mean)
 
-    def _at_node(self, x: Array) -> Array:
+    def _at_node(self, x: FloatArray) -> FloatArray:
         right = np.clip(np.searchsorted(self.size, x), 0, len(self.size) - 1)
         left = np.maximum(right - 1, 0)
         near = np.minimum(np.abs(self.size[right] / x - 1), np.abs(self.size[left] / x - 1))
         return np.where(near < NODE_TOLERANCE, MEASURED, INTERPOLATED)
 
 
-def pack(curves: list[Curve]) -> dict[str, npt.NDArray[np.float64]]:
+def pack(curves: list[MonotoneCurve]) -> dict[str, npt.NDArray[np.float64]]:
     """Three arrays that hold the curves: node counts, sizes and seconds end to end."""
     return {
         "nodes": np.array([len(c.size) for c in curves], dtype=np.float64),
@@ -78,8 +79,8 @@ def pack(curves: list[Curve]) -> dict[str, npt.NDArray[np.float64]]:
     }
 
 
-def unpack(nodes: npt.NDArray[np.float64], size: Array, seconds: Array) -> list[Curve]:
+def unpack(nodes: npt.NDArray[np.float64], size: FloatArray, seconds: FloatArray) -> list[MonotoneCurve]:
     """The inverse of pack."""
     ends = np.cumsum(nodes).astype(int)
     starts = np.concatenate([[0], ends[:-1]])
-    return [Curve(np.asarray(size[a:b]), np.asarray(seconds[a:b])) for a, b in zip(starts, ends, strict=True)]
+    return [MonotoneCurve(np.asarray(size[a:b]), np.asarray(seconds[a:b])) for a, b in zip(starts, ends, strict=True)]

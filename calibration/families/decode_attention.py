@@ -21,24 +21,30 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from calibration.cost import INTERPOLATED, ROOFLINE, Array, broadcast
-from calibration.family import Parts
-from calibration.grid import Grid, by
-from calibration.operators import DecodeAttention
-from calibration.roofline import ACTIVATION_BYTES, bytes_moved, compute_s, l2_bytes, memory_s, roofline_s
-from catalogs.hardware import Accelerator
+from calibration.families.base import Parts
+from calibration.families.grid import InterpolationGrid, by
+from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
+from calibration.operators.operators import DecodeAttention
+from calibration.operators.roofline import ACTIVATION_BYTES, bytes_moved, compute_s, l2_bytes, memory_s, roofline_s
+from catalogs.arrays import FloatArray
+from catalogs.hardware.specs import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 #: Sample-weighted mean of `alpha` at prefill chunk 0 in LLMServingSim's skew_fit tables (0.045-0.09 over RTX 4090 and
 #: RTX PRO 6000, three models): used everywhere.
 DEFAULT_SKEW_ALPHA: Final = 0.06
+
 #: Repeated launches of one kernel find part of a batch's keys and values in the second-level cache up to this many
 #: times its size: `_cold_s` ends a bias of -12 to -24 % there against LLMServingSim's rows and Vidur's.
 COLD: Final = 2.0
+
 ON_NODE: Final = 1e-6
+
 SIZES: Final = ("sequences", "context_tokens", "max_context_tokens")
+
 GROUP_NODES: Final = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0, 16.0, 32.0, 64.0)
 
 
@@ -46,13 +52,13 @@ GROUP_NODES: Final = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0, 16.0, 32.0, 
 class DecodeAttentionModel:
     """grids: log utilisation on (log sequences, log n_kv_heads, log2 group, log context) by "head_dim/kv dtype"."""
 
-    grids: dict[str, Grid]
+    grids: dict[str, InterpolationGrid]
     floors_s: dict[str, float]
     skew_alpha: float = DEFAULT_SKEW_ALPHA
     writes_cache: bool = False  # the rows hold the kernel that puts new keys and values into the cache
     family: str = "decode_attention"
 
-    def cost(self, op: DecodeAttention, accelerator: Accelerator) -> tuple[Array, Array]:
+    def cost(self, op: DecodeAttention, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
         """(seconds, origin) of the broadcast shape of sequences, context_tokens, max_context_tokens."""
         sequences, context, longest = broadcast(op.sequences, op.context_tokens, op.max_context_tokens)
         even, origin = self._even(op, sequences, context, accelerator)
@@ -62,8 +68,8 @@ class DecodeAttentionModel:
         return even + self.skew_alpha * np.maximum(worst - even, 0.0), origin
 
     def _even(
-        self, op: DecodeAttention, sequences: Array, context: Array, accelerator: Accelerator
-    ) -> tuple[Array, Array]:
+        self, op: DecodeAttention, sequences: FloatArray, context: FloatArray, accelerator: Accelerator
+    ) -> tuple[FloatArray, FloatArray]:
         key, borrowed = nearest_head(self.grids, op.head_dim, op.kv_dtype)
         mean = np.maximum(context / np.maximum(sequences, 1.0), 1.0)
         group = np.full(mean.shape, np.log2(max(op.n_heads / op.n_kv_heads, 1.0)))
@@ -100,7 +106,7 @@ class DecodeAttentionModel:
                 grids[key] = replace(grids[key], values=values).rising(1.0).rising(1.0, 0)
         return replace(self, grids=grids)
 
-    def _longer(self, table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Accelerator) -> Grid:
+    def _longer(self, table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Accelerator) -> InterpolationGrid:
         """Log of measured over modelled seconds on (log streams, log context)."""
         points, values = [], []
         for (heads, kv_heads), part in by(table, "n_heads", "n_kv_heads"):
@@ -110,7 +116,7 @@ class DecodeAttentionModel:
             points.append(np.stack([np.log(n * kv_heads), np.log(context / n)], axis=1))
         at = np.concatenate(points)
         axes = [np.log(2.0) * np.unique(np.round(at[:, d] / np.log(2.0))) for d in range(2)]
-        return Grid.from_points(axes, at, np.concatenate(values))
+        return InterpolationGrid.from_points(axes, at, np.concatenate(values))
 
     def to_parts(self) -> Parts:
         arrays: dict[str, npt.NDArray[Any]] = {}
@@ -121,7 +127,7 @@ class DecodeAttentionModel:
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
-        grids = {t: Grid.from_arrays(t, arrays) for t in facts["tables"]}
+        grids = {t: InterpolationGrid.from_arrays(t, arrays) for t in facts["tables"]}
         writes = bool(facts.get("writes_cache", False))
         return cls(grids, dict(facts["floors_s"]), float(facts["skew_alpha"]), writes)
 
@@ -138,7 +144,7 @@ class DecodeAttentionModel:
         return cls(grids, floors, writes_cache=writes)
 
 
-def bracket(axis: Array, log_context: Array) -> tuple[Array, Array]:
+def bracket(axis: FloatArray, log_context: FloatArray) -> tuple[FloatArray, FloatArray]:
     """(nodes (2, ...), share of the upper one) around each context, of a straight line in context; the one node twice
     where the axis has one, the first where the context is shorter."""
     low = np.clip(np.searchsorted(axis, log_context, side="right") - 1, 0, max(len(axis) - 2, 0))
@@ -157,7 +163,7 @@ def nearest_head(tables: Mapping[str, Any], head_dim: int, kv_dtype: str) -> tup
     return min(same, key=lambda t: abs(np.log(int(t.split("/")[0]) / head_dim))), True
 
 
-def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Accelerator) -> Grid:
+def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Accelerator) -> InterpolationGrid:
     u_log, points = [], []
     for (heads, kv_heads), rows in by(table, "n_heads", "n_kv_heads"):
         seconds = rows.seconds.to_numpy(float)
@@ -174,22 +180,22 @@ def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Ac
     # Head splits nobody measured behave like the average split with as many streams.
     points3 = np.column_stack([points4[:, 0] + points4[:, 1], points4[:, 2], points4[:, 3]])
     streams = np.log(2.0) * np.unique(np.round(points3[:, 0] / np.log(2.0)))
-    pooled = Grid.from_points([streams, axes[2], axes[3]], points3, values)
+    pooled = InterpolationGrid.from_points([streams, axes[2], axes[3]], points3, values)
     return (
-        Grid.from_points(axes, points4, values, lambda s, kv, g, c: pooled.at([s + kv, g, c])[0])
+        InterpolationGrid.from_points(axes, points4, values, lambda s, kv, g, c: pooled.at([s + kv, g, c])[0])
         .rising(1.0)
         .rising(1.0, 0)
     )
 
 
-def _per_key_s(op: DecodeAttention, accelerator: Accelerator) -> Array:
+def _per_key_s(op: DecodeAttention, accelerator: Accelerator) -> FloatArray:
     """What of the roofline grows with context, so that between nodes time is a power of context, never falling."""
     queries = 2.0 * broadcast(op.sequences)[0] * op.n_heads * op.head_dim * ACTIVATION_BYTES
     keys = bytes_moved(op, accelerator) - queries
     return np.maximum(compute_s(op, accelerator), keys / accelerator.memory_bandwidth_bytes_per_s)
 
 
-def group_nodes(log_group: Array) -> npt.NDArray[np.bool_]:
+def group_nodes(log_group: FloatArray) -> npt.NDArray[np.bool_]:
     """Rows whose group size is a node of the grids; all of them where none is."""
     distance = np.abs(log_group[:, None] - np.log2(np.array(GROUP_NODES))[None, :]).min(axis=1)
     kept = distance < 1e-6
@@ -211,7 +217,7 @@ def cold_rows(rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
     return pd.concat(parts).sort_index() if parts else rows
 
 
-def _cold_s(op: DecodeAttention, seconds: Array, start: Array, accelerator: Accelerator) -> Array:
+def _cold_s(op: DecodeAttention, seconds: FloatArray, start: FloatArray, accelerator: Accelerator) -> FloatArray:
     """Least seconds once keys and values must come from memory, as in a step, where other layers passed through the
     second-level cache: a batch's start (its time at the shortest context) and the bytes at the best rate measured.
     Batches of COLD times that cache or more were measured like that and keep at least the bytes."""
@@ -220,7 +226,7 @@ def _cold_s(op: DecodeAttention, seconds: Array, start: Array, accelerator: Acce
     return np.where(moved < COLD * l2_bytes(accelerator), start, 0.0) + _per_key_s(op, accelerator) / best
 
 
-def _best_streaming(op: DecodeAttention, u: Array, accelerator: Accelerator) -> float:
+def _best_streaming(op: DecodeAttention, u: FloatArray, accelerator: Accelerator) -> float:
     """Highest bandwidth utilisation of batches whose cache is four times larger than the second-level cache."""
     streamed = memory_s(op, accelerator) >= roofline_s(op, accelerator) * (1 - 1e-9)
     large = streamed & (bytes_moved(op, accelerator) > 4.0 * l2_bytes(accelerator))

@@ -17,19 +17,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from calibration.cost import INTERPOLATED, ROOFLINE, Array, broadcast
-from calibration.families.curve import Curve, pack, unpack
-from calibration.families.fitted_on import FittedOn
-from calibration.family import Parts
-from calibration.operators import Elementwise
-from calibration.roofline import l2_bytes
+from calibration.families.base import FittedOn, Parts
+from calibration.families.curve import MonotoneCurve, pack, unpack
+from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
+from calibration.operators.operators import Elementwise
+from calibration.operators.roofline import l2_bytes
+from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
-from catalogs.hardware import Accelerator
+from catalogs.hardware.specs import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 REFERENCE = "quantize"
+
 BIN_PER_DOUBLING = 2  # rows are pooled by half doublings of bytes
 
 #: kind -> (floor, streaming) relative to `quantize`. Sampling is a dozen kernels over the logits.
@@ -41,27 +43,34 @@ RATIO_TO_QUANTIZE: dict[str, tuple[float, float]] = {
     "embedding": (2.0, 1.2),
     "sampling": (9.0, 0.35),
 }
+
 #: Kinds that public tables do not time, and the one they resemble where they were not measured either: a KV write
 #: scatters rows, gating a router reduces them, taking the largest logit is one of the passes of sampling.
 ALIASES = {"kv_write": "rotary", "routing": "norm", "greedy": "sampling"}
+
 #: Sorting all logits, which no table times: kernels, each a floor of `quantize`, and the share of memory bandwidth its
 #: bytes pass at. vLLM pull requests 32558, 33538, 40376 and 51507 (H200 where they name it) time that path at 0.10 ms
 #: for one row of 32,768 words, 0.35 for 48; of 131,072 words 1.00 for 64, 2.27 for 128, 6.15 for 512: 12 to 18 us each.
 SORT = "sort"
+
 SORT_KERNELS = 50
+
 SORT_BANDWIDTH_SHARE = 0.38
+
 PASSES_REPEAT = {"sampling", "greedy"}  # its bytes count many passes over the same logits, most of them in the cache
+
 CACHE_SHARE = 0.75  # of the cache, beyond which streaming slows down: 96 of 128 MB on RTX PRO 6000
+
 MEMORY_EFFICIENCY = 0.9  # of peak bandwidth beyond the cache: quantize reaches 0.90 on H100, 0.91 on RTX PRO 6000
 
 
 @dataclass(frozen=True, slots=True)
 class ElementwiseModel:
-    curves: dict[str, Curve]
+    curves: dict[str, MonotoneCurve]
     fitted_on: FittedOn
     family: str = field(default="elementwise", init=False)
 
-    def cost(self, op: Elementwise, accelerator: Accelerator) -> tuple[Array, Array]:
+    def cost(self, op: Elementwise, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
         """(seconds, origin) of the shape of tokens; InputError for an unknown kind."""
         tokens, per_token = broadcast(op.tokens, op.bytes_per_token)
         size = tokens * per_token
@@ -73,7 +82,7 @@ class ElementwiseModel:
         moved = floor + (seconds - floor) * self.fitted_on.bandwidth_ratio(accelerator)
         return moved, np.full_like(moved, ROOFLINE)
 
-    def _here(self, kind: str, size: Array) -> tuple[Array, Array, float]:
+    def _here(self, kind: str, size: FloatArray) -> tuple[FloatArray, FloatArray, float]:
         """(seconds, origin, floor) on the accelerator of the fit; pooled nodes count as interpolated."""
         kind = kind if kind in self.curves else ALIASES.get(kind, kind)
         if kind in self.curves:
@@ -83,7 +92,7 @@ class ElementwiseModel:
             raise InputError("unknown kind of elementwise kernel", kind, ", ".join([*RATIO_TO_QUANTIZE, *ALIASES]))
         return self._derived(kind, size)
 
-    def _derived(self, kind: str, size: Array) -> tuple[Array, Array, float]:
+    def _derived(self, kind: str, size: FloatArray) -> tuple[FloatArray, FloatArray, float]:
         """From quantize, or from the first curve there is; slower streaming stops where device memory is the limit."""
         source = REFERENCE if REFERENCE in self.curves else min(self.curves, key=lambda k: (k in ALIASES, k))
         to, by = RATIO_TO_QUANTIZE[kind], RATIO_TO_QUANTIZE[ALIASES.get(source, source)]
@@ -94,7 +103,7 @@ class ElementwiseModel:
         floor = to[0] / by[0] * base
         return floor + slower, np.full_like(seconds, ROOFLINE), floor
 
-    def _sorted(self, size: Array, accelerator: Accelerator) -> tuple[Array, Array]:
+    def _sorted(self, size: FloatArray, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
         launched = SORT_KERNELS * self._floor(REFERENCE if REFERENCE in self.curves else min(self.curves))
         seconds = launched + size / (SORT_BANDWIDTH_SHARE * accelerator.memory_bandwidth_bytes_per_s)
         return seconds, np.full_like(seconds, ROOFLINE)
@@ -102,7 +111,7 @@ class ElementwiseModel:
     def _floor(self, kind: str) -> float:
         return float(self.curves[kind].seconds[0])
 
-    def _at(self, kind: str, size: Array) -> tuple[Array, Array]:
+    def _at(self, kind: str, size: FloatArray) -> tuple[FloatArray, FloatArray]:
         """The curve; beyond its last node bytes no longer fit the cache and pass at the rate of device memory."""
         curve = self.curves[kind]
         seconds, origin = curve.at(size)
@@ -135,7 +144,7 @@ class ElementwiseModel:
         return cls(curves, FittedOn.of(accelerator))
 
 
-def _pooled(rows: pd.DataFrame) -> Curve:
+def _pooled(rows: pd.DataFrame) -> MonotoneCurve:
     size = (rows.tokens * rows.bytes_per_token).to_numpy(dtype=np.float64)
     label = np.round(np.log2(size) * BIN_PER_DOUBLING)
     seconds = rows.seconds.to_numpy(dtype=np.float64)
@@ -143,4 +152,4 @@ def _pooled(rows: pd.DataFrame) -> Curve:
     # Geometric means of both axes: a bin spans a factor of 1.4.
     middle = np.array([np.exp(np.mean(np.log(size[label == b]))) for b in bins])
     typical = np.array([np.exp(np.mean(np.log(seconds[label == b]))) for b in bins])
-    return Curve.fit(middle, typical)
+    return MonotoneCurve.fit(middle, typical)

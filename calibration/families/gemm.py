@@ -14,27 +14,37 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from calibration.cost import ROOFLINE, Array, broadcast
-from calibration.family import Parts
-from calibration.grid import Grid, by
-from calibration.operators import Gemm
-from calibration.roofline import bytes_moved, compute_s, l2_bytes, memory_s, roofline_s
-from catalogs.hardware import Accelerator
+from calibration.families.base import Parts
+from calibration.families.grid import InterpolationGrid, by
+from calibration.operators.cost import ROOFLINE, broadcast
+from calibration.operators.operators import Gemm
+from calibration.operators.roofline import bytes_moved, compute_s, l2_bytes, memory_s, roofline_s
+from catalogs.arrays import FloatArray
+from catalogs.hardware.specs import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 SAME_AS: Final = {"fp16": "bf16"}
+
 PROXY: Final = {"int8": "fp8", "fp8_block": "fp8"}  # where the dtype itself was not measured
+
 #: Dequantising inside the kernel costs about a tenth of the arithmetic rate.
 WEIGHT_ONLY_EFFICIENCY: Final = 0.9
+
 #: A shape costs at most this much more than the same with more rows: an engine could pad, so rows above are outliers.
 PAD_MARGIN: Final = 1.10
+
 FEWEST_SHAPES: Final = 8  # a dtype with fewer says less than its proxy, where another dtype has more
+
 NOBODYS_PROXY: Final = "fp32"  # no tensor cores, on a CPU other kernels: its own few shapes say more
+
 SMALLEST: Final = 64  # n and k below are no layer's
+
 #: A dtype whose fastest row takes this many times another dtype's was timed launch by launch, not in a graph.
 EAGER_FLOOR: Final = 5.0
+
 #: Rows within this factor of what trivially small products take then hold the launch, not the product.
 LAUNCH_MARGIN: Final = 1.3
 
@@ -43,11 +53,11 @@ LAUNCH_MARGIN: Final = 1.3
 class GemmModel:
     """grids: log utilisation by dtype; floors_s: fastest measured product by dtype."""
 
-    grids: dict[str, Grid]
+    grids: dict[str, InterpolationGrid]
     floors_s: dict[str, float]
     family: str = "gemm"
 
-    def cost(self, op: Gemm, accelerator: Accelerator) -> tuple[Array, Array]:
+    def cost(self, op: Gemm, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
         """(seconds, origin) of the broadcast shape of m, n, k."""
         m, n, k = broadcast(op.m, op.n, op.k)
         dtype = SAME_AS.get(op.dtype, op.dtype)
@@ -63,7 +73,9 @@ class GemmModel:
         return seconds, np.where(borrowed, ROOFLINE, origin)
 
     @staticmethod
-    def _utilisation(grid: Grid, log_m: Array, log_n: Array, log_k: Array) -> tuple[Array, Array]:
+    def _utilisation(
+        grid: InterpolationGrid, log_m: FloatArray, log_n: FloatArray, log_k: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
         """(log utilisation, origin). Past the largest n or k: as many weights, the surplus moved to the other side."""
         _, n_axis, k_axis = grid.axes
         over_n, over_k = np.maximum(log_n - n_axis[-1], 0.0), np.maximum(log_k - k_axis[-1], 0.0)
@@ -93,7 +105,7 @@ class GemmModel:
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
-        return cls({d: Grid.from_arrays(d, arrays) for d in facts["dtypes"]}, dict(facts["floors_s"]))
+        return cls({d: InterpolationGrid.from_arrays(d, arrays) for d in facts["dtypes"]}, dict(facts["floors_s"]))
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
@@ -133,7 +145,7 @@ def _without_launches(rows: pd.DataFrame) -> pd.DataFrame:
     return rows
 
 
-def _fit_grid(table: pd.DataFrame, dtype: str, accelerator: Accelerator) -> Grid:
+def _fit_grid(table: pd.DataFrame, dtype: str, accelerator: Accelerator) -> InterpolationGrid:
     table = table.sort_values(["n", "k", "m"], ascending=[True, True, False])
     least_above = table.groupby(["n", "k"])["seconds"].cummin().groupby([table.n, table.k]).shift(1)
     seconds = table.seconds.clip(upper=(PAD_MARGIN * least_above).fillna(np.inf)).to_numpy(float)
@@ -144,15 +156,15 @@ def _fit_grid(table: pd.DataFrame, dtype: str, accelerator: Accelerator) -> Grid
     u = np.where(streamed, np.minimum(u, _best_streaming(op, u, streamed, accelerator)), u)
     log_m = np.log(_pooled_m(m))
     axes = [np.unique(log_m), np.unique(np.log(n)), np.unique(np.log(k))]
-    return Grid.from_points(axes, np.stack([log_m, np.log(n), np.log(k)], axis=1), np.log(u))
+    return InterpolationGrid.from_points(axes, np.stack([log_m, np.log(n), np.log(k)], axis=1), np.log(u))
 
 
-def _best_streaming(op: Gemm, u: Array, streamed: npt.NDArray[np.bool_], accelerator: Accelerator) -> float:
+def _best_streaming(op: Gemm, u: FloatArray, streamed: npt.NDArray[np.bool_], accelerator: Accelerator) -> float:
     """Highest bandwidth utilisation (99th percentile) of shapes four times larger than the cache."""
     large = streamed & (bytes_moved(op, accelerator) > 4.0 * l2_bytes(accelerator))
     return float(np.quantile(u[large], 0.99)) if large.any() else 0.9
 
 
-def _pooled_m(m: Array) -> Array:
+def _pooled_m(m: FloatArray) -> FloatArray:
     """Node each row count belongs to: 1, 2, 4, 8, 16 for small ones, itself above: wave quantisation is kept."""
     return np.where(m <= 16, np.exp2(np.floor(np.log2(m))), m)

@@ -25,16 +25,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 import numpy.typing as npt
 
-from calibration.cost import INTERPOLATED, MEASURED, ROOFLINE, Array, broadcast
+from calibration.families.base import Parts
 from calibration.families.curve import NODE_TOLERANCE, isotonic
-from calibration.family import Parts
-from calibration.operators import GroupedGemm
-from calibration.roofline import compute_dtype, roofline_s
+from calibration.operators.cost import INTERPOLATED, MEASURED, ROOFLINE, broadcast
+from calibration.operators.operators import GroupedGemm
+from calibration.operators.roofline import compute_dtype, roofline_s
+from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
-from catalogs.hardware import Accelerator
+from catalogs.hardware.specs import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 #: Which measured dtype stands for which, best first. Published fp8 MoE checkpoints (DeepSeek, Qwen3, MiniMax) are block
 #: scaled, so block-scaled kernels answer for fp8 where both were measured.
@@ -48,8 +50,11 @@ STANDS_FOR: dict[str, tuple[str, ...]] = {
     "mxfp4": ("mxfp4", "fp4"),
     "mxfp4_mxfp8": ("mxfp4_mxfp8", "mxfp4", "fp4"),
 }
+
 NEIGHBOURS = 8
+
 KERNEL_WIDTH = 0.5  # in doublings, chosen by leave-one-architecture-out
+
 FAR = 1.5  # doublings from the nearest measured architecture beyond which an answer counts as transferred
 
 
@@ -61,7 +66,7 @@ class Key(NamedTuple):
     n_experts: int
     expert_ranks: int
 
-    def features(self) -> Array:
+    def features(self) -> FloatArray:
         per_rank = self.n_experts / self.expert_ranks
         sizes = (self.hidden_size, self.intermediate_size, self.experts_per_token, per_rank, self.expert_ranks)
         return np.log2(np.asarray(sizes, dtype=np.float64))
@@ -70,7 +75,7 @@ class Key(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class GroupedGemmModel:
     keys: list[Key]
-    tokens: Array  # the common token grid, ascending
+    tokens: FloatArray  # the common token grid, ascending
     log_ratio: npt.NDArray[np.float64]  # (keys, tokens); NaN where not measured
     meta: dict[str, Any] = field(default_factory=dict)
     family: str = field(default="moe", init=False)
@@ -81,7 +86,7 @@ class GroupedGemmModel:
         object.__setattr__(self, "_row", {k: i for i, k in enumerate(self.keys)})
         object.__setattr__(self, "_features", np.array([k.features() for k in self.keys]))
 
-    def cost(self, op: GroupedGemm, accelerator: Accelerator) -> tuple[Array, Array]:
+    def cost(self, op: GroupedGemm, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
         """(seconds, origin) of the shape of tokens; sizes and counts are scalars. More tokens never take less time."""
         (tokens,) = broadcast(op.tokens)
         candidates = _candidates(op)
@@ -106,11 +111,11 @@ class GroupedGemmModel:
                 return self._row[key]
         return None
 
-    def _nodes(self, row: int) -> tuple[Array, Array]:
+    def _nodes(self, row: int) -> tuple[FloatArray, FloatArray]:
         known = ~np.isnan(self.log_ratio[row])
         return self.tokens[known], self.log_ratio[row][known]
 
-    def _regressed(self, candidates: list[Key], tokens: Array) -> tuple[Array, Array]:
+    def _regressed(self, candidates: list[Key], tokens: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(log ratio at the common nodes, origin at tokens)."""
         rows, key = self._rows_of(candidates)
         squared = ((self._features[rows] - key.features()) ** 2).sum(axis=1)
@@ -132,7 +137,7 @@ class GroupedGemmModel:
                 return np.array(rows), key
         return np.arange(len(self.keys)), candidates[0]
 
-    def _at_equal_rows_per_expert(self, row: int, key: Key, tokens: Array) -> Array:
+    def _at_equal_rows_per_expert(self, row: int, key: Key, tokens: FloatArray) -> FloatArray:
         theirs = self.keys[row]
         scale = (key.experts_per_token / key.n_experts) / (theirs.experts_per_token / theirs.n_experts)
         nodes, values = self._nodes(row)
@@ -181,7 +186,9 @@ class GroupedGemmModel:
         return cls(keys, tokens, np.array(curves), {"distribution": distribution})
 
 
-def _between(nodes: Array, ratio: Array, op: GroupedGemm, accelerator: Accelerator) -> tuple[Array, Array]:
+def _between(
+    nodes: FloatArray, ratio: FloatArray, op: GroupedGemm, accelerator: Accelerator
+) -> tuple[FloatArray, FloatArray]:
     """(tokens, seconds), both ascending: the nodes, and powers of two between and before them by the roofline's shape,
     which knows how many experts are touched, never outside the nodes on both sides."""
     powers = 2.0 ** np.arange(0.0, np.ceil(np.log2(nodes[-1])))
@@ -194,7 +201,7 @@ def _between(nodes: Array, ratio: Array, op: GroupedGemm, accelerator: Accelerat
     return grid, np.maximum.accumulate(np.clip(seconds, low, known[right]))
 
 
-def _along(nodes: Array, seconds: Array, tokens: Array) -> Array:
+def _along(nodes: FloatArray, seconds: FloatArray, tokens: FloatArray) -> FloatArray:
     """Straight lines of log time over log tokens; beyond the last node the line through the last two, not in logs."""
     x = np.maximum(tokens, 1.0)
     inside = np.exp(np.interp(np.log(x), np.log(nodes), np.log(seconds)))
@@ -202,7 +209,7 @@ def _along(nodes: Array, seconds: Array, tokens: Array) -> Array:
     return np.asarray(inside + np.maximum(x - nodes[-1], 0.0) * slope, dtype=np.float64)
 
 
-def _origin(nodes: Array, tokens: Array) -> Array:
+def _origin(nodes: FloatArray, tokens: FloatArray) -> FloatArray:
     x = np.maximum(tokens, 1.0)
     right = np.clip(np.searchsorted(nodes, x), 0, len(nodes) - 1)
     near = np.minimum(np.abs(nodes[right] / x - 1), np.abs(nodes[np.maximum(right - 1, 0)] / x - 1))

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from calibration.cost import ROOFLINE, Array
-from calibration.family import Parts
-from calibration.operators import LinearAttentionScan
-from calibration.roofline import roofline_s
-from calibration.row_operators import operators_of
-from catalogs.hardware import Accelerator
+from calibration.families.base import Parts
+from calibration.operators.cost import ROOFLINE
+from calibration.operators.operators import LinearAttentionScan
+from calibration.operators.roofline import roofline_s
+from calibration.rows.row_operators import operators_of
+from catalogs.arrays import FloatArray
+from catalogs.hardware.specs import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +33,7 @@ class LinearAttentionModel:
     launch_s: float = 4e-6
     family: str = field(default="linear_attention", init=False)
 
-    def cost(self, op: LinearAttentionScan, accelerator: Accelerator) -> tuple[Array, Array]:
+    def cost(self, op: LinearAttentionScan, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
         """(seconds, origin) of the broadcast shape of tokens and sequences; origin is always 2."""
         efficiency = self.decode_efficiency if op.stage == "decode" else self.prefill_efficiency
         seconds = self.launch_s + roofline_s(op, accelerator) / efficiency

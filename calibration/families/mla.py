@@ -17,20 +17,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from calibration.cost import INTERPOLATED, ROOFLINE, Array, broadcast
-from calibration.families.fitted_on import FittedOn
+from calibration.families.base import FittedOn, Parts
 from calibration.families.mla_grid import MlaGrid
-from calibration.family import Parts
-from calibration.operators import MlaModule
-from calibration.roofline import roofline_s
+from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
+from calibration.operators.operators import MlaModule
+from calibration.operators.roofline import roofline_s
+from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
-from catalogs.hardware import Accelerator
+from catalogs.hardware.specs import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 UP_PROJECTION_EFFICIENCY = 0.6
+
 ATTENTION_EFFICIENCY = 0.8  # of peak: no faster than this, however steep the part linear in length makes the rest look
+
 #: The shape the tables measured: DeepSeek-V3 and R1, Kimi-K2.
 REFERENCE_SHAPE = {
     "hidden_size": 7168,
@@ -40,6 +43,7 @@ REFERENCE_SHAPE = {
     "rope_head_dim": 64,
     "v_head_dim": 128,
 }
+
 #: Which measured projection dtype stands for which, best first; int4 checkpoints keep the attention block in 16 bit.
 #: Where none of them was measured, any that was does, scaled by the roofline like another shape.
 STANDS_FOR: dict[str, tuple[str, ...]] = {
@@ -61,7 +65,7 @@ class MlaModel:
     fitted_on: FittedOn
     family: str = field(default="mla", init=False)
 
-    def cost(self, op: MlaModule, accelerator: Accelerator) -> tuple[Array, Array]:
+    def cost(self, op: MlaModule, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
         """(seconds, origin) of the broadcast shape of sequences, tokens, pairs and context_tokens."""
         sequences, tokens, pairs, context = broadcast(op.sequences, op.tokens, op.pairs, op.context_tokens)
         grid, measured = self._grid(op)
@@ -86,15 +90,17 @@ class MlaModel:
         raise InputError("this stage of MLA was not measured", op.stage)
 
     def _scaled(
-        self, op: MlaModule, measured: MlaModule, accelerator: Accelerator, seconds: Array, origin: Array
-    ) -> tuple[Array, Array]:
+        self, op: MlaModule, measured: MlaModule, accelerator: Accelerator, seconds: FloatArray, origin: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
         if measured == op and self.fitted_on.is_same(accelerator):
             return seconds, origin
         here = self.fitted_on.roofline_ratio(measured, accelerator)
         ratio = here * roofline_s(op, accelerator) / np.maximum(roofline_s(measured, accelerator), 1e-30)
         return seconds * ratio, np.full_like(origin, ROOFLINE)
 
-    def _earlier_context_s(self, op: MlaModule, grid: MlaGrid, extra_pairs: Array, context: Array) -> Array:
+    def _earlier_context_s(
+        self, op: MlaModule, grid: MlaGrid, extra_pairs: FloatArray, context: FloatArray
+    ) -> FloatArray:
         peak = self.fitted_on.accelerator.flops_for("bf16")
         per_token = 2.0 * op.kv_lora_rank * op.n_heads * (op.nope_head_dim + op.v_head_dim)
         per_pair = 2.0 * op.n_heads * (op.nope_head_dim + op.rope_head_dim + op.v_head_dim)

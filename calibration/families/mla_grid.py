@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from calibration.cost import INTERPOLATED, MEASURED, ROOFLINE, Array
 from calibration.families.curve import isotonic
+from calibration.operators.cost import INTERPOLATED, MEASURED, ROOFLINE
+from catalogs.arrays import FloatArray
 
 
 @dataclass(frozen=True, slots=True)
 class MlaGrid:
     """Axes ascending; seconds (heads, sequences, length) with NaN where not measured."""
 
-    heads: Array
-    sequences: Array
-    length: Array
+    heads: FloatArray
+    sequences: FloatArray
+    length: FloatArray
     seconds: npt.NDArray[np.float64]
     _filled: npt.NDArray[np.float64] = field(init=False, repr=False)
 
@@ -28,7 +29,7 @@ class MlaGrid:
             self, "_filled", np.stack([_fill(plane, self.sequences, self.length) for plane in self.seconds])
         )
 
-    def at(self, heads: float, sequences: Array, length: Array) -> tuple[Array, Array]:
+    def at(self, heads: float, sequences: FloatArray, length: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(seconds, origin): straight lines along every axis, because work is affine in each of them (log-log lines
         were 3 to 8 % too high between powers of two). Above an axis the last slope goes on; below it is flat."""
         h, h_share, h_out = _bracket(self.heads, np.asarray(heads))
@@ -43,14 +44,14 @@ class MlaGrid:
         origin = np.where(h_out | s_out | hole, ROOFLINE, np.where(node, MEASURED, INTERPOLATED))
         return np.maximum(total, 1e-6), origin
 
-    def _along_length(self, h: Array, s: Array, length: Array) -> Array:
+    def _along_length(self, h: FloatArray, s: FloatArray, length: FloatArray) -> FloatArray:
         i = np.clip(np.searchsorted(self.length, length, side="right") - 1, 0, len(self.length) - 2)
         low, high = self._filled[h, s, i], self._filled[h, s, i + 1]
         share = np.maximum((length - self.length[i]) / (self.length[i + 1] - self.length[i]), 0.0)
         high = np.where(share > 1.0, np.maximum(high, low), high)  # noise must not carry a line below zero
         return np.asarray(low + share * (high - low), dtype=np.float64)
 
-    def _touches_hole(self, h: Array, s: Array, length: Array) -> npt.NDArray[np.bool_]:
+    def _touches_hole(self, h: FloatArray, s: FloatArray, length: FloatArray) -> npt.NDArray[np.bool_]:
         """Whether the node at or above the length was not measured, or the length is beyond the axis."""
         i = np.clip(np.searchsorted(self.length, length, side="left"), 0, len(self.length) - 1)
         return np.asarray(np.isnan(self.seconds[h, s, i]) | (length > self.length[-1]), dtype=np.bool_)
@@ -78,7 +79,7 @@ class MlaGrid:
         return cls(*(np.asarray(arrays[n], dtype=np.float64) for n in ("heads", "sequences", "length", "seconds")))
 
     @classmethod
-    def fit(cls, heads: Array, sequences: Array, length: Array, seconds: Array) -> MlaGrid:
+    def fit(cls, heads: FloatArray, sequences: FloatArray, length: FloatArray, seconds: FloatArray) -> MlaGrid:
         """The grid spanned by the points' distinct values; repeated points take their median. More sequences or longer
         ones never take less time: rows that fall (by noise of a few per cent) are pooled along both axes."""
         axes = [np.unique(a) for a in (heads, sequences, length)]
@@ -109,7 +110,7 @@ def _rising_line(line: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return out
 
 
-def _bracket(axis: Array, x: Array) -> tuple[Any, Array, Any]:
+def _bracket(axis: FloatArray, x: FloatArray) -> tuple[Any, FloatArray, Any]:
     """(lower node, share of the way to the next, outside?); outside above the share exceeds 1, below it
     is 0."""
     i = np.clip(np.searchsorted(axis, x, side="right") - 1, 0, len(axis) - 2)
@@ -117,7 +118,7 @@ def _bracket(axis: Array, x: Array) -> tuple[Any, Array, Any]:
     return i, share, (x > axis[-1] + 1e-9) | (x < axis[0] - 1e-9)
 
 
-def _fill(plane: npt.NDArray[np.float64], sequences: Array, length: Array) -> npt.NDArray[np.float64]:
+def _fill(plane: npt.NDArray[np.float64], sequences: FloatArray, length: FloatArray) -> npt.NDArray[np.float64]:
     """Holes of one (sequences, length) plane.
 
     A row with some nodes grows along length as the nearest smaller batch does, else in proportion; before its first

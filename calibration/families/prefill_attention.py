@@ -24,19 +24,23 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from calibration.cost import ROOFLINE, Array, broadcast
+from calibration.families.base import Parts
 from calibration.families.decode_attention import group_nodes, nearest_head
-from calibration.family import Parts
-from calibration.grid import Grid, by
-from calibration.operators import PrefillAttention
-from calibration.roofline import compute_dtype, compute_s, roofline_s
-from catalogs.hardware import Accelerator
+from calibration.families.grid import InterpolationGrid, by
+from calibration.operators.cost import ROOFLINE, broadcast
+from calibration.operators.operators import PrefillAttention
+from calibration.operators.roofline import compute_dtype, compute_s, roofline_s
+from catalogs.arrays import FloatArray
+from catalogs.hardware.specs import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 TILE_ROWS: Final = 64.0
+
 LEAST_EXTRA: Final = 0.05  # of a chunk's time that its context takes at least, where noise says less
+
 LINE_TOKENS: Final = (512.0, 1024.0, 2048.0, 4096.0)
 
 
@@ -48,7 +52,7 @@ class Serial:
     lanes: float
     joins_decodes: bool  # decodes of a mixed step run in this kernel (FlashAttention 2)
 
-    def context_s(self, blocks: Array, context: Array) -> Array:
+    def context_s(self, blocks: FloatArray, context: FloatArray) -> FloatArray:
         """Seconds that `context` keys add to `blocks` blocks: once per wave, between whole and fractional waves."""
         waves = blocks / self.lanes
         return np.maximum(0.5 * (waves + np.ceil(waves)), 1.0) * self.seconds_per_key * context
@@ -58,14 +62,14 @@ class Serial:
 class PrefillAttentionModel:
     """grids: log utilisation on (log streams, log2 group, log length), serial: both by "head_dim/kv dtype"."""
 
-    grids: dict[str, Grid]
+    grids: dict[str, InterpolationGrid]
     floors_s: dict[str, float]
     serial: dict[str, Serial]
     peak_flops: float  # bf16, of the accelerator fitted on
-    context: dict[str, Grid] = field(default_factory=dict)  # log utilisation on (log rows, log context)
+    context: dict[str, InterpolationGrid] = field(default_factory=dict)  # log utilisation on (log rows, log context)
     family: str = "prefill_attention"
 
-    def cost(self, op: PrefillAttention, accelerator: Accelerator) -> tuple[Array, Array]:
+    def cost(self, op: PrefillAttention, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
         """(seconds, origin) of the broadcast shape of chunks, tokens, pairs."""
         chunks, tokens, pairs = broadcast(op.chunks, op.tokens, op.pairs)
         chunks, tokens = np.maximum(chunks, 1.0), np.maximum(tokens, 1.0)
@@ -90,8 +94,14 @@ class PrefillAttentionModel:
         return seconds, np.where(borrowed, ROOFLINE, np.where(context > 0.01 * rows, np.maximum(origin, 1.0), origin))
 
     def _rectangle_s(
-        self, key: str, op: PrefillAttention, tokens: Array, rows: Array, context: Array, accelerator: Accelerator
-    ) -> Array:
+        self,
+        key: str,
+        op: PrefillAttention,
+        tokens: FloatArray,
+        rows: FloatArray,
+        context: FloatArray,
+        accelerator: Accelerator,
+    ) -> FloatArray:
         """Seconds of `tokens` queries, `rows` a chunk, over `context` keys each."""
         log_u, _ = self.context[key].at([np.log(rows), np.log(np.maximum(context, 1.0))])
         work = 4.0 * tokens * context * op.n_heads * op.head_dim
@@ -99,14 +109,14 @@ class PrefillAttentionModel:
 
     def with_context(self, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
         """The model with the rectangles that `rows`, chunks after context, say."""
-        found: dict[str, Grid] = {}
+        found: dict[str, InterpolationGrid] = {}
         for (head_dim, kv_dtype), table in by(rows, "head_dim", "kv_dtype"):
             key = f"{head_dim}/{kv_dtype}"
             if key in self.grids:
                 found[key] = self._fit_context(key, table, accelerator)
         return replace(self, context=found)
 
-    def _fit_context(self, key: str, table: pd.DataFrame, accelerator: Accelerator) -> Grid:
+    def _fit_context(self, key: str, table: pd.DataFrame, accelerator: Accelerator) -> InterpolationGrid:
         points, values = [], []
         for (heads, kv_heads), part in by(table, "n_heads", "n_kv_heads"):
             chunks, tokens, pairs, seconds = (part[c].to_numpy(float) for c in ("chunks", "tokens", "pairs", "seconds"))
@@ -121,7 +131,7 @@ class PrefillAttentionModel:
             points.append(np.stack([np.log(each), np.log(context)], axis=1))
             values.append(np.log(u))
         at = np.concatenate(points)
-        return Grid.from_points([np.unique(at[:, 0]), np.unique(at[:, 1])], at, np.concatenate(values))
+        return InterpolationGrid.from_points([np.unique(at[:, 0]), np.unique(at[:, 1])], at, np.concatenate(values))
 
     def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:
         """Whether decodes that share a step with prefill are chunks of one token of the same kernel, unsplit."""
@@ -129,8 +139,8 @@ class PrefillAttentionModel:
         return serial is not None and serial.joins_decodes
 
     def _prompt(
-        self, key: str, op: PrefillAttention, chunks: Array, length: Array, accelerator: Accelerator
-    ) -> tuple[Array, Array]:
+        self, key: str, op: PrefillAttention, chunks: FloatArray, length: FloatArray, accelerator: Accelerator
+    ) -> tuple[FloatArray, FloatArray]:
         """(seconds, origin) of whole prompts of `length` tokens."""
         group = np.full(length.shape, np.log2(max(op.n_heads / op.n_kv_heads, 1.0)))
         log_u, origin = self.grids[key].at([np.log(chunks * op.n_heads), group, np.log(length)])
@@ -150,8 +160,8 @@ class PrefillAttentionModel:
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
         serial = {k: Serial(**v) for k, v in facts["serial"].items()}
-        grids = {t: Grid.from_arrays(t, arrays) for t in facts["tables"]}
-        context = {t: Grid.from_arrays(f"context {t}", arrays) for t in facts.get("context", ())}
+        grids = {t: InterpolationGrid.from_arrays(t, arrays) for t in facts["tables"]}
+        context = {t: InterpolationGrid.from_arrays(f"context {t}", arrays) for t in facts.get("context", ())}
         return cls(grids, dict(facts["floors_s"]), serial, float(facts["peak_flops"]), context)
 
     @classmethod
@@ -197,7 +207,7 @@ def _fit_serial(table: pd.DataFrame) -> Serial | None:
     return Serial(typical, rate * typical / TILE_ROWS, joins)
 
 
-def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Accelerator) -> Grid:
+def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Accelerator) -> InterpolationGrid:
     u_log, points = [], []
     for (heads, kv_heads), rows in by(table, "n_heads", "n_kv_heads"):
         rows = rows.sort_values(["chunks", "tokens"], ascending=[True, False])
@@ -210,4 +220,6 @@ def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Ac
     all_points, values = np.concatenate(points), np.concatenate(u_log)
     kept = group_nodes(all_points[:, 1])
     all_points, values = all_points[kept], values[kept]
-    return Grid.from_points([np.unique(all_points[:, d]) for d in range(3)], all_points, values).rising(2.0)
+    return InterpolationGrid.from_points([np.unique(all_points[:, d]) for d in range(3)], all_points, values).rising(
+        2.0
+    )

@@ -1,1 +1,1 @@
-"""Operator tables other projects measured, turned into this project's rows."""
+"""Files of other profilers, engines and load clients, read into rows and measured runs."""

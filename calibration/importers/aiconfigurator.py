@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from calibration.operators import window_pairs
+from calibration.operators.operators import window_pairs
 from catalogs.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 COMMIT: Final = "095f58a51"
+
 #: Hardware name of the catalog -> folder of the tables.
 SYSTEM_OF: Final = {
     "h100": "h100_sxm",
@@ -26,11 +28,14 @@ SYSTEM_OF: Final = {
     "b300": "b300_sxm",
     "gb200": "gb200",
 }
+
 _GEMM_DTYPE: Final = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "fp4"}
+
 #: Attention tables that leave out the kernel that writes new keys and values to the cache. vLLM 0.14's attention wrote
 #: them itself; from 0.24 on the collector calls the write and the attention in turn (H200: 2.8 us over the rows of 0.22
 #: at one sequence whatever its context, 5 ns a token of prompts with 8 heads).
 WITHOUT_CACHE_WRITE: Final = ("0.22.0",)
+
 _KV_DTYPE: Final = {"bfloat16": "bf16", "fp8": "fp8"}
 
 

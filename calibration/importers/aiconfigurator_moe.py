@@ -23,16 +23,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from calibration.dataset import OPERATOR_COLUMNS
 from calibration.families.mla import REFERENCE_SHAPE
 from calibration.importers.aiconfigurator import COMMIT, SYSTEM_OF, newest_version
 from calibration.importers.expert_routing import as_served
+from calibration.rows.dataset import OPERATOR_COLUMNS
 from catalogs.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 ELEMENT_BYTES: Final = {"half": 2.0, "bfloat16": 2.0, "int8": 1.0}
+
 #: Three kinds of 4 bits: nvfp4 times nvfp4; mxfp4 (gpt-oss) with 16-bit activations (Triton on Hopper, Marlin on Ada
 #: and workstation Blackwell, FlashInfer on B200); mxfp4 with mxfp8 activations.
 MOE_DTYPE: Final = {
@@ -44,8 +46,11 @@ MOE_DTYPE: Final = {
     "w4a16_mxfp4": "mxfp4",
     "w4a8_mxfp4_mxfp8": "mxfp4_mxfp8",
 }
+
 _MLA_DTYPE: Final = {"bfloat16": "bf16", "fp8_block": "fp8_block", "nvfp4": "fp4"}
+
 _KV_DTYPE: Final = {"bfloat16": "bf16", "fp8": "fp8"}
+
 _NCCL_KIND: Final = {
     "all_gather": "all_gather",
     "reduce_scatter": "reduce_scatter",

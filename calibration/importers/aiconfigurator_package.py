@@ -17,6 +17,7 @@ from catalogs.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+
 #: Module -> (distribution, project that its rows are from), in the order they are asked.
 PACKAGES: Final = {
     "aiconfigurator_core": ("aiconfigurator-core", "aiconfigurator"),

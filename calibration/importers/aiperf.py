@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from calibration.accuracy.measured_run import MeasuredRun
 from calibration.importers.parsing import Foreign, parse
 from calibration.importers.request_rows import NAN, SLACK, SLACK_S, RequestRow, RunFacts, measured_run
-from calibration.measured_run import MeasuredRun
 from catalogs.errors import InputError
 
 CLIENT: Final = "aiperf"
+
 _SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0, "sec": 1.0}
 
 

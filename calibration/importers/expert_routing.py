@@ -24,13 +24,15 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
-from calibration.cost import Array
-from calibration.roofline import distinct_experts
+from calibration.operators.roofline import distinct_experts
+from catalogs.arrays import FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 BALANCED, MILD, STEEP = "balanced", "power_law_1.01", "power_law_1.2"
+
 ARCHITECTURE: Final = (
     "moe_dtype",
     "hidden_size",
@@ -40,10 +42,13 @@ ARCHITECTURE: Final = (
     "moe_tp_size",
     "moe_ep_size",
 )
+
 #: Balanced rows up to this many rows per expert (half a tile) cost one stream: their median is what all experts cost.
 ONE_TILE_ROWS: Final = 8.0
+
 #: Rows per expert at which a power law touches nearly all experts.
 ALL_TOUCHED_ROWS: Final = 4.0
+
 MILD_EXPONENT: Final = 1.01
 
 
@@ -60,7 +65,7 @@ def as_served(raw: pd.DataFrame) -> pd.DataFrame:
     return rows[rows.seconds.notna()].reset_index().assign(distribution="expected")
 
 
-def _served(part: pd.DataFrame) -> Array:
+def _served(part: pd.DataFrame) -> FloatArray:
     """Seconds of one architecture and split at its tokens (n,), NaN where nothing was timed."""
     index = cast("pd.MultiIndex", part.index)
     tokens = index.get_level_values("num_tokens").to_numpy(dtype=np.float64)
@@ -79,7 +84,9 @@ def _served(part: pd.DataFrame) -> Array:
     return np.fmax(stream, skewed)
 
 
-def _stream(tokens: Array, balanced: Array, skewed: Array, sizes: tuple[int, int, int]) -> tuple[Array, Array] | None:
+def _stream(
+    tokens: FloatArray, balanced: FloatArray, skewed: FloatArray, sizes: tuple[int, int, int]
+) -> tuple[FloatArray, FloatArray] | None:
     """(experts touched, seconds to read them once), ascending; None where too little was timed."""
     top, n_experts, _ = sizes
     chosen, known = tokens * top, ~np.isnan(balanced)
@@ -107,7 +114,7 @@ def touched_by_power_law(tokens: int, top: int, n_experts: int) -> int:
     return min(int((counts > 0).sum()) + max(min(missing, int((counts == 0).sum())), 0), n_experts)
 
 
-def busiest_rank(tokens: Array, sizes: tuple[int, int, int]) -> Array:
+def busiest_rank(tokens: FloatArray, sizes: tuple[int, int, int]) -> FloatArray:
     """Experts touched on the rank with most of them; sizes: experts per token, experts, ranks."""
     top, n_experts, ranks = sizes
     mean = distinct_experts(tokens, n_experts, top) / ranks

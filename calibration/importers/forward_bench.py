@@ -23,6 +23,7 @@ from catalogs.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+
 #: Spread of the sample medians above which vLLM itself warns (%).
 UNSTABLE_PERCENT: Final = 0.5
 

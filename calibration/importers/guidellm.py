@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from calibration.accuracy.measured_run import MeasuredRun
 from calibration.importers.parsing import Foreign, parse
 from calibration.importers.request_rows import NAN, RequestRow, RunFacts, measured_run
-from calibration.measured_run import MeasuredRun
 from catalogs.errors import InputError
 
 CLIENT: Final = "guidellm"
+
 NO_GAPS: Final = "guidellm keeps no single gaps: no ITL"
 
 

@@ -21,6 +21,7 @@ from catalogs.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+
 COLUMNS: Final = (
     "at_s",
     "engine",
@@ -32,17 +33,24 @@ COLUMNS: Final = (
     "seconds",
     "kv_usage_fraction",
 )
+
 _START: Final = re.compile(r"Iteration\(\d*")
+
 _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
+
 _STAMP: Final = re.compile(r"(?:(\d{4})-)?(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(?:[.,](\d{1,6}))?")
+
 _STEP: Final = re.compile(
     r"(?:Engine (?P<engine>\d+): )?Iteration\((?P<index>\d+)\): (?P<context_requests>\d+) context requests, "
     r"(?P<context_tokens>\d+) context tokens, (?P<generation_requests>\d+) generation requests, "
     r"(?P<generation_tokens>\d+) generation tokens, iteration elapsed time: (?P<ms>\d+(?:\.\d+)?) ms"
     r"(?P<dummy> \(dummy\))?(?:, \w+ KV cache usage: (?P<kv>\d+(?:\.\d+)?)%)?"
 )
+
 _COUNTS: Final = ("index", "context_requests", "context_tokens", "generation_requests", "generation_tokens")
+
 _LEAP_YEAR: Final = 2024  # lines carry no year; February 29 must parse
+
 _YEAR_S: Final = 366 * 86400.0
 
 

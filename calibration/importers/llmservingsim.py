@@ -20,14 +20,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from calibration.operators import SAMPLING_BYTES_PER_LOGIT
-from calibration.roofline import distinct_experts
+from calibration.operators.operators import SAMPLING_BYTES_PER_LOGIT
+from calibration.operators.roofline import distinct_experts
 from catalogs.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 SOURCE: Final = "LLMServingSim@5daddb2 (MIT) vllm 0.19 eager"
+
 #: Hardware name of the catalog -> folder.
 FOLDER_OF: Final = {"rtx4090": "RTX4090", "rtxpro6000": "RTXPRO6000"}
 

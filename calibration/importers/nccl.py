@@ -14,9 +14,12 @@ from catalogs.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+
 NCCL_TESTS_SOURCE: Final = "nccl-tests from microsoft/apex_plus (MIT)"
+
 #: Hardware name of the catalog -> folder of nccl-tests CSVs.
 NCCL_TESTS_FOLDER: Final = {"h100": "H100-SXM-80GB", "h200": "H200-SXM-141GB", "v100-pcie-16gb": "V100-PCIE-16GB"}
+
 _KIND: Final = {
     "all_gather": "all_gather",
     "all_reduce": "all_reduce",

@@ -1,12 +1,37 @@
-"""Foreign JSON checked at the door: what is missing or of the wrong type becomes one line."""
+"""Imported rows without those that claim more than the hardware's peak.
+
+Foreign JSON checked at the door: what is missing or of the wrong type becomes one line.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from calibration.rows.physics_check import GateReport, gate
 from catalogs.errors import InputError
+from catalogs.hardware.specs import Accelerator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def gated(
+    tables: dict[str, pd.DataFrame], accelerator: Accelerator
+) -> tuple[dict[str, pd.DataFrame], dict[str, GateReport]]:
+    """(rows by family that obey physics, what was rejected by family); a family of which nothing is left is only in
+    the second. InputError where nothing at all is left."""
+    kept, reports = {}, {}
+    for family, rows in tables.items():
+        good, reports[family] = gate(family, rows, accelerator)
+        if len(good):
+            kept[family] = good
+    if not kept:
+        raise InputError(
+            f"no row obeys the peaks of {accelerator.name}", f"{sum(r.n_in for r in reports.values())} rows"
+        )
+    return kept, reports
 
 
 class Foreign(BaseModel):

@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from calibration.importers.aiconfigurator_moe import MOE_DTYPE, mla_rows
-from calibration.power import group_of
-from calibration.roofline import bytes_moved, compute_s, flops
-from calibration.row_operators import operators_of
+from calibration.operators.roofline import bytes_moved, compute_s, flops
+from calibration.power.model import group_of
+from calibration.rows.row_operators import operators_of
 from catalogs.errors import InputError
-from catalogs.hardware import Accelerator
+from catalogs.hardware.specs import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 #: What a fit needs of a row.
 COLUMNS = ("group", "shape", "seconds", "flops", "bytes", "compute_fraction", "memory_fraction", "watts")
 
 _BYTES = {"bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0}
+
 _DTYPE = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8"}
 
 

@@ -13,9 +13,12 @@ from catalogs.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+
 T = TypeVar("T")
+
 #: Families fitted from the first source that has them (their rows would disagree on one grid); the others only check.
 ONE_SOURCE: Final = ("gemm", "prefill_attention", "decode_attention", "moe", "mla")
+
 #: Hardware with a shipped calibration.
 SHIPPED: Final = ("a100-80gb", "b200", "h100", "h200", "l40s", "rtx4090", "rtxpro6000")
 

@@ -14,12 +14,15 @@ from typing import Final
 
 import numpy as np
 
-from calibration.measured_run import MeasuredRun
+from calibration.accuracy.measured_run import MeasuredRun
 from catalogs.errors import InputError
 
 SLACK: Final = 1.05  # clients stamp tokens, requests and the run with different calls
+
 SLACK_S: Final = 0.01
+
 LONGEST_S: Final = 1e9  # 30 years: no load test, but what a run in nanoseconds looks like
+
 NAN: Final = float("nan")
 
 

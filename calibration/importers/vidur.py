@@ -17,8 +17,11 @@ from catalogs.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+
 SOURCE: Final = "microsoft/vidur and NetX-lab/Frontier (MIT) A800 Llama-2-7b"
+
 HARDWARE: Final = "a100-80gb"
+
 _FOLDER: Final = Path("a800/meta-llama/Llama-2-7b-hf")
 
 

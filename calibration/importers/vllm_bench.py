@@ -11,12 +11,13 @@ from typing import Any, Final
 
 import numpy as np
 
+from calibration.accuracy.measured_run import MeasuredRun, Metric
 from calibration.importers.parsing import Foreign, parse
 from calibration.importers.request_rows import NAN, RequestRow, RunFacts, measured_run
-from calibration.measured_run import MeasuredRun, Metric
 from catalogs.errors import InputError
 
 CLIENT: Final = "vllm bench serve"
+
 #: Summary key of the file -> the metric it summarises.
 _MEANS: Final[dict[str, Metric]] = {"mean_ttft_ms": "ttft", "mean_tpot_ms": "tpot", "mean_itl_ms": "itl"}
 

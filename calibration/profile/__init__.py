@@ -1,1 +1,2 @@
-"""Measure what operators cost on the machine at hand: shapes, timing, rows, manifest."""
+"""Profiling of this machine: which shapes to measure, how to time them, and the session that survives an
+interruption."""

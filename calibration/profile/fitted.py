@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from calibration.bundle import user_folder
-from calibration.bundle_file import (
+from calibration.bundles.bundle import user_folder
+from calibration.bundles.files import (
     ARRAYS_NAME,
     ENGINES_FOLDER,
     JSON_NAME,
@@ -19,26 +19,29 @@ from calibration.bundle_file import (
     write_bundle,
     write_facts,
 )
-from calibration.dataset import rows_sha256, write_rows
-from calibration.families import FAMILIES
+from calibration.families.base import FamilyModel, held_out
 from calibration.families.decode_attention import DecodeAttentionModel
 from calibration.families.prefill_attention import PrefillAttentionModel
-from calibration.family import FamilyModel, held_out
-from calibration.gate import gate
-from calibration.profile.drift import NOTABLE
-from calibration.profile.manifest import Manifest
-from calibration.profile.session import Row
-from calibration.profile.tables import Tables, tables, write_measured, writing
-from calibration.validate import cross_validate, predict
-from calibration.whole_folder import whole_folder
+from calibration.families.registry import FAMILIES
+from calibration.fitting.validate import cross_validate, predict
+from calibration.profile.kernels.drift_reference import NOTABLE
+from calibration.profile.session.manifest import Manifest
+from calibration.profile.session.session import Row
+from calibration.profile.session.tables import Tables, tables, write_measured, writing
+from calibration.rows.dataset import rows_sha256, write_rows
+from calibration.rows.physics_check import gate
 from catalogs.errors import InputError
-from catalogs.hardware import Accelerator
+from catalogs.hardware.specs import Accelerator
+from catalogs.io.output_files import whole_folder
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 FEWEST_FOR_GROUPS: Final = 40  # rows below which whole groups held out leave too little to fit
+
 CONTENDED_WARNING: Final = 0.1
+
 DISTURBED: Final = "of the rows were measured while others used the machine"
 
 

@@ -9,26 +9,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from calibration.profile.contention import CONTENDED, Usage, others_share, usage
-from calibration.profile.counters import Counters, since
-from calibration.profile.device import Device
-from calibration.profile.energy import Meter
-from calibration.profile.families import WORK
-from calibration.profile.inputs import DoesNotFit, Unavailable
-from calibration.profile.session import Row
-from calibration.profile.shape import FIT, Shape
-from calibration.profile.timing import Timing, measure
+from calibration.profile.kernels.inputs import DoesNotFit, Unavailable
+from calibration.profile.kernels.registry import WORK
+from calibration.profile.machine.contention import CONTENDED, Usage, others_share, usage
+from calibration.profile.machine.counters import Counters, since
+from calibration.profile.machine.device import ProfiledDevice
+from calibration.profile.machine.energy import Meter
+from calibration.profile.machine.timing import Timing, measure
+from calibration.profile.session.session import Row
+from calibration.profile.session.shape import FIT, Shape
 
 SAMPLES_KEPT: Final = 300
+
 PREEMPTED_SHARE: Final = 0.5  # of the samples, beyond which a row is contended whatever the counters say
+
 OUT_OF_MEMORY: Final = ("out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class ShapeTimer:
     """Measures shapes on one device, each within limit_s of repeats."""
 
-    device: Device
+    device: ProfiledDevice
     meter: Meter
     limit_s: float
     read_usage: Callable[[], Usage] = usage

@@ -7,20 +7,21 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final
 
-from calibration.operators import DecodeAttention, Gemm
-from calibration.profile import machine
-from calibration.profile.session import Row
-from calibration.profile.shape import Shape
-from calibration.roofline import bytes_moved, flops
-from catalogs.hardware import Accelerator
+from calibration.operators.operators import DecodeAttention, Gemm
+from calibration.operators.roofline import bytes_moved, flops
+from calibration.profile.kernels import machine_rates
+from calibration.profile.session.session import Row
+from calibration.profile.session.shape import Shape
+from catalogs.hardware.specs import Accelerator
 
 STREAMS: Final = 2.0  # times the cache: smaller operands may come from it
+
 DIGITS: Final = 4
 
 
 def shape_of(row: Row) -> Shape:
     """The shape a row was measured for."""
-    from calibration.dataset import OPERATOR_COLUMNS
+    from calibration.rows.dataset import OPERATOR_COLUMNS
 
     own = OPERATOR_COLUMNS.get(row["family"])
     if own is None:
@@ -40,7 +41,9 @@ def measured(accelerator: Accelerator, rows: Iterable[Row], cache_bytes: float) 
     for row in rows:
         shape = shape_of(row)
         if shape.family == "peak":
-            rate = machine.amount(shape, accelerator.kind if accelerator.kind == "cpu" else "cuda") / row["seconds"]
+            rate = (
+                machine_rates.amount(shape, accelerator.kind if accelerator.kind == "cpu" else "cuda") / row["seconds"]
+            )
             if shape["kind"] == "arithmetic":
                 rates[shape["dtype"]] = max(rates.get(shape["dtype"], 0.0), rate)
             else:

@@ -9,16 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from calibration.profile import drift, manifest
-from calibration.profile.choose import Choice
-from calibration.profile.families import SHARES
+from calibration.profile.kernels import drift_reference
+from calibration.profile.kernels.registry import SHARES
 from calibration.profile.peaks import measured, shape_of
-from calibration.profile.session import Row, Session
-from calibration.profile.shape import Shape
+from calibration.profile.session import manifest
+from calibration.profile.session.session import Row, Session
+from calibration.profile.session.shape import Shape
+from calibration.profile.shapes.next_shape import ShapeQueues
 from catalogs.errors import InputError
-from catalogs.hardware import Accelerator
+from catalogs.hardware.specs import Accelerator
 
 TOO_MANY: Final = 25  # failures in a row: a GPU that faulted once fails for ever
+
 #: Faults after which a CUDA context answers nothing but the same error.
 STICKY: Final = (
     "illegal memory access",
@@ -29,19 +31,22 @@ STICKY: Final = (
     "uncorrectable ECC",
     "has fallen off the bus",
 )
+
 LONGEST_SHARE: Final = 0.02  # of the budget that one shape may be expected to take
+
 REPEATS: Final = 4.0  # warm-up and samples that a long shape needs at least
+
 EFFICIENCY: Final = 0.4  # of the roofline, to guess how long a shape takes before any like it was measured
 
 
-class Measures(Protocol):
+class ShapeMeasurer(Protocol):
     """What turns a shape into a row: profile/measure.py, or a stand-in of a test."""
 
     def row(self, shape: Shape) -> Row: ...
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ProfileJob:
     """What to profile: machine shapes first, then the most informative of `shapes` until budget_s is spent."""
 
     accelerator: Accelerator
@@ -55,14 +60,14 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ProgressReporter:
     """Where progress goes: line(text) for what happens once, step(spent_s, what) after every row."""
 
     line: Callable[[str], None]
     step: Callable[[float, str], None]
 
 
-def profile(job: Job, session: Session, bench: Measures, told: Told) -> dict[str, Any]:
+def profile(job: ProfileJob, session: Session, bench: ShapeMeasurer, told: ProgressReporter) -> dict[str, Any]:
     """Measure until the budget is spent or nothing is left; returns counts by what became of the shapes.
 
     Goes on after the rows the session holds. KeyboardInterrupt passes through: rows measured so far are on disk.
@@ -75,15 +80,15 @@ def profile(job: Job, session: Session, bench: Measures, told: Told) -> dict[str
         for row in job.at_once():
             session.append(row)
     accelerator = measured(job.accelerator, _machine_rows(session), job.cache_bytes)
-    choice = Choice.of(job.shapes, SHARES, job.first)
+    choice = ShapeQueues.of(job.shapes, SHARES, job.first)
     long = [s.key for s in job.shapes if _guess_s(s, accelerator) * REPEATS > LONGEST_SHARE * job.budget_s]
     choice.drop(long)
     for row in session.rows:
         _observe(choice, row, job.shapes, accelerator)
     ends_s = time.monotonic() + job.budget_s - session.spent_s  # choosing takes time too
     while session.spent_s < job.budget_s and time.monotonic() < ends_s:
-        if drift.due(session.rows):
-            _measure(drift.reference(session.rows, job.reference_dtype), session, bench, told)
+        if drift_reference.due(session.rows):
+            _measure(drift_reference.reference(session.rows, job.reference_dtype), session, bench, told)
             continue
         chosen = choice.next()
         if chosen is None:
@@ -94,7 +99,7 @@ def profile(job: Job, session: Session, bench: Measures, told: Told) -> dict[str
     return _counts(session.rows, choice, len(long))
 
 
-def start(folder: Path, facts: manifest.Manifest, told: Told) -> Session:
+def start(folder: Path, facts: manifest.Manifest, told: ProgressReporter) -> Session:
     """Open a session's folder; InputError where it holds a profile of something else."""
     session = Session.open(folder, told.line)
     old = manifest.read(folder)
@@ -108,7 +113,7 @@ def start(folder: Path, facts: manifest.Manifest, told: Told) -> Session:
     return session
 
 
-def _measure(shape: Shape, session: Session, bench: Measures, told: Told) -> Row:
+def _measure(shape: Shape, session: Session, bench: ShapeMeasurer, told: ProgressReporter) -> Row:
     row = bench.row(shape)
     session.append(row)
     if row["status"] != "ok":
@@ -135,7 +140,7 @@ def _guess_s(shape: Shape, accelerator: Accelerator) -> float:
     return shape.roofline_s(accelerator) / EFFICIENCY
 
 
-def _observe(choice: Choice, row: Row, shapes: list[Shape], accelerator: Accelerator) -> None:
+def _observe(choice: ShapeQueues, row: Row, shapes: list[Shape], accelerator: Accelerator) -> None:
     """Note a row; after one that ran out of memory, larger ones of its queue are left out."""
     shape = shape_of(row)
     bound = shape.roofline_s(accelerator)
@@ -146,7 +151,7 @@ def _observe(choice: Choice, row: Row, shapes: list[Shape], accelerator: Acceler
         choice.drop([s.key for s in shapes if s.queue == shape.queue and s.bytes(accelerator) >= size])
 
 
-def _counts(rows: list[Row], choice: Choice, n_long: int) -> dict[str, Any]:
+def _counts(rows: list[Row], choice: ShapeQueues, n_long: int) -> dict[str, Any]:
     by_status = {s: sum(r["status"] == s for r in rows) for s in ("ok", "oom", "skipped", "error")}
     contended = sum(bool(r.get("contended")) for r in rows)
     return {

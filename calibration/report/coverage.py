@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibration.cost import INTERPOLATED, MEASURED
-from calibration.dataset import OPERATOR_COLUMNS
-from calibration.family import FamilyModel
-from calibration.profile.shape import Shape
-from calibration.profile.shapes import CPU, CUDA, candidates
-from calibration.profile.sizes import catalog_sizes
+from calibration.families.base import FamilyModel
+from calibration.operators.cost import INTERPOLATED, MEASURED
+from calibration.profile.session.shape import Shape
+from calibration.profile.shapes.queue import candidates
+from calibration.profile.shapes.size_limits import CPU, CUDA
+from calibration.profile.shapes.sizes import catalog_sizes
 from calibration.report.material import Coverage
-from calibration.row_operators import operators_of
-from catalogs.hardware import Accelerator
+from calibration.rows.dataset import OPERATOR_COLUMNS
+from calibration.rows.row_operators import operators_of
+from catalogs.hardware.specs import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,40 +7,45 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from calibration.bundle import load_bundle
-from calibration.bundle_file import BundleFacts, read_bundle
-from calibration.dataset import read_rows
+from calibration.bundles.bundle import load_bundle
+from calibration.bundles.files import BundleFacts, read_bundle
 from calibration.estimators.compare import engine_rows
-from calibration.families import FAMILIES
-from calibration.family import FamilyModel
+from calibration.families.base import FamilyModel
+from calibration.families.registry import FAMILIES
+from calibration.fitting.validate import folds
 from calibration.report.coverage import coverage, planned_shapes
-from calibration.report.held_rows import error_line, importance, left_out, measured_frame
-from calibration.report.material import EDGE, GROUP, FamilyLine, Importance, Material, peaks_text
-from calibration.validate import folds
+from calibration.report.held_out import error_line, importance, left_out, measured_frame
+from calibration.report.material import EDGE, GROUP, CalibrationReport, FamilyLine, FieldImportance, peaks_text
+from calibration.rows.dataset import read_rows
 from catalogs.errors import InputError
-from catalogs.hardware import Accelerator, parse_hardware
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.specs import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 REGIONS: Final = {"inside": GROUP, "all": GROUP, "groups": GROUP, "beyond": EDGE}
+
 NEEDS_ROWS: Final = (
     "predicted against measured times, residuals, and errors by size",
     "which field of a shape matters most",
     "every operator against the roofline",
     "power against utilisation",
 )
+
 ON_PURPOSE: Final = (
     "Some rows are answered otherwise than they were measured, on purpose, and count as error here: small shapes that "
     "a benchmark served from the cache (a real step streams its weights), and block-scaled fp8 products that were "
     "timed launch by launch (an engine replays them from a graph)."
 )
+
 NO_POWER: Final = (
     "The rows of this calibration hold no power readings; power comes from the shared model of power.json."
 )
 
 
-def read_bundle_material(path: Path, rows: Path | None) -> Material:
+def read_bundle_material(path: Path, rows: Path | None) -> CalibrationReport:
     """What a bundle holds; with `rows` (FAMILY.parquet files) also the predictions of rows left out of fresh fits.
 
     Raises InputError where the bundle or the rows cannot be read.
@@ -55,7 +60,7 @@ def read_bundle_material(path: Path, rows: Path | None) -> Material:
         raise InputError("no row obeys the peaks of this hardware", str(rows), accelerator.name)
     held = _together([left_out(f, t, accelerator) for f, t in kept.items()])
     dtypes = list(facts.families["gemm"].facts.get("dtypes", ())) if "gemm" in facts.families else ["bf16"]
-    return Material(
+    return CalibrationReport(
         title=f"Calibration of {accelerator.full_name}",
         subtitle=f"Operator times of {facts.engine} {facts.engine_version}".strip(),
         accelerator=accelerator,
@@ -95,7 +100,7 @@ def _measured_errors(kept: dict[str, pd.DataFrame], held: pd.DataFrame) -> list[
     return [x for x in lines if x is not None]
 
 
-def _importance(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> list[Importance]:
+def _importance(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> list[FieldImportance]:
     """Of a fit without the first fold, on that fold."""
     fold = folds(family, rows)
     test = fold == np.unique(fold)[0]

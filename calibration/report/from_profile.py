@@ -6,27 +6,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from calibration.estimators.compare import engine_rows
-from calibration.family import FamilyModel
-from calibration.gate import gate
-from calibration.profile import manifest
+from calibration.families.base import FamilyModel
 from calibration.profile.fitted import FEWEST_FOR_GROUPS, by_term, fit_measured, notices
 from calibration.profile.peaks import measured
-from calibration.profile.session import Row, Session
-from calibration.profile.tables import Tables, tables
+from calibration.profile.session import manifest
+from calibration.profile.session.session import Row, Session
+from calibration.profile.session.tables import Tables, tables
 from calibration.report.coverage import coverage, planned_shapes
-from calibration.report.held_rows import error_line, importance, left_out, measured_frame, off_grid, unseen
-from calibration.report.material import GROUP, OFF_GRID, FamilyLine, Importance, Material, peaks_text
+from calibration.report.held_out import error_line, importance, left_out, measured_frame, off_grid, unseen
+from calibration.report.material import GROUP, OFF_GRID, CalibrationReport, FamilyLine, FieldImportance, peaks_text
+from calibration.rows.physics_check import gate
 from catalogs.errors import InputError
-from catalogs.hardware import Accelerator, parse_hardware
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.specs import Accelerator
 from catalogs.units import GIB, MIB
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 UNKNOWN_BANDWIDTH: Final = 1e9  # replaced by what the rows reached
 
 
-def read_profile(folder: Path) -> Material:
+def read_profile(folder: Path) -> CalibrationReport:
     """Raises InputError where the folder holds no profile, or no row of it can be fitted."""
     facts = manifest.read(folder)
     rows = Session.open(folder, lambda _text: None).rows if facts is not None else []
@@ -40,7 +42,7 @@ def read_profile(folder: Path) -> Material:
     models = {f: x.model for f, x in fitted.items()}
     held = _held(found, models, accelerator)
     dtypes = sorted({str(r["dtype"]) for r in rows if r["family"] == "gemm"})
-    return Material(
+    return CalibrationReport(
         title=f"Calibration of {accelerator.full_name}",
         subtitle=f"Measured {facts['started_at'][:16].replace('T', ' ')} UTC with torch {facts['libraries']['torch']}",
         accelerator=accelerator,
@@ -85,7 +87,7 @@ def _held(found: Tables, models: dict[str, FamilyModel], accelerator: Accelerato
 
 
 def _nothing() -> pd.DataFrame:
-    from calibration.report.held_rows import empty_held
+    from calibration.report.held_out import empty_held
 
     return empty_held()
 
@@ -99,7 +101,7 @@ def _measured(rows: list[Row], found: Tables, accelerator: Accelerator) -> pd.Da
     """Every good row, whatever it was measured for."""
     import pandas as pd
 
-    from calibration.dataset import OPERATOR_COLUMNS
+    from calibration.rows.dataset import OPERATOR_COLUMNS
 
     parts = []
     for family in found.fit:
@@ -112,8 +114,8 @@ def _measured(rows: list[Row], found: Tables, accelerator: Accelerator) -> pd.Da
     return pd.concat(parts, ignore_index=True)
 
 
-def _importance(found: Tables, models: dict[str, FamilyModel], accelerator: Accelerator) -> list[Importance]:
-    out: list[Importance] = []
+def _importance(found: Tables, models: dict[str, FamilyModel], accelerator: Accelerator) -> list[FieldImportance]:
+    out: list[FieldImportance] = []
     for family, model in models.items():
         if family in found.held_out:
             out += importance(model, unseen(family, found.held_out[family], found.fit[family]), accelerator)

@@ -5,25 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from catalogs.hardware import Accelerator
+from catalogs.hardware.specs import Accelerator
+from catalogs.ui.charts import FAMILY_WORDS
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: Families in the order and words of the page.
-WORDS: Final = {
-    "gemm": "Matrix products",
-    "prefill_attention": "Attention, prompts",
-    "decode_attention": "Attention, generation",
-    "mla": "Latent attention (MLA)",
-    "moe": "Expert layers (MoE)",
-    "linear_attention": "Linear attention",
-    "elementwise": "Norms, activations, sampling",
-    "collective": "Communication",
-}
 
 #: Columns of Material.held: one line per prediction of a shape the fit had not seen.
 HELD_COLUMNS: Final = ("family", "how", "shape", "measured_s", "predicted_s", "bytes")
+
 #: Columns of Material.measured: one line per measured operator. compute_share and memory_share are of the peaks.
 MEASURED_COLUMNS: Final = (
     *("family", "shape", "seconds", "flops", "bytes", "compute_share", "memory_share"),
@@ -31,7 +22,9 @@ MEASURED_COLUMNS: Final = (
 )
 
 OFF_GRID: Final = "off-grid shape"
+
 GROUP: Final = "group left out"
+
 EDGE: Final = "past a shorter grid"
 
 
@@ -60,7 +53,7 @@ class Coverage:
 
 
 @dataclass(frozen=True, slots=True)
-class Importance:
+class FieldImportance:
     """How far predictions are typically off (a factor) with one field of unseen shapes shuffled."""
 
     family: str
@@ -70,7 +63,7 @@ class Importance:
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class CalibrationReport:
     """held and measured are None where no rows were at hand; `missing` says what then is not shown."""
 
     title: str
@@ -83,7 +76,7 @@ class Material:
     coverage: list[Coverage]
     held: pd.DataFrame | None = None
     measured: pd.DataFrame | None = None
-    importance: list[Importance] = field(default_factory=list)
+    importance: list[FieldImportance] = field(default_factory=list)
     no_power: str = ""
     missing: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)  # to read the errors by
@@ -91,7 +84,7 @@ class Material:
 
 def title_of(family: str) -> str:
     """The family in plain words."""
-    return WORDS.get(family, family)
+    return FAMILY_WORDS.get(family, family)
 
 
 def peaks_text(accelerator: Accelerator) -> str:

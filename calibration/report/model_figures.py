@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from calibration.report.axes import BELOW, COLOURS, MARKS, REFERENCE, count_axis, si, time_axis, time_text
 from calibration.whole_models.study import CHOSEN, TargetStudy
+from catalogs.ui.charts import COLOURS, LEGEND_BELOW, MARKS, REFERENCE, count_axis, si, time_axis, time_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 MARGIN = {"l": 10, "r": 10, "t": 10, "b": 10}
+
 MOST_FEATURES = 12
 
 
@@ -41,7 +43,7 @@ def predictions(of: TargetStudy) -> Any:
         figure.add_scatter(x=_short(part.actual), y=_short(part[CHOSEN]), text=texts, **_dots(i, str(model)))
     figure.update_xaxes(**axis_of(unit, "measured", low, high))
     figure.update_yaxes(**axis_of(unit, "predicted", low, high))
-    return figure.update_layout(legend=BELOW, margin=MARGIN)
+    return figure.update_layout(legend=LEGEND_BELOW, margin=MARGIN)
 
 
 def residuals(of: TargetStudy) -> Any:
@@ -60,7 +62,7 @@ def residuals(of: TargetStudy) -> Any:
     figure.update_xaxes(**axis_of(of.target.unit, "predicted", low, high), col=1)
     figure.update_xaxes(title={"text": "rows"}, col=2)
     figure.update_yaxes(title={"text": "prediction too low or too high by"}, ticksuffix=" %", col=1)
-    return figure.update_layout(legend=BELOW, margin=MARGIN)
+    return figure.update_layout(legend=LEGEND_BELOW, margin=MARGIN)
 
 
 def importance_bars(of: TargetStudy) -> Any:
@@ -97,7 +99,7 @@ def against_batch(rows: pd.DataFrame) -> Any:
     batches = sorted(int(b) for b in rows.batch.unique())
     ticks = {"tickvals": batches, "ticktext": [str(b) for b in batches]}
     figure.update_xaxes(type="log", title={"text": "batch"}, **ticks)
-    return figure.update_layout(legend=BELOW, margin=MARGIN)
+    return figure.update_layout(legend=LEGEND_BELOW, margin=MARGIN)
 
 
 def by_architecture(rows: pd.DataFrame) -> Any:
@@ -116,7 +118,7 @@ def by_architecture(rows: pd.DataFrame) -> Any:
             figure.add_box(x=x, y=y, boxpoints="outliers", row=1, col=place, **tint, **style)
         if len(good):
             figure.update_yaxes(**axis_of(unit, title, float(good[column].min()), float(good[column].max())), col=place)
-    return figure.update_layout(legend=BELOW, margin=MARGIN, boxmode="group")
+    return figure.update_layout(legend=LEGEND_BELOW, margin=MARGIN, boxmode="group")
 
 
 def power(rows: pd.DataFrame) -> Any:
@@ -130,7 +132,7 @@ def power(rows: pd.DataFrame) -> Any:
     rates = good.flops_per_s
     figure.update_xaxes(**count_axis("achieved", float(rates.min()), float(rates.max()), "FLOP/s"))
     figure.update_yaxes(title={"text": "mean power"}, ticksuffix=" W", rangemode="tozero")
-    return figure.update_layout(legend=BELOW, margin=MARGIN)
+    return figure.update_layout(legend=LEGEND_BELOW, margin=MARGIN)
 
 
 def _hover(part: pd.DataFrame, unit: str) -> list[str]:

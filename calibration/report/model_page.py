@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from calibration.fitting.scores import EstimatorScore
 from calibration.report import model_figures as figures
-from calibration.scores import Score
-from calibration.whole_models.study import CHOSEN, Study, TargetStudy, study
+from calibration.whole_models.study import CHOSEN, TargetStudy, WholeModelStudy, study
 from calibration.whole_models.table import read_rows
-from catalogs.html_page import Markup, Page, Section, bullets, cards, chart, note, paragraph, table
+from catalogs.ui.html_page import Markup, Page, Section, bullets, cards, chart, note, paragraph, table
 
 HEAD = ("Predicted", "Held out", "Chosen", "Rows", "R²", "Aim", "Mean error", "9 of 10 within", "Leans")
 
@@ -18,13 +18,13 @@ def model_page(folder: Path) -> Page:
     return page_of_study(study(read_rows(folder)))
 
 
-def page_of_study(found: Study) -> Page:
+def page_of_study(found: WholeModelStudy) -> Page:
     """The page of a study that is at hand."""
     names = ", ".join(sorted(found.used.model.unique()))
     return Page("Whole models, measured and predicted", names, sections(found), "Written by calibrate report.")
 
 
-def sections(found: Study) -> list[Section]:
+def sections(found: WholeModelStudy) -> list[Section]:
     """The sections of a study: summary, then each target, then the rows themselves."""
     used = found.used
     power = [note("Not shown: no energy counter was readable while these rows were measured.")]
@@ -41,7 +41,7 @@ def sections(found: Study) -> list[Section]:
     ]
 
 
-def _summary(found: Study) -> Section:
+def _summary(found: WholeModelStudy) -> Section:
     rows = found.rows
     status = rows["status"].value_counts()
     figures_first = [
@@ -68,7 +68,7 @@ def _lines(t: TargetStudy) -> list[tuple[str, ...]]:
     return out
 
 
-def _figures(s: Score, aim: str) -> tuple[str, ...]:
+def _figures(s: EstimatorScore, aim: str) -> tuple[str, ...]:
     lean = f"{100 * s.bias:+.1f} %".replace("-", "−")
     return (f"{s.n:,}", f"{s.r2:.3f}", aim, f"{100 * s.mape:.1f} %", f"{100 * s.p90:.0f} %", lean)
 

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from calibration.report.axes import (
-    BELOW,
+from calibration.report.material import Coverage, FieldImportance, title_of
+from catalogs.hardware.specs import Accelerator
+from catalogs.ui.charts import (
     COLOURS,
+    FAMILY_WORDS,
+    LEGEND_BELOW,
     REFERENCE,
     colour,
     count_axis,
@@ -19,16 +22,19 @@ from calibration.report.axes import (
     time_axis,
     time_text,
 )
-from calibration.report.material import WORDS, Coverage, Importance, title_of
-from catalogs.hardware import Accelerator
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 MOST_POINTS: Final = 1_800  # of a chart; the tables count all
+
 REACH: Final = (1.1, 8.0)  # least and most of the axis of residuals
+
 SIZES: Final = (0.0, 1e-5, 1e-4, 1e-3, 1e-2, math.inf)
+
 SIZE_WORDS: Final = ("under 10 µs", "10 to 100 µs", "0.1 to 1 ms", "1 to 10 ms", "over 10 ms")
+
 FEWEST_IN_CELL: Final = 3
 
 
@@ -61,7 +67,7 @@ def predicted_against_measured(held: pd.DataFrame) -> Any:
         figure.add_scatter(x=_short(part.measured_s), y=_short(part.predicted_s), text=_hover(part), **_dots(family))
     figure.update_xaxes(**time_axis("measured", low, high))
     figure.update_yaxes(**time_axis("predicted", low, high))
-    return figure.update_layout(legend=BELOW, margin={"l": 10, "r": 10, "t": 10, "b": 10})
+    return figure.update_layout(legend=LEGEND_BELOW, margin={"l": 10, "r": 10, "t": 10, "b": 10})
 
 
 def residuals(held: pd.DataFrame) -> Any:
@@ -86,14 +92,14 @@ def residuals(held: pd.DataFrame) -> Any:
     figure.update_xaxes(showticklabels=False, title={"text": "10 to 90 % of shapes"}, col=2)
     figure.update_yaxes(**ratio_axis("prediction too low or too high by", reach))
     figure.update_yaxes(title={"text": ""}, col=2)
-    return figure.update_layout(legend=BELOW, margin={"l": 10, "r": 10, "t": 10, "b": 10})
+    return figure.update_layout(legend=LEGEND_BELOW, margin={"l": 10, "r": 10, "t": 10, "b": 10})
 
 
 def error_by_size(held: pd.DataFrame) -> Any:
     """Median error of each family by how long the operator takes."""
     import plotly.graph_objects as go
 
-    families = [f for f in WORDS if f in set(held.family)]
+    families = [f for f in FAMILY_WORDS if f in set(held.family)]
     errors = (held.predicted_s / held.measured_s - 1.0).abs()
     place = np.digitize(held.measured_s.to_numpy(float), SIZES[1:-1])
     z: list[list[float | None]] = []
@@ -112,12 +118,12 @@ def error_by_size(held: pd.DataFrame) -> Any:
     return figure.update_layout(margin={"l": 10, "r": 10, "t": 10, "b": 10})
 
 
-def importance_bars(found: list[Importance]) -> Any:
+def importance_bars(found: list[FieldImportance]) -> Any:
     """One bar per family and field: how far off predictions are with that field shuffled."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
-    order = [f for f in WORDS if any(i.family == f for i in found)]
+    order = [f for f in FAMILY_WORDS if any(i.family == f for i in found)]
     names = {f"{i.family} {i.field}": i.field for f in order for i in found if i.family == f}
     for family in order:
         mine = [i for i in found if i.family == family]
@@ -133,7 +139,7 @@ def importance_bars(found: list[Importance]) -> Any:
         type="log", range=edges, title={"text": "typically off by this factor, field shuffled"}, **named
     )
     figure.update_yaxes(autorange="reversed", tickvals=list(names), ticktext=list(names.values()), showgrid=False)
-    below = BELOW | {"y": -70 / (24 * len(found))}
+    below = LEGEND_BELOW | {"y": -70 / (24 * len(found))}
     return figure.update_layout(margin={"l": 10, "r": 40, "t": 10, "b": 10}, bargap=0.25, legend=below)
 
 
@@ -167,7 +173,7 @@ def roofline_chart(measured: pd.DataFrame, accelerator: Accelerator) -> Any:
     rates = counted.flops / counted.seconds
     figure.update_xaxes(**count_axis("operations per byte of memory traffic", low, max(high, peak / bandwidth), ""))
     figure.update_yaxes(**count_axis("achieved", float(rates.min()), peak * 1.2, "FLOP/s"))
-    return figure.update_layout(legend=BELOW, margin={"l": 10, "r": 10, "t": 10, "b": 10})
+    return figure.update_layout(legend=LEGEND_BELOW, margin={"l": 10, "r": 10, "t": 10, "b": 10})
 
 
 def bandwidth_chart(measured: pd.DataFrame, accelerator: Accelerator) -> Any:
@@ -187,7 +193,7 @@ def bandwidth_chart(measured: pd.DataFrame, accelerator: Accelerator) -> Any:
         )
     figure.update_xaxes(**count_axis("bytes moved", ends[0], ends[1], "B"))
     figure.update_yaxes(**count_axis("achieved", float(rate.min()), max(float(rate.max()), top), "B/s"))
-    return figure.update_layout(legend=BELOW, margin={"l": 10, "r": 10, "t": 10, "b": 10})
+    return figure.update_layout(legend=LEGEND_BELOW, margin={"l": 10, "r": 10, "t": 10, "b": 10})
 
 
 def power_chart(measured: pd.DataFrame, accelerator: Accelerator) -> Any:
@@ -203,7 +209,7 @@ def power_chart(measured: pd.DataFrame, accelerator: Accelerator) -> Any:
         figure.add_hline(y=accelerator.tdp_w, line={"color": REFERENCE, "dash": "dot"}, annotation_text="power limit")
     figure.update_xaxes(title={"text": "share of the peak it is bound by"}, ticksuffix=" %", range=[-2, 102])
     figure.update_yaxes(title={"text": "mean power"}, ticksuffix=" W", rangemode="tozero")
-    return figure.update_layout(legend=BELOW, margin={"l": 10, "r": 10, "t": 10, "b": 10})
+    return figure.update_layout(legend=LEGEND_BELOW, margin={"l": 10, "r": 10, "t": 10, "b": 10})
 
 
 def coverage_bars(lines: list[Coverage]) -> Any:
@@ -232,7 +238,7 @@ def coverage_bars(lines: list[Coverage]) -> Any:
     figure.update_xaxes(range=[0, 100.5], tickvals=[0, 25, 50, 75, 100], ticksuffix=" %", title=title)
     figure.update_yaxes(autorange="reversed", showgrid=False)
     return figure.update_layout(
-        barmode="stack", legend=BELOW | {"traceorder": "normal"}, margin={"l": 10, "r": 10, "t": 10, "b": 10}
+        barmode="stack", legend=LEGEND_BELOW | {"traceorder": "normal"}, margin={"l": 10, "r": 10, "t": 10, "b": 10}
     )
 
 
@@ -243,7 +249,7 @@ def queue_title(queue: str) -> str:
 
 
 def _families(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    return [(f, rows[rows.family == f]) for f in WORDS if f in set(rows.family)]
+    return [(f, rows[rows.family == f]) for f in FAMILY_WORDS if f in set(rows.family)]
 
 
 def _dots(family: str) -> dict[str, Any]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from calibration.report import operator_figures as figures
-from calibration.report.material import EDGE, GROUP, OFF_GRID, WORDS, FamilyLine, Material, title_of
-from catalogs.html_page import Page, Section, bullets, cards, chart, note, paragraph, table
+from calibration.report.material import EDGE, GROUP, OFF_GRID, CalibrationReport, FamilyLine, title_of
+from catalogs.ui.charts import FAMILY_WORDS
+from catalogs.ui.html_page import Page, Section, bullets, cards, chart, note, paragraph, table
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 HOW_WORDS = {
     OFF_GRID: "random shapes, measured only to check",
@@ -17,30 +19,35 @@ HOW_WORDS = {
     EDGE: "larger than anything fitted (grid cut short)",
 }
 
-
 HEAD = ("Operators", "Checked on", "Fitted rows", "Unseen rows", "Typical error", "9 of 10 within", "Leans", "In short")
+
 FEWEST_TO_JUDGE = 10
+
 WIDE_TAIL = 0.4
+
 ON_THE_LINE = "Every point is a shape no fit had seen. On the line is exact; the dotted lines are 25 % off."
+
 RESIDUALS = "Left: above zero the prediction is too slow. Right: boxes hold half of the shapes, whiskers 80 %."
+
 BY_SIZE = (
     "Median error by how long the operator takes; empty where fewer than three shapes fall. Short operators are "
     "launches and caches more than work."
 )
+
 UNDER_CEILINGS = (
     "Every measured operator under the ceilings of the machine: to the left memory is the limit, to the right "
     "arithmetic."
 )
 
 
-def operator_page(m: Material) -> Page:
+def operator_page(m: CalibrationReport) -> Page:
     """Sections whose material is missing say so in a sentence."""
     sections = [_summary(m), *_held(m), _coverage(m), *_measured(m), _machine(m)]
     return Page(m.title, m.subtitle, sections, "Written by calibrate report. This file loads nothing from elsewhere.")
 
 
-def _summary(m: Material) -> Section:
-    order = list(WORDS)
+def _summary(m: CalibrationReport) -> Section:
+    order = list(FAMILY_WORDS)
     lines = sorted(m.errors, key=lambda x: order.index(x.family) if x.family in order else len(order))
     text = (
         "How far a predicted time is from the measured one, on shapes the fit had not seen. Typical is the median; "
@@ -73,7 +80,7 @@ def verdict(x: FamilyLine) -> str:
     return word + (", wide tail" if x.p90 > WIDE_TAIL and word != "poor" else "")
 
 
-def _held(m: Material) -> list[Section]:
+def _held(m: CalibrationReport) -> list[Section]:
     if m.held is None or m.held.empty:
         return []
     held, height = m.held, 120 + 62 * m.held.family.nunique()
@@ -86,7 +93,7 @@ def _held(m: Material) -> list[Section]:
     ]
 
 
-def _importance(m: Material) -> list[Section]:
+def _importance(m: CalibrationReport) -> list[Section]:
     if not m.importance:
         return []
     text = (
@@ -101,7 +108,7 @@ def _importance(m: Material) -> list[Section]:
     return [Section("What the time depends on", [paragraph(text), bars], "Importance")]
 
 
-def _coverage(m: Material) -> Section:
+def _coverage(m: CalibrationReport) -> Section:
     text = (
         "The shapes that the catalog's models run on this machine, at the splits and batches the planner tries: how "
         "each would be answered."
@@ -113,7 +120,7 @@ def _coverage(m: Material) -> Section:
     return Section("Coverage of what the planner will ask", [paragraph(text), bars], "Coverage")
 
 
-def _measured(m: Material) -> list[Section]:
+def _measured(m: CalibrationReport) -> list[Section]:
     if m.measured is None or m.measured.empty:
         return []
     rows = m.measured
@@ -133,7 +140,7 @@ def _measured(m: Material) -> list[Section]:
     return [Section("Roofline", parts), Section("Power against utilisation", power, "Power")]
 
 
-def _machine(m: Material) -> Section:
+def _machine(m: CalibrationReport) -> Section:
     words = [(k.replace(".", ", ").replace("_", " "), v) for k, v in m.facts]
     return Section("Machine and versions", [table(("what", "found"), words, words=2)], "Machine")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibration.profile.manifest import MANIFEST_NAME
-from calibration.profile.session import ROWS_NAME
+from calibration.profile.session.manifest import MANIFEST_NAME
+from calibration.profile.session.session import ROWS_NAME
 from calibration.whole_models.table import PARQUET_NAME
 from catalogs.errors import InputError
-from catalogs.files import write_whole
-from catalogs.html_page import Page, need_plotly, render
+from catalogs.io.output_files import write_whole
+from catalogs.ui.html_page import Page, need_plotly, render
 
 
 def write_report(source: str, out: Path, rows: Path | None = None) -> Path:
@@ -39,7 +39,7 @@ def page_of(source: str, rows: Path | None = None) -> Page:
         from calibration.report.model_page import model_page
 
         return model_page(folder)
-    from calibration.bundle import bundle_folder
+    from calibration.bundles.bundle import bundle_folder
 
     return operator_page(read_bundle_material(bundle_folder(source), rows))
 

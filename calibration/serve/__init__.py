@@ -1,1 +1,1 @@
-"""Real engines and real load clients: start them, load them, read what they measured."""
+"""Real engines and load clients that run on this machine."""

@@ -10,23 +10,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
+from calibration.accuracy.measured_run import MeasuredRun
 from calibration.importers.results import measured_run_file
-from calibration.measured_run import MeasuredRun
 from catalogs.errors import InputError
-from catalogs.files import make_folder, write_whole
-from catalogs.request_set import RequestSet
+from catalogs.io.output_files import make_folder, write_whole
+from catalogs.workloads.request_set import RequestSet
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 BLOCK_TOKENS: Final = 16  # of the trace's content ids
+
 PATIENCE_S: Final = 120.0  # beyond the trace's own length, and as many times it
+
 LAST_LINES: Final = 8
+
 CLIENTS_KEY: Final = "OPENAI_API_KEY"  # the variable that clients take a key from, whatever server they are given
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class Endpoint:
     """An OpenAI-compatible server. `key_env` names the environment variable that holds its key, never the key."""
 
     url: str
@@ -57,7 +61,7 @@ class Client(Protocol):
     def name(self) -> str:
         """As results name it."""
 
-    def replay(self, requests: RequestSet, target: Target, out: Path) -> MeasuredRun:
+    def replay(self, requests: RequestSet, target: Endpoint, out: Path) -> MeasuredRun:
         """Send `requests` (arrivals as given, or its concurrency) and measure; files go to the folder `out`.
 
         InputError where the client cannot run, fails, or a request does.
@@ -83,7 +87,7 @@ class VllmBench:
     python: Path
     name: str = "vllm bench serve"
 
-    def replay(self, requests: RequestSet, target: Target, out: Path) -> MeasuredRun:
+    def replay(self, requests: RequestSet, target: Endpoint, out: Path) -> MeasuredRun:
         make_folder(out)
         trace, result = out / "trace.jsonl", out / "result.json"
         result.unlink(missing_ok=True)
@@ -95,7 +99,7 @@ class VllmBench:
             raise InputError(f"{self.name} wrote no result", _tail(out / "client.log"))
         return complete(measured_run_file(result), requests, out)
 
-    def _options(self, requests: RequestSet, target: Target) -> list[str]:
+    def _options(self, requests: RequestSet, target: Endpoint) -> list[str]:
         options = ["--backend", "openai", "--endpoint", "/v1/completions", "--base-url", target.url]
         options += ["--model", target.model, "--tokenizer", target.tokenizer]
         options += ["--dataset-name", "timed_trace", "--num-prompts", str(requests.n)]
@@ -136,7 +140,7 @@ def patience_s(requests: RequestSet) -> float:
     return PATIENCE_S + 2.0 * last + 1.0 * tokens
 
 
-def run_client(name: str, command: Sequence[str], target: Target, patience: float, log: Path) -> None:
+def run_client(name: str, command: Sequence[str], target: Endpoint, patience: float, log: Path) -> None:
     """Run a client to its end, output to `log`. InputError with its last lines where it fails or hangs."""
     with log.open("wb") as file:
         try:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     import pandas as pd
 
+
 COLUMNS: Final = (
     "at_s",
     "context_requests",

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from calibration.serve.server import Launch
+from catalogs.deployments.layout import Limits
 from catalogs.errors import InputError
-from catalogs.limits import Limits
 
 SERVED_NAME: Final = "served-model"
 

@@ -20,6 +20,7 @@ from catalogs.errors import InputError
 if TYPE_CHECKING:
     from gguf import GGUFWriter
 
+
 FloatArray = npt.NDArray[np.float32]
 
 #: Hugging Face's names in a layer, and GGUF's.
@@ -34,7 +35,9 @@ LAYER_NAMES: Final = {
     "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down",
 }
+
 OUTER_NAMES: Final = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+
 NORMAL, CONTROL = 1, 3  # llama_token_type
 
 

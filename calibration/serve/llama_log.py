@@ -26,6 +26,7 @@ from catalogs.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+
 #: As of vLLM's iteration log, then what only this one tells.
 COLUMNS: Final = (
     *iteration_log.COLUMNS,
@@ -34,13 +35,19 @@ COLUMNS: Final = (
     "context_pairs",  # sum over prompt chunks of tokens x (tokens before + half of them)
     "rows",  # ((slot, tokens), ...) in the order in which the batch holds them
 )
+
 _ENTRY: Final = re.compile(
     r"(?<!\d)(\d+)\.(\d\d)\.(\d{3})\.(\d{3}) [A-Z] (.*?)(?=(?<!\d)\d+\.\d\d\.\d{3}\.\d{3} [A-Z] |$)"
 )
+
 _DECODE: Final = re.compile(r"id +(\d+) .*slot decode token.* n_tokens = (\d+)")
+
 _PROMPT: Final = re.compile(r"id +(\d+) .*new prompt.* task\.n_tokens = (\d+)")
+
 _CHUNK: Final = re.compile(r"id +(\d+) .*cached n_tokens = (\d+)")
+
 _WHOLE: Final = re.compile(r"id +(\d+) .*init sampler")
+
 _BATCH: Final = re.compile(r"decode: n_batch \(effective\) = (\d+), off = 0")
 
 

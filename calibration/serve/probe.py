@@ -8,16 +8,22 @@ from typing import Final
 
 import numpy as np
 
-from calibration.measured_run import MeasuredRun
-from calibration.serve.clients import Client, Target
-from catalogs.request_set import RequestSet
+from calibration.accuracy.measured_run import MeasuredRun
+from calibration.serve.clients import Client, Endpoint
+from catalogs.workloads.request_set import RequestSet
 
 OUTPUT_TOKENS: Final = 24
+
 BURST_INPUT_TOKENS: Final = 96
+
 SHORTEST_INPUT_TOKENS: Final = 16
+
 N_LENGTHS: Final = 12
+
 BURSTS: Final = (2, 4, 8, 16, 32, 64, 128)
+
 REPEATS: Final = 2
+
 SPACE: Final = 1.5  # between bursts, in times the longest one should take
 
 
@@ -30,7 +36,9 @@ class Probe:
     burst_sizes: tuple[int, ...]
 
 
-def probe(client: Client, target: Target, most_input_tokens: int, max_num_seqs: int, out: Path, seed: int = 0) -> Probe:
+def probe(
+    client: Client, target: Endpoint, most_input_tokens: int, max_num_seqs: int, out: Path, seed: int = 0
+) -> Probe:
     """Run the probe: about half a minute on a small model. InputError as the client raises it."""
     client.replay(lone_requests(most_input_tokens, seed + 1, repeats=1), target, out / "warm-up")
     lone = client.replay(lone_requests(most_input_tokens, seed), target, out / "lone")

@@ -16,11 +16,14 @@ from typing import Final, Self
 from urllib.request import urlopen
 
 from catalogs.errors import InputError
-from catalogs.files import make_folder
+from catalogs.io.output_files import make_folder
 
 LAST_LINES: Final = 12
+
 POLL_S: Final = 0.25
+
 GRACE_S: Final = 15.0
+
 ORPHANS_S: Final = 2.0  # for workers that outlive the process they serve
 
 
@@ -40,7 +43,7 @@ class Launch:
         return f"http://127.0.0.1:{self.port}"
 
 
-class Server:
+class EngineServer:
     """A running engine. Use as a context manager: whatever happens inside, nothing stays behind."""
 
     def __init__(self, launch: Launch, log: Path) -> None:

@@ -16,14 +16,18 @@ from random import Random
 from typing import TYPE_CHECKING, Any, Final
 
 from catalogs.errors import InputError
-from catalogs.files import make_folder
+from catalogs.io.output_files import make_folder
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+
 TINY_NAME: Final = "tiny-llama-30m"
+
 N_WORDS: Final = 6000
+
 TEMPLATE: Final = "{% for message in messages %}{{ message['content'] }} {% endfor %}"
+
 END: Final = "<end>"
 
 

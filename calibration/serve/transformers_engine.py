@@ -20,26 +20,30 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from calibration.measured_run import MeasuredRun
-from calibration.serve.clients import Target, complete, patience_s
+from calibration.accuracy.measured_run import MeasuredRun
+from calibration.serve.clients import Endpoint, complete, patience_s
 from calibration.serve.engine_steps_log import StepsLog
 from calibration.serve.engines import ServedLimits
 from catalogs.errors import InputError
-from catalogs.files import make_folder, write_json
-from catalogs.request_set import RequestSet
+from catalogs.io.output_files import make_folder, write_json
+from catalogs.workloads.request_set import RequestSet
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+
 STOP_S: Final = 60.0  # one engine step, however long, is waited for
+
 TICK_S: Final = 0.5
+
 #: The request before the first.
 WARM_UP: Final = RequestSet(np.zeros(1), np.array([8]), np.array([2]))
 
 
 @dataclass(slots=True)
-class InProcess:
+class TransformersEngine:
     """A model on its device, held to `limits`, loaded by the requests of `replay`. One replay at a time."""
 
     model: Any  # transformers.PreTrainedModel
@@ -50,7 +54,7 @@ class InProcess:
     _replays: int = 0
 
     @classmethod
-    def load(cls, folder: Path, limits: ServedLimits) -> InProcess:
+    def load(cls, folder: Path, limits: ServedLimits) -> TransformersEngine:
         """The weights in `folder`, on the GPU where there is one. InputError where they cannot be loaded."""
         torch, transformers = _packages()
         device = _device(torch, limits)
@@ -63,7 +67,7 @@ class InProcess:
             raise InputError(f"transformers cannot load this model: {_first_line(error)}", str(folder)) from None
 
     @classmethod
-    def random(cls, config: dict[str, Any], limits: ServedLimits) -> InProcess:
+    def random(cls, config: dict[str, Any], limits: ServedLimits) -> TransformersEngine:
         """A model of this config.json with random weights made on the device. InputError where it does not fit."""
         torch, transformers = _packages()
         device = _device(torch, limits)
@@ -87,7 +91,7 @@ class InProcess:
         """Every engine step so far, as the columns of an iteration log; None where this release tells none."""
         return self.log.frame()
 
-    def replay(self, requests: RequestSet, target: Target, out: Path) -> MeasuredRun:  # noqa: ARG002 (nothing is sent)
+    def replay(self, requests: RequestSet, target: Endpoint, out: Path) -> MeasuredRun:  # noqa: ARG002 (nothing is sent)
         longest = int((requests.input_tokens + requests.output_tokens).max())
         if longest > self.limits.max_model_len:
             raise InputError("a request is longer than the engine's limit", longest, str(self.limits.max_model_len))

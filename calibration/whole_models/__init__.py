@@ -1,1 +1,1 @@
-"""Whole Hugging Face models with random weights: measured, tabulated and predicted."""
+"""Whole Hugging Face models measured on this machine, and predictors of their latency and memory."""

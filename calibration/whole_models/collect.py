@@ -9,28 +9,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from calibration.profile import manifest
-from calibration.profile.device import Device, open_device
-from calibration.profile.here import default_folder, progress, this_machine
-from calibration.profile.run import Told, start
-from calibration.profile.session import Row, Session
+from calibration.profile.local_run import default_folder, progress, this_machine
+from calibration.profile.machine.device import ProfiledDevice, open_device
+from calibration.profile.run import ProgressReporter, start
+from calibration.profile.session import manifest
+from calibration.profile.session.session import Row, Session
 from calibration.whole_models import table
 from calibration.whole_models.physics import least_bytes, roofline_s, sizes, terms
-from calibration.whole_models.plan import FREE_SHARE, Candidate, Decision, Limits, decide
-from calibration.whole_models.subjects import DEFAULTS, Subject, load_subject
+from calibration.whole_models.plan import FREE_SHARE, Decision, PlannedPoint, SessionLimits, decide
+from calibration.whole_models.subjects import DEFAULTS, RandomWeightModel, load_subject
 from calibration.whole_models.workers import Answer, Workers
 from calibration.whole_models.workloads import BATCHES, MAX_INPUT, MAX_OUTPUT, Point, points
-from catalogs.hardware import Accelerator
+from catalogs.hardware.specs import Accelerator
 
 DTYPES: Final = {"cpu": "fp32", "cuda": "fp16"}  # what Hugging Face users run: CPUs compute fp32, checkpoints are fp16
+
 FAMILY: Final = "whole_model"
+
 PATIENCE: Final = 6.0  # times the predicted seconds after which a point counts as stuck
+
 LEAST_PATIENCE_S: Final = 120.0
+
 FOLDER_PREFIX: Final = "models-"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class CollectOptions:
     """What the command line says."""
 
     names: tuple[str, ...] = DEFAULTS
@@ -53,7 +57,7 @@ class Collected:
     facts: manifest.Manifest
 
 
-class Measures(Protocol):
+class PointMeasurer(Protocol):
     """What turns a point into the measured part of a row: workers.Workers, or a stand-in of a test."""
 
     def measure(self, point: Point, repeats_s: float, memory_bytes: float, limit_s: float) -> Answer: ...
@@ -61,7 +65,7 @@ class Measures(Protocol):
     def free_bytes(self, model: str) -> float: ...
 
 
-def collect_models(options: Options) -> Collected:
+def collect_models(options: CollectOptions) -> Collected:
     """Measure whole models on this machine into a folder, or go on with an unfinished session there.
 
     InputError for unknown models, impossible options, a folder of another machine, or a full disk.
@@ -86,7 +90,7 @@ def collect_models(options: Options) -> Collected:
 
 
 def collect(
-    candidates: Sequence[Candidate], session: Session, bench: Measures, budget_s: float, told: Told
+    candidates: Sequence[PlannedPoint], session: Session, bench: PointMeasurer, budget_s: float, told: ProgressReporter
 ) -> list[Row]:
     """Measure what the budget allows; returns one row per candidate and every older row of the session.
 
@@ -103,7 +107,7 @@ def collect(
                 seen.append(done[c.point.key])
                 continue
             spent_s = float(sum(r["elapsed_s"] for r in seen))
-            choice = decide(c, seen, Limits(budget_s, spent_s, bench.free_bytes(c.point.model)))
+            choice = decide(c, seen, SessionLimits(budget_s, spent_s, bench.free_bytes(c.point.model)))
             if not choice.measure:
                 skipped[c.point.key] = _skipped(c, choice)
                 continue
@@ -117,7 +121,9 @@ def collect(
     return _all(candidates, session.rows, skipped)
 
 
-def candidate(subject: Subject, point: Point, unit: Accelerator, dtype: str, device: Device) -> Candidate:
+def candidate(
+    subject: RandomWeightModel, point: Point, unit: Accelerator, dtype: str, device: ProfiledDevice
+) -> PlannedPoint:
     """A point with everything known before it is measured."""
     found = sizes(subject.spec, dtype) | terms(subject.spec, point, dtype)
     found |= {"roofline_s": roofline_s(found, unit, dtype), "least_bytes": least_bytes(found)}
@@ -125,7 +131,7 @@ def candidate(subject: Subject, point: Point, unit: Accelerator, dtype: str, dev
     head |= {"architecture": subject.kind, "workload": point.workload, "batch": point.batch}
     head |= {"input_tokens": point.input_tokens, "output_tokens": point.output_tokens}
     head |= {"dtype": dtype, "device": device.kind, "threads": device.threads}
-    return Candidate(point, head | found)
+    return PlannedPoint(point, head | found)
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:
@@ -134,9 +140,9 @@ def counts(rows: Sequence[Row]) -> dict[str, int]:
     return found | {"contended": sum(bool(r.get("contended")) for r in rows if r["status"] == "ok")}
 
 
-def _cheapest_first(candidates: Sequence[Candidate]) -> list[Candidate]:
+def _cheapest_first(candidates: Sequence[PlannedPoint]) -> list[PlannedPoint]:
     """The cheapest point of each model goes first, so that the others' cost is known; then the random order."""
-    first: dict[str, Candidate] = {}
+    first: dict[str, PlannedPoint] = {}
     for c in candidates:
         best = first.get(c.point.model)
         if best is None or c.columns["roofline_s"] < best.columns["roofline_s"]:
@@ -145,9 +151,9 @@ def _cheapest_first(candidates: Sequence[Candidate]) -> list[Candidate]:
     return [*first.values(), *(c for c in candidates if c.point.key not in chosen)]
 
 
-def _measured(c: Candidate, choice: Decision, bench: Measures, budget_s: float) -> Row:
+def _measured(c: PlannedPoint, choice: Decision, bench: PointMeasurer, budget_s: float) -> Row:
     free = bench.free_bytes(c.point.model)
-    limits = Limits(budget_s, 0.0, free)
+    limits = SessionLimits(budget_s, 0.0, free)
     begin = time.perf_counter()
     patience = max(PATIENCE * choice.seconds, LEAST_PATIENCE_S)
     found = dict(bench.measure(c.point, limits.repeats_s, FREE_SHARE * free, patience))
@@ -157,7 +163,7 @@ def _measured(c: Candidate, choice: Decision, bench: Measures, budget_s: float) 
     return {**c.columns, **_expected(choice), "reason": "", **found, **took}
 
 
-def _skipped(c: Candidate, choice: Decision) -> Row:
+def _skipped(c: PlannedPoint, choice: Decision) -> Row:
     return {**c.columns, **_expected(choice), "status": "skipped", "reason": choice.reason, "elapsed_s": 0.0}
 
 
@@ -169,20 +175,24 @@ def _expected(choice: Decision) -> dict[str, float | None]:
     }
 
 
-def _all(candidates: Sequence[Candidate], rows: Sequence[Row], skipped: dict[str, Row]) -> list[Row]:
+def _all(candidates: Sequence[PlannedPoint], rows: Sequence[Row], skipped: dict[str, Row]) -> list[Row]:
     """Rows in the order measured, then the skipped ones: every candidate exactly once."""
     done = {r["key"] for r in rows}
     return [*rows, *(skipped[c.point.key] for c in candidates if c.point.key not in done)]
 
 
-def _tell(row: Row, spent_s: float, told: Told) -> None:
+def _tell(row: Row, spent_s: float, told: ProgressReporter) -> None:
     if row["status"] != "ok":
         told.line(f"{row['status']}: {row['key']}: {row['reason']}")
     told.step(spent_s, row["key"])
 
 
 def _facts(
-    options: Options, device: Device, unit: Accelerator, dtype: str, subjects: dict[str, Subject]
+    options: CollectOptions,
+    device: ProfiledDevice,
+    unit: Accelerator,
+    dtype: str,
+    subjects: dict[str, RandomWeightModel],
 ) -> manifest.Manifest:
     facts = manifest.describe(unit.name, device, options.budget_s, options.seed)
     facts["libraries"]["transformers"] = _version("transformers")

@@ -7,18 +7,19 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
-from calibration.nonnegative import nonnegative
+from calibration.families.nonnegative import nonnegative
 from calibration.whole_models.features import PHYSICS, log_features, physical_terms
+from catalogs.arrays import FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Array = npt.NDArray[np.float64]
 
 TREES: Final = 100
+
 STAGES: Final = 200
+
 SMOOTH: Final = (  # (length of the kernel in standard deviations of the features, ridge), tried on the training rows
     *((3.0, 0.01), (3.0, 0.1), (6.0, 0.01), (6.0, 0.1), (12.0, 0.01), (12.0, 0.1), (12.0, 1.0)),
 )
@@ -27,9 +28,9 @@ SMOOTH: Final = (  # (length of the kernel in standard deviations of the feature
 class Estimator(Protocol):
     """Fits rows of NEEDED columns to a positive target; predicts it for other rows."""
 
-    def fit(self, rows: pd.DataFrame, target: Array) -> None: ...
+    def fit(self, rows: pd.DataFrame, target: FloatArray) -> None: ...
 
-    def predict(self, rows: pd.DataFrame) -> Array: ...
+    def predict(self, rows: pd.DataFrame) -> FloatArray: ...
 
     def facts(self) -> dict[str, Any]:
         """What it learned, readable, as far as it can be written down."""
@@ -42,14 +43,14 @@ class Forest:
 
     model: Any = None
 
-    def fit(self, rows: pd.DataFrame, target: Array) -> None:
+    def fit(self, rows: pd.DataFrame, target: FloatArray) -> None:
         from sklearn.ensemble import RandomForestRegressor
 
         self.model = RandomForestRegressor(TREES, max_features=0.5, random_state=0)
         self.model.fit(log_features(rows), np.log(target))
 
-    def predict(self, rows: pd.DataFrame) -> Array:
-        found: Array = np.exp(self.model.predict(log_features(rows)))
+    def predict(self, rows: pd.DataFrame) -> FloatArray:
+        found: FloatArray = np.exp(self.model.predict(log_features(rows)))
         return found
 
     def facts(self) -> dict[str, Any]:
@@ -62,7 +63,7 @@ class Boosting:
 
     model: Any = None
 
-    def fit(self, rows: pd.DataFrame, target: Array) -> None:
+    def fit(self, rows: pd.DataFrame, target: FloatArray) -> None:
         from sklearn.ensemble import GradientBoostingRegressor
 
         self.model = GradientBoostingRegressor(
@@ -70,8 +71,8 @@ class Boosting:
         )
         self.model.fit(log_features(rows), np.log(target))
 
-    def predict(self, rows: pd.DataFrame) -> Array:
-        found: Array = np.exp(self.model.predict(log_features(rows)))
+    def predict(self, rows: pd.DataFrame) -> FloatArray:
+        found: FloatArray = np.exp(self.model.predict(log_features(rows)))
         return found
 
     def facts(self) -> dict[str, Any]:
@@ -83,13 +84,13 @@ class LinearPhysics:
     """Non-negative weights of physical terms, fitted to relative errors: seconds per operation, per byte, per call."""
 
     target_name: str
-    weights: Array = field(default_factory=lambda: np.zeros(0))
+    weights: FloatArray = field(default_factory=lambda: np.zeros(0))
 
-    def fit(self, rows: pd.DataFrame, target: Array) -> None:
+    def fit(self, rows: pd.DataFrame, target: FloatArray) -> None:
         self.weights = nonnegative(physical_terms(rows, self.target_name), target)
 
-    def predict(self, rows: pd.DataFrame) -> Array:
-        found: Array = np.maximum(physical_terms(rows, self.target_name) @ self.weights, 1e-12)
+    def predict(self, rows: pd.DataFrame) -> FloatArray:
+        found: FloatArray = np.maximum(physical_terms(rows, self.target_name) @ self.weights, 1e-12)
         return found
 
     def facts(self) -> dict[str, Any]:
@@ -107,14 +108,14 @@ class Utilisation:
 
     target_name: str
     physics: LinearPhysics = field(init=False)
-    mean: Array = field(init=False)
-    scale: Array = field(init=False)
-    points: Array = field(init=False)
-    factors: Array = field(init=False)
+    mean: FloatArray = field(init=False)
+    scale: FloatArray = field(init=False)
+    points: FloatArray = field(init=False)
+    factors: FloatArray = field(init=False)
     length: float = 0.0
     ridge: float = 0.0
 
-    def fit(self, rows: pd.DataFrame, target: Array) -> None:
+    def fit(self, rows: pd.DataFrame, target: FloatArray) -> None:
         self.physics = LinearPhysics(self.target_name)
         self.physics.fit(rows, target)
         residual = np.log(target / self.physics.predict(rows))
@@ -128,13 +129,13 @@ class Utilisation:
         k = _kernel(self.points, self.points, self.length)
         self.factors = _floats(np.linalg.solve(k + self.ridge * np.eye(len(k)), residual))
 
-    def _leave_one_out(self, length: float, ridge: float, residual: Array) -> float:
+    def _leave_one_out(self, length: float, ridge: float, residual: FloatArray) -> float:
         inverse = np.linalg.inv(_kernel(self.points, self.points, length) + ridge * np.eye(len(residual)))
         return float(np.mean(((inverse @ residual) / np.diag(inverse)) ** 2))
 
-    def predict(self, rows: pd.DataFrame) -> Array:
+    def predict(self, rows: pd.DataFrame) -> FloatArray:
         x = (log_features(rows).to_numpy(np.float64) - self.mean) / self.scale
-        found: Array = self.physics.predict(rows) * np.exp(_kernel(x, self.points, self.length) @ self.factors)
+        found: FloatArray = self.physics.predict(rows) * np.exp(_kernel(x, self.points, self.length) @ self.factors)
         return found
 
     def facts(self) -> dict[str, Any]:
@@ -147,11 +148,11 @@ class PerSecond:
 
     seconds: Estimator
 
-    def fit(self, rows: pd.DataFrame, target: Array) -> None:
+    def fit(self, rows: pd.DataFrame, target: FloatArray) -> None:
         self.seconds.fit(rows, rows["least_bytes"].to_numpy(np.float64) / target)
 
-    def predict(self, rows: pd.DataFrame) -> Array:
-        found: Array = rows["least_bytes"].to_numpy(np.float64) / self.seconds.predict(rows)
+    def predict(self, rows: pd.DataFrame) -> FloatArray:
+        found: FloatArray = rows["least_bytes"].to_numpy(np.float64) / self.seconds.predict(rows)
         return found
 
     def facts(self) -> dict[str, Any]:
@@ -174,12 +175,12 @@ def estimator(name: str, target: str) -> Estimator:
     return makers[name]()
 
 
-def _floats(values: Any) -> Array:
-    found: Array = np.asarray(values, dtype=np.float64)
+def _floats(values: Any) -> FloatArray:
+    found: FloatArray = np.asarray(values, dtype=np.float64)
     return found
 
 
-def _kernel(a: Array, b: Array, length: float) -> Array:
+def _kernel(a: FloatArray, b: FloatArray, length: float) -> FloatArray:
     gap = np.maximum(np.sum(a**2, axis=1)[:, None] + np.sum(b**2, axis=1)[None, :] - 2.0 * a @ b.T, 0.0)
-    found: Array = np.exp(-0.5 * gap / length**2)
+    found: FloatArray = np.exp(-0.5 * gap / length**2)
     return found

@@ -6,18 +6,19 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from calibration.whole_models.physics import ARCHITECTURE, TERMS
 from calibration.whole_models.workloads import WORKLOADS
+from catalogs.arrays import FloatArray
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Array = npt.NDArray[np.float64]
 
 LENGTHS: Final = ("batch", "input_tokens", "output_tokens")
+
 WORK: Final = (*TERMS, "roofline_s")
+
 #: Columns that must be in a row for it to be predicted.
 NEEDED: Final = (*LENGTHS, *ARCHITECTURE, *WORK, "architecture", "workload")
 
@@ -54,19 +55,19 @@ def log_features(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, index=rows.index)
 
 
-def physical_terms(rows: pd.DataFrame | Mapping[str, Array], target: str) -> Array:
+def physical_terms(rows: pd.DataFrame | Mapping[str, FloatArray], target: str) -> FloatArray:
     """(rows, terms), of a table or of columns by name: non-negative numbers whose weighted sum is the target."""
     return np.stack([_term(rows, name) for name in PHYSICS[target]], axis=1)
 
 
-def _term(rows: pd.DataFrame | Mapping[str, Array], name: str) -> Array:
-    def column(of: str) -> Array:
-        found: Array = np.asarray(rows[of], dtype=np.float64)
+def _term(rows: pd.DataFrame | Mapping[str, FloatArray], name: str) -> FloatArray:
+    def column(of: str) -> FloatArray:
+        found: FloatArray = np.asarray(rows[of], dtype=np.float64)
         return found
 
     steps = np.maximum(column("output_tokens") - 1.0, 1.0)
     layers = column("decoder_layers") + column("encoder_layers")
-    derived: dict[str, Callable[[], Array]] = {
+    derived: dict[str, Callable[[], FloatArray]] = {
         "1": lambda: np.ones(len(column("output_tokens"))),
         "calls": lambda: column("output_tokens"),
         "layers": lambda: layers,

@@ -13,11 +13,14 @@ from catalogs.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+
 Positions = npt.NDArray[np.int64]
+
 Fold = tuple[Positions, Positions]  # train, test
 
 #: What makes two rows the same work, whatever the workload is called.
 TWINS: Final = ("model", "batch", "input_tokens", "output_tokens")
+
 BY: Final[dict[str, tuple[str, ...]]] = {"configuration": ("model", "workload", "batch"), "model": ("model",)}
 
 

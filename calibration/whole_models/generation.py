@@ -8,10 +8,11 @@ from typing import Any, Final
 
 import numpy as np
 
-from calibration.profile.device import Device
+from calibration.profile.machine.device import ProfiledDevice
 from calibration.whole_models.workloads import Point
 
 FIRST_WORD: Final = 5  # below lie the special tokens
+
 COUNTED_STEPS: Final = 2  # decode steps in which operations are counted: their count is linear in the context
 
 
@@ -19,7 +20,7 @@ COUNTED_STEPS: Final = 2  # decode steps in which operations are counted: their 
 class Stamps:
     """The start and the moment every token was there: wall clock, and events on a GPU."""
 
-    device: Device
+    device: ProfiledDevice
     wall_s: list[float] = field(default_factory=list)
     events: list[Any] = field(default_factory=list)
     counts: list[float] = field(default_factory=list)
@@ -59,7 +60,7 @@ class Generator:
     """A built model made ready: no token ends a generation early, none is forced."""
 
     model: Any
-    device: Device
+    device: ProfiledDevice
     transformers: Any
     encoder_decoder: bool
 

@@ -26,9 +26,13 @@ from typing import Any, Final
 from catalogs.units import KIB, MIB
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+
 TIGHT: Final = (64 * KIB, 128 * KIB)  # (own mapping from, top of the heap kept)
+
 USUAL: Final = (32 * MIB, 64 * MIB)  # where malloc's own rule ends after large blocks were freed once
+
 STATUS: Final = Path("/proc/self/status")
+
 CLEAR_REFS: Final = Path("/proc/self/clear_refs")
 
 

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from calibration.whole_models.workloads import Point
-from catalogs.hardware import Accelerator
-from catalogs.model_parts import Attention, LayerGroup, MlaAttention, Mlp, Moe
-from catalogs.model_spec import ModelSpec
-from catalogs.weight_format import dtype_bytes
+from catalogs.hardware.specs import Accelerator
+from catalogs.models.layers import Attention, LayerGroup, MlaAttention, Mlp, Moe
+from catalogs.models.spec import ModelSpec, dtype_bytes
 
 #: Columns `sizes` gives: architecture.
 ARCHITECTURE: Final = (
@@ -30,6 +29,7 @@ ARCHITECTURE: Final = (
     "kv_bytes_per_token",
     "weight_bytes",
 )
+
 #: Columns `terms` gives: the work of a point.
 TERMS: Final = (
     "prefill_flops",
@@ -43,6 +43,7 @@ TERMS: Final = (
     "logits_bytes",
     "layer_calls",
 )
+
 LOGIT_BYTES: Final = 4.0  # transformers' generate casts logits to fp32
 
 

@@ -10,25 +10,36 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from calibration.profile.session import Row
+from calibration.profile.session.session import Row
 from calibration.whole_models.workloads import Point
 
 ENOUGH: Final = 8  # measured rows from which on weights are fitted
+
 SLOWER: Final = 3.0  # than the roofline, before anything was measured
+
 MARGIN: Final = 1.3  # on predictions of fitted weights
+
 MEMORY_MARGIN: Final = 1.15
+
 FREE_SHARE: Final = 0.85  # of the free memory that one run may take
+
 POINT_SHARE: Final = 0.02  # of the budget that one point may take
+
 REPEATS_SHARE: Final = 1 / 500  # of the budget that repeats of a point go on for
+
 REPEATS_S: Final = (0.3, 5.0)
+
 LEAST_POINT_S: Final = 4.0  # any budget allows a point this long
+
 AROUND_S: Final = 0.7  # the small runs around the timed ones
+
 EARLY_ROWS: Final = 4  # without any of its own, a model's first points are guessed from others' rows
+
 SINGLE_RUN_S: Final = 4.0  # as measuring.ONE_IS_ENOUGH_S: longer runs are timed once
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class PlannedPoint:
     """A point with its work columns (physics.py) and words, as they go into a row."""
 
     point: Point
@@ -36,7 +47,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class SessionLimits:
     """What a session may take. free_bytes: for a run of the candidate's model, weights in place."""
 
     budget_s: float
@@ -63,7 +74,7 @@ class Decision:
     growth_bytes: float
 
 
-def decide(candidate: Candidate, rows: Sequence[Row], limits: Limits) -> Decision:
+def decide(candidate: PlannedPoint, rows: Sequence[Row], limits: SessionLimits) -> Decision:
     """Say yes, or why not: time, memory, or a smaller one of the kind that ran out of memory. The first point of a
     model may take what is left of the budget: nothing is known before it."""
     run_s = run_seconds(candidate, rows)
@@ -82,7 +93,7 @@ def decide(candidate: Candidate, rows: Sequence[Row], limits: Limits) -> Decisio
     return Decision(not reason, reason, seconds, growth)
 
 
-def run_seconds(candidate: Candidate, rows: Sequence[Row]) -> float:
+def run_seconds(candidate: PlannedPoint, rows: Sequence[Row]) -> float:
     """Seconds of one generation."""
     good = [r for r in rows if r["status"] == "ok"]
     mine = [r for r in good if r["model"] == candidate.point.model]
@@ -93,13 +104,13 @@ def run_seconds(candidate: Candidate, rows: Sequence[Row]) -> float:
     return float(candidate.columns["roofline_s"]) * worst
 
 
-def point_seconds(candidate: Candidate, run_s: float, repeats_s: float) -> float:
+def point_seconds(candidate: PlannedPoint, run_s: float, repeats_s: float) -> float:
     """Seconds of all runs of a point: one for memory, the timed ones, a short one of a single sequence to count."""
     timed = max(run_s * (1.0 if run_s > SINGLE_RUN_S else 2.0), min(repeats_s, 30 * run_s))
     return AROUND_S + run_s * (1.0 + 1.0 / candidate.point.batch) + timed
 
 
-def growth_bytes(candidate: Candidate, rows: Sequence[Row]) -> float:
+def growth_bytes(candidate: PlannedPoint, rows: Sequence[Row]) -> float:
     """Bytes a run needs beyond the weights."""
     good = [r for r in rows if r["status"] == "ok" and (r.get("memory_growth_bytes") or 0.0) > 0.0]
     if len(good) >= ENOUGH:
@@ -110,11 +121,11 @@ def growth_bytes(candidate: Candidate, rows: Sequence[Row]) -> float:
     )
 
 
-def _fitted(terms_of: str, rows: Sequence[Row], candidate: Candidate, column: str) -> float:
+def _fitted(terms_of: str, rows: Sequence[Row], candidate: PlannedPoint, column: str) -> float:
     """Prediction of `column` by weights of physical terms fitted to the rows, weights of the model left out."""
     import numpy as np
 
-    from calibration.nonnegative import nonnegative
+    from calibration.families.nonnegative import nonnegative
     from calibration.whole_models.features import TERM_COLUMNS, physical_terms
 
     table = {c: np.array([r[c] for r in (*rows, candidate.columns)], dtype=np.float64) for c in TERM_COLUMNS}

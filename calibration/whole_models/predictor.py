@@ -18,17 +18,21 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from calibration.whole_models import table
-from calibration.whole_models.estimators import Array, Estimator, estimator
+from calibration.whole_models.estimators import Estimator, estimator
 from calibration.whole_models.features import NEEDED
-from calibration.whole_models.study import HeldOut, Study, TargetStudy, usable
+from calibration.whole_models.study import OutOfFoldPredictions, TargetStudy, WholeModelStudy, usable
+from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
-from catalogs.files import write_json
+from catalogs.io.output_files import write_json
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 PREDICTOR_NAME: Final = "predictor.json"
+
 SCHEMA_VERSION: Final = 1
+
 DIGITS: Final = 9  # of numbers that are hashed: CSV and parquet agree on these
 
 
@@ -38,7 +42,7 @@ class Predictor:
 
     fitted: dict[str, Estimator]
 
-    def predict(self, rows: pd.DataFrame) -> dict[str, Array]:
+    def predict(self, rows: pd.DataFrame) -> dict[str, FloatArray]:
         """Target -> one value per row, for rows with the columns features.NEEDED and least_bytes, as
         collect.candidate makes them. InputError where one is missing."""
         lacking = [c for c in (*NEEDED, "least_bytes") if c not in rows]
@@ -47,7 +51,7 @@ class Predictor:
         return {name: model.predict(rows) for name, model in self.fitted.items()}
 
 
-def document(found: Study) -> dict[str, Any]:
+def document(found: WholeModelStudy) -> dict[str, Any]:
     """What predictor.json and --json hold."""
     n = {s: int((found.rows["status"] == s).sum()) for s in ("ok", "skipped", "oom", "error")}
     return {
@@ -59,7 +63,7 @@ def document(found: Study) -> dict[str, Any]:
     }
 
 
-def save(found: Study, folder: Path) -> Path:
+def save(found: WholeModelStudy, folder: Path) -> Path:
     """Write predictor.json into the folder of the rows. InputError where it cannot be written."""
     write_json(document(found), str(folder / PREDICTOR_NAME))
     return folder / PREDICTOR_NAME
@@ -114,7 +118,7 @@ def _target(t: TargetStudy, used: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def _held(found: HeldOut) -> dict[str, Any]:
+def _held(found: OutOfFoldPredictions) -> dict[str, Any]:
     columns = ("key", "actual", "chosen", "error")
     worst: Sequence[Any] = list(found.worst[list(columns)].itertuples(index=False))
     return {

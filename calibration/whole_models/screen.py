@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from calibration.whole_models.study import CHOSEN, HeldOut, Study
-from catalogs.console import open_console
+from calibration.whole_models.study import CHOSEN, OutOfFoldPredictions, WholeModelStudy
+from catalogs.ui.terminal import open_console
 
 if TYPE_CHECKING:
     import pandas as pd
     from rich.table import Table
 
 
-def show(rows: pd.DataFrame, found: Study | None, notes: Sequence[str] = ()) -> None:
+def show(rows: pd.DataFrame, found: WholeModelStudy | None, notes: Sequence[str] = ()) -> None:
     """Print tables to stdout; without a study only what was measured."""
     console = open_console()
     console.print(_measured(rows))
@@ -49,7 +49,7 @@ def _measured(rows: pd.DataFrame) -> Table:
     return view
 
 
-def _errors(found: Study) -> Table:
+def _errors(found: WholeModelStudy) -> Table:
     """A line per target: the chosen predictor's held-out errors, and R2 of each estimator."""
     from rich.table import Table
 
@@ -64,7 +64,7 @@ def _errors(found: Study) -> Table:
     return view
 
 
-def _score(held: HeldOut, aim: float | None) -> list[str]:
+def _score(held: OutOfFoldPredictions, aim: float | None) -> list[str]:
     s = held.score()
     best = next(x.estimator for x in held.scores if x.estimator != CHOSEN)
     reached = "" if aim is None else f"{aim:.2f} {'met' if s.r2 >= aim else 'missed'}"

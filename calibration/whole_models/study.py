@@ -12,30 +12,34 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
-import numpy.typing as npt
 
-from calibration.profile.tables import CLEAN_SHARE
-from calibration.scores import Score, log_rmse, score
+from calibration.fitting.scores import EstimatorScore, log_rmse, score
+from calibration.profile.session.tables import CLEAN_SHARE
 from calibration.whole_models.estimators import NAMES, estimator
 from calibration.whole_models.features import LENGTHS, NEEDED
 from calibration.whole_models.folds import Fold, grouped_folds, groups
+from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Array = npt.NDArray[np.float64]
 
 CHOSEN: Final = "chosen"  # the name under which the nested choice appears beside the estimators
+
 FEWEST: Final = 20  # rows, below which cross-validation says nothing
+
 FOLDS: Final = 6
+
 INNER_FOLDS: Final = 3
+
 WORST: Final = 10
+
 SHUFFLES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PredictionTarget:
     """A column to predict. `reach` is the R2 on held-out configurations that is aimed at, None where none is."""
 
     name: str
@@ -45,16 +49,16 @@ class Target:
 
 
 TARGETS: Final = (
-    Target("total_s", "Latency of a whole generation", "s", 0.95),
-    Target("prefill_s", "Time to the first token", "s", 0.95),
-    Target("decode_s_per_token", "Time per further token", "s", 0.95),
-    Target("peak_memory_bytes", "Peak memory", "B", 0.98),
-    Target("bandwidth_bytes_per_s", "Achieved bandwidth", "B/s"),
+    PredictionTarget("total_s", "Latency of a whole generation", "s", 0.95),
+    PredictionTarget("prefill_s", "Time to the first token", "s", 0.95),
+    PredictionTarget("decode_s_per_token", "Time per further token", "s", 0.95),
+    PredictionTarget("peak_memory_bytes", "Peak memory", "B", 0.98),
+    PredictionTarget("bandwidth_bytes_per_s", "Achieved bandwidth", "B/s"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class HeldOut:
+class OutOfFoldPredictions:
     """Out-of-fold predictions of one target, holding out by `by` ("configuration" or "model").
 
     predictions: one row per used row (index into Study.rows) with columns key, model, architecture, workload, batch,
@@ -65,16 +69,16 @@ class HeldOut:
 
     by: str
     predictions: pd.DataFrame
-    scores: tuple[Score, ...]
+    scores: tuple[EstimatorScore, ...]
     worst: pd.DataFrame
 
-    def score(self, name: str = CHOSEN) -> Score:
+    def score(self, name: str = CHOSEN) -> EstimatorScore:
         """The score of an estimator, by default of the nested choice."""
         return next(s for s in self.scores if s.estimator == name)
 
 
 @dataclass(frozen=True, slots=True)
-class Importance:
+class ColumnImportance:
     """Error of logarithms added when a column of held-out rows is shuffled (mean and spread over shuffles), predicted
     by `winner` as fitted without them. Work columns follow from the lengths: to be read with those, not as causes."""
 
@@ -88,11 +92,11 @@ class TargetStudy:
     """One target. `winner` is the estimator with the least error on held-out configurations: what a predictor uses.
     by_model is None where only one model was measured. met is None where the target has no reach."""
 
-    target: Target
+    target: PredictionTarget
     winner: str
-    by_configuration: HeldOut
-    by_model: HeldOut | None
-    importance: tuple[Importance, ...]
+    by_configuration: OutOfFoldPredictions
+    by_model: OutOfFoldPredictions | None
+    importance: tuple[ColumnImportance, ...]
 
     @property
     def met(self) -> bool | None:
@@ -102,7 +106,7 @@ class TargetStudy:
 
 
 @dataclass(frozen=True, slots=True)
-class Study:
+class WholeModelStudy:
     """Everything known from rows. rows: all of them, skipped and failed included, as `table.frame` makes them; used:
     those studied (measured; undisturbed ones where these are enough). notes: sentences about what was left out."""
 
@@ -119,7 +123,9 @@ class Study:
         raise KeyError(name)
 
 
-def study(rows: pd.DataFrame, estimators: Sequence[str] = NAMES, targets: Sequence[Target] = TARGETS) -> Study:
+def study(
+    rows: pd.DataFrame, estimators: Sequence[str] = NAMES, targets: Sequence[PredictionTarget] = TARGETS
+) -> WholeModelStudy:
     """Compare the estimators on the rows of a session (table.read_rows), out of fold.
 
     Deterministic: the same rows give the same figures. InputError for fewer than FEWEST measured rows.
@@ -132,7 +138,7 @@ def study(rows: pd.DataFrame, estimators: Sequence[str] = NAMES, targets: Sequen
             missing.append(f"{target.title}: only {len(mine)} rows hold it, not studied")
             continue
         found.append(_study_target(mine, target, estimators))
-    return Study(rows, used, tuple(found), (*notes, *missing))
+    return WholeModelStudy(rows, used, tuple(found), (*notes, *missing))
 
 
 def usable(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
@@ -153,7 +159,7 @@ def usable(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     return ok, notes
 
 
-def _study_target(rows: pd.DataFrame, target: Target, estimators: Sequence[str]) -> TargetStudy:
+def _study_target(rows: pd.DataFrame, target: PredictionTarget, estimators: Sequence[str]) -> TargetStudy:
     folds = grouped_folds(rows, "configuration", FOLDS)
     ours = _held_out(rows, target.name, estimators, "configuration", folds)
     winner = next(s.estimator for s in ours.scores if s.estimator != CHOSEN)
@@ -163,7 +169,9 @@ def _study_target(rows: pd.DataFrame, target: Target, estimators: Sequence[str])
     return TargetStudy(target, winner, ours, by_model, _importance(rows, target.name, winner, folds))
 
 
-def _held_out(rows: pd.DataFrame, target: str, names: Sequence[str], by: str, folds: Sequence[Fold]) -> HeldOut:
+def _held_out(
+    rows: pd.DataFrame, target: str, names: Sequence[str], by: str, folds: Sequence[Fold]
+) -> OutOfFoldPredictions:
     out = rows[["key", "model", "architecture", "workload", *LENGTHS]].copy()
     out["group"], out["actual"] = groups(rows, by), rows[target].to_numpy(np.float64)
     fold_of, columns = np.zeros(len(rows), dtype=np.int64), {n: np.zeros(len(rows)) for n in (*names, CHOSEN)}
@@ -179,7 +187,7 @@ def _held_out(rows: pd.DataFrame, target: str, names: Sequence[str], by: str, fo
     scored = sorted(columns, key=lambda n: log_rmse(actual, columns[n]))
     error = np.abs(columns[CHOSEN] / actual - 1.0)
     worst = out.assign(error=error).sort_values("error", ascending=False).head(WORST)
-    return HeldOut(by, out, tuple(score(n, actual, columns[n]) for n in scored), worst)
+    return OutOfFoldPredictions(by, out, tuple(score(n, actual, columns[n]) for n in scored), worst)
 
 
 def choose(rows: pd.DataFrame, target: str, names: Sequence[str] = NAMES) -> str:
@@ -197,13 +205,13 @@ def choose(rows: pd.DataFrame, target: str, names: Sequence[str] = NAMES) -> str
     return min(errors, key=lambda n: errors[n])
 
 
-def _fitted(train: pd.DataFrame, target: str, name: str, test: pd.DataFrame) -> Array:
+def _fitted(train: pd.DataFrame, target: str, name: str, test: pd.DataFrame) -> FloatArray:
     model = estimator(name, target)
     model.fit(train, train[target].to_numpy(np.float64))
     return model.predict(test)
 
 
-def _importance(rows: pd.DataFrame, target: str, name: str, folds: Sequence[Fold]) -> tuple[Importance, ...]:
+def _importance(rows: pd.DataFrame, target: str, name: str, folds: Sequence[Fold]) -> tuple[ColumnImportance, ...]:
     """Permutation importance on held-out rows, most important first."""
     rng = np.random.default_rng(0)
     features = [c for c in NEEDED if rows[c].nunique() > 1]
@@ -218,5 +226,5 @@ def _importance(rows: pd.DataFrame, target: str, name: str, folds: Sequence[Fold
             for _ in range(SHUFFLES):
                 mixed = held.assign(**{column: rng.permutation(held[column].to_numpy())})
                 added[column].append(log_rmse(actual, model.predict(mixed)) - base)
-    found = [Importance(c, float(np.mean(v)), float(np.std(v))) for c, v in added.items()]
+    found = [ColumnImportance(c, float(np.mean(v)), float(np.std(v))) for c, v in added.items()]
     return tuple(sorted(found, key=lambda i: -i.added_error))

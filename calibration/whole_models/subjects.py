@@ -9,14 +9,15 @@ from typing import Any, Final
 import yaml
 
 from catalogs.errors import InputError
-from catalogs.hf_config import model_from_config
-from catalogs.hf_reader import merged_reader, read_reader
-from catalogs.load import DATA
-from catalogs.model_parts import Attention, Mlp, Moe
-from catalogs.model_spec import ModelSpec
-from catalogs.models import load_model
+from catalogs.io.yaml_files import DATA
+from catalogs.models.catalog import load_model
+from catalogs.models.hf_config import model_from_config
+from catalogs.models.hf_reader import merged_reader, read_reader
+from catalogs.models.layers import Attention, Mlp, Moe
+from catalogs.models.spec import ModelSpec
 
 DEFAULTS: Final = ("opt-350m", "bloom-560m", "t5-small", "bart-base")
+
 #: Catalog architectures whose configuration follows from their sizes alone, and what transformers calls them.
 MODEL_TYPES: Final = {
     "LlamaForCausalLM": "llama",
@@ -29,7 +30,7 @@ MODEL_TYPES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class RandomWeightModel:
     """A model to build with random weights. `config` holds the keys of a config.json."""
 
     name: str
@@ -42,7 +43,7 @@ class Subject:
         return "encoder-decoder" if self.spec.is_encoder_decoder else "decoder-only"
 
 
-def load_subject(text: str) -> Subject:
+def load_subject(text: str) -> RandomWeightModel:
     """The model `text` names: a catalog name or Hugging Face id, or a config.json or its directory.
 
     InputError for an unknown name, a damaged file, or a catalog model whose configuration does not follow from its
@@ -52,14 +53,16 @@ def load_subject(text: str) -> Subject:
     spec = load_model(text)
     if spec.name == text.strip() and path.exists() and not _data(spec.name).is_file():
         config = dict(read_reader(path).values)
-        return Subject(path.resolve().parent.name if path.is_file() else path.resolve().name, spec, config, spec.source)
+        return RandomWeightModel(
+            path.resolve().parent.name if path.is_file() else path.resolve().name, spec, config, spec.source
+        )
     if _data(spec.name).is_file():
         facts = yaml.safe_load(_data(spec.name).read_text(encoding="utf-8"))
-        return Subject(spec.name, spec, facts["config"], facts["source"])
-    return Subject(spec.name, spec, config_of(spec), spec.source)
+        return RandomWeightModel(spec.name, spec, facts["config"], facts["source"])
+    return RandomWeightModel(spec.name, spec, config_of(spec), spec.source)
 
 
-def spec_of_config(subject: Subject) -> ModelSpec:
+def spec_of_config(subject: RandomWeightModel) -> ModelSpec:
     """The ModelSpec its Hugging Face configuration describes: must agree with the catalog's."""
     return model_from_config(merged_reader(subject.config, subject.name), subject.name)
 

@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from calibration.profile.session import ROWS_NAME, Row, Session
-from calibration.profile.tables import writing
+from calibration.profile.session.session import ROWS_NAME, Row, Session
+from calibration.profile.session.tables import writing
 from catalogs.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+
 CSV_NAME: Final = "rows.csv"
+
 PARQUET_NAME: Final = "rows.parquet"
+
 LISTS: Final = ("samples_s",)  # kept in rows.jsonl only
+
 MEASURED: Final = (
     *("prefill_s", "decode_s_per_token", "total_s", "wall_s", "device_s", "device_busy_s", "cpu_s", "ci_fraction"),
     *("peak_memory_bytes", "memory_growth_bytes", "flops", "flops_per_s", "bandwidth_bytes_per_s"),

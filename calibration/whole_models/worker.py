@@ -52,7 +52,7 @@ def _say(answers: TextIO, document: dict[str, Any]) -> None:
 
 def _built(config: dict[str, Any], kind: str, threads: int, dtype: str) -> Any:
     """The model with random weights, in eval mode, as a Generator."""
-    from calibration.profile.device import open_device
+    from calibration.profile.machine.device import open_device
     from calibration.whole_models.generation import Generator
     from calibration.whole_models.memory import USUAL, set_malloc
     from calibration.whole_models.weights import tiled_random
@@ -112,11 +112,11 @@ def _child(generator: Any, order: dict[str, Any], writing: int) -> None:
 
 
 def _here(generator: Any, order: dict[str, Any]) -> dict[str, Any]:
-    from calibration.profile.energy import open_meter
-    from calibration.whole_models.measuring import Order, row
+    from calibration.profile.machine.energy import open_meter
+    from calibration.whole_models.measure_point import MeasurementOrder, row
     from calibration.whole_models.workloads import Point
 
-    return row(generator, Order(Point(**order["point"]), order["limit_s"]), open_meter(generator.device))
+    return row(generator, MeasurementOrder(Point(**order["point"]), order["limit_s"]), open_meter(generator.device))
 
 
 def _dies_with_parent() -> None:

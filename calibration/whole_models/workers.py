@@ -14,12 +14,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import IO, Any, Final
 
-from calibration.profile.device import Device
-from calibration.whole_models.subjects import Subject
+from calibration.profile.machine.device import ProfiledDevice
+from calibration.whole_models.subjects import RandomWeightModel
 from calibration.whole_models.workloads import Point
 
 BUILD_LIMIT_S: Final = 900.0
+
 RESIDENT_SHARE: Final = 0.35  # of the device's memory that idle models may hold together
+
 Answer = dict[str, Any]
 
 
@@ -37,7 +39,7 @@ class Worker:
     used_at: float = 0.0
 
     @classmethod
-    def start(cls, subject: Subject, device: Device, dtype: str) -> Worker:
+    def start(cls, subject: RandomWeightModel, device: ProfiledDevice, dtype: str) -> Worker:
         """Start a process and have it build the model. Raises WorkerDied where it cannot."""
         log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         command = [sys.executable, "-m", "calibration.whole_models.worker", "--device", device.kind, "--dtype", dtype]
@@ -99,8 +101,8 @@ class Worker:
 class Workers:
     """Workers by model name. Use as a context: leaving it ends them all."""
 
-    subjects: Mapping[str, Subject]
-    device: Device
+    subjects: Mapping[str, RandomWeightModel]
+    device: ProfiledDevice
     dtype: str
     running: dict[str, Worker] = field(default_factory=dict)
     broken: dict[str, str] = field(default_factory=dict)

@@ -12,15 +12,18 @@ import numpy as np
 from catalogs.errors import InputError
 
 BATCHES: Final = (1, 8, 32, 128)
+
 MAX_INPUT: Final = 512
+
 FEWEST_OUTPUT: Final = 2  # the second token is the first decode step
+
 #: Output tokens of "generation", by kind of device; the other workloads keep their proportion to it. A CPU needs about
 #: 0.1 s for a token of a small model: short answers leave time for more shapes.
 MAX_OUTPUT: Final = {"cpu": 8, "cuda": 128}
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class PaddedWorkload:
     """Lengths in tokens, every sequence of a batch padded to the same (as Hugging Face does). `output_share` is the
     output as a share of generation's, or of the input where `output_follows_input`."""
 
@@ -40,11 +43,12 @@ class Workload:
 #: Lengths of published benchmarks' order (news articles, sentences, passages, prompts). Where two workloads ask for the
 #: same lengths, `points` keeps one: the same work under two names would leak between held-out groups.
 WORKLOADS: Final = (
-    Workload("summarisation", (128, 512), 0.5),
-    Workload("translation", (16, 128), 0.75, output_follows_input=True),
-    Workload("question answering", (48, 384), 0.1875),
-    Workload("generation", (8, 64), 1.0),
+    PaddedWorkload("summarisation", (128, 512), 0.5),
+    PaddedWorkload("translation", (16, 128), 0.75, output_follows_input=True),
+    PaddedWorkload("question answering", (48, 384), 0.1875),
+    PaddedWorkload("generation", (8, 64), 1.0),
 )
+
 LENGTHS: Final = 4  # per workload: the two ends and, between them, lengths drawn anew for every model and batch
 
 
@@ -106,7 +110,7 @@ def _add(turn: list[Point], point: Point, seen: set[tuple[str, int, int, int]]) 
         turn.append(point)
 
 
-def _lengths(workload: Workload, max_input: int, rng: np.random.Generator) -> list[int]:
+def _lengths(workload: PaddedWorkload, max_input: int, rng: np.random.Generator) -> list[int]:
     """Distinct input lengths: both ends and one log-uniform draw from each part between them."""
     low, high = workload.inputs[0], min(workload.inputs[1], max_input)
     if low > high:

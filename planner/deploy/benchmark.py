@@ -7,25 +7,30 @@ import shlex
 from collections.abc import Iterator
 from typing import Final
 
-from catalogs.request_set import RequestSet
-from catalogs.workloads import load_workload
+from catalogs.workloads.request_set import RequestSet
+from catalogs.workloads.workload import load_workload
+from planner.deploy.files import DeploymentFiles
 from planner.deploy.serving import Serving
-from planner.deploy.written import Written
-from planner.prediction import Prediction
-from planner.simulated import open_loop
+from planner.evaluation.simulated import open_loop
+from planner.validation.prediction import Prediction
 
 #: A run lasts so long where that is neither too few requests for percentiles nor too many to wait for. Seconds, counts.
 _LENGTH_S: Final = 120
+
 _LEAST: Final = 500
+
 _MOST: Final = 5000
+
 #: Tokens of one piece of text that no other prompt shares.
 _PIECE_TOKENS: Final = 512
+
 #: Seeds of the search lie below; the benchmark's requests are none it has seen.
 _OTHER_SEED: Final = 1000
+
 RESULT: Final = "result.json"
 
 
-def benchmark_files(prediction: Prediction, s: Serving, written: Written) -> dict[str, str]:
+def benchmark_files(prediction: Prediction, s: Serving, written: DeploymentFiles) -> dict[str, str]:
     """verify.sh; and requests.jsonl, the requests it sends, where the server takes prompts as token ids."""
     n = min(max(round(_LENGTH_S * prediction.requests_per_s), _LEAST), _MOST)
     if not written.token_prompts:

@@ -1,10 +1,70 @@
-"""The container image of an engine version on a kind of device."""
+"""What a container asks for to get the planned accelerators.
+
+The container image of an engine version on a kind of device.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
-from planner.deploy.device import Maker
+from catalogs.hardware.specs import Accelerator
+
+Maker = Literal["nvidia", "amd", "cpu"]
+
+#: nvidia.com/gpu.product, as GPU feature discovery makes it of the driver's name (spaces become dashes).
+_PRODUCTS: Final = {
+    "a10": "NVIDIA-A10",
+    "a10g": "NVIDIA-A10G",
+    "a100-40gb": "NVIDIA-A100-SXM4-40GB",
+    "a100-80gb": "NVIDIA-A100-SXM4-80GB",
+    "b200": "NVIDIA-B200",
+    "h100": "NVIDIA-H100-80GB-HBM3",
+    "h100-nvl": "NVIDIA-H100-NVL",
+    "h100-pcie": "NVIDIA-H100-PCIe",
+    "h200": "NVIDIA-H200",
+    "h200-nvl": "NVIDIA-H200-NVL",
+    "l4": "NVIDIA-L4",
+    "l40": "NVIDIA-L40",
+    "l40s": "NVIDIA-L40S",
+    "t4": "Tesla-T4",
+}
+
+#: accelerator_type of Ray (ray.util.accelerators), where it has a name for it.
+_RAY: Final = {
+    "a10g": "A10G",
+    "a100-40gb": "A100-40G",
+    "a100-80gb": "A100-80G",
+    "b200": "B200",
+    "h100": "H100",
+    "h200": "H200",
+    "l4": "L4",
+    "l40s": "L40S",
+    "t4": "T4",
+    "mi300x": "AMD-Instinct-MI300X-OAM",
+    "mi325x": "AMD-Instinct-MI325X-OAM",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerDevice:
+    """One kind of accelerator as schedulers of containers know it."""
+
+    maker: Maker
+    resource: str | None  # of Kubernetes; None on CPUs
+    product: str | None  # a node's nvidia.com/gpu.product; None where no name is known
+    ray_type: str | None
+
+    @classmethod
+    def of(cls, accelerator: Accelerator) -> ContainerDevice:
+        if accelerator.kind == "cpu":
+            return cls("cpu", None, None, None)
+        whole, _, part = accelerator.name.partition(":")
+        if whole.startswith("mi"):
+            return cls("amd", "amd.com/gpu", None, _RAY.get(whole))
+        resource = f"nvidia.com/mig-{part}" if part else "nvidia.com/gpu"
+        return cls("nvidia", resource, None if part else _PRODUCTS.get(whole), None if part else _RAY.get(whole))
+
 
 #: Repositories whose tags are vLLM's releases (docs.vllm.ai, deployment with Docker).
 _VLLM: Final[dict[Maker, str]] = {
@@ -12,15 +72,21 @@ _VLLM: Final[dict[Maker, str]] = {
     "amd": "vllm/vllm-openai-rocm",
     "cpu": "vllm/vllm-openai-cpu",
 }
+
 #: The last release of each SGLang version of the catalog (pypi.org/project/sglang).
 _SGLANG: Final = {"0.5": "v0.5.23"}
+
 _SGLANG_SUFFIX: Final[dict[Maker, str]] = {"nvidia": "", "amd": "-rocm", "cpu": "-xeon"}
+
 #: llama.cpp builds every commit; its images of servers have moving tags (docs/docker.md).
 _LLAMA: Final[dict[Maker, str]] = {"nvidia": "server-cuda", "amd": "server-rocm", "cpu": "server"}
+
 #: Triton with its vLLM backend; the vLLM inside is the container's own.
 TRITON: Final = "nvcr.io/nvidia/tritonserver:26.07-vllm-python-py3"
+
 #: Beside each decode server of llm-d: has prompts computed by the prefill server the router chose (llm-d/llm-d-router).
 SIDECAR: Final = "ghcr.io/llm-d/llm-d-router-disagg-sidecar:v0.9.0"
+
 #: nginx as the round-robin router; `resolve` in upstreams needs 1.27.3.
 ROUTER: Final = "nginx:1.28"
 

@@ -7,15 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from planner.answer_file import AnswerFile
-from planner.deploy.apart import Apart
+from planner.answer.capabilities import chosen
+from planner.answer.schema import AnswerFile
 from planner.deploy.benchmark import benchmark_files
-from planner.deploy.folder import MARK
+from planner.deploy.disaggregated import DisaggregatedServing
+from planner.deploy.files import MARK, DeploymentFiles
 from planner.deploy.serving import Serving
-from planner.deploy.targets import find_target, write_target
-from planner.deploy.written import Written
-from planner.prediction import Prediction
-from planner.readable import chosen
+from planner.deploy.targets.registry import find_target, write_target
+from planner.validation.prediction import Prediction
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +36,9 @@ class Package:
     def words(self) -> str:
         s = self.serving
         count = "1 replica" if s.replicas == 1 else f"{s.replicas} replicas"
-        kind = Apart(*self.pools).words if len(self.pools) > 1 else f"{count} x {s.resolved.layout.words}"
+        kind = (
+            DisaggregatedServing(*self.pools).words if len(self.pools) > 1 else f"{count} x {s.resolved.layout.words}"
+        )
         return f"{kind} of {s.model} on {s.resolved.hardware.text}, {s.image}"
 
     def document(self) -> dict[str, Any]:
@@ -79,7 +80,7 @@ def _only(source: Path, alternative: int) -> str:
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
 
 
-def _readme(p: Package, prediction: Prediction, written: Written) -> str:
+def _readme(p: Package, prediction: Prediction, written: DeploymentFiles) -> str:
     lines = [f"# {p.serving.model} by {p.target}", "", f"{p.words}.", ""]
     asked = prediction.answer.request.workload
     lines += [f"Planned for {prediction.requests_per_s:.4g} requests/s of workload `{asked}` by", ""]

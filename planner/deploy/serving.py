@@ -7,19 +7,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from catalogs.deployment import Deployment, Resolved, resolve_pools
+from catalogs.deployments.resolve import resolve_pools
+from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
-from catalogs.load import check
-from planner.answer_file import Plan
-from planner.deploy.arguments import Arguments, weights_at
-from planner.deploy.device import Device
-from planner.deploy.images import image_of
-from planner.deploy.serve_command import arguments, family
+from catalogs.io.yaml_files import check
+from catalogs.launch.arguments import Arguments, weights_at
+from catalogs.launch.command import arguments, family
+from planner.answer.schema import Plan
+from planner.deploy.images import ContainerDevice, image_of
 
 #: Where a replica listens, and the router in front of several.
 PORT: Final = 8000
+
 #: Deployment keys that no target's files say; None, False or the default there.
 _UNSAID: Final = ("kv_offload", "preemption", "lora", "autoscaling", "faults", "retries", "pools")
+
 #: And of `disaggregation`: no router of prefill and decode servers has them.
 _UNSAID_APART: Final = ("transfer_gb_per_s", "transfer", "max_local_prefill_tokens", "max_prefill_queue")
 
@@ -30,10 +33,10 @@ class Serving:
 
     name: str
     family: str
-    resolved: Resolved
+    resolved: ResolvedDeployment
     arguments: Arguments
     image: str
-    device: Device
+    device: ContainerDevice
     kv_bytes: float | None  # of one accelerator, as planned
 
     @classmethod
@@ -50,9 +53,9 @@ class Serving:
         return tuple(cls._of_pool(pool, kv_bytes) for pool in resolve_pools(written))
 
     @classmethod
-    def _of_pool(cls, resolved: Resolved, kv_bytes: float | None) -> Serving:
+    def _of_pool(cls, resolved: ResolvedDeployment, kv_bytes: float | None) -> Serving:
         kind = family(resolved.engine.name)
-        device = Device.of(resolved.hardware.accelerator)
+        device = ContainerDevice.of(resolved.hardware.accelerator)
         made = arguments(resolved)
         if kind == "vllm" and device.maker == "cpu" and kv_bytes:
             made = replace(made, environment={"VLLM_CPU_KVCACHE_SPACE": f"{max(int(kv_bytes / 2**30), 1)}"})
@@ -98,7 +101,7 @@ def _refuse(said: dict[str, Any], keys: Iterable[str]) -> None:
             raise InputError("deployment files cannot say this key", key, f"{key}: null")
 
 
-def _label(resolved: Resolved) -> str:
+def _label(resolved: ResolvedDeployment) -> str:
     """A name every target takes: lower case, digits and dashes, at most 40 characters, a letter first."""
     stem = weights_at(resolved.model).rpartition("/")[2].lower()
     label = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")[:40].strip("-")

@@ -1,1 +1,1 @@
-"""The page of an answer: what to rent and why, from material gathered once, as figures, tables and files."""
+"""The HTML page of an answer, its figures and tables."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from calibration.report.axes import si, time_text
-from catalogs.files import write_whole
-from catalogs.html_page import Markup, Page, Section, bullets, cards, chart, need_plotly, render, table
-from planner.analyze import Analysis, document
-from planner.analyze_screen import bound_words, headlines, memory_words
-from planner.operators import BOUND_WORDS, together
+from catalogs.io.output_files import write_whole
+from catalogs.ui.charts import si, time_text
+from catalogs.ui.html_page import Markup, Page, Section, bullets, cards, chart, need_plotly, render, table
 from planner.report import machine_figures
+from planner.studies.step_analysis import Analysis, bound_words, document, headlines, memory_words
+from planner.studies.step_operators import BOUND_WORDS, together
 
 
 def write_analysis(analysis: Analysis, out: Path) -> None:

@@ -1,12 +1,19 @@
-"""How sure an answer is: what its step times rest on, how far whole runs were off, how often it was right before."""
+"""How sure an answer is: what its step times rest on, how far whole runs were off, how often it was right before.
+
+How well the times are known, and how often what was said to hold did.
+"""
 
 from __future__ import annotations
 
-from calibration.reliability import load_reliability
-from catalogs.html_page import Markup, Section, bullets, chart, paragraph, table
-from planner.answer_file import AnswerFile, Known
-from planner.report import certainty_figures, latency_figures
-from planner.words import percent, plan_name
+from collections.abc import Sequence
+from typing import Any
+
+from calibration.accuracy.reliability import SAID, Reliability, load_reliability
+from catalogs.ui.charts import BELOW, MARGIN, PALE, REFERENCE, bar, linear, place
+from catalogs.ui.html_page import Markup, Section, bullets, chart, paragraph, table
+from catalogs.ui.words import percent, plan_name
+from planner.answer.schema import AnswerFile, Known
+from planner.report import latency_figures
 
 STATED_WORDS = latency_figures.METRIC_TITLES | {"power": "power", "j_per_token": "energy per token"}
 
@@ -20,7 +27,7 @@ def certainty(answer: AnswerFile) -> Section:
         "roofline alone. The error stated for whole runs is carried into every interval and probability."
     )
     head = ("Plan", "Calibration", "Error of a step's time, operators alone (median)")
-    parts = [paragraph(text), chart(certainty_figures.coverage(plans), "From the answer.", 120 + 40 * len(plans))]
+    parts = [paragraph(text), chart(coverage(plans), "From the answer.", 120 + 40 * len(plans))]
     parts += [table(head, rows, words=2), *_stated(plans[0][1] if plans else None), *_right_before(answer)]
     parts += [paragraph("What is taken for granted:"), bullets(answer.assumptions)]
     return Section("How sure: calibration and assumptions", parts, "How sure")
@@ -50,4 +57,41 @@ def _right_before(answer: AnswerFile) -> list[Markup]:
         f"how often the measured value met a limit that it was said to meet. Found by: {found.command}"
     )
     text = f"This answer says {percent(least)} for its least sure objective. What such words were worth:"
-    return [paragraph(text), chart(certainty_figures.reliability(found), said, 460)]
+    return [paragraph(text), chart(reliability(found), said, 460)]
+
+
+def coverage(plans: Sequence[tuple[str, Known]]) -> Any:
+    """Of the simulated step time: measured, interpolated, roofline only."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    words = (("measured", PALE[2]), ("interpolated", PALE[0]), ("roofline", PALE[3]))
+    for i, (kind, colour) in enumerate(words):
+        values = [100 * float(getattr(known, f"{kind}_fraction")) for _, known in plans]
+        texts = [f"{v:.0f} %" if v >= 5 else "" for v in values]
+        inside = {"text": texts, "textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
+        style = {"orientation": "h", "marker": bar(i, colour), "textfont": {"color": "#10151b"}}
+        figure.add_bar(y=[name for name, _ in plans], x=values, name=kind, hoverinfo="skip", **inside, **style)
+    figure.update_xaxes(**linear("share of simulated step time", "%", range=[0, 100.5]))
+    figure.update_yaxes(autorange="reversed", showgrid=False, title={"text": "plan"})
+    below = BELOW | {"y": -0.55}
+    return figure.update_layout(barmode="stack", legend=below, margin=MARGIN, bargap=0.3)
+
+
+def reliability(found: Reliability) -> Any:
+    """The probability said against the share that held, per cent; on the diagonal "90 % sure" is right 90 % of the
+    time, above it more often."""
+    import plotly.graph_objects as go
+
+    percent, figure = [100 * p for p in SAID], go.Figure()
+    ideal = {"color": REFERENCE, "width": 1.5}
+    figure.add_scatter(x=[0, 100], y=[0, 100], mode="lines", line=ideal, name="as often as said", hoverinfo="skip")
+    for i, kind in enumerate(found.kinds):
+        shares = [100 * r for r in kind.right]
+        hover = "said %{x:.0f} %: %{y:.0f} % held<extra></extra>"
+        name = f"{kind.name} ({kind.n:,})"
+        line = place(i)["line"]
+        figure.add_scatter(x=percent, y=shares, mode="lines", line=line, name=name, hovertemplate=hover)
+    figure.update_xaxes(**linear("probability said to meet a limit", "%", range=[0, 100]))
+    figure.update_yaxes(**linear("share that met it", "%", range=[0, 101]))
+    return figure.update_layout(legend=BELOW, margin=MARGIN)

@@ -5,23 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from calibration.report.axes import time_text
-from catalogs.hardware import Accelerator
-from catalogs.html_page import Markup, Section, chart, note, paragraph, table
-from planner.answer_file import AnswerFile, Plan
-from planner.binding import Part
-from planner.offers import instance_words
-from planner.operators import BOUND_WORDS, OperatorRow, together
+from catalogs.hardware.specs import Accelerator
+from catalogs.ui.charts import time_text
+from catalogs.ui.html_page import Markup, Section, chart, note, paragraph, table
+from catalogs.ui.words import dollars, grams, joules, rate
+from planner.answer.schema import AnswerFile, Plan
+from planner.economics.money import instance_words
 from planner.report import latency_figures, machine_figures, money_figures
-from planner.report.front_section import fronts
-from planner.report.material import Material, Simulated, label
-from planner.words import dollars, grams, joules, rate
+from planner.report.material import ReportData, SimulatedRuns, label
+from planner.report.pareto_page import fronts
+from planner.studies.bottleneck import PoolUse
+from planner.studies.step_operators import BOUND_WORDS, OperatorRow, together
 
 TERA: Final = 1e12
+
 ONE_REPLICA = "One replica under its share of the requests stands for all; "
 
 
-def trade_offs(m: Material, s: Simulated) -> Section:
+def trade_offs(m: ReportData, s: SimulatedRuns) -> Section:
     answer, labels = m.answer, [label(m.answer, i) for i in range(len(m.answer.plans))]
     slo, points = m.answer.plans[0].tightest, [p for p in s.points if p.share <= 1]
     parts = [
@@ -44,7 +45,7 @@ def trade_offs(m: Material, s: Simulated) -> Section:
     return Section("Trade-offs: cost and energy against latency", [*parts, *fronts(m.answer, m.fronts)], "Trade-offs")
 
 
-def capacity(plan: Plan, s: Simulated) -> Section:
+def capacity(plan: Plan, s: SimulatedRuns) -> Section:
     parts = []
     for metric in latency_figures.curve_metrics(plan):
         figure = latency_figures.capacity_curve(plan, s.points, metric)
@@ -58,7 +59,7 @@ def capacity(plan: Plan, s: Simulated) -> Section:
     return Section("Capacity: latency against the rate", parts, "Capacity")
 
 
-def _knee_words(plan: Plan, s: Simulated) -> str:
+def _knee_words(plan: Plan, s: SimulatedRuns) -> str:
     """Where the statistics with an objective begin to climb."""
     found = []
     for row in plan.slo:
@@ -68,7 +69,7 @@ def _knee_words(plan: Plan, s: Simulated) -> str:
     return f"{said}; {', '.join(found)}. Planned: {rate(plan.requests_per_s)}."
 
 
-def binds(plan: Plan, s: Simulated) -> Section:
+def binds(plan: Plan, s: SimulatedRuns) -> Section:
     parts: list[Markup] = [paragraph(_step_words(part)) for part in s.parts]
     rows = [(u.resource, u.words, u.of, f"{100 * u.share:.1f} %", "binds" if u.binds else "") for u in s.uses]
     parts.append(table(("Resource", "What of it", "Share of", "Used", ""), rows, words=3))
@@ -81,7 +82,7 @@ def binds(plan: Plan, s: Simulated) -> Section:
     return Section("What binds: time and memory", parts, "What binds")
 
 
-def _machine(part: Part, unit: Accelerator) -> Iterator[Markup]:
+def _machine(part: PoolUse, unit: Accelerator) -> Iterator[Markup]:
     """Where one kind of replica spends its steps, under which ceilings, and how it fills its memory."""
     a, whose = part.anatomy, "" if part.role == "both" else f"{part.role.capitalize()} servers. "
     blocks = len({machine_figures.block_of(r) for r in a.rows})
@@ -113,7 +114,7 @@ def operators_table(rows: Sequence[OperatorRow], n_steps: float, whose: str = ""
     return table(head, found, whose + said, words=2)
 
 
-def _step_words(part: Part) -> str:
+def _step_words(part: PoolUse) -> str:
     a = part.anatomy
     tokens = f"{a.mean_prefill_tokens:,.0f} tokens on average"
     if part.role == "prefill":
@@ -151,7 +152,7 @@ def money(answer: AnswerFile, plan: Plan) -> Section:
     return Section("Cost by cloud", [paragraph(text), bars, table(head, rows, words=3)], "Cost")
 
 
-def energy(m: Material, plan: Plan) -> Section:
+def energy(m: ReportData, plan: Plan) -> Section:
     e = plan.energy
     if e is None or not m.carbon:
         return Section("Energy and carbon", [note("Energy is not known: nothing was simulated.")], "Energy")

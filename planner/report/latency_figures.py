@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from calibration.report.axes import COLOURS, REFERENCE
-from planner.answer_file import CurvePoint, Plan
-from planner.report.style import BELOW, MARGIN, ceiling, linear, log, number, place
-from planner.sweep import SweepPoint
+from catalogs.ui.charts import BELOW, COLOURS, MARGIN, REFERENCE, ceiling, linear, log, number, place
+from planner.answer.schema import CurvePoint, Plan
+from planner.studies.load_sweep import SweepPoint
 
 METRIC_TITLES: Final = {
     "ttft": "time to first token",
@@ -15,12 +14,17 @@ METRIC_TITLES: Final = {
     "itl": "gap between tokens",
     "e2e": "end-to-end latency",
 }
+
 SHOWN: Final = ("p50", "p90", "p95", "p99")
+
 MS: Final = 1e3
+
 #: A rate nearer than this to one of the answer's is not drawn again.
 NEAR: Final = 0.04
+
 #: A knee is looked for in so many points at least; a curve that is nearer to its chord has none.
 LEAST_POINTS: Final = 5
+
 LEAST_BEND: Final = 0.1
 
 

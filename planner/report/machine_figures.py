@@ -5,13 +5,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from calibration.report.axes import MARKS, REFERENCE, si, time_text
-from catalogs.hardware import Accelerator
-from planner.answer_file import Memory
-from planner.operators import BOUND_WORDS, OperatorRow, together
-from planner.report.style import BELOW, BOUND_COLOURS, MARGIN, PALE, bar, linear, log, number, vertical
+from catalogs.hardware.specs import Accelerator
+from catalogs.ui.charts import (
+    BELOW,
+    COLOURS,
+    MARGIN,
+    MARKS,
+    PALE,
+    REFERENCE,
+    bar,
+    linear,
+    log,
+    number,
+    si,
+    time_text,
+    vertical,
+)
+from planner.answer.schema import Memory
+from planner.studies.step_operators import BOUND_WORDS, COMPUTE, FIXED, LINK, MEMORY, OperatorRow, together
 
 GB: Final = 1e9
+
 CLASS_WORDS: Final = {
     "gemm": "matrix products",
     "attention_prefill": "attention, prompts",
@@ -22,19 +36,26 @@ CLASS_WORDS: Final = {
     "host": "host",
     "idle": "idle",
 }
+
 #: Operators outside the layers, and those of a layer's second half; all others are its first half.
 OUTSIDE: Final = frozenset(
     {"embedding", "embedding_all_reduce", "final_norm", "stage_send", "lm_head", "logits_all_gather", "sampling"}
 )
+
 FEED_FORWARD: Final = frozenset(
     {"post_norm", "gate_up_proj", "up_proj", "activation", "down_proj", "ffn_all_reduce", "router", "routing"}
     | {"latent_in", "latent_out", "add_shared", "experts", "dispatch", "combine"}
 )
+
 #: Of the names of operators between the fastest (above) and the slowest (below): near ones stay readable.
 SIDES: Final = ("middle right", "middle left")
+
 LEAST_NAMED: Final = 0.03  # of device time
+
 LARGEST: Final = 6  # operators named in a stacked bar
+
 TERA: Final = 1e12
+
 MS: Final = 1e3
 
 
@@ -219,3 +240,6 @@ def ceiling_words(unit: Accelerator) -> str:
     for dtype, flops in unit.peak_flops.items():
         shown.setdefault(flops, f"{dtype} {si(flops, 'FLOP/s')}")
     return f"{', '.join(shown.values())}; memory {si(unit.memory_bandwidth_bytes_per_s, 'B/s')}"
+
+
+BOUND_COLOURS: Final = {COMPUTE: COLOURS[3], MEMORY: COLOURS[0], LINK: COLOURS[2], FIXED: COLOURS[6]}

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from catalogs.deployment import Layout
-from catalogs.grid import DEFAULT_REGION, list_grids, load_grid
-from catalogs.hardware import Accelerator
-from planner.answer_file import AnswerFile, Plan
-from planner.binding import Part, Use, parts_of, uses
-from planner.front_file import FrontFile
-from planner.growth import Growth, growth
-from planner.progress import Tell
-from planner.rerun import Rerun
-from planner.screen import replicas_words
-from planner.sensitivity import Sensitivity, sensitivity
-from planner.sweep import SweepPoint, sweep
+from catalogs.deployments.layout import Layout
+from catalogs.economics.electricity import DEFAULT_REGION, list_grids, load_grid
+from catalogs.hardware.specs import Accelerator
+from catalogs.ui.progress import Tell
+from planner.answer.schema import AnswerFile, Plan
+from planner.problem.candidate import replicas_words
+from planner.report.pareto_file import ParetoFile
+from planner.studies.bottleneck import PoolUse, ResourceUse, parts_of, uses
+from planner.studies.capacity_growth import Growth, growth
+from planner.studies.load_sweep import SweepPoint, sweep
+from planner.studies.rerun import Rerun
+from planner.studies.sensitivity import Sensitivity, sensitivity
 
 #: Grids shown beside the answer's own: large markets for accelerators, and both ends of the table.
 REGIONS: Final = (
@@ -42,7 +42,7 @@ REGIONS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Carbon:
+class CarbonFigures:
     """Grams of CO2-equivalent per million output tokens on one grid, the facility included."""
 
     region: str
@@ -54,33 +54,33 @@ class Carbon:
 
 
 @dataclass(frozen=True, slots=True)
-class Simulated:
+class SimulatedRuns:
     """What the answer does not hold: simulated again for the page, with the answer's seed. parts: one for each kind of
     replica of the best plan. sensitivity: None where it was not asked for, or cannot be simulated."""
 
     points: list[SweepPoint]
-    parts: list[Part]
-    uses: list[Use]
+    parts: list[PoolUse]
+    uses: list[ResourceUse]
     sensitivity: Sensitivity | None
     growth: Growth | None
     accelerator: Accelerator
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class ReportData:
     """simulated: None where the answer is no."""
 
     answer: AnswerFile
-    simulated: Simulated | None
-    carbon: list[Carbon]
-    fronts: tuple[FrontFile, ...] = ()
+    simulated: SimulatedRuns | None
+    carbon: list[CarbonFigures]
+    fronts: tuple[ParetoFile, ...] = ()
 
 
-def gather(answer: AnswerFile, tell: Tell = lambda _: None, swings: bool = True) -> Material:
+def gather(answer: AnswerFile, tell: Tell = lambda _: None, swings: bool = True) -> ReportData:
     """Simulates some seconds (with `swings` half a minute). Raises InputError for an answer that cannot be rerun."""
     best = answer.best
     if best is None:
-        return Material(answer, None, [])
+        return ReportData(answer, None, [])
     rerun = Rerun.of(answer)
     tell("where the time goes")
     parts = parts_of(rerun, best)
@@ -88,8 +88,8 @@ def gather(answer: AnswerFile, tell: Tell = lambda _: None, swings: bool = True)
     moved = sensitivity(answer, rerun, tell) if swings and not apart(answer) else None
     grown = growth(rerun, best, tell) if swings and best.capacity_requests_per_s else None
     unit = rerun.world_of(0).names.hardware.accelerator
-    found = Simulated(points, parts, uses(best, parts), moved, grown, unit)
-    return Material(answer, found, carbon(answer, best))
+    found = SimulatedRuns(points, parts, uses(best, parts), moved, grown, unit)
+    return ReportData(answer, found, carbon(answer, best))
 
 
 def apart(answer: AnswerFile) -> bool:
@@ -97,7 +97,7 @@ def apart(answer: AnswerFile) -> bool:
     return any(plan.deployment.get("disaggregation") for plan in answer.plans)
 
 
-def carbon(answer: AnswerFile, plan: Plan) -> list[Carbon]:
+def carbon(answer: AnswerFile, plan: Plan) -> list[CarbonFigures]:
     """The plan's energy on several grids, the cleanest first; [] where its energy is not known."""
     if plan.energy is None:
         return []
@@ -107,7 +107,7 @@ def carbon(answer: AnswerFile, plan: Plan) -> list[Carbon]:
     for code in codes:
         grid = load_grid(code)
         grams = plan.energy.kwh_per_million_output_tokens * grid.gco2e_per_kwh
-        found.append(Carbon(code, grid.name, grams, grid.gco2e_per_kwh, grid.gco2e_source, code == own))
+        found.append(CarbonFigures(code, grid.name, grams, grid.gco2e_per_kwh, grid.gco2e_source, code == own))
     return sorted(found, key=lambda c: c.gco2e_per_million_output_tokens)
 
 

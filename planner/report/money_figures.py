@@ -5,19 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from calibration.report.axes import COLOURS, REFERENCE
-from planner.answer_file import PriceLine, SloRow
-from planner.offers import CONTRACT_WORDS, OWNED
+from catalogs.ui.charts import BELOW, COLOURS, MARGIN, REFERENCE, bar, hatch, linear, log, number, place, vertical
+from catalogs.ui.words import dollars
+from planner.answer.schema import PriceLine, SloRow
+from planner.economics.money import CONTRACT_WORDS, OWNED
 from planner.report.latency_figures import METRIC_TITLES, MS
-from planner.report.material import Carbon
-from planner.report.style import BELOW, MARGIN, bar, hatch, linear, log, number, place, vertical
-from planner.sensitivity import Effect, Input
-from planner.sweep import SweepPoint
-from planner.words import dollars
+from planner.report.material import CarbonFigures
+from planner.studies.load_sweep import SweepPoint
+from planner.studies.sensitivity import Effect, Input
 
 CONTRACTS: Final = (*CONTRACT_WORDS.values(), OWNED)
+
 #: Per cent: an input that moves the answer less is not drawn.
 SMALL: Final = 0.05
+
 Pair = tuple[float, float]
 
 
@@ -85,7 +86,7 @@ def _offer(price: PriceLine) -> str:
     return f"{price.cloud} ({price.contract})"
 
 
-def carbon_bars(found: list[Carbon]) -> Any:
+def carbon_bars(found: list[CarbonFigures]) -> Any:
     """Grams per million output tokens by grid; the answer's own is hatched."""
     import plotly.graph_objects as go
 

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from catalogs.html_page import Markup, Page, Section, bullets, cards, chart, command, note, paragraph, table
-from planner.answer_file import AnswerFile, Asked, Plan
-from planner.report import evidence, machine_figures, moves
-from planner.report.accounts_sections import accounts_sections
+from catalogs.ui.html_page import Markup, Page, Section, bullets, cards, chart, command, note, paragraph, table
+from catalogs.ui.words import change, dollars, joules, percent, plan_name, rate, seconds
+from planner.answer.schema import AnswerFile, Plan, RequestBlock
+from planner.problem.candidate import deployment_words
+from planner.report import evidence, machine_figures, sensitivity_sections
 from planner.report.certainty import certainty
-from planner.report.load_sections import load_sections
-from planner.report.material import Material, Simulated
-from planner.screen import deployment_words
-from planner.words import change, dollars, joules, percent, plan_name, rate, seconds
+from planner.report.material import ReportData, SimulatedRuns
+from planner.sections.accounts_page import accounts_sections
+from planner.sections.registry import load_sections
 
 #: Objectives that are not the lowest of what they name.
 GOALS = {"throughput": "highest throughput", "goodput": "highest goodput per accelerator"}
+
 FOOTER = "Written by plan report. This file loads nothing from elsewhere."
 
 
-def answer_page(m: Material) -> Page:
+def answer_page(m: ReportData) -> Page:
     """Sections whose material is missing say so in a sentence."""
     if m.answer.best is None or m.simulated is None:
         sections = _refused(m.answer)
@@ -32,8 +33,8 @@ def answer_page(m: Material) -> Page:
             evidence.energy(m, m.answer.best),
             *load_sections(m.answer),
             *accounts_sections(m.answer),
-            *moves.sensitivity(m.answer, m.answer.best, s),
-            *moves.growth(s),
+            *sensitivity_sections.sensitivity(m.answer, m.answer.best, s),
+            *sensitivity_sections.growth(s),
             _alternatives(m.answer),
             *_hardware(m.answer),
             certainty(m.answer),
@@ -54,7 +55,7 @@ def _heading(answer: AnswerFile) -> tuple[str, str]:
     return f"{asked.model} on {where}", ", ".join(said)
 
 
-def _load_words(asked: Asked) -> str:
+def _load_words(asked: RequestBlock) -> str:
     if asked.users is not None:
         carried = f"{asked.users:,} users who each wait {asked.think_s:g} s between answer and next request"
     elif asked.rate is not None:
@@ -64,7 +65,7 @@ def _load_words(asked: Asked) -> str:
     return carried + (f" with {asked.survive}" if asked.survive else "")
 
 
-def _answer(answer: AnswerFile, plan: Plan, s: Simulated) -> Section:
+def _answer(answer: AnswerFile, plan: Plan, s: SimulatedRuns) -> Section:
     parts = [cards(_cards(plan, s)), paragraph(f"Run {deployment_words(plan.deployment)}.")]
     parts += [_slo_table(answer, plan), paragraph(_capacity_words(plan)), command(plan.command)]
     parts.append(bullets([*plan.command_notes, *plan.notices]))
@@ -72,7 +73,7 @@ def _answer(answer: AnswerFile, plan: Plan, s: Simulated) -> Section:
     return Section("Answer", parts)
 
 
-def _cards(plan: Plan, s: Simulated) -> list[tuple[str, str]]:
+def _cards(plan: Plan, s: SimulatedRuns) -> list[tuple[str, str]]:
     d, least = plan.deployment, min((row.probability_met for row in plan.slo), default=0.0)
     binding = [u.resource for u in s.uses if u.binds]
     found = [("Rent", str(d["hardware"]))]

@@ -10,19 +10,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from catalogs.files import make_folder, write_json, write_whole
-from planner.answer import finite
-from planner.binding import Part
-from planner.front_file import FrontFile, FrontPoint
-from planner.operators import OperatorRow, operator_document
-from planner.report.material import Material, label
-from planner.sensitivity import Effect, Input
+from catalogs.io.output_files import finite, make_folder, write_json, write_whole
+from planner.report.material import ReportData, label
+from planner.report.pareto_file import ParetoFile, ParetoPoint
+from planner.studies.bottleneck import PoolUse
+from planner.studies.sensitivity import Effect, Input
+from planner.studies.step_operators import OperatorRow, operator_document
 
 Row = dict[str, Any]
+
 SCHEMA_VERSION: Final = 1
 
 
-def tables_of(m: Material) -> dict[str, list[Row]]:
+def tables_of(m: ReportData) -> dict[str, list[Row]]:
     """Rows by table name; tables of nothing are left out."""
     answer, s = m.answer, m.simulated
     found: dict[str, list[Row]] = {
@@ -44,7 +44,7 @@ def tables_of(m: Material) -> dict[str, list[Row]]:
     return {name: rows for name, rows in found.items() if rows}
 
 
-def write_tables(m: Material, folder: Path) -> list[Path]:
+def write_tables(m: ReportData, folder: Path) -> list[Path]:
     """NAME.csv and NAME.parquet of every table, and all of them in report.json (not finite: null). Raises InputError
     where they cannot be written."""
     make_folder(folder)
@@ -75,7 +75,7 @@ def _parquet(rows: Sequence[Row], path: Path) -> Path:
     return path
 
 
-def _plan(m: Material, i: int) -> Row:
+def _plan(m: ReportData, i: int) -> Row:
     plan = m.answer.plans[i]
     objectives = {f"{r.name}_s": r.value_s for r in plan.slo} | {
         f"{r.name}_probability": r.probability_met for r in plan.slo
@@ -97,7 +97,7 @@ def _curve(i: int, point: Any) -> Row:
     return row
 
 
-def _cdf(m: Material) -> list[Row]:
+def _cdf(m: ReportData) -> list[Row]:
     best = m.answer.best
     if best is None or not best.latency_cdf:
         return []
@@ -110,11 +110,11 @@ def _point(flat: Row) -> Row:
     return flat | {f"{m}_{stat}_s": v for m, stats in latency.items() for stat, v in stats.items()}
 
 
-def _operator(part: Part, row: OperatorRow) -> Row:
+def _operator(part: PoolUse, row: OperatorRow) -> Row:
     return ({} if part.role == "both" else {"pool": part.role}) | operator_document(row)
 
 
-def _front_point(front: FrontFile, point: FrontPoint) -> Row:
+def _front_point(front: ParetoFile, point: ParetoPoint) -> Row:
     values = {f"{a.name.replace('.', '_')}_{a.unit.lower()}": point.value(a) for a in front.axes}
     told = ("hardware", "words", "requests_per_s", "holds", "stopped_early", "on_front")
     return {name: getattr(point, name) for name in told} | values

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from catalogs.files import write_whole
-from catalogs.html_page import need_plotly, render
-from planner.answer_file import AnswerFile
-from planner.front_file import FrontFile
-from planner.progress import telling
-from planner.report.material import Material, gather
+from catalogs.io.output_files import write_whole
+from catalogs.ui.html_page import need_plotly, render
+from catalogs.ui.progress import telling
+from planner.answer.schema import AnswerFile
+from planner.report.material import ReportData, gather
 from planner.report.page import answer_page
+from planner.report.pareto_file import ParetoFile
 from planner.report.tables import write_tables
 
 
@@ -21,8 +21,8 @@ def write_report(
     html: Path | None,
     folder: Path | None,
     swings: bool = True,
-    fronts: Sequence[FrontFile] = (),
-) -> Material:
+    fronts: Sequence[ParetoFile] = (),
+) -> ReportData:
     """Simulate what the answer does not hold; write the page and the tables that were asked for.
 
     swings: sensitivity too, most of the time it takes. fronts: shown beside the plans. Raises InputError where plotly

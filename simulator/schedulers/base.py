@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from math import inf
 from typing import ClassVar
 
-from simulator.adapter_slots import AdapterSlots
-from simulator.batch import Batch
-from simulator.host_cache import HostCache
-from simulator.kv_cache import KvCache
-from simulator.reach import Reach
-from simulator.request import Request
-from simulator.rules import EngineRules
-from simulator.swap import SwapSpace
+from simulator.cache.kv_cache import KvCache
+from simulator.cache.lora_slots import AdapterSlots
+from simulator.cache.offload import HostCache, SwapSpace
+from simulator.core.batch import Batch
+from simulator.core.request import Request
+from simulator.schedulers.dp_dispatch import PRESSURE_FROM
+from simulator.schedulers.rules import EngineRules
 
 
 class Scheduler(ABC):
@@ -105,7 +105,7 @@ class Scheduler(ABC):
         """For checking laws and for naming who is stuck."""
 
     @property
-    def reach(self) -> Reach | None:
+    def reach(self) -> Headroom | None:
         """How near it came to its limits; None where it does not know, or they matter before they are reached."""
         return None
 
@@ -133,3 +133,24 @@ class Scheduler(ABC):
     @abstractmethod
     def computed_tokens(self, request: Request) -> int:
         """For checking laws: tokens of the request whose KV is scheduled or stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """Of one engine; of ranks in lockstep, which share all limits evenly, as if all had been as full as the fullest."""
+
+    seats: int  # most requests with a seat at once
+    spare_blocks: int  # fewest that were left free, or would have been at the end of a run of steps; < 0: too few
+
+    def same_under(self, own: EngineRules, other: EngineRules, step_tokens: int) -> bool:
+        """Whether a run under `other`, which differs from `own` in limits alone, would be the same. step_tokens: the
+        most of a step. A limit that does not differ may have been reached."""
+        seats = own.max_num_seqs, other.max_num_seqs
+        tokens = own.max_num_batched_tokens, other.max_num_batched_tokens
+        clear = seats[0] == seats[1] or self.seats < min(seats)
+        clear = clear and (tokens[0] == tokens[1] or (own.chunked_prefill and step_tokens < min(tokens)))
+        blocks = own.kv_blocks, other.kv_blocks
+        if blocks[0] == blocks[1]:
+            return clear
+        quiet = not own.in_lockstep or blocks[0] - self.spare_blocks <= PRESSURE_FROM * min(blocks)  # for dispatch
+        return clear and quiet and self.spare_blocks >= max(0, blocks[0] - blocks[1])

@@ -25,10 +25,10 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
 
-from simulator.batch import Batch
-from simulator.request import Request
-from simulator.rules import EngineRules
-from simulator.schedulers.batching import ContinuousBatching
+from simulator.core.batch import Batch
+from simulator.core.request import Request
+from simulator.schedulers.continuous_batching import ContinuousBatching
+from simulator.schedulers.rules import EngineRules
 
 
 class LlamaCpp(ContinuousBatching):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.request import Request
-from simulator.rules import EngineRules
+from simulator.core.request import Request
+from simulator.schedulers.rules import EngineRules
 from simulator.schedulers.trtllm import TrtLlm
 
 

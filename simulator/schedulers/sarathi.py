@@ -11,9 +11,9 @@ sarathi/core/scheduler/sarathi_scheduler.py, and its block managers:
 
 from __future__ import annotations
 
-from simulator.batch import Batch
-from simulator.request import Request
-from simulator.schedulers.batching import NO_HITS
+from simulator.core.batch import Batch
+from simulator.core.request import Request
+from simulator.schedulers.continuous_batching import NO_HITS
 from simulator.schedulers.vllm_v0 import VllmV0
 from simulator.schedulers.vllm_v1 import VllmV1
 

@@ -11,6 +11,8 @@ in the decode step after the one that made it smaller.
 
 With `receiving` set it looks at what has arrived only every so many decode steps (SchedulerRecvSkipper), after every
 step of prompts, and at once when there is nothing to run.
+
+Requests that have arrived and that their engine has not looked at: SGLang's SchedulerRecvSkipper.
 """
 
 from __future__ import annotations
@@ -18,20 +20,25 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from simulator.batch import Batch
-from simulator.request import Request
-from simulator.rules import EngineRules
-from simulator.schedulers.batching import ContinuousBatching
-from simulator.schedulers.inbox import Inbox
+from catalogs.engines.profile import Receiving
+from simulator.core.batch import Batch
+from simulator.core.request import Request
+from simulator.schedulers.continuous_batching import ContinuousBatching
+from simulator.schedulers.rules import EngineRules
 
 # Environment defaults of SGLang (python/sglang/srt/environ.py): SGLANG_INIT_NEW_TOKEN_RATIO,
 # SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR, SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS, SGLANG_RETRACT_DECODE_STEPS,
 # SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION.
 INIT_RATIO: Final = 0.7
+
 MIN_RATIO: Final = 0.7 * 0.14
+
 DECAY: Final = (INIT_RATIO - MIN_RATIO) / 600
+
 RETRACT_STEPS: Final = 20
+
 CLIP_TOKENS: Final = 4096
+
 MOST_SORTED: Final = 128  # SchedulePolicy._determine_active_policy: longer queues are served first come, first served
 
 
@@ -51,7 +58,7 @@ class Sglang(ContinuousBatching):
         self._ratio_from = INIT_RATIO  # new_token_ratio, and the decode steps since
         self._decays = 0
         self._promised = 0.0  # tokens the running requests and those of this batch may still take
-        self._inbox = Inbox(rules.receiving) if rules.receiving else None  # None: it sees who arrives
+        self._inbox = ReceiveInterval(rules.receiving) if rules.receiving else None  # None: it sees who arrives
         self._prefilled = False  # the last step was one of prompts
 
     @property
@@ -86,7 +93,7 @@ class Sglang(ContinuousBatching):
             return True
         return super().withdraw(request)
 
-    def _look(self, inbox: Inbox) -> None:
+    def _look(self, inbox: ReceiveInterval) -> None:
         """Take in what has arrived."""
         self._waiting.extend(inbox.arrived)
         inbox.arrived.clear()
@@ -267,3 +274,37 @@ class Sglang(ContinuousBatching):
         if self._inbox is not None:
             return False  # when an arrival is looked at depends on when it came
         return not self._waiting or (self._full and not self._left)
+
+
+class ReceiveInterval:
+    """It is looked at every so many steps; `busy`: requests that the engine had at a look, which decide how many."""
+
+    __slots__ = ("_after", "_receiving", "_unseen", "arrived")
+
+    def __init__(self, receiving: Receiving) -> None:
+        self.arrived: deque[Request] = deque()
+        self._receiving = receiving
+        self._unseen = 0  # steps since the last look
+        self._after = receiving.interval(0)
+
+    @property
+    def left(self) -> int:
+        """Further steps without a look."""
+        return self._after - self._unseen - 1
+
+    def count(self) -> bool:
+        """A step begins: whether it is time to look."""
+        self._unseen += 1
+        return self._unseen >= self._after
+
+    def looked(self, busy: int) -> None:
+        """All that had arrived was taken out."""
+        self._after, self._unseen = self._receiving.interval(busy), 0
+
+    def skip(self, steps: int, busy: int) -> None:
+        """So many steps whose looks found nothing: what is here now came after them."""
+        self._unseen += steps
+        if self._unseen >= self._after:
+            rest = self._unseen - self._after
+            self.looked(busy)
+            self._unseen = rest % self._after

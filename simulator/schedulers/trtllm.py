@@ -8,16 +8,17 @@ the cache runs out. Without chunked context a prompt runs in one step or waits.
 With attention data parallelism and balancing on (attention_dp_config), prompts start only in a step in which every rank
 has one, or some rank has nothing to generate, or after `balance_steps` steps without either; the count goes on while
 nobody waits.
+
+When data-parallel ranks start prompts together (TensorRT-LLM's attention_dp_config).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from simulator.batch import Batch
-from simulator.request import Request
-from simulator.rules import EngineRules
-from simulator.schedulers.balance import Balance
+from simulator.core.batch import Batch
+from simulator.core.request import Request
+from simulator.schedulers.rules import EngineRules
 from simulator.schedulers.vllm_v1 import VllmV1
 
 
@@ -31,7 +32,7 @@ class MaxUtilization(VllmV1):
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(replace(rules, admit_whole_prompt=True))
         balances = rules.balance_steps > 0 and rules.attention_ranks > 1
-        self._balance = Balance(rules.balance_steps) if balances else None
+        self._balance = AttentionDpBalance(rules.balance_steps) if balances else None
         self.holds_prompts = False  # it is one of several ranks, which are not in balance
 
     def schedule(self) -> Batch | None:
@@ -101,3 +102,28 @@ class TrtLlm(MaxUtilization):
 
     def _preempt(self) -> None:
         raise RuntimeError("a cache in which every running request has its worst case reserved ran out of blocks")
+
+
+class AttentionDpBalance:
+    """Prompts start in a step in which ranks are even, and in each `steps`-th step on end in which they are not. Who
+    counts says what even is: every rank has a prompt to start, or some rank has nothing to generate."""
+
+    __slots__ = ("_steps", "_uneven")
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._uneven = 0  # steps since prompts could last start
+
+    @property
+    def holds(self) -> bool:
+        """No prompt starts in the step counted last."""
+        return self._uneven > 0
+
+    @property
+    def left(self) -> int:
+        """Further steps that start no prompts, while ranks stay uneven."""
+        return self._steps - self._uneven - 1
+
+    def count(self, even: bool, steps: int = 1) -> None:
+        """So many more steps."""
+        self._uneven = 0 if even else (self._uneven + steps) % self._steps

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from simulator.batch import Batch
-from simulator.reach import Reach
-from simulator.request import Request
-from simulator.rules import EngineRules
-from simulator.schedulers.batching import NO_HITS, ContinuousBatching
+from simulator.core.batch import Batch
+from simulator.core.request import Request
+from simulator.schedulers.base import Headroom
+from simulator.schedulers.continuous_batching import NO_HITS, ContinuousBatching
+from simulator.schedulers.rules import EngineRules
 
 
 class VllmV1(ContinuousBatching):
@@ -161,9 +161,11 @@ class VllmV1(ContinuousBatching):
             self._refused = False  # it is another head that was refused
 
     @property
-    def reach(self) -> Reach | None:
+    def reach(self) -> Headroom | None:
         """Its own, not that of engines that differ from it."""
-        return Reach(self._most_running, min(self._least_left, self.kv.min_available)) if type(self) is VllmV1 else None
+        return (
+            Headroom(self._most_running, min(self._least_left, self.kv.min_available)) if type(self) is VllmV1 else None
+        )
 
     def _preempt(self) -> None:
         """Take the seat and the blocks of the newest running request, or of the one that is served last."""

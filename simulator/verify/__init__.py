@@ -1,1 +1,1 @@
-"""Simulated against measured: a real engine, a real client, the same requests."""
+"""A real engine compared with the simulator: the `calibrate verify` command."""

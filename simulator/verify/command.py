@@ -8,17 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from calibration.cli import app
-from catalogs.command import run_command
+from calibration.commands.main import app
 from catalogs.errors import InputError
-from catalogs.files import check_targets, make_folder, write_json, write_whole
+from catalogs.io.output_files import check_targets, make_folder, write_json, write_whole
+from catalogs.ui.entry_point import run_command
 
 if TYPE_CHECKING:
     from calibration.serve.clients import Client
     from calibration.serve.engines import ServedLimits
     from simulator.verify.session import Verification
 
+
 _ENGINES = "vllm or llama.cpp, started here and stopped afterwards; transformers, in this process."
+
 _MODEL = "Folder of a Hugging Face model; without one, a small model with random weights is made."
 
 
@@ -70,10 +72,10 @@ def verify(
     ] = None,
 ) -> None:
     """Serve a model with a real engine, replay requests with a real client, and compare with the simulation."""
-    from simulator.verify.session import Effort
+    from simulator.verify.engines import STARTERS, EngineChoice
+    from simulator.verify.session import VerificationEffort
     from simulator.verify.session import verify as compare
-    from simulator.verify.started import STARTERS, Choice
-    from simulator.verify.trials import Lengths, Size
+    from simulator.verify.trials import MeanLengths, TrialSize
 
     check_targets(json_file, docs)
     if engine not in STARTERS:
@@ -82,16 +84,16 @@ def verify(
         raise InputError("a comparison needs at least 10 requests and 2 repeats", f"{requests}, {repeats}", "100, 3")
     if min(input_tokens, output_tokens) < 4:
         raise InputError("a request needs some tokens in and out", f"{input_tokens}, {output_tokens}", "128, 32")
-    effort = Effort(Size(Lengths(input_tokens, output_tokens), requests), repeats, _rates(rate))
+    effort = VerificationEffort(TrialSize(MeanLengths(input_tokens, output_tokens), requests), repeats, _rates(rate))
     limits = _limits(dtype, threads)
     folder = make_folder(out or _default_folder("endpoint" if endpoint else engine))
     if endpoint is not None:
-        from simulator.verify.subject import endpoint as running
+        from simulator.verify.engines import endpoint as running
 
         subject = running(endpoint, deployment, served, tokenizer, key_env)
         client = _bench(python)
     else:
-        subject, client = STARTERS[engine](Choice(model or _tiny_model(), limits, python, server, port))
+        subject, client = STARTERS[engine](EngineChoice(model or _tiny_model(), limits, python, server, port))
     if docs is not None:
         from simulator.verify.screen import check_place
 
@@ -105,7 +107,7 @@ def verify(
 
 def _tell(found: Verification, folder: Path, json_file: str | None, docs: Path | None, install: bool) -> None:
     """Keep, install and show a comparison. Kept first: whatever fails later, the measurement is there."""
-    from calibration.engine_calibration import save
+    from calibration.bundles.engine_calibration import save
     from simulator.verify.screen import document, place, print_verification
 
     write_json(document(found), str(folder / "verify.json"))
@@ -142,7 +144,7 @@ def _limits(dtype: str, threads: int | None) -> ServedLimits:
     import os
     from dataclasses import replace
 
-    from simulator.verify.started import SHORT_LIMITS
+    from simulator.verify.engines import SHORT_LIMITS
 
     cores = len(os.sched_getaffinity(0))
     if threads is not None and not 1 <= threads <= cores:
@@ -152,7 +154,7 @@ def _limits(dtype: str, threads: int | None) -> ServedLimits:
 
 def _tiny_model() -> Path:
     from calibration.serve.tiny_model import TINY_NAME, write_tiny_model
-    from catalogs.load import user_folder
+    from catalogs.io.yaml_files import user_folder
 
     return write_tiny_model(user_folder("models") / TINY_NAME)
 
@@ -160,7 +162,7 @@ def _tiny_model() -> Path:
 def _default_folder(engine: str) -> Path:
     import time
 
-    from catalogs.load import user_folder
+    from catalogs.io.yaml_files import user_folder
 
     return user_folder("verifications") / f"{engine}-{time.strftime('%Y%m%d-%H%M%S')}"
 

@@ -16,28 +16,32 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import numpy.typing as npt
 
-from calibration.engine_calibration import MeasuredHost, MeasuredSteps
-from calibration.measured_run import MeasuredRun
-from calibration.nonnegative import nonnegative
+from calibration.accuracy.measured_run import MeasuredRun
+from calibration.bundles.engine_calibration import MeasuredHost, MeasuredSteps
+from calibration.families.nonnegative import nonnegative
 from calibration.serve.probe import BURST_INPUT_TOKENS, OUTPUT_TOKENS, Probe
-from catalogs.engines import HostTimes
+from catalogs.arrays import FloatArray
+from catalogs.engines.profile import HostTimes
 from catalogs.errors import InputError
-from catalogs.request_set import RequestSet
-from simulator.batch import BatchShape
-from simulator.plant import Plant, with_host
-from simulator.replica import StepTimer
-from simulator.simulate import engine_rules, run_rules
+from catalogs.workloads.request_set import RequestSet
+from simulator.cluster.compiled import CompiledDeployment, with_host
+from simulator.cluster.simulate import engine_rules, run_rules
+from simulator.core.batch import BatchShape
+from simulator.core.step_timer import StepTimer
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = npt.NDArray[np.float64]
 
 NO_HOST: Final = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
 SHORTEST_S: Final = 1e-9  # of a step: no table holds zero
+
 #: Context of a decode beside prefill in a probe: only bursts hold such steps.
 BURST_CONTEXT_TOKENS: Final = BURST_INPUT_TOKENS + OUTPUT_TOKENS / 2
+
 FEWEST: Final = 5  # cycles behind a node of a table
+
 TOKEN_NODES: Final = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
@@ -46,8 +50,8 @@ class Cycles:
     """Decode-only steps, arrays of one shape: decodes, tokens of context they read in all, seconds start to start."""
 
     decodes: npt.NDArray[np.int64]
-    context: Floats
-    seconds: Floats
+    context: FloatArray
+    seconds: FloatArray
 
     @classmethod
     def of(cls, probe: Probe) -> Cycles:
@@ -64,12 +68,12 @@ class Cycles:
         found, counts = np.unique(self.decodes, return_counts=True)
         return [int(n) for n, count in zip(found, counts, strict=True) if count >= FEWEST]
 
-    def median(self, values: Floats, n: int) -> float:
+    def median(self, values: FloatArray, n: int) -> float:
         """The median of `values` over the cycles of n decodes."""
         return float(np.median(values[self.decodes == n]))
 
 
-def fit_host(probe: Probe, plant: Plant) -> MeasuredHost:
+def fit_host(probe: Probe, plant: CompiledDeployment) -> MeasuredHost:
     """Host times with which the plant's operators give the probe's times. Terms that would be negative are zero."""
     cycles = Cycles.of(probe)
     device = with_host(plant, NO_HOST).cost
@@ -129,12 +133,12 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
     )
 
 
-def fit_requests(probe: Probe, plant: Plant, timer: StepTimer) -> MeasuredHost:
+def fit_requests(probe: Probe, plant: CompiledDeployment, timer: StepTimer) -> MeasuredHost:
     """The terms of a request alone, under a timer that already holds everything of a step."""
     return _with_request_terms(probe, plant, NO_HOST, timer)
 
 
-def _with_request_terms(probe: Probe, plant: Plant, host: HostTimes, timer: StepTimer) -> MeasuredHost:
+def _with_request_terms(probe: Probe, plant: CompiledDeployment, host: HostTimes, timer: StepTimer) -> MeasuredHost:
     """`host` with request_s and request_s_per_input_token: what first tokens of lone requests take beyond simulation.
 
     The way back of a token (output_s) cannot be told from the way there; request_s holds both.
@@ -158,7 +162,7 @@ def _with_request_terms(probe: Probe, plant: Plant, host: HostTimes, timer: Step
     )
 
 
-def _line_through(cycles: Cycles, beyond: Floats) -> tuple[float, float]:
+def _line_through(cycles: Cycles, beyond: FloatArray) -> tuple[float, float]:
     """(constant, slope per decode), neither negative, through the medians at each number of decodes."""
     sizes = cycles.sizes()
     whole = np.array([cycles.median(cycles.seconds, n) for n in sizes])
@@ -166,7 +170,7 @@ def _line_through(cycles: Cycles, beyond: Floats) -> tuple[float, float]:
     return _line(np.array(sizes), typical, whole)
 
 
-def _line(at: npt.NDArray[np.int64], values: Floats, whole: Floats) -> tuple[float, float]:
+def _line(at: npt.NDArray[np.int64], values: FloatArray, whole: FloatArray) -> tuple[float, float]:
     """(constant, slope), neither negative, through `values`, which are parts of the times `whole`."""
     constant, slope = nonnegative(np.column_stack([np.ones(len(at)), at]), values, whole)
     return float(constant), float(slope)
@@ -216,13 +220,15 @@ def _per_decode(sizes: list[int], at: list[float], nodes: list[int], values: lis
     return float(np.median([max(0.0, s - float(np.interp(n, nodes, values))) / n for n, s in both])) if both else 0.0
 
 
-def _nodes(tokens: Floats) -> list[int]:
+def _nodes(tokens: FloatArray) -> list[int]:
     """Nodes that have steps on both sides or at them; `tokens` are not all the same."""
     inner = [n for n in TOKEN_NODES if tokens.min() < n < tokens.max()]
     return [int(tokens.min()), *inner, int(tokens.max())]
 
 
-def _hats(tokens: Floats, others: list[Floats], seconds: Floats, nodes: list[int]) -> tuple[list[float], list[float]]:
+def _hats(
+    tokens: FloatArray, others: list[FloatArray], seconds: FloatArray, nodes: list[int]
+) -> tuple[list[float], list[float]]:
     """(values at the nodes, a slope for each of `others`): piecewise linear in tokens, least relative squares, none
     negative."""
     basis = np.column_stack([np.interp(tokens, nodes, np.eye(len(nodes))[k]) for k in range(len(nodes))])

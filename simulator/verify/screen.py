@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from calibration.measured_run import STATS
-from catalogs.console import open_console
+from calibration.accuracy.measured_run import STATS
 from catalogs.errors import InputError
-from simulator.verify.compare import THROUGHPUT, Line
+from catalogs.ui.terminal import open_console
+from simulator.verify.comparison import THROUGHPUT, ComparisonLine
 from simulator.verify.session import Verification
 
 
@@ -49,7 +49,7 @@ def _blocks(found: Verification) -> Iterator[list[str]]:
             yield ["", f"  [dim]{way}[/]", *("" if x is None else _error(x, way) for x in own)]
 
 
-def _error(line: Line, way: str) -> str:
+def _error(line: ComparisonLine, way: str) -> str:
     met = line.met(way)
     text = f"{line.error(way):+.1%}"
     return text if met is None else f"[{'green' if met else 'bold red'}]{text}[/]"
@@ -96,7 +96,7 @@ def document(found: Verification) -> dict[str, Any]:
     }
 
 
-def _line(line: Line, ways: tuple[str, ...]) -> dict[str, Any]:
+def _line(line: ComparisonLine, ways: tuple[str, ...]) -> dict[str, Any]:
     return {
         "trial": line.trial,
         "metric": line.metric,
@@ -126,7 +126,7 @@ def markdown(found: Verification) -> str:
     return "\n".join([first, *rows]) + f"\n\n{said}\n"
 
 
-def _number(line: Line, value: float) -> str:
+def _number(line: ComparisonLine, value: float) -> str:
     if line.metric == THROUGHPUT:
         return f"{value:.0f}"
     return f"{value * 1e3:.3g}" if value < 0.9995 else f"{value * 1e3:.0f}"
@@ -155,5 +155,5 @@ def _around(page: str, engine: str) -> tuple[str, str]:
     return before + start, end + after
 
 
-def _value(line: Line, value: float) -> str:
+def _value(line: ComparisonLine, value: float) -> str:
     return f"{value:.1f}" if line.metric == THROUGHPUT else f"{value * 1e3:.4g} ms"

@@ -7,26 +7,26 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from calibration.engine_calibration import EngineCalibration, MeasuredHost
-from calibration.serve.bystanders import CONTENDED_CORES
+from calibration.bundles.engine_calibration import EngineCalibration, MeasuredHost
 from calibration.serve.clients import Client
+from calibration.serve.contention import CONTENDED_CORES
 from calibration.serve.probe import BURST_INPUT_TOKENS, OUTPUT_TOKENS
 from catalogs.errors import InputError
-from simulator.engine_steps import EngineSteps
-from simulator.plant import Plant, build_plant, with_host
-from simulator.simulate import engine_rules, run, run_rules
-from simulator.verify.compare import BOTTOM_UP, ENGINE_LEVEL, STANDARD, STANDARDS, Line, Standard, lines
-from simulator.verify.measure import Bench, Probed, Told
+from simulator.cluster.compiled import CompiledDeployment, build_plant, with_host
+from simulator.cluster.simulate import engine_rules, run, run_rules
+from simulator.costs.measured_steps import MeasuredStepTimer
+from simulator.verify.comparison import BOTTOM_UP, ENGINE_LEVEL, STANDARD, STANDARDS, ComparisonLine, Standard, lines
+from simulator.verify.engines import EngineSubject
+from simulator.verify.measurement import EngineUnderTest, Probed, Told
 from simulator.verify.probe_fit import fit_host, fit_requests, fit_steps
-from simulator.verify.subject import Subject
-from simulator.verify.trials import Lengths, Simulate, Size, trials
+from simulator.verify.trials import MeanLengths, Simulate, TrialSize, trials
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class VerificationEffort:
     """How much is measured. rates: requests/s of the open loops; () chooses them from light to near saturation."""
 
-    size: Size = field(default_factory=Size)
+    size: TrialSize = field(default_factory=TrialSize)
     repeats: int = 3
     rates: tuple[float, ...] = ()
 
@@ -35,14 +35,14 @@ class Effort:
 class Verification:
     """What a comparison found. `ways`: how the simulator was calibrated."""
 
-    subject: Subject
+    subject: EngineSubject
     client: str
-    plant: Plant
+    plant: CompiledDeployment
     calibration: EngineCalibration
     ways: tuple[str, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[ComparisonLine, ...]
     others_cores: float
-    effort: Effort
+    effort: VerificationEffort
 
     @property
     def contended(self) -> bool:
@@ -53,16 +53,16 @@ class Verification:
         """The way that must keep to the bars."""
         return _standard(self.subject).judged
 
-    def missed(self, way: str) -> list[Line]:
+    def missed(self, way: str) -> list[ComparisonLine]:
         """Lines whose error exceeds its bar beyond the noise."""
         return [line for line in self.lines if line.met(way) is False]
 
 
-def verify(subject: Subject, client: Client, effort: Effort, out: Path, told: Told) -> Verification:
+def verify(subject: EngineSubject, client: Client, effort: VerificationEffort, out: Path, told: Told) -> Verification:
     """Measure and simulate; everything measured stays in the folder `out`. InputError as engine or client raise it."""
     plant = build_plant(subject.deployment, measured_host=False)
     seats, most_input_tokens = plant.resolved.limits.max_num_seqs, _most_input_tokens(plant, effort.size.lengths)
-    with Bench(subject, client, out, told) as bench:
+    with EngineUnderTest(subject, client, out, told) as bench:
         probed = bench.probe(most_input_tokens, seats)
         calibration = _calibration(plant, probed)
         fitted = _with(plant, calibration.host)
@@ -70,7 +70,7 @@ def verify(subject: Subject, client: Client, effort: Effort, out: Path, told: To
         chosen = trials(ways.get(ENGINE_LEVEL, ways[BOTTOM_UP]), seats, effort.size, effort.rates)
         replayed = bench.replay(chosen, effort.repeats)
     bars = _standard(subject).bars
-    found: list[Line] = []
+    found: list[ComparisonLine] = []
     for trial in chosen:
         runs = {way: simulate(trial.requests) for way, simulate in ways.items()}
         found += lines(trial.name, replayed.runs[trial.name], runs, bars)
@@ -78,11 +78,11 @@ def verify(subject: Subject, client: Client, effort: Effort, out: Path, told: To
     return Verification(subject, client.name, fitted, calibration, tuple(ways), tuple(found), others, effort)
 
 
-def _standard(subject: Subject) -> Standard:
+def _standard(subject: EngineSubject) -> Standard:
     return STANDARDS.get(subject.deployment.engine, STANDARD)
 
 
-def _most_input_tokens(plant: Plant, lengths: Lengths) -> int:
+def _most_input_tokens(plant: CompiledDeployment, lengths: MeanLengths) -> int:
     """Of the probe: twice the longest request, where the engine takes that. InputError where it takes too little."""
     most, seats = plant.resolved.limits.max_model_len, plant.resolved.limits.max_num_seqs
     if max(lengths.longest, BURST_INPUT_TOKENS + OUTPUT_TOKENS) > most:
@@ -92,17 +92,17 @@ def _most_input_tokens(plant: Plant, lengths: Lengths) -> int:
     return min(2 * lengths.longest, most - OUTPUT_TOKENS)
 
 
-def _ways(fitted: Plant, calibration: EngineCalibration, probed: Probed) -> dict[str, Simulate]:
+def _ways(fitted: CompiledDeployment, calibration: EngineCalibration, probed: Probed) -> dict[str, Simulate]:
     """How to simulate a set of requests, by way of calibrating."""
     found: dict[str, Simulate] = {BOTTOM_UP: partial(run, fitted)}
     if calibration.steps is not None:
-        timer = EngineSteps(calibration.steps)
+        timer = MeasuredStepTimer(calibration.steps)
         rules = engine_rules(_with(fitted, fit_requests(probed.probe, fitted, timer)))
         found[ENGINE_LEVEL] = partial(run_rules, rules, timer)
     return found
 
 
-def _calibration(plant: Plant, probed: Probed) -> EngineCalibration:
+def _calibration(plant: CompiledDeployment, probed: Probed) -> EngineCalibration:
     resolved = plant.resolved
     return EngineCalibration(
         hardware=resolved.hardware.accelerator.name,
@@ -120,5 +120,5 @@ def _calibration(plant: Plant, probed: Probed) -> EngineCalibration:
     )
 
 
-def _with(plant: Plant, host: MeasuredHost) -> Plant:
+def _with(plant: CompiledDeployment, host: MeasuredHost) -> CompiledDeployment:
     return with_host(plant, replace(plant.resolved.engine.host, **host.model_dump(), measured=True))

@@ -8,18 +8,20 @@ from typing import Final
 
 import numpy as np
 
-from catalogs.request_set import RequestSet
-from simulator.run_record import Run
+from catalogs.workloads.request_set import RequestSet
+from simulator.cluster.run import Run
 
 Simulate = Callable[[RequestSet], Run]
 
 SHARES: Final = (0.25, 0.5, 0.7)  # of the throughput a full batch reaches
+
 CLOSED_LOOP_SHARE: Final = 0.25  # of the engine's seats
+
 FEWEST_TURNS: Final = 4  # that each client of a closed loop takes
 
 
 @dataclass(frozen=True, slots=True)
-class Lengths:
+class MeanLengths:
     """Means of input and output tokens; each request's are uniform within half of them."""
 
     input_tokens: int = 128
@@ -40,10 +42,10 @@ class Lengths:
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class TrialSize:
     """Requests of a trial, and the seed they are drawn by."""
 
-    lengths: Lengths = field(default_factory=Lengths)
+    lengths: MeanLengths = field(default_factory=MeanLengths)
     requests: int = 100
     seed: int = 1
 
@@ -56,7 +58,7 @@ class Trial:
     requests: RequestSet
 
 
-def trials(simulate: Simulate, seats: int, size: Size, rates: Sequence[float] = ()) -> list[Trial]:
+def trials(simulate: Simulate, seats: int, size: TrialSize, rates: Sequence[float] = ()) -> list[Trial]:
     """Open-loop trials at `rates` (requests/s; where empty, shares of what a simulation carries), one closed loop."""
     lengths, n, seed = size.lengths, size.requests, size.seed
     if not rates:
@@ -69,7 +71,7 @@ def trials(simulate: Simulate, seats: int, size: Size, rates: Sequence[float] = 
     return [*found, Trial(f"{clients} clients", _closed(lengths, n, seed + len(chosen), clients))]
 
 
-def carried_per_s(simulate: Simulate, seats: int, lengths: Lengths, seed: int) -> float:
+def carried_per_s(simulate: Simulate, seats: int, lengths: MeanLengths, seed: int) -> float:
     """Requests per second with every seat taken, simulated."""
     done = simulate(_closed(lengths, 6 * seats, seed, seats))
     return done.requests.n / float(np.nanmax(done.last_token_s))
@@ -80,13 +82,13 @@ def _rounded(rate: float) -> float:
     return float(f"{rate:.2g}")
 
 
-def _open(lengths: Lengths, n: int, seed: int, rate: float) -> RequestSet:
+def _open(lengths: MeanLengths, n: int, seed: int, rate: float) -> RequestSet:
     rng = np.random.default_rng(seed)
     inputs, outputs = lengths.draw(n, rng)
     arrivals = np.cumsum(rng.exponential(1.0 / rate, size=n))
     return RequestSet(arrivals - arrivals[0], inputs, outputs, seed=seed)
 
 
-def _closed(lengths: Lengths, n: int, seed: int, clients: int) -> RequestSet:
+def _closed(lengths: MeanLengths, n: int, seed: int, clients: int) -> RequestSet:
     drawn = _open(lengths, n, seed, 1.0)
     return replace(drawn, arrival_s=np.zeros(n), concurrency=clients)

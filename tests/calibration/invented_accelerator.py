@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from calibration.operators import DecodeAttention, Gemm, PrefillAttention
-from calibration.roofline import roofline_s
-from catalogs.hardware import Accelerator
+from calibration.operators.operators import DecodeAttention, Gemm, PrefillAttention
+from calibration.operators.roofline import roofline_s
+from catalogs.hardware.specs import Accelerator
 
 EFFICIENCY = 0.8
 LAUNCH_S = 3e-6

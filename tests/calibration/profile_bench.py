@@ -5,16 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from calibration.profile.machine import amount
-from calibration.profile.run import Job, Told
-from calibration.profile.session import Row
-from calibration.profile.shape import CHECKS, Shape
-from calibration.profile.shapes import CPU, candidates
-from calibration.profile.sizes import catalog_sizes
-from catalogs.hardware import Accelerator
+from calibration.profile.kernels.machine_rates import amount
+from calibration.profile.run import ProfileJob, ProgressReporter
+from calibration.profile.session.session import Row
+from calibration.profile.session.shape import CHECKS, Shape
+from calibration.profile.shapes.queue import candidates
+from calibration.profile.shapes.size_limits import CPU
+from calibration.profile.shapes.sizes import catalog_sizes
+from catalogs.hardware.specs import Accelerator
 
 UNIT = Accelerator("local", "Invented CPU", 16e9, 20e9, {"bf16": 2e11, "fp32": 1e11}, 50.0, 5.0, kind="cpu")
-QUIET = Told(lambda _text: None, lambda _spent, _what: None)
+QUIET = ProgressReporter(lambda _text: None, lambda _spent, _what: None)
 MACHINE = [
     Shape.of("peak", CHECKS, kind="copy", dtype="bf16"),
     Shape.of("peak", CHECKS, kind="arithmetic", dtype="bf16"),
@@ -50,8 +51,8 @@ class RooflineBench:
         return row | {"seconds": seconds, "kernel": "invented"}
 
 
-def job(budget_s: float, shapes: list[Shape] | None = None) -> Job:
-    return Job(UNIT, MACHINE, all_shapes() if shapes is None else shapes, budget_s, 0.0)
+def job(budget_s: float, shapes: list[Shape] | None = None) -> ProfileJob:
+    return ProfileJob(UNIT, MACHINE, all_shapes() if shapes is None else shapes, budget_s, 0.0)
 
 
 def all_shapes(seed: int = 0) -> list[Shape]:

@@ -12,7 +12,7 @@ from calibration.whole_models.physics import least_bytes, roofline_s, sizes, ter
 from calibration.whole_models.subjects import DEFAULTS, load_subject
 from calibration.whole_models.table import frame
 from calibration.whole_models.workloads import BATCHES, Point, points
-from catalogs.hardware import Accelerator
+from catalogs.hardware.specs import Accelerator
 
 UNIT = Accelerator("local", "Invented CPU", 16e9, 20e9, {"bf16": 2e11, "fp32": 1e11}, 50.0, 5.0, kind="cpu")
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from catalogs.deployment import Layout
-from planner.candidate import Candidate
-from planner.observation import Load, Observation
+from catalogs.deployments.layout import Layout
+from planner.evaluation.evaluator import Observation, OfferedLoad
+from planner.problem.candidate import Candidate
 
 
 def candidate(tensor_parallel: int = 8, **changes: object) -> Candidate:
@@ -38,7 +38,7 @@ class QueueToy:
     service_s: float = 0.1
     joules: float = 1.0
     n_observed: int = 0
-    loads: list[tuple[Candidate, Load]] = field(default_factory=list)
+    loads: list[tuple[Candidate, OfferedLoad]] = field(default_factory=list)
 
     def candidate_service_s(self, c: Candidate) -> float:
         return (
@@ -54,7 +54,7 @@ class QueueToy:
     def light_requests_per_s(self, c: Candidate) -> float:
         return 0.01 * self.fluid_requests_per_s(c)
 
-    def observe(self, c: Candidate, load: Load) -> Observation:
+    def observe(self, c: Candidate, load: OfferedLoad) -> Observation:
         self.n_observed += 1
         self.loads.append((c, load))
         rng = np.random.default_rng(load.seed)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from catalogs.errors import InputError
-from planner.assess import Assess, Outcome
-from planner.candidate import Candidate
+from planner.problem.candidate import Candidate
+from planner.search.objectives import Assess, Outcome
 
 
 @dataclass(frozen=True)

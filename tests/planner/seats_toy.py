@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from catalogs.engines import HostTimes
-from catalogs.request_set import RequestSet
-from planner.day import Size
-from simulator.batch import BatchShape
-from simulator.cluster import RunOptions
-from simulator.controllers.autoscaler import Autoscaler
-from simulator.rules import EngineRules
-from simulator.run_record import Run
-from simulator.simulate import run_rules
+from catalogs.engines.profile import HostTimes
+from catalogs.workloads.request_set import RequestSet
+from planner.sections.fleet_day import FleetSize
+from simulator.cluster.cluster import RunOptions
+from simulator.cluster.controllers.autoscaler import Autoscaler
+from simulator.cluster.run import Run
+from simulator.cluster.simulate import run_rules
+from simulator.core.batch import BatchShape
+from simulator.schedulers.rules import EngineRules
 
 TOKENS = 5
 SEATS = 4
@@ -54,7 +54,7 @@ def seats_requests(arrival_s: np.ndarray) -> RequestSet:
     return RequestSet(np.sort(arrival_s), np.ones(n, dtype=np.int64), np.full(n, TOKENS, dtype=np.int64))
 
 
-def seats_serve(size: Size, requests: RequestSet, speed: float) -> Run:
+def seats_serve(size: FleetSize, requests: RequestSet, speed: float) -> Run:
     """See planner.day.Serve."""
     controllers = () if size.scaling is None else (Autoscaler(0, size.scaling, COLD_S / speed),)
     return run_rules(seats_rules(), Step(), requests, size.replicas, RunOptions(controllers=controllers))

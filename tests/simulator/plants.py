@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from calibration.cost import INTERPOLATED, Cost
-from calibration.operators import DecodeAttention, Operator
-from calibration.roofline import roofline_s
-from catalogs.deployment import Deployment, Resolved, resolve
-from catalogs.hardware import Accelerator
+from calibration.operators.cost import INTERPOLATED, Cost
+from calibration.operators.operators import DecodeAttention, Operator
+from calibration.operators.roofline import roofline_s
+from catalogs.deployments.resolve import resolve
+from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.deployments.schema import Deployment
+from catalogs.hardware.specs import Accelerator
 
 
 class ToySource:
@@ -36,13 +38,13 @@ class ToySource:
         return self.joins
 
 
-def resolved(model: str = "llama-2-7b", hardware: str = "h100x1", **keys: object) -> Resolved:
+def resolved(model: str = "llama-2-7b", hardware: str = "h100x1", **keys: object) -> ResolvedDeployment:
     """A deployment on real catalog entries, sized so that tables stay small."""
     limits = {"max_num_seqs": 64, "max_num_batched_tokens": 1024, "max_model_len": 4096, "weight_dtype": "bf16"}
     return resolve(Deployment(model=model, hardware=hardware, **(limits | keys)))  # type: ignore[arg-type]
 
 
-def with_host(deployment: Resolved, step_s: float, async_scheduling: bool = True) -> Resolved:
+def with_host(deployment: ResolvedDeployment, step_s: float, async_scheduling: bool = True) -> ResolvedDeployment:
     """The same deployment with another host time per step."""
     host = replace(deployment.engine.host, step_s=step_s)
     return replace(deployment, engine=replace(deployment.engine, host=host, async_scheduling=async_scheduling))

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import replace
 
-from simulator.batch import Batch
-from simulator.request import Request
-from simulator.rules import EngineRules
+from simulator.core.batch import Batch
+from simulator.core.request import Request
 from simulator.schedulers.base import Scheduler
+from simulator.schedulers.rules import EngineRules
 
 
 class Block:

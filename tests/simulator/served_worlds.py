@@ -6,19 +6,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from calibration.measured_run import MeasuredRun
+from calibration.accuracy.measured_run import MeasuredRun
 from calibration.serve import probe as probes
 from calibration.serve.probe import Probe
-from catalogs.deployment import Deployment
-from catalogs.engines import HostTimes
-from catalogs.request_set import RequestSet
-from simulator.cluster import RunOptions
-from simulator.plant import Plant, build_plant, with_host
-from simulator.simulate import run
-from simulator.step_log import StepLog
+from catalogs.deployments.schema import Deployment
+from catalogs.engines.profile import HostTimes
+from catalogs.workloads.request_set import RequestSet
+from simulator.cluster.cluster import RunOptions
+from simulator.cluster.compiled import CompiledDeployment, build_plant, with_host
+from simulator.cluster.simulate import run
+from simulator.core.step_log import StepLog
 
 
-def synchronous_plant(host: HostTimes) -> Plant:
+def synchronous_plant(host: HostTimes) -> CompiledDeployment:
     """A small model on a GPU, scheduled step by step, with the host times given."""
     written = Deployment(
         model="qwen2.5-0.5b", hardware="rtx4090", max_num_seqs=16, max_num_batched_tokens=512, max_model_len=2048
@@ -28,7 +28,7 @@ def synchronous_plant(host: HostTimes) -> Plant:
     return with_host(replace(plant, resolved=replace(plant.resolved, engine=engine)), host)
 
 
-def measured(plant: Plant, requests: RequestSet) -> MeasuredRun:
+def measured(plant: CompiledDeployment, requests: RequestSet) -> MeasuredRun:
     """What a client of the simulated engine sees, token by token."""
     done = run(plant, requests, RunOptions(fast_forward=False))
     log = StepLog.merged(done.logs)
@@ -53,7 +53,7 @@ def measured(plant: Plant, requests: RequestSet) -> MeasuredRun:
     )
 
 
-def probed(plant: Plant) -> Probe:
+def probed(plant: CompiledDeployment) -> Probe:
     """The probe of `calibrate verify` against that engine."""
     lone = measured(plant, probes.lone_requests(400, 0))
     sizes = tuple(n for n in probes.BURSTS if n <= plant.resolved.limits.max_num_seqs for _ in range(probes.REPEATS))

@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from catalogs.engines import HostTimes
-from catalogs.request_set import RequestSet
-from simulator.batch import BatchShape
-from simulator.rules import EngineRules
+from catalogs.engines.profile import HostTimes
+from catalogs.workloads.request_set import RequestSet
+from simulator.core.batch import BatchShape
+from simulator.schedulers.rules import EngineRules
 
 
 def host_times(**seconds: float) -> HostTimes:

@@ -1,0 +1,1 @@
+"""How far simulated runs were from measured runs, and the error that answers state."""

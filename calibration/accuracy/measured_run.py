@@ -1,0 +1,94 @@
+"""What a load client measured in one run against a server: the truth that simulated latencies are compared with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import numpy as np
+
+from catalogs.arrays import FloatArray
+from catalogs.errors import InputError
+
+Metric = Literal["ttft", "tpot", "itl", "e2e"]
+
+Stat = Literal["mean", "p50", "p90", "p99"]
+
+METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot", "itl", "e2e")
+
+STATS: Final[tuple[Stat, ...]] = ("mean", "p50", "p90", "p99")
+
+_PER_REQUEST: Final = ("arrival_s", "input_tokens", "output_tokens", "ttft_s", "tpot_s", "e2e_s")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredRun:
+    """One run of one client: requests that finished, one row each; NaN where the client gives no value.
+
+    The six per-request arrays have shape (n,): arrival_s counts from the start of the run, ttft_s and e2e_s from when
+    the client sent the request, tpot_s is (last token - first token) / (output_tokens - 1) and NaN for one-token
+    outputs. itl_s is flat, shape (any,): every gap between two tokens that the client saw, of all requests in order.
+    notes says in words which requests were dropped and why. InputError where shapes or the duration make no sense.
+    """
+
+    client: str
+    source: str
+    arrival_s: FloatArray
+    input_tokens: FloatArray
+    output_tokens: FloatArray
+    ttft_s: FloatArray
+    tpot_s: FloatArray
+    e2e_s: FloatArray
+    itl_s: FloatArray
+    duration_s: float
+    n_failed: int
+    notes: tuple[str, ...] = ()
+    n_gaps: tuple[int, ...] = ()  # gaps of itl_s by request; () where the client does not say
+
+    def __post_init__(self) -> None:
+        for name in _PER_REQUEST:
+            if getattr(self, name).shape != (self.n,):
+                raise InputError(f"{name} of a measured run needs one value per request", getattr(self, name).shape)
+        if self.itl_s.ndim != 1:
+            raise InputError("itl_s of a measured run is one flat array", self.itl_s.shape)
+        if self.n_gaps and (len(self.n_gaps) != self.n or sum(self.n_gaps) != len(self.itl_s)):
+            raise InputError("n_gaps of a measured run divides its itl_s among requests", sum(self.n_gaps))
+        if not self.duration_s > 0:
+            raise InputError("a measured run lasts more than no time, seconds", self.duration_s)
+
+    @property
+    def n(self) -> int:
+        """Requests that finished and are kept."""
+        return len(self.ttft_s)
+
+    def gaps(self) -> list[FloatArray]:
+        """Gaps between messages, request by request; InputError where the client does not tell them apart."""
+        if not self.n_gaps:
+            raise InputError("this client does not say which gap belongs to which request", self.client)
+        return np.split(self.itl_s, np.cumsum(self.n_gaps)[:-1])
+
+    @property
+    def requests_per_s(self) -> float:
+        """Kept requests by the length of the run."""
+        return self.n / self.duration_s
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        """Tokens of the kept requests by the length of the run."""
+        return float(np.nansum(self.output_tokens)) / self.duration_s
+
+    def samples(self, metric: Metric) -> FloatArray:
+        """All finite values of a metric, seconds; InputError of an unknown one."""
+        if metric not in METRICS:
+            raise InputError("unknown latency metric", metric, ", ".join(METRICS))
+        values: FloatArray = getattr(self, f"{metric}_s")
+        return values[np.isfinite(values)]
+
+    def stat(self, metric: Metric, stat: Stat) -> float:
+        """Mean or percentile (linear interpolation, as clients do) of a metric, seconds; NaN without samples."""
+        if stat not in STATS:
+            raise InputError("unknown statistic", stat, ", ".join(STATS))
+        values = self.samples(metric)
+        if not len(values):
+            return float("nan")
+        return float(values.mean() if stat == "mean" else np.percentile(values, float(stat[1:])))

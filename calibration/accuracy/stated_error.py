@@ -1,0 +1,208 @@
+"""How far whole simulated runs were from measured ones: the error stated with every answer, by engine and statistic.
+
+Operators know their own held-out error; they cannot know an engine's version, a host, a cold server. That only shows in
+whole runs, so a declared part of the public ones tells how far off answers for an engine have been, and the rest checks
+it (`benchmarks/coverage.py`). Nothing is corrected with it: the simulated values stay as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+from typing import Any, Final, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveInt, ValidationError
+
+from catalogs.arrays import FloatArray
+from catalogs.errors import InputError
+from catalogs.io.yaml_files import DATA
+
+FILE_NAME: Final = "stated_error.json"
+
+SCHEMA_VERSION: Final = 1
+
+COVERAGE: Final = 0.9  # of the intervals stated
+
+#: Probability levels the scores are kept at; beyond the outer two they are taken as flat.
+LEVELS: Final = (0.02, *(round(0.05 * i, 2) for i in range(1, 20)), 0.98)
+
+#: What an answer states an error of. itl, where no run tells it, is read as tpot: the mean gap is the TPOT.
+METRICS: Final = ("ttft", "tpot", "itl", "e2e", "power", "j_per_token")
+
+#: Fewer runs than this have no order statistic at 5 and 95 %: a Student's t interval for one more run instead.
+LEAST_CONFORMAL: Final = 19
+
+#: A normal's median absolute deviation over its standard deviation: median error -> sigma.
+MEDIAN_TO_SIGMA: Final = 0.6745
+
+_FACTORS: Final = 200  # equally likely factors a share is counted over
+
+
+class Group(BaseModel):
+    """Whole runs of one engine, one statistic: log(measured / simulated) = centre + score * hypot(typical, operators).
+
+    `typical` is the runs' median absolute deviation, of a few runs their standard deviation; `operators` the operators'
+    own expected error of the run; `scores` are at LEVELS, ascending.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    engine: str
+    metric: Literal["ttft", "tpot", "itl", "e2e", "power", "j_per_token"]
+    n: PositiveInt
+    centre: float
+    typical: NonNegativeFloat
+    scores: tuple[float, ...] = Field(min_length=len(LEVELS), max_length=len(LEVELS))
+    source: str
+
+    def log_factor(self, level: float | FloatArray, operator_error: float) -> Any:
+        """Quantile of log(measured / simulated) at a probability level, for operators that are so well known."""
+        return self.centre + np.interp(level, LEVELS, self.scores) * math.hypot(self.typical, operator_error)
+
+
+class StatedErrorFile(BaseModel):
+    """The file as it is shipped."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    calibration_set: str  # which measurements were used, and so may not be counted as a check
+    groups: tuple[Group, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StatedError:
+    """What can be said of the error of one answer.
+
+    operator_error: median relative error expected of its step times from the operators alone.
+    groups: by metric; empty for an engine of which no whole run was compared.
+    """
+
+    engine: str
+    operator_error: float
+    groups: Mapping[str, Group]
+
+    @classmethod
+    def of(cls, engine: str, operator_error: float) -> StatedError:
+        """For an engine of the catalog, whatever its version (`vllm-0.15` is read as `vllm`, `vllm-v0` is another)."""
+        name, _, version = engine.partition("-")
+        family = name if version[:1].isdigit() or version == "bare" else engine
+        known: dict[str, Group] = {g.metric: g for g in load_file().groups if g.engine == family}
+        return cls(engine, operator_error, known)
+
+    def group(self, metric: str) -> Group | None:
+        """The runs that tell this statistic's error; None where none do."""
+        return self.groups.get(metric) or (self.groups.get("tpot") if metric == "itl" else None)
+
+    def factors(self, metric: str, levels: FloatArray) -> FloatArray:
+        """True over simulated, at probability levels. Without whole runs: log-normal, of the operators alone."""
+        group = self.group(metric)
+        if group is not None:
+            found: FloatArray = np.exp(group.log_factor(levels, self.operator_error))
+            return found
+        sigma, normal = self.operator_error / MEDIAN_TO_SIGMA, NormalDist()
+        return np.exp([sigma * normal.inv_cdf(float(level)) for level in levels])
+
+    def interval(self, metric: str) -> tuple[float, float] | None:
+        """(low, high): the true value is expected in simulated * (1 + low) .. simulated * (1 + high) in COVERAGE of
+        cases. None where no whole run tells."""
+        if self.group(metric) is None:
+            return None
+        low, high = self.factors(metric, np.array([(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])) - 1.0
+        return float(low), float(high)
+
+    @property
+    def expected_error(self) -> float:
+        """What |simulated / true - 1| of TPOT stays within in COVERAGE of cases; without whole runs, the operators'."""
+        if self.group("tpot") is None:
+            return self.operator_error
+        factors = self.factors("tpot", (np.arange(_FACTORS) + 0.5) / _FACTORS)
+        return float(np.quantile(np.abs(1.0 / factors - 1.0), COVERAGE))
+
+    def block(self) -> dict[str, Any]:
+        """`stated_error` of an answer's calibration: intervals by metric, how many runs tell them, and which."""
+        told = {m: i for m in METRICS if (i := self.interval(m)) is not None}
+        if not told:
+            why = f"unknown: no whole run of {self.engine} was compared; the error stated is the operators' alone"
+            return {"coverage": None, "n": {}, "source": why}
+        groups = {m: g for m in told if (g := self.group(m)) is not None}
+        sources: dict[str, list[str]] = {}
+        for metric, group in groups.items():
+            sources.setdefault(group.source, []).append(metric)
+        return {
+            **{m: list(interval) for m, interval in told.items()},
+            "coverage": COVERAGE,
+            "n": {m: g.n for m, g in groups.items()},
+            "source": "; ".join(f"{', '.join(metrics)}: {source}" for source, metrics in sources.items()),
+        }
+
+
+def fit_group(engine: str, metric: Any, log_ratios: FloatArray, operator_errors: FloatArray, source: str) -> Group:
+    """The group of runs with these log(measured / simulated) and operators' errors, both of shape (n,).
+
+    Split-conformal: order statistics k of n at k / (n + 1), rounded outwards, so that one more exchangeable run lies
+    between levels a and b with probability b - a at least (Vovk et al. 2005; Lei et al. 2018), as far out as n runs
+    reach. Of fewer than LEAST_CONFORMAL runs, a Student's t prediction interval. Raises ValueError for fewer than 2.
+    """
+    n = len(log_ratios)
+    if n < 2:
+        raise ValueError(f"{engine} {metric}: {n} runs tell no spread")
+    centre = float(np.median(log_ratios))
+    few = n < LEAST_CONFORMAL
+    typical = float(np.std(log_ratios, ddof=1) if few else np.median(np.abs(log_ratios - centre)))
+    scores = np.sort((log_ratios - centre) / np.maximum(np.hypot(typical, operator_errors), 1e-9))
+    levels = np.array(LEVELS)
+    if few:
+        from scipy.stats import t
+
+        at = scores.mean() + t.ppf(levels, n - 1) * scores.std(ddof=1) * math.sqrt(1.0 + 1.0 / n)
+    else:
+        exact = levels * (n + 1)
+        rank = np.where(levels < 0.5, np.floor(exact + 1e-9), np.ceil(exact - 1e-9))
+        at = scores[np.clip(rank, 1, n).astype(np.int64) - 1]
+        at[levels == 0.5] = np.median(scores)
+    kept = tuple(round(float(s), 4) for s in at)
+    return Group(
+        engine=engine,
+        metric=metric,
+        n=n,
+        centre=round(centre, 4),
+        typical=round(typical, 4),
+        scores=kept,
+        source=source,
+    )
+
+
+@lru_cache(maxsize=1)
+def load_file() -> StatedErrorFile:
+    """The shipped file; InputError where it is damaged. Without one, no engine has whole runs."""
+    path = DATA / "calibrations" / FILE_NAME
+    if not path.is_file():
+        return StatedErrorFile(calibration_set="none", groups=())
+    try:
+        return StatedErrorFile.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(x) for x in first["loc"])
+        raise InputError(f"stated errors are not valid ({where}: {first['msg']})", str(path)) from None
+
+
+def stated_errors_digest() -> str:
+    """Names the shipped stated errors: answers of another file may differ."""
+    return hashlib.sha256(load_file().model_dump_json().encode()).hexdigest()[:16]
+
+
+def in_words(stated: dict[str, Any]) -> str:
+    """StatedError.block as a sentence about the values of an answer."""
+    if stated["coverage"] is None:
+        return str(stated["source"])
+    said = [f"{m} {stated[m][0]:+.0%} to {stated[m][1]:+.0%}" for m in ("ttft", "tpot", "e2e") if m in stated]
+    return (
+        f"true values expected at {', '.join(said)} of these in {stated['coverage']:.0%} of cases, "
+        f"as {max(stated['n'].values())} measured runs of this engine showed"
+    )

@@ -1,0 +1,151 @@
+"""A bundle to carry to another machine: its two files in a .tar.gz or a folder, hashes checked on both ends."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import shutil
+import tarfile
+import zlib
+from pathlib import Path
+from typing import Final
+
+from pydantic import ValidationError
+
+from calibration.bundles.bundle import bundle_folder, load_bundle, user_folder
+from calibration.bundles.files import ARRAYS_NAME, ENGINES_FOLDER, JSON_NAME, BundleFacts, read_bundle
+from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.specs import Accelerator
+from catalogs.io.output_files import whole_folder
+
+FILES: Final = (JSON_NAME, ARRAYS_NAME)
+
+LARGEST_BYTES: Final = 256 * 2**20  # of one file; shipped ones stay under 2 MiB
+
+
+def export_bundle(text: str, out: Path) -> Path:
+    """Copy the bundle of a hardware name or folder, sources and errors inside, to OUT (.tar.gz or .tgz, else a folder).
+
+    InputError where the bundle is damaged or OUT cannot be written, or is a folder that holds something. The same
+    bundle gives the same bytes.
+    """
+    found = bundle_folder(text)
+    folder = found if found.is_dir() else found.parent
+    read_bundle(folder)
+    if out.name.endswith((".tar.gz", ".tgz")):
+        _write_archive(folder, out)
+        return out
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise InputError("already there, and not an empty folder", str(out), f"{out}.tar.gz")
+    with whole_folder(out) as part:
+        for name in FILES:
+            shutil.copyfile(folder / name, part / name)
+    return out
+
+
+def install_bundle(source: Path, hardware: str | None = None) -> Path:
+    """Install an exported bundle (archive or folder) for its hardware, replacing the user's own; returns its folder.
+
+    InputError, with nothing changed, where it is damaged, of hardware that is not in the catalog, of another machine's
+    "local" hardware, or of other hardware than `hardware`.
+    """
+    folder = user_folder()
+    name = _checked_name(source)
+    with whole_folder(folder / name, replace=True, keep=(ENGINES_FOLDER,)) as part:
+        _unpack(source, part)
+        facts, _ = read_bundle(part)
+        load_bundle(_accelerator(facts, hardware), part)
+    return folder / name
+
+
+def _checked_name(source: Path) -> str:
+    """The hardware a bundle names, as a folder name; read before anything is written."""
+    facts = _facts(source)
+    if Path(facts.hardware).name != facts.hardware or facts.hardware.startswith("."):
+        raise InputError("bundle names no hardware", facts.hardware)
+    return facts.hardware
+
+
+def _facts(source: Path) -> BundleFacts:
+    try:
+        return BundleFacts.model_validate_json(_contents(source)[JSON_NAME])
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(x) for x in first["loc"]) or JSON_NAME
+        raise InputError(f"calibration bundle is not valid ({where}: {first['msg']})", str(source)) from None
+
+
+def _accelerator(facts: BundleFacts, hardware: str | None) -> Accelerator:
+    from catalogs.hardware.local import local_hardware
+
+    if hardware is not None and (wanted := parse_hardware(hardware).accelerator.name) != facts.hardware:
+        raise InputError("bundle is for other hardware than asked for", facts.hardware, wanted)
+    if facts.hardware == "local":
+        here = local_hardware().accelerator
+        if here.name != "local" or not any(here.full_name in s.name for s in facts.sources):
+            measured = facts.sources[0].name if facts.sources else "unknown"
+            raise InputError(f"bundle is of another machine than this one ({here.full_name})", measured)
+        return here
+    try:
+        return parse_hardware(facts.hardware).accelerator
+    except InputError:
+        raise InputError("bundle is for hardware that is not in the catalog", facts.hardware) from None
+
+
+def _unpack(source: Path, part: Path) -> None:
+    for name, data in _contents(source).items():
+        (part / name).write_bytes(data)
+
+
+def _contents(source: Path) -> dict[str, bytes]:
+    """The two files, from a folder or an archive; anything else in there is left."""
+    try:
+        found = _from_folder(source) if source.is_dir() else _from_archive(source)
+    except (OSError, tarfile.TarError, EOFError, zlib.error) as error:
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else "cut short or not an archive"
+        raise InputError(f"bundle cannot be read ({reason})", str(source)) from None
+    missing = [name for name in FILES if name not in found]
+    if missing:
+        raise InputError(f"no calibration bundle: {' and '.join(missing)} missing", str(source))
+    return found
+
+
+def _from_folder(source: Path) -> dict[str, bytes]:
+    return {name: (source / name).read_bytes() for name in FILES if (source / name).is_file()}
+
+
+def _from_archive(source: Path) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    with tarfile.open(source, "r:*") as archive:
+        for member in archive:
+            name = Path(member.name).name
+            if name not in FILES or not member.isfile() or name in found:
+                continue
+            file = archive.extractfile(member)
+            if file is None or member.size > LARGEST_BYTES:
+                raise InputError("a file of this bundle is too large", member.name)
+            found[name] = file.read()
+    return found
+
+
+def _write_archive(folder: Path, out: Path) -> None:
+    packed = io.BytesIO()
+    with gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as zipped, tarfile.open(fileobj=zipped, mode="w") as archive:
+        for name in FILES:
+            member = tarfile.TarInfo(f"{_stem(out)}/{name}")
+            member.size = (folder / name).stat().st_size
+            archive.addfile(member, io.BytesIO((folder / name).read_bytes()))
+    temporary = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        temporary.write_bytes(packed.getvalue())
+        os.replace(temporary, out)
+    except OSError as error:
+        raise InputError(f"cannot write there ({error.strerror})", str(out)) from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _stem(out: Path) -> str:
+    return out.name.removesuffix(".tgz").removesuffix(".tar.gz")

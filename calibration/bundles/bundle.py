@@ -1,0 +1,211 @@
+"""A calibration bundle at run time: the cost of any operator on one accelerator, and how well it is known."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from calibration.bundles.files import ARRAYS_NAME, JSON_NAME, BundleFacts, read_bundle
+from calibration.bundles.neighbours import candidates
+from calibration.families.base import FamilyModel
+from calibration.families.decode_attention import DecodeAttentionModel
+from calibration.families.gemm import GemmModel
+from calibration.families.prefill_attention import PrefillAttentionModel
+from calibration.families.registry import FAMILIES
+from calibration.families.uncalibrated import DEFAULTS, UncalibratedModel
+from calibration.operators.cost import ROOFLINE, Cost
+from calibration.operators.operators import Gemm, Operator
+from calibration.operators.roofline import compute_s, memory_s
+from calibration.power.file import load_power
+from calibration.power.model import PowerModel, group_of
+from catalogs.errors import InputError, nearest_name
+from catalogs.hardware.specs import Accelerator
+from catalogs.io import yaml_files
+
+#: Minor releases that shipped tables may be behind the engine without a word.
+USUAL_LAG: Final = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Cost models of one accelerator. `transferred`: fitted on a neighbour, every origin is 2. `shipped`: from the
+    package, not the user's."""
+
+    name: str
+    accelerator: Accelerator
+    models: Mapping[str, FamilyModel]
+    power: PowerModel
+    provenance: dict[str, Any]
+    notices: list[str]
+    errors: Mapping[str, float] = field(default_factory=dict)
+    transferred: bool = False
+    shipped: bool = False
+
+    def cost(self, op: Operator) -> Cost:
+        """Seconds, watts and origin of the operator's broadcast shape."""
+        model = self.models.get(op.family) or UncalibratedModel(op.family)
+        seconds, origin = model.cost(op, self.accelerator)
+        if self.transferred:
+            origin = np.full(np.shape(origin), ROOFLINE)
+        busy = np.maximum(seconds, 1e-12)
+        arithmetic = compute_s(op, self.accelerator) / busy
+        memory = memory_s(op, self.accelerator) / busy
+        return Cost(seconds, self.power.watts(group_of(op), arithmetic, memory, self.accelerator), origin)
+
+    def relative_error(self, family: str) -> float:
+        """Held-out median |relative error| of a family; the stated default where it is uncalibrated."""
+        if family not in DEFAULTS:
+            raise InputError("unknown operator family", family, ", ".join(DEFAULTS))
+        return self.errors.get(family, DEFAULTS[family].expected_error)
+
+    def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:
+        """Whether decodes in a step with prefill cost what prefill chunks of one token cost (one unsplit kernel)."""
+        model = self.models.get("prefill_attention")
+        return isinstance(model, PrefillAttentionModel) and model.joins_decodes(head_dim, kv_dtype)
+
+    @property
+    def attention_writes_cache(self) -> bool:
+        """Whether attention's seconds hold the kernel that puts new keys and values into the cache."""
+        model = self.models.get("decode_attention")
+        return isinstance(model, DecodeAttentionModel) and model.writes_cache
+
+    @property
+    def uncalibrated(self) -> list[str]:
+        """One line for every operator family without measured rows."""
+        return [UncalibratedModel(f).notice for f in DEFAULTS if f not in self.models]
+
+    def version_notice(self, engine: str, version: str) -> str | None:
+        """A sentence where the tables are of an older release of this engine: any older one of the user's, and shipped
+        ones where they lag behind what is usual for published tables; their release stands in every answer anyway."""
+        own, other = self.provenance.get("engine"), str(self.provenance.get("engine_version", ""))
+        behind = _minor(version) - _minor(other)
+        if own != engine.partition("-")[0] or not other or not behind > (USUAL_LAG if self.shipped else 0):
+            return None
+        return f"operator tables are from {own} {other}; the engine simulated is {version}"
+
+    def notices_for(self, operators: list[Operator]) -> list[str]:
+        """Notices that these operators bring: a family or a dtype nobody measured on this accelerator."""
+        found: list[str] = []
+        for op in operators:
+            model = self.models.get(op.family)
+            line: str | None = None
+            if model is None and self.models:
+                line = UncalibratedModel(op.family).notice
+            elif isinstance(model, GemmModel) and isinstance(op, Gemm):
+                line = model.notice(op, self.accelerator)
+            if line and line not in found:
+                found.append(line)
+        return found
+
+
+def _minor(version: str) -> float:
+    """Of MAJOR.MINOR, in minor releases; NaN, which nothing is behind of, for anything else."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    return int(found[1]) * 1000.0 + int(found[2]) if found else float("nan")
+
+
+def user_folder() -> Path:
+    """Where this user's own calibrations live, one folder per hardware name."""
+    return yaml_files.user_folder("calibrations")
+
+
+def shipped_folder() -> Path:
+    """The calibrations that come with the package."""
+    return yaml_files.DATA / "calibrations"
+
+
+def bundle_folder(text: str) -> Path:
+    """Where a bundle lies: a folder or file as given, else the user's or the shipped one of that hardware name."""
+    if Path(text).exists():
+        return Path(text)
+    for folder in (user_folder() / text.lower(), shipped_folder() / text.lower()):
+        if (folder / JSON_NAME).is_file():  # the user's may hold host times alone
+            return folder
+    names = {f.parent.name for f in shipped_folder().glob("*/bundle.json")}
+    raise InputError("no calibration bundle here, and none of that name", text, nearest_name(text, names))
+
+
+def load_bundle(accelerator: Accelerator, path: Path | None = None) -> Bundle:
+    """The bundle at `path`, else the user's, else the shipped one, own hardware before neighbours; else pure roofline.
+
+    InputError where a bundle is damaged or belongs to other hardware that no transfer rule names.
+    """
+    if path is not None:
+        facts, arrays = _read(path, _stamp(path))
+        return _assemble(accelerator, facts, arrays, _rule(accelerator, facts.hardware))
+    for name, rule in candidates(accelerator):
+        for folder in (user_folder(), shipped_folder()):
+            if (folder / name / "bundle.json").is_file():
+                facts, arrays = _read(folder / name, _stamp(folder / name))
+                if facts.hardware != name:
+                    raise InputError(f"bundle in {folder / name} is for other hardware", facts.hardware, name)
+                found = _assemble(accelerator, facts, arrays, rule)
+                own = folder == user_folder()
+                return _with_shipped(found, name, rule) if own else replace(found, shipped=True)
+    notices = ["uncalibrated: roofline"]
+    provenance = {"source": "roofline with default efficiencies"}
+    return Bundle(f"{accelerator.name} (roofline)", accelerator, {}, load_power(), provenance, notices)
+
+
+def _with_shipped(own: Bundle, name: str, rule: str | None) -> Bundle:
+    """A user's bundle, with the families it lacks (collectives, MLA) from the one shipped for the same hardware."""
+    folder = shipped_folder() / name
+    if not (folder / JSON_NAME).is_file():
+        return own
+    facts, arrays = _read(folder, _stamp(folder))
+    shipped = _assemble(own.accelerator, facts, arrays, rule)
+    lent = sorted(shipped.models.keys() - own.models.keys())
+    if not lent:
+        return own
+    note = f"{', '.join(lent)}: not measured here, from the shipped calibration ({shipped.name})"
+    models = {**{f: shipped.models[f] for f in lent}, **own.models}
+    errors = {**{f: e for f, e in shipped.errors.items() if f in lent}, **own.errors}
+    return replace(own, models=models, errors=errors, notices=[*own.notices, note])
+
+
+def _rule(accelerator: Accelerator, hardware: str) -> str | None:
+    for name, rule in candidates(accelerator):
+        if name == hardware:
+            return rule
+    raise InputError(f"bundle is for other hardware than {accelerator.name}", hardware, accelerator.name)
+
+
+def _stamp(path: Path) -> tuple[float, ...]:
+    """Changes whenever either file of a bundle does."""
+    folder = path if path.is_dir() else path.parent
+    files = [f for f in (folder / JSON_NAME, folder / ARRAYS_NAME) if f.is_file()]
+    return tuple(x for f in files for x in (f.stat().st_mtime, f.stat().st_size))
+
+
+@lru_cache(maxsize=8)
+def _read(path: Path, stamp: tuple[float, ...]) -> tuple[BundleFacts, dict[str, Any]]:  # noqa: ARG001 (the cache's key)
+    return read_bundle(path)
+
+
+def _assemble(accelerator: Accelerator, facts: BundleFacts, arrays: Mapping[str, Any], rule: str | None) -> Bundle:
+    models: dict[str, FamilyModel] = {}
+    errors: dict[str, float] = {}
+    notices = [*([rule] if rule else []), *facts.notices]
+    for family, record in facts.families.items():
+        if family not in FAMILIES:
+            raise InputError("bundle holds an unknown operator family", family, ", ".join(FAMILIES))
+        own = {n.split("/", 1)[1]: a for n, a in arrays.items() if n.startswith(f"{family}/")}
+        try:
+            models[family] = FAMILIES[family].from_parts(record.facts, own)
+        except (KeyError, ValueError, TypeError) as error:
+            raise InputError(f"bundle for {facts.hardware} lacks a part of {family}", str(error)) from None
+        inside = [e.median_abs_rel_error for e in record.held_out if e.region in ("inside", "all")]
+        if inside:
+            errors[family] = inside[0]
+    provenance = facts.model_dump(exclude={"families"}) | {
+        "rows": {f: r.rows for f, r in facts.families.items()},
+        "held_out": {f: [e.model_dump() for e in r.held_out] for f, r in facts.families.items()},
+    }
+    name = f"{facts.hardware} {facts.engine} {facts.engine_version}".strip()
+    return Bundle(name, accelerator, models, load_power(), provenance, notices, errors, rule is not None)

@@ -1,0 +1,124 @@
+"""What an engine adds to its operators on one machine, learned from a short probe of the engine itself.
+
+Two ways, both kept: host times, which join operator costs (bottom-up), and the time of whole steps by what they hold
+(engine-level), which needs no operators but knows one model in one layout only.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, ValidationError
+
+from calibration.bundles.bundle import user_folder
+from calibration.bundles.files import ENGINES_FOLDER
+from catalogs.engines.profile import HostTimes
+from catalogs.errors import InputError
+from catalogs.io.output_files import make_folder, write_json
+
+SCHEMA_VERSION: Final = 1
+
+DEEPER: Final = 2.0  # a model by which host times of eager steps are still believed
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class MeasuredHost(_Strict):
+    """Host times as `HostTimes` has them, seconds."""
+
+    step_s: NonNegativeFloat
+    step_s_per_sequence: NonNegativeFloat
+    step_gap_s: NonNegativeFloat
+    request_s: NonNegativeFloat
+    request_s_per_input_token: NonNegativeFloat
+    output_s: NonNegativeFloat
+
+
+class MeasuredSteps(_Strict):
+    """Seconds of an engine step, start to start, by what it holds; straight lines between nodes and beyond them.
+
+    Decodes only: decode_s at the number of decodes. With prefill: token_s at all tokens of the step (a token of prefill
+    and one of decode weigh the same), plus per_decode_s for each decode and, where the engine's log tells them,
+    per_pair_s for each pair of a token and a key it meets. Both: plus per_context_token_s for each cached token that
+    decodes read.
+    """
+
+    decodes: tuple[int, ...]  # nodes, ascending, at least two
+    decode_s: tuple[PositiveFloat, ...]
+    tokens: tuple[int, ...]
+    token_s: tuple[PositiveFloat, ...]
+    per_decode_s: NonNegativeFloat
+    per_context_token_s: NonNegativeFloat
+    per_pair_s: NonNegativeFloat = 0.0
+
+
+class EngineCalibration(_Strict):
+    """One engine on one machine, as one model showed it."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    hardware: str
+    engine: str
+    engine_version: str
+    model: str
+    weight_dtype: str
+    n_layers: int = Field(ge=1)
+    tensor_parallel: int = 1
+    as_of: str
+    source: str
+    host: MeasuredHost
+    steps: MeasuredSteps | None = None
+    contended: bool = False
+
+    def host_times(self, profile: HostTimes) -> HostTimes:
+        """The engine profile's host times with what was measured in their place."""
+        return replace(
+            profile,
+            **self.host.model_dump(),
+            measured=True,
+            source=f"measured {self.as_of} on {self.hardware} with {self.engine} {self.engine_version}: {self.source}",
+        )
+
+    def suits(self, n_layers: int) -> bool:
+        """Whether host times hold for a model as deep: without graphs the host launches every layer's kernels."""
+        return 1.0 / DEEPER <= n_layers / self.n_layers <= DEEPER
+
+    @property
+    def notice(self) -> str:
+        doubt = ", while other processes used the machine" if self.contended else ""
+        return f"host times of {self.engine} measured here on {self.as_of} with {self.model}{doubt}"
+
+
+def file_of(hardware: str, engine: str) -> Path:
+    """Where the calibration of an engine on this user's hardware lives."""
+    return user_folder() / hardware / ENGINES_FOLDER / f"{re.sub(r'[^a-z0-9.-]+', '-', engine.lower())}.json"
+
+
+def save(calibration: EngineCalibration) -> Path:
+    """Install for plan and simulate; returns the file. InputError where it cannot be written."""
+    path = file_of(calibration.hardware, calibration.engine)
+    make_folder(path.parent)
+    write_json(calibration.model_dump(mode="json"), str(path))
+    return path
+
+
+def find(hardware: str, engine: str) -> EngineCalibration | None:
+    """The user's calibration of this engine on this hardware. InputError where its file is damaged or foreign."""
+    path = file_of(hardware, engine)
+    if not path.is_file():
+        return None
+    try:
+        found = EngineCalibration.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise InputError(f"engine calibration cannot be read ({error.strerror})", str(path)) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(x) for x in first["loc"])
+        raise InputError(f"engine calibration is not valid ({where}: {first['msg']}); remove it", str(path)) from None
+    if (found.hardware, found.engine) != (hardware, engine):
+        raise InputError("engine calibration is for another machine or engine; remove it", str(path))
+    return found

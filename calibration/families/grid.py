@@ -1,0 +1,168 @@
+"""Values on a regular grid of transformed axes: holes filled once, multilinear interpolation, measured or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.operators.cost import INTERPOLATED, MEASURED, ROOFLINE
+from catalogs.arrays import FloatArray
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_ON_NODE = 1e-6  # in axis units: closer than this is the node itself
+
+
+@dataclass(frozen=True, slots=True)
+class InterpolationGrid:
+    """values[i, j, ...] at axes[0][i], axes[1][j], ...; measured is False where a value was filled in.
+
+    Axes ascend and may have one node. Coordinates outside are clamped to the edge.
+    """
+
+    axes: tuple[FloatArray, ...]
+    values: FloatArray
+    measured: npt.NDArray[np.bool_]
+
+    @classmethod
+    def from_points(
+        cls,
+        axes: Sequence[FloatArray],
+        points: FloatArray,
+        values: FloatArray,
+        elsewhere: Callable[..., FloatArray] | None = None,
+    ) -> Self:
+        """Average `values` (n,) at the nodes nearest to `points` (n, d).
+
+        Nodes no point belongs to take elsewhere(*node coordinates), or are interpolated from the others.
+        """
+        shape = tuple(len(a) for a in axes)
+        index = tuple(_nearest(axis, points[:, d]) for d, axis in enumerate(axes))
+        total, count = np.zeros(shape), np.zeros(shape)
+        np.add.at(total, index, values)
+        np.add.at(count, index, 1.0)
+        measured = count > 0
+        known = np.where(measured, total / np.maximum(count, 1.0), np.nan)
+        if elsewhere is None:
+            return cls(tuple(axes), _filled(axes, known), measured)
+        return cls(tuple(axes), np.where(measured, known, elsewhere(*np.meshgrid(*axes, indexing="ij"))), measured)
+
+    def at(self, coordinates: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray]:
+        """(value, origin) at coordinates, one array of a common shape per axis."""
+        shape = np.shape(coordinates[0])
+        low, weight, on_node, outside = [], [], np.ones(shape, dtype=bool), np.zeros(shape, dtype=bool)
+        for axis, x in zip(self.axes, coordinates, strict=True):
+            i, w, node, out = _locate(axis, np.asarray(x, dtype=np.float64))
+            low.append(i)
+            weight.append(w)
+            on_node, outside = on_node & node, outside | out
+        value, known = np.zeros(shape), np.zeros(shape)
+        # Where every coordinate of an axis is a node, as head counts are, the other end of its cells weighs nothing.
+        for corner in product(*((0, 1) if w.any() else (0,) for w in weight)):
+            w = np.ones(shape)
+            index = []
+            for d, c in enumerate(corner):
+                w = w * (weight[d] if c else 1.0 - weight[d])
+                index.append(np.minimum(low[d] + c, len(self.axes[d]) - 1))
+            value = value + w * self.values[tuple(index)]
+            known = known + w * self.measured[tuple(index)]
+        origin = np.where(on_node, MEASURED, INTERPOLATED)
+        return value, np.where(outside | (known < 0.5), ROOFLINE, np.where(known < 1.0 - 1e-9, INTERPOLATED, origin))
+
+    def rising(self, power: float, along: int = -1) -> Self:
+        """The grid with time never falling along a logarithmic axis, the last unless said otherwise: what was filled in
+        may not undercut what was measured before it. Values are log(bound / time); the bound grows as the `power` of
+        that axis."""
+        shape = [1] * self.values.ndim
+        shape[along] = -1
+        bound = power * self.axes[along].reshape(shape)
+        return type(self)(self.axes, bound - np.maximum.accumulate(bound - self.values, axis=along), self.measured)
+
+    def to_arrays(self, name: str) -> dict[str, npt.NDArray[Any]]:
+        """Arrays to store: float32 axes, float16 values (0.05 % of a log-utilisation), packed mask."""
+        out: dict[str, npt.NDArray[Any]] = {f"{name}.axis{d}": a.astype(np.float32) for d, a in enumerate(self.axes)}
+        out[f"{name}.values"] = self.values.astype(np.float16)
+        out[f"{name}.measured"] = np.packbits(self.measured)
+        return out
+
+    @classmethod
+    def from_arrays(cls, name: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """The inverse of to_arrays; KeyError where an array is missing."""
+        values = arrays[f"{name}.values"].astype(np.float64)
+        axes = tuple(arrays[f"{name}.axis{d}"].astype(np.float64) for d in range(values.ndim))
+        bits = np.unpackbits(arrays[f"{name}.measured"], count=values.size)
+        return cls(axes, values, bits.astype(bool).reshape(values.shape))
+
+
+def _nearest(axis: FloatArray, x: FloatArray) -> npt.NDArray[np.int64]:
+    if len(axis) == 1:
+        return np.zeros(len(x), dtype=np.int64)
+    return np.searchsorted(0.5 * (axis[1:] + axis[:-1]), x).astype(np.int64)
+
+
+def _locate(
+    axis: FloatArray, x: FloatArray
+) -> tuple[npt.NDArray[np.int64], FloatArray, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """(lower node, weight of the upper one, exactly on a node, outside) of each coordinate."""
+    inside = np.clip(x, axis[0], axis[-1])
+    outside = np.abs(inside - x) > _ON_NODE
+    if len(axis) == 1:
+        return np.zeros(x.shape, dtype=np.int64), np.zeros(x.shape), ~outside, outside
+    low = np.clip(np.searchsorted(axis, inside, side="right") - 1, 0, len(axis) - 2).astype(np.int64)
+    gap = axis[low + 1] - axis[low]
+    weight = (inside - axis[low]) / gap
+    node = np.minimum(weight, 1.0 - weight) * gap < _ON_NODE
+    weight = np.where(node, np.round(weight), weight)
+    return low, weight, node & ~outside, outside
+
+
+def _along(axis: FloatArray, line: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Estimates of a line's unknowns: (bracketed, weight of it, nearest known), NaN where there is none."""
+    known = np.isfinite(line)
+    nothing = np.full(len(line), np.nan)
+    if not known.any():
+        return nothing, np.zeros(len(line)), nothing
+    x, y = axis[known], line[known]
+    between = np.where((axis > x[0]) & (axis < x[-1]), np.interp(axis, x, y), np.nan)
+    left = np.maximum(np.searchsorted(x, axis, side="right") - 1, 0)
+    right = np.minimum(left + 1, len(x) - 1)
+    gap = np.maximum(x[right] - x[left], 1e-9)
+    return between, np.where(np.isfinite(between), 1.0 / gap, 0.0), np.interp(axis, x, y)
+
+
+def _filled(axes: Sequence[FloatArray], known: FloatArray) -> FloatArray:
+    """Unknown nodes from known ones: first interpolation along every axis that brackets them (closer brackets weigh
+    more), repeated; then the nearest known node along any axis, repeated until none is left."""
+    if not np.isfinite(known).any():
+        raise ValueError("a grid needs at least one known value")
+    values = known.copy()
+    extending = False
+    while not np.isfinite(values).all():
+        total, weight = np.zeros(values.shape), np.zeros(values.shape)
+        for d, axis in enumerate(axes):
+            lines = np.moveaxis(values, d, -1)
+            t, w = np.moveaxis(total, d, -1), np.moveaxis(weight, d, -1)
+            for i in np.ndindex(lines.shape[:-1]):
+                if np.isfinite(lines[i]).all():
+                    continue
+                between, closeness, nearest = _along(axis, lines[i])
+                estimate, w_line = (nearest, np.isfinite(nearest) * 1.0) if extending else (between, closeness)
+                t[i] += np.where(w_line > 0, np.nan_to_num(estimate) * w_line, 0.0)
+                w[i] += w_line
+        todo = ~np.isfinite(values) & (weight > 0)
+        values[todo] = total[todo] / weight[todo]
+        extending = not todo.any()
+    return values
+
+
+def by(rows: pd.DataFrame, *columns: str) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
+    """(values of `columns`, their rows), in ascending order of the values."""
+    for key, table in rows.groupby(list(columns), sort=True):
+        yield (key if isinstance(key, tuple) else (key,)), table

@@ -1,0 +1,24 @@
+"""The fitted families, by name: the one place that knows them all."""
+
+from __future__ import annotations
+
+from calibration.families.base import FamilyModel
+from calibration.families.collective import CollectiveModel
+from calibration.families.decode_attention import DecodeAttentionModel
+from calibration.families.elementwise import ElementwiseModel
+from calibration.families.gemm import GemmModel
+from calibration.families.grouped_gemm import GroupedGemmModel
+from calibration.families.linear_attention import LinearAttentionModel
+from calibration.families.mla import MlaModel
+from calibration.families.prefill_attention import PrefillAttentionModel
+
+FAMILIES: dict[str, type[FamilyModel]] = {
+    "gemm": GemmModel,
+    "moe": GroupedGemmModel,
+    "prefill_attention": PrefillAttentionModel,
+    "decode_attention": DecodeAttentionModel,
+    "mla": MlaModel,
+    "linear_attention": LinearAttentionModel,
+    "elementwise": ElementwiseModel,
+    "collective": CollectiveModel,
+}

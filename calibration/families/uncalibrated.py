@@ -1,0 +1,58 @@
+"""What an operator costs where nothing was measured: the roofline over a stated efficiency, plus a launch floor.
+
+Efficiencies are medians over the shipped calibrations, rounded down to 0.05: layers of Llama 7B to 405B at 1-8192
+rows, prompts of 512-8192, batches of 8-256 at context 1500, experts of Mixtral and Qwen3-30B, MLA decode at 2000,
+all-reduce of 1-256 MB, norms of 512-8192 rows. Linear attention was measured nowhere: its number is a guess, and the
+stated errors of all families are wide guesses too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from calibration.operators.cost import ROOFLINE
+from calibration.operators.roofline import roofline_s
+from catalogs.arrays import FloatArray
+from catalogs.hardware.specs import Accelerator
+
+
+@dataclass(frozen=True, slots=True)
+class DefaultEfficiency:
+    """seconds = max(floor_s, roofline_s / efficiency); expected_error: stated median |relative error|."""
+
+    efficiency: float
+    floor_s: float
+    expected_error: float
+
+
+DEFAULTS: Final[dict[str, DefaultEfficiency]] = {
+    "gemm": DefaultEfficiency(0.75, 4e-6, 0.25),
+    "moe": DefaultEfficiency(0.65, 15e-6, 0.40),
+    "prefill_attention": DefaultEfficiency(0.35, 8e-6, 0.35),
+    "decode_attention": DefaultEfficiency(0.75, 8e-6, 0.35),
+    "mla": DefaultEfficiency(0.40, 20e-6, 0.40),
+    "linear_attention": DefaultEfficiency(0.50, 8e-6, 0.50),
+    "elementwise": DefaultEfficiency(0.80, 2.5e-6, 0.35),
+    "collective": DefaultEfficiency(0.55, 12e-6, 0.40),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class UncalibratedModel:
+    """The stand-in for a family a bundle does not hold."""
+
+    family: str
+
+    def cost(self, op: Any, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
+        """(seconds, origin 2) of the operator's broadcast shape."""
+        default = DEFAULTS[self.family]
+        seconds = np.maximum(roofline_s(op, accelerator) / default.efficiency, default.floor_s)
+        return seconds, np.full(np.shape(seconds), ROOFLINE)
+
+    @property
+    def notice(self) -> str:
+        d = DEFAULTS[self.family]
+        return f"{self.family}: uncalibrated: roofline / {d.efficiency:g}, at least {d.floor_s * 1e6:g} us"

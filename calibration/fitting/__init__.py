@@ -1,0 +1,1 @@
+"""Rows to cost models: fits, cross-validation and error tables."""

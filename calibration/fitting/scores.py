@@ -1,0 +1,58 @@
+"""How far predictions of held-out rows are off."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from catalogs.arrays import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatorScore:
+    """Errors of one estimator on held-out rows. mae and rmse in the target's unit; mape, p90 and worst are relative;
+    r2 of the values themselves, r2_log of their logarithms (a constant factor weighs the same at every size)."""
+
+    estimator: str
+    n: int
+    mae: float
+    rmse: float
+    r2: float
+    r2_log: float
+    mape: float
+    p90: float
+    worst: float
+    bias: float  # median of predicted / actual - 1
+
+    def to_dict(self) -> dict[str, float | int | str]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+def score(estimator: str, actual: FloatArray, predicted: FloatArray) -> EstimatorScore:
+    """Compare positive values. r2 is 1 - squared error over the spread around the mean: below 0 if worse than it."""
+    error = predicted - actual
+    relative = np.abs(error) / actual
+    return EstimatorScore(
+        estimator,
+        len(actual),
+        float(np.mean(np.abs(error))),
+        float(np.sqrt(np.mean(error**2))),
+        r_squared(actual, predicted),
+        r_squared(np.log(actual), np.log(np.maximum(predicted, 1e-12))),
+        float(np.mean(relative)),
+        float(np.quantile(relative, 0.9)),
+        float(np.max(relative)),
+        float(np.median(predicted / actual) - 1.0),
+    )
+
+
+def r_squared(actual: FloatArray, predicted: FloatArray) -> float:
+    """1 for perfect, 0 for the mean, NaN where all values are equal."""
+    spread = float(np.sum((actual - actual.mean()) ** 2))
+    return 1.0 - float(np.sum((predicted - actual) ** 2)) / spread if spread > 0 else float("nan")
+
+
+def log_rmse(actual: FloatArray, predicted: FloatArray) -> float:
+    """What estimators are chosen by: about the typical relative error, the same weight for small and large."""
+    return float(np.sqrt(np.mean((np.log(np.maximum(predicted, 1e-12)) - np.log(actual)) ** 2)))

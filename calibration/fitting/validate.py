@@ -1,0 +1,184 @@
+"""How wrong the fitted models are on shapes they have not seen: grouped cross-validation, never random rows."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.families.base import FamilyModel, HeldOutErrors, held_out
+from calibration.families.prefill_attention import PrefillAttentionModel
+from calibration.families.registry import FAMILIES
+from calibration.rows.row_operators import operators_of
+from catalogs.arrays import FloatArray
+from catalogs.hardware.specs import Accelerator
+from catalogs.units import MIB
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+N_FOLDS: Final = 5
+
+#: Rows of one group are held out together: whole shapes, head configurations, architectures, kinds.
+GROUPS: Final[dict[str, tuple[str, ...]]] = {
+    "gemm": ("n", "k"),
+    "prefill_attention": ("n_heads", "n_kv_heads"),
+    "decode_attention": ("n_heads", "n_kv_heads"),
+    "moe": ("hidden_size", "intermediate_size", "n_experts", "experts_per_token"),
+    "mla": ("n_heads", "sequences"),
+    "linear_attention": ("n_heads",),
+    "elementwise": ("kind", "bytes_per_token"),
+    "collective": ("kind", "ranks", "message_bytes"),
+}
+
+#: What is held out where a table has one head configuration: all rows of one length.
+LENGTH: Final[dict[str, Callable[[pd.DataFrame], pd.Series[float]]]] = {
+    "prefill_attention": lambda rows: rows.tokens / rows.chunks,
+    "decode_attention": lambda rows: rows.context_tokens / rows.sequences,
+}
+
+#: Rows held out together as "beyond": what the model says past the end of a shorter grid.
+BEYOND: Final[dict[str, Callable[[pd.DataFrame], pd.Series[bool]]]] = {
+    "gemm": lambda rows: (rows.n > 12288) | (rows.k > 12288),
+    "prefill_attention": lambda rows: rows.tokens / rows.chunks > 8192,
+    "decode_attention": lambda rows: rows.context_tokens / rows.sequences > 16384,
+    "moe": lambda rows: rows.tokens > 4096,
+    "mla": lambda rows: (rows.tokens + rows.context_tokens) / rows.sequences > 8192,
+    "collective": lambda rows: rows.message_bytes > 64 * MIB,
+    "elementwise": lambda rows: rows.tokens * rows.bytes_per_token > 64 * MIB,
+}
+
+
+def predict(model: FamilyModel, rows: pd.DataFrame, accelerator: Accelerator) -> FloatArray:
+    """Seconds of every row (n,)."""
+    seconds = np.zeros(len(rows))
+    for op, index in operators_of(model.family, rows):
+        seconds[index] = model.cost(op, accelerator)[0]
+    return seconds
+
+
+def cross_validate(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> list[HeldOutErrors]:
+    """Held-out errors of one family: "inside" from N_FOLDS folds of whole groups, "beyond" from one cut at the edge."""
+    rows = as_engine(family, rows)
+    fold = folds(family, rows)
+    predicted = np.full(len(rows), np.nan)
+    for f in np.unique(fold):
+        test = fold == f
+        if test.any() and not test.all():
+            model = FAMILIES[family].fit(rows[~test], accelerator)
+            predicted[test] = predict(model, rows[test].reset_index(drop=True), accelerator)
+    done = np.isfinite(predicted)
+    measured = rows.seconds.to_numpy(float)
+    out = [held_out(family, "inside", predicted[done], measured[done])] if done.any() else []
+    return out + _beyond(family, rows, accelerator)
+
+
+def _beyond(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> list[HeldOutErrors]:
+    far = beyond(family, rows)
+    if not far.any() or far.all():
+        return []
+    model = FAMILIES[family].fit(rows[~far], accelerator)
+    test = rows[far].reset_index(drop=True)
+    return [held_out(family, "beyond", predict(model, test, accelerator), test.seconds.to_numpy(float))]
+
+
+def beyond(family: str, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """(n,) rows past the end of the shorter grid that a family's extrapolation is checked with."""
+    return BEYOND[family](rows).to_numpy(bool) if family in BEYOND else np.zeros(len(rows), dtype=bool)
+
+
+def notes(model: FamilyModel, rows: pd.DataFrame, accelerator: Accelerator) -> list[str]:
+    """One line on rows of the fitted table that the fit left out: sliding windows."""
+    if "window_tokens" not in rows.columns:
+        return []
+    return check(model, "sliding-window rows, not fitted", rows[rows.window_tokens > 0], accelerator)
+
+
+def check(model: FamilyModel, what: str, rows: pd.DataFrame, accelerator: Accelerator) -> list[str]:
+    """One line: error of the model on `rows` of its family that it was not fitted on; none where there are no rows."""
+    if rows.empty:
+        return []
+    rows = rows.reset_index(drop=True)
+    return [line(what, held_out(model.family, "all", predict(model, rows, accelerator), rows.seconds.to_numpy(float)))]
+
+
+def line(what: str, e: HeldOutErrors) -> str:
+    """A sentence about errors."""
+    return f"{what}: n {e.n}, median {e.median_abs:.1%}, p90 {e.p90_abs:.1%}, bias {e.bias:+.1%}"
+
+
+def check_mixed(
+    prefill: PrefillAttentionModel, decode: FamilyModel, rows: pd.DataFrame, accelerator: Accelerator
+) -> list[str]:
+    """How well a step with prefill and decodes is the sum of its two parts, by the two ways to price the decodes."""
+    parts = rows.reset_index(drop=True)
+    own = predict(prefill, parts, accelerator)
+    alone = predict(decode, parts, accelerator)
+    as_chunks = predict(
+        prefill,
+        parts.assign(
+            chunks=parts.sequences, tokens=parts.sequences, pairs=parts.context_tokens + 0.5 * parts.sequences
+        ),
+        accelerator,
+    )
+    seconds = parts.seconds.to_numpy(float)
+    found = {"a decode kernel of their own": own + alone, "prefill chunks of one token": own + as_chunks}
+    return [
+        line(f"mixed steps, decodes priced as {how}", held_out("mixed", "all", p, seconds)) for how, p in found.items()
+    ]
+
+
+def validate_bundle(path: Path, rows: Path | None) -> list[dict[str, Any]]:
+    """Inside errors a bundle records (its files checked against their hashes), and its errors on more rows."""
+    from calibration.bundles.bundle import load_bundle
+    from calibration.bundles.files import read_bundle
+    from calibration.rows.dataset import read_rows
+    from calibration.rows.physics_check import gate
+    from catalogs.hardware.catalog import parse_hardware
+
+    facts, _ = read_bundle(path)
+    accelerator = parse_hardware(facts.hardware).accelerator
+    bundle = load_bundle(accelerator, path)
+    found: list[dict[str, Any]] = [
+        {"family": f, **e.model_dump()} for f, r in facts.families.items() for e in r.held_out if e.region == "inside"
+    ]
+    for family, table in (read_rows(rows) if rows is not None else {}).items():
+        if family in bundle.models:
+            kept = as_engine(family, gate(family, table, accelerator)[0])
+            seconds = predict(bundle.models[family], kept, accelerator)
+            found.append(
+                {"family": family, **held_out(family, "rows", seconds, kept.seconds.to_numpy(float)).to_dict()}
+            )
+    return found
+
+
+def as_engine(family: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows an engine would see: the fastest kernel of a shape, no windowed attention (reported apart)."""
+    if "window_tokens" in rows.columns:
+        return rows[rows.window_tokens == 0].reset_index(drop=True)
+    if family == "gemm":
+        rows = rows[(rows.n >= 64) & (rows.k >= 64)]
+        return rows.loc[rows.groupby(["dtype", "m", "n", "k"]).seconds.idxmin()].reset_index(drop=True)
+    return rows.reset_index(drop=True)
+
+
+def folds(family: str, rows: pd.DataFrame) -> npt.NDArray[np.int64]:
+    """Fold of each row by a hash of its group, the same on every machine; one group a fold where there are few.
+
+    A table with one head configuration holds out whole lengths instead.
+    """
+    names = _group_names(rows, GROUPS[family])
+    if names.nunique() == 1 and family in LENGTH:
+        names = LENGTH[family](rows).round().astype(str)
+    few = names.nunique() <= 2 * N_FOLDS
+    code = {n: i if few else zlib.crc32(n.encode()) % N_FOLDS for i, n in enumerate(sorted(names.unique()))}
+    return names.map(code).to_numpy(np.int64)
+
+
+def _group_names(rows: pd.DataFrame, columns: tuple[str, ...]) -> pd.Series[str]:
+    return rows[list(columns)].astype(str).agg("/".join, axis=1)

@@ -1,0 +1,190 @@
+"""The operator vocabulary; calibration/operators/roofline.py knows the flops, bytes and roofline time of each.
+
+Every field may be a number or a numpy array; fields broadcast, and so do flops, bytes and costs. One operator object
+describes what ONE rank runs (sizes are after the tensor-parallel split). Bytes are device-memory traffic.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Final
+
+import numpy as np
+import numpy.typing as npt
+
+Num = int | float | npt.NDArray[np.float64] | npt.NDArray[np.int64]
+
+#: Bytes a sampler moves for each logit: read 16 bit and write fp32, scale in place, softmax, draw.
+SAMPLING_BYTES_PER_LOGIT: Final = 2 + 4 + 8 + 8 + 4
+
+#: What drawing from the most probable words that make up top_p adds where all logits are sorted: torch.sort, softmax,
+#: cumulative sum, mask and scatter back, in fp32. Sort (ATen SortStable.cu): numbering 8, radix sort of 4-byte keys and
+#: 8-byte values 4 + 4 digits x 24, sort by row 24, gather 24. The rest: 12 + 8 + 14 + 24.
+SORT_BYTES_PER_LOGIT: Final = (8 + 100 + 24 + 24) + 58
+
+#: The same of the largest one taken: read, written as fp32, read.
+GREEDY_BYTES_PER_LOGIT: Final = 2 + 4 + 4
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """y[m, n] = x[m, k] w[k, n]; w stored as `dtype`, x quantised to it where the dtype computes natively."""
+
+    family: ClassVar[str] = "gemm"
+
+    m: Num
+    n: Num
+    k: Num
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedGemm:
+    """One MoE layer's routed experts on one rank: gate/up and down projections of the experts touched."""
+
+    family: ClassVar[str] = "moe"
+
+    tokens: Num  # tokens routed by the whole expert-parallel group
+    hidden_size: int
+    intermediate_size: int  # of one expert, after the TP split
+    n_experts: int  # of the model (not of the rank)
+    experts_per_token: int
+    expert_ranks: int  # ranks the experts are spread over (1: all experts on this rank)
+    dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillAttention:
+    """Attention of `chunks` prompt chunks that together hold `tokens` new tokens and `pairs` query-key pairs.
+
+    pairs = sum over chunks of q * (context + q / 2), window already applied.
+    """
+
+    family: ClassVar[str] = "prefill_attention"
+
+    chunks: Num
+    tokens: Num
+    pairs: Num
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    kv_dtype: str
+    window_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeAttention:
+    """Attention of `sequences` one-token queries over `context_tokens` cached tokens in all; longest is max_context."""
+
+    family: ClassVar[str] = "decode_attention"
+
+    sequences: Num
+    context_tokens: Num  # sum over sequences, window already applied
+    max_context_tokens: Num
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    kv_dtype: str
+    window_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MlaModule:
+    """A whole MLA attention block (projections, absorbed products, attention) of one layer, as public tables have it.
+
+    stage "prefill": tokens new tokens in `sequences` chunks with `pairs` query-key pairs; "decode": sequences queries
+    over context_tokens in all.
+    """
+
+    family: ClassVar[str] = "mla"
+
+    stage: str
+    sequences: Num
+    tokens: Num
+    pairs: Num
+    context_tokens: Num
+    n_heads: int
+    hidden_size: int
+    q_lora_rank: int
+    kv_lora_rank: int
+    nope_head_dim: int
+    rope_head_dim: int
+    v_head_dim: int
+    dtype: str
+    kv_dtype: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttentionScan:
+    """State update of a linear-attention or Mamba mixer: tokens new tokens in `sequences` sequences."""
+
+    family: ClassVar[str] = "linear_attention"
+
+    tokens: Num
+    sequences: Num
+    n_heads: int
+    key_head_dim: int
+    value_head_dim: int
+    stage: str  # "prefill" | "decode"
+
+
+@dataclass(frozen=True, slots=True)
+class Elementwise:
+    """A memory-bound kernel: norm, activation, rotary, residual, KV write, quantise, sampling, embedding."""
+
+    family: ClassVar[str] = "elementwise"
+
+    # "norm" | "activation" | "rotary" | "kv_write" | "quantize" | "embedding" | "sampling" | "greedy" | "sort"
+    # | "routing"
+    kind: str
+    tokens: Num
+    bytes_per_token: float  # read + written per token
+
+
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """A collective over `ranks` accelerators of one node.
+
+    message_bytes is the whole tensor: what is all-reduced, the gathered result, the input of a reduce-scatter, what one
+    rank sends in all of an all-to-all or a send.
+    """
+
+    family: ClassVar[str] = "collective"
+
+    kind: str  # "all_reduce" | "all_gather" | "reduce_scatter" | "all_to_all" | "send_recv"
+    message_bytes: Num
+    ranks: int
+    graph: bool = True  # captured in a CUDA graph (decode) or launched eagerly
+
+
+Operator = (
+    Gemm | GroupedGemm | PrefillAttention | DecodeAttention | MlaModule | LinearAttentionScan | Elementwise | Collective
+)
+
+#: The operator of each family.
+OPERATOR_OF: Final[dict[str, type[Operator]]] = {
+    op.family: op
+    for op in (
+        Gemm,
+        GroupedGemm,
+        PrefillAttention,
+        DecodeAttention,
+        MlaModule,
+        LinearAttentionScan,
+        Elementwise,
+        Collective,
+    )
+}
+
+
+def window_pairs(q: Num, context: Num, window: Num | None) -> npt.NDArray[np.float64]:
+    """Query-key pairs of a chunk of q tokens after `context`: the integral of min(context + t, window), t in 0..q.
+
+    window None or 0: all keys are seen.
+    """
+    everything = np.asarray(q * (context + np.asarray(q) / 2.0), dtype=np.float64)
+    if window is None:
+        return everything
+    rising = np.clip(window - np.asarray(context, dtype=np.float64), 0.0, q)  # queries that still see everything
+    seen = rising * (context + rising / 2.0) + (q - rising) * window
+    return np.where(np.asarray(window) > 0, seen, everything)

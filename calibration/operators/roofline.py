@@ -1,0 +1,259 @@
+"""Physics of every operator: floating-point operations, bytes through device memory, and the time neither can beat.
+
+roofline_s = max(flops / peak flops of the dtype, bytes / memory bandwidth); a collective is bound by its link instead.
+One multiply-add counts as two operations. Activations are 16 bit unless the operator says otherwise.
+"""
+
+# ruff: noqa: ARG001 (the functions dispatched on the operator share one signature)
+
+from __future__ import annotations
+
+from functools import lru_cache, singledispatch
+from typing import Final
+
+import numpy as np
+
+from calibration.operators.cost import broadcast
+from calibration.operators.operators import (
+    Collective,
+    DecodeAttention,
+    Elementwise,
+    Gemm,
+    GroupedGemm,
+    LinearAttentionScan,
+    MlaModule,
+    Operator,
+    PrefillAttention,
+)
+from catalogs.arrays import FloatArray
+from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.specs import Accelerator
+from catalogs.units import DTYPE_BYTES, MIB
+
+ACTIVATION_BYTES: Final = 2
+
+MXFP4_BYTES: Final = 0.53125
+
+STATE_BYTES: Final = 4.0  # linear-attention state is kept in fp32
+
+PCIE4_BYTES_PER_S: Final = 25e9  # where the catalog does not know a link: PCIe 4.0 x16, achieved
+
+#: Second-level cache by accelerator (vendor whitepapers): operands that fit may move faster than device memory.
+L2_BYTES: Final[dict[str, float]] = {
+    "a100": 40 * MIB,
+    "a10": 6 * MIB,
+    "l4": 48 * MIB,
+    "l40s": 96 * MIB,
+    "h100": 50 * MIB,
+    "h200": 50 * MIB,
+    "b200": 126 * MIB,
+    "b300": 126 * MIB,
+    "rtx4090": 72 * MIB,
+    "rtxpro6000": 128 * MIB,
+}
+
+
+def dtype_bytes(dtype: str) -> float:
+    """Bytes per stored element; "fp8_block" adds one fp32 scale per 128 x 128 block, which is nothing; "mxfp4" one byte
+    per 32 elements, with 16-bit activations or, as "mxfp4_mxfp8", with 8-bit ones."""
+    if dtype.startswith("mxfp4"):
+        return MXFP4_BYTES
+    name = "fp8" if dtype == "fp8_block" else dtype
+    if name not in DTYPE_BYTES:
+        raise InputError("unknown dtype", dtype, ", ".join(DTYPE_BYTES))
+    return DTYPE_BYTES[name]
+
+
+def compute_dtype(dtype: str, accelerator: Accelerator) -> str:
+    """The dtype a product is computed in: weight-only formats, and those without a fast path, compute in bf16."""
+    name = "fp8" if dtype in ("fp8_block", "mxfp4_mxfp8") else dtype
+    return name if name in accelerator.peak_flops and name != "int4" else "bf16"
+
+
+def operand_bytes(dtype: str, accelerator: Accelerator) -> float:
+    """Bytes per activation element entering a product: narrow only where the dtype computes natively."""
+    name = compute_dtype(dtype, accelerator)
+    return dtype_bytes(name) if name != "bf16" else ACTIVATION_BYTES
+
+
+def l2_bytes(accelerator: Accelerator) -> float:
+    """Second-level cache of the accelerator, by the longest known name it starts with; 0 where unknown."""
+    if accelerator.cache_bytes:
+        return accelerator.cache_bytes
+    known = [n for n in L2_BYTES if accelerator.name.startswith(n)]
+    return L2_BYTES[max(known, key=len)] if known else 0.0
+
+
+@lru_cache(maxsize=64)
+def link_bytes_per_s(accelerator_name: str) -> float:
+    """Link bandwidth per accelerator, one direction, of the node the catalog puts it in; PCIe 4.0 where unknown."""
+    try:
+        return parse_hardware(accelerator_name).node.link_bytes_per_s
+    except InputError:
+        return PCIE4_BYTES_PER_S
+
+
+def distinct_experts(tokens: FloatArray, n_experts: int, experts_per_token: int) -> FloatArray:
+    """Experts that `tokens` tokens touch under balanced routing: N (1 - (1 - k/N)^tokens)."""
+    return n_experts * (1.0 - (1.0 - experts_per_token / n_experts) ** np.asarray(tokens, dtype=np.float64))
+
+
+def mla_weights(op: MlaModule) -> float:
+    """Weight elements of one rank's MLA block: q, compressed kv, up-projections and output."""
+    q_dim = op.n_heads * (op.nope_head_dim + op.rope_head_dim)
+    q = op.q_lora_rank * (op.hidden_size + q_dim) if op.q_lora_rank else op.hidden_size * q_dim
+    kv_down = op.hidden_size * (op.kv_lora_rank + op.rope_head_dim)
+    kv_up = op.kv_lora_rank * op.n_heads * (op.nope_head_dim + op.v_head_dim)
+    return float(q + kv_down + kv_up + op.n_heads * op.v_head_dim * op.hidden_size)
+
+
+@singledispatch
+def flops(op: Operator) -> FloatArray:
+    """Floating-point operations of one execution on one rank; shape of the broadcast fields."""
+    raise TypeError(f"no flops for {type(op).__name__}")
+
+
+@flops.register
+def _(op: Gemm) -> FloatArray:
+    m, n, k = broadcast(op.m, op.n, op.k)
+    return 2.0 * m * n * k
+
+
+@flops.register
+def _(op: GroupedGemm) -> FloatArray:
+    (tokens,) = broadcast(op.tokens)
+    return tokens * op.experts_per_token * 6.0 * op.hidden_size * op.intermediate_size / op.expert_ranks
+
+
+@flops.register
+def _(op: PrefillAttention) -> FloatArray:
+    _, _, pairs = broadcast(op.chunks, op.tokens, op.pairs)
+    return 4.0 * pairs * op.n_heads * op.head_dim
+
+
+@flops.register
+def _(op: DecodeAttention) -> FloatArray:
+    _, context, _ = broadcast(op.sequences, op.context_tokens, op.max_context_tokens)
+    return 4.0 * context * op.n_heads * op.head_dim
+
+
+@flops.register
+def _(op: MlaModule) -> FloatArray:
+    sequences, tokens, pairs, context = broadcast(op.sequences, op.tokens, op.pairs, op.context_tokens)
+    rows = sequences if op.stage == "decode" else tokens
+    projections = 2.0 * rows * mla_weights(op)
+    if op.stage == "decode":  # absorbed: scores over latent + rope, values over the latent
+        return projections + 2.0 * context * op.n_heads * (2 * op.kv_lora_rank + op.rope_head_dim)
+    return projections + 2.0 * pairs * op.n_heads * (op.nope_head_dim + op.rope_head_dim + op.v_head_dim)
+
+
+@flops.register
+def _(op: LinearAttentionScan) -> FloatArray:
+    tokens, _ = broadcast(op.tokens, op.sequences)
+    return 6.0 * tokens * op.n_heads * op.key_head_dim * op.value_head_dim  # read, update and query the state
+
+
+@flops.register
+def _(op: Elementwise) -> FloatArray:
+    return 0.0 * broadcast(op.tokens)[0]
+
+
+@flops.register
+def _(op: Collective) -> FloatArray:
+    return 0.0 * broadcast(op.message_bytes)[0]
+
+
+@singledispatch
+def bytes_moved(op: Operator, accelerator: Accelerator) -> FloatArray:
+    """Bytes through device memory of one execution on one rank, each operand once; shape of the broadcast fields."""
+    raise TypeError(f"no bytes for {type(op).__name__}")
+
+
+@bytes_moved.register
+def _(op: Gemm, accelerator: Accelerator) -> FloatArray:
+    m, n, k = broadcast(op.m, op.n, op.k)
+    return n * k * dtype_bytes(op.dtype) + m * k * operand_bytes(op.dtype, accelerator) + m * n * ACTIVATION_BYTES
+
+
+@bytes_moved.register
+def _(op: GroupedGemm, accelerator: Accelerator) -> FloatArray:
+    (tokens,) = broadcast(op.tokens)
+    experts = distinct_experts(tokens, op.n_experts, op.experts_per_token) / op.expert_ranks
+    weights = experts * 3.0 * op.hidden_size * op.intermediate_size * dtype_bytes(op.dtype)
+    rows = tokens * op.experts_per_token / op.expert_ranks
+    return weights + rows * ACTIVATION_BYTES * (2.0 * op.hidden_size + 3.0 * op.intermediate_size)
+
+
+@bytes_moved.register
+def _(op: PrefillAttention, accelerator: Accelerator) -> FloatArray:
+    chunks, tokens, pairs = broadcast(op.chunks, op.tokens, op.pairs)
+    q = tokens / np.maximum(chunks, 1.0)
+    seen = pairs / np.maximum(q, 1.0) + 0.5 * tokens  # sum over chunks of context + q, as pairs = q (context + q/2)
+    kv = seen * 2.0 * op.n_kv_heads * op.head_dim * dtype_bytes(op.kv_dtype)
+    return kv + 2.0 * tokens * op.n_heads * op.head_dim * ACTIVATION_BYTES
+
+
+@bytes_moved.register
+def _(op: DecodeAttention, accelerator: Accelerator) -> FloatArray:
+    sequences, context, _ = broadcast(op.sequences, op.context_tokens, op.max_context_tokens)
+    kv = context * 2.0 * op.n_kv_heads * op.head_dim * dtype_bytes(op.kv_dtype)
+    return kv + 2.0 * sequences * op.n_heads * op.head_dim * ACTIVATION_BYTES
+
+
+@bytes_moved.register
+def _(op: MlaModule, accelerator: Accelerator) -> FloatArray:
+    sequences, tokens, _, context = broadcast(op.sequences, op.tokens, op.pairs, op.context_tokens)
+    rows, seen = (sequences, context) if op.stage == "decode" else (tokens, context + tokens)
+    latent = seen * (op.kv_lora_rank + op.rope_head_dim) * dtype_bytes(op.kv_dtype)
+    return mla_weights(op) * dtype_bytes(op.dtype) + latent + 2.0 * rows * op.hidden_size * ACTIVATION_BYTES
+
+
+@bytes_moved.register
+def _(op: LinearAttentionScan, accelerator: Accelerator) -> FloatArray:
+    tokens, sequences = broadcast(op.tokens, op.sequences)
+    state = 2.0 * sequences * op.n_heads * op.key_head_dim * op.value_head_dim * STATE_BYTES
+    return state + 2.0 * tokens * op.n_heads * (op.key_head_dim + op.value_head_dim) * ACTIVATION_BYTES
+
+
+@bytes_moved.register
+def _(op: Elementwise, accelerator: Accelerator) -> FloatArray:
+    return broadcast(op.tokens)[0] * op.bytes_per_token
+
+
+@bytes_moved.register
+def _(op: Collective, accelerator: Accelerator) -> FloatArray:
+    return 2.0 * broadcast(op.message_bytes)[0]  # read once, written once
+
+
+def link_bytes(op: Collective) -> FloatArray:
+    """Bytes each rank sends over its link: 2 (r-1)/r for a ring all-reduce, (r-1)/r for its halves, all of a send."""
+    (size,) = broadcast(op.message_bytes)
+    share = (op.ranks - 1) / op.ranks
+    return size * {"all_reduce": 2.0 * share, "send_recv": 1.0}.get(op.kind, share)
+
+
+def math_dtype(op: Operator, accelerator: Accelerator) -> str:
+    """The dtype whose peak bounds the operator's arithmetic."""
+    if isinstance(op, (Gemm, GroupedGemm, MlaModule)):
+        return compute_dtype(op.dtype, accelerator)
+    if isinstance(op, (PrefillAttention, DecodeAttention)):
+        return compute_dtype(op.kv_dtype, accelerator)
+    return "bf16"
+
+
+def compute_s(op: Operator, accelerator: Accelerator) -> FloatArray:
+    """Seconds at peak arithmetic."""
+    return flops(op) / accelerator.flops_for(math_dtype(op, accelerator))
+
+
+def memory_s(op: Operator, accelerator: Accelerator) -> FloatArray:
+    """Seconds at full memory bandwidth."""
+    return bytes_moved(op, accelerator) / accelerator.memory_bandwidth_bytes_per_s
+
+
+def roofline_s(op: Operator, accelerator: Accelerator) -> FloatArray:
+    """Seconds no execution can beat with operands in device memory."""
+    if isinstance(op, Collective):
+        return link_bytes(op) / link_bytes_per_s(accelerator.name)
+    return np.maximum(compute_s(op, accelerator), memory_s(op, accelerator))

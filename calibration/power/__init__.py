@@ -1,0 +1,1 @@
+"""The power model: watts of an accelerator as a function of what it executes."""

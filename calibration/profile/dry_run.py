@@ -1,0 +1,78 @@
+"""What a profile would measure and what it found about the machine, as lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from calibration.profile.kernels.registry import SHARES
+from calibration.profile.run import EFFICIENCY, REPEATS, ProfileJob
+from calibration.profile.session.session import Row
+from calibration.profile.session.shape import FIT
+
+OVERHEAD_S: Final = 0.05  # of a shape besides its repeats: inputs, warm-up, the row
+
+MACHINE_FAMILIES: Final = ("copy", "pages", "launch", "host")
+
+
+def plan(job: ProfileJob, limit_s: float) -> list[dict[str, Any]]:
+    """One entry per queue: shapes to fit and to check, those of the user's models, the seconds that all would take and
+    the seconds the budget gives them."""
+    queues = sorted({s.queue for s in job.shapes})
+    total = sum(SHARES.get(q, 0.05) for q in queues)
+    out = []
+    for queue in queues:
+        mine = [s for s in job.shapes if s.queue == queue]
+        seconds = 0.0
+        for shape in mine:
+            once = shape.roofline_s(job.accelerator) / EFFICIENCY
+            seconds += OVERHEAD_S + max(min(limit_s, 100 * once), REPEATS * once)
+        out.append(
+            {
+                "queue": queue,
+                "fit": sum(s.role == FIT for s in mine),
+                "check": sum(s.role != FIT for s in mine),
+                "own": sum(s.key in job.first for s in mine),
+                "all_s": round(seconds, 1),
+                "budget_s": round(job.budget_s * SHARES.get(queue, 0.05) / total, 1),
+            }
+        )
+    return out
+
+
+def plan_lines(entries: Sequence[dict[str, Any]], job: ProfileJob) -> list[str]:
+    """The plan as a table; times are guesses from the roofline."""
+    lines = [f"{'':20} {'to fit':>7} {'to check':>9} {'own':>6} {'all of them':>12} {'its share':>10}"]
+    for e in entries:
+        cells = f"{e['fit']:>7,} {e['check']:>9,} {e['own']:>6,} {e['all_s']:>10,.0f} s {e['budget_s']:>8,.0f} s"
+        lines.append(f"{e['queue']:20} {cells}")
+    count, seconds = sum(e["fit"] + e["check"] for e in entries), sum(e["all_s"] for e in entries)
+    first = f"own models' {len(job.first):,} first, " if job.first else ""
+    lines.append(
+        f"{len(job.machine)} of the machine, then {first}the most informative of {count:,}: "
+        f"{job.budget_s:,.0f} s of about {seconds:,.0f} s"
+    )
+    return lines
+
+
+def machine_lines(rows: Sequence[Row]) -> list[str]:
+    """What was found about copies, launches and the host."""
+    out = []
+    for row in rows:
+        if row["family"] not in MACHINE_FAMILIES:
+            continue
+        name = str(row["kind"])
+        if "message_bytes" in row:
+            name += f", {_bytes(row['message_bytes'])}"
+        elif row.get("tokens", 1) > 1:
+            name += f", {row['tokens']} tokens"
+        if row["status"] != "ok":
+            out.append(f"  {name}: {row['status']}, {row.get('reason', '')}")
+            continue
+        rate = f", {row['message_bytes'] / row['seconds'] / 1e9:.3g} GB/s" if "message_bytes" in row else ""
+        out.append(f"  {name}: {row['seconds'] * 1e6:,.3g} us{rate}")
+    return out
+
+
+def _bytes(n: float) -> str:
+    return f"{n / 2**20:,.0f} MiB" if n >= 2**20 else f"{n / 2**10:,.0f} KiB"

@@ -1,0 +1,1 @@
+"""One module for each operator family: the work that is timed."""

@@ -1,0 +1,121 @@
+"""Collectives: processes of their own, gloo between CPU ranks, NCCL between the GPUs of this machine.
+
+One child per rank runs every size of every kind and writes its medians to a file; the rows are rank 0's. All of it is
+one piece of work of some seconds (the children load torch), done once per profile, not shape by shape. NCCL is timed in
+a CUDA graph (decode steps) and eagerly, gloo eagerly.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from calibration.profile.machine.device import ProfiledDevice
+from calibration.profile.session.session import Row
+from calibration.profile.session.shape import FIT, Shape
+
+KINDS: Final = ("all_reduce", "all_gather", "reduce_scatter")
+
+CPU_KINDS: Final = ("all_reduce", "all_gather")  # gloo has no reduce-scatter of its own
+
+SIZES: Final = {"cpu": tuple(4**i * 1024 for i in range(7)), "cuda": tuple(4**i * 1024 for i in range(10))}
+
+LIMIT_S: Final = 120.0
+
+LEAST_BUDGET_S: Final = 60.0  # below which the children's start would eat the budget
+
+CPU_RANKS: Final = 2
+
+
+def why_not(device: ProfiledDevice, budget_s: float) -> str | None:
+    """One line where collectives are not measured."""
+    if budget_s < LEAST_BUDGET_S:
+        return f"collectives: not measured in less than {LEAST_BUDGET_S:.0f} s"
+    if device.is_cuda:
+        n = device.torch.cuda.device_count()
+        return None if n > 1 else "collectives: one GPU, nothing to connect"
+    if len(device.cores) < CPU_RANKS:
+        return "collectives: one core, nothing to connect"
+    return None if device.torch.distributed.is_available() else "collectives: this torch has no distributed package"
+
+
+def shapes(device: ProfiledDevice) -> list[Shape]:
+    """Every kind, size, number of ranks and way of launching."""
+    if not device.is_cuda:
+        cells = [(k, s, CPU_RANKS, False) for k in CPU_KINDS for s in SIZES["cpu"]]
+    else:
+        count = device.torch.cuda.device_count()
+        ranks = [r for r in (2, 4, 8) if r <= count]
+        cells = [(k, s, r, g) for r in ranks for k in KINDS for s in SIZES["cuda"] for g in (True, False)]
+    return [Shape.of("collective", FIT, kind=k, message_bytes=s, ranks=r, graph=g) for k, s, r, g in cells]
+
+
+def rows(wanted: list[Shape], device: ProfiledDevice, limit_s: float = LIMIT_S) -> list[Row]:
+    """One row per shape; where the children fail, rows that say so."""
+    found: list[Row] = []
+    for ranks in sorted({s["ranks"] for s in wanted}):
+        mine = [s for s in wanted if s["ranks"] == ranks]
+        start = time.perf_counter()
+        seconds, reason = _measured(mine, ranks, device, limit_s)
+        each = (time.perf_counter() - start) / len(mine)
+        found += [_row(s, seconds.get(s.key), reason, each, device) for s in mine]
+    return found
+
+
+def _row(shape: Shape, found: dict[str, Any] | None, reason: str, elapsed_s: float, device: ProfiledDevice) -> Row:
+    head: Row = {"key": shape.key, "family": shape.family, "role": shape.role, **dict(shape.fields)}
+    head |= {"threads": 1, "at": round(time.time(), 3), "elapsed_s": round(elapsed_s, 6), "contended": False}
+    if found is None:
+        return head | {"status": "error", "reason": reason or "no result"}
+    return head | {"status": "ok", "kernel": "nccl" if device.is_cuda else "gloo", **found}
+
+
+def _measured(wanted: list[Shape], ranks: int, device: ProfiledDevice, limit_s: float) -> tuple[dict[str, Any], str]:
+    """({key: seconds and samples}, why none): the children, waited for and ended whatever happens."""
+    with tempfile.TemporaryDirectory(prefix="collective-") as folder:
+        out = Path(folder) / "rank0.json"
+        cells = [[s.key, s["kind"], s["message_bytes"], s["graph"]] for s in wanted]
+        plan = json.dumps({"kind": device.kind, "ranks": ranks, "port": _free_port(), "out": str(out), "cells": cells})
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-m", "calibration.profile.kernels.collective_rank"]
+        children = [
+            subprocess.Popen(
+                [*command, str(rank)], stdin=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, text=True
+            )
+            for rank in range(ranks)
+        ]
+        try:
+            for child in children:
+                assert child.stdin is not None
+                child.stdin.write(plan)
+                child.stdin.close()
+            ends = time.monotonic() + limit_s
+            for child in children:
+                child.wait(max(ends - time.monotonic(), 0.1))
+        except (subprocess.TimeoutExpired, BrokenPipeError):
+            return {}, f"the ranks did not finish within {limit_s:.0f} s"
+        finally:
+            for child in children:
+                child.kill()
+                child.wait()
+        if not out.is_file():
+            return {}, _last_line(children[0])
+        return json.loads(out.read_text()), ""
+
+
+def _last_line(child: subprocess.Popen[str]) -> str:
+    lines = (child.stderr.read() if child.stderr else "").strip().splitlines()
+    return lines[-1][:300] if lines else f"a rank ended with status {child.returncode}"
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])

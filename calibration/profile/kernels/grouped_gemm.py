@@ -1,0 +1,92 @@
+"""Routed experts of one MoE layer, each a gated MLP on its tokens: torch's grouped product where a GPU has one, else a
+loop over the experts touched.
+
+Every token picks its experts at random, so the load is uneven as chance has it. Engines run one grouped kernel: on a
+GPU without torch._grouped_mm the loop launches once per expert and product, and is an upper bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from calibration.operators.roofline import dtype_bytes
+from calibration.profile.kernels.inputs import cycle, random
+from calibration.profile.machine.device import ProfiledDevice
+from calibration.profile.machine.timing import Work
+from calibration.profile.session.shape import Shape
+
+
+def work(shape: Shape, device: ProfiledDevice) -> Work:
+    """gate/up and down projections of the experts that `tokens` tokens touch on one of `expert_ranks` ranks."""
+    names = ("tokens", "hidden_size", "intermediate_size", "n_experts", "experts_per_token", "expert_ranks")
+    tokens, hidden, width, n_experts, top, ranks = (int(shape[c]) for c in names)
+    here = max(n_experts // ranks, 1)
+    sets = cycle(device, 3.0 * here * hidden * width * dtype_bytes(str(shape["dtype"])))
+    dtype = device.dtype(str(shape["dtype"]))
+    weights = [
+        (random(device, (here, 2 * width, hidden), dtype), random(device, (here, hidden, width), dtype)) for _ in sets
+    ]
+    torch = device.torch
+    chosen = torch.rand(tokens, n_experts).topk(top, dim=-1).indices
+    routes = [(e, torch.nonzero((chosen == e).any(-1)).flatten().to(device.kind)) for e in range(here)]
+    routes = [(e, rows) for e, rows in routes if len(rows)]
+    x = random(device, (tokens, hidden), dtype)
+    silu = torch.nn.functional.silu
+    if _has_grouped(device, dtype):
+        return Work([_grouped(device, x, routes, w) for w in weights], "torch._grouped_mm")
+    linear = torch.nn.functional.linear
+
+    def call(up_gate: object, down: object) -> Callable[[], object]:
+        def run() -> object:
+            out = torch.zeros_like(x)
+            for e, rows in routes:
+                y = linear(x[rows], up_gate[e])  # type: ignore[index]
+                y = silu(y[:, :width]).mul_(y[:, width:])
+                out.index_add_(0, rows, linear(y, down[e]))  # type: ignore[index]
+            return out
+
+        return run
+
+    return Work([call(a, b) for a, b in weights], "loop over experts", graph=False)
+
+
+def _has_grouped(device: ProfiledDevice, dtype: Any) -> bool:
+    """Whether torch multiplies groups of rows with one kernel here; tried once on a small case."""
+    if not device.is_cuda or not hasattr(device.torch, "_grouped_mm"):
+        return False
+    known = device.pool.get("grouped")
+    if known is None:
+        torch = device.torch
+        try:
+            a, b = random(device, (32, 64), dtype), random(device, (2, 128, 64), dtype)
+            ends = torch.tensor([16, 32], device=device.kind, dtype=torch.int32)
+            torch._grouped_mm(a, b.transpose(-2, -1), offs=ends)
+            torch.cuda.synchronize()
+            known = True
+        except (RuntimeError, TypeError):
+            known = False
+        device.pool["grouped"] = known
+    return bool(known)
+
+
+def _grouped(
+    device: ProfiledDevice, x: Any, routes: list[tuple[int, Any]], weights: tuple[Any, Any]
+) -> Callable[[], object]:
+    """Rows sorted by expert, two grouped products, summed back into tokens."""
+    torch = device.torch
+    up_gate, down = weights
+    counts = [0] * len(up_gate)
+    for e, rows in routes:
+        counts[e] = len(rows)
+    ends = torch.tensor(counts, device=device.kind, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    order = torch.cat([rows for _, rows in routes]) if routes else torch.zeros(0, dtype=torch.long, device=device.kind)
+    width = down.shape[-1]
+    silu = torch.nn.functional.silu
+
+    def run() -> object:
+        y = torch._grouped_mm(x[order], up_gate.transpose(-2, -1), offs=ends)
+        y = silu(y[:, :width]).mul_(y[:, width:])
+        return torch.zeros_like(x).index_add_(0, order, torch._grouped_mm(y, down.transpose(-2, -1), offs=ends))
+
+    return run

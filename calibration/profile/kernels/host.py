@@ -1,0 +1,150 @@
+"""What the host does around the device: text to tokens and back, one HTTP request, copies with each size of page.
+
+Tokenising and detokenising use the `tokenizers` library where it is installed, on a byte-level BPE trained on the spot:
+what matters to the time is the number of tokens. The HTTP round trip is Python's own server and client on the loopback,
+a floor of what an API server adds. An engine's scheduler step can only be measured in the engine: `calibrate verify`
+does, this does not.
+"""
+
+from __future__ import annotations
+
+import importlib
+import mmap
+import threading
+from collections.abc import Callable
+from functools import lru_cache
+from http.client import HTTPConnection
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any, Final
+
+import numpy as np
+
+from calibration.profile.kernels.inputs import DoesNotFit, Unavailable
+from calibration.profile.machine.device import ProfiledDevice
+from calibration.profile.machine.timing import Work
+from calibration.profile.session.shape import CHECKS, Shape
+from catalogs.units import GIB, KIB, MIB
+
+TOKENS: Final = (32, 512)
+
+VOCABULARY: Final = 2048
+
+WORDS: Final = 4000  # of the text the vocabulary is trained on
+
+COPY_BYTES: Final = (MIB, 64 * MIB)
+
+PAGES: Final = ("4 KB", "2 MB transparent", "2 MB reserved", "1 GB reserved")
+
+#: mmap(2) and madvise(2) of Linux: Python names only some of them.
+MAP_HUGETLB: Final = 0x40000
+
+HUGE_SHIFT: Final = 26
+
+MADV_HUGEPAGE: Final = 14
+
+MADV_NOHUGEPAGE: Final = 15
+
+
+def shapes(device: ProfiledDevice) -> list[Shape]:
+    """Text and HTTP everywhere; copies between host pages, and on a GPU from host pages to the device."""
+    found = [Shape.of("host", CHECKS, kind=k, tokens=t) for k in ("tokenise", "detokenise") for t in TOKENS]
+    found.append(Shape.of("host", CHECKS, kind="http round trip", tokens=1))
+    way = "host to device" if device.is_cuda else "host to host"
+    copies = [
+        Shape.of("pages", CHECKS, kind=f"{way}, {p} pages", message_bytes=int(b)) for p in PAGES for b in COPY_BYTES
+    ]
+    return found + [s for s in copies if "1 GB" not in s["kind"] or s["message_bytes"] == COPY_BYTES[-1]]
+
+
+def work(shape: Shape, device: ProfiledDevice) -> Work:
+    """Calls of a host shape. Raises Unavailable where this machine cannot do it."""
+    if shape.family == "pages":
+        return _page_copy(shape, device)
+    kind, tokens = str(shape["kind"]), int(shape["tokens"])
+    if kind == "http round trip":
+        return Work([_round_trip()], "http.server on the loopback", graph=False)
+    tokenizer, text = _tokenizer()
+    ids = tokenizer.encode(text).ids[:tokens]
+    piece = tokenizer.decode(ids)
+    if kind == "tokenise":
+        return Work([lambda: tokenizer.encode(piece)], "tokenizers, byte-level BPE", graph=False)
+    return Work([lambda: tokenizer.decode(ids)], "tokenizers, byte-level BPE", graph=False)
+
+
+@lru_cache(maxsize=1)
+def _tokenizer() -> tuple[Any, str]:
+    """A byte-level BPE trained on made-up words, and a text of them."""
+    try:
+        lib: Any = importlib.import_module("tokenizers")
+    except ImportError:
+        raise Unavailable("the tokenizers library is not installed") from None
+    draw = np.random.default_rng(0)
+    letters = np.array(list("etaoinshrdlucmfwypvbgkjqxz"))
+    lexicon = ["".join(draw.choice(letters, int(n))) for n in draw.integers(2, 9, 600)]
+    text = " ".join(draw.choice(np.array(lexicon), WORDS))
+    tokenizer = lib.Tokenizer(lib.models.BPE())
+    tokenizer.pre_tokenizer = lib.pre_tokenizers.ByteLevel()
+    tokenizer.decoder = lib.decoders.ByteLevel()
+    alphabet = lib.pre_tokenizers.ByteLevel.alphabet()
+    trainer = lib.trainers.BpeTrainer(vocab_size=VOCABULARY, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([text], trainer)
+    return tokenizer, text
+
+
+class _Answer(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = b'{"choices": [{"text": "a"}]}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+@lru_cache(maxsize=1)
+def _round_trip() -> Callable[[], object]:
+    """One POST of a small JSON body over a kept connection to a server in a thread of this process."""
+    server = HTTPServer(("127.0.0.1", 0), _Answer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    connection = HTTPConnection("127.0.0.1", server.server_address[1], timeout=5)
+    body = b'{"prompt": "a", "max_tokens": 1}'
+
+    def call() -> bytes:
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        return connection.getresponse().read()
+
+    return call
+
+
+def _page_copy(shape: Shape, device: ProfiledDevice) -> Work:
+    """A copy out of memory with one size of page: to the device where it is a GPU, else to memory of the same."""
+    pages, size = str(shape["kind"]).partition(", ")[2].removesuffix(" pages"), int(shape["message_bytes"])
+    source = _mapped(device, pages, size)
+    if device.is_cuda:
+        there = device.torch.empty(size, dtype=device.torch.uint8, device="cuda")
+        return Work([lambda: there.copy_(source)], "pageable copy", graph=False)
+    target = _mapped(device, pages, size)
+    return Work([lambda: target.copy_(source)], "memory copy", graph=False)
+
+
+def _mapped(device: ProfiledDevice, pages: str, size: int) -> Any:
+    """A byte tensor over anonymous memory with one size of page. Raises Unavailable where the system grants none."""
+    page = {"2": 2 * MIB, "1": GIB}.get(pages[0], 4 * KIB)
+    length = int(-(-size // page) * page)
+    if length > 0.5 * device.host_free_bytes():
+        raise DoesNotFit(f"needs {length / 1e9:.2g} GB of host memory")
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    if pages.endswith("reserved"):
+        flags |= MAP_HUGETLB | (int(page).bit_length() - 1) << HUGE_SHIFT
+    try:
+        memory = mmap.mmap(-1, length, flags=flags)
+        if not pages.endswith("reserved"):
+            memory.madvise(MADV_HUGEPAGE if page > 4 * KIB else MADV_NOHUGEPAGE)
+    except (OSError, ValueError) as error:
+        raise Unavailable(f"the system grants no {pages} pages ({error})") from None
+    found = device.torch.frombuffer(memory, dtype=device.torch.uint8)[:size]
+    return found.random_(0, 255)

@@ -1,0 +1,103 @@
+"""What no operator is but every cost rests on: memory bandwidth, arithmetic peaks, copies, launches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from calibration.profile.kernels.inputs import DoesNotFit, random
+from calibration.profile.machine.device import ProfiledDevice
+from calibration.profile.machine.timing import Work
+from calibration.profile.session.shape import CHECKS, Shape
+from catalogs.units import GIB, KIB, MIB
+
+STREAM_BYTES: Final = {"cpu": 256 * MIB, "cuda": 1 * GIB}
+
+SQUARE: Final = {"cpu": 1536, "cuda": 8192}  # side of the matrices the arithmetic peak is taken from
+
+COPY_BYTES: Final = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 256 * MIB)
+
+LAUNCHES: Final = 100
+
+PEER: Final = "first device to second"
+
+
+def shapes(device: ProfiledDevice) -> list[Shape]:
+    """Peaks of every dtype and of memory; on a GPU copies between host and device and the cost of launches."""
+    found = [Shape.of("peak", CHECKS, kind=k, dtype="bf16") for k in ("copy", "read")]
+    found += [Shape.of("peak", CHECKS, kind="arithmetic", dtype=d) for d in device.dtypes]
+    if device.is_cuda:
+        found += [
+            Shape.of("copy", CHECKS, kind=f"{way} {memory}", message_bytes=int(size))
+            for way in ("host to device", "device to host")
+            for memory in ("pageable", "pinned")
+            for size in COPY_BYTES
+        ]
+        if device.torch.cuda.device_count() > 1:
+            found += [Shape.of("copy", CHECKS, kind=PEER, message_bytes=int(size)) for size in COPY_BYTES]
+        found += [Shape.of("launch", CHECKS, kind=k) for k in ("eager", "graph replay", "graph of one")]
+    return found
+
+
+def work(shape: Shape, device: ProfiledDevice) -> Work:
+    """Calls of a machine shape."""
+    return {"peak": _peak, "copy": _copy, "launch": _launch}[shape.family](shape, device)
+
+
+def amount(shape: Shape, device_kind: str) -> float:
+    """Bytes or floating-point operations of one execution of a "peak" shape."""
+    if shape["kind"] == "arithmetic":
+        return 2.0 * float(SQUARE[device_kind]) ** 3
+    return STREAM_BYTES[device_kind] * (2.0 if shape["kind"] == "copy" else 1.0)
+
+
+def _peak(shape: Shape, device: ProfiledDevice) -> Work:
+    torch, kind = device.torch, device.kind
+    if shape["kind"] == "arithmetic":
+        from calibration.profile.kernels import gemm
+
+        side = SQUARE[kind]
+        return gemm.work(Shape.of("gemm", m=side, n=side, k=side, dtype=str(shape["dtype"])), device)
+    size = int(STREAM_BYTES[kind])
+    if 2 * size > 0.5 * device.free_bytes():
+        raise DoesNotFit(f"needs {2 * size / 1e9:.2g} GB")
+    x = random(device, (size // 4,), torch.float32)
+    if shape["kind"] == "read":
+        return Work([lambda: x.sum()], "torch sum")
+    y = torch.empty_like(x)
+    return Work([lambda: y.copy_(x)], "torch copy")
+
+
+def _copy(shape: Shape, device: ProfiledDevice) -> Work:
+    torch = device.torch
+    way, _, memory = str(shape["kind"]).rpartition(" ")
+    size = int(shape["message_bytes"])
+    if shape["kind"] == PEER:
+        source, target = (torch.empty(size, dtype=torch.uint8, device=f"cuda:{i}").random_(0, 255) for i in (0, 1))
+        direct = torch.cuda.can_device_access_peer(0, 1)
+        return Work([lambda: target.copy_(source)], "peer copy" if direct else "copy through the host", graph=False)
+    host = torch.empty(size, dtype=torch.uint8, pin_memory=memory == "pinned").random_(0, 255)
+    there = torch.empty(size, dtype=torch.uint8, device="cuda")
+    pair = (there, host) if way.startswith("host") else (host, there)
+    return Work([lambda: pair[0].copy_(pair[1], non_blocking=memory == "pinned")], f"{memory} copy", graph=False)
+
+
+def _launch(shape: Shape, device: ProfiledDevice) -> Work:
+    """A kernel that does nothing much, LAUNCHES in a row: launched one by one, or replayed from a graph; and what
+    replaying a graph of one kernel costs."""
+    torch = device.torch
+    x = torch.ones(32, device="cuda")
+
+    def launches() -> None:
+        for _ in range(LAUNCHES):
+            x.add_(1.0)
+
+    if shape["kind"] == "eager":
+        return Work([launches], "add", LAUNCHES, graph=False)
+    body: Callable[[], object] = launches if shape["kind"] == "graph replay" else (lambda: x.add_(1.0))
+    body()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        body()
+    return Work([graph.replay], "graph", LAUNCHES if shape["kind"] == "graph replay" else 1, graph=False)

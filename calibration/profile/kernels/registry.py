@@ -1,0 +1,52 @@
+"""Which file measures which family: the one place that knows them all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from calibration.profile.kernels import (
+    decode_attention,
+    drift_reference,
+    elementwise,
+    gemm,
+    grouped_gemm,
+    host,
+    linear_attention,
+    machine_rates,
+    prefill_attention,
+)
+from calibration.profile.machine.device import ProfiledDevice
+from calibration.profile.machine.timing import Work
+from calibration.profile.session.shape import Shape
+
+WORK: Final[dict[str, Callable[[Shape, ProfiledDevice], Work]]] = {
+    "gemm": gemm.work,
+    "prefill_attention": prefill_attention.work,
+    "decode_attention": decode_attention.work,
+    "elementwise": elementwise.work,
+    "moe": grouped_gemm.work,
+    "peak": machine_rates.work,
+    "copy": machine_rates.work,
+    "launch": machine_rates.work,
+    "drift": drift_reference.work,
+    "linear_attention": linear_attention.work,
+    "host": host.work,
+    "pages": host.work,
+}
+
+#: Share of the time each queue of shapes gets.
+SHARES: Final[dict[str, float]] = {
+    "gemm bf16": 0.34,
+    "gemm fp16": 0.03,
+    "gemm fp8": 0.20,
+    "gemm fp32": 0.10,
+    "prefill_attention": 0.16,
+    "decode_attention": 0.18,
+    "elementwise": 0.12,
+    "gemm int8": 0.04,
+    "moe": 0.08,
+    "linear_attention": 0.03,
+    "host": 0.02,
+    "pages": 0.02,
+}

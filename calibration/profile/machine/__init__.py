@@ -1,0 +1,1 @@
+"""The machine under test: device, peaks, hardware counters, energy, timing and contention."""

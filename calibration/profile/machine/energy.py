@@ -1,0 +1,158 @@
+"""Joules by a counter of the hardware: NVML's total energy on a GPU, RAPL on a CPU; absent where unreadable."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Self
+
+from calibration.profile.machine.device import ProfiledDevice
+from calibration.profile.machine.timing import Timing
+
+RAPL: Final = Path("/sys/class/powercap")
+
+POLL_S: Final = 0.05
+
+WINDOW_S: Final = 0.25  # the counters move every 20 to 100 ms: shorter windows measure the counter
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """joules() counts up; sample() is what the device says now: clocks, temperature, use. Either may be missing."""
+
+    joules: Callable[[], float] | None
+    sample: Callable[[], dict[str, float]]
+    why_not: str = ""
+    polls: bool = False  # whether asking while the device works disturbs nothing: a GPU's driver, not a CPU
+
+    def watching(self) -> Watch:
+        """Means of sample() over a `with` block, asked every POLL_S; one sample where polling disturbs."""
+        return Watch(self)
+
+    def watts(self, timing: Timing, limit_s: float) -> float | None:
+        """Mean power while the work is repeated for a window; None without a counter or where it takes too long."""
+        if self.joules is None or timing.replay is None or timing.replay_s > limit_s:
+            return None
+        before, start = self.joules(), time.perf_counter()
+        for _ in range(math.ceil(WINDOW_S / max(timing.replay_s, 1e-6))):
+            timing.replay()
+        spent = self.joules() - before  # on a GPU this waits until all is done
+        return spent / (time.perf_counter() - start) if spent > 0 else None
+
+
+@dataclass(slots=True)
+class Watch:
+    """Samples of a meter while a block runs; `mean` afterwards."""
+
+    meter: Meter
+    samples: list[dict[str, float]] = field(default_factory=list)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        if self.meter.polls:
+            self._thread = threading.Thread(target=self._poll, daemon=True)
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join()
+        self.samples.append(self.meter.sample())
+
+    def _poll(self) -> None:
+        while not self._over.wait(POLL_S):
+            self.samples.append(self.meter.sample())
+
+    @property
+    def mean(self) -> dict[str, float]:
+        """Mean of every quantity; of what was sampled while the block ran, where there is any."""
+        during = self.samples[:-1] or self.samples
+        names = sorted({n for s in during for n in s})
+        values = {n: [s[n] for s in during if n in s] for n in names}
+        return {n: round(sum(v) / len(v), 4) for n, v in values.items()}
+
+
+def open_meter(device: ProfiledDevice) -> Meter:
+    """The meter of a device."""
+    return _nvml(device) if device.is_cuda else _rapl()
+
+
+def _rapl(root: Path = RAPL) -> Meter:
+    counters = []
+    for folder in sorted(root.glob("intel-rapl:[0-9]")) if root.is_dir() else []:
+        try:
+            int((folder / "energy_uj").read_text())
+            counters.append(folder / "energy_uj")
+        except (OSError, ValueError):
+            continue
+    if not counters:
+        return Meter(None, _cpu_sample, "no power: this CPU's energy counter (RAPL) is not readable")
+    return Meter(lambda: sum(int(c.read_text()) for c in counters) * 1e-6, _cpu_sample)
+
+
+def _cpu_sample() -> dict[str, float]:
+    found: dict[str, float] = {}
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+        mhz = [float(line.partition(":")[2]) for line in text.splitlines() if line.startswith("cpu MHz")]
+        if mhz:
+            found["clock_mhz"] = round(sum(mhz) / len(mhz), 1)
+        hot = [int((z / "temp").read_text()) / 1e3 for z in Path("/sys/class/thermal").glob("thermal_zone*")]
+        if hot:
+            found["temperature_c"] = max(hot)
+    except (OSError, ValueError):
+        pass
+    return found
+
+
+def _handle(nvml: Any, torch: Any) -> Any:
+    """NVML's handle of torch's GPU: by its UUID, since CUDA_VISIBLE_DEVICES renumbers them for torch alone."""
+    index = torch.cuda.current_device()
+    uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
+    if uuid is not None:
+        name = f"GPU-{uuid}"
+        try:
+            return nvml.nvmlDeviceGetHandleByUUID(name.encode())
+        except (nvml.NVMLError, TypeError, AttributeError):
+            pass  # a MIG slice has another kind of UUID
+    return nvml.nvmlDeviceGetHandleByIndex(index)
+
+
+def _nvml(device: ProfiledDevice) -> Meter:
+    try:
+        nvml: Any = importlib.import_module("pynvml")
+        nvml.nvmlInit()
+        handle = _handle(nvml, device.torch)
+    except Exception as error:
+        return Meter(None, dict, f"no power: NVML is not available ({error})")
+
+    def sample() -> dict[str, float]:
+        try:
+            return {
+                "clock_mhz": float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)),
+                "memory_clock_mhz": float(nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_MEM)),
+                "temperature_c": float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU)),
+                "device_use": float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100.0,
+                "device_power_w": float(nvml.nvmlDeviceGetPowerUsage(handle)) / 1e3,
+                "memory_use": float(nvml.nvmlDeviceGetUtilizationRates(handle).memory) / 100.0,
+                "device_memory_bytes": float(nvml.nvmlDeviceGetMemoryInfo(handle).used),
+            }
+        except nvml.NVMLError:
+            return {}
+
+    def joules() -> float:
+        device.torch.cuda.synchronize()
+        return float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)) * 1e-3
+
+    try:
+        joules()
+    except nvml.NVMLError as error:
+        return Meter(None, sample, f"no power: the GPU has no energy counter ({error})", polls=True)
+    return Meter(joules, sample, polls=True)

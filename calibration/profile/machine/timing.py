@@ -1,0 +1,195 @@
+"""How long a call takes: median of repeats until its confidence interval is narrow, nothing thrown away."""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import numpy as np
+
+from calibration.profile.machine.device import ProfiledDevice
+
+NARROW: Final = 0.02  # half width of the median's 95 % interval over the median
+
+FEWEST: Final = 5
+
+MOST: Final = 300
+
+SAMPLE_S: Final = 100e-6  # calls shorter than this are timed several at a time
+
+REPLAY_S: Final = 1e-3  # of device time per event pair: events resolve half a microsecond
+
+MOST_IN_GRAPH: Final = 1000
+
+OUTLIER_MADS: Final = 5.0
+
+WARM_SHARE: Final = 0.2  # of the time limit
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Calls that do the same on different inputs, to be rotated so that no input is left in a cache."""
+
+    calls: Sequence[Callable[[], object]]
+    kernel: str
+    per_call: int = 1  # executions of the operator in one call
+    graph: bool = True  # whether a CUDA graph may hold it
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds of one execution. samples_s are all samples; outliers and preempted are positions among them."""
+
+    seconds: float
+    ci_fraction: float
+    samples_s: tuple[float, ...]
+    outliers: tuple[int, ...] = ()
+    preempted: tuple[int, ...] = ()
+    mode: str = "wall"
+    replay: Callable[[], object] | None = field(default=None, compare=False)  # the work once more, taking replay_s
+    replay_s: float = 0.0
+
+
+def measure(work: Work, device: ProfiledDevice, limit_s: float) -> Timing:
+    """Time `work`: events around a CUDA-graph replay on a GPU, the wall clock on a CPU."""
+    return _on_cuda(work, device, limit_s) if device.is_cuda else on_cpu(work, limit_s, device.threads == 1)
+
+
+def on_cpu(work: Work, limit_s: float, alone: bool = False, clock: Callable[[], float] = time.perf_counter) -> Timing:
+    """Wall time. Samples in which the scheduler took a core away are left out of the median where enough remain; if
+    not, the least sample counts. `alone`: one thread does all, so its processor time tells what such a sample took."""
+    start = clock()
+    once = _warm(work, clock, start + WARM_SHARE * limit_s)
+    inner = max(1, int(np.ceil(SAMPLE_S / max(once, 1e-9))))
+    samples: list[float] = []
+    hit: list[int] = []
+    turn = 0
+    while _goes_on(samples, [] if alone else hit, clock() - start, limit_s):
+        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        t0, own0 = clock(), time.thread_time()
+        for _ in range(inner):
+            work.calls[turn % len(work.calls)]()
+            turn += 1
+        took, own = clock() - t0, time.thread_time() - own0
+        cut = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw > switches
+        samples.append((min(took, own) if cut and alone else took) / (inner * work.per_call))
+        if cut:
+            hit.append(len(samples) - 1)
+    if alone:
+        found = replace(summary(samples, [], "wall, processor time where preempted"), preempted=tuple(hit))
+    else:
+        found = summary(samples, hit, "wall")
+    return replace(found, replay=work.calls[0], replay_s=once)
+
+
+def _warm(work: Work, clock: Callable[[], float], until: float) -> float:
+    """Run every input once, or until the time is up; seconds of the last call."""
+    last = 0.0
+    for i in range(max(3, len(work.calls))):
+        t0 = clock()
+        work.calls[i % len(work.calls)]()
+        last = clock() - t0
+        if i >= 1 and clock() > until:
+            break
+    return last
+
+
+def _goes_on(samples: list[float], hit: list[int], spent_s: float, limit_s: float) -> bool:
+    if len(samples) < (FEWEST if spent_s < limit_s else 2):
+        return True
+    if spent_s >= limit_s or len(samples) >= MOST:
+        return False
+    clean = _clean(samples, hit)
+    return len(clean) < FEWEST or median_ci(clean)[1] > NARROW
+
+
+def _clean(samples: Sequence[float], hit: Sequence[int]) -> list[float]:
+    left = set(hit)
+    return [s for i, s in enumerate(samples) if i not in left]
+
+
+def summary(samples: Sequence[float], hit: Sequence[int], mode: str) -> Timing:
+    """Median of the samples nobody preempted; outliers by their distance in median absolute deviations."""
+    clean = _clean(samples, hit)
+    middle, width = median_ci(clean) if len(clean) >= FEWEST or not hit else (min(samples), median_ci(samples)[1])
+    mad = float(np.median(np.abs(np.asarray(samples) - middle)))
+    far = OUTLIER_MADS * 1.4826 * max(mad, 1e-3 * middle)
+    outliers = tuple(i for i, s in enumerate(samples) if abs(s - middle) > far)
+    return Timing(middle, width, tuple(samples), outliers, tuple(hit), mode)
+
+
+def median_ci(samples: Sequence[float]) -> tuple[float, float]:
+    """(median, half width of its 95 % interval over it), by order statistics; the whole range below six samples."""
+    x = np.sort(np.asarray(samples, dtype=np.float64))
+    n, middle = len(x), float(np.median(x))
+    if n < 6:
+        return middle, float((x[-1] - x[0]) / (2 * middle)) if n > 1 else 1.0
+    reach = 1.96 * np.sqrt(n) / 2
+    low, high = max(int(np.floor(n / 2 - reach)), 0), min(int(np.ceil(n / 2 + reach)), n - 1)
+    return middle, float((x[high] - x[low]) / (2 * middle))
+
+
+def _on_cuda(work: Work, device: ProfiledDevice, limit_s: float) -> Timing:
+    torch = device.torch
+    start = time.perf_counter()
+    _warm_cuda(work, torch)
+    once = _eager_s(work, torch)
+    rounds = int(np.ceil(min(REPLAY_S / max(once, 1e-7), MOST_IN_GRAPH) / len(work.calls)))
+    inner = rounds * len(work.calls)  # every input as often as the others
+    run, mode = _captured(work, torch, inner) if work.graph else (None, "")
+    if run is None:
+        run, mode = _loop(work, inner), "events, eager launches"
+    run()
+    device.synchronize()
+    samples: list[float] = []
+    while _goes_on(samples, [], time.perf_counter() - start, limit_s):
+        samples.append(_between_events(run, torch) / (inner * work.per_call))
+    found = summary(samples, [], mode)
+    return replace(found, replay=run, replay_s=found.seconds * inner * work.per_call)
+
+
+def _warm_cuda(work: Work, torch: Any) -> None:
+    """On a side stream, as capture needs: libraries pick their kernels and allocate their workspaces here."""
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for i in range(max(3, len(work.calls))):
+            work.calls[i % len(work.calls)]()
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.synchronize()
+
+
+def _eager_s(work: Work, torch: Any) -> float:
+    return _between_events(_loop(work, len(work.calls)), torch) / len(work.calls)
+
+
+def _loop(work: Work, inner: int) -> Callable[[], object]:
+    def run() -> None:
+        for i in range(inner):
+            work.calls[i % len(work.calls)]()
+
+    return run
+
+
+def _captured(work: Work, torch: Any, inner: int) -> tuple[Callable[[], object] | None, str]:
+    """A replay of `inner` rotated calls, or None where an operator cannot be captured (it synchronises)."""
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            _loop(work, inner)()
+    except RuntimeError:
+        torch.cuda.synchronize()
+        return None, ""
+    return graph.replay, "events, graph replay"
+
+
+def _between_events(run: Callable[[], object], torch: Any) -> float:
+    first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    first.record()
+    run()
+    last.record()
+    last.synchronize()
+    return float(first.elapsed_time(last)) * 1e-3

@@ -1,0 +1,69 @@
+"""Two profiles side by side: what differs in the machines, and how the times of the same shapes compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from calibration.profile.session import manifest
+from calibration.profile.session.session import Row, Session
+from catalogs.errors import InputError
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyRatio:
+    """Seconds of B over seconds of A on the shapes both measured."""
+
+    family: str
+    n: int
+    median: float
+    p10: float
+    p90: float
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"family": self.family, "n": self.n, "median": self.median, "p10": self.p10, "p90": self.p90}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """facts: manifest key -> (value in A, value in B) where they differ; times by family."""
+
+    facts: dict[str, tuple[Any, Any]]
+    times: list[FamilyRatio]
+
+    @property
+    def same(self) -> bool:
+        return not self.facts
+
+
+def compare(a: Path, b: Path, say: Callable[[str], None]) -> Difference:
+    """Raises InputError where a folder holds no profile."""
+    facts_a, facts_b = _facts(a), _facts(b)
+    names = sorted(facts_a.keys() | facts_b.keys())
+    differ = {n: (facts_a.get(n), facts_b.get(n)) for n in names if facts_a.get(n) != facts_b.get(n)}
+    return Difference(differ, _times(_seconds(a, say), _seconds(b, say)))
+
+
+def _facts(folder: Path) -> dict[str, Any]:
+    found = manifest.read(folder)
+    if found is None:
+        raise InputError("no profile here: the folder has no manifest.json", str(folder))
+    return {k: v for k, v in manifest.flat(found).items() if k not in ("started_at", "finished_at")}
+
+
+def _seconds(folder: Path, say: Callable[[str], None]) -> dict[str, Row]:
+    return {r["key"]: r for r in Session.open(folder, say).rows if r["status"] == "ok"}
+
+
+def _times(a: dict[str, Row], b: dict[str, Row]) -> list[FamilyRatio]:
+    both = [k for k in a if k in b]
+    out = []
+    for family in sorted({a[k]["family"] for k in both}):
+        ratio = np.array([b[k]["seconds"] / a[k]["seconds"] for k in both if a[k]["family"] == family])
+        p10, middle, p90 = (round(float(q), 4) for q in np.quantile(ratio, [0.1, 0.5, 0.9]))
+        out.append(FamilyRatio(family, len(ratio), middle, p10, p90))
+    return out

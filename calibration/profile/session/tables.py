@@ -1,0 +1,99 @@
+"""Rows of a session as the tables the fit reads: clean rows to fit, held-out rows to check with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from calibration.profile.session.session import Row
+from calibration.profile.session.shape import CHECKS, FIT, HELD_OUT
+from calibration.rows.dataset import OPERATOR_COLUMNS, OPTIONAL_COLUMNS
+from catalogs.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+#: Where at least this share of a family's rows is clean, contended rows are left out of its fit.
+CLEAN_SHARE: Final = 0.7
+
+LISTS: Final = ("samples_us", "outliers", "preempted")  # kept in rows.jsonl only
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """Family -> rows in the schema of dataset.py, by what they were measured for."""
+
+    fit: dict[str, pd.DataFrame]
+    held_out: dict[str, pd.DataFrame]
+    check: dict[str, pd.DataFrame]
+    contended_share: float  # of all good rows
+    contended_families: tuple[str, ...]  # fitted on contended rows too
+
+
+def tables(rows: Sequence[Row], source: str, computes_bf16: bool) -> Tables:
+    """Good rows by family. Without bf16 on the device, fp16 products stand for bf16 ones (the fit knows them as one);
+    with it they are kept out of the fit."""
+    good = [_sixteen_bit(r, computes_bf16) for r in rows if r["status"] == "ok" and r["family"] in OPERATOR_COLUMNS]
+    good = [r for r in good if r["role"] == CHECKS or r.get("dtype") != "fp16"]
+    fit: dict[str, pd.DataFrame] = {}
+    dirty: list[str] = []
+    for family in sorted({r["family"] for r in good}):
+        mine = [r for r in good if r["family"] == family and r["role"] == FIT]
+        clean = [r for r in mine if not r["contended"]]
+        judged = [r for r in mine if r.get("others_share", 0.0) >= 0.0]  # short rows cannot tell: long ones decide
+        if sum(not r["contended"] for r in judged) < CLEAN_SHARE * len(judged):
+            clean, dirty = mine, [*dirty, family]
+        if clean:
+            fit[family] = _frame(family, clean, source)
+    held, check = (_by_family([r for r in good if r["role"] == role], source) for role in (HELD_OUT, CHECKS))
+    share = sum(bool(r["contended"]) for r in good) / max(len(good), 1)
+    return Tables(fit, held, check, share, tuple(dirty))
+
+
+def write_measured(rows: Sequence[Row], path: Path) -> Path:
+    """Every row, whatever became of it, as one parquet file; the sample lists stay in rows.jsonl. Raises InputError
+    where it cannot be written."""
+    import pandas as pd
+
+    frame = pd.DataFrame([{k: v for k, v in r.items() if k not in LISTS} for r in rows])
+    part = path.with_name(f".{path.name}.part")
+    with writing(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            frame.to_parquet(part, index=False)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+    return path
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Turns a full disk into one line: the measured rows are not touched by it."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else str(error)
+        raise InputError(f"cannot write there ({reason}); the rows in rows.jsonl are kept", str(folder)) from None
+
+
+def _sixteen_bit(row: Row, computes_bf16: bool) -> Row:
+    return {**row, "dtype": "bf16"} if row.get("dtype") == "fp16" and not computes_bf16 else row
+
+
+def _by_family(rows: Sequence[Row], source: str) -> dict[str, pd.DataFrame]:
+    families = sorted({r["family"] for r in rows})
+    return {f: _frame(f, [r for r in rows if r["family"] == f], source) for f in families}
+
+
+def _frame(family: str, rows: Sequence[Row], source: str) -> pd.DataFrame:
+    import pandas as pd
+
+    wanted = (*OPERATOR_COLUMNS[family], "seconds", *OPTIONAL_COLUMNS)
+    frame = pd.DataFrame([{c: r[c] for c in wanted if c in r} for r in rows])
+    return frame.assign(source=source)

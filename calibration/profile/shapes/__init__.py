@@ -1,0 +1,1 @@
+"""Which shapes a profiling session measures, and in which order."""

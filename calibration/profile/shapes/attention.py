@@ -1,0 +1,154 @@
+"""Attention shapes: prompts, chunks after context, even and uneven decode batches, at head configurations of models."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from calibration.profile.session.shape import CHECKS, FIT, HELD_OUT, Shape
+from calibration.profile.shapes.sampling import between, pick, with_held_out
+from calibration.profile.shapes.size_limits import SizeLimits
+from calibration.profile.shapes.sizes import Heads, Sizes, spread
+
+CHUNKS: Final = (16, 64, 256, 1024)  # new tokens of a chunk that follows context
+
+CHUNK_CONTEXTS: Final = (256, 1024, 4096, 16384)
+
+FEW: Final = 3  # every so many sequences and contexts, for group sizes between the common ones
+
+COMMON: Final = (1, 4, 8)  # group sizes measured on the whole grid, and in prefill
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Head configurations to fit: `full` on the whole grid, `coarse` on a part of it; `others` only to check."""
+
+    full: list[Heads]
+    coarse: list[Heads]
+    others: list[Heads]
+
+
+def choose(sizes: Sizes, reach: SizeLimits) -> Chosen:
+    """Of each common head size the most used configuration of several group sizes: how many queries share a key
+    decides the kernel's efficiency, how many heads there are only how much work it has."""
+    by_size: dict[int, Counter[tuple[int, int]]] = {}
+    for (heads, kv_heads, size), count in sizes.heads.items():
+        if heads % kv_heads == 0:
+            by_size.setdefault(size, Counter())[(heads // kv_heads, kv_heads)] += count
+    full: list[Heads] = []
+    coarse: list[Heads] = []
+    for size in sorted(by_size, key=lambda s: (-by_size[s].total(), s))[: reach.head_sizes]:
+        found = _of_size(by_size[size], size, reach)
+        common = [h for h in found if not reach.groups or h[0] // h[1] in COMMON]
+        full += common
+        coarse += [h for h in found if h not in common]
+        if reach.groups:  # a single key head, as the smallest models have
+            coarse += [h for h in ((4, 1, size),) if h not in full + coarse]
+    fitted = {*full, *coarse}
+    others = [h for h in sorted(sizes.heads) if h not in fitted and h[0] % h[1] == 0]
+    return Chosen(full, coarse, others or full)
+
+
+def _of_size(used: Counter[tuple[int, int]], size: int, reach: SizeLimits) -> list[Heads]:
+    groups: Counter[tuple[int]] = Counter()
+    for (group, _), count in used.items():
+        groups[(group,)] += count
+    wanted = dict.fromkeys([*(g for (g,) in spread(groups, reach.heads)), *reach.groups])
+    usual = max({kv for _, kv in used}, key=lambda kv: (sum(n for (_, k), n in used.items() if k == kv), kv))
+    found: list[Heads] = []
+    for group in wanted:
+        of_group = {kv: n for (g, kv), n in used.items() if g == group} or {usual: 1}
+        kv_heads = max(of_group, key=lambda kv: (of_group[kv], kv))
+        found.append((kv_heads * group, kv_heads, size))
+    return found
+
+
+def attention(sizes: Sizes, reach: SizeLimits, draw: np.random.Generator) -> list[Shape]:
+    """Every attention shape of the catalog, fitted, held out and uneven."""
+    chosen = choose(sizes, reach)
+    found: list[Shape] = []
+    for kv_dtype in reach.kv_dtypes:
+        grid = _Grid(reach, kv_dtype)
+        whole = [s for h in chosen.full for s in grid.prompts(h)]
+        later = [s for h in chosen.full[:2] for s in grid.chunks(h)]
+        found += with_held_out([*whole, *later], lambda n, grid=grid: grid.odd_prefills(chosen.others, n, draw))  # type: ignore[misc]
+        even = [s for h in chosen.full for s in grid.decodes(h)]
+        even += [s for h in chosen.coarse for s in grid.decodes(h, FEW)]
+        found += with_held_out(even, lambda n, grid=grid: grid.odd_decodes(chosen.others, n, draw))  # type: ignore[misc]
+        found += [s for h in chosen.full[:2] for s in grid.skewed(h)]
+    return found
+
+
+def own_attention(sizes: Sizes, reach: SizeLimits, kv_dtype: str, draw: np.random.Generator) -> list[Shape]:
+    """Everything for the head configurations of the user's models; held out: random batch and context."""
+    grid = _Grid(reach, kv_dtype)
+    heads = [h for h in sizes.heads if h[0] % h[1] == 0]
+    found = with_held_out([s for h in heads for s in grid.decodes(h)], lambda n: grid.odd_decodes(heads, n, draw))
+    prefills = [s for h in heads for s in (*grid.prompts(h), *grid.chunks(h))]
+    found += with_held_out(prefills, lambda n: grid.odd_prefills(heads, n, draw))
+    return found + [s for h in heads[:2] for s in grid.skewed(h)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """Shapes of one head configuration over batch and context."""
+
+    reach: SizeLimits
+    kv_dtype: str
+
+    def prompts(self, h: Heads) -> list[Shape]:
+        return [self._prefill(h, c, q, 0) for c in (1, 4) for q in self.reach.prompts if c * q <= 4 * 8192]
+
+    def chunks(self, h: Heads) -> list[Shape]:
+        contexts = [x for x in CHUNK_CONTEXTS if x <= self.reach.contexts[-1]]
+        return [self._prefill(h, 1, q, x) for q in CHUNKS for x in contexts]
+
+    def odd_prefills(self, heads: list[Heads], n: int, draw: np.random.Generator) -> list[Shape]:
+        out = []
+        for i in range(n):
+            q = between(self.reach.prompts[0], self.reach.prompts[-1], draw)
+            context = between(64, self.reach.contexts[-1], draw) if i % 2 else 0
+            out.append(self._prefill(pick(heads, draw), 1, q, context, HELD_OUT))
+        return out
+
+    def decodes(self, h: Heads, every: int = 1) -> list[Shape]:
+        """Even batches; `every`: that many sequences and contexts apart, the largest context always."""
+        return [
+            self._decode(h, s, s * c, c, FIT)
+            for s in self.reach.sequences[::every]
+            for c in self.reach.contexts[:: -min(every, 2)]
+            if self._cache_bytes(h, s * c) <= self.reach.cache_bytes
+        ]
+
+    def odd_decodes(self, heads: list[Heads], n: int, draw: np.random.Generator) -> list[Shape]:
+        out: list[Shape] = []
+        while len(out) < n:
+            h, s = pick(heads, draw), between(1, self.reach.sequences[-1], draw)
+            c = between(self.reach.contexts[0], self.reach.contexts[-1], draw)
+            if self._cache_bytes(h, s * c) <= self.reach.cache_bytes:
+                out.append(self._decode(h, s, s * c, c, HELD_OUT))
+        return out
+
+    def skewed(self, h: Heads) -> list[Shape]:
+        """Batches of one long sequence among short ones."""
+        longest = self.reach.contexts[-1]
+        batches = [(s, longest + (s - 1) * longest // 8) for s in (4, 16, 64)]
+        fitting = [(s, c) for s, c in batches if self._cache_bytes(h, c) <= self.reach.cache_bytes]
+        return [self._decode(h, s, c, longest, CHECKS) for s, c in fitting]
+
+    def _prefill(self, h: Heads, chunks: int, q: int, context: int, role: str = FIT) -> Shape:
+        tokens, pairs = chunks * q, chunks * q * (context + q / 2)
+        return Shape.of("prefill_attention", role, chunks=chunks, tokens=tokens, pairs=pairs, **self._head(h))
+
+    def _decode(self, h: Heads, sequences: int, context: int, longest: int, role: str) -> Shape:
+        counts = {"sequences": sequences, "context_tokens": context, "max_context_tokens": longest}
+        return Shape.of("decode_attention", role, **counts, **self._head(h))
+
+    def _head(self, h: Heads) -> dict[str, str | int]:
+        return {"n_heads": h[0], "n_kv_heads": h[1], "head_dim": h[2], "kv_dtype": self.kv_dtype, "window_tokens": 0}
+
+    def _cache_bytes(self, h: Heads, tokens: float) -> float:
+        return tokens * 4.0 * h[1] * h[2]

@@ -1,0 +1,65 @@
+"""How far the shapes of a profile go on a kind of device, and how many sizes of each family are taken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+
+@dataclass(frozen=True, slots=True)
+class SizeLimits:
+    """Axes of batch and context, and how many sizes of each family."""
+
+    rows: tuple[int, ...]  # tokens of a step, for products and elementwise kernels
+    own_rows: tuple[int, ...]  # besides, for the products of the user's own models
+    prompts: tuple[int, ...]
+    contexts: tuple[int, ...]
+    sequences: tuple[int, ...]
+    products: int
+    head_sizes: int
+    heads: int  # group sizes of each head size, taken from the catalog
+    groups: tuple[int, ...]  # group sizes besides: a kernel may be slower between the powers of two
+    experts: int
+    cache_bytes: float  # of one attention shape's keys and values
+    expert_bytes: float  # of one layer's experts
+    splits: tuple[int, ...]
+    kv_dtypes: tuple[str, ...]  # of attention
+
+
+def _doublings(first: int, last: int, step: int = 1) -> tuple[int, ...]:
+    return tuple(2**i for i in range(first, last + 1, step))
+
+
+CPU: Final = SizeLimits(
+    rows=_doublings(0, 11),
+    own_rows=(24, 48, 96, 192, 384, 768),
+    prompts=(16, 64, 128, 256, 512, 1024, 2048),
+    contexts=(16, 64, 256, 1024, 4096),
+    sequences=_doublings(0, 7),
+    products=28,
+    head_sizes=2,
+    heads=4,
+    groups=(1, 2, 3, 4, 5, 6, 7, 8),
+    experts=3,
+    cache_bytes=1e9,
+    expert_bytes=1.5e9,
+    splits=(1,),
+    kv_dtypes=("bf16", "fp32"),
+)
+
+CUDA: Final = SizeLimits(
+    rows=_doublings(0, 13),
+    own_rows=(24, 48, 96, 192, 384, 768, 1536, 3072, 6144),
+    prompts=(16, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384),
+    contexts=(16, 64, 256, 1024, 4096, 16384, 65536),
+    sequences=_doublings(0, 9),
+    products=48,
+    head_sizes=4,
+    heads=6,
+    groups=(),
+    experts=8,
+    cache_bytes=12e9,
+    expert_bytes=12e9,
+    splits=(1, 2, 4, 8),
+    kv_dtypes=("bf16",),
+)

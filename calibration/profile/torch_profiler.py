@@ -1,0 +1,91 @@
+"""The kernels behind the operators: torch's profiler over one shape per family, to kernels.csv and kernels.parquet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from calibration.operators.roofline import bytes_moved, flops
+from calibration.profile.kernels.inputs import DoesNotFit, Unavailable
+from calibration.profile.kernels.registry import WORK
+from calibration.profile.peaks import shape_of
+from calibration.profile.session.shape import FIT, Shape
+from calibration.profile.session.tables import writing
+
+if TYPE_CHECKING:
+    from calibration.profile.local_run import ProfileResult
+    from calibration.profile.machine.device import ProfiledDevice
+
+
+CALLS: Final = 10
+
+KERNELS_NAME: Final = "kernels"
+
+
+def write_kernels(done: ProfileResult) -> Path:
+    """Trace the median-sized measured shape of every queue; returns the CSV. Raises InputError where it cannot be
+    written."""
+    import pandas as pd
+
+    rows = [r for r in done.session.rows if r["status"] == "ok" and r["role"] == FIT and r["family"] in WORK]
+    by_queue: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        by_queue.setdefault(shape_of(row).queue, []).append(row)
+    found: list[dict[str, Any]] = []
+    for queue in sorted(by_queue):
+        of_queue = sorted(by_queue[queue], key=lambda r: r["seconds"])
+        row = of_queue[len(of_queue) // 2]
+        found += _kernels(queue, shape_of(row), row["seconds"], done)
+    path = done.folder / f"{KERNELS_NAME}.csv"
+    with writing(done.folder):
+        frame = pd.DataFrame(found)
+        frame.to_csv(path, index=False)
+        frame.to_parquet(done.folder / f"{KERNELS_NAME}.parquet", index=False)
+    return path
+
+
+def _kernels(queue: str, shape: Shape, seconds: float, done: ProfileResult) -> list[dict[str, Any]]:
+    """One row per kernel: calls, time per execution, share; and of the operator FLOPs and bytes per second."""
+    op = shape.operator
+    assert op is not None
+    head = {
+        "queue": queue,
+        "shape": ",".join(f"{k}={v}" for k, v in shape.fields),
+        "operator_s": seconds,
+        "operator_flops_per_s": float(flops(op)) / seconds,
+        "operator_bytes_per_s": float(bytes_moved(op, done.accelerator)) / seconds,
+    }
+    try:
+        events = trace(shape, done.device)
+    except (RuntimeError, DoesNotFit, Unavailable) as error:
+        return [{**head, "kernel": f"not traced: {str(error).splitlines()[0]}"}]
+    total = sum(s for _, _, s, _ in events) or 1.0
+    return [
+        {**head, "kernel": n, "calls": c, "seconds": s, "share": s / total, "flops_per_s": f / s if f and s else None}
+        for n, c, s, f in events
+    ]
+
+
+def trace(shape: Shape, device: ProfiledDevice) -> list[tuple[str, float, float, float]]:
+    """(kernel, calls, seconds, FLOPs torch counts) of one execution, the longest first. Device kernels on a GPU,
+    torch's own operators, without what they call, on a CPU."""
+    torch = device.torch
+    profiler = torch.profiler
+    kinds = [profiler.ProfilerActivity.CPU] + ([profiler.ProfilerActivity.CUDA] if device.is_cuda else [])
+    with torch.inference_mode():
+        work = WORK[shape.family](shape, device)
+        for call in work.calls[:3]:
+            call()
+        device.synchronize()
+        with profiler.profile(activities=kinds, with_flops=True) as traced:
+            for i in range(CALLS):
+                work.calls[i % len(work.calls)]()
+            device.synchronize()
+    runs = CALLS * work.per_call
+    found = []
+    for event in traced.key_averages():
+        own_us = event.self_device_time_total if device.is_cuda else event.self_cpu_time_total
+        on_device = not device.is_cuda or str(event.device_type).endswith("CUDA")
+        if own_us > 0 and on_device:
+            found.append((str(event.key), event.count / runs, own_us * 1e-6 / runs, float(event.flops or 0) / runs))
+    return sorted(found, key=lambda e: -e[2])

@@ -1,0 +1,172 @@
+"""Predictions of rows no fit has seen, and the check that this is so."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from calibration.estimators.compare import held_out_seconds
+from calibration.estimators.estimator import fit_physics
+from calibration.estimators.features import physics
+from calibration.families.base import FamilyModel, held_out
+from calibration.fitting.validate import predict
+from calibration.report.material import (
+    EDGE,
+    GROUP,
+    HELD_COLUMNS,
+    MEASURED_COLUMNS,
+    OFF_GRID,
+    FamilyLine,
+    FieldImportance,
+)
+from calibration.rows.dataset import OPERATOR_COLUMNS
+from catalogs.arrays import FloatArray
+from catalogs.hardware.specs import Accelerator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+SHUFFLES: Final = 5
+
+FEWEST_TO_SHUFFLE: Final = 5
+
+DIGITS: Final = 6  # significant, by which two shapes count as the same
+
+#: Fields that only make sense with each other (no shape has a longest context above the sum of all): shuffled as one.
+TOGETHER: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
+    "prefill_attention": (("chunks", "tokens", "pairs"), ("n_heads", "n_kv_heads")),
+    "decode_attention": (("sequences", "context_tokens", "max_context_tokens"), ("n_heads", "n_kv_heads")),
+    "moe": (("n_experts", "experts_per_token", "expert_ranks"),),
+    "mla": (("stage", "sequences", "tokens", "pairs", "context_tokens"),),
+    "collective": (("kind", "ranks", "graph"),),
+}
+
+HOW: Final = {"inside": GROUP, "beyond": EDGE}
+
+
+def shape_keys(family: str, rows: pd.DataFrame) -> list[tuple[Any, ...]]:
+    """One hashable value per row that says which shape it is."""
+    columns = [rows[c].tolist() for c in OPERATOR_COLUMNS[family]]
+    return [
+        tuple(float(f"{v:.{DIGITS}g}") if isinstance(v, float) else v for v in row)
+        for row in zip(*columns, strict=True)
+    ]
+
+
+def unseen(family: str, rows: pd.DataFrame, fitted: pd.DataFrame) -> pd.DataFrame:
+    """The rows whose shape is not among the fitted ones: a held-out row that repeats one would flatter the model."""
+    known = set(shape_keys(family, fitted))
+    return rows[[k not in known for k in shape_keys(family, rows)]].reset_index(drop=True)
+
+
+def off_grid(model: FamilyModel, rows: pd.DataFrame, fitted: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
+    """HELD_COLUMNS of rows measured only to check."""
+    rows = unseen(model.family, rows, fitted)
+    if rows.empty:
+        return empty_held()
+    return held_frame(model.family, OFF_GRID, rows, predict(model, rows, accelerator), accelerator)
+
+
+def left_out(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
+    """HELD_COLUMNS by cross-validation of whole groups, and past the cut grid, of rows as an engine would see them."""
+    import pandas as pd
+
+    parts = []
+    for region, seconds in held_out_seconds(family, rows, accelerator, fit_physics).items():
+        done = np.isfinite(seconds)
+        test = rows[done].reset_index(drop=True)
+        parts.append(held_frame(family, HOW[region], test, seconds[done], accelerator))
+    return pd.concat(parts, ignore_index=True) if parts else empty_held()
+
+
+def held_frame(
+    family: str, how: str, rows: pd.DataFrame, predicted_s: FloatArray, accelerator: Accelerator
+) -> pd.DataFrame:
+    """HELD_COLUMNS of rows and what was predicted for them."""
+    import pandas as pd
+
+    columns = {
+        "family": family,
+        "how": how,
+        "shape": shape_texts(family, rows),
+        "measured_s": rows.seconds.to_numpy(float),
+        "predicted_s": predicted_s,
+        "bytes": physics(family, rows, accelerator)[:, 1],
+    }
+    return pd.DataFrame(columns, columns=list(HELD_COLUMNS))
+
+
+def empty_held() -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.DataFrame(columns=list(HELD_COLUMNS))
+
+
+def measured_frame(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
+    """MEASURED_COLUMNS of rows."""
+    import pandas as pd
+
+    work, seconds = physics(family, rows, accelerator), rows.seconds.to_numpy(float)
+    columns = {
+        "family": family,
+        "shape": shape_texts(family, rows),
+        "seconds": seconds,
+        "flops": work[:, 0],
+        "bytes": work[:, 1],
+        "compute_share": work[:, 3] / seconds,
+        "memory_share": work[:, 4] / seconds,
+        "watts": rows["watts"].to_numpy(float) if "watts" in rows else np.nan,
+        "disturbed": rows["contended"].eq(True).to_numpy() if "contended" in rows else False,
+    }
+    return pd.DataFrame(columns, columns=list(MEASURED_COLUMNS))
+
+
+def shape_texts(family: str, rows: pd.DataFrame) -> list[str]:
+    """ "m 16, n 4096, k 4096, bf16": numbers named, words alone, what is the same everywhere left out."""
+    columns = [c for c in OPERATOR_COLUMNS[family] if len(rows) < 2 or rows[c].nunique() > 1 or c in ("dtype", "kind")]
+    texts = []
+    for values in zip(*(rows[c].tolist() for c in columns), strict=True):
+        named = [
+            v if isinstance(v, str) else f"{c.replace('_', ' ')} {v:.6g}" for c, v in zip(columns, values, strict=True)
+        ]
+        texts.append(", ".join(named))
+    return texts
+
+
+def error_line(family: str, how: str, held: pd.DataFrame, n_fit: int | None) -> FamilyLine | None:
+    """Errors of a family's predictions of one kind; None where there are none."""
+    mine = held[(held.family == family) & (held.how == how)]
+    if mine.empty:
+        return None
+    e = held_out(family, how, mine.predicted_s.to_numpy(float), mine.measured_s.to_numpy(float))
+    return FamilyLine(family, how, n_fit, e.n, e.median_abs, e.p90_abs, e.bias)
+
+
+def importance(model: FamilyModel, rows: pd.DataFrame, accelerator: Accelerator) -> list[FieldImportance]:
+    """What shuffling each field of rows the model has not seen does to its predictions, most first."""
+    if len(rows) < FEWEST_TO_SHUFFLE:
+        return []
+    draw, measured = np.random.default_rng(0), rows.seconds.to_numpy(float)
+
+    def factor(changed: pd.DataFrame) -> float:
+        return float(np.exp(np.median(np.abs(np.log(predict(model, changed, accelerator) / measured)))))
+
+    base = factor(rows)
+    found = []
+    for names in _fields(model.family, rows):
+        orders = [draw.permutation(len(rows)) for _ in range(SHUFFLES)]
+        mixed = [factor(rows.assign(**{n: rows[n].to_numpy()[o] for n in names})) for o in orders]
+        label = ", ".join(n.replace("_", " ") for n in names)
+        found.append(FieldImportance(model.family, label, float(np.mean(mixed)), base))
+    return sorted(found, key=lambda i: -i.factor)
+
+
+def _fields(family: str, rows: pd.DataFrame) -> list[tuple[str, ...]]:
+    """The fields of a family that vary in `rows`, those that belong together as one."""
+    groups = TOGETHER.get(family, ())
+    grouped = {n for g in groups for n in g}
+    every = [*groups, *((c,) for c in OPERATOR_COLUMNS[family] if c not in grouped)]
+    varying = [tuple(n for n in g if rows[n].nunique() > 1) for g in every]
+    return [g for g in varying if g]

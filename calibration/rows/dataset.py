@@ -1,0 +1,82 @@
+"""Profile rows: one tidy table per operator family, the same whether imported or measured here.
+
+Common columns of every family: `seconds` (float > 0), `source` (str, e.g. "aiconfigurator@095f58a51 h100_sxm vllm
+0.24.0"), and optionally `watts` (mean accelerator power, NaN where not measured) and `kernel` (str). The other columns
+are the operator's own fields, named as in operators.py; `window_tokens` is 0 where there is no window.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from calibration.operators.operators import OPERATOR_OF
+from catalogs.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+#: family -> operator columns: the fields of its operator. "mixed_attention" has no operator: one kernel over prefill
+#: chunks and decodes together, used only to check how well the two times add up.
+OPERATOR_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
+    family: tuple(f.name for f in fields(op)) for family, op in OPERATOR_OF.items()
+}
+
+OPERATOR_COLUMNS["mixed_attention"] = tuple(
+    dict.fromkeys(OPERATOR_COLUMNS["prefill_attention"] + OPERATOR_COLUMNS["decode_attention"])
+)
+
+COMMON_COLUMNS: Final = ("seconds", "source")
+
+OPTIONAL_COLUMNS: Final = ("watts", "kernel", "distribution")
+
+
+def check_rows(family: str, rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows with known columns only; InputError where a column is missing or seconds are not positive."""
+    if family not in OPERATOR_COLUMNS:
+        raise InputError("unknown operator family", family, ", ".join(OPERATOR_COLUMNS))
+    needed = (*OPERATOR_COLUMNS[family], *COMMON_COLUMNS)
+    missing = [c for c in needed if c not in rows.columns]
+    if missing:
+        raise InputError(f"{family} rows lack a column", missing[0])
+    if not bool((rows["seconds"] > 0).all()):
+        raise InputError(f"{family} rows need positive seconds", float(rows["seconds"].min()))
+    return rows[[*needed, *(c for c in OPTIONAL_COLUMNS if c in rows.columns)]].reset_index(drop=True)
+
+
+def rows_sha256(rows: pd.DataFrame) -> str:
+    """Content hash of rows, independent of row order and of the parquet writer."""
+    text = rows.sort_values(sorted(rows.columns), kind="stable")[sorted(rows.columns)].to_csv(
+        index=False, float_format="%.9g"
+    )
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def write_rows(folder: Path, tables: dict[str, pd.DataFrame]) -> list[Path]:
+    """One parquet file per family in `folder`; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for family, rows in sorted(tables.items()):
+        paths.append(folder / f"{family}.parquet")
+        check_rows(family, rows).to_parquet(paths[-1], index=False)
+    return paths
+
+
+def read_rows(folder: Path) -> dict[str, pd.DataFrame]:
+    """The families of a folder of rows; InputError where there is none or a file is not a table."""
+    import pandas as pd
+
+    files = sorted(folder.glob("*.parquet"))
+    if not files:
+        raise InputError("no rows: the folder holds no FAMILY.parquet", str(folder))
+    tables: dict[str, pd.DataFrame] = {}
+    for file in files:
+        try:
+            rows = pd.read_parquet(file)
+        except (OSError, ValueError) as error:
+            raise InputError(f"rows file cannot be read ({type(error).__name__})", str(file)) from None
+        tables[file.stem] = check_rows(file.stem, rows)
+    return tables

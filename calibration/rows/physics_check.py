@@ -1,0 +1,83 @@
+"""No row may claim more than the hardware's peak: such rows are measurement errors, rejected and counted.
+
+Arithmetic: more than 2 % over the peak of the dtype. Bytes: more than 2 % over the memory bandwidth, unless all
+operands fit in the second-level cache, where repeated benchmark runs read from cache; those may reach 4 x the memory
+bandwidth (L2 bandwidth of A100, H100 and AD102 is about 2.5-5.5 x their DRAM's). Models clamp what they learn from such
+rows, because in a real step the weights of every layer pass through device memory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.operators.operators import Elementwise, GroupedGemm, Operator
+from calibration.operators.roofline import bytes_moved, compute_s, l2_bytes, memory_s
+from catalogs.arrays import FloatArray
+from catalogs.hardware.specs import Accelerator
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+SLACK: Final = 1.02  # clock boosts and timer resolution
+
+CACHE_SPEEDUP: Final = 4.0
+
+STREAM_SPEEDUP: Final = 8.0  # plain streaming inside the cache: 5.2 on RTX PRO 6000, 6 on L40S
+
+SKEW_SPEEDUP: Final = 1.75  # skewed routing touches fewer experts than the balanced routing that bytes_moved assumes
+
+
+@dataclass(frozen=True, slots=True)
+class GateReport:
+    """Rows kept and rejected, by the rule that rejected them."""
+
+    n_in: int
+    over_peak_flops: int
+    over_bandwidth: int
+
+    @property
+    def n_rejected(self) -> int:
+        return self.over_peak_flops + self.over_bandwidth
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "rows_in": self.n_in,
+            "rejected_over_peak_flops": self.over_peak_flops,
+            "rejected_over_bandwidth": self.over_bandwidth,
+        }
+
+
+def faults(op: Operator, seconds: FloatArray, accelerator: Accelerator) -> tuple[npt.NDArray[np.bool_], ...]:
+    """(over peak flops, over bandwidth) per row; `seconds` has the operator's broadcast shape."""
+    over_flops = compute_s(op, accelerator) > SLACK * seconds
+    moved, cache = bytes_moved(op, accelerator), l2_bytes(accelerator)
+    allowance = np.where(moved <= cache, CACHE_SPEEDUP, 1.0)
+    if isinstance(op, GroupedGemm):
+        allowance = np.maximum(allowance, SKEW_SPEEDUP)
+    if isinstance(op, Elementwise):  # one pass over a tensor: the part that fits stays in the cache between repeats
+        allowance = moved / np.maximum(moved - (1 - 1 / STREAM_SPEEDUP) * np.minimum(moved, cache), 1e-9)
+    over_bytes = memory_s(op, accelerator) > SLACK * allowance * seconds
+    return over_flops, over_bytes & ~over_flops
+
+
+def report(over_flops: npt.NDArray[np.bool_], over_bytes: npt.NDArray[np.bool_]) -> GateReport:
+    """Counts of two fault masks over the same rows."""
+    return GateReport(len(over_flops), int(over_flops.sum()), int(over_bytes.sum()))
+
+
+def gate(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> tuple[pd.DataFrame, GateReport]:
+    """The rows of one family that obey physics, and the count of the others."""
+    from calibration.rows.row_operators import operators_of
+
+    over_flops = np.zeros(len(rows), dtype=bool)
+    over_bytes = np.zeros(len(rows), dtype=bool)
+    seconds = rows["seconds"].to_numpy(float)
+    for op, index in operators_of(family, rows):
+        over_flops[index], over_bytes[index] = faults(op, seconds[index], accelerator)
+    kept = rows[~(over_flops | over_bytes)].reset_index(drop=True)
+    return kept, report(over_flops, over_bytes)

@@ -1,0 +1,140 @@
+"""One point to the measured part of its row, on a model already built."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from calibration.profile.machine.contention import CONTENDED, others_share, usage
+from calibration.profile.machine.device import ProfiledDevice
+from calibration.profile.machine.energy import Meter
+from calibration.profile.machine.timing import NARROW, Timing, median_ci
+from calibration.profile.measure import OUT_OF_MEMORY
+from calibration.whole_models.generation import Generation, Generator, Stamps
+from calibration.whole_models.memory import Peak, model_bytes, peak_on_cpu, peak_on_cuda
+from calibration.whole_models.workloads import FEWEST_OUTPUT, Point
+
+FEWEST: Final = 5
+
+MOST: Final = 30
+
+ONE_IS_ENOUGH_S: Final = 4.0  # a run this long is timed once where the limit does not allow a second
+
+ENERGY_LIMIT_S: Final = 20.0
+
+Fields = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementOrder:
+    """A point and how long its repeats may take."""
+
+    point: Point
+    limit_s: float
+
+
+def row(generator: Generator, order: MeasurementOrder, meter: Meter) -> Fields:
+    """The measured columns. Never raises for what a point does wrong: status "oom" or "error", with a reason."""
+    start, before = time.perf_counter(), usage()
+    try:
+        found = {"status": "ok"} | _measured(generator, order, meter)
+    except (RuntimeError, MemoryError, NotImplementedError, TypeError, ValueError, IndexError) as error:
+        found = failed(error)
+    share = others_share(before, usage(), len(generator.device.cores))
+    after = usage()
+    return found | {
+        "others_share": round(share, 4),
+        "contended": bool(share > CONTENDED),
+        "page_faults": after.page_faults - before.page_faults,
+        "context_switches": after.switches - before.switches,
+        "at": round(time.time(), 3),
+        "elapsed_s": round(time.perf_counter() - start, 6),
+    }
+
+
+def failed(error: BaseException) -> Fields:
+    """Status and reason of an exception."""
+    text = str(error).splitlines()[0] if str(error) else type(error).__name__
+    out = isinstance(error, MemoryError) or any(w in str(error) for w in OUT_OF_MEMORY)
+    return {"status": "oom" if out else "error", "reason": text[:300]}
+
+
+def _measured(generator: Generator, order: MeasurementOrder, meter: Meter) -> Fields:
+    """A small run, a count of operations, a run for memory (all of them warm up), then the timed ones."""
+    point, device = order.point, generator.device
+    generator.run(generator.prompt(1, min(point.input_tokens, 8)), FEWEST_OUTPUT, Stamps(device))
+    flops = generator.counted_flops(point)
+    prompt = generator.prompt(point.batch, point.input_tokens)
+
+    def run() -> None:
+        generator.run(prompt, point.output_tokens, Stamps(device))
+
+    peak = peak_on_cuda(run, device.torch) if device.is_cuda else peak_on_cpu(run)
+    runs = _repeats(generator, prompt, order)
+    found = _times(runs) | _memory(generator, peak) | {"flops": flops}
+    found["flops_per_s"] = flops / found["total_s"]
+    found |= _energy(meter, run, found["total_s"])
+    if device.is_cuda:
+        found["device_busy_s"] = _device_busy_s(run, device)
+    return found
+
+
+def _repeats(generator: Generator, prompt: Any, order: MeasurementOrder) -> list[Generation]:
+    start, runs = time.perf_counter(), [generator.timed(prompt, order.point.output_tokens)]
+    while len(runs) < MOST:
+        spent, last = time.perf_counter() - start, runs[-1].wall_s
+        if spent + last > order.limit_s and (len(runs) > 1 or last > ONE_IS_ENOUGH_S):
+            break
+        if len(runs) >= FEWEST and median_ci([r.device_s for r in runs])[1] <= NARROW:
+            break
+        runs.append(generator.timed(prompt, order.point.output_tokens))
+    return runs
+
+
+def _times(runs: list[Generation]) -> Fields:
+    total, width = median_ci([r.device_s for r in runs])
+    return {
+        "prefill_s": float(np.median([r.prefill_s for r in runs])),
+        "decode_s_per_token": float(np.median([r.decode_s_per_token for r in runs])),
+        "total_s": total,
+        "device_s": total,
+        "wall_s": float(np.median([r.wall_s for r in runs])),
+        "cpu_s": float(np.median([r.cpu_s for r in runs])),
+        "ci_fraction": round(width, 5) if len(runs) > 1 else None,
+        "n_samples": len(runs),
+        "samples_s": [r.device_s for r in runs],
+    }
+
+
+def _memory(generator: Generator, peak: Peak) -> Fields:
+    weights = model_bytes(generator.model)
+    found: Fields = {"model_bytes": weights, "memory_method": peak.method or None}
+    if peak.growth_bytes is None:
+        return found | {"peak_memory_bytes": None, "memory_reason": peak.why_not}
+    return found | {"memory_growth_bytes": peak.growth_bytes, "peak_memory_bytes": weights + peak.growth_bytes}
+
+
+def _energy(meter: Meter, run: Any, seconds: float) -> Fields:
+    """Joules of one generation; None, with the reason, where no counter is readable or the run is too long for it."""
+    watts = meter.watts(Timing(seconds, 0.0, (), replay=run, replay_s=seconds), ENERGY_LIMIT_S)
+    if watts is not None:
+        return {"watts": round(watts, 2), "energy_j": watts * seconds, **meter.sample()}
+    why = meter.why_not or f"no power: one run takes longer than {ENERGY_LIMIT_S:.0f} s"
+    return {"watts": None, "energy_j": None, "power_reason": why, **meter.sample()}
+
+
+def _device_busy_s(run: Any, device: ProfiledDevice) -> float | None:
+    """Seconds in which the GPU ran kernels during one generation, by torch.profiler; None where it cannot look."""
+    torch = device.torch
+    try:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as watched:
+            run()
+            torch.cuda.synchronize()
+        events = watched.key_averages()
+    except RuntimeError:
+        return None
+    busy = sum(getattr(e, "self_device_time_total", getattr(e, "self_cuda_time_total", 0.0)) for e in events)
+    return float(busy) * 1e-6 or None

@@ -1,0 +1,14 @@
+"""Array types that all packages share."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+IntArray = npt.NDArray[np.int64]
+
+
+FloatArray = npt.NDArray[np.float64]
+
+
+BoolArray = npt.NDArray[np.bool_]

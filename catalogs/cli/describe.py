@@ -1,0 +1,218 @@
+"""Catalog entries as flat records with the unit in each key: what `catalog list` and `catalog show` print."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from catalogs.errors import InputError, nearest_name
+from catalogs.io.yaml_files import DATA, user_folder
+from catalogs.units import GIB, GIGA, TERA
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogKind:
+    """One kind of entry: every entry in brief, one entry in full."""
+
+    rows: Callable[[], list[Record]]
+    show: Callable[[str], Record]
+
+
+def kind(name: str) -> CatalogKind:
+    """The kind called `name`. Raises InputError with the nearest one."""
+    found = KINDS.get(name.lower()) or KINDS.get(f"{name.lower()}s")  # `show model NAME` reads better
+    if found is None:
+        raise InputError("unknown kind of catalog entry", name, nearest_name(name, KINDS) or ", ".join(KINDS))
+    return found
+
+
+def _model_rows() -> list[Record]:
+    from catalogs.models.catalog import list_models
+
+    keys = ("name", "hf_id", "params_billion", "active_params_billion", "weight_dtype")
+    return [{key: _model(name)[key] for key in keys} for name in list_models()]
+
+
+def _model(name: str) -> Record:
+    from catalogs.models.catalog import load_model
+
+    m = load_model(name)
+    return {
+        "name": m.name,
+        "hf_id": m.hf_id,
+        "architecture": m.architecture,
+        "params_billion": round(m.n_params / GIGA, 3),
+        "active_params_billion": round(m.n_active_params / GIGA, 3),
+        "published_params_billion": None if m.published_params is None else round(m.published_params / GIGA, 3),
+        "weight_dtype": m.weight_dtype,
+        "weights_gib": round(m.weight_bytes(m.weight_dtype) / GIB, 3),
+        "kv_bytes_per_token_bf16": m.kv_bytes_per_token("bf16"),
+        "state_bytes_per_sequence": m.state_bytes_per_sequence,
+        "layers": m.n_layers,
+        "hidden_size": m.hidden_size,
+        "vocab_size": m.vocab_size,
+        "max_position_tokens": m.max_position_tokens,
+        "source": m.source,
+    }
+
+
+def _hardware_rows() -> list[Record]:
+    from catalogs.hardware.catalog import list_hardware
+
+    keys = ("name", "memory_gib", "bandwidth_gb_per_s", "peak_tflops", "tdp_w", "max_per_node", "source")
+    return [{key: _hardware(name)[key] for key in keys} for name in list_hardware()]
+
+
+def _hardware(text: str) -> Record:
+    from catalogs.hardware.catalog import list_mig_profiles, parse_hardware
+
+    h = parse_hardware(text)
+    a, n = h.accelerator, h.node
+    return {
+        "name": a.name,
+        "full_name": a.full_name,
+        "kind": a.kind,
+        "architecture": a.architecture,
+        "memory_gib": round(a.memory_bytes / GIB, 2),
+        "bandwidth_gb_per_s": round(a.memory_bandwidth_bytes_per_s / GIGA, 1),
+        "peak_tflops": {d: round(v / TERA, 2) for d, v in a.peak_flops.items()},
+        "tdp_w": a.tdp_w,
+        "idle_w": a.idle_w,
+        "accelerators": h.n_accelerators,
+        "nodes": h.n_nodes,
+        "max_per_node": n.max_accelerators,
+        "link": n.link_name,
+        "link_gb_per_s_each_way": n.link_bytes_per_s / GIGA,
+        "network_gb_per_s_each_way": round(n.network_bytes_per_s / GIGA, 2),
+        "host_idle_w": n.host_idle_w,
+        "host_w_per_accelerator": n.host_w_per_accelerator,
+        "mig_profiles": [] if a.name == "local" or a.is_slice else list_mig_profiles(a.name),
+        "source": a.source,
+        "notes": _notes(a.name),
+        "notices": list(h.notices),
+    }
+
+
+def _notes(name: str) -> str:
+    from catalogs.hardware.files import find, read
+
+    plain = name.partition(":")[0]
+    return read(plain).notes if find(plain) else ""
+
+
+def _engine_rows() -> list[Record]:
+    from catalogs.engines.files import UnsupportedEngine, names, read
+
+    def row(name: str) -> Record:
+        file = read(name)
+        if isinstance(file, UnsupportedEngine):
+            return {"name": name, "version": "", "supported": False, "source": file.why}
+        return {"name": name, "version": file.version, "supported": True, "source": f"{file.source} ({file.as_of})"}
+
+    return [row(name) for name in names()]
+
+
+def _engine(name: str) -> Record:
+    from catalogs.engines.files import load_engine
+
+    return asdict(load_engine(name))
+
+
+def _workload_rows() -> list[Record]:
+    from catalogs.workloads.workload import list_workloads, load_workload
+
+    rows = []
+    for name in list_workloads():
+        w = load_workload(name)
+        rows.append({"name": w.name, "requests": w.n_requests, "requests_per_s": w.requests_per_s, "source": w.source})
+    return rows
+
+
+def _workload(name: str) -> Record:
+    from catalogs.workloads.workload import load_workload
+
+    w = load_workload(name)
+    stats = {key: round(value, 2) for key, value in w.stats().items()}
+    head = {"name": w.name, "requests": w.n_requests, "requests_per_s": w.requests_per_s, "closed_loop": w.closed_loop}
+    return head | stats | {"source": w.source, "notices": list(w.notices)}
+
+
+def _price_rows() -> list[Record]:
+    from catalogs.economics.prices import list_prices
+
+    left_out = {"kind", "area", "n_regions", "note"}
+    return [{key: value for key, value in asdict(row).items() if key not in left_out} for row in list_prices()]
+
+
+def _price(text: str) -> Record:
+    """What a piece of hardware costs by every reading; null where the table knows no price."""
+    from typing import get_args
+
+    from catalogs.economics.prices import ON_DEMAND, Commitment, Reading, node_price
+    from catalogs.hardware.catalog import parse_hardware
+
+    hardware = parse_hardware(text)
+    found = {reading: node_price(hardware, reading) for reading in get_args(Reading)}
+    found |= {c: node_price(hardware, commitment=c) for c in get_args(Commitment) if c not in (ON_DEMAND, "spot")}
+    return {"hardware": hardware.text} | {key: None if p is None else asdict(p) for key, p in found.items()}
+
+
+def _grid_rows() -> list[Record]:
+    from catalogs.economics.electricity import list_grids
+
+    return [_grid(region) for region in list_grids()]
+
+
+def _grid(region: str) -> Record:
+    from catalogs.economics.electricity import load_grid
+
+    return asdict(load_grid(region))
+
+
+def _calibration_folders() -> dict[str, Path]:
+    """Shipped calibrations by hardware name, and the user's own, which win."""
+    return {
+        path.parent.name: path.parent
+        for folder in (DATA / "calibrations", user_folder("calibrations"))
+        for path in sorted(folder.glob("*/bundle.json"))
+    }
+
+
+def _calibration_rows() -> list[Record]:
+    keys = ("name", "engine", "engine_version", "families", "folder")
+    return [{key: _calibration(name)[key] for key in keys} for name in _calibration_folders()]
+
+
+def _calibration(name: str) -> Record:
+    folders = _calibration_folders()
+    if name not in folders:
+        raise InputError("no calibration of this hardware", name, nearest_name(name, folders))
+    folder = folders[name]
+    try:
+        data = dict(json.loads((folder / "bundle.json").read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        raise InputError("calibration bundle is not valid; remove its folder to do without it", str(folder)) from None
+    head = {key: data.get(key) for key in ("engine", "engine_version", "driver", "sources", "arrays_sha256")}
+    shipped = folder.is_relative_to(DATA)
+    return {
+        "name": name,
+        **head,
+        "families": sorted(data.get("families", {})),
+        "folder": "shipped" if shipped else str(folder),
+    }
+
+
+KINDS: dict[str, CatalogKind] = {
+    "models": CatalogKind(_model_rows, _model),
+    "hardware": CatalogKind(_hardware_rows, _hardware),
+    "engines": CatalogKind(_engine_rows, _engine),
+    "workloads": CatalogKind(_workload_rows, _workload),
+    "prices": CatalogKind(_price_rows, _price),
+    "grids": CatalogKind(_grid_rows, _grid),
+    "calibrations": CatalogKind(_calibration_rows, _calibration),
+}

@@ -1,0 +1,120 @@
+"""The `catalog` command: what the planner knows, with units and sources."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from catalogs.io.output_files import check_targets, write_json
+from catalogs.ui.entry_point import run_command
+from catalogs.ui.terminal import PIPED_LIST, open_console
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+
+app = typer.Typer(
+    help="List and show models, hardware, engines, workloads, prices, grids and calibrations.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+_KIND = "models, hardware, engines, workloads, prices, grids or calibrations"
+
+KindName = Annotated[str, typer.Argument(metavar="KIND", help=_KIND)]
+
+JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE, or - for stdout.")]
+
+
+@app.command("list")
+def list_entries(
+    kind: KindName,
+    json_file: JsonFile = None,
+    match: Annotated[str | None, typer.Option(help="Only entries whose text contains this.")] = None,
+) -> None:
+    """Every entry of a kind, in brief, with units and source."""
+    from catalogs.cli.describe import kind as find_kind
+
+    check_targets(json_file)
+    rows = find_kind(kind).rows()
+    if match is not None:
+        rows = [row for row in rows if any(match.lower() in str(value).lower() for value in row.values())]
+    if json_file is not None:
+        write_json({"schema_version": 1, "kind": kind.lower(), "entries": rows}, json_file)
+    if json_file != "-":
+        _print_rows(kind, rows)
+
+
+@app.command()
+def show(
+    kind: KindName,
+    name: Annotated[str, typer.Argument(help="Entry; for prices: hardware such as h100x8.")],
+    json_file: JsonFile = None,
+) -> None:
+    """One entry in full, with units and source."""
+    from catalogs.cli.describe import kind as find_kind
+
+    check_targets(json_file)
+    record = find_kind(kind).show(name)
+    if json_file is not None:
+        write_json({"schema_version": 1, "kind": kind.lower(), "entry": record}, json_file)
+    if json_file != "-":
+        _print_record(record)
+
+
+def _print_rows(title: str, rows: list[dict[str, Any]]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=f"{title} ({len(rows)})", title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for key in rows[0] if rows else ():
+        number = all(isinstance(row[key], int | float) for row in rows)
+        table.add_column(key, justify="right" if number else "left", overflow="fold", no_wrap=key == "name")
+    for row in rows:
+        table.add_row(*(_text(value) for value in row.values()))
+    _print(table)
+
+
+def _print_record(record: dict[str, Any]) -> None:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(show_header=False, box=box.SIMPLE, pad_edge=False)
+    table.add_column()
+    table.add_column(overflow="fold")
+    for key, value in record.items():
+        if value not in ("", [], ()):
+            table.add_row(key, _text(value))
+    _print(table)
+
+
+def _print(table: Table) -> None:
+    """To the terminal's width; into a pipe or file without wrapping much."""
+    open_console(PIPED_LIST).print(table)
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:.10g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_text(v)}" for key, v in value.items() if v != "")
+    if isinstance(value, list | tuple):
+        return ", ".join(_text(v) for v in value)
+    return str(value)
+
+
+def main(args: list[str] | None = None) -> None:
+    """Entry point of the console script."""
+    sys.exit(run_command("catalog", app, args))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""deployment.yaml: its schema, its options, and its resolution into a ResolvedDeployment."""

@@ -1,0 +1,196 @@
+"""Which parallel layouts a model and a cluster allow."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields, replace
+from typing import Final
+
+from catalogs.deployments.layout import Layout
+from catalogs.deployments.schema import Deployment
+from catalogs.engines.profile import EngineProfile
+from catalogs.errors import InputError
+from catalogs.hardware.specs import Hardware
+from catalogs.models.layers import Attention, LinearAttention, MlaAttention, Mlp, Moe
+from catalogs.models.spec import ModelSpec
+
+#: Sizes that are looked through for the nearest one, whatever was asked for.
+_MOST_TENSOR_PARALLEL: Final = 1024
+
+
+def layout_of(deployment: Deployment, model: ModelSpec, hardware: Hardware) -> tuple[int, Layout, tuple[str, ...]]:
+    """(replicas, layout of each, what to know about it). Raises InputError where the model cannot be cut so or where it
+    does not fit.
+
+    Data parallelism inside a replica is for mixture-of-experts models, where the ranks step together (expert_parallel:
+    experts spread over all data x tensor ranks; else every expert cut over them). Ranks of a dense model never meet,
+    so they are counted as replicas.
+    """
+    d = deployment
+    if d.expert_parallel and not model.is_moe:
+        raise InputError("expert_parallel needs a mixture-of-experts model", d.model, "expert_parallel: false")
+    if d.pipeline_parallel > model.n_layers:
+        raise InputError(f"pipeline_parallel beyond the layers of {d.model}", d.pipeline_parallel, str(model.n_layers))
+    replicas = d.replicas
+    found = Layout(**{f.name: getattr(d, f.name) for f in fields(Layout)})
+    _check_exchange(found)
+    found, notices = _spread_experts(replicas, found, hardware)
+    check_tensor_parallel(model, found.tensor_parallel, found.expert_parallel)
+    check_context_parallel(model, found)
+    notices += _unmeasured_groups(found, hardware)
+    if found.data_parallel > 1 and not model.is_moe:
+        replicas, found = replicas * found.data_parallel, replace(found, data_parallel=1)
+        notices += (f"{model.name} is dense: its {d.data_parallel} data-parallel ranks are counted as replicas",)
+    _check_fit_of_groups(found, hardware)
+    _check_fits(replicas, found, hardware)
+    return replicas, found, notices
+
+
+def _spread_experts(replicas: int, layout: Layout, hardware: Hardware) -> tuple[Layout, tuple[str, ...]]:
+    """Experts are spread over data x tensor ranks, so over one rank the flag says nothing; a lone replica that has the
+    node to itself is then taken to mean all of it, attention by tensor parallelism (what published runs mean by it)."""
+    lone = replicas * layout.accelerators == 1
+    if not (layout.expert_parallel and lone and hardware.n_nodes == 1 and hardware.accelerators_per_node > 1):
+        return layout, ()
+    count = hardware.accelerators_per_node
+    notice = f"expert_parallel over one accelerator says nothing: taken as tensor_parallel {count} ({hardware.text})"
+    return replace(layout, tensor_parallel=count), (notice,)
+
+
+def tensor_parallel_choices(model: ModelSpec, most: int, expert_parallel: bool = False) -> list[int]:
+    """Tensor-parallel sizes up to `most` that cut the model evenly, ascending; 1 is always one of them."""
+    return [tp for tp in range(1, most + 1) if not _broken_rules(model, tp, expert_parallel)]
+
+
+def check_tensor_parallel(model: ModelSpec, tp: int, expert_parallel: bool = False) -> None:
+    """Raises InputError unless `tp` divides what vLLM cuts: heads (KV heads are repeated where tp exceeds them),
+    heads of linear attention, feed-forward widths. Experts kept whole (expert_parallel) are not cut."""
+    broken = _broken_rules(model, tp, expert_parallel)
+    if broken:
+        fits = tensor_parallel_choices(model, min(tp, _MOST_TENSOR_PARALLEL), expert_parallel)
+        raise InputError(f"tensor_parallel does not divide {broken[0]} of {model.name}", tp, str(fits[-1]))
+
+
+def _broken_rules(model: ModelSpec, tp: int, expert_parallel: bool) -> list[str]:
+    """The first size of each kind that `tp` does not divide, in words."""
+    broken: list[str] = []
+    for group in (*model.groups, *model.encoder_groups):
+        if isinstance(group.mixer, Attention | MlaAttention) and group.mixer.n_heads % tp:
+            broken.append(f"the {group.mixer.n_heads} attention heads")
+        if isinstance(group.mixer, Attention) and group.mixer.n_kv_heads % tp and tp % group.mixer.n_kv_heads:
+            broken.append(f"the {group.mixer.n_kv_heads} KV heads (nor is it a multiple)")
+        if isinstance(group.mixer, LinearAttention) and group.mixer.n_value_heads % tp:
+            broken.append(f"the {group.mixer.n_value_heads} linear-attention heads")
+        if isinstance(group.ffn, Mlp) and group.ffn.intermediate_size % tp:
+            broken.append(f"the {group.ffn.intermediate_size} feed-forward width")
+        if isinstance(group.ffn, Moe) and not expert_parallel and group.ffn.expert_intermediate_size % tp:
+            broken.append(f"the {group.ffn.expert_intermediate_size} expert width")
+    return broken
+
+
+def check_engine(layout: Layout, engine: EngineProfile) -> None:
+    """Raises InputError for a way to cut replicas that the engine has no option for, as far as its file knows."""
+    for key in ("context_parallel", "decode_context_parallel", "all2all_backend"):
+        asked, default = getattr(layout, key), getattr(Layout(), key)
+        if asked != default and key not in engine.flags:
+            raise InputError(f"{engine.name}'s own way of it is not simulated: {key}", asked, str(default))
+
+
+def _check_exchange(layout: Layout) -> None:
+    """Other kernels than the default's send tokens to the ranks that hold their experts; among tensor ranks alone every
+    rank holds every token."""
+    if layout.all2all_backend == "allgather_reducescatter":
+        return
+    if not layout.expert_parallel:
+        rule, nearest = (
+            "all2all_backend sends tokens to whole experts: it needs expert_parallel",
+            "expert_parallel: true",
+        )
+        raise InputError(rule, layout.all2all_backend, nearest)
+    if layout.data_parallel * layout.context_parallel == 1:
+        rule = "all2all_backend needs data_parallel or context_parallel: tensor ranks hold the same tokens"
+        raise InputError(rule, layout.all2all_backend, "allgather_reducescatter")
+
+
+def check_context_parallel(model: ModelSpec, layout: Layout) -> None:
+    """Raises InputError unless prompts can be cut over context_parallel ranks and KV over decode_context_parallel ones,
+    by vLLM's rules (ParallelConfig and ModelConfig.verify_with_parallel_config, 0.32): the ranks that share KV are
+    tensor ranks, or all context ranks; where a model has KV heads, each must be on several tensor ranks already, and
+    the query heads of each divide evenly."""
+    tp, cp, dcp = layout.tensor_parallel, layout.context_parallel, layout.decode_context_parallel
+    if (cp > 1 or dcp > 1) and any(isinstance(g.mixer, LinearAttention) for g in model.groups):
+        rule = f"context parallelism needs attention in every layer, {model.name} has linear attention"
+        raise InputError(rule, f"context_parallel: {cp}, decode_context_parallel: {dcp}", "1")
+    if cp > 1 and dcp not in (1, cp):
+        raise InputError("decode_context_parallel is 1 or context_parallel where that is set", dcp, str(cp))
+    if cp == 1 and tp % dcp:
+        nearest = max(n for n in range(1, tp + 1) if tp % n == 0 and n <= dcp)
+        raise InputError(f"decode_context_parallel does not divide tensor_parallel ({tp})", dcp, str(nearest))
+    for attention in {g.mixer for g in model.groups if isinstance(g.mixer, Attention)} if dcp > 1 else ():
+        _check_repeated_heads(model.name, attention, tp, dcp)
+
+
+def _check_repeated_heads(name: str, attention: Attention, tp: int, dcp: int) -> None:
+    copies, queries = tp // attention.n_kv_heads, attention.n_heads // attention.n_kv_heads
+    if dcp > copies:
+        rule = f"decode_context_parallel beyond the copies of each of the {attention.n_kv_heads} KV heads of {name}"
+        raise InputError(rule, dcp, str(max(copies, 1)))
+    if queries % dcp:
+        nearest = max(n for n in range(1, dcp) if queries % n == 0)
+        rule = f"decode_context_parallel does not divide the {queries} query heads of each KV head of {name}"
+        raise InputError(rule, dcp, str(nearest))
+
+
+def _check_fit_of_groups(layout: Layout, hardware: Hardware) -> None:
+    """A tensor-parallel group stays inside one node or fills whole nodes; MIG instances have no peer link (NCCL refuses
+    them), so a replica is one instance."""
+    tp = layout.tensor_parallel
+    if hardware.accelerator.is_slice:
+        for key in ("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel"):
+            if getattr(layout, key) > 1:
+                raise InputError(f"{key} over MIG slices is not possible (no peer link)", getattr(layout, key), "1")
+    per_node = hardware.accelerators_per_node
+    if tp > per_node and (tp % per_node or tp > hardware.n_accelerators):
+        raise InputError(f"tensor_parallel must fit in one node of {hardware.text}", tp, str(per_node))
+
+
+#: Ranks of the largest group of one link domain that public tables measured.
+MOST_MEASURED: Final = 8
+
+
+def _unmeasured_groups(layout: Layout, hardware: Hardware) -> tuple[str, ...]:
+    """A sentence for each kind of group whose collectives nobody measured."""
+    tp, cp, stages = layout.tensor_parallel, layout.context_parallel, layout.pipeline_parallel
+    experts = tp * cp * layout.data_parallel * stages if layout.data_parallel > 1 else 1
+    found = []
+    for what, ranks in (("tensor_parallel", tp), ("context_parallel", tp * cp if cp > 1 else 1), ("experts", experts)):
+        domains = -(-ranks // hardware.link_domain)
+        if domains > 1:
+            found.append(
+                f"{what}: {ranks} ranks over {domains} link domains of {hardware.link_domain}: their collectives cross "
+                f"the network in every layer, at NCCL's own model of it, not measured"
+            )
+        elif what == "tensor_parallel" and ranks > MOST_MEASURED:
+            found.append(f"{what}: collectives of {ranks} ranks are extrapolated from {MOST_MEASURED}, not measured")
+    return tuple(found)
+
+
+def _check_fits(replicas: int, layout: Layout, hardware: Hardware) -> None:
+    tp, per_node = layout.tensor_parallel, hardware.accelerators_per_node
+    groups = hardware.n_accelerators // tp if tp > per_node else hardware.n_nodes * (per_node // tp)
+    per_replica = layout.pipeline_parallel * layout.data_parallel * layout.context_parallel
+    if replicas * per_replica <= groups:
+        return
+    asked = replicas * layout.accelerators
+    parts = "replicas x tensor x pipeline x data x context parallel"
+    rule = f"{parts} must fit in the {hardware.n_accelerators} of {hardware.text}"
+    fits = groups // per_replica
+    raise InputError(rule, asked, f"replicas: {fits}" if fits else _smaller(layout, groups))
+
+
+def _smaller(layout: Layout, groups: int) -> str:
+    """The largest size of a replica that does not fit, as much as the others leave room for."""
+    sizes = {key: int(getattr(layout, key)) for key in ("data_parallel", "context_parallel", "pipeline_parallel")}
+    largest = max(sizes, key=lambda key: sizes[key])
+    others = math.prod(sizes.values()) // sizes[largest]
+    return f"{largest}: {max(groups // others, 1)}"

@@ -1,0 +1,285 @@
+"""From a deployment as written to one that can run: names looked up, nulls filled, sizes checked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from catalogs.deployments import parallelism
+from catalogs.deployments.autoscaling import Autoscaling, parse_autoscaling
+from catalogs.deployments.compatibility import FeatureContext, check_together
+from catalogs.deployments.drafting import speculation_of
+from catalogs.deployments.features import (
+    check_encoder,
+    check_not_apart,
+    engine_for,
+    lora_of,
+    rank_dispatch_of,
+    swap_bytes_of,
+    tiers_of,
+    with_encoder_room,
+)
+from catalogs.deployments.layout import Limits
+from catalogs.deployments.queueing import parse_queueing
+from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.deployments.schema import Deployment
+from catalogs.deployments.speculation import SGLANG_MAX_NUM_SEQS, Speculation
+from catalogs.engines.files import load_engine
+from catalogs.engines.profile import EngineProfile
+from catalogs.errors import InputError, nearest_name
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.specs import Accelerator, Hardware
+from catalogs.models.catalog import load_model
+from catalogs.models.spec import ModelSpec
+from catalogs.units import DTYPE_BYTES
+
+
+def resolve(deployment: Deployment) -> ResolvedDeployment:
+    """Looks every name up, fills every null with the engine's default, checks that the sizes fit together.
+
+    Raises InputError naming the broken rule, the value and the nearest valid choice, and where there are several pools.
+    Whether the model fits in memory is not decided here: that is an answer (no), not bad input.
+    """
+    for key in ("disaggregation", "pools"):
+        if getattr(deployment, key) is not None:
+            raise InputError("one kind of replica is looked at here", key, f"{key}: null")
+    return resolve_pools(deployment)[0]
+
+
+def resolve_pools(deployment: Deployment) -> tuple[ResolvedDeployment, ...]:
+    """The same for every pool; one where nothing is disaggregated."""
+    pass
+
+    return resolve_deployment(deployment)
+
+
+#: KV blocks that engines accept, tokens.
+BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+#: Weight dtypes that are stored narrow but multiplied in 16 bit on every device (no fast path is expected).
+_WEIGHT_ONLY = frozenset({"int4"})
+
+_NO_BF16 = frozenset({"volta", "turing"})  # compute capability below 8.0: vLLM runs bf16 checkpoints in fp16
+
+_SIXTEEN_BIT = frozenset({"bf16", "fp16"})
+
+#: Other spellings, for the error's nearest choice.
+_SPELLINGS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "nvfp4": "fp4", "mxfp4": "fp4"}
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogLookup:
+    """What the names of a deployment mean."""
+
+    model: ModelSpec
+    engine: EngineProfile
+    hardware: Hardware
+
+    @classmethod
+    def of(cls, model: str, engine: str, hardware: str) -> CatalogLookup:
+        """Raises InputError with the nearest name for one that is unknown."""
+        found = parse_hardware(hardware)
+        return cls(load_model(model), load_engine(engine).on(found.accelerator.kind), found)
+
+    @property
+    def default_limits(self) -> tuple[int, int]:
+        """(max_num_batched_tokens, max_num_seqs) the engine takes on this device, per rank on CPUs."""
+        unit = self.hardware.accelerator
+        return self.engine.default_limits(unit.memory_bytes, unit.name, unit.kind)
+
+
+def resolve_deployment(deployment: Deployment) -> tuple[ResolvedDeployment, ...]:
+    """See catalogs.deployment.resolve_pools."""
+    pools = tuple(replace(_resolve_pool(part.written), role=part.role, site=part.site) for part in deployment.slices)
+    shared = [pool for pool in pools if not pool.site]
+    asked = sum(pool.most_replicas * pool.layout.accelerators for pool in shared)
+    if shared and asked > shared[0].hardware.n_accelerators:
+        most = shared[0].hardware.n_accelerators
+        raise InputError(f"the pools together must fit in the {most} of {deployment.hardware}", asked, str(most))
+    return _check_handover(pools)
+
+
+def _check_handover(pools: tuple[ResolvedDeployment, ...]) -> tuple[ResolvedDeployment, ...]:
+    """Blocks are read as they were written."""
+    for model in dict.fromkeys(pool.model.name for pool in pools):
+        apart = [pool for pool in pools if pool.model.name == model and pool.role != "both"]
+        dtypes = list(dict.fromkeys(pool.kv_dtype for pool in apart))
+        if len(dtypes) > 1:
+            raise InputError("prefill and decode pools keep KV in the same kv_dtype", " and ".join(dtypes), dtypes[0])
+        drafters = {pool.speculation.draft if pool.speculation else None for pool in apart}
+        if len(drafters) > 1:
+            asked = "speculative in one of them"
+            raise InputError("prefill and decode pools keep KV of the same drafter", asked, "speculative for both")
+        if apart:
+            check_not_apart(apart[0].model)
+    return pools
+
+
+def _resolve_pool(deployment: Deployment) -> ResolvedDeployment:
+    names = CatalogLookup.of(deployment.model, deployment.engine, deployment.hardware)
+    check_encoder(names.model)
+    asked = FeatureContext(deployment, names.model, names.engine)
+    check_together(asked)
+    speculation = speculation_of(deployment, names.engine, names.model)
+    if speculation is not None:
+        deployment, names = _speculating(deployment, speculation, names)
+    names = replace(names, engine=engine_for(names.model, names.engine, deployment))
+    own = names.hardware.notices + (speculation.notices if speculation else ())
+    weight_dtype, weight_notices = _weight_dtype(deployment.weight_dtype, names)
+    kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
+    replicas, layout, layout_notices = parallelism.layout_of(deployment, names.model, names.hardware)
+    scaling = _scaling(deployment, replicas, names)
+    shards = layout.tensor_parallel * layout.pipeline_parallel
+    parallelism.check_engine(layout, names.engine)
+    limits = _limits(deployment, names, shards, speculation.step_tokens if speculation else 1)
+    limits = with_encoder_room(limits, names.model, deployment)
+    utilization = deployment.gpu_memory_utilization or _utilization(names, limits.max_num_batched_tokens, shards)
+    return ResolvedDeployment(
+        model=names.model,
+        engine=names.engine,
+        hardware=names.hardware,
+        replicas=replicas,
+        layout=layout,
+        limits=limits,
+        weight_dtype=weight_dtype,
+        kv_dtype=kv_dtype,
+        gpu_memory_utilization=utilization,
+        sampling=deployment.sampling,
+        queueing=parse_queueing(deployment.queue, names.engine, limits.max_num_seqs),
+        scaling=scaling,
+        offload=tiers_of(deployment, names.hardware, replicas),
+        lora=lora_of(deployment),
+        speculation=speculation,
+        rank_dispatch=rank_dispatch_of(asked, layout),
+        swap_bytes=swap_bytes_of(deployment, names.hardware, replicas, layout),
+        notices=_engine_notice(names.engine) + own + weight_notices + kv_notices + layout_notices,
+    )
+
+
+def _speculating(deployment: Deployment, asked: Speculation, names: CatalogLookup) -> tuple[Deployment, CatalogLookup]:
+    """What an engine changes when it speculates: how it schedules, and how many sequences it takes."""
+    ahead = names.engine.async_scheduling and names.engine.speculates[asked.method] and asked.topk == 1
+    engine = replace(names.engine, async_scheduling=ahead)
+    if deployment.max_num_seqs is None and engine.policy == "sglang":
+        deployment = deployment.model_copy(update={"max_num_seqs": SGLANG_MAX_NUM_SEQS})
+    return deployment, replace(names, engine=engine)
+
+
+def _scaling(deployment: Deployment, replicas: int, names: CatalogLookup) -> Autoscaling | None:
+    """All it may grow to must fit in the hardware."""
+    if deployment.autoscaling is None:
+        return None
+    found = parse_autoscaling(deployment.autoscaling, replicas)
+    grown = deployment.model_copy(update={"replicas": found.max_replicas})
+    parallelism.layout_of(grown, names.model, names.hardware)
+    return found
+
+
+def _block_size(asked: int | None, engine: EngineProfile) -> int:
+    if asked is not None and asked not in BLOCK_SIZES:
+        nearest = min(BLOCK_SIZES, key=lambda size: abs(size - asked))
+        raise InputError("block_size is a power of two up to 256 tokens", asked, str(nearest))
+    return asked or engine.block_size_tokens
+
+
+def _prefix_caching(asked: bool | None, engine: EngineProfile) -> bool:
+    if asked and not engine.shares_prefixes:
+        raise InputError(
+            f"{engine.name}'s own kind of prompt reuse is not supported yet", "prefix_caching: true", "false"
+        )
+    return engine.prefix_caching if asked is None else asked
+
+
+def _engine_notice(engine: EngineProfile) -> tuple[str, ...]:
+    return (f"{engine.name}: {engine.notice}",) if engine.notice else ()
+
+
+def _utilization(names: CatalogLookup, batched_tokens: int, shards: int) -> float:
+    return names.engine.default_utilization(names.hardware.accelerator.memory_bytes, batched_tokens, shards)
+
+
+def _known_dtype(rule: str, dtype: str) -> None:
+    if dtype not in DTYPE_BYTES:
+        raise InputError(rule, dtype, _SPELLINGS.get(dtype.lower()) or nearest_name(dtype, DTYPE_BYTES) or "bf16")
+
+
+def _sixteen_bit(accelerator: Accelerator) -> str:
+    return "fp16" if accelerator.architecture in _NO_BF16 else "bf16"
+
+
+def _weight_dtype(asked: str | None, names: CatalogLookup) -> tuple[str, tuple[str, ...]]:
+    """The dtype weights are stored in. Where the device cannot multiply it, weights stay narrow in memory and are
+    multiplied in 16 bit (what vLLM's Marlin kernels do: fp8 on A100, fp4 on H100); the notice says so."""
+    dtype, unit = asked or names.model.weight_dtype, names.hardware.accelerator
+    _known_dtype("unknown weight_dtype", dtype)
+    wide = _sixteen_bit(unit)
+    if dtype in _SIXTEEN_BIT and dtype not in unit.peak_flops and unit.kind == "gpu" and wide != dtype:
+        return wide, (f"{unit.name} has no {dtype}: the engine runs the model in {wide}",)
+    if dtype in unit.peak_flops or dtype in _WEIGHT_ONLY or dtype in _SIXTEEN_BIT:
+        return dtype, ()
+    return dtype, (f"{unit.name} has no {dtype} arithmetic: weights are stored in {dtype} and multiplied in {wide}",)
+
+
+def _kv_dtype(asked: str | None, weight_dtype: str, names: CatalogLookup) -> tuple[str, tuple[str, ...]]:
+    """The engine's default ("auto") is what the checkpoint declares, else the dtype activations have."""
+    unit = names.hardware.accelerator
+    declared = names.model.weight_format(weight_dtype).kv_dtype
+    if asked is None and declared in unit.peak_flops and declared in names.engine.kv_dtypes:
+        told = f"{declared} KV cache, as {weight_dtype} checkpoints of it declare; set kv_dtype if yours does not"
+        return str(declared), (told,)
+    if asked is None:
+        return (weight_dtype if weight_dtype in ("fp32", *_SIXTEEN_BIT) else _sixteen_bit(unit)), ()
+    if asked not in names.engine.kv_dtypes:
+        _known_dtype("unknown kv_dtype", asked)
+        near = nearest_name(asked, names.engine.kv_dtypes) or names.engine.kv_dtypes[0]
+        raise InputError(f"{names.engine.name} has no such kv_dtype", asked, near)
+    if asked == "fp8" and "fp8" not in unit.peak_flops:
+        return asked, (f"{unit.name} has no fp8 arithmetic: the KV cache is stored in fp8 and attended to in 16 bit",)
+    return asked, ()
+
+
+def _max_model_len(asked: int | None, model: ModelSpec) -> int:
+    longest = model.max_position_tokens
+    if asked is not None and asked > longest:
+        raise InputError(f"max_model_len is beyond the {longest} positions of {model.name}", asked, str(longest))
+    return longest if asked is None else asked
+
+
+def _limits(deployment: Deployment, names: CatalogLookup, ranks: int, step_tokens: int) -> Limits:
+    """step_tokens: that each decode brings into a step."""
+    max_model_len = _max_model_len(deployment.max_model_len, names.model)
+    tokens, seqs = _batch_limits(deployment, names, ranks, max_model_len)
+    if deployment.max_num_seqs is None:
+        seqs = max(1, min(seqs, tokens // step_tokens))
+    if seqs * step_tokens > tokens:
+        rule = f"max_num_batched_tokens must hold {step_tokens} tokens of each of max_num_seqs ({seqs}) sequences"
+        raise InputError(rule, tokens, f"max_num_seqs: {max(1, tokens // step_tokens)}")
+    return Limits(
+        max_num_seqs=seqs,
+        max_num_batched_tokens=tokens,
+        max_model_len=max_model_len,
+        block_size=_block_size(deployment.block_size, names.engine),
+        kv_blocks=deployment.kv_blocks or 0,
+        prefix_caching=_prefix_caching(deployment.prefix_caching, names.engine),
+    )
+
+
+def _batch_limits(deployment: Deployment, names: CatalogLookup, ranks: int, max_model_len: int) -> tuple[int, int]:
+    """(max_num_batched_tokens, max_num_seqs). A default never breaks the rule that one step holds a token of every
+    sequence (vLLM lowers the default sequence count to the token budget); two given numbers may, and are refused."""
+    unit = names.hardware.accelerator
+    rule = names.engine.limits_rule(unit.memory_bytes, unit.name, unit.kind)
+    scale = ranks if rule.per_rank else 1
+    seqs = deployment.max_num_seqs or rule.max_num_seqs * scale
+    tokens = deployment.max_num_batched_tokens or min(rule.max_num_batched_tokens * scale, seqs * max_model_len)
+    if names.engine.holds_longest_prompt and tokens < max_model_len:
+        if deployment.max_num_batched_tokens is not None:
+            rule_broken = (
+                f"{names.engine.name} computes prompts whole: max_num_batched_tokens is at least max_model_len"
+            )
+            raise InputError(rule_broken, tokens, str(max_model_len))
+        tokens = max_model_len
+    if deployment.max_num_seqs is None:
+        seqs = min(seqs, tokens)
+    if tokens < seqs:
+        raise InputError(f"max_num_batched_tokens must be at least max_num_seqs ({seqs})", tokens, str(seqs))
+    return tokens, seqs

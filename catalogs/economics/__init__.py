@@ -1,0 +1,1 @@
+"""Prices, electricity and carbon: dated public tables."""

@@ -1,0 +1,187 @@
+"""The electricity behind the plug: carbon intensity, industrial price, and how much of it reaches the servers.
+
+Carbon intensity by hour of the day, from the user's file: none of the catalog's sources holds hourly figures.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from catalogs.errors import InputError, nearest_name
+from catalogs.io.yaml_files import DATA
+
+FILE = DATA / "grid.csv"
+
+DEFAULT_REGION: Final = "us"
+
+#: Power usage effectiveness: site power over server power. Uptime Institute, Global Data Center Survey 2024: 1.56 on
+#: average, 1.3 or better at newer and larger sites, which is where accelerators are.
+DEFAULT_PUE: Final = 1.3
+
+#: What the short names of data/grid.csv's source columns stand for.
+SOURCES: Final = {
+    "EMBER": "Ember, yearly electricity data (life cycle, generation mix), by way of Our World in Data",
+    "EIA": "U.S. Energy Information Administration, Electric Power Annual, average industrial revenue per kWh",
+    "EUROSTAT": "Eurostat, non-household electricity price, converted at 1.082 USD per EUR",
+    "QUOTED": "industrial price as quoted in press comparisons, converted at 1.082 USD per EUR",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """One country or state. A figure that is not known here is its parent's (`*_source` says so) or None, never 0."""
+
+    region: str
+    name: str
+    gco2e_per_kwh: float
+    gco2e_source: str
+    usd_per_kwh: float | None  # industrial price; None: not known, ask the user
+    usd_source: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    region: str
+    name: str
+    parent: str
+    gco2e_per_kwh: float | None
+    gco2e_source: str
+    usd_per_kwh: float | None
+    usd_source: str
+
+
+def load_grid(region: str = DEFAULT_REGION) -> Grid:
+    """A region by its code (`us`, `us-va`, `de`, ...; `world` is the average). Raises InputError with the nearest code.
+
+    A state without its own carbon intensity has its country's; prices are not handed down from the world.
+    """
+    rows = _rows()
+    found = rows.get(region.strip().lower())
+    if found is None:
+        named = {row.name.lower(): code for code, row in rows.items()}
+        near = nearest_name(region, [*rows, *named]) or DEFAULT_REGION
+        raise InputError("unknown grid region", region, named.get(near, near))
+    carbon, price = _first_with_carbon(found), found if found.usd_per_kwh is not None else rows.get(found.parent)
+    assert carbon.gco2e_per_kwh is not None
+    return Grid(
+        region=found.region,
+        name=found.name,
+        gco2e_per_kwh=carbon.gco2e_per_kwh,
+        gco2e_source=_told(found, carbon, carbon.gco2e_source),
+        usd_per_kwh=price.usd_per_kwh if price else None,
+        usd_source=_told(found, price, price.usd_source) if price and price.usd_per_kwh is not None else "",
+    )
+
+
+def list_grids() -> list[str]:
+    """Region codes, alphabetical."""
+    return sorted(_rows())
+
+
+def _first_with_carbon(row: _Row) -> _Row:
+    while row.gco2e_per_kwh is None:
+        row = _rows()[row.parent]
+    return row
+
+
+def _told(asked: _Row, answering: _Row, source: str) -> str:
+    return source if asked is answering else f"{source}; {answering.name} for {asked.name}"
+
+
+@cache
+def _rows() -> dict[str, _Row]:
+    with FILE.open(encoding="utf-8", newline="") as lines:
+        return {record["region"]: _row(record) for record in csv.DictReader(lines)}
+
+
+def _row(record: dict[str, str]) -> _Row:
+    def figure(key: str) -> float | None:
+        return float(record[key]) if record[key] else None
+
+    def source(stem: str) -> str:
+        return f"{SOURCES[record[f'{stem}_source']]} ({record[f'{stem}_year']})" if record[f"{stem}_source"] else ""
+
+    return _Row(
+        region=record["region"],
+        name=record["name"],
+        parent=record["parent"],
+        gco2e_per_kwh=figure("gco2e_per_kwh"),
+        gco2e_source=source("gco2e"),
+        usd_per_kwh=figure("usd_per_kwh"),
+        usd_source=source("usd"),
+    )
+
+
+HOURS: Final = 24
+
+UNKNOWN: Final = "the catalog holds yearly means; hourly figures are yours to give (--carbon-hours FILE.csv)"
+
+_HOW: Final = "columns hour (0-23) or timestamp (ISO 8601), and gco2e_per_kwh"
+
+
+@dataclass(frozen=True, slots=True)
+class DayOfCarbon:
+    """Mean grams of CO2-equivalent per kWh of each hour of the day, as the file's clock has them."""
+
+    gco2e_per_kwh: tuple[float, ...]
+    source: str
+
+    @property
+    def mean(self) -> float:
+        return sum(self.gco2e_per_kwh) / HOURS
+
+    def cleanest(self, hours: int) -> tuple[tuple[int, ...], float]:
+        """The hours of least carbon, and their mean."""
+        order = sorted(range(HOURS), key=lambda h: (self.gco2e_per_kwh[h], h))[:hours]
+        return tuple(sorted(order)), sum(self.gco2e_per_kwh[h] for h in order) / hours
+
+
+def read_day(path: Path) -> DayOfCarbon:
+    """24 rows, or any number of time stamps, averaged by hour. Raises InputError for what is missing or no number."""
+    found: dict[int, list[float]] = {}
+    for row in _hourly_rows(path):
+        hour, grams = _hour(row, path), _grams(row, path)
+        found.setdefault(hour, []).append(grams)
+    missing = [h for h in range(HOURS) if h not in found]
+    if missing:
+        raise InputError(f"{path} has no row for hour {missing[0]}", len(found), "24 hours")
+    return DayOfCarbon(tuple(sum(found[h]) / len(found[h]) for h in range(HOURS)), str(path))
+
+
+def _hourly_rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            reader = csv.DictReader(lines)
+            columns = set(reader.fieldnames or ())
+            if "gco2e_per_kwh" not in columns or not columns & {"hour", "timestamp"}:
+                raise InputError("hourly carbon needs its columns", ", ".join(sorted(columns)) or str(path), _HOW)
+            return list(reader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read hourly carbon: {error}", str(path), _HOW) from None
+
+
+def _hour(row: dict[str, str], path: Path) -> int:
+    text = row.get("hour") or row.get("timestamp") or ""
+    try:
+        hour = int(text) if row.get("hour") else datetime.fromisoformat(text).hour
+    except ValueError:
+        raise InputError(f"{path}: this is no hour", text, _HOW) from None
+    if not 0 <= hour < HOURS:
+        raise InputError(f"{path}: an hour is 0 to 23", hour, _HOW)
+    return hour
+
+
+def _grams(row: dict[str, str], path: Path) -> float:
+    try:
+        grams = float(row["gco2e_per_kwh"])
+    except (TypeError, ValueError):
+        grams = math.nan
+    if not 0 <= grams < math.inf:
+        raise InputError(f"{path}: gco2e_per_kwh is a number, not below zero", row["gco2e_per_kwh"], "385")
+    return grams

@@ -1,0 +1,253 @@
+"""What hardware costs by the hour: a dated public table, or the user's own figure. Unknown is None, never zero.
+
+data/prices.csv holds one row per cloud, accelerator, instance size and part of the world: the cheapest instance type of
+that size, its on-demand, spot and reserved price in a usual region there, and the lowest and median on-demand price
+over all of that cloud's regions. Left out of the public tables it was made from: on-demand rows that carry commitment
+prices, rows that price the accelerator without its host, rows without an on-demand price, local zones and government
+regions. Reserved for one year: standard instances without upfront payment, where the table of AWS has them. Reserved
+for three: the 3-year rental of InferenceX's cost constants. Rows of kind `ownership` are what it costs to run one's own
+(total cost of ownership), or to rent for three years; they are used only when asked for by cloud or by commitment.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import median
+from typing import Final, Literal, get_args
+
+from catalogs.errors import InputError, nearest_name
+from catalogs.hardware.specs import Hardware
+from catalogs.io.yaml_files import DATA
+
+Reading = Literal["cheapest", "median", "list", "spot"]
+
+#: What one promises for the price: nothing, that it may be taken away, or to pay for a year or three.
+Commitment = Literal["on-demand", "spot", "reserved-1y", "reserved-3y"]
+
+ON_DEMAND: Final = "on-demand"
+
+COMMITMENTS: Final[tuple[str, ...]] = get_args(Commitment)
+
+FILE = DATA / "prices.csv"
+
+_LIST_CLOUDS = ("aws", "azure", "gcp")  # whose list price "list" means, first known first
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """USD per hour of the whole hardware asked for (all nodes), when and by whom it was published."""
+
+    usd_per_hour: float
+    as_of: str
+    source: str
+    cloud: str = ""
+    instance: str = ""
+    region: str = ""
+    note: str = ""  # how it was scaled; empty where the instance is exactly what was asked for
+    commitment: str = ON_DEMAND
+    accelerators: int | None = None  # of one instance; None: not an instance of a table
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.usd_per_hour) and self.usd_per_hour > 0):
+            raise InputError("a price must be a positive number of USD per hour", self.usd_per_hour)
+
+    @classmethod
+    def user(cls, usd_per_hour: float) -> Price:
+        """The user's own price of the whole hardware. Raises InputError unless it is positive."""
+        return cls(usd_per_hour, as_of="given", source="given by the user")
+
+
+@dataclass(frozen=True, slots=True)
+class PriceRow:
+    """One row of data/prices.csv. Prices are USD per hour of the whole instance."""
+
+    kind: Literal["cloud", "ownership"]
+    hardware: str
+    cloud: str
+    instance: str
+    accelerators: int
+    area: str  # "us", "eu", "ap", "other", "any"
+    region: str
+    on_demand_usd_per_hour: float
+    spot_usd_per_hour: float | None
+    reserved_1y_usd_per_hour: float | None
+    reserved_3y_usd_per_hour: float | None
+    min_usd_per_hour: float
+    median_usd_per_hour: float
+    n_regions: int
+    as_of: str
+    source: str
+    note: str
+
+    def usd_per_hour(self, commitment: str) -> float | None:
+        """Of the whole instance; None where the table knows none."""
+        return {
+            "spot": self.spot_usd_per_hour,
+            "reserved-1y": self.reserved_1y_usd_per_hour,
+            "reserved-3y": self.reserved_3y_usd_per_hour,
+        }.get(commitment, self.on_demand_usd_per_hour)
+
+
+def node_price(
+    hardware: Hardware,
+    reading: Reading = "cheapest",
+    cloud: str | None = None,
+    region: str | None = None,
+    commitment: Commitment = "on-demand",
+) -> Price | None:
+    """Price of all of `hardware`, or None where the table knows none.
+
+    cheapest, median: over clouds, one price each; list: the first of aws, azure, gcp that has it (else the median);
+    spot: short for the cheapest of commitment spot. Instances of exactly this many accelerators come first; else the
+    smallest larger one is taken pro rata; else smaller ones are added up; `note` says which. `region` is a cloud's
+    region or one of us, eu, ap; without it a cloud's US price counts, or else what it has. MIG slices cost their whole
+    GPU. Raises InputError for an unknown reading, cloud, region or commitment.
+    """
+    if reading not in get_args(Reading):
+        raise InputError("unknown price reading", reading, nearest_name(reading, get_args(Reading)) or "cheapest")
+    if commitment not in COMMITMENTS:
+        near = nearest_name(commitment, COMMITMENTS) or ON_DEMAND
+        raise InputError(f"a commitment is one of {', '.join(COMMITMENTS)}", commitment, near)
+    wanted = "spot" if reading == "spot" else commitment
+    name, _, profile = hardware.accelerator.name.partition(":")
+    count = 1 if profile else hardware.accelerators_per_node
+    rows = [r for r in _matching(cloud, region, wanted) if r.hardware == name and r.usd_per_hour(wanted) is not None]
+    offers = [_offer(r, count, hardware.n_nodes, wanted, whole_gpu=bool(profile)) for r in _same_size(rows, count)]
+    return _choose(offers, reading) if offers else None
+
+
+def discounted(price: Price, commitment: str, discount: float) -> Price:
+    """An on-demand price less the user's own discount, a share of it. Raises InputError unless 0 < discount < 1."""
+    if not 0 < discount < 1:
+        raise InputError("a discount is a share of the on-demand price between 0 and 1", discount, "0.35")
+    said = f"{commitment}: {discount:.0%} off the on-demand price, as you gave"
+    note = "; ".join(n for n in (price.note, said) if n)
+    return replace(price, usd_per_hour=price.usd_per_hour * (1 - discount), note=note, commitment=commitment)
+
+
+def list_prices() -> tuple[PriceRow, ...]:
+    """Every row of the table."""
+    return _rows()
+
+
+def list_clouds() -> list[str]:
+    """Names `node_price` accepts as cloud."""
+    return sorted({r.cloud for r in _rows()})
+
+
+@cache
+def _rows() -> tuple[PriceRow, ...]:
+    with FILE.open(encoding="utf-8", newline="") as lines:
+        return tuple(_row(record) for record in csv.DictReader(lines))
+
+
+def _row(record: dict[str, str]) -> PriceRow:
+    kind: Literal["cloud", "ownership"] = "ownership" if record["kind"] == "ownership" else "cloud"
+    return PriceRow(
+        kind=kind,
+        hardware=record["hardware"],
+        cloud=record["cloud"],
+        instance=record["instance"],
+        accelerators=int(record["accelerators"]),
+        area=record["area"],
+        region=record["region"],
+        on_demand_usd_per_hour=float(record["on_demand_usd_per_hour"]),
+        spot_usd_per_hour=_known(record["spot_usd_per_hour"]),
+        reserved_1y_usd_per_hour=_known(record["reserved_1y_usd_per_hour"]),
+        reserved_3y_usd_per_hour=_known(record["reserved_3y_usd_per_hour"]),
+        min_usd_per_hour=float(record["min_usd_per_hour"]),
+        median_usd_per_hour=float(record["median_usd_per_hour"]),
+        n_regions=int(record["n_regions"]),
+        as_of=record["as_of"],
+        source=record["source"],
+        note=record["note"],
+    )
+
+
+def _known(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def _matching(cloud: str | None, region: str | None, commitment: str) -> list[PriceRow]:
+    """Rows of a cloud and region; ownership costs only where their cloud is named, or a rental of three years."""
+    if cloud is not None and cloud.lower() not in list_clouds():
+        raise InputError("unknown cloud", cloud, nearest_name(cloud, list_clouds()) or ", ".join(list_clouds()))
+    wanted = None if cloud is None else cloud.lower()
+    rented = commitment == "reserved-3y"
+    rows = [r for r in _rows() if (r.kind == "cloud" or rented if wanted is None else r.cloud == wanted)]
+    if region is None:
+        return rows
+    known = {r.region for r in rows} | {r.area for r in rows}
+    if region.lower() not in {k.lower() for k in known}:
+        raise InputError("unknown price region", region, nearest_name(region, sorted(known - {""})) or "us")
+    return [r for r in rows if region.lower() in (r.region.lower(), r.area)]
+
+
+def _same_size(rows: Iterable[PriceRow], count: int) -> list[PriceRow]:
+    """One row per cloud, all of the size that fits `count` best: exact, else the next larger, else the largest."""
+    by_cloud: dict[tuple[str, int], PriceRow] = {}
+    for row in sorted(rows, key=lambda r: (r.area != "us", r.area, r.region)):
+        by_cloud.setdefault((row.cloud, row.accelerators), row)
+    sizes = {row.accelerators for row in by_cloud.values()}
+    if not sizes:
+        return []
+    best = min((s for s in sizes if s >= count), default=max(sizes))
+    return [row for row in by_cloud.values() if row.accelerators == best]
+
+
+def _offer(row: PriceRow, count: int, nodes: int, commitment: str, whole_gpu: bool) -> Price:
+    per_instance = row.usd_per_hour(commitment)
+    assert per_instance is not None
+    notes = [row.note] if row.note else []
+    if row.accelerators > count:
+        notes.append(f"{count}/{row.accelerators} of an instance of {row.accelerators}, pro rata")
+    elif row.accelerators < count and row.kind == "cloud":
+        quoted = row.instance.endswith("per GPU")  # a price of one, not an instance of one
+        apart = "" if quoted else ", separate machines"
+        notes.append(f"{count / row.accelerators:g} x an instance of {row.accelerators}{apart}")
+    if whole_gpu:
+        notes.append("the whole GPU the slices are cut from")
+    if commitment != ON_DEMAND:
+        notes.append(commitment)
+    return Price(
+        usd_per_hour=per_instance * count / row.accelerators * nodes,
+        as_of=row.as_of,
+        source=row.source,
+        cloud=row.cloud,
+        instance=row.instance,
+        region=row.region,
+        note="; ".join(notes),
+        commitment=commitment,
+        accelerators=row.accelerators if row.kind == "cloud" else None,
+    )
+
+
+def _choose(offers: list[Price], reading: Reading) -> Price:
+    by_price = sorted(offers, key=lambda p: (p.usd_per_hour, p.cloud))
+    if reading in ("cheapest", "spot"):
+        return by_price[0]
+    if reading == "list":
+        for cloud in _LIST_CLOUDS:
+            for price in by_price:
+                if price.cloud == cloud:
+                    return price
+    return _median(by_price)
+
+
+def _median(by_price: list[Price]) -> Price:
+    """The middle offer; between two, their mean, dated by the older."""
+    low, high = by_price[(len(by_price) - 1) // 2], by_price[len(by_price) // 2]
+    if low is high:
+        return low
+    return Price(
+        usd_per_hour=median((low.usd_per_hour, high.usd_per_hour)),
+        as_of=min(low.as_of, high.as_of),
+        source=f"mean of {low.cloud} and {high.cloud}: {low.source}; {high.source}",
+        cloud=f"{low.cloud}, {high.cloud}",
+        note="; ".join(n for n in (low.note, high.note) if n),
+        commitment=low.commitment,
+    )

@@ -1,0 +1,110 @@
+"""The grammar of `--hw`: [NODES*]NAME[:MIG][xCOUNT] or local."""
+
+from __future__ import annotations
+
+import re
+
+from catalogs.errors import InputError, nearest_name
+from catalogs.hardware import files
+from catalogs.hardware.specs import Hardware
+
+
+def parse_hardware(text: str) -> Hardware:
+    """Hardware from `NAME`, `NAMExCOUNT`, `NODES*NAMExCOUNT`, `NAME:MIGxCOUNT` or `local`.
+
+    With MIG the node is one GPU cut into COUNT instances; `3*a100-80gb:2g.20gbx3` is three such GPUs.
+    Raises InputError for an unknown name or a count that is not 1..the node's maximum, naming the nearest choice.
+    """
+    pass  # pydantic and YAML only when a name is looked up
+
+    return parse(text)
+
+
+def list_hardware() -> list[str]:
+    """Names `parse_hardware` accepts without a count, MIG profiles excluded, in alphabetical order."""
+    from catalogs.hardware.files import names
+
+    return names()
+
+
+def list_mig_profiles(name: str) -> list[str]:
+    """MIG profiles of a GPU (`1g.10gb`, ...), smallest first; [] where it has none. Raises InputError if unknown."""
+    from catalogs.hardware.files import read
+
+    return list(read(name).mig)
+
+
+_NODES = re.compile(r"^(?P<nodes>-?\d+)\s*\*\s*(?P<rest>.+)$")
+
+_COUNT = re.compile(r"^(?P<name>.+?)x(?P<count>-?\d+)$")
+
+
+def parse(text: str) -> Hardware:
+    """See catalogs.hardware.parse_hardware."""
+    plain = "".join(text.split()).lower()
+    if not plain:
+        raise InputError("hardware must be NAME, NAMExCOUNT or NODES*NAMExCOUNT", text, "h100x8")
+    if plain == "local":
+        from catalogs.hardware.local import local_hardware
+
+        return local_hardware()
+    nodes, rest = _split_nodes(plain)
+    name, count = _split_count(rest)
+    if nodes < 1:
+        raise InputError("the number of nodes must be at least 1", text, f"1*{rest}")
+    if ":" in name:
+        return _slices(plain, nodes, name, count)
+    file = files.read(name)
+    most = file.node.max_accelerators
+    if nodes == 1 and count > most > 1 and count % most == 0:
+        return _whole_nodes(plain, file, count)
+    _check_count(text, file.name, count, most, f"a {file.name} node")
+    return Hardware(_text(nodes, file.name, count), files.node(file, count), count, nodes)
+
+
+def _whole_nodes(plain: str, file: files.HardwareFile, count: int) -> Hardware:
+    """More accelerators than a node holds, as many nodes as they fill."""
+    most = file.node.max_accelerators
+    text = _text(count // most, file.name, most)
+    notice = f"a {file.name} node holds {most}: {plain} is taken as {text}"
+    return Hardware(text, files.node(file, most), most, count // most, (notice,))
+
+
+def _split_nodes(plain: str) -> tuple[int, str]:
+    found = _NODES.match(plain)
+    return (int(found["nodes"]), found["rest"]) if found else (1, plain)
+
+
+def _split_count(rest: str) -> tuple[str, int]:
+    """`h100x8` -> h100, 8. A whole name wins, since some end in x and digits (rtx4090, mi300x)."""
+    if files.find(rest) is not None:
+        return rest, 1
+    found = _COUNT.match(rest)
+    if found is None or found["name"] == "rt":  # an unknown rtxNNNN is a name, not a count
+        return rest, 1
+    return found["name"], int(found["count"])
+
+
+def _slices(plain: str, nodes: int, name: str, count: int) -> Hardware:
+    gpu, _, profile = name.partition(":")
+    file = files.read(gpu)
+    if not file.mig:
+        raise InputError(f"{file.name} cannot be cut into MIG slices", plain, file.name)
+    if profile not in file.mig:
+        near = nearest_name(profile, file.mig) or next(iter(file.mig))
+        raise InputError(f"{file.name} has no such MIG profile", profile, f"{file.name}:{near}")
+    label = f"{file.name}:{profile}"
+    _check_count(plain, label, count, file.mig[profile].max_per_gpu, f"one {file.name} cut into {profile}")
+    return Hardware(_text(nodes, label, count), files.mig_node(file, profile), count, nodes)
+
+
+def _check_count(text: str, name: str, count: int, most: int, holder: str) -> None:
+    if 1 <= count <= most:
+        return
+    if count < 1:
+        raise InputError("the number of accelerators must be at least 1", text, f"{name}x1")
+    raise InputError(f"{holder} holds at most {most}", text, f"{name}x{most}")
+
+
+def _text(nodes: int, name: str, count: int) -> str:
+    return f"{nodes}*{name}x{count}" if nodes > 1 else f"{name}x{count}"

@@ -1,0 +1,251 @@
+"""`--hw local`: what this machine holds, read from the GPU driver or from /proc; speeds as `calibrate` measured them,
+else estimated.
+
+Peaks that `calibrate` measured on this machine: one small file of the user's, believed only where it fits.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, PositiveFloat, ValidationError
+
+from catalogs.errors import InputError
+from catalogs.hardware import files
+from catalogs.hardware.specs import Accelerator, Hardware, Node
+from catalogs.io.output_files import write_whole
+from catalogs.units import GIGA, KIB, MEGA, MIB, TERA
+
+#: Dense tensor flops per cycle and multiprocessor by compute capability, fp16/bf16 with fp32 accumulation
+#: (NVIDIA architecture whitepapers); GeForce halves 8.9 and 12.0. fp32: 128 (64 before 8.6, but 128 from 9.0).
+_TENSOR_FLOPS_PER_CYCLE = {(7, 0): 1024, (7, 5): 1024, (8, 0): 2048, (8, 6): 1024, (8, 9): 1024, (9, 0): 4096}
+
+_BLACKWELL_FLOPS_PER_CYCLE = {10: 8192, 12: 1024}
+
+#: fp32 flops per cycle and core by the widest vector unit: lanes x 2 (fused multiply-add) x 1 unit, a floor.
+_VECTOR_FLOPS_PER_CYCLE = {"avx512f": 32, "avx2": 16, "avx": 8, "sve": 16, "asimd": 8, "sse2": 8}
+
+_ASSUMED_HZ = 2.0 * GIGA  # where /proc/cpuinfo gives no frequency
+
+_BANDWIDTH_PER_CORE = 5 * GIGA  # bytes/s; low for server memory, so that the roofline stays on the safe side
+
+_BANDWIDTH_MOST = 200 * GIGA
+
+
+@dataclass(frozen=True, slots=True)
+class Cpu:
+    """What /proc says about this machine's processors. A dependency of the conservative roofline."""
+
+    model: str
+    cores: int
+    hertz: float
+    flags: frozenset[str]
+    memory_bytes: float
+
+
+def local_hardware() -> Hardware:
+    """This machine: its GPUs where a driver answers, else its CPU cores and memory. Says where its peaks come from."""
+    return with_measured_peaks(_gpus() or cpu_hardware(read_cpu()))
+
+
+def with_measured_peaks(hardware: Hardware) -> Hardware:
+    """`hardware` with the peaks `calibrate` measured on this machine, where its own are estimates ("local")."""
+    unit = hardware.accelerator
+    measured = find(unit.full_name) if unit.name == "local" else None
+    if measured is None:
+        return hardware
+    note = f"local is {unit.full_name}: peaks measured {measured.as_of} by calibrate"
+    return replace(hardware, node=replace(hardware.node, accelerator=measured.applied(unit)), notices=(note,))
+
+
+def read_cpu(proc: Path = Path("/proc")) -> Cpu:
+    """Cores this process may use, clock, vector flags and memory. Raises InputError where `proc` is unreadable."""
+    try:
+        info, memory = (proc / "cpuinfo").read_text(), (proc / "meminfo").read_text()
+    except OSError as e:
+        raise InputError(f"this machine cannot be read ({e.strerror}): name the hardware instead of", "local") from None
+    model = re.search(r"^(?:model name|Processor)\s*:\s*(.+)$", info, re.M)
+    clocks = [float(m) for m in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", info, re.M)]
+    flags = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", info, re.M)
+    total = re.search(r"^MemTotal:\s*(\d+) kB", memory, re.M)
+    if total is None:
+        raise InputError("this machine's memory cannot be read: name the hardware instead of", "local")
+    return Cpu(
+        model=model[1].strip() if model else "unknown CPU",
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1),
+        hertz=min(clocks) * MEGA if clocks else _ASSUMED_HZ,
+        flags=frozenset(flags[1].split()) if flags else frozenset(),
+        memory_bytes=float(total[1]) * KIB,
+    )
+
+
+def cpu_hardware(cpu: Cpu) -> Hardware:
+    """A conservative roofline: cores x clock x one vector unit; 5 GB/s of memory bandwidth per core, 200 at most."""
+    width = next((v for flag, v in _VECTOR_FLOPS_PER_CYCLE.items() if flag in cpu.flags), 4)
+    fp32 = cpu.cores * cpu.hertz * width
+    bandwidth = min(cpu.cores * _BANDWIDTH_PER_CORE, _BANDWIDTH_MOST)
+    peak = {"fp32": fp32, "bf16": fp32 * (2 if {"avx512_bf16", "bf16"} & cpu.flags else 1)}
+    if "amx_bf16" in cpu.flags:
+        peak["bf16"] = fp32 * 16
+    source = (
+        f"{cpu.cores} cores x {cpu.hertz / GIGA:.2f} GHz x {width} fp32 flops per cycle, {bandwidth / GIGA:.0f} GB/s"
+    )
+    unit = Accelerator(
+        name="local",
+        full_name=cpu.model,
+        memory_bytes=cpu.memory_bytes,
+        memory_bandwidth_bytes_per_s=bandwidth,
+        peak_flops=peak,
+        tdp_w=4.0 * cpu.cores,  # about 350 W for a 96-core socket
+        idle_w=1.0 * cpu.cores,
+        kind="cpu",
+        architecture="cpu",
+        source=f"conservative estimate: {source}",
+    )
+    node = Node(unit, 1, "none", bandwidth, 1.25 * GIGA, host_idle_w=30.0, host_w_per_accelerator=10.0)
+    note = f"local hardware is uncalibrated: {source}; run `calibrate` to measure it"
+    return Hardware("local", node, 1, 1, (note,))
+
+
+def _gpus() -> Hardware | None:
+    """The first kind of GPU the NVIDIA driver lists, or None without a driver, library or GPU."""
+    try:
+        pynvml: Any = importlib.import_module("pynvml")  # optional: comes with the calibration extra
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        count = pynvml.nvmlDeviceGetCount()
+        return _gpu_hardware(pynvml, count) if count else None
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _gpu_hardware(nvml: Any, count: int) -> Hardware:
+    handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
+    driver_names = [_text(nvml.nvmlDeviceGetName(h)) for h in handles]
+    alike = sum(n == driver_names[0] for n in driver_names)
+    file = next((f for n in files.names() if driver_names[0] in (f := files.read(n)).driver_names), None)
+    if file is None:
+        unit = _unlisted_gpu(nvml, handles[0], driver_names[0])
+        node = Node(unit, alike, "pcie4", 32 * GIGA, 12.5 * GIGA, host_idle_w=400.0, host_w_per_accelerator=60.0)
+        note = (
+            f"{driver_names[0]} is not in the catalog: peaks estimated from its clocks; run `calibrate` to measure it"
+        )
+        return Hardware("local", node, alike, 1, (note,))
+    alike = min(alike, file.node.max_accelerators)
+    note = f"local is {alike} x {file.name} ({driver_names[0]})"
+    return Hardware("local", files.node(file, alike), alike, 1, (note,))
+
+
+def _unlisted_gpu(nvml: Any, handle: Any, name: str) -> Accelerator:
+    """Peaks from cores x clock, bandwidth from memory clock x bus width: the physical ceiling of this board."""
+    capability: tuple[int, int] = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
+    clock_hz = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM) * MEGA
+    memory_hz = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM) * MEGA
+    cores = nvml.nvmlDeviceGetNumGpuCores(handle)
+    per_sm = 64 if capability in ((7, 0), (7, 5), (8, 0)) else 128
+    tensor = _TENSOR_FLOPS_PER_CYCLE.get(capability) or _BLACKWELL_FLOPS_PER_CYCLE.get(capability[0], 1024)
+    half = 0.5 if "GeForce" in name and capability >= (8, 6) else 1.0
+    bf16 = cores / per_sm * clock_hz * tensor * half
+    peak = {"fp32": cores * 2 * clock_hz, "fp16": bf16} | ({"bf16": bf16} if capability >= (8, 0) else {})
+    limit_w = nvml.nvmlDeviceGetPowerManagementLimit(handle) / 1e3
+    return Accelerator(
+        name="local",
+        full_name=name,
+        memory_bytes=float(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+        memory_bandwidth_bytes_per_s=memory_hz * 2 * nvml.nvmlDeviceGetMemoryBusWidth(handle) / 8,
+        peak_flops=peak | ({"fp8": 2 * bf16} if capability >= (8, 9) else {}),
+        tdp_w=limit_w,
+        idle_w=0.12 * limit_w,
+        architecture=f"sm{capability[0]}{capability[1]}",
+        source="GPU driver: clocks, cores, bus width",
+    )
+
+
+def _text(name: str | bytes) -> str:
+    return name.decode() if isinstance(name, bytes) else name
+
+
+FILE_NAME = "local.yaml"
+
+
+class MeasuredPeaks(BaseModel):
+    """Human units as in the hardware files; `machine` is the full name of the device measured."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    schema_version: Literal[1] = 1
+    machine: str
+    as_of: str
+    source: str
+    memory_bandwidth_gb_per_s: PositiveFloat
+    last_level_cache_mib: float = 0.0
+    peak_tflops: dict[str, PositiveFloat]
+
+    @classmethod
+    def of(cls, unit: Accelerator, as_of: str, source: str) -> MeasuredPeaks:
+        """The file of an accelerator whose peaks were measured."""
+        return cls(
+            machine=unit.full_name,
+            as_of=as_of,
+            source=source,
+            memory_bandwidth_gb_per_s=unit.memory_bandwidth_bytes_per_s / GIGA,
+            last_level_cache_mib=unit.cache_bytes / MIB,
+            peak_tflops={d: f / TERA for d, f in unit.peak_flops.items()},
+        )
+
+    def applied(self, unit: Accelerator) -> Accelerator:
+        """`unit` with the measured peaks in place of its estimates."""
+        return replace(
+            unit,
+            memory_bandwidth_bytes_per_s=self.memory_bandwidth_gb_per_s * GIGA,
+            peak_flops={d: f * TERA for d, f in self.peak_tflops.items()},
+            cache_bytes=self.last_level_cache_mib * MIB,
+            source=f"measured {self.as_of}: {self.source}",
+        )
+
+
+def file() -> Path:
+    """Where the measured peaks of this machine live."""
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("llm-capacity-planner", appauthor=False)) / "hardware" / FILE_NAME
+
+
+def find(machine: str) -> MeasuredPeaks | None:
+    """The measured peaks, None where there are none or they are another machine's. Raises InputError for a damaged
+    file."""
+    import yaml
+
+    path = file()
+    if not path.is_file():
+        return None
+    try:
+        found = MeasuredPeaks.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
+    except (OSError, yaml.YAMLError, ValidationError):
+        raise InputError("the measured peaks of this machine cannot be read: delete the file", str(path)) from None
+    return found if found.machine == machine else None
+
+
+def save(peaks: MeasuredPeaks) -> Path:
+    """Write the file; raises InputError where that cannot be done."""
+    import yaml
+
+    path = file()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write the measured peaks ({error.strerror})", str(path)) from None
+    write_whole(path, [yaml.safe_dump(peaks.model_dump(), sort_keys=False)])
+    return path

@@ -1,0 +1,1 @@
+"""Files in and out: strict YAML into pydantic models, and atomic writes."""

@@ -1,0 +1,134 @@
+"""Reading catalog files: strict YAML, one-line errors, nothing cached that a user may edit.
+
+Reading `{kind: {its keys}}`: one of several named kinds, each a strict model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from catalogs.errors import InputError, nearest_name
+
+#: Where the shipped facts live.
+DATA: Path = Path(__file__).resolve().parents[1] / "data"
+
+
+def user_folder(kind: str) -> Path:
+    """Where this user's own entries of a kind live, one folder each; they win over the shipped ones."""
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("llm-capacity-planner", appauthor=False)) / kind
+
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+_M = TypeVar("_M", bound=BaseModel)
+
+
+class _StrictLoader(_Loader):  # type: ignore[misc]
+    """Safe YAML (JSON is valid YAML) that refuses a key written twice, where plain YAML keeps the last silently."""
+
+
+def _mapping_once(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
+    keys = [k.value for k, _ in node.value if k.tag != "tag:yaml.org,2002:merge"]
+    twice = next((k for i, k in enumerate(keys) if k in keys[:i]), None)
+    if twice is not None:
+        raise yaml.constructor.ConstructorError(None, None, f"key {twice!r} is written twice", node.start_mark)
+    loader.flatten_mapping(node)
+    return {loader.construct_object(k, deep=True): loader.construct_object(v, deep=True) for k, v in node.value}
+
+
+_StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping_once)
+
+
+def parse_yaml(text: str, where: str) -> dict[str, Any]:
+    """One YAML (or JSON) mapping. Raises InputError, naming `where` and the line, for anything else."""
+    try:
+        found = yaml.load(text, Loader=_StrictLoader)
+    except yaml.YAMLError as e:
+        mark = getattr(e, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark is not None else ""
+        raise InputError(f"{where}{line} is not valid YAML: {getattr(e, 'problem', None) or e}") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{where} must hold key: value pairs", type(found).__name__)
+    return found
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """One YAML file as a dict. Raises InputError where it cannot be read."""
+    try:
+        return parse_yaml(path.read_text(encoding="utf-8"), str(path))
+    except (OSError, UnicodeDecodeError) as e:
+        reason = e.strerror if isinstance(e, OSError) and e.strerror else "is not a readable text file"
+        raise InputError(f"cannot read {path}: {reason}") from None
+
+
+def check(cls: type[_M], data: dict[str, Any], where: str) -> _M:
+    """`data` as `cls`; the first broken rule becomes one InputError line; an unknown key names the nearest."""
+    try:
+        return cls.model_validate(data)
+    except ValidationError as e:
+        raise _first_error(cls, e, where) from None
+
+
+def _first_error(cls: type[BaseModel], error: ValidationError, where: str) -> InputError:
+    first = error.errors(include_url=False, include_context=False)[0]
+    key = ".".join(str(p) for p in first["loc"])
+    if first["type"] == "extra_forbidden":
+        fields = list(cls.model_fields)
+        near = nearest_name(str(first["loc"][-1]), fields)
+        choice = near if near and len(first["loc"]) == 1 else None
+        return InputError(f"{where}: unknown key {key!r}", nearest=choice)
+    if first["type"] == "missing":
+        return InputError(f"{where}: key {key!r} is missing")
+    said = _lower_first(first["msg"].removeprefix("Value error, "))  # pydantic's words before a rule of our own
+    return InputError(": ".join(part for part in (where, key, said) if part), first.get("input"))
+
+
+def _lower_first(text: str) -> str:
+    return text[:1].lower() + text[1:]
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def check_keys(model: type[M], data: object, where: str) -> M:
+    """`data` as a `model`. An unknown key is reported before a missing one: a misspelt key causes both."""
+    if not isinstance(data, Mapping):
+        raise InputError(f"{where} must hold the keys {', '.join(model.model_fields)}", data)
+    for key in data:
+        if key not in model.model_fields:
+            nearest = nearest_name(str(key), model.model_fields) or ", ".join(model.model_fields)
+            raise InputError(f"{where}: unknown key", key, nearest)
+    return check(model, dict(data), where)
+
+
+def choose_kind(kinds: Mapping[str, type[M]], data: object, where: str) -> M:
+    """The one kind that `data` names: `name`, `{name: null}` or `{name: {its keys}}`; InputError otherwise.
+
+    A kind with a single required key may be written short: `{constant: 512}` for `{constant: {tokens: 512}}`,
+    `{quantiles: {0: 1, 1: 9}}` for `{quantiles: {table: {0: 1, 1: 9}}}`.
+    """
+    pair = (data, None) if isinstance(data, str) else None
+    if isinstance(data, Mapping) and len(data) == 1:
+        pair = next(iter(data.items()))
+    if pair is None:
+        raise InputError(f"{where} must name exactly one of {', '.join(kinds)}", data)
+    name, keys = pair
+    if name not in kinds:
+        raise InputError(f"{where}: unknown kind", name, nearest_name(str(name), kinds) or ", ".join(kinds))
+    model = kinds[str(name)]
+    required = [key for key, field in model.model_fields.items() if field.is_required()]
+    if keys is not None and len(required) == 1 and (not isinstance(keys, Mapping) or _is_table(keys)):
+        keys = {required[0]: keys}
+    return check_keys(model, {} if keys is None else keys, f"{where}.{name}")
+
+
+def _is_table(keys: Mapping[object, object]) -> bool:
+    """Keys that are numbers (JSON writes them as strings) are a table's entries, not names of fields."""
+    return bool(keys) and all(isinstance(k, int | float) or str(k)[:1] in "0123456789." for k in keys)

@@ -1,0 +1,1 @@
+"""The command line that starts an engine for a ResolvedDeployment."""

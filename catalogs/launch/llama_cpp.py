@@ -1,0 +1,58 @@
+"""`llama-server` for one replica (llama.cpp, common/arg.cpp as in llama-cpp-python 0.3.36)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.errors import InputError
+from catalogs.launch.arguments import Arguments, weights_at
+
+#: Dtypes convert_hf_to_gguf.py writes.
+_OUT_TYPES: Final = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
+
+#: Floats that ggml has no type for.
+_UNKNOWN: Final = ("fp8",)
+
+_KV_TYPES: Final = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
+
+
+def gguf_name(resolved: ResolvedDeployment) -> str:
+    """The file the server reads, as convert_hf_to_gguf.py would be told to name it."""
+    stem = weights_at(resolved.model).rpartition("/")[2]
+    return f"{stem}-{resolved.weight_dtype}.gguf"
+
+
+def arguments(resolved: ResolvedDeployment) -> Arguments:
+    """One slot with a cache of its own for each sequence, prompts computed anew: as it is simulated."""
+    r, limits = resolved, resolved.limits
+    kv = _KV_TYPES.get(r.kv_dtype, r.kv_dtype)
+    found: list[tuple[str, str | None]] = [
+        ("-m", f"/models/{gguf_name(r)}"),
+        ("--alias", weights_at(r.model)),
+        ("-np", str(limits.max_num_seqs)),
+        ("-c", str(limits.max_num_seqs * limits.max_model_len)),
+        ("-b", str(limits.max_num_batched_tokens)),
+        ("-ub", str(min(r.engine.physical_batch_tokens, limits.max_num_batched_tokens))),
+        ("--no-kv-unified", None),
+        ("--cache-type-k", kv),
+        ("--cache-type-v", kv),
+        ("--no-cache-prompt", None),
+        ("--cache-ram", "0"),
+        ("--metrics", None),
+    ]
+    if r.hardware.accelerator.kind == "gpu":
+        found.append(("-ngl", "all"))
+        if r.layout.tensor_parallel > 1:
+            found.append(("--split-mode", "tensor"))
+    return Arguments(("llama-server",), tuple(found), (_gguf_note(r),))
+
+
+def _gguf_note(r: ResolvedDeployment) -> str:
+    made = _OUT_TYPES.get(r.weight_dtype)
+    if r.weight_dtype in _UNKNOWN:
+        raise InputError("GGUF files hold no weights of this dtype", r.weight_dtype, "int8")
+    if made is None:
+        return f"needs {gguf_name(r)}, a {r.weight_dtype} GGUF file of {r.model.hf_id}, in the models folder"
+    how = f"convert_hf_to_gguf.py --outtype {made} --outfile {gguf_name(r)}"
+    return f"needs {gguf_name(r)} in the models folder: {how} makes it of {r.model.hf_id}"

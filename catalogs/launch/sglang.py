@@ -1,0 +1,68 @@
+"""`python3 -m sglang.launch_server` for one replica (sglang 0.5.23, srt/arg_groups/fields)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.errors import InputError
+from catalogs.launch.arguments import Arguments, folder_notes, weights_at
+from catalogs.launch.vllm import ON_THE_FLY, checkpoint_note
+
+#: How requests come to data-parallel ranks, in SGLang's words.
+LOAD_BALANCE: Final = {
+    "round_robin": "round_robin",
+    "least_requests": "total_requests",
+    "least_tokens": "total_tokens",
+}
+
+PROGRAM: Final = ("python3", "-m", "sglang.launch_server")
+
+
+def arguments(resolved: ResolvedDeployment) -> Arguments:
+    """Limits are of all attention ranks together here (`--attn-dp-size` divides them), of one rank in the plan."""
+    r = resolved
+    if r.speculation is not None:
+        raise InputError("no start command is written for speculative decoding of this engine", r.engine.name, "vllm")
+    ranks, flags = r.layout.data_parallel, r.engine.flags
+    found: list[tuple[str, str | None]] = [("--model-path", weights_at(r.model))]
+    found += _layout(r)
+    notes = folder_notes(r.model)
+    if r.weight_dtype != r.model.weight_dtype and r.weight_dtype in ON_THE_FLY:
+        found.append((flags["weight_dtype"], ON_THE_FLY[r.weight_dtype]))
+    elif r.weight_dtype != r.model.weight_dtype:
+        notes.append(checkpoint_note(r))
+    if r.kv_dtype == "fp8":
+        found.append((flags["kv_dtype"], "fp8_e4m3"))
+    found += [(flags[k], str(getattr(r.limits, k) * ranks)) for k in ("max_num_seqs", "max_num_batched_tokens")]
+    found.append((flags["max_model_len"], str(r.limits.max_model_len)))
+    found.append((flags["gpu_memory_utilization"], f"{r.gpu_memory_utilization:.12g}"))
+    if r.rank_dispatch in LOAD_BALANCE and r.rank_dispatch != r.engine.rank_dispatch:
+        found.append(("--load-balance-method", LOAD_BALANCE[r.rank_dispatch]))
+    if r.limits.block_size != 1:
+        found.append((flags["block_size"], str(r.limits.block_size)))
+    if not r.limits.prefix_caching:
+        found.append(("--disable-radix-cache", None))
+    rule = r.engine.limits_rule(r.hardware.accelerator.memory_bytes, r.hardware.accelerator.name, "gpu")
+    if rule.receiving is not None:
+        found.append(("--scheduler-recv-interval", str(rule.receiving.steps)))
+        notes.append(
+            f"--scheduler-recv-interval is for fewer than {rule.receiving.busy_requests} requests in a replica: "
+            f"with more the plan assumes {rule.receiving.busy_steps}"
+        )
+    if r.role != "both":  # NIXL goes over NVLink inside a node; the default, Mooncake, wants network cards
+        found += [("--disaggregation-mode", r.role), ("--disaggregation-transfer-backend", "nixl")]
+    found.append(("--enable-metrics", None))
+    return Arguments(PROGRAM, tuple(found), tuple(notes))
+
+
+def _layout(r: ResolvedDeployment) -> list[tuple[str, str | None]]:
+    layout = r.layout
+    ranks = layout.tensor_parallel * layout.data_parallel  # attention ranks lie inside the tensor group
+    sizes = (
+        ("--tp-size", ranks),
+        ("--pp-size", layout.pipeline_parallel),
+        ("--attn-dp-size", layout.data_parallel),
+        ("--ep-size", ranks if layout.expert_parallel else 1),
+    )
+    return [(flag, str(size)) for flag, size in sizes if size > 1]

@@ -1,0 +1,78 @@
+"""`vllm serve` for one replica. Flags are the engine's own, from its catalog file."""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from catalogs.deployments.layout import Layout
+from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.deployments.speculation import Speculation
+from catalogs.launch.arguments import Arguments, folder_notes, weights_at
+
+#: Dtypes `--quantization` applies while loading a 16-bit checkpoint; the others need a checkpoint made for them.
+ON_THE_FLY: Final = {"fp8": "fp8"}
+
+KV_NAMES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"}
+
+_DEFAULT_ALL2ALL: Final = Layout().all2all_backend
+
+#: What a server does with KV blocks, by its pool's role (vllm/distributed/kv_transfer; `kv_both` is deprecated there).
+_KV_ROLES: Final = {"prefill": "kv_producer", "decode": "kv_consumer"}
+
+
+def arguments(resolved: ResolvedDeployment) -> Arguments:
+    """Flags are left out only where the engine does the same without them."""
+    r, flags = resolved, resolved.engine.flags
+    found: list[tuple[str, str | None]] = _layout(r)
+    notes = folder_notes(r.model)
+    if r.weight_dtype != r.model.weight_dtype and r.weight_dtype in ON_THE_FLY:
+        found.append((flags["weight_dtype"], ON_THE_FLY[r.weight_dtype]))
+    elif r.weight_dtype != r.model.weight_dtype:
+        notes.append(checkpoint_note(r))
+    if r.kv_dtype == "fp8":
+        found.append((flags["kv_dtype"], "fp8"))
+    elif r.kv_dtype not in ("bf16", "fp16"):
+        notes.append(f"KV cache in {KV_NAMES.get(r.kv_dtype, r.kv_dtype)}")
+    found += [(flags[k], str(getattr(r.limits, k))) for k in ("max_num_seqs", "max_num_batched_tokens")]
+    found.append((flags["max_model_len"], str(r.limits.max_model_len)))
+    found.append((flags["gpu_memory_utilization"], f"{r.gpu_memory_utilization:.12g}"))
+    if r.limits.prefix_caching != r.engine.prefix_caching:
+        flag = flags["prefix_caching"]
+        found.append((flag if r.limits.prefix_caching else flag.replace("--enable", "--no-enable"), None))
+    if r.limits.block_size != r.engine.block_size_tokens:
+        found.append((flags["block_size"], str(r.limits.block_size)))
+    if r.speculation is not None:
+        found.append(("--speculative-config", json.dumps(_drafts(r.speculation))))
+    if r.role in _KV_ROLES:
+        connector = {"kv_connector": "NixlConnector", "kv_role": _KV_ROLES[r.role]}
+        found.append(("--kv-transfer-config", json.dumps(connector)))
+    return Arguments(("vllm", "serve", weights_at(r.model)), tuple(found), tuple(notes))
+
+
+def _drafts(s: Speculation) -> dict[str, object]:
+    """vLLM's SpeculativeConfig; an n-gram drafter looks for matches of up to as many tokens as it drafts."""
+    found: dict[str, object] = {"method": s.method, "num_speculative_tokens": s.num_speculative_tokens}
+    if s.draft_name is not None:
+        found["model"] = s.draft_name
+    return found | ({"prompt_lookup_max": s.num_speculative_tokens} if s.method == "ngram" else {})
+
+
+def _layout(r: ResolvedDeployment) -> list[tuple[str, str | None]]:
+    flags = r.engine.flags
+    sizes = [(flags[k], getattr(r.layout, k)) for k in ("tensor_parallel", "pipeline_parallel", "data_parallel")]
+    sizes += [
+        ("--prefill-context-parallel-size", r.layout.context_parallel),
+        ("--decode-context-parallel-size", r.layout.decode_context_parallel),
+    ]
+    found: list[tuple[str, str | None]] = [(flag, str(size)) for flag, size in sizes if size > 1]
+    if r.layout.expert_parallel:
+        found.append((flags["expert_parallel"], None))
+        if r.layout.all2all_backend != _DEFAULT_ALL2ALL:
+            found.append(("--all2all-backend", r.layout.all2all_backend))
+    return found
+
+
+def checkpoint_note(r: ResolvedDeployment) -> str:
+    """What to do where the weights cannot be narrowed while loading."""
+    return f"needs a {r.weight_dtype} checkpoint of {weights_at(r.model)}: put its name in place of the model"

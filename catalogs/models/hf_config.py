@@ -1,0 +1,387 @@
+"""Any Hugging Face config.json -> ModelSpec: which layers there are, what mixes tokens in each, what feeds forward."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from catalogs.errors import InputError
+from catalogs.models.hf_quantization import read_weight_format
+from catalogs.models.hf_reader import ConfigReader, read_reader
+from catalogs.models.layers import Attention, FeedForward, LayerGroup, LinearAttention, Mixer, MlaAttention, Mlp, Moe
+from catalogs.models.spec import ModelSpec
+
+MAX_LAYERS: Final = 10_000  # more than any model has: a typing error
+
+#: Families whose feed-forward block has two matrices (no gate).
+UNGATED: Final = frozenset(
+    ("opt", "bloom", "gpt2", "gpt_neox", "gptj", "gpt_bigcode", "falcon", "mpt", "phi", "starcoder2", "bart", "mbart")
+) | {"nemotron", "nemotron_h", "whisper"}
+
+#: Families with LayerNorm and biases on every projection.
+BIASED: Final = frozenset(
+    ("opt", "bloom", "gpt2", "gpt_neox", "gpt_bigcode", "phi", "starcoder2", "bart", "mbart", "whisper")
+)
+
+LAYER_NORM: Final = BIASED | {"falcon", "mpt", "gptj", "stablelm", "nemotron"}
+
+QKV_BIASED: Final = frozenset(("qwen", "qwen2", "qwen2_moe", "qwen2_vl", "qwen2_5_vl", "chatglm"))
+
+QK_NORMED: Final = frozenset(
+    ("qwen3", "qwen3_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "gemma3_text", "gemma4_text", "minimax_m2")
+)
+
+#: Families with a table of positions, and its extra rows.
+LEARNED_POSITIONS: Final = {"opt": 2, "gpt2": 0, "gpt_bigcode": 0, "bart": 2, "mbart": 2, "whisper": 0}
+
+NOT_GENERATIVE: Final = frozenset(
+    ["bert", "roberta", "xlm-roberta", "albert", "distilbert", "electra", "deberta", "deberta-v2", "clip", "vit"]
+)
+
+
+def load_config(path: Path, name: str | None = None) -> ModelSpec:
+    """Read a config.json file or the one in a directory. InputError (one line) for anything that cannot be read."""
+    return model_from_config(read_reader(path), name or str(path))
+
+
+def model_from_config(config: ConfigReader, name: str) -> ModelSpec:
+    """The model a parsed config describes. InputError where a size is missing or impossible."""
+    kind = config.text("model_type")
+    if kind in NOT_GENERATIVE:
+        raise InputError(f"{config.where}: not a generative language model: model_type", kind)
+    layers = decoder_layers(config)
+    hidden = config.count("hidden_size", "n_embd", "d_model")
+    weights = read_weight_format(config, layers, hidden)
+    architectures = config.items("architectures") or [""]
+    keys = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len", "max_target_positions")
+    positions = config.count(*keys, default=2048)
+    embedding = config.maybe_count("word_embed_proj_dim") or hidden
+    return ModelSpec(
+        name=name,
+        hf_id=config.text("_name_or_path"),
+        architecture=str(architectures[0]),
+        hidden_size=hidden,
+        vocab_size=config.count("vocab_size", "padded_vocab_size"),
+        groups=grouped(layers),
+        encoder_groups=grouped(encoder_layers(config)),
+        encoder_tokens=config.maybe_count("max_source_positions") or 0,
+        tied_embeddings=config.flag("tie_word_embeddings"),
+        learned_positions=positions + LEARNED_POSITIONS[kind] if kind in LEARNED_POSITIONS else 0,
+        embedding_size=embedding if embedding != hidden else None,
+        layer_norm=kind in LAYER_NORM,
+        max_position_tokens=positions,
+        weight_dtype=weights.dtype,
+        formats=(weights,),
+        other_params=vision_params(config) + _sound_params(config, hidden),
+        mtp_layers=config.maybe_count("num_nextn_predict_layers", "mtp_num_hidden_layers") or 0,
+        source=f"config.json at {config.where}",
+    )
+
+
+def grouped(layers: Iterable[LayerGroup]) -> tuple[LayerGroup, ...]:
+    """Identical layers counted, in order of first appearance."""
+    return tuple(dataclasses.replace(layer, count=n) for layer, n in Counter(layers).items())
+
+
+def decoder_layers(config: ConfigReader) -> list[LayerGroup]:
+    """One LayerGroup of count 1 per decoder layer, in order."""
+    if pattern := config.text("hybrid_override_pattern"):
+        return [_pattern_layer(config, letter) for letter in pattern]
+    cross = is_encoder_decoder(config)
+    keys = ("num_decoder_layers", "decoder_layers") if cross else ()
+    n = config.count(*keys, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    if n > MAX_LAYERS:
+        raise InputError(f"{config.where}: num_hidden_layers must be at most {MAX_LAYERS}", n)
+    return [LayerGroup(1, mixer_of(config, i), feed_forward_of(config, i), cross) for i in range(n)]
+
+
+def encoder_layers(config: ConfigReader) -> list[LayerGroup]:
+    if not is_encoder_decoder(config):
+        return []
+    n = config.count("encoder_layers", "num_layers", "num_hidden_layers")
+    ffn = dataclasses.replace(
+        _mlp(config), intermediate_size=config.count("encoder_ffn_dim", "d_ff", "intermediate_size")
+    )
+    return [LayerGroup(1, _attention(config, None), ffn)] * n
+
+
+def is_encoder_decoder(config: ConfigReader) -> bool:
+    return config.flag("is_encoder_decoder", default=config.text("model_type") in ("t5", "mt5", "bart", "mbart"))
+
+
+def _sound_params(config: ConfigReader, hidden: int) -> int:
+    """Whisper: two convolutions of width 3 turn a spectrogram of `num_mel_bins` into the encoder's input."""
+    bins = config.maybe_count("num_mel_bins")
+    return 3 * hidden * (bins + hidden) + 2 * hidden if bins else 0
+
+
+def _pattern_layer(config: ConfigReader, letter: str) -> LayerGroup:
+    """Nemotron-H: each layer is one block. M Mamba-2, * attention, - MLP, E mixture of experts."""
+    match letter:
+        case "M":
+            return LayerGroup(1, _mamba(config), None)
+        case "*":
+            return LayerGroup(1, _attention(config, None), None)
+        case "-":
+            return LayerGroup(1, None, _mlp(config))
+        case "E":
+            return LayerGroup(1, None, _moe(config))
+    raise InputError(f"{config.where}: unknown layer in hybrid_override_pattern", letter, "M * - E")
+
+
+# ---- mixers
+
+
+def mixer_of(config: ConfigReader, layer: int) -> Mixer:
+    kind = layer_kind(config, layer)
+    if kind == "linear_attention":
+        return _kimi_delta(config) if config.section("linear_attn_config") else _delta_net(config)
+    if config.maybe_count("kv_lora_rank"):
+        return _mla(config)
+    window = config.maybe_count("attention_chunk_size") if kind == "chunked_attention" else None
+    if kind == "sliding_attention":
+        window = config.maybe_count("sliding_window", "sliding_window_size")
+    return _attention(config, window or None)
+
+
+def layer_kind(config: ConfigReader, layer: int) -> str:
+    """full, sliding, chunked or linear attention: as `layer_types` writes it out, or by the family's rule."""
+    if kinds := config.items("layer_types"):
+        return str(kinds[layer % len(kinds)])
+    if (pattern := config.items("hybrid_layer_pattern")) is not None:
+        return "sliding_attention" if pattern[layer % len(pattern)] else "full_attention"
+    if linear := config.section("linear_attn_config"):
+        return "linear_attention" if layer + 1 in (linear.items("kda_layers") or []) else "full_attention"
+    if interval := config.maybe_count("full_attention_interval"):
+        return "full_attention" if (layer + 1) % interval == 0 else "linear_attention"
+    if config.text("model_type") == "llama4_text":
+        return _llama4_kind(config, layer)
+    return _sliding_kind(config, layer)
+
+
+def _llama4_kind(config: ConfigReader, layer: int) -> str:
+    """no_rope_layers holds 1 for rotary layers, which attend within a chunk, and 0 for the others (every 4th)."""
+    if rotary := config.items("no_rope_layers"):
+        return "chunked_attention" if rotary[layer % len(rotary)] else "full_attention"
+    interval = config.count("no_rope_layer_interval", default=4)
+    return "full_attention" if (layer + 1) % interval == 0 else "chunked_attention"
+
+
+def _sliding_kind(config: ConfigReader, layer: int) -> str:
+    if not config.maybe_count("sliding_window") or not config.flag("use_sliding_window", default=True):
+        return "full_attention"
+    if config.text("model_type") == "gpt_oss":
+        return "full_attention" if layer % 2 else "sliding_attention"
+    if pattern := config.maybe_count("sliding_window_pattern", "_sliding_window_pattern"):
+        return "full_attention" if (layer + 1) % pattern == 0 else "sliding_attention"
+    if config.get("use_sliding_window") is not None and layer < (config.maybe_count("max_window_layers") or 0):
+        return "full_attention"
+    return "sliding_attention"
+
+
+def _attention(config: ConfigReader, window_tokens: int | None) -> Attention:
+    kind = config.text("model_type")
+    heads = config.count(
+        "num_attention_heads", "n_head", "num_heads", "decoder_attention_heads", "encoder_attention_heads"
+    )
+    swa, wide = _window_shape(config, window_tokens), _global_shape(config, window_tokens)
+    kv_heads = swa.get("kv_heads") or wide.get("kv_heads") or _kv_heads(config, heads)
+    head_dim = swa.get("head_dim") or wide.get("head_dim") or _head_dim(config, heads)
+    if heads % kv_heads:
+        raise InputError(f"{config.where}: num_key_value_heads must divide num_attention_heads ({heads})", kv_heads)
+    return Attention(
+        n_heads=heads,
+        n_kv_heads=kv_heads,
+        head_dim=head_dim,
+        window_tokens=window_tokens,
+        qkv_bias=config.flag("attention_bias", "qkv_bias", default=kind in QKV_BIASED | BIASED),
+        qk_norm=config.flag("use_qk_norm", "qk_layernorm", default=kind in QK_NORMED),
+        output_gate=config.flag("attn_output_gate", default=kind == "qwen3_next"),
+        output_bias=kind in BIASED or (kind == "gpt_oss" and config.flag("attention_bias", default=True)),
+        value_head_dim=config.maybe_count("v_head_dim") if config.maybe_count("v_head_dim") != head_dim else None,
+    )
+
+
+def _kv_heads(config: ConfigReader, heads: int) -> int:
+    if (
+        config.text("model_type") in ("falcon", "gpt_bigcode")
+        and config.flag("multi_query")
+        and not config.get("num_kv_heads")
+    ):
+        return 1
+    return config.count("num_key_value_heads", "num_kv_heads", "multi_query_group_num", default=heads)
+
+
+def _head_dim(config: ConfigReader, heads: int) -> int:
+    stated = config.maybe_count("head_dim", "attention_head_dim", "d_kv", "kv_channels")
+    hidden = config.count("hidden_size", "n_embd", "d_model")
+    if not stated and hidden % heads:
+        raise InputError(f"{config.where}: num_attention_heads must divide hidden_size ({hidden})", heads)
+    return stated or hidden // heads
+
+
+def _window_shape(config: ConfigReader, window_tokens: int | None) -> dict[str, int | None]:
+    """MiMo-V2: windowed layers have their own head counts."""
+    if window_tokens is None:
+        return {}
+    return {"kv_heads": config.maybe_count("swa_num_key_value_heads"), "head_dim": config.maybe_count("swa_head_dim")}
+
+
+def _global_shape(config: ConfigReader, window_tokens: int | None) -> dict[str, int | None]:
+    """Gemma-4: full-attention layers have their own."""
+    if window_tokens is not None:
+        return {}
+    kv_heads = config.maybe_count("num_global_key_value_heads")
+    return {"kv_heads": kv_heads, "head_dim": config.maybe_count("global_head_dim")}
+
+
+def _mla(config: ConfigReader) -> MlaAttention:
+    return MlaAttention(
+        n_heads=config.count("num_attention_heads"),
+        q_lora_rank=config.maybe_count("q_lora_rank"),
+        kv_lora_rank=config.count("kv_lora_rank"),
+        nope_head_dim=config.count("qk_nope_head_dim"),
+        rope_head_dim=config.count("qk_rope_head_dim"),
+        v_head_dim=config.count("v_head_dim"),
+        index_n_heads=config.maybe_count("index_n_heads") or 0,
+        index_head_dim=config.maybe_count("index_head_dim") or 0,
+        index_topk_tokens=config.maybe_count("index_topk"),
+    )
+
+
+def _state_bytes(config: ConfigReader, *keys: str) -> float:
+    """Engines keep the recurrent state in the model's dtype unless its config asks for fp32."""
+    return 4.0 if config.text(*keys) in ("float32", "float") else 2.0
+
+
+def _delta_net(config: ConfigReader) -> LinearAttention:
+    """Gated DeltaNet (Qwen3-Next, Qwen3.5)."""
+    return LinearAttention(
+        n_key_heads=config.count("linear_num_key_heads"),
+        n_value_heads=config.count("linear_num_value_heads"),
+        key_head_dim=config.count("linear_key_head_dim"),
+        value_head_dim=config.count("linear_value_head_dim"),
+        conv_kernel=config.count("linear_conv_kernel_dim", default=4),
+        state_bytes_per_value=_state_bytes(config, "mamba_ssm_dtype"),
+    )
+
+
+def _kimi_delta(config: ConfigReader) -> LinearAttention:
+    """Kimi Delta Attention: as many key as value heads."""
+    section = config.section("linear_attn_config")
+    assert section is not None
+    heads, size = section.count("num_heads"), section.count("head_dim")
+    return LinearAttention(heads, heads, size, size, section.count("short_conv_kernel_size", default=4))
+
+
+def _mamba(config: ConfigReader) -> LinearAttention:
+    """Mamba-2 in the words of LinearAttention."""
+    return LinearAttention(
+        n_key_heads=config.count("n_groups", "mamba_n_groups"),
+        n_value_heads=config.count("mamba_num_heads"),
+        key_head_dim=config.count("ssm_state_size", "mamba_state_dim"),
+        value_head_dim=config.count("mamba_head_dim"),
+        conv_kernel=config.count("conv_kernel", default=4),
+        n_head_gates=1,
+        state_bytes_per_value=_state_bytes(config, "mamba_ssm_cache_dtype"),
+    )
+
+
+# ---- feed-forward
+
+
+def feed_forward_of(config: ConfigReader, layer: int) -> FeedForward:
+    return _moe(config) if is_moe_layer(config, layer) else _mlp(config)
+
+
+def is_moe_layer(config: ConfigReader, layer: int) -> bool:
+    if not _n_experts(config):
+        return False
+    if layer < (config.maybe_count("first_k_dense_replace") or 0) or layer in (config.items("mlp_only_layers") or []):
+        return False
+    if (chosen := config.items("moe_layers")) is not None:
+        return layer in chosen
+    frequency = config.get("moe_layer_freq")
+    if isinstance(frequency, list):
+        return bool(frequency[layer % len(frequency)])
+    if isinstance(frequency, int) and not isinstance(frequency, bool):
+        return layer % max(frequency, 1) == 0
+    step = config.maybe_count("interleave_moe_layer_step", "decoder_sparse_step") or 1
+    return (layer + 1) % step == 0
+
+
+def _n_experts(config: ConfigReader) -> int | None:
+    return config.maybe_count("n_routed_experts", "num_local_experts", "num_experts")
+
+
+def _gated(config: ConfigReader) -> bool:
+    projection = config.text("feed_forward_proj")
+    return projection.startswith("gated") if projection else config.text("model_type") not in UNGATED
+
+
+def _mlp(config: ConfigReader) -> Mlp:
+    kind = config.text("model_type")
+    hidden = config.count("hidden_size", "n_embd", "d_model")
+    default = 4 * hidden if kind in UNGATED else None
+    size = config.count(
+        "intermediate_size_mlp",
+        "intermediate_size",
+        "ffn_dim",
+        "decoder_ffn_dim",
+        "d_ff",
+        "n_inner",
+        "ffn_hidden_size",
+        default=default,
+    )
+    return Mlp(size, _gated(config), config.flag("mlp_bias", default=kind in BIASED))
+
+
+def _moe(config: ConfigReader) -> Moe:
+    size = config.count("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
+    experts = _n_experts(config) or 0
+    chosen = config.count(
+        "num_experts_per_tok", "experts_per_token", "num_experts_per_token", "top_k_experts", "moe_top_k"
+    )
+    if chosen > experts:
+        raise InputError(f"{config.where}: num_experts_per_tok exceeds the number of experts ({experts})", chosen)
+    return Moe(
+        n_experts=experts,
+        experts_per_token=chosen,
+        expert_intermediate_size=size,
+        shared_intermediate_size=_shared_size(config, size),
+        gated=_gated(config),
+        bias=config.text("model_type") == "gpt_oss",
+        expert_hidden_size=config.maybe_count("moe_latent_size", "routed_expert_hidden_size"),
+    )
+
+
+def _shared_size(config: ConfigReader, expert_size: int) -> int:
+    """Width of the shared experts together. Gemma-4 runs a dense block beside its experts, Llama-4 one expert."""
+    kind = config.text("model_type")
+    if kind == "gemma4_text":
+        return config.count("intermediate_size")
+    if kind == "llama4_text":
+        return expert_size
+    stated = config.maybe_count(
+        "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size"
+    )
+    return (
+        stated
+        if stated is not None
+        else (config.maybe_count("n_shared_experts", "num_shared_experts") or 0) * expert_size
+    )
+
+
+def vision_params(config: ConfigReader) -> float:
+    """Blocks of the vision tower, 4 hidden^2 + 2 hidden x intermediate each: they take memory, not text time."""
+    vision = config.section("vision_config")
+    if vision is None:
+        return 0.0
+    depth = vision.maybe_count("num_hidden_layers", "depth", "vt_num_hidden_layers") or 0
+    width = vision.maybe_count("hidden_size", "vt_hidden_size") or 0
+    return float(
+        depth * (4 * width**2 + 2 * width * (vision.maybe_count("intermediate_size", "vt_intermediate_size") or 0))
+    )

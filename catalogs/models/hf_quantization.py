@@ -1,0 +1,167 @@
+"""How a checkpoint stores its weights, read from the quantization_config of a config.json."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from catalogs.errors import InputError
+from catalogs.models.hf_reader import ConfigReader
+from catalogs.models.layers import Attention, LayerGroup, MlaAttention, Part
+from catalogs.models.spec import WeightFormat
+
+#: A representative module of each part; MLP names differ by family, so several may be tried.
+PROBES: Final[dict[Part, tuple[str, ...]]] = {
+    "attention": ("self_attn.q_proj", "self_attn.q_a_proj"),
+    "linear_attention": ("linear_attn.in_proj_qkvz", "linear_attn.out_proj", "mixer.in_proj"),
+    "mlp": ("mlp.gate_proj", "mlp.up_proj", "feed_forward.up_proj"),
+    "experts": (
+        "mlp.experts.0.gate_proj",
+        "mlp.experts.0.up_proj",
+        "feed_forward.experts.0.up_proj",
+        "mixer.experts.0.up_proj",
+    ),
+    "shared_experts": ("mlp.shared_experts.up_proj", "mlp.shared_expert.up_proj", "feed_forward.shared_expert.up_proj"),
+}
+
+PREFIXES: Final = ("model.layers", "language_model.model.layers", "model.language_model.layers", "backbone.layers")
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise InputError(f"quantization_config: not a regular expression ({error})", pattern) from error
+
+
+class IgnoreList:
+    """The modules a quantiser left alone, as its config lists them: names, dotted pieces, globs, `re:` patterns."""
+
+    def __init__(self, patterns: Iterable[object]) -> None:
+        texts = [p for p in patterns if isinstance(p, str)]
+        self._regexes = [_compiled(p[3:]) for p in texts if p.startswith("re:")]
+        self._regexes += [
+            re.compile(fnmatch.translate(p.rstrip("*") + "*")) for p in texts if "*" in p and p[:3] != "re:"
+        ]
+        self._names = {p for p in texts if "*" not in p and not p.startswith("re:")}
+
+    def __bool__(self) -> bool:
+        return bool(self._names or self._regexes)
+
+    def holds(self, module: str) -> bool:
+        """A plain entry names the module, a parent of it, or a run of its dotted pieces ("gate" is not "gate_proj")."""
+        pieces = module.split(".")
+        runs = (".".join(pieces[i:j]) for i in range(len(pieces)) for j in range(i + 1, len(pieces) + 1))
+        return any(r in self._names for r in runs) or any(r.match(module) for r in self._regexes)
+
+    def covers(self, probes: tuple[str, ...], layer: int) -> bool:
+        return any(self.holds(f"{prefix}.{layer}.{probe}") for prefix in PREFIXES for probe in probes)
+
+    def share(self, part: Part, layer: int, output_share: float) -> float:
+        """Ignored share of a part of one layer; an attention's output projection is often treated apart."""
+        inputs = self.covers(PROBES[part], layer)
+        if part != "attention":
+            return float(inputs)
+        return (1.0 - output_share) * inputs + output_share * self.covers(("self_attn.o_proj",), layer)
+
+
+def output_share(group: LayerGroup, hidden: int) -> float:
+    """Share of an attention's linear weights in its output projection."""
+    if not isinstance(group.mixer, Attention | MlaAttention):
+        return 0.0
+    return group.mixer.output_size * hidden / group.mixer.linear_params(hidden)
+
+
+def unquantized_shares(ignored: IgnoreList, layers: list[LayerGroup], hidden: int) -> tuple[tuple[Part, float], ...]:
+    """Share of each part's weights that is ignored, where it is not 0. `layers` in order, count 1 each."""
+    if not ignored:
+        return ()
+    seen: dict[Part, list[float]] = {}
+    for index, layer in enumerate(layers):
+        for part, n in layer.part_params(hidden).items():
+            if n:
+                seen.setdefault(part, []).append(ignored.share(part, index, output_share(layer, hidden)))
+    return tuple((part, sum(shares) / len(shares)) for part, shares in seen.items() if any(shares))
+
+
+def _group_weights(config: ConfigReader) -> Mapping[str, Any]:
+    """The `weights` entry of the first group of a compressed-tensors or modelopt config, {} where there is none."""
+    groups = config.get("config_groups")
+    first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
+    weights = first.get("weights") if isinstance(first, dict) else None
+    return weights if isinstance(weights, dict) else {}
+
+
+def _bits_format(bits: object, kind: object, group_size: object, symmetric: object) -> tuple[str, float | None]:
+    """dtype and bytes per weight of an 8- or 4-bit format; int4 groups add 2 bytes each for scale and zero."""
+    group = group_size if isinstance(group_size, int) and not isinstance(group_size, bool) and group_size > 0 else 128
+    if bits == 8:
+        return ("fp8" if kind == "float" else "int8"), None
+    if bits == 4 and kind == "float":
+        return "fp4", (0.5 + 1 / 32 if group == 32 else 0.5 + 1 / 16)
+    if bits == 4:
+        return "int4", 0.5 + (2 if symmetric is True else 4) / group
+    raise InputError("weights of this many bits are not supported", bits, "4 or 8")
+
+
+def _algorithm_format(name: str) -> tuple[str, float | None] | None:
+    """Formats that a quantiser names outright."""
+    upper = name.upper()
+    if "MXFP4" in upper:
+        return "fp4", 0.5 + 1 / 32
+    if "NVFP4" in upper or upper == "FP4":
+        return "fp4", 0.5 + 1 / 16
+    if "FP8" in upper or upper == "W8A8_FP8":
+        return "fp8", None
+    return None
+
+
+def _dtype_and_bytes(config: ConfigReader) -> tuple[str, float | None]:
+    for key in ("quant_method", "quant_algo", "format"):
+        if named := _algorithm_format(config.text(key)):
+            return named
+    method = config.text("quant_method").lower()
+    weights = _group_weights(config)
+    if weights:
+        size, symmetric = weights.get("group_size"), weights.get("symmetric")
+        return _bits_format(weights.get("num_bits"), weights.get("type"), size, symmetric)
+    if method in ("awq", "gptq", "auto-round", "autoround", "hqq"):
+        return _bits_format(config.get("bits", "w_bit", "nbits"), "int", config.get("group_size"), config.get("sym"))
+    if method == "bitsandbytes" or config.get("load_in_4bit") is not None:
+        return ("int4", None) if config.flag("load_in_4bit", "_load_in_4bit") else ("int8", None)
+    if "AWQ" in config.text("quant_algo").upper() or "INT4" in config.text("quant_algo").upper():
+        return "int4", None
+    raise InputError(
+        f"{config.where}: unknown quantisation", method or config.text("quant_algo") or dict(config.values)
+    )
+
+
+def _plain_dtype(config: ConfigReader) -> str:
+    """dtype of a checkpoint without quantisation; engines serve fp32 checkpoints in 16 bits by default."""
+    name = config.text("torch_dtype", "dtype", default="bfloat16").removeprefix("torch.")
+    return {"float16": "fp16", "half": "fp16"}.get(name, "bf16")
+
+
+def _kv_dtype(section: ConfigReader) -> str | None:
+    """KV dtype a checkpoint declares: ModelOpt's kv_cache_quant_algo, or the kv_cache_scheme of compressed-tensors."""
+    scheme = section.values.get("kv_cache_scheme")
+    if isinstance(scheme, Mapping):
+        return "fp8" if (scheme.get("num_bits"), scheme.get("type")) == (8, "float") else None
+    declared = scheme or section.values.get("kv_cache_quant_algo")
+    return "fp8" if isinstance(declared, str) and declared.upper() == "FP8" else None
+
+
+def read_weight_format(config: ConfigReader, layers: list[LayerGroup], hidden: int) -> WeightFormat:
+    """Storage of the weights. InputError for a quantisation that is not known."""
+    section = config.section("quantization_config") or config.section("compression_config")
+    if section is None:
+        return WeightFormat(_plain_dtype(config))
+    nested = section.section("quantization")  # modelopt's hf_quant_config.json, inlined
+    section = nested or section
+    dtype, size = _dtype_and_bytes(section)
+    ignored: list[object] = []
+    for key in ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers", "llm_int8_skip_modules"):
+        ignored += section.items(key) or []
+    return WeightFormat(dtype, size, unquantized_shares(IgnoreList(ignored), layers, hidden), _kv_dtype(section))

@@ -1,0 +1,141 @@
+"""Typed access to a Hugging Face config.json, whose keys differ by publisher."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from catalogs.errors import InputError
+
+#: The language model of a multimodal checkpoint lies under one of these keys.
+TEXT_KEYS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
+
+#: What `transformers` fills in where a config.json leaves a key out (the defaults of the configuration class).
+CLASS_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
+    "gemma": {"tie_word_embeddings": True},
+    "gemma2": {"tie_word_embeddings": True, "sliding_window_pattern": 2},
+    "gemma3": {"tie_word_embeddings": True},
+    "gemma3_text": {
+        "tie_word_embeddings": True,
+        "head_dim": 256,
+        "vocab_size": 262208,
+        "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 6,
+    },
+    "gpt_oss": {"layer_types_alternate": True},
+    "gpt2": {"tie_word_embeddings": True, "n_positions": 1024},
+    "opt": {"tie_word_embeddings": True, "max_position_embeddings": 2048},
+    "bloom": {"tie_word_embeddings": True},
+    "falcon": {"tie_word_embeddings": True},
+    "cohere": {"tie_word_embeddings": True},
+    "starcoder2": {"tie_word_embeddings": True},
+    "t5": {"tie_word_embeddings": True, "d_kv": 64, "feed_forward_proj": "relu"},
+    "mt5": {"tie_word_embeddings": False, "d_kv": 64, "feed_forward_proj": "gated-gelu"},
+    "bart": {"tie_word_embeddings": True, "max_position_embeddings": 1024},
+    "mbart": {"tie_word_embeddings": True, "max_position_embeddings": 1024},
+    "whisper": {"is_encoder_decoder": True, "tie_word_embeddings": True, "max_source_positions": 1500},
+    "mistral": {"num_key_value_heads": 8, "sliding_window": 4096},
+    "mixtral": {"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2},
+    "llama4_text": {"attention_chunk_size": 8192, "no_rope_layer_interval": 4, "interleave_moe_layer_step": 1},
+    "qwen2": {"use_sliding_window": False, "max_window_layers": 28},
+    "qwen2_moe": {"use_sliding_window": False, "decoder_sparse_step": 1},
+    "qwen3": {"use_sliding_window": False, "head_dim": 128},
+    "qwen3_moe": {"use_sliding_window": False, "decoder_sparse_step": 1},
+    "nemotron_h": {"expand": 2},
+    "zamba2": {},
+}
+
+#: No size of a model comes near it: a typing error, or a file that is no config.
+LARGEST: Final = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigReader:
+    """One config.json: `values` of the language model, with class defaults, falling back to the outer file's."""
+
+    values: Mapping[str, Any]
+    where: str
+
+    def get(self, *keys: str) -> Any:
+        """The first key that is present and not null, else None."""
+        for key in keys:
+            if self.values.get(key) is not None:
+                return self.values[key]
+        return None
+
+    def maybe_count(self, *keys: str) -> int | None:
+        """A positive whole number, or None where every key is absent. InputError for anything else."""
+        value = self.get(*keys)
+        if value is None:
+            return None
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise InputError(f"{self.where}: {keys[0]} must be a whole number >= 0", value)
+        if value > LARGEST:
+            raise InputError(f"{self.where}: {keys[0]} is larger than any model's", value)
+        return value
+
+    def count(self, *keys: str, default: int | None = None) -> int:
+        """A positive whole number. InputError where it is absent (without a default), zero or of another type."""
+        value = self.maybe_count(*keys)
+        if value is None:
+            value = default
+        if value is None:
+            raise InputError(f"{self.where}: config.json lacks {keys[0]}")
+        if value == 0:
+            raise InputError(f"{self.where}: {keys[0]} must be positive", value)
+        return value
+
+    def flag(self, *keys: str, default: bool = False) -> bool:
+        value = self.get(*keys)
+        return default if value is None else bool(value)
+
+    def text(self, *keys: str, default: str = "") -> str:
+        value = self.get(*keys)
+        return value if isinstance(value, str) else default
+
+    def items(self, key: str) -> list[Any] | None:
+        value = self.get(key)
+        return value if isinstance(value, list) else None
+
+    def section(self, key: str) -> ConfigReader | None:
+        value = self.get(key)
+        return ConfigReader(value, f"{self.where}: {key}") if isinstance(value, dict) else None
+
+
+def config_path(path: Path) -> Path:
+    """The config.json a path names: the file itself or the one in the directory. InputError where there is none."""
+    found = path / "config.json" if path.is_dir() else path
+    if not found.is_file():
+        raise InputError("no config.json found at", str(path))
+    return found
+
+
+def read_reader(path: Path) -> ConfigReader:
+    """Read and merge one config.json. InputError (one line) where it is unreadable, truncated or not an object."""
+    found = config_path(path)
+    try:
+        raw = json.loads(found.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read {found}: {error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{found} is not valid JSON ({error})") from error
+    if not isinstance(raw, dict):
+        raise InputError(f"{found} must hold a JSON object", type(raw).__name__)
+    return merged_reader(raw, str(found))
+
+
+def merged_reader(raw: Mapping[str, Any], where: str) -> ConfigReader:
+    """Language-model keys over the outer file's keys over the class defaults of its model_type."""
+    text: Mapping[str, Any] = next((raw[k] for k in TEXT_KEYS if isinstance(raw.get(k), dict)), {})
+    outer = {k: v for k, v in raw.items() if k not in TEXT_KEYS}
+    inner = {k: v for k, v in text.items() if not (k == "architectures" and outer.get(k))}
+    model_type = inner.get("model_type") or outer.get("model_type") or ""
+    defaults = CLASS_DEFAULTS.get(model_type, {}) if isinstance(model_type, str) else {}
+    # a key written as null in the file is "none", not "the default" (sliding_window: null)
+    return ConfigReader({**defaults, **outer, **inner}, where)

@@ -1,0 +1,80 @@
+"""The names a model goes by, and which of them a user may have meant."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import yaml
+
+from catalogs.errors import InputError, nearest_name
+
+MODELS: Final = Path(__file__).parents[1] / "data" / "models"
+
+NAMES: Final = MODELS / "names.yaml"
+
+#: Words of a name that do not change the shape of the model.
+SILENT_WORDS: Final = frozenset({"meta", "instruct", "hf", "chat", "it", "base"})
+
+
+def plain(name: str) -> str:
+    """A name without publisher, case, separators and silent words: "meta-llama/Meta-Llama-3.1-8B" -> "llama3.18b"."""
+    words = name.lower().rsplit("/", 1)[-1].replace("_", "-").replace(" ", "-").split("-")
+    return "".join(w for w in words if w not in SILENT_WORDS)
+
+
+def publisher(name: str) -> str:
+    return name.lower().rsplit("/", 1)[0] if "/" in name else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelNames:
+    """Alias -> its other names, the first of which is the Hugging Face id."""
+
+    aliases: Mapping[str, tuple[str, ...]]
+
+    def all_names(self) -> dict[str, str]:
+        """Every name as written -> its alias."""
+        return {n: alias for alias, others in self.aliases.items() for n in (alias, *others)}
+
+    def hf_id(self, alias: str) -> str:
+        return self.aliases[alias][0]
+
+    def exact(self, text: str) -> str | None:
+        """The alias of a name that is in the catalog, in any case."""
+        wanted = text.lower()
+        return next((alias for name, alias in self.all_names().items() if name.lower() == wanted), None)
+
+    def similar(self, text: str) -> str:
+        """The alias of the model whose plain name is that of `text`. InputError where none or several are.
+
+        Where a publisher is named it must be one of the model's; where several models match, an alias of that very
+        name wins.
+        """
+        wanted, owner = plain(text), publisher(text)
+        found = {a for n, a in self.all_names().items() if plain(n) == wanted and self._published_by(a, owner)}
+        found = {a for a in found if plain(a) == wanted} or found
+        if len(found) == 1:
+            return found.pop()
+        if found:
+            raise InputError(f"model name could mean {', '.join(sorted(found))}", text, sorted(found)[0])
+        raise InputError("unknown model", text, self.nearest(text))
+
+    def nearest(self, text: str) -> str | None:
+        """The likeliest alias: one that begins as `text` does, else the most alike."""
+        wanted = plain(text)
+        begins = [a for a in sorted(self.aliases) if wanted and plain(a).startswith(wanted)]
+        return min(begins, key=len, default=None) or nearest_name(text.rsplit("/", 1)[-1], self.aliases, cutoff=0.0)
+
+    def _published_by(self, alias: str, owner: str) -> bool:
+        return not owner or owner in {publisher(n) for n in self.aliases[alias]}
+
+
+@lru_cache(maxsize=1)
+def load_names() -> ModelNames:
+    """The catalog's index of names: one small file, so that finding a model reads no other entry."""
+    raw = yaml.load(NAMES.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
+    return ModelNames({str(alias): tuple(others) for alias, others in raw.items()})

@@ -1,0 +1,189 @@
+"""What a model is: the sizes that decide its flops, bytes and memory. One ModelSpec per checkpoint shape.
+
+How a checkpoint stores its linear weights: not every part of a layer shrinks with the dtype on the label.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from catalogs.errors import InputError, nearest_name
+from catalogs.models.layers import PARTS, LayerGroup, Moe, Part
+from catalogs.units import DTYPE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFormat:
+    """One published storage of a model's linear weights; the default is every linear weight in `dtype`."""
+
+    dtype: str
+    bytes_per_weight: float | None = None  # of a quantised weight with its scales; None: units.DTYPE_BYTES
+    unquantized: tuple[tuple[Part, float], ...] = ()  # share of a part's weights left in bf16
+    kv_dtype: str | None = None  # of the KV cache where the checkpoint declares one: the engine's "auto" follows it
+
+    def quantized_fraction(self, part: Part) -> float:
+        """Share of a part's linear weights stored in `dtype`."""
+        return 1.0 - dict(self.unquantized).get(part, 0.0)
+
+    def part_dtype(self, part: Part) -> str:
+        """The dtype most of a part's matrix products run in."""
+        return self.dtype if self.quantized_fraction(part) >= 0.5 else "bf16"
+
+    def part_bytes_per_weight(self, part: Part) -> float:
+        """Mean stored bytes per linear weight of a part, scales included."""
+        size = dtype_bytes(self.dtype) if self.bytes_per_weight is None else self.bytes_per_weight
+        share = self.quantized_fraction(part)
+        return share * size + (1.0 - share) * DTYPE_BYTES["bf16"]
+
+    def other_bytes_per_weight(self) -> float:
+        """Bytes of a number that is never quantised: embeddings, output projection, norms, biases, routers."""
+        return dtype_bytes(self.dtype if self.dtype in WHOLE_DTYPES else "bf16")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Facts of one model. Layers are grouped; their order does not matter to cost or memory."""
+
+    name: str  # catalog alias, or the path given
+    hf_id: str
+    architecture: str  # as in config.json
+    hidden_size: int
+    vocab_size: int
+    groups: tuple[LayerGroup, ...]  # decoder layers
+    encoder_groups: tuple[LayerGroup, ...] = ()
+    encoder_tokens: int = 0  # positions its encoder gives every request (Whisper: 30 s of sound); 0: as the input has
+    tied_embeddings: bool = False
+    learned_positions: int = 0  # rows of a learned position table (OPT, BART), 0 for rotary/alibi/relative
+    embedding_size: int | None = None  # width of the token embedding where it differs from hidden_size (OPT-350m)
+    layer_norm: bool = False  # norms with a bias (LayerNorm) rather than RMSNorm
+    max_position_tokens: int = 4096
+    weight_dtype: str = "bf16"  # native; "fp8" for an FP8 checkpoint, "fp4" for MXFP4/NVFP4
+    formats: tuple[WeightFormat, ...] = ()  # published storages, the native one among them; others are plain
+    other_params: float = 0.0  # loaded in bf16 but not run for text: vision tower, projector
+    mtp_layers: int = 0  # modules of multi-token prediction in the checkpoint, loaded only to draft with them
+    published_params: float | None = None  # the publisher's count, for the test
+    published_active_params: float | None = None
+    source: str = ""
+
+    # ---- shape
+
+    @property
+    def n_layers(self) -> int:
+        """Decoder layers."""
+        return sum(g.count for g in self.groups)
+
+    @property
+    def n_encoder_layers(self) -> int:
+        return sum(g.count for g in self.encoder_groups)
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        return bool(self.encoder_groups)
+
+    @property
+    def is_moe(self) -> bool:
+        return any(isinstance(g.ffn, Moe) for g in self.groups)
+
+    # ---- parameters
+
+    @property
+    def norm_size(self) -> int:
+        return self.hidden_size * (2 if self.layer_norm else 1)
+
+    @property
+    def embedding_params(self) -> int:
+        """Token embedding, learned positions (one table per stack), projections of a narrower embedding."""
+        width = self.embedding_size or self.hidden_size
+        positions = self.learned_positions
+        if self.is_encoder_decoder and positions:
+            positions += self.encoder_tokens or self.learned_positions
+        projections = 2 * width * self.hidden_size if width != self.hidden_size else 0
+        return self.vocab_size * width + positions * self.hidden_size + projections
+
+    @property
+    def lm_head_params(self) -> int:
+        """Weights of the output projection of their own; 0 where it is the embedding."""
+        return 0 if self.tied_embeddings else self.vocab_size * (self.embedding_size or self.hidden_size)
+
+    @property
+    def part_params(self) -> dict[Part, int]:
+        """Linear weights of the whole model by part."""
+        sizes: dict[Part, int] = dict.fromkeys(PARTS, 0)
+        for group in self.groups + self.encoder_groups:
+            for part, n in group.part_params(self.hidden_size).items():
+                sizes[part] += group.count * n
+        return sizes
+
+    @property
+    def small_params(self) -> int:
+        """Biases, norms and routers of all layers, and the last norm of each stack."""
+        layers = sum(
+            g.count * g.small_params(self.hidden_size, self.norm_size) for g in self.groups + self.encoder_groups
+        )
+        return layers + self.norm_size * (2 if self.is_encoder_decoder else 1)
+
+    @property
+    def n_params(self) -> float:
+        """Every number in the checkpoint but its multi-token-prediction heads, which engines do not load by default."""
+        linear = sum(self.part_params.values())
+        return linear + self.small_params + self.embedding_params + self.lm_head_params + self.other_params
+
+    @property
+    def n_active_params(self) -> float:
+        """Text weights one token uses: all but the experts it is not routed to. Embedding and output both count."""
+        idle = sum(g.count * g.idle_params(self.hidden_size) for g in self.groups)
+        return self.n_params - self.other_params - idle
+
+    # ---- bytes
+
+    def weight_format(self, weight_dtype: str) -> WeightFormat:
+        """How the model is stored as weight_dtype: as published, else every linear weight in that dtype.
+
+        Checkpoints requantised to fp8 or fp4 (NVIDIA's, made with ModelOpt) declare an fp8 KV cache.
+        """
+        requantised = WeightFormat(weight_dtype, kv_dtype="fp8" if weight_dtype in ("fp8", "fp4") else None)
+        return next((f for f in self.formats if f.dtype == weight_dtype), requantised)
+
+    def part_dtype(self, part: Part, weight_dtype: str) -> str:
+        """The dtype most of a part's matrix products run in when the model is served as weight_dtype."""
+        return self.weight_format(weight_dtype).part_dtype(part)
+
+    def weight_bytes(self, weight_dtype: str) -> float:
+        """Linear weights as stored in weight_dtype; embeddings, output projection, norms, biases and routers in bf16.
+
+        InputError for a dtype that is not known.
+        """
+        stored = self.weight_format(weight_dtype)
+        linear = sum(n * stored.part_bytes_per_weight(part) for part, n in self.part_params.items())
+        rest = self.small_params + self.embedding_params + self.lm_head_params + self.other_params
+        return linear + rest * stored.other_bytes_per_weight()
+
+    def kv_bytes_per_token(self, kv_dtype: str) -> float:
+        """Cache of one token over all decoder layers, windowed ones included (an allocator may drop old tokens)."""
+        size = dtype_bytes(kv_dtype)
+        return sum(g.count * g.kv_bytes_per_token(size) for g in self.groups)
+
+    def cross_bytes_per_sequence(self, kv_dtype: str) -> float:
+        """Keys and values of the encoder's output in all decoder layers: written with the prompt, read by every token.
+
+        Encoder positions x layers x 2 x KV heads x head size; 0 where the encoder's length is the input's.
+        """
+        size = dtype_bytes(kv_dtype)
+        return self.encoder_tokens * sum(g.count * g.kv_bytes_per_token(size) for g in self.groups if g.cross_attention)
+
+    @property
+    def state_bytes_per_sequence(self) -> float:
+        """Constant-size state of linear-attention layers, one sequence."""
+        return sum(g.count * g.state_bytes() for g in self.groups)
+
+
+#: dtypes that hold a whole checkpoint; any other dtype holds linear weights only, the rest stays in bf16.
+WHOLE_DTYPES: Final = frozenset({"fp32", "bf16", "fp16"})
+
+
+def dtype_bytes(dtype: str) -> float:
+    """Bytes per stored element. InputError for a dtype that is not known."""
+    if dtype not in DTYPE_BYTES:
+        raise InputError("unknown dtype", dtype, nearest_name(dtype, DTYPE_BYTES) or "bf16")
+    return DTYPE_BYTES[dtype]

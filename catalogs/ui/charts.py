@@ -1,0 +1,171 @@
+"""Colours, marks, axes and small words that the figures of an answer share. Every axis names its unit in brackets.
+
+Axes, colours and marks that all charts share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, Final
+
+#: Lines and fills differ by more than colour, for print and for every kind of colour vision.
+DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash")
+
+#: The same hues, light: of bars with words inside.
+PALE: Final = ("#9CCBE8", "#F6D491", "#8FD3BE", "#EDB892", "#E6C0D6", "#C2E4F5", "#D2D6DC")
+
+HATCHES: Final = ("", "/", ".", "x", "\\", "-", "+")
+
+MARGIN: Final = {"l": 10, "r": 20, "t": 24, "b": 10}
+
+BELOW: Final[dict[str, Any]] = {"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top", "traceorder": "normal"}
+
+
+def place(i: int) -> dict[str, Any]:
+    """Line and marker of the i-th thing drawn."""
+    return {
+        "line": {"color": COLOURS[i % len(COLOURS)], "dash": DASHES[i % len(DASHES)], "width": 2},
+        "marker": {"color": COLOURS[i % len(COLOURS)], "symbol": MARKS[i % len(MARKS)], "size": 8},
+    }
+
+
+def bar(i: int, colour: str | None = None) -> dict[str, Any]:
+    """Fill of the i-th kind of bar."""
+    line = {"color": "#ffffff", "width": 0.5}
+    return {"color": colour or COLOURS[i % len(COLOURS)], "pattern": hatch(HATCHES[i % len(HATCHES)]), "line": line}
+
+
+def hatch(shape: str | list[str]) -> dict[str, Any]:
+    """Thin lines over a fill, which stays readable under words."""
+    return {"shape": shape, "solidity": 0.15, "size": 7, "fillmode": "overlay", "fgcolor": "#4a5563", "fgopacity": 0.45}
+
+
+def titled(words: str, unit: str) -> dict[str, Any]:
+    """The title of an axis."""
+    return {"title": {"text": f"{words} ({unit})"}}
+
+
+def linear(words: str, unit: str, **more: Any) -> dict[str, Any]:
+    return titled(words, unit) | {"rangemode": "tozero"} | more
+
+
+def log(words: str, unit: str, values: Iterable[float]) -> dict[str, Any]:
+    """A logarithmic axis over `values`, the more marks in a decade the fewer decades there are."""
+    seen = [v for v in values if v > 0 and math.isfinite(v)] or [1.0, 10.0]
+    low, high = min(seen), max(seen)
+    decades = math.log10(high / low) if high > low else 0.0
+    steps = (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0) if decades < 1 else (1.0, 2.0, 5.0) if decades < 2.5 else (1.0,)
+    first, last = math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1
+    ticks = [m * 10.0**e for e in range(first, last + 1) for m in steps]
+    edges = [math.log10(low) - 0.05 - 0.03 * decades, math.log10(high) + 0.05 + 0.03 * decades]
+    marks = {"tickvals": ticks, "ticktext": [number(t) for t in ticks]}
+    return titled(words, unit) | {"type": "log", "range": edges} | marks
+
+
+def number(x: float) -> str:
+    """Three digits, thousands set apart: 12,345 or 0.0123."""
+    if x == 0 or not math.isfinite(x):
+        return "0" if x == 0 else "unbounded"
+    return f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.3g}"
+
+
+def ceiling(figure: Any, y: float, text: str) -> None:
+    """A dashed line across a logarithmic axis, with words on it."""
+    figure.add_hline(y=y, line={"color": COLOURS[3], "dash": "longdash", "width": 1.5})
+    words = {"text": text, "showarrow": False, "font": {"size": 11}, "xref": "paper", "x": 0.01, "xanchor": "left"}
+    figure.add_annotation(y=math.log10(y), yref="y", yanchor="bottom", **words)
+
+
+def vertical(figure: Any, x: float, text: str, log_axis: bool = False, **where: Any) -> None:
+    """A dotted line with words at its top."""
+    at = math.log10(x) if log_axis else x
+    line = {"color": REFERENCE, "dash": "dot", "width": 1.5}
+    figure.add_vline(x=x, line=line, **where)
+    words = {"text": text, "showarrow": False, "yref": "paper", "y": 1.0, "yanchor": "bottom", "font": {"size": 11}}
+    figure.add_annotation(x=at, xref="x", **words)
+
+
+#: Okabe and Ito's palette, distinguishable with every kind of colour vision, with a mark each besides.
+COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C8C8C", "#7A5195")
+
+MARKS: Final = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star", "triangle-down")
+
+FEW_DECADES: Final = 2.0  # below which 2 and 5 are marked too
+
+REFERENCE: Final = "#808893"
+
+LEGEND_BELOW: Final[dict[str, Any]] = {"orientation": "h", "x": 0, "y": -0.22, "yanchor": "top"}
+
+
+def colour(family: str) -> str:
+    return COLOURS[_place(family)]
+
+
+def mark(family: str) -> str:
+    return MARKS[_place(family)]
+
+
+def _place(family: str) -> int:
+    names = list(FAMILY_WORDS)
+    return (names.index(family) if family in names else len(names)) % len(COLOURS)
+
+
+def time_axis(title: str, low_s: float, high_s: float) -> dict[str, Any]:
+    """A logarithmic axis of seconds that reads 10 µs, 1 ms, 100 ms."""
+    return _decades(title, low_s, high_s, time_text)
+
+
+def count_axis(title: str, low: float, high: float, unit: str) -> dict[str, Any]:
+    """A logarithmic axis that reads 1 k, 10 M, 1 G and the unit."""
+    return _decades(title, low, high, lambda x: si(x, unit))
+
+
+def _decades(title: str, low: float, high: float, text: Any) -> dict[str, Any]:
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    step = max(1, math.ceil((last - first) / 8))
+    values = [10.0**e for e in range(first, last + 1, step)]
+    if math.log10(high / low) < FEW_DECADES:
+        values = [m * v for v in values for m in (1.0, 2.0, 5.0)]
+    edges = [math.log10(low) - 0.12, math.log10(high) + 0.12]
+    ticks = {"tickvals": values, "ticktext": [text(v) for v in values]}
+    return {"type": "log", "title": {"text": title}, "range": edges, **ticks}
+
+
+def ratio_axis(title: str, reach: float) -> dict[str, Any]:
+    """A logarithmic axis of predicted over measured, as signed per cent, `reach` (> 1) at most each way."""
+    steps = [r for r in (1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0) if r <= reach * 1.001]
+    steps = steps[-3:]
+    values = [1 / r for r in reversed(steps)] + [1.0] + steps
+    text = ["0 %" if v == 1.0 else f"{100 * (v - 1):+.0f} %".replace("-", "−") for v in values]
+    edges = [-math.log10(reach) * 1.08, math.log10(reach) * 1.08]
+    return {"type": "log", "title": {"text": title}, "range": edges, "tickvals": values, "ticktext": text}
+
+
+def time_text(seconds: float) -> str:
+    """ "10 µs", "1.5 ms", "2 s" """
+    for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
+        if seconds >= size * 0.9995:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
+def si(x: float, unit: str) -> str:
+    """ "10 GFLOP/s", "100 FLOP/B" """
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if x >= size * 0.9995:
+            return f"{x / size:.3g} {letter}{unit}"
+    return f"{x:.3g} {unit}".strip()
+
+
+#: Families in the order and words of the page.
+FAMILY_WORDS: Final = {
+    "gemm": "Matrix products",
+    "prefill_attention": "Attention, prompts",
+    "decode_attention": "Attention, generation",
+    "mla": "Latent attention (MLA)",
+    "moe": "Expert layers (MoE)",
+    "linear_attention": "Linear attention",
+    "elementwise": "Norms, activations, sampling",
+    "collective": "Communication",
+}

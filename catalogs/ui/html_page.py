@@ -1,0 +1,146 @@
+"""Pages people read: one self-contained HTML file from sections of text, tables and charts.
+
+Every text that is passed in is escaped. plotly.js is put in once, at the end of the page. The page forbids itself, by a
+content security policy, to load anything: it opens offline and calls nobody. Light or dark follows the reader's system;
+print is light.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final
+
+from catalogs.errors import InputError
+from catalogs.io import yaml_files
+
+POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:"
+
+
+@dataclass(frozen=True, slots=True)
+class Markup:
+    """HTML that is safe to put in a page: only the functions of this module make it."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading and what stands under it. `name` is how the list of contents calls it."""
+
+    title: str
+    parts: Sequence[Markup]
+    name: str = ""
+
+    @property
+    def short(self) -> str:
+        return self.name or self.title
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """title and subtitle head the page; footer is small print."""
+
+    title: str
+    subtitle: str
+    sections: Sequence[Section]
+    footer: str = ""
+    language: str = field(default="en")
+
+
+def paragraph(text: str) -> Markup:
+    """A paragraph of plain text."""
+    return Markup(f"<p>{_safe(text)}</p>")
+
+
+def note(text: str) -> Markup:
+    """A paragraph set apart: a caution, or why something is missing."""
+    return Markup(f'<p class="note">{_safe(text)}</p>')
+
+
+def bullets(lines: Iterable[str]) -> Markup:
+    """A list; nothing where there are no lines."""
+    items = "".join(f"<li>{_safe(line)}</li>" for line in lines)
+    return Markup(f"<ul>{items}</ul>" if items else "")
+
+
+def command(text: str) -> Markup:
+    """A command line to copy; long ones wrap."""
+    return Markup(f'<pre class="command">{_safe(text)}</pre>')
+
+
+def cards(pairs: Iterable[tuple[str, str]]) -> Markup:
+    """Label and value, side by side: the figures to see first."""
+    items = "".join(f"<div><dt>{_safe(k)}</dt><dd>{_safe(v)}</dd></div>" for k, v in pairs)
+    return Markup(f'<dl class="cards">{items}</dl>')
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "", words: int = 1) -> Markup:
+    """Cells of text. The first `words` columns are set left, the others right, as figures are."""
+
+    def line(cells: Sequence[str], tag: str) -> str:
+        kinds = ["" if i < words else ' class="number"' for i in range(len(cells))]
+        return "".join(f"<{tag}{k}>{_safe(c)}</{tag}>" for k, c in zip(kinds, cells, strict=True))
+
+    body = "".join(f"<tr>{line(r, 'td')}</tr>" for r in rows)
+    top = f"<caption>{_safe(caption)}</caption>" if caption else ""
+    whole = f"<table>{top}<thead><tr>{line(head, 'th')}</tr></thead><tbody>{body}</tbody></table>"
+    return Markup(f'<div class="wide">{whole}</div>')
+
+
+def chart(figure: Any, caption: str, height: int = 440) -> Markup:
+    """A plotly figure and the sentence under it. Height in pixels; the width is the page's."""
+    drawn = json.loads(figure.to_json())
+    drawn.get("layout", {}).pop("template", None)  # the page's own theme takes its place
+    data = json.dumps(drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+    place = f'<div class="plot" style="height:{height}px" role="img" aria-label="{_safe(caption)}"></div>'
+    script = f'<script type="application/json">{data}</script>'
+    return Markup(f"<figure>{place}{script}<figcaption>{_safe(caption)}</figcaption></figure>")
+
+
+def render(page: Page) -> str:
+    """The whole file. InputError where a chart is in it and plotly is not installed."""
+    body = "".join(_section(i, s) for i, s in enumerate(page.sections))
+    links = "".join(f'<a href="#s{i}">{_safe(s.short)}</a>' for i, s in enumerate(page.sections))
+    scripts = f"<script>{_plotly()}</script><script>{_part('page.js')}</script>" if 'class="plot"' in body else ""
+    return (
+        f'<!doctype html><html lang="{_safe(page.language)}"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<meta name="color-scheme" content="light dark"><title>{_safe(page.title)}</title>'
+        f"<style>{_part('page.css')}</style></head><body><header><h1>{_safe(page.title)}</h1>"
+        f"<p>{_safe(page.subtitle)}</p><nav>{links}</nav></header><main>{body}</main>"
+        f"<footer>{_safe(page.footer)}</footer>{scripts}</body></html>\n"
+    )
+
+
+def need_plotly() -> None:
+    """InputError, with how to get it, where charts cannot be drawn."""
+    try:
+        import plotly  # noqa: F401
+    except ImportError:
+        raise InputError("reports need plotly", "not installed", "pip install '.[report]'") from None
+
+
+def _section(number: int, section: Section) -> str:
+    parts = "".join(p.text for p in section.parts)
+    return f'<section id="s{number}"><h2>{_safe(section.title)}</h2>{parts}</section>'
+
+
+def _safe(text: str) -> str:
+    return html.escape(str(text), quote=True)
+
+
+def _part(name: str) -> str:
+    return (yaml_files.DATA / "page" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _plotly() -> str:
+    need_plotly()
+    from plotly.offline import get_plotlyjs
+
+    return str(get_plotlyjs())

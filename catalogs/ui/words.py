@@ -1,0 +1,100 @@
+"""Numbers of an answer in words, each with its unit.
+
+Lengths of time as people write and read them, beyond the seconds of a latency.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import numpy as np
+
+from catalogs.errors import InputError
+
+
+def human_s(value_s: float) -> str:
+    """Seconds for people, three digits: 0.0123 -> "12.3 ms"."""
+    if not np.isfinite(value_s):
+        return "unbounded"
+    if value_s >= 0.9995:
+        return f"{value_s:.3g} s" if value_s < 1000 else f"{value_s:.0f} s"
+    return f"{value_s * 1e3:.3g} ms" if value_s >= 0.9995e-3 or value_s == 0 else f"{value_s * 1e6:.3g} us"
+
+
+def rate(per_s: float | None) -> str:
+    return "none" if per_s is None else f"{digits(per_s)} requests/s"
+
+
+def plan_name(i: int) -> str:
+    """Of the i-th plan of an answer."""
+    return f"Alternative {i}" if i else "Best"
+
+
+def dollars(value: float | None) -> str:
+    if value is None:
+        return "unknown"
+    return f"${value:,.2f}" if abs(value) >= 0.1 or value == 0 else f"${value:.2g}"
+
+
+def seconds(value: float | None) -> str:
+    return "unbounded" if value is None else human_s(value)
+
+
+def percent(share: float | None) -> str:
+    """ "57 %"; near the ends as much as is known: "over 99 %"."""
+    if share is None:
+        return "unknown"
+    if 0.99 < share <= 1:
+        return "over 99 %"
+    return f"{100 * share:.0f} %" if share >= 0.01 or share == 0 else "under 1 %"
+
+
+def change(new: float | None, old: float | None) -> str:
+    """ "+12 %", empty where one is unknown."""
+    return "" if not new or not old else f"{100 * (new / old - 1):+.0f} %".replace("-", "−")
+
+
+def grams(value: float | None) -> str:
+    return "unknown" if value is None else f"{digits(value)} g CO2e"
+
+
+def joules(value: float | None) -> str:
+    return "unknown" if value is None else f"{digits(value)} J"
+
+
+def gigabytes(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:.1f} GB"
+
+
+def digits(x: float) -> str:
+    """Three of them, or whole thousands: "0.123", "1,234"."""
+    return f"{x:,.0f}" if x >= 1000 else f"{x:.3g}"
+
+
+HOUR_S: Final = 3600.0
+
+_UNITS: Final = {"s": 1.0, "min": 60.0, "m": 60.0, "h": HOUR_S, "d": 24 * HOUR_S, "y": 365.25 * 24 * HOUR_S}
+
+_SHOWN: Final = (("d", 24 * HOUR_S), ("h", HOUR_S), ("min", 60.0))
+
+
+def seconds_of(text: str) -> float:
+    """ "30d", "10min", "90s", "2h" in seconds. Raises InputError."""
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|m|h|d|y)\s*", text.lower())
+    if found is None or not float(found[1]) > 0:
+        raise InputError(f"a length of time is a number above zero with a unit: {', '.join(_UNITS)}", text, "10min")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def long_words(value_s: float) -> str:
+    """In the largest unit of which there is a whole one: "2.5 d"."""
+    for unit, size_s in _SHOWN:
+        if value_s >= size_s:
+            return f"{value_s / size_s:.3g} {unit}"
+    return f"{value_s:.3g} s"
+
+
+def hours_words(value_s: float) -> str:
+    """ "14.5 h"."""
+    return f"{value_s / HOUR_S:.3g} h"

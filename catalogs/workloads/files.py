@@ -1,0 +1,132 @@
+"""The workload YAML file, strict: what a user or the catalog writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from catalogs.errors import InputError
+from catalogs.io.yaml_files import check_keys
+from catalogs.workloads.arrivals import Arrivals, Count, Rate, parse_arrivals
+from catalogs.workloads.lengths import Quantiles, QuantilesByInput, parse_lengths
+from catalogs.workloads.replay import Replay
+from catalogs.workloads.service_classes import parse_classes
+from catalogs.workloads.sessions import SharedPrefix, Turns
+from catalogs.workloads.synthetic import Adapters, SyntheticWorkload
+from catalogs.workloads.traces import read_trace
+
+#: Requests drawn where a file does not say how many.
+DEFAULT_REQUESTS = 1000
+
+
+class WorkloadFile(BaseModel):
+    """Either `trace` (with hash_block_tokens, rate_scale, tokenizer) or arrivals, input_tokens and output_tokens."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    trace: str | None = None
+    hash_block_tokens: Count | None = None
+    rate_scale: Rate = 1.0
+    tokenizer: str | None = None
+    arrivals: Any = None
+    requests: Count | None = None
+    duration_s: Rate | None = None
+    models: dict[str, Rate] | None = None
+    classes: Any = None
+    adapters: Any = None
+    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    input_tokens: Any = None
+    output_tokens: Any = None
+    shared_prefix: Any = None
+    turns: Any = None
+    name: str | None = None
+    source: str | None = None
+    as_of: Any = None
+    notes: str | None = None
+
+
+TRACE_KEYS = {"trace", "hash_block_tokens", "rate_scale", "tokenizer"}
+
+RECIPE_KEYS = {
+    "adapters",
+    "arrivals",
+    "classes",
+    "duration_s",
+    "input_tokens",
+    "models",
+    "output_tokens",
+    "shared_prefix",
+    "turns",
+}
+
+
+def parse_workload_file(
+    data: object, folder: Path, where: str
+) -> tuple[WorkloadFile, SyntheticWorkload | Replay, tuple[str, ...]]:
+    """The file as written, what it describes, and the notices of reading it; `folder` is where a trace is sought."""
+    written = check_keys(WorkloadFile, data, where)
+    given = written.model_fields_set
+    if written.trace is None:
+        _refuse(given & TRACE_KEYS, f"{where}: this key needs a trace")
+        return written, _recipe(written, where), ()
+    _refuse(given & RECIPE_KEYS, f"{where}: a trace has its own arrivals and lengths; remove this key")
+    path = folder / written.trace
+    if not path.is_file():
+        raise InputError(f"{where}: trace file not found", str(path))
+    trace = read_trace(path, written.hash_block_tokens, _tokenizer(written.tokenizer, folder))
+    n = written.requests or len(trace.input_tokens)
+    return written, Replay(trace, n, written.rate_scale, written.seed).checked(), trace.notices
+
+
+def _refuse(keys: set[str], rule: str) -> None:
+    if keys:
+        raise InputError(rule, min(keys))
+
+
+def _tokenizer(text: str | None, folder: Path) -> str | None:
+    return str(folder / text) if text and (folder / text).exists() else text
+
+
+def _recipe(written: WorkloadFile, where: str) -> SyntheticWorkload:
+    if written.duration_s is not None and written.requests is not None:
+        raise InputError(f"{where}: requests and duration_s say the same thing", "duration_s", "requests")
+    for key in ("arrivals", "input_tokens", "output_tokens"):
+        if getattr(written, key) is None:
+            raise InputError(f"{where}: key {key!r} is missing (or give a trace)")
+    inputs = parse_lengths(written.input_tokens, "input_tokens")
+    outputs = parse_lengths(written.output_tokens, "output_tokens")
+    if isinstance(inputs, QuantilesByInput):
+        raise InputError("input_tokens cannot depend on itself", "quantiles_by_input", "quantiles")
+    if isinstance(outputs, QuantilesByInput) and not isinstance(inputs, Quantiles):
+        raise InputError("quantiles_by_input needs input_tokens given as quantiles", written.input_tokens)
+    arrivals = parse_arrivals(written.arrivals)
+    prefix = None if written.shared_prefix is None else check_keys(SharedPrefix, written.shared_prefix, "shared_prefix")
+    return SyntheticWorkload(
+        arrivals=arrivals,
+        input_tokens=inputs,
+        output_tokens=outputs,
+        n_requests=written.requests or _requests_of(written.duration_s, arrivals, where) or DEFAULT_REQUESTS,
+        seed=written.seed,
+        shared_prefix=prefix,
+        turns=_turns(written.turns),
+        adapters=None if written.adapters is None else check_keys(Adapters, written.adapters, "adapters"),
+        models=written.models or {},
+        classes=() if written.classes is None else parse_classes(written.classes, where),
+    ).checked()
+
+
+def _requests_of(duration_s: float | None, arrivals: Arrivals, where: str) -> int:
+    """How many to expect in that time; 0 where it is not said."""
+    if duration_s is None:
+        return 0
+    if arrivals.mean_per_s is None:
+        raise InputError(f"{where}: duration_s needs arrivals with a rate; give requests", duration_s, "requests: 1000")
+    return max(1, round(arrivals.mean_per_s * duration_s))
+
+
+def _turns(data: object) -> Turns | None:
+    if data is None:
+        return None
+    return check_keys(Turns, {"per_session": data} if isinstance(data, int) else data, "turns")

@@ -1,0 +1,88 @@
+"""A trace workload: recorded requests, played back at their own or another rate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from catalogs.arrays import FloatArray, IntArray
+from catalogs.errors import InputError
+from catalogs.workloads.block_hashes import BlockIds
+from catalogs.workloads.request_set import RequestSet
+from catalogs.workloads.traces import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A trace, played `rate_scale` times as fast.
+
+    Asked for fewer requests, it plays the first ones. Asked for more, it starts over one mean gap after its last
+    request, with new block ids (a second pass must not hit the first one's prefix cache).
+    """
+
+    trace: Trace
+    n_requests: int
+    rate_scale: float = 1.0
+    seed: int = 0
+    concurrency: None = None
+
+    @property
+    def has_rate(self) -> bool:
+        """False where all requests carry one time: there is nothing to stretch."""
+        return self.trace.arrival_s is None or self.requests_per_s is not None
+
+    @property
+    def requests_per_s(self) -> float | None:
+        """Requests per second of the whole trace; None where it has no arrival times or only one."""
+        times = self.trace.arrival_s
+        span = 0.0 if times is None else float(times[-1] - times[0])
+        return (len(self.trace.input_tokens) - 1) / span * self.rate_scale if span > 0 else None
+
+    def draw(self, seed: int, n: int, requests_per_s: float) -> RequestSet:
+        """The first n requests, arrival times stretched to a mean of `requests_per_s` over the whole trace.
+
+        The seed draws Poisson arrivals where the trace has none; it changes nothing else.
+        """
+        index = np.arange(n)
+        labels = self.trace.labels
+        row, lap = index % len(self.trace.input_tokens), index // len(self.trace.input_tokens)
+        return RequestSet(
+            arrival_s=self._arrival_s(seed, row, lap, requests_per_s),
+            input_tokens=self.trace.input_tokens[row],
+            output_tokens=self.trace.output_tokens[row],
+            block_hashes=self._block_hashes(n),
+            hash_block_tokens=self.trace.hash_block_tokens,
+            wanted_models=None if labels.wanted_models is None else labels.wanted_models[row],
+            models=labels.models,
+            adapters=None if labels.adapters is None else labels.adapters[row],
+            sessions=None if labels.sessions is None else labels.sessions[row] + lap * (labels.sessions.max() + 1),
+            terms=None if self.trace.terms is None else self.trace.terms.take(row),
+            seed=seed,
+        )
+
+    def _arrival_s(self, seed: int, row: IntArray, lap: IntArray, requests_per_s: float) -> FloatArray:
+        times, own = self.trace.arrival_s, self.requests_per_s
+        if times is None:
+            stream = np.random.default_rng(np.random.SeedSequence(seed).spawn(1)[0])
+            return np.asarray(np.cumsum(stream.standard_exponential(len(row))) / requests_per_s)
+        if own is None:
+            return times[row]
+        lap_s = len(self.trace.input_tokens) / own * self.rate_scale
+        stretched: FloatArray = (times[row] + lap * lap_s) / self.rate_scale
+        return stretched if requests_per_s == own else stretched * (own / requests_per_s)
+
+    def _block_hashes(self, n: int) -> tuple[BlockIds, ...] | None:
+        hashes = self.trace.block_hashes
+        if hashes is None or n <= len(hashes):
+            return hashes[:n] if hashes else None
+        step = 1 + max((max(ids) for ids in hashes if ids), default=0)
+        laps = -(-n // len(hashes))
+        again = [tuple([block + lap * step for block in ids]) for lap in range(laps) for ids in hashes]
+        return tuple(again[:n])
+
+    def checked(self) -> Replay:
+        """Itself; InputError where rate_scale has nothing to act on."""
+        if self.rate_scale != 1.0 and not (self.requests_per_s and self.trace.arrival_s is not None):
+            raise InputError("rate_scale needs a trace with arrival times; this one has lengths only", self.rate_scale)
+        return self

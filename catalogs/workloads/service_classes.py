@@ -1,0 +1,90 @@
+"""What clients ask of the service: how urgent a request is, by when it should be answered, when its client gives up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Annotated, Any, Final
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from catalogs.arrays import FloatArray, IntArray
+from catalogs.errors import InputError
+from catalogs.io.yaml_files import check_keys
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+#: Columns of a trace, and keys of a class.
+COLUMNS: Final = ("priority", "deadline_s", "timeout_s")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTerms:
+    """(n,) arrays. Seconds count from a request's arrival; inf: none."""
+
+    priority: IntArray  # lower is served first, as with vLLM
+    deadline_s: FloatArray  # by when its first token should be there
+    timeout_s: FloatArray  # when the client gives up
+
+    def take(self, rows: Any) -> RequestTerms:
+        """Those of some requests."""
+        return RequestTerms(self.priority[rows], self.deadline_s[rows], self.timeout_s[rows])
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Sequence[Any]], where: str) -> RequestTerms | None:
+        """From a trace's columns; None where it has none of them. An empty cell: 0, no deadline, no timeout."""
+        if not any(name in columns for name in COLUMNS):
+            return None
+        n = len(next(iter(columns.values())))
+        priority, deadline_s, timeout_s = (
+            _numbers(columns.get(name, [None] * n), name, 0.0 if name == "priority" else inf, where) for name in COLUMNS
+        )
+        return cls(priority.astype(np.int64), deadline_s, timeout_s)
+
+
+def _numbers(values: Sequence[Any], name: str, default: float, where: str) -> FloatArray:
+    found = np.array([default if v in (None, "") else _number(v) for v in values])
+    wrong = ~np.isfinite(found) | (found != np.floor(found)) if name == "priority" else ~(found > 0)
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        rule = "a whole number" if name == "priority" else "positive seconds"
+        raise InputError(f"{where}: {name} of row {row + 1} must be {rule}", values[row])
+    return found
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value)
+    except (ValueError, TypeError):
+        return float("nan")
+
+
+class ServiceClass(BaseModel):
+    """A kind of request: `share` of all of them, relative to the other classes' shares."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    share: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    priority: int = 0
+    deadline_s: Seconds | None = None
+    timeout_s: Seconds | None = None
+
+
+def parse_classes(data: object, where: str) -> tuple[ServiceClass, ...]:
+    """The list under `classes`. Raises InputError naming the entry and the key that breaks a rule."""
+    if not isinstance(data, list) or not data:
+        raise InputError(f"{where}: classes must be a list", data, "[{share: 0.2, priority: 0}, …]")
+    return tuple(check_keys(ServiceClass, item, f"classes[{i}]") for i, item in enumerate(data))
+
+
+def draw_terms(classes: Sequence[ServiceClass], rng: np.random.Generator, n: int) -> RequestTerms:
+    """Terms of n requests, each of one class."""
+    shares = np.array([c.share for c in classes])
+    chosen = rng.choice(len(classes), n, p=shares / shares.sum())
+    return RequestTerms(
+        np.array([c.priority for c in classes])[chosen],
+        np.array([c.deadline_s or inf for c in classes])[chosen],
+        np.array([c.timeout_s or inf for c in classes])[chosen],
+    )

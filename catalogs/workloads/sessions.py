@@ -1,0 +1,99 @@
+"""What prompts have in common: shared prefixes and the growing context of a conversation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from catalogs.arrays import IntArray
+from catalogs.workloads.arrivals import Count
+from catalogs.workloads.lengths import Lengths, parse_lengths
+
+#: Size of the blocks whose ids are drawn here; also what engines default to.
+BLOCK_TOKENS: Final = 16
+
+
+class SharedPrefix(BaseModel):
+    """The first `tokens` of each prompt (or conversation) are those of one of `groups` texts, picked at random.
+
+    They count as part of input_tokens; a prompt no longer than `tokens` is shared as a whole.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tokens: Count
+    groups: Count = 1
+
+
+class Turns(BaseModel):
+    """Conversations: a prompt holds every earlier prompt and answer of its session, then its own input_tokens.
+
+    per_session: turns in a session (a lengths distribution). think_time_s: mean of the exponential time from one
+    turn's arrival to the next one's; it does not shrink when the request rate rises (more users, not faster ones).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+    per_session: Lengths
+    think_time_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0
+
+    @field_validator("per_session", mode="before")
+    @classmethod
+    def _parse(cls, data: Any) -> Lengths:
+        return data if isinstance(data, Lengths) else parse_lengths(data, "turns.per_session")
+
+
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """Which session and turn each request is, in session order. (n,) arrays; first[i]: index of its turn 0."""
+
+    session: IntArray
+    turn: IntArray
+    first: IntArray
+
+    @property
+    def n_sessions(self) -> int:
+        return int(self.session[-1]) + 1
+
+    @classmethod
+    def single(cls, n: int) -> Sessions:
+        index = np.arange(n, dtype=np.int64)
+        return cls(index, np.zeros(n, dtype=np.int64), index)
+
+    @classmethod
+    def drawn(cls, turns: Turns, rng: np.random.Generator, n: int) -> Sessions:
+        """As many sessions as hold at least n turns, all of them whole."""
+        counts = turns.per_session.sample(rng, n)
+        ends = np.cumsum(counts)
+        counts = counts[: int(np.searchsorted(ends, n)) + 1]
+        starts = np.repeat(np.cumsum(counts) - counts, counts)
+        session = np.repeat(np.arange(len(counts)), counts)
+        return cls(session, np.arange(len(starts)) - starts, starts)
+
+    def context_tokens(self, inputs: IntArray, outputs: IntArray) -> IntArray:
+        """(n,) tokens of all earlier turns of the same session."""
+        before = np.cumsum(inputs + outputs) - (inputs + outputs)
+        context: IntArray = before - before[self.first]
+        return context
+
+
+def block_ids(
+    sessions: Sessions, known_tokens: IntArray, prefix: SharedPrefix | None, groups: IntArray
+) -> tuple[tuple[int, ...], ...]:
+    """Per request, the ids of the full blocks of its first `known_tokens` tokens. `groups`: prefix text per session."""
+    shared = prefix.tokens // BLOCK_TOKENS if prefix else 0
+    n_shared_ids = shared * (prefix.groups if prefix else 0)
+    blocks = known_tokens // BLOCK_TOKENS
+    longest = np.zeros(sessions.n_sessions, dtype=np.int64)
+    np.maximum.at(longest, sessions.session, blocks)
+    base = (n_shared_ids + np.cumsum(longest) - longest)[sessions.session].tolist()
+    group_start = (groups[sessions.session] * shared).tolist() if shared else [0] * len(base)
+    return tuple(
+        [
+            (*range(g, g + min(shared, k)), *range(b + shared, b + k)) if shared else tuple(range(b, b + k))
+            for b, g, k in zip(base, group_start, blocks.tolist(), strict=True)
+        ]
+    )

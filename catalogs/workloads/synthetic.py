@@ -1,0 +1,148 @@
+"""A synthetic workload: distributions from which requests are drawn.
+
+Which LoRA adapter each request of a synthetic workload asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Final
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from catalogs.arrays import FloatArray, IntArray
+from catalogs.errors import InputError
+from catalogs.workloads.arrivals import AllAtOnce, Arrivals, ClosedLoop, Count, Rateless
+from catalogs.workloads.lengths import Lengths, sample_pairs
+from catalogs.workloads.request_set import RequestSet
+from catalogs.workloads.service_classes import RequestTerms, ServiceClass, draw_terms
+from catalogs.workloads.sessions import BLOCK_TOKENS, Sessions, SharedPrefix, Turns, block_ids
+
+
+class Adapters(BaseModel):
+    """`adapters` of a workload file. Adapter i (from 0) is asked for in proportion to (i + 1) ** -skew; base_fraction
+    of the requests, or sessions, ask for none."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    count: Count
+    skew: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    base_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+    def draw(self, rng: np.random.Generator, n: int) -> IntArray:
+        """(n,) adapters, BASE_MODEL for none."""
+        weights = np.arange(1, self.count + 1, dtype=np.float64) ** -self.skew
+        found = rng.choice(self.count, n, p=weights / weights.sum())
+        return np.where(rng.random(n) < self.base_fraction, BASE_MODEL, found)
+
+
+@dataclass(frozen=True, slots=True)
+class SyntheticWorkload:
+    """Arrivals and lengths to draw from, and what prompts share."""
+
+    arrivals: Arrivals
+    input_tokens: Lengths
+    output_tokens: Lengths
+    n_requests: int
+    seed: int = 0
+    shared_prefix: SharedPrefix | None = None
+    turns: Turns | None = None
+    models: Mapping[str, float] = field(default_factory=dict)  # weights by name; empty: requests name none
+    classes: tuple[ServiceClass, ...] = ()
+    adapters: Adapters | None = None
+
+    @property
+    def requests_per_s(self) -> float | None:
+        return self.arrivals.mean_per_s
+
+    @property
+    def concurrency(self) -> int | None:
+        return self.arrivals.concurrency if isinstance(self.arrivals, ClosedLoop) else None
+
+    @property
+    def has_rate(self) -> bool:
+        return not isinstance(self.arrivals, Rateless)
+
+    def draw(self, seed: int, n: int, requests_per_s: float) -> RequestSet:
+        """n requests. Arrivals, inputs, outputs, prefix groups, turns, think times, models, classes and adapters come
+        from ten independent streams of the seed: changing one distribution leaves the others' numbers as they were."""
+        streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(10)]
+        sessions = Sessions.drawn(self.turns, streams[4], n) if self.turns else Sessions.single(n)
+        drawn = len(sessions.session)
+        inputs, outputs = sample_pairs(self.input_tokens, self.output_tokens, (streams[1], streams[2]), drawn)
+        if self.turns:
+            inputs = inputs + sessions.context_tokens(inputs, outputs)
+        arrival_s = self._arrival_s(sessions, streams, requests_per_s)
+        order = self._order(sessions, arrival_s)[:n]
+        hashes = self._block_hashes(sessions, inputs, outputs, streams[3])
+        return RequestSet(
+            arrival_s=arrival_s[order],
+            input_tokens=inputs[order],
+            output_tokens=outputs[order],
+            concurrency=self.concurrency,
+            block_hashes=tuple([hashes[i] for i in order.tolist()]) if hashes else None,
+            hash_block_tokens=BLOCK_TOKENS,
+            wanted_models=self._models(sessions, streams[6])[order] if self.models else None,
+            models=tuple(self.models),
+            sessions=sessions.session[order] if self.turns else None,
+            adapters=self._adapters(sessions, streams[8])[order] if self.adapters else None,
+            terms=self._terms(sessions, streams[7], order) if self.classes else None,
+            think_s=self._think_s(streams[9], len(order)),
+            seed=seed,
+        )
+
+    def _think_s(self, rng: np.random.Generator, n: int) -> FloatArray | None:
+        """(n,) seconds before requests of a closed loop; None where nobody thinks."""
+        mean_s = self.arrivals.think_time_s if isinstance(self.arrivals, ClosedLoop) else 0.0
+        return rng.standard_exponential(n) * mean_s if mean_s else None
+
+    def _models(self, sessions: Sessions, rng: np.random.Generator) -> IntArray:
+        """(n,) places in `models`; a session keeps to one."""
+        weights = np.array(list(self.models.values()))
+        return rng.choice(len(weights), sessions.n_sessions, p=weights / weights.sum())[sessions.session]
+
+    def _adapters(self, sessions: Sessions, rng: np.random.Generator) -> IntArray:
+        """(n,) LoRA adapters; a session keeps to one."""
+        assert self.adapters is not None
+        return self.adapters.draw(rng, sessions.n_sessions)[sessions.session]
+
+    def _terms(self, sessions: Sessions, rng: np.random.Generator, order: IntArray) -> RequestTerms:
+        """A session keeps to one class."""
+        return draw_terms(self.classes, rng, sessions.n_sessions).take(sessions.session[order])
+
+    def _arrival_s(self, sessions: Sessions, streams: list[np.random.Generator], rate: float) -> FloatArray:
+        """(n,) seconds. Sessions start at such a rate that turns arrive at `rate` on average."""
+        if self.turns is None or not self.has_rate:
+            return self.arrivals.starts_s(streams[0], sessions.n_sessions, rate)[sessions.session]
+        per_session = len(sessions.session) / sessions.n_sessions
+        starts = self.arrivals.starts_s(streams[0], sessions.n_sessions, rate, per_session)
+        thinking = streams[5].standard_exponential(len(sessions.session)) * self.turns.think_time_s
+        waited = np.cumsum(np.where(sessions.turn == 0, 0.0, thinking))
+        return np.asarray(starts[sessions.session] + np.maximum(waited - waited[sessions.first], 0.0))
+
+    def _order(self, sessions: Sessions, arrival_s: FloatArray) -> IntArray:
+        """Open loop: by arrival. Closed loop: `concurrency` sessions side by side, turn by turn, so that a client asks
+        for a next turn after the one before has ended."""
+        if self.turns and self.concurrency:
+            return np.lexsort((sessions.session, sessions.turn, sessions.session // self.concurrency))
+        return np.argsort(arrival_s, kind="stable")
+
+    def _block_hashes(
+        self, sessions: Sessions, inputs: IntArray, outputs: IntArray, rng: np.random.Generator
+    ) -> tuple[tuple[int, ...], ...] | None:
+        if self.turns is None and self.shared_prefix is None:
+            return None
+        groups = rng.integers(0, self.shared_prefix.groups if self.shared_prefix else 1, sessions.n_sessions)
+        return block_ids(sessions, inputs + outputs if self.turns else inputs, self.shared_prefix, groups)
+
+    def checked(self) -> SyntheticWorkload:
+        """Itself; InputError where its parts do not go together."""
+        if self.turns and isinstance(self.arrivals, AllAtOnce):
+            raise InputError("turns of a session cannot arrive all at once; choose other arrivals", "all_at_once")
+        return self
+
+
+#: The model as it is, without an adapter.
+BASE_MODEL: Final = -1

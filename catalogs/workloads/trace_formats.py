@@ -1,0 +1,150 @@
+"""ShareGPT and Alpaca JSON: texts whose lengths must be counted in tokens.
+
+The public trace formats, known by their columns whatever file holds them (CSV, JSON lines, parquet).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+
+from catalogs.arrays import IntArray
+from catalogs.errors import InputError, nearest_name
+
+#: English text in the tokenizers of current models; OpenAI's help page "What are tokens" gives the same rule of thumb.
+CHARACTERS_PER_TOKEN: Final = 4.0
+
+
+def is_text_dataset(columns: Mapping[str, Sequence[Any]]) -> bool:
+    """Columns of ShareGPT (`conversations`) or Alpaca (`instruction`, `output`)."""
+    return "conversations" in columns or {"instruction", "output"} <= set(columns)
+
+
+def count_tokens(
+    columns: Mapping[str, Sequence[Any]], tokenizer: str | None, where: str
+) -> tuple[IntArray, IntArray, tuple[str, ...]]:
+    """(n,) input lengths, (n,) output lengths and notices about how they were counted.
+
+    ShareGPT: the first two turns of each conversation (as vLLM's benchmark takes them); shorter ones are left out.
+    """
+    pairs, notices = _shared_chats(columns, where) if "conversations" in columns else _alpaca(columns, where)
+    if not pairs:
+        raise InputError(f"{where} holds no prompt with an answer")
+    count, how = _counter(tokenizer, where)
+    lengths = np.maximum(np.array([[count(p), count(a)] for p, a in pairs], dtype=np.int64), 1)
+    return lengths[:, 0], lengths[:, 1], (*notices, *how)
+
+
+def _shared_chats(columns: Mapping[str, Sequence[Any]], where: str) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+    pairs = []
+    for i, turns in enumerate(columns["conversations"], 1):
+        try:
+            texts = [turn["value"] for turn in turns[:2]]
+        except (TypeError, KeyError):
+            raise InputError(f"{where}: conversations of row {i} must be a list of {{from, value}}") from None
+        if len(texts) == 2 and all(isinstance(text, str) for text in texts):
+            pairs.append((texts[0], texts[1]))
+    left_out = len(columns["conversations"]) - len(pairs)
+    return pairs, (f"{where}: left out {left_out} conversations without an answer",) if left_out else ()
+
+
+def _alpaca(columns: Mapping[str, Sequence[Any]], where: str) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+    contexts = columns.get("input") or [""] * len(columns["instruction"])
+    rows = zip(columns["instruction"], contexts, columns["output"], strict=True)
+    pairs = []
+    for i, (instruction, context, answer) in enumerate(rows, 1):
+        if not isinstance(instruction, str) or not isinstance(answer, str):
+            raise InputError(f"{where}: row {i} needs the texts instruction and output")
+        pairs.append((f"{instruction}\n{context}" if context else instruction, answer))
+    return pairs, ()
+
+
+def _counter(tokenizer: str | None, where: str) -> tuple[Callable[[str], int], tuple[str, ...]]:
+    """Counts tokens of a text, and a notice where it can only guess."""
+    guess = f"{where}: token counts are a guess, characters / {CHARACTERS_PER_TOKEN:g}"
+    if tokenizer is None:
+        return _guess, (f"{guess} (no tokenizer given)",)
+    try:
+        if Path(tokenizer).suffix == ".json":
+            fast = import_module("tokenizers").Tokenizer.from_file(tokenizer)
+            return lambda text: len(fast.encode(text).ids), ()
+        slow = import_module("transformers").AutoTokenizer.from_pretrained(tokenizer)
+        return lambda text: len(slow(text).input_ids), ()
+    except ImportError as e:
+        return _guess, (f"{guess} ({e.name} is not installed)",)
+    except Exception as e:  # the libraries raise bare Exception and OSError for a bad file or an unknown name
+        raise InputError(f"tokenizer cannot be loaded ({str(e).splitlines()[0]})", tokenizer) from None
+
+
+def _guess(text: str) -> int:
+    return round(len(text) / CHARACTERS_PER_TOKEN)
+
+
+Clock = Literal["s", "ms", "datetime"]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFormat:
+    """Names of a format's columns. `arrival` None: lengths only.
+
+    absolute: the clock does not start with the trace, so the first arrival becomes time zero.
+    hash_block_tokens: tokens per entry of `hash_ids` where the format fixes it.
+    drops_failed: the publisher logs failed requests as zero tokens; they are left out and counted in a notice.
+    mark: a further column that tells this format from another with the same columns.
+    """
+
+    name: str
+    arrival: str | None
+    input_tokens: str
+    output_tokens: str
+    clock: Clock = "s"
+    absolute: bool = False
+    hash_block_tokens: int | None = None
+    drops_failed: bool = False
+    mark: str | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        wanted = (self.arrival, self.input_tokens, self.output_tokens, self.mark)
+        return tuple(column for column in wanted if column)
+
+
+#: Tried in this order. Sources: Azure/AzurePublicDataset (AzureLLMInferenceDataset2023.md);
+#: alibaba-edu/qwen-bailian-usagetraces-anon README (seconds, one id per 16 tokens); kvcache-ai/Mooncake FAST25-release
+#: (milliseconds, one id per 512 tokens); HPMLL/BurstGPT README (seconds from the first day; failures have 0 tokens);
+#: microsoft/vidur and casys-kaist/LLMServingSim trace files.
+FORMATS: Final[tuple[TraceFormat, ...]] = (
+    TraceFormat("Azure", "TIMESTAMP", "ContextTokens", "GeneratedTokens", "datetime", absolute=True),
+    TraceFormat("Bailian", "timestamp", "input_length", "output_length", hash_block_tokens=16, mark="chat_id"),
+    TraceFormat("Mooncake", "timestamp", "input_length", "output_length", "ms"),
+    TraceFormat("BurstGPT", "Timestamp", "Request tokens", "Response tokens", absolute=True, drops_failed=True),
+    TraceFormat("plain", "arrival_s", "input_tokens", "output_tokens"),
+    TraceFormat("LLMServingSim", "arrival_s", "input_toks", "output_toks"),
+    TraceFormat("Vidur", "arrived_at", "num_prefill_tokens", "num_decode_tokens"),
+    TraceFormat("Vidur lengths", None, "num_prefill_tokens", "num_decode_tokens"),
+    TraceFormat("plain lengths", None, "input_tokens", "output_tokens"),
+)
+
+
+def recognise(columns: Iterable[str], where: str) -> TraceFormat:
+    """The format with these columns (others are ignored); InputError names the column that the nearest one lacks."""
+    present = set(columns)
+    fitting = next((f for f in FORMATS if present.issuperset(f.columns)), None)
+    if fitting is not None:
+        return fitting
+    closest = max(FORMATS, key=lambda f: _likeness(f, present))
+    missing = next(c for c in closest.columns if c not in present)
+    spare = nearest_name(missing, present - set(closest.columns))
+    rule = f"{where}: no column {missing!r} ({closest.name} traces have {', '.join(closest.columns)})"
+    raise InputError(rule, spare or sorted(present), missing)
+
+
+def _likeness(candidate: TraceFormat, present: set[str]) -> float:
+    exact = sum(c in present for c in candidate.columns)
+    close = sum(nearest_name(c, present, cutoff=0.7) is not None for c in candidate.columns)
+    return (exact + 0.9 * (close - exact)) / len(candidate.columns)

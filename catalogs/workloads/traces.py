@@ -1,0 +1,319 @@
+"""Request traces: real arrivals, lengths and block ids, read from the public formats.
+
+What a trace says of its requests beside times and lengths: the conversation, the model and adapter they ask for.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from catalogs.arrays import FloatArray, IntArray
+from catalogs.errors import InputError
+from catalogs.workloads.block_hashes import BlockIds, prefix_true
+from catalogs.workloads.service_classes import RequestTerms
+from catalogs.workloads.trace_formats import TraceFormat, count_tokens, is_text_dataset, recognise
+
+Columns = dict[str, Sequence[Any]]
+
+#: Block sizes tried where a file with `hash_ids` does not state its own; Mooncake's first.
+USUAL_BLOCK_TOKENS: Final = (512, 16, 32, 64, 128, 256, 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class TraceLabels:
+    """(n,) arrays, or None where the file says nothing. wanted_models: places in `models`."""
+
+    sessions: IntArray | None = None
+    wanted_models: IntArray | None = None
+    models: tuple[str, ...] = ()
+    adapters: IntArray | None = None  # LoRA adapters numbered in the order they first come up; -1: none
+
+    @classmethod
+    def of(cls, columns: Mapping[str, Sequence[Any]], where: str) -> TraceLabels:
+        sessions = next((_numbered(columns[c])[0] for c in SESSION_COLUMNS if c in columns), None)
+        if sessions is None and "chat_id" in columns and "parent_chat_id" in columns:
+            sessions = _chains(columns["chat_id"], columns["parent_chat_id"])
+        adapters = _adapters(columns["adapter"]) if "adapter" in columns else None
+        if "model" not in columns:
+            return cls(sessions, adapters=adapters)
+        missing = next((i for i, name in enumerate(columns["model"], 1) if not name), None)
+        if missing is not None:
+            raise InputError(f"{where}: model of row {missing} is missing")
+        wanted, names = _numbered([str(name) for name in columns["model"]])
+        return cls(sessions, wanted, tuple(map(str, names)), adapters)
+
+
+NO_LABELS: Final = TraceLabels()
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A trace as read. (n,) arrays; arrival_s None where the file holds lengths only.
+
+    block_hashes: as in RequestSet: full blocks only, prefix-true; None where the file names no contents.
+    """
+
+    arrival_s: FloatArray | None
+    input_tokens: IntArray
+    output_tokens: IntArray
+    block_hashes: tuple[BlockIds, ...] | None
+    hash_block_tokens: int
+    format: str
+    notices: tuple[str, ...] = ()
+    labels: TraceLabels = NO_LABELS
+    terms: RequestTerms | None = None
+
+
+def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str | None = None) -> Trace:
+    """The trace in `path` (.gz or not), its format recognised by its columns.
+
+    hash_block_tokens: tokens per entry of `hash_ids`; None: the format's own, or the usual size that fits.
+    tokenizer: for text data sets only (ShareGPT, Alpaca): a tokenizer.json or a transformers tokenizer.
+    Raises InputError naming the first row (counted from 1) that breaks a rule.
+    """
+    where = f"trace {path.name}"
+    columns = _columns(_content(path, where), where)
+    if is_text_dataset(columns):
+        inputs, outputs, notices = count_tokens(columns, tokenizer, where)
+        return Trace(None, inputs, outputs, None, 16, "text", notices)
+    trace, labels = _trace(columns, recognise(columns, where), hash_block_tokens, where), TraceLabels.of(columns, where)
+    complete = len(trace.input_tokens) == len(next(iter(columns.values())))  # else rows were left out
+    return replace(trace, labels=labels, terms=RequestTerms.of(columns, where)) if complete else trace
+
+
+def _content(path: Path, where: str) -> bytes:
+    try:
+        raw = path.read_bytes()
+        content = gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        raise InputError(f"{where}: gzip data is cut short or damaged") from None
+    except OSError as e:
+        raise InputError(f"{where}: cannot be read ({e.strerror})") from None
+    if not content.strip():
+        raise InputError(f"{where} is empty")
+    return content
+
+
+def _columns(content: bytes, where: str) -> Columns:
+    if content[:4] == b"PAR1":
+        return _parquet_columns(content, where)
+    try:
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise InputError(f"{where} is not UTF-8 text, gzip or parquet") from None
+    first = text.lstrip()[:1]
+    columns = _json_columns(text, where) if first in ("{", "[") else _csv_columns(text, where)
+    if not columns or not len(next(iter(columns.values()))):
+        raise InputError(f"{where} holds no requests")
+    return columns
+
+
+def _parquet_columns(content: bytes, where: str) -> Columns:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(io.BytesIO(content))
+    except (pa.ArrowException, OSError) as e:
+        raise InputError(f"{where} is not readable parquet ({str(e).splitlines()[0]})") from None
+    if not table.num_rows:
+        raise InputError(f"{where} holds no requests")
+    return {name: table.column(name).to_pylist() for name in table.column_names}
+
+
+def _csv_columns(text: str, where: str) -> Columns:
+    try:
+        header, *rows = [row for row in csv.reader(io.StringIO(text)) if row]
+    except csv.Error as e:
+        raise InputError(f"{where} is not valid CSV ({e})") from None
+    ragged = next((i for i, row in enumerate(rows, 1) if len(row) != len(header)), None)
+    if ragged is not None:
+        raise InputError(f"{where}: row {ragged} needs {len(header)} columns", ",".join(rows[ragged - 1]))
+    return dict(zip([name.strip() for name in header], zip(*rows, strict=True), strict=False)) if rows else {}
+
+
+def _json_columns(text: str, where: str) -> Columns:
+    rows = _json_rows(text, where)
+    for i, row in enumerate(rows, 1):
+        if not isinstance(row, dict):
+            raise InputError(f"{where}: row {i} must be a JSON object", row)
+    names = dict.fromkeys(name for row in rows[:100] for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _json_rows(text: str, where: str) -> list[Any]:
+    lines = [line for line in text.split("\n") if line.strip()]
+    whole = text if text.lstrip().startswith("[") else f"[{','.join(lines)}]"
+    try:
+        rows: list[Any] = json.loads(whole)
+        return rows
+    except json.JSONDecodeError as e:
+        if whole is text:
+            raise InputError(f"{where}: line {e.lineno} is not valid JSON ({e.msg})") from None
+    for i, line in enumerate(lines, 1):
+        try:
+            json.loads(line)
+        except json.JSONDecodeError as e:
+            raise InputError(f"{where}: row {i} is not valid JSON ({e.msg})", line[-60:]) from None
+    raise InputError(f"{where} must hold one JSON object per line")
+
+
+def _trace(columns: Columns, kind: TraceFormat, block_tokens: int | None, where: str) -> Trace:
+    notices: list[str] = []
+    inputs = _numbers(columns, kind.input_tokens, where)
+    outputs = _numbers(columns, kind.output_tokens, where)
+    arrivals = _arrivals(columns, kind, where)
+    hashes = columns.get("hash_ids")
+    if kind.drops_failed and (keep := outputs != 0).sum() < len(outputs):
+        notices.append(f"{where}: left out {int((~keep).sum())} failed requests (0 output tokens)")
+        inputs, outputs = inputs[keep], outputs[keep]
+        arrivals = arrivals[keep] if arrivals is not None else None
+        hashes = None
+    inputs_tokens, outputs_tokens = (
+        _whole(inputs, kind.input_tokens, where),
+        _whole(outputs, kind.output_tokens, where),
+    )
+    if not len(inputs_tokens):
+        raise InputError(f"{where} holds no completed requests")
+    if hashes is None or not any(hashes):
+        return Trace(arrivals, inputs_tokens, outputs_tokens, None, 16, kind.name, tuple(notices))
+    ids = _id_lists(hashes, where)
+    counts = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
+    size = block_tokens or kind.hash_block_tokens or _usual_size(counts, inputs_tokens, outputs_tokens, where)
+    if size not in (block_tokens, kind.hash_block_tokens, USUAL_BLOCK_TOKENS[0]):
+        notices.append(f"{where}: hash_ids taken as blocks of {size} tokens; hash_block_tokens states it")
+    full = _full_blocks(counts, inputs_tokens, outputs_tokens, size, where)
+    ids = [row if len(row) <= k else row[:k] for row, k in zip(ids, full.tolist(), strict=True)]
+    return Trace(arrivals, inputs_tokens, outputs_tokens, prefix_true(ids), size, kind.name, tuple(notices))
+
+
+def _numbers(columns: Columns, name: str, where: str) -> FloatArray:
+    try:
+        found = np.array(columns[name], dtype=np.float64)
+    except (ValueError, TypeError):
+        found = np.array([_number_or_nan(v) for v in columns[name]])
+    bad = np.flatnonzero(~np.isfinite(found))
+    if bad.size:
+        value = columns[name][bad[0]]
+        raise InputError(f"{where}: {name} of row {bad[0] + 1} must be a number", "missing" if value is None else value)
+    return found
+
+
+def _number_or_nan(value: Any) -> float:
+    try:
+        return float(value)
+    except (ValueError, TypeError):
+        return float("nan")
+
+
+def _whole(tokens: FloatArray, name: str, where: str) -> IntArray:
+    bad = np.flatnonzero((tokens < 1) | (tokens != np.floor(tokens)) | (tokens > 2**53))
+    if bad.size:
+        raise InputError(f"{where}: {name} of row {bad[0] + 1} must be a whole number >= 1", float(tokens[bad[0]]))
+    return tokens.astype(np.int64)
+
+
+def _arrivals(columns: Columns, kind: TraceFormat, where: str) -> FloatArray | None:
+    if kind.arrival is None:
+        return None
+    if kind.clock == "datetime":
+        times = _datetimes(columns[kind.arrival], kind.arrival, where)
+    else:
+        times = _numbers(columns, kind.arrival, where) * (1e-3 if kind.clock == "ms" else 1.0)
+    times = times - times[0] if kind.absolute else times
+    back = np.flatnonzero(np.diff(times) < 0)
+    if back.size:
+        row = int(back[0]) + 2
+        rule = f"{where}: {kind.arrival} must never go back, row {row} is earlier than row {row - 1}"
+        raise InputError(rule, columns[kind.arrival][row - 1])
+    if times[0] < 0:
+        raise InputError(f"{where}: {kind.arrival} of row 1 must not be negative", columns[kind.arrival][0])
+    return times
+
+
+def _datetimes(values: Sequence[Any], name: str, where: str) -> FloatArray:
+    """(n,) seconds after the first. Zones are dropped: a trace is written in one zone."""
+    text = [str(v).strip().removesuffix("Z").removesuffix("+00:00") for v in values]
+    try:
+        stamps = np.array(text, dtype="datetime64[ns]")
+    except ValueError:
+        bad = next(i for i, value in enumerate(text) if not _is_datetime(value))
+        raise InputError(f"{where}: {name} of row {bad + 1} must be a date and time", values[bad]) from None
+    return np.asarray((stamps - stamps[0]).astype(np.int64) / 1e9)
+
+
+def _is_datetime(value: str) -> bool:
+    try:
+        return not np.isnat(np.datetime64(value, "ns"))
+    except ValueError:
+        return False
+
+
+def _id_lists(hashes: Sequence[Any], where: str) -> list[list[int]]:
+    for i, row in enumerate(hashes, 1):
+        if row and not (isinstance(row, list) and set(map(type, row)) == {int} and min(row) >= 0):
+            raise InputError(f"{where}: hash_ids of row {i} must be a list of whole numbers >= 0", row)
+    return [row or [] for row in hashes]
+
+
+def _blocks(tokens: IntArray, size: int) -> IntArray:
+    return -(-tokens // size)
+
+
+def _usual_size(counts: IntArray, inputs: IntArray, outputs: IntArray, where: str) -> int:
+    """The first usual block size under which every list spans its prompt and no more than prompt and answer."""
+    for size in USUAL_BLOCK_TOKENS:
+        if np.all((counts == 0) | ((counts >= inputs // size) & (counts <= _blocks(inputs + outputs, size)))):
+            return size
+    raise InputError(f"{where}: hash_ids fit none of the usual block sizes; state hash_block_tokens in a workload file")
+
+
+def _full_blocks(counts: IntArray, inputs: IntArray, outputs: IntArray, size: int, where: str) -> IntArray:
+    """(n,) full blocks whose contents the file can know.
+
+    Mooncake and Bailian give each prompt's last, partial block an id of its own; it is dropped, as engines share full
+    blocks only. Where some list is longer than its prompt, ids go on into the answer and count up to its end.
+    """
+    beyond = np.flatnonzero(counts > _blocks(inputs + outputs, size))
+    if beyond.size:
+        row = int(beyond[0])
+        rule = f"{where}: row {row + 1} has more hash_ids than blocks of {size} tokens in its {inputs[row]} + "
+        raise InputError(rule + f"{outputs[row]} tokens; hash_block_tokens is too large", int(counts[row]))
+    names_answers = bool(np.any(counts > _blocks(inputs, size)))
+    return (inputs + outputs if names_answers else inputs) // size
+
+
+#: Columns that name a request's conversation: ours, BurstGPT's.
+SESSION_COLUMNS: Final = ("session", "session_id", "Session ID")
+
+
+def _numbered(values: Sequence[Any]) -> tuple[IntArray, list[Hashable]]:
+    """Equal values, equal numbers, in the order they first come up; no value: a number of its own."""
+    known: dict[Hashable, int] = {}
+    named = ((v if v not in (None, "") else ("row", i)) for i, v in enumerate(values))
+    return np.array([known.setdefault(v, len(known)) for v in named], dtype=np.int64), list(known)
+
+
+def _adapters(values: Sequence[Any]) -> IntArray:
+    """Names to numbers; no name: no adapter."""
+    known: dict[str, int] = {}
+    named = [str(v) if v not in (None, "") and v == v else "" for v in values]
+    return np.array([known.setdefault(name, len(known)) if name else -1 for name in named], dtype=np.int64)
+
+
+def _chains(ids: Sequence[Any], parents: Sequence[Any]) -> IntArray:
+    """Turns of a conversation name the turn before (Bailian; none: -1)."""
+    root: dict[Hashable, Hashable] = {}
+    for own, parent in zip(ids, parents, strict=True):
+        root[own] = root.get(parent, own)
+    return _numbered([root[own] for own in ids])[0]

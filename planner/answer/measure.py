@@ -1,0 +1,353 @@
+"""The numbers of one plan, measured properly: independent seeds, the real cluster, error bars.
+
+What an answer tells of latencies beyond its objectives: the curve over the rate, the distribution at the rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+import numpy as np
+
+from calibration.accuracy.stated_error import StatedError
+from planner.economics.money import Rates, energy, money
+from planner.evaluation.capacity import TOLERANCE, find_capacity
+from planner.evaluation.confidence import LEVEL, SAFE, LatencyCurve, Spread, confidence, safe_rate_per_s
+from planner.evaluation.evaluator import Evaluator, OfferedLoad, RunDetail, Verdict, judge
+from planner.problem.candidate import Candidate
+from planner.problem.slo import Slo, statistic_s
+from planner.search.objectives import CandidateTester
+
+T = TypeVar("T")
+
+R = TypeVar("R")
+
+#: Rates around the operating point that tell how steep the latency is there (for the error bars).
+_CURVE_STEPS: Final = (0.3, 0.7, 0.88, 1.08)
+
+_WALK_STEPS: Final = 40
+
+#: Lowering of the rate, at most, where the whole cluster turns out a little worse than one replica under its share.
+_CLUSTER_STEPS: Final = 8
+
+#: Lowerings to the rate one can be SAFE of: what is simulated there tells it better than what was read from afar.
+_SAFE_STEPS: Final = 3
+
+#: Replicas simulated together at most: of more, one under its share stands for all.
+MOST_REPLICAS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurementBudget:
+    """Independent seeds: for the capacity, for the latency curve around it, for the plan's own figures."""
+
+    capacity: int
+    curve: int
+    figures: int
+    whole_cluster: bool
+
+
+BEST: Final = MeasurementBudget(capacity=4, curve=2, figures=4, whole_cluster=True)
+
+OTHER: Final = MeasurementBudget(capacity=1, curve=1, figures=2, whole_cluster=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredPlan:
+    """One plan of the answer. `block` is its JSON; the rest is what the screen and the comparison need."""
+
+    candidate: Candidate
+    requests_per_s: float
+    capacity_requests_per_s: float | None
+    verdict: Verdict
+    block: dict[str, object]
+    survives: bool = True  # the loss of what was asked for
+
+
+class MapFn(Protocol):
+    """Does one thing with each of several, all in this process or some elsewhere."""
+
+    def __call__(self, work: Callable[[T], R], tasks: Sequence[T], /) -> list[R]: ...
+
+
+def one_by_one(work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
+    """Here, in order."""
+    return [work(task) for task in tasks]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Measures plans for one request. each: who simulates runs of other seeds."""
+
+    world: Evaluator
+    bench: CandidateTester
+    each: MapFn = one_by_one
+
+    def entry(self, candidate: Candidate, start_per_s: float | None, effort: MeasurementBudget) -> MeasuredPlan:
+        """The plan at the rate asked for, else at the highest rate it is SAFE to hold (its capacity is at even odds).
+
+        start_per_s: a rate near the capacity, if known.
+        """
+        seen: list[Verdict] = []
+        capacity = self._capacity(candidate, start_per_s, effort.capacity, seen)
+        asked = self.bench.nominal_per_s(candidate)
+        rate = asked or capacity or self.bench.floor_per_s(candidate)
+        details, verdict = self._figures(candidate, rate, effort)
+        for _ in range(_CLUSTER_STEPS if asked is None and capacity is not None else 0):
+            if verdict.met:
+                break
+            rate /= 1 + TOLERANCE
+            capacity = rate
+            details, verdict = self._figures(candidate, rate, effort)
+        if asked is not None and capacity is not None and verdict.met:
+            capacity = max(capacity, rate)  # all replicas together carry what one under its share just missed
+        seen += [self._verdict(candidate, rate * step, effort.curve) for step in (*_CURVE_STEPS, 1.0)]
+        if capacity is not None and capacity > rate * max(_CURVE_STEPS):
+            seen += [self._verdict(candidate, capacity * step, effort.curve) for step in _CURVE_STEPS if step < 1]
+        for _ in range(_SAFE_STEPS if asked is None and capacity is not None else 0):
+            curves, error = self._curves(seen), details[0].error
+            safe = self._safe_rate(capacity or rate, verdict, curves, error)
+            if safe is None or safe >= rate or self._sure(verdict, curves, error):
+                break
+            safely = self._figures(candidate, safe, effort)
+            if not safely[1].met:
+                break
+            rate, (details, verdict) = safe, safely
+        block = self._block(candidate, capacity, verdict, details, seen)
+        survival = self._survival(candidate, rate, effort.capacity)
+        if survival is None:
+            return MeasuredPlan(candidate, rate, capacity, verdict, block)
+        return MeasuredPlan(candidate, rate, capacity, verdict, block | {"survival": survival}, bool(survival["met"]))
+
+    def _survival(self, candidate: Candidate, rate: float, n_seeds: int) -> dict[str, object] | None:
+        """The objectives when what was asked for is lost and the others carry the same load; None: nothing was."""
+        held = self.bench.held_per_s(candidate)
+        if held is None or held <= rate * (1 + 1e-9):
+            return None
+        left = round(candidate.replicas * rate / held)
+        if not left:
+            nobody = {"replicas_left": 0, "requests_per_s": None, "met": False, "stable": False}
+            unbounded = [
+                {"metric": s.metric, "stat": s.stat, "limit_s": s.limit_s, "value_s": None} for s in self.bench.slos
+            ]
+            return nobody | {"slo": unbounded}
+        verdict = self._verdict(candidate, held, n_seeds)
+        rows = [
+            {"metric": s.metric, "stat": s.stat, "limit_s": s.limit_s, "value_s": verdict.value_s(s)}
+            for s in self.bench.slos
+        ]
+        told = {"replicas_left": left, "requests_per_s": rate, "met": verdict.met, "stable": verdict.stable}
+        return told | {"slo": rows}
+
+    def _sure(self, verdict: Verdict, curves: Mapping[str, LatencyCurve], error: StatedError) -> bool:
+        rows = (confidence(verdict, curves[slo.name], slo, error) for slo in self.bench.slos)
+        return all(row.probability_met >= SAFE for row in rows)
+
+    def _curves(self, seen: Sequence[Verdict]) -> dict[str, LatencyCurve]:
+        return {slo.name: LatencyCurve.of(seen, slo) for slo in self.bench.slos}
+
+    def _figures(self, candidate: Candidate, rate: float, effort: MeasurementBudget) -> tuple[list[RunDetail], Verdict]:
+        """Runs the plan's figures come from. The best plan's are of the whole cluster, which needs fewer seeds: it is
+        many replicas at once."""
+        whole = effort.whole_cluster and 1 < candidate.replicas <= MOST_REPLICAS
+        n_seeds = max(2, effort.figures // 2) if whole else effort.figures
+        n = self.bench.sizes.full
+        loads = [OfferedLoad(rate, n, self.bench.seed + i, whole) for i in range(n_seeds)]
+        details = self.each(partial(self.world.detail, candidate), loads)
+        return details, judge([d.observation for d in details], self.bench.slos)
+
+    def holds(self, candidate: Candidate, rate_per_s: float) -> bool:
+        """Whether the objectives hold at this rate over independent seeds together."""
+        return self._verdict(candidate, rate_per_s, 1).met and self._verdict(candidate, rate_per_s, BEST.capacity).met
+
+    def _verdict(self, candidate: Candidate, rate: float, n_seeds: int) -> Verdict:
+        loads = [OfferedLoad(rate, self.bench.sizes.full, self.bench.seed + i) for i in range(n_seeds)]
+        return judge(self.each(partial(self.world.observe, candidate), loads), self.bench.slos)
+
+    def _capacity(self, candidate: Candidate, start: float | None, n_seeds: int, seen: list[Verdict]) -> float | None:
+        """Highest rate that holds over all seeds together; None where even the lowest rate of interest does not."""
+
+        def probe(rate: float, n: int = 1) -> Verdict:
+            seen.append(self._verdict(candidate, rate, n))
+            return seen[-1]
+
+        if start is None:
+            floor = probe(self.world.light_requests_per_s(candidate))
+            if not floor.met:
+                return None
+            start = find_capacity(probe, self.world.fluid_requests_per_s(candidate), floor).requests_per_s
+        if n_seeds == 1:
+            return start
+        rate, direction = start, 0
+        for _ in range(_WALK_STEPS):
+            verdict = probe(rate, n_seeds)
+            step = 1 if verdict.met else -1
+            if direction and step != direction:
+                return rate if verdict.met else rate / (1 + TOLERANCE)
+            direction = step
+            rate *= (1 + TOLERANCE) ** step
+        return rate if direction > 0 else None
+
+    def _block(
+        self,
+        candidate: Candidate,
+        capacity: float | None,
+        verdict: Verdict,
+        details: Sequence[RunDetail],
+        seen: list[Verdict],
+    ) -> dict[str, object]:
+        facts = self.world.facts(candidate)
+        error = details[0].error
+        curves = self._curves(seen)
+        rows = [_slo_row(slo, verdict, curves[slo.name], error) for slo in self.bench.slos]
+        safe = None if capacity is None else self._safe_rate(capacity, verdict, curves, error)
+        if safe is not None and all(row["probability_met"] >= SAFE for row in rows):
+            asked = self.bench.nominal_per_s(candidate)  # a higher rate that was only read from the curve is no promise
+            safe = verdict.requests_per_s if asked is None else max(safe, verdict.requests_per_s)
+        rates = _rates(details, verdict)
+        price, grid = self.world.price(candidate), self.world.grid()
+        joules = energy(rates, grid)
+        return {
+            "deployment": facts.deployment,
+            "requests_per_s": verdict.requests_per_s,
+            "metrics": _steady_metrics(details, verdict),
+            "slo": rows,
+            "curve": curve_block([*seen, verdict]),
+            "latency_cdf": cdf_block(verdict),
+            "capacity_requests_per_s": capacity,
+            "limited_by": None if capacity is None else _limit(capacity, seen),
+            "safe_requests_per_s": safe,
+            "cost": asdict(money(rates, price)),
+            "energy": None if joules is None else asdict(joules),
+            "memory": facts.memory,
+            "time_breakdown": _shares(details),
+            "calibration": details[0].calibration,
+            "command": facts.command,
+            "command_notes": list(facts.command_notes),
+            "notices": list(dict.fromkeys((*details[0].notices, *facts.notices))),
+        }
+
+    def _safe_rate(
+        self,
+        capacity: float,
+        verdict: Verdict,
+        curves: Mapping[str, LatencyCurve],
+        error: StatedError,
+    ) -> float | None:
+        """The highest rate that meets every objective with the probability SAFE each. It reads the same curve as the
+        objectives' own rows, so that the two never contradict each other."""
+        rates = []
+        for slo in self.bench.slos:
+            spread = Spread.of(verdict.observations, slo, error)
+            rates.append(safe_rate_per_s(curves[slo.name].through(verdict, slo), slo, capacity, spread))
+        found = [r for r in rates if r is not None]
+        return min(found) if len(found) == len(rates) else None
+
+
+def _limit(capacity: float, seen: Sequence[Verdict]) -> str | None:
+    """What breaks first beyond the capacity."""
+    beyond = [v for v in seen if v.requests_per_s > capacity and not v.met]
+    if not beyond:
+        return None
+    first = min(beyond, key=lambda v: v.requests_per_s)
+    if first.value_ratio > 1:
+        return f"beyond it {first.worst.name} is missed"
+    return "beyond it the queue grows"
+
+
+def _slo_row(slo: Slo, verdict: Verdict, curve: LatencyCurve, error: StatedError) -> dict[str, Any]:
+    bars = confidence(verdict, curve, slo, error)
+    return {
+        "metric": slo.metric,
+        "stat": slo.stat,
+        "limit_s": slo.limit_s,
+        "value_s": bars.value_s,
+        "ci_low_s": bars.low_s,
+        "ci_high_s": bars.high_s,
+        "ci_level": LEVEL,
+        "met": verdict.stable and bars.value_s <= slo.limit_s,
+        "probability_met": bars.probability_met,
+    }
+
+
+def _rates(details: Sequence[RunDetail], verdict: Verdict) -> Rates:
+    return Rates(
+        float(np.mean([d.output_tokens_per_s for d in details])),
+        float(np.mean([d.total_tokens_per_s for d in details])),
+        float(np.mean([d.power_w for d in details])),
+        verdict.requests_per_s if verdict.stable else None,
+    )
+
+
+def _steady_metrics(details: Sequence[RunDetail], verdict: Verdict) -> dict[str, object]:
+    """The first run's metrics, its latencies replaced by those of the steady window of all seeds."""
+    metrics = dict(details[0].metrics)
+    for metric in ("ttft", "tpot", "itl", "e2e"):
+        if metric in verdict.observations[0].samples_s:
+            stats = ("mean", "p50", "p90", "p95", "p99")
+            metrics[f"{metric}_s"] = {s: _finite(verdict.value_s(Slo(metric, s, 1.0))) for s in stats}
+    for name in ("output_tokens_per_s", "total_tokens_per_s"):
+        metrics[name] = float(np.mean([getattr(d, name) for d in details]))
+    return metrics
+
+
+def _finite(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def _shares(details: Sequence[RunDetail]) -> dict[str, float]:
+    keys = details[0].time_breakdown
+    return {k: float(np.mean([d.time_breakdown.get(k, 0.0) for d in details])) for k in keys}
+
+
+#: Metrics of a curve point and of a distribution; itl only where an objective asks for it.
+METRICS: Final = ("ttft", "tpot", "itl", "e2e")
+
+CURVE_STATS: Final = ("mean", "p50", "p90", "p95", "p99")
+
+#: Quantiles of a distribution: every per cent, and finer where objectives lie.
+QUANTILES: Final = (*(q / 100 for q in range(100)), 0.995, 0.999)
+
+_DIGITS: Final = 6
+
+
+def curve_block(seen: Iterable[Verdict]) -> list[dict[str, object]]:
+    """One point per rate simulated, ascending; of equal rates the one with most seeds. Seconds.
+
+    whole_cluster: all replicas behind their router; otherwise one replica under its share of the requests.
+    """
+    points: dict[tuple[float, bool], Verdict] = {}
+    for verdict in sorted(seen, key=lambda v: len(v.observations)):
+        points[verdict.requests_per_s, verdict.observations[0].load.whole_cluster] = verdict
+    return [_point(points[key], key[1]) for key in sorted(points)]
+
+
+def _point(verdict: Verdict, whole_cluster: bool) -> dict[str, object]:
+    metrics = [m for m in METRICS if m in verdict.observations[0].samples_s]
+    return {
+        "requests_per_s": verdict.requests_per_s,
+        "whole_cluster": whole_cluster,
+        "n_seeds": len(verdict.observations),
+        "n_measured": sum(o.n_measured for o in verdict.observations),
+        "stable": verdict.stable,
+        "met": verdict.met,
+        **{f"{m}_s": {s: short(verdict.value_s(Slo(m, s, 1.0))) for s in CURVE_STATS} for m in metrics},
+    }
+
+
+def cdf_block(verdict: Verdict) -> dict[str, list[float]]:
+    """Quantiles of each latency over all seeds of the verdict: {"quantiles": [...], "ttft_s": [...], ...}. Seconds."""
+    found: dict[str, list[float]] = {"quantiles": list(QUANTILES)}
+    for metric in METRICS:
+        if metric in verdict.observations[0].samples_s:
+            samples = np.sort(np.concatenate([o.samples_s[metric] for o in verdict.observations]))
+            found[f"{metric}_s"] = [short(statistic_s(samples, q)) for q in QUANTILES]
+    return found
+
+
+def short(value: float) -> float:
+    """Six digits: more than any of these figures is known to."""
+    return float(f"{value:.{_DIGITS}g}")

@@ -1,0 +1,194 @@
+"""A useful no: what binds, the closest plan, and what would meet the request. Every suggestion is checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.specs import Hardware
+from catalogs.ui.words import human_s
+from planner.answer.answer import Refusal
+from planner.answer.measure import BEST, Measure, MeasuredPlan
+from planner.evaluation.evaluator import Evaluator, Verdict
+from planner.problem.candidate import Candidate
+from planner.problem.request import PlanRequest
+from planner.problem.slo import Slo
+from planner.search.objectives import Outcome
+from planner.space.bounds import SURVIVAL, Discard
+from planner.space.candidates import candidates, plainness
+
+#: Hardware worth asking about when what was named cannot do it, beside more of the same.
+NEIGHBOURS: Final = ("h100", "h200", "b200")
+
+#: Weight dtypes worth asking about, most careful first.
+NARROWER: Final = ("fp8", "int4")
+
+#: A relaxed limit leaves this much room over the value simulated, and is rounded up to two digits.
+ROOM: Final = 1.1
+
+_MAX_HARDWARE: Final = 4
+
+_MAX_TRIES: Final = 4
+
+Elsewhere = Callable[[str], Evaluator]
+
+
+@dataclass(frozen=True, slots=True)
+class Refuser:
+    """Explains why nothing meets a request."""
+
+    request: PlanRequest
+    measure: Measure
+    elsewhere: Elsewhere
+
+    def refuse(self, discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome]) -> Refusal:
+        """discards: what the bounds threw out; outcomes: what was simulated in vain."""
+        closest = _closest(discards, outcomes, self.measure.world)
+        world = self.measure.world
+        own = world.names.hardware if closest is None else world.names_of(closest[0]).hardware
+        suggestions = [*self._hardware(own), *self._precision()]
+        if closest is None:
+            limit = f"{self.request.model} cannot be cut over {self.request.hardware}"
+            return Refusal(limit, None, tuple(suggestions))
+        candidate, discard = closest
+        if discard is not None and discard.constraint == "memory":
+            block = {"deployment": self.measure.world.facts(candidate).deployment} | _no_figures()
+            block["memory"] = self.measure.world.facts(candidate).memory
+            return Refusal(discard.reason + self._paid_for(), block, tuple(suggestions))
+        entry = self.measure.entry(candidate, None, replace(BEST, whole_cluster=False))
+        binding = discard.reason if discard is not None else self._binding(entry)
+        if discard is not None and discard.constraint == SURVIVAL:  # no load and no limit is low enough
+            return Refusal(binding + self._paid_for(), entry.block, tuple(suggestions))
+        return Refusal(binding + self._paid_for(), entry.block, (*self._load(entry), *suggestions))
+
+    def _paid_for(self) -> str:
+        """Of a budget: that it is what limits the hardware."""
+        budget = self.request.max_usd_per_hour
+        return "" if budget is None else f", on what a budget of ${budget:g} per hour pays for"
+
+    def _binding(self, entry: MeasuredPlan) -> str:
+        verdict, asked = entry.verdict, self.request.requests_per_s
+        at = f"at {verdict.requests_per_s:.3g} requests/s"
+        if not verdict.stable:
+            return f"the queue grows without end {at}: the closest plan does not keep up"
+        value_s = verdict.value_s(verdict.worst)
+        load = at if asked is not None else f"{at}, when requests hardly meet"
+        return f"{verdict.worst.name} is {human_s(value_s)} > {human_s(verdict.worst.limit_s)} {load}"
+
+    def _load(self, entry: MeasuredPlan) -> Iterator[dict[str, object]]:
+        """A looser objective, or less load, on the closest plan."""
+        verdict = entry.verdict
+        if verdict.stable:
+            relaxed = [_relaxed(slo, verdict) for slo in self.request.slos]
+            text = ",".join(slo.text for slo in relaxed)
+            yield _met("slo", f"an objective of {text}", text, "simulation")
+        if self.request.requests_per_s is not None:
+            rate = entry.capacity_requests_per_s
+            if rate:
+                yield _met("rate", f"at most {rate:.3g} requests/s on the closest plan", rate, "simulation")
+
+    def _precision(self) -> Iterator[dict[str, object]]:
+        """Narrower weights than were searched, on the same hardware."""
+        searched = {c.weight_dtype for c in candidates(self.request, self.measure.world.names)}
+        for dtype in NARROWER:
+            if dtype not in searched:
+                found = self._try(replace(self.request, precisions=(dtype,)), self.measure.world)
+                if found is not None:
+                    what = f"{dtype} weights (quality differs from {self.measure.world.names.model.weight_dtype})"
+                    yield _met("precision", f"{what}: {found.words}", dtype, "simulation")
+                    return
+
+    def _hardware(self, own: Hardware) -> Iterator[dict[str, object]]:
+        """More of the same, then something else; the first of each that does it. What is beyond the budget says so."""
+        found_one: set[bool] = set()
+        for text, same in _other_hardware(own):
+            if same in found_one:
+                continue
+            try:
+                world = self.elsewhere(text)
+                found = self._try(replace(self.request, hardware=text), world)
+            except InputError:
+                continue
+            if found is not None:
+                found_one.add(same)
+                yield self._met_by(text, found, world)
+
+    def _met_by(self, text: str, found: Candidate, world: Evaluator) -> dict[str, object]:
+        price, budget = world.price(found), self.request.max_usd_per_hour
+        if budget is None or price is None or price.usd_per_hour <= budget:
+            return _met("hardware", f"{text}: {found.words}", text, "simulation")
+        usd = price.usd_per_hour
+        change = f"a budget of ${usd:.2f} per hour, not ${budget:g}: {text}: {found.words}"
+        return _met("budget", change, usd, "simulation")
+
+    def _try(self, request: PlanRequest, world: Evaluator) -> Candidate | None:
+        """The first promising candidate with default limits that meets the request in simulation."""
+        bench = replace(self.measure.bench, evaluator=world)
+        plain: dict[object, Candidate] = {}
+        for c in candidates(request, world.names):
+            plain.setdefault(c.placement, c)
+        left = [c for c in plain.values() if world.discard(c) is None and math.isfinite(bench.floor_per_s(c))]
+        left.sort(key=lambda c: -world.fluid_requests_per_s(c))
+        measure = Measure(world, bench)
+        for candidate in left[:_MAX_TRIES]:
+            rate = bench.floor_per_s(candidate)
+            if not bench.probe(candidate, rate, bench.sizes.quick).hopeless and measure.holds(candidate, rate):
+                return candidate
+        return None
+
+
+def _closest(
+    discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome], world: Evaluator
+) -> tuple[Candidate, Discard | None] | None:
+    """Least over the limit: simulated candidates first, then latency bounds, then memory."""
+    if outcomes:
+        strong = {o.candidate: -world.fluid_requests_per_s(o.candidate) for o in outcomes}
+        return min(outcomes, key=lambda o: (o.ratio, strong[o.candidate], o.candidate)).candidate, None
+    over = [
+        (d.constraint == "memory", round(d.value / d.limit, 2), plainness(c, world.names_of(c)), c, d)
+        for c, d in discards
+    ]
+    if not over:
+        return None
+    *_, candidate, discard = min(over, key=lambda item: item[:4])
+    return candidate, discard
+
+
+def _relaxed(slo: Slo, verdict: Verdict) -> Slo:
+    value_s = verdict.value_s(slo)
+    if not value_s > slo.limit_s:
+        return slo
+    room = value_s * ROOM
+    digit = 10.0 ** (math.floor(math.log10(room)) - 1)
+    return replace(slo, limit_s=float(f"{math.ceil(room / digit) * digit:.3g}"), metric_given=True)
+
+
+def _other_hardware(hardware: Hardware) -> Iterator[tuple[str, bool]]:
+    """(text, more of the same): other counts of this accelerator, and as many of others, then a whole node of them. MIG
+    slices and this machine have no larger siblings here."""
+    if hardware.text == "local" or hardware.accelerator.is_slice:
+        return
+    name, count, most = hardware.accelerator.name, hardware.accelerators_per_node, hardware.node.max_accelerators
+    bigger = [n for n in (1, 2, 4, 8, 16) if count < n <= most]
+    yield from ((f"{name}x{n}", True) for n in bigger[:_MAX_HARDWARE])
+    nodes = hardware.n_nodes
+    yield from ((f"{n}*{name}x{most}", True) for n in (2, 3, 4, 6, 8) if n > nodes)
+    others = [n for n in NEIGHBOURS if n != name]
+    sizes = {n: parse_hardware(n).node.max_accelerators for n in others}
+    alike = [(n, count) for n in others if count <= sizes[n]]
+    whole = [(n, sizes[n]) for n in others if nodes == 1 and count < sizes[n]]
+    yield from ((f"{nodes}*{n}x{k}" if nodes > 1 else f"{n}x{k}", False) for n, k in (*alike, *whole))
+
+
+def _met(kind: str, change: str, value: object, verified_by: str) -> dict[str, object]:
+    return {"kind": kind, "change": change, "value": value, "verified_by": verified_by}
+
+
+def _no_figures() -> dict[str, object]:
+    """The figures of a plan that cannot even start."""
+    names = ("requests_per_s", "metrics", "capacity_requests_per_s", "cost", "energy", "time_breakdown", "calibration")
+    return dict.fromkeys(names) | {"slo": []}

@@ -1,0 +1,1 @@
+"""The `plan` command, its subcommands and their terminal screens."""

@@ -1,0 +1,58 @@
+"""`plan analyze`: one step taken apart."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from planner.cli.options import JsonTo, put
+
+
+def analyze(
+    model: Annotated[str, typer.Option(help="Alias, Hugging Face id, or a directory with a config.json.")],
+    hw: Annotated[str, typer.Option(help="Hardware of one replica, e.g. h100, h100x8.")],
+    batch: Annotated[int, typer.Option(metavar="N", help="Sequences in the step.")] = 1,
+    context: Annotated[
+        int, typer.Option(metavar="N", help="Tokens each sequence holds; of a prompt, its length.")
+    ] = 1024,
+    stage: Annotated[str, typer.Option(help="decode or prefill.")] = "decode",
+    weight_dtype: Annotated[str | None, typer.Option(help="bf16, fp8, int4, ... (default: the model's own).")] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="Of the KV cache (default: the engine's).")] = None,
+    tensor_parallel: Annotated[
+        int | None, typer.Option(metavar="N", help="Accelerators of the replica (default: all named).")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="Serving engine.")] = "vllm",
+    published: Annotated[
+        bool, typer.Option("--published", help="One decode step in the conventions of a published table instead.")
+    ] = False,
+    json_file: JsonTo = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A page with the roofline, to open offline.")
+    ] = None,
+) -> None:
+    """Operators of one step: work, bytes, what bounds them, time, memory; and how it scales.
+
+    Figures are of one accelerator of one replica. Example:
+    plan analyze --model llama3.1-70b --hw h100x4 --batch 64 --context 2048
+    """
+    from catalogs.errors import InputError
+    from catalogs.io.output_files import check_targets
+    from planner.cli.screens.analysis import show
+    from planner.studies import step_analysis as analysis
+
+    check_targets(json_file, html)
+    question = analysis.Question(model, hw, batch, context, stage, engine, weight_dtype, kv_dtype, tensor_parallel)
+    if published:
+        if html is not None:
+            raise InputError("the published table has no page", str(html), "no --html")
+        document = analysis.published_document(question)
+    else:
+        found = analysis.analyze(question)
+        document = analysis.document(found)
+        if html is not None:
+            from planner.report.analysis_page import write_analysis
+
+            write_analysis(found, html)
+    put(document, json_file, lambda: show(document))

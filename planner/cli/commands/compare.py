@@ -1,0 +1,27 @@
+"""`plan compare`: two answers side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from planner.cli.options import JsonTo, put
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(metavar="A.json", help="What plan --json wrote.")],
+    second: Annotated[Path, typer.Argument(metavar="B.json", help="Another answer.")],
+    json_file: JsonTo = None,
+) -> None:
+    """What differs between two answers, what it costs, and which is better at what."""
+    from catalogs.io.output_files import check_targets
+    from planner.answer.schema import read_answer
+    from planner.cli.screens.comparison import show_comparison
+    from planner.studies.comparison import compare_answers
+
+    check_targets(json_file)
+    found = compare_answers(read_answer(first), read_answer(second))
+    names = str(first), str(second)
+    put({"a": names[0], "b": names[1], **found.document()}, json_file, lambda: show_comparison(found, names))

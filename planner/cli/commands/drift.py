@@ -1,0 +1,44 @@
+"""`plan drift`: a running server against its plan."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from planner.cli.options import Alternative, AnswerPath, JsonTo, put
+
+
+def drift(
+    answer: AnswerPath,
+    prometheus: Annotated[
+        str, typer.Option(metavar="URL", help="A vLLM server (its /metrics), or a Prometheus server that scrapes it.")
+    ],
+    seconds: Annotated[float, typer.Option(help="Length of the interval looked at.")] = 60.0,
+    served: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What the server calls the model, if not as the plan does.")
+    ] = None,
+    alternative: Alternative = 0,
+    json_file: JsonTo = None,
+) -> None:
+    """Whether load and latencies are still the plan's; exit status 1 where they are not.
+
+    Latencies are compared with what the plan predicts for the rate the server is under now.
+    """
+    from catalogs.errors import InputError
+    from catalogs.io.output_files import check_targets
+    from planner.answer.capabilities import chosen
+    from planner.answer.schema import read_answer
+    from planner.cli.screens.validation import show_server
+    from planner.validation.drift import drift as compare
+    from planner.validation.prediction import Prediction
+    from planner.validation.prometheus import look
+
+    check_targets(json_file)
+    if not 1 <= seconds <= 86_400:
+        raise InputError("an interval lasts 1 to 86400 seconds", seconds, "60")
+    read = read_answer(answer)
+    prediction = Prediction.of(read, chosen("drift", read, alternative))
+    found = compare(prediction, look(prometheus, seconds, str(prediction.plan.deployment["model"]), served))
+    put(found.document(), json_file, lambda: show_server(found))
+    raise typer.Exit(0 if found.holds else 1)

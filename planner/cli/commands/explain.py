@@ -1,0 +1,26 @@
+"""`plan explain`: why this plan."""
+
+from __future__ import annotations
+
+from planner.cli.options import AnswerPath, JsonTo, put
+
+
+def explain(
+    answer: AnswerPath,
+    json_file: JsonTo = None,
+) -> None:
+    """Why this plan and not another, what binds it, and the cheapest change that buys 20 % more capacity.
+
+    Every change is simulated at the higher rate.
+    """
+    from catalogs.io.output_files import check_targets
+    from catalogs.ui.progress import telling
+    from planner.answer.schema import read_answer
+    from planner.cli.screens.explain import show
+    from planner.studies import explain as explaining
+
+    check_targets(json_file)
+    read = read_answer(answer)
+    with telling("explain") as tell:
+        found = explaining.explain(read, tell)
+    put(explaining.document(found), json_file, lambda: show(found))

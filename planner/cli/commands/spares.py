@@ -1,0 +1,37 @@
+"""`plan spares`: how many replicas more than needed hold the objectives although replicas fail."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from planner.cli.options import Alternative, AnswerPath, JsonTo, put
+
+
+def spares(
+    answer: AnswerPath,
+    mtbf: Annotated[str, typer.Option(metavar="TIME", help="Between the failures of one replica, on average: 30d.")],
+    restart: Annotated[str, typer.Option(metavar="TIME", help="From a failure until it serves again: 10min.")],
+    window: Annotated[str, typer.Option(metavar="TIME", help="Time over which the objectives must hold.")] = "1d",
+    held: Annotated[float, typer.Option(metavar="SHARE", help="Share of such windows in which they must.")] = 0.9,
+    alternative: Alternative = 0,
+    json_file: JsonTo = None,
+) -> None:
+    """The fewest spare replicas with which the objectives hold although replicas fail; exit status 1 where none do.
+
+    plan spares ANSWER.json --mtbf 30d --restart 10min
+    """
+    from catalogs.io.output_files import check_targets
+    from catalogs.ui.progress import telling
+    from catalogs.ui.words import seconds_of
+    from planner.answer.schema import read_answer
+    from planner.cli.screens.spares import show
+    from planner.studies.spares import SpareObjective, spares_block
+
+    check_targets(json_file)
+    terms = SpareObjective(seconds_of(mtbf), seconds_of(restart), seconds_of(window), held)
+    with telling("spares") as tell:
+        found = spares_block(read_answer(answer), alternative, terms, tell)
+    put(found, json_file, lambda: show(found))
+    raise typer.Exit(1 if found["spares"] is None else 0)

@@ -1,0 +1,42 @@
+"""`plan verify`: a measured run against the plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from planner.cli.options import Alternative, AnswerPath, JsonTo, put
+
+
+def verify(
+    answer: AnswerPath,
+    results: Annotated[
+        Path,
+        typer.Option(
+            metavar="FILE", help="Result of vllm bench serve (--save-detailed), GuideLLM, AIPerf, inference-perf."
+        ),
+    ],
+    alternative: Alternative = 0,
+    json_file: JsonTo = None,
+) -> None:
+    """Whether each measured latency fell inside its predicted interval; exit status 1 where one did not.
+
+    A result of another model, other lengths or another rate is refused.
+    """
+    from calibration.importers.model_name import measured_model
+    from calibration.importers.results import measured_run_file
+    from catalogs.io.output_files import check_targets
+    from planner.answer.capabilities import chosen
+    from planner.answer.schema import read_answer
+    from planner.cli.screens.validation import show_run
+    from planner.validation.measured_run import verify as compare
+    from planner.validation.prediction import Prediction
+
+    check_targets(json_file)
+    read = read_answer(answer)
+    prediction = Prediction.of(read, chosen("verify", read, alternative))
+    found = compare(prediction, measured_run_file(results), measured_model(results))
+    put(found.document(), json_file, lambda: show_run(found))
+    raise typer.Exit(0 if found.holds else 1)

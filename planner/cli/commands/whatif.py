@@ -1,0 +1,48 @@
+"""`plan whatif`: the planned deployment, changed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from planner.cli.options import Alternative, AnswerPath, JsonTo, put
+
+
+def whatif(
+    answer: AnswerPath,
+    rate: Annotated[str | None, typer.Option(help="Requests per second, or x2: a factor on the planned rate.")] = None,
+    hw: Annotated[str | None, typer.Option(help="The same deployment on other hardware, e.g. h200x8.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Name, trace file or YAML file.")] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A key of deployment.yaml; repeat.")
+    ] = None,
+    alternative: Alternative = 0,
+    json_file: JsonTo = None,
+) -> None:
+    """Simulates the planned deployment changed and says what breaks; exit status 1 where something does.
+
+    plan whatif ANSWER.json --rate x2 --hw h200x8 --set kv_dtype=fp8
+    """
+    from catalogs.errors import InputError
+    from catalogs.io.output_files import check_targets
+    from catalogs.ui.progress import telling
+    from planner.answer.capabilities import chosen
+    from planner.answer.schema import read_answer
+    from planner.cli.screens.comparison import show_whatif
+    from planner.problem.overrides import parse_keys
+    from planner.studies.whatif import Changes, parse_rate
+    from planner.studies.whatif import whatif as change
+
+    check_targets(json_file)
+    if not (rate or hw or workload or settings):
+        raise InputError("nothing is changed", None, "--rate x2, --hw h200x8, --workload W or --set KEY=VALUE")
+    read = read_answer(answer)
+    plan = chosen("whatif", read, alternative)
+    per_s = None if rate is None else parse_rate(rate, plan.requests_per_s or 0.0)
+    changes = Changes(per_s, hw, workload, parse_keys(settings or []))
+    with telling("whatif") as tell:
+        tell("the changed deployment")
+        found = change(read, plan, changes)
+    put(found.document(), json_file, lambda: show_whatif(found))
+    raise typer.Exit(1 if found.breaks else 0)

@@ -1,0 +1,63 @@
+"""`plan`: the command. `plan --model M --slo S --hw H` is the main job; other jobs are subcommands."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from catalogs.ui.entry_point import run_command
+from planner.cli.commands.analyze import analyze
+from planner.cli.commands.compare import compare
+from planner.cli.commands.deploy import deploy
+from planner.cli.commands.drift import drift
+from planner.cli.commands.explain import explain
+from planner.cli.commands.front import front
+from planner.cli.commands.plan import plan
+from planner.cli.commands.report import report
+from planner.cli.commands.spares import spares
+from planner.cli.commands.verify import verify
+from planner.cli.commands.whatif import whatif
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Find the deployment that serves a model within its latency objectives at the lowest cost or energy.",
+)
+
+app.callback(invoke_without_command=True)(plan)
+
+app.command()(analyze)
+
+app.command()(report)
+
+app.command()(explain)
+
+app.command()(front)
+
+app.command()(deploy)
+
+app.command()(compare)
+
+app.command()(drift)
+
+app.command()(spares)
+
+app.command()(verify)
+
+app.command()(whatif)
+
+
+def main() -> None:
+    """Entry point of the console script.
+
+    Linear algebra has one thread: its matrices are small, and its threads spin where other processes have the cores.
+    """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is imported, which is later
+    sys.exit(run_command("plan", app))
+
+
+if __name__ == "__main__":
+    main()

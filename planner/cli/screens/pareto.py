@@ -1,0 +1,33 @@
+"""A front on the terminal: what nothing beats, the first objective ascending."""
+
+from __future__ import annotations
+
+from catalogs.ui.charts import number
+from catalogs.ui.terminal import grid, open_console
+from planner.search.pareto_search import ParetoAnswer, footnotes, shown, shown_unit
+
+
+def show(found: ParetoAnswer) -> None:
+    """Print it."""
+    console = open_console()
+    names = " against ".join(axis.name for axis in found.axes)
+    asked = found.request
+    console.print(f"{asked.model} on {asked.hardware}, workload {asked.workload}: {names}")
+    for slo in found.limits:
+        console.print(f"Every row holds: {slo.words}")
+    if found.members:
+        head = ("deployment", "requests/s", *(f"{axis.name} ({shown_unit(axis)})" for axis in found.axes))
+        rows = [
+            (
+                f"{p.candidate.hardware}: {p.candidate.words}",
+                number(p.requests_per_s),
+                *(shown(axis, v) for axis, v in zip(found.axes, look.values, strict=True)),
+            )
+            for p, look in found.members
+        ]
+        console.print(grid(head, rows, 1, ""))
+    else:
+        what = "Nothing that was simulated keeps up and holds" if found.result.looks else "No deployment can hold"
+        console.print(f"NO: {what} every limit.")
+    for line in footnotes(found):
+        console.print(line)

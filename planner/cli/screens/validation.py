@@ -1,0 +1,113 @@
+"""What a plan predicted beside what a run or a running server shows, on the terminal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from catalogs.ui.terminal import grid, open_console
+from catalogs.ui.words import human_s
+from planner.evaluation.confidence import LEVEL
+from planner.validation.drift import Drift, DriftRow
+from planner.validation.measured_run import MOST_FAILED, Comparison, PlanVerification, Row
+from planner.validation.prediction import Expected, Prediction
+
+_NAMED: Final = 4
+
+#: (metric, predicted, measured, finding, objective)
+Cells = tuple[str, str, str, str, str]
+
+
+def show_run(v: PlanVerification) -> None:
+    """Print a measured run against its plan."""
+    told = f"{v.run.n:,} requests of {v.run.client}"
+    _print(v.prediction, told, v.load, "measured", map(_run_cells, v.rows), (*v.notes, run_verdict(v)))
+
+
+def show_server(d: Drift) -> None:
+    """Print a running server against its plan, predicted for the rate it is under."""
+    told = f"{d.n_requests:,.0f} requests in {d.seconds:.0f} s; predicted is for the rate of now"
+    _print(d.prediction, told, d.load, "now", map(_server_cells, d.rows), (*d.notes, server_verdict(d)))
+
+
+def _print(
+    prediction: Prediction,
+    told: str,
+    load: Sequence[Comparison],
+    column: str,
+    rows: Iterable[Cells],
+    said: Sequence[str],
+) -> None:
+    """said: notes, then the verdict."""
+    console, deployment = open_console(), prediction.plan.deployment
+    console.print(f"{deployment['model']} on {deployment['hardware']}: {told}")
+    console.print(", ".join(f"{c.name} {c.measured:.4g} (planned {c.planned:.4g})" for c in load))
+    console.print(grid(("metric", f"predicted ({LEVEL:.0%})", column, "finding", "objective"), list(rows), 1, ""))
+    for note in said[:-1]:
+        console.print(f"Note: {note}")
+    console.print(said[-1])
+
+
+def run_verdict(v: PlanVerification) -> str:
+    if v.holds:
+        return "As predicted: every latency measured fell inside its interval."
+    n = sum(row.finding in ("inside", "faster", "slower") for row in v.rows)
+    said = [f"{row.expected.name} misses its objective" for row in v.missed if row.met is False]
+    for kind, names in _off(v.missed):
+        said.append(f"{len(names)} of {n} figures are {kind} ({_some(names)})")
+    if v.failed_fraction > MOST_FAILED:
+        said.append(f"{v.failed_fraction:.1%} of requests failed")
+    return "NOT as predicted: " + ", ".join(said)
+
+
+def server_verdict(d: Drift) -> str:
+    if d.holds:
+        return "No drift: load and latencies are the plan's."
+    said = [f"{name} are no longer the plan's" for name in d.shifted]
+    said += [f"{row.expected.name} misses its objective" for row in d.rows if row.missed]
+    said += [f"{kind}: {_some(names)}" for kind, names in _off(d.rows)]
+    return "DRIFTED: " + "; ".join(said)
+
+
+def _off(rows: Iterable[Row | DriftRow]) -> list[tuple[str, list[str]]]:
+    """(slower or faster, statistics that are), where there are any."""
+    found: dict[str, list[str]] = {"slower": [], "faster": []}
+    for row in rows:
+        if row.finding in found:
+            found[row.finding].append(row.expected.name)
+    return [(kind, names) for kind, names in found.items() if names]
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (", ..." if len(names) > _NAMED else "")
+
+
+def _run_cells(row: Row) -> Cells:
+    met = "untold" if row.met is None else "met" if row.met else "MISSED"
+    return _cells(row.expected, human_s(row.measured_s), row.finding, met)
+
+
+def _server_cells(row: DriftRow) -> Cells:
+    limit = row.expected.limit_s or 0.0
+    met = "MISSED" if row.missed else "met" if row.high_s <= limit else "unsure"
+    return _cells(row.expected, _now(row), row.finding, met)
+
+
+def _cells(expected: Expected, measured: str, finding: str, met: str) -> Cells:
+    objective = "" if expected.limit_s is None else f"{human_s(expected.limit_s)}: {met}"
+    return expected.name, interval_words(expected), measured, finding, objective
+
+
+def interval_words(expected: Expected) -> str:
+    high = human_s(expected.high_s) if math.isfinite(expected.high_s) else "no end"
+    return f"{human_s(expected.value_s)} ({human_s(expected.low_s)} to {high})"
+
+
+def _now(row: DriftRow) -> str:
+    """The bucket a quantile lies in; a mean is exact."""
+    if row.low_s == row.high_s:
+        return human_s(row.value_s)
+    if not math.isfinite(row.high_s):
+        return f"over {human_s(row.low_s)}"
+    return f"{human_s(row.low_s)} to {human_s(row.high_s)}" if row.low_s else f"up to {human_s(row.high_s)}"

@@ -1,0 +1,1 @@
+"""One module for each deployment target, and the registry of targets."""

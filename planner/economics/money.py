@@ -1,0 +1,176 @@
+"""What a plan costs: money from dated prices, energy and carbon from simulated power. Unknown is None, never zero.
+
+What the same hardware costs elsewhere: every cloud's price by commitment, of which instances, and owning it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from catalogs.economics.electricity import DEFAULT_PUE, Grid
+from catalogs.economics.prices import COMMITMENTS, Price, list_clouds, list_prices, node_price
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.specs import Hardware
+
+SECONDS_PER_HOUR: Final = 3600.0
+
+JOULES_PER_KWH: Final = 3.6e6
+
+MILLION: Final = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What a deployment produces per second, and the power it draws meanwhile: accelerators and hosts.
+
+    requests_per_s: None where requests pile up.
+    """
+
+    output_tokens_per_s: float
+    total_tokens_per_s: float
+    power_w: float
+    requests_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Money:
+    """None where no price is known. Of tokens, each figure divides the whole cost by that kind alone: they do not add
+    up. commitment, instance, accelerators_per_instance: what the price is of."""
+
+    usd_per_hour: float | None
+    usd_per_million_output_tokens: float | None
+    usd_per_million_total_tokens: float | None
+    price_as_of: str | None
+    price_source: str | None
+    price_note: str | None = None
+    usd_per_million_input_tokens: float | None = None
+    usd_per_request: float | None = None
+    commitment: str | None = None
+    instance: str | None = None
+    accelerators_per_instance: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Energy:
+    """kWh and grams include the facility (pue); w_mean and the joules are at the servers."""
+
+    w_mean: float
+    j_per_output_token: float
+    kwh_per_million_output_tokens: float
+    gco2e_per_million_output_tokens: float | None
+    pue: float
+    grid_gco2e_per_kwh: float | None
+    grid_source: str | None
+    j_per_total_token: float | None = None
+    kwh_per_million_total_tokens: float | None = None
+    grid_region: str | None = None
+
+
+def money(rates: Rates, price: Price | None) -> Money:
+    """Dollars per million tokens at these rates."""
+    if price is None:
+        return Money(None, None, None, None, None)
+    per_s = price.usd_per_hour / SECONDS_PER_HOUR
+    output = per_million(per_s, rates.output_tokens_per_s)
+    total = per_million(per_s, rates.total_tokens_per_s)
+    where = " ".join(part for part in (price.cloud, price.instance, price.region) if part)
+    source = f"{price.source}: {where}" if where else price.source
+    inputs = per_million(per_s, rates.total_tokens_per_s - rates.output_tokens_per_s)
+    each = per_s / rates.requests_per_s if rates.requests_per_s else None
+    of_what = price.commitment, price.instance or None, price.accelerators
+    note = price.note or None
+    return Money(price.usd_per_hour, output, total, price.as_of, source, note, inputs, each, *of_what)
+
+
+def energy(rates: Rates, grid: Grid | None, pue: float = DEFAULT_PUE) -> Energy | None:
+    """Energy per output token at these rates; None without output tokens or a power figure."""
+    joules = rates.power_w / rates.output_tokens_per_s if rates.output_tokens_per_s > 0 else float("nan")
+    if joules != joules:
+        return None
+    kwh = joules * MILLION / JOULES_PER_KWH * pue
+    grams = None if grid is None else kwh * grid.gco2e_per_kwh
+    intensity, source, region = (
+        (None, None, None) if grid is None else (grid.gco2e_per_kwh, grid.gco2e_source, grid.region)
+    )
+    each = rates.power_w / rates.total_tokens_per_s if rates.total_tokens_per_s > 0 else None
+    all_kwh = None if each is None else each * MILLION / JOULES_PER_KWH * pue
+    return Energy(rates.power_w, joules, kwh, grams, pue, intensity, source, each, all_kwh, region)
+
+
+def per_million(amount_per_s: float, tokens_per_s: float) -> float | None:
+    """Amount per million tokens; None where nothing is produced."""
+    return amount_per_s / tokens_per_s * MILLION if tokens_per_s > 0 else None
+
+
+#: What a commitment is called in tables.
+CONTRACT_WORDS: Final = {
+    "on-demand": "on demand",
+    "spot": "spot",
+    "reserved-1y": "reserved 1 year",
+    "reserved-3y": "reserved 3 years",
+}
+
+OWNED: Final = "owned"
+
+#: InferenceX's third tier is a rental, kept beside what owning costs.
+_RENTAL: Final = "tco-3-year"
+
+_RENTAL_COMMITMENT: Final = "reserved-3y"
+
+
+def price_rows(hardware: str, metrics: dict[str, Any]) -> list[dict[str, object]]:
+    """One row per cloud and commitment that has a price for `hardware`, the cheapest first; [] where none has.
+
+    metrics: `output_tokens_per_s` and `total_tokens_per_s` of the plan, which the prices per million tokens are of.
+    """
+    found = parse_hardware(hardware)
+    owners = {r.cloud for r in list_prices() if r.kind == "ownership"} - {_RENTAL}
+    rows = []
+    for cloud in list_clouds():
+        for commitment in COMMITMENTS if cloud != _RENTAL else (_RENTAL_COMMITMENT,):
+            price = node_price(found, cloud=cloud, commitment=commitment)  # type: ignore[arg-type]
+            if price is not None:
+                contract = OWNED if cloud in owners else CONTRACT_WORDS[commitment]
+                rows.append(_row(cloud, contract, price, metrics) | _instances(price, found))
+    return sorted(rows, key=lambda r: (float(str(r["usd_per_hour"])), str(r["cloud"])))
+
+
+def _row(cloud: str, contract: str, price: Price, metrics: dict[str, Any]) -> dict[str, object]:
+    per_s = price.usd_per_hour / SECONDS_PER_HOUR
+    return {
+        "cloud": cloud,
+        "contract": contract,
+        "usd_per_hour": price.usd_per_hour,
+        "usd_per_million_output_tokens": per_million(per_s, metrics["output_tokens_per_s"]),
+        "usd_per_million_total_tokens": per_million(per_s, metrics["total_tokens_per_s"]),
+        "instance": price.instance or None,
+        "region": price.region or None,
+        "as_of": price.as_of,
+        "source": price.source,
+        "note": price.note or None,
+    }
+
+
+def _instances(price: Price, hardware: Hardware) -> dict[str, object]:
+    """How many accelerators an instance has, and how many instances make the hardware (part of one counts as one)."""
+    if price.accelerators is None:
+        return {"accelerators_per_instance": None, "instances": None}
+    return {"accelerators_per_instance": price.accelerators, "instances": n_instances(price, hardware)}
+
+
+def n_instances(price: Price | None, hardware: Hardware) -> int:
+    """Instances that make the hardware; its nodes where the price is of no table."""
+    if price is None or price.accelerators is None:
+        return hardware.n_nodes
+    return hardware.n_nodes * max(-(-hardware.accelerators_per_node // price.accelerators), 1)
+
+
+def instance_words(instance: str | None, accelerators: int | None, instances: int | None) -> str:
+    """ "8 x 1H100.80S.32V (1 GPU each)"; "" where there is no instance."""
+    if not instance:
+        return ""
+    if accelerators is None:
+        return instance
+    each = f"{accelerators} GPU{'' if accelerators == 1 else 's'}"
+    return f"{instance} ({each})" if not instances or instances == 1 else f"{instances} x {instance} ({each} each)"

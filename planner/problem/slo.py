@@ -1,0 +1,163 @@
+"""Service-level objectives: `METRIC.STAT=LIMIT`, for example `ttft.p99=2s,tpot.mean=50ms`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from catalogs.arrays import FloatArray
+from catalogs.errors import InputError, nearest_name
+from catalogs.ui.words import human_s
+
+METRIC_WORDS: Final[dict[str, str]] = {
+    "ttft": "time to first token",
+    "tpot": "time per output token",
+    "itl": "time between two tokens",
+    "e2e": "end-to-end latency",
+}
+
+UNIT_S: Final[dict[str, float]] = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+
+DEFAULT_METRIC: Final = "ttft"
+
+MOST_PERCENTILE: Final = 99.99
+
+_PERCENTILE = re.compile(r"p(\d{1,2}(?:\.\d+)?)")
+
+_LIMIT = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """One objective: a statistic of one latency must not exceed a limit. `stat` is "mean" or "pNN"."""
+
+    metric: str
+    stat: str
+    limit_s: float
+    metric_given: bool = True  # False: the metric was left out and ttft assumed
+
+    @property
+    def name(self) -> str:
+        return f"{self.metric}.{self.stat}"
+
+    @property
+    def text(self) -> str:
+        """The objective in full, in its own grammar."""
+        return f"{self.name}={seconds_text(self.limit_s)}"
+
+    @property
+    def quantile(self) -> float | None:
+        """The percentile as a share in 0..1, None for the mean."""
+        return None if self.stat == "mean" else float(self.stat[1:]) / 100
+
+    @property
+    def words(self) -> str:
+        """The objective as a sentence; says so where the metric was assumed."""
+        limit = human_s(self.limit_s)
+        what = METRIC_WORDS[self.metric]
+        if self.metric == "itl" and self.quantile is not None:
+            return f"{self.stat[1:]} % of gaps between two tokens are at most {limit}"
+        if self.quantile is None:
+            said = f"the mean {what} is at most {limit}"
+        else:
+            article = "an" if what[0] in "aeiou" else "a"
+            said = f"{self.stat[1:]} % of requests have {article} {what} of at most {limit}"
+        return said if self.metric_given else f"{said} (no metric given: time to first token assumed)"
+
+    def value_s(self, samples_s: FloatArray) -> float:
+        """The statistic of `samples_s` in seconds; a request that never got there counts as infinite."""
+        return statistic_s(samples_s, self.quantile)
+
+
+def statistic_s(samples_s: FloatArray, quantile: float | None) -> float:
+    """Mean (quantile None) or linearly interpolated quantile; nan for no samples, inf where it reaches one."""
+    if not len(samples_s):
+        return float("nan")
+    if quantile is None:
+        return float(np.mean(samples_s))
+    ordered = np.sort(samples_s)
+    rank = quantile * (len(ordered) - 1)
+    low = int(rank)
+    if rank == low or not np.isfinite(ordered[min(low + 1, len(ordered) - 1)]):
+        return float(ordered[low] if rank == low else np.inf)
+    return float(ordered[low] + (ordered[low + 1] - ordered[low]) * (rank - low))
+
+
+def seconds_text(value_s: float) -> str:
+    """Seconds in the SLO grammar, exact: 2.0 -> "2s", 0.05 -> "50ms"."""
+    unit = "s" if value_s >= 1 else "ms" if value_s >= 1e-3 else "us"
+    number = value_s / UNIT_S[unit]
+    short = f"{number:.12g}"
+    return f"{short}{unit}" if float(short) * UNIT_S[unit] == value_s else f"{value_s!r}s"
+
+
+def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
+    """All objectives of repeated or comma-separated options. Raises InputError; at least one is needed."""
+    parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
+    if not parts:
+        raise InputError("an SLO is needed, written METRIC.STAT=LIMIT", None, "ttft.p99=2s")
+    slos = tuple(parse_slo(part) for part in parts)
+    names = [slo.name for slo in slos]
+    for name in names:
+        if names.count(name) > 1:
+            tightest = min(slo.limit_s for slo in slos if slo.name == name)
+            raise InputError("an SLO sets one limit for each statistic", name, f"{name}={seconds_text(tightest)}")
+    return slos
+
+
+def parse_slo(text: str) -> Slo:
+    """One objective. Raises InputError that names the broken rule and the nearest valid choice."""
+    name, equals, limit = (part.strip() for part in text.partition("="))
+    if not equals:
+        raise InputError("an SLO is written METRIC.STAT=LIMIT", text, "ttft.p99=2s")
+    metric, dot, stat = name.lower().partition(".")
+    if not dot or _is_stat(name.lower()):
+        metric, stat, given = DEFAULT_METRIC, name.lower(), False
+    else:
+        given = True
+    if metric not in METRIC_WORDS:
+        raise InputError(
+            f"an SLO metric is one of {', '.join(METRIC_WORDS)}", metric, nearest_name(metric, METRIC_WORDS)
+        )
+    return Slo(metric, _stat(stat), _limit_s(limit), given)
+
+
+def _is_stat(text: str) -> bool:
+    return text == "mean" or _PERCENTILE.fullmatch(text) is not None
+
+
+def _stat(text: str) -> str:
+    if text == "mean":
+        return text
+    match = _PERCENTILE.fullmatch(text)
+    if match is None or float(match[1]) <= 0:
+        nearest = {"avg": "mean", "average": "mean", "median": "p50", "max": "p99.9", "p100": "p99.9"}.get(text)
+        near = nearest or nearest_name(text, ("mean", "p50", "p90", "p95", "p99", "p99.9")) or "p99"
+        raise InputError("an SLO statistic is mean or pNN with 0 < NN < 100", text, near)
+    if float(match[1]) > MOST_PERCENTILE:
+        raise InputError(f"a percentile is at most p{MOST_PERCENTILE:g}: no run is long enough for more", text, "p99.9")
+    return f"p{float(match[1]):.12g}"
+
+
+def _limit_s(text: str) -> float:
+    match = _LIMIT.fullmatch(text)
+    if match is None:
+        raise InputError("an SLO limit is a number with a unit: s, ms or us", text, "2s")
+    number, unit = match[1], match[2].lower()
+    if unit not in UNIT_S:
+        near = {"": "s", "sec": "s", "µs": "us"}.get(unit) or nearest_name(unit, UNIT_S) or "s"
+        raise InputError("an SLO limit has the unit s, ms or us", text, f"{_above_zero(number)}{near}")
+    value_s = float(number) * UNIT_S[unit]
+    if not 0 < value_s < float("inf"):
+        raise InputError("an SLO limit is a time above zero", text, f"{_above_zero(number)}{unit}")
+    return value_s
+
+
+def _above_zero(number: str) -> str:
+    """The nearest number that a limit may have."""
+    value = abs(float(number))
+    return f"{value:g}" if 0 < value < float("inf") else "1"

@@ -1,0 +1,98 @@
+"""What an hour of hardware costs under a request's tariff. Unknown is None; what was asked for by name is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from catalogs.economics.prices import COMMITMENTS, ON_DEMAND, Price, discounted, list_clouds, node_price
+from catalogs.errors import InputError, nearest_name
+from catalogs.hardware.specs import Hardware
+
+#: A discount to show as an example: what AWS gives for a year without upfront payment (data/prices.csv).
+_EXAMPLE_DISCOUNT: Final = "--discount 0.37"
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """What an hour and a kilowatt-hour cost: an override, or how to read the catalogs.
+
+    discount: the user's own, a share of the on-demand price, for the commitment named.
+    """
+
+    usd_per_hour: float | None = None
+    reading: str = "cheapest"
+    cloud: str | None = None
+    region: str | None = None
+    grid: str | None = None
+    commitment: str = ON_DEMAND
+    discount: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.commitment not in COMMITMENTS:
+            near = nearest_name(self.commitment, COMMITMENTS) or ON_DEMAND
+            raise InputError(f"a commitment is one of {', '.join(COMMITMENTS)}", self.commitment, near)
+        if self.reading == "spot" and self.commitment not in (ON_DEMAND, "spot"):
+            raise InputError("a price is read as spot or as reserved", self.commitment, "--price-reading cheapest")
+        if self.usd_per_hour is not None and self.committed != ON_DEMAND:
+            raise InputError("a price of one's own excludes --commitment", self.committed, "--price or --commitment")
+        if self.discount is not None and self.committed == ON_DEMAND:
+            raise InputError("a discount is for a commitment", self.discount, "--commitment reserved-1y")
+        if self.discount is not None and not 0 < self.discount < 1:
+            raise InputError("a discount is a share of the on-demand price between 0 and 1", self.discount, "0.35")
+        self._check_own_price()
+
+    def _check_own_price(self) -> None:
+        price = self.usd_per_hour
+        if price is None:
+            return
+        if not 0 < price < float("inf"):
+            raise InputError("a price is a number of US dollars per hour above zero", price, "24.5")
+        for name, chosen in (("cloud", self.cloud), ("region", self.region)):
+            if chosen is not None:
+                raise InputError(f"a price of one's own excludes --{name}", chosen, f"--price or --{name}")
+
+    @property
+    def committed(self) -> str:
+        """`--price-reading spot` is short for the commitment."""
+        return "spot" if self.reading == "spot" else self.commitment
+
+
+def table_price(hardware: Hardware, tariff: Tariff) -> Price | None:
+    """The table's price of all of `hardware`, less the user's own discount; None where it knows none.
+
+    Raises InputError for names it does not know.
+    """
+    if tariff.discount is not None:
+        listed = _read(hardware, tariff, ON_DEMAND)
+        return None if listed is None else discounted(listed, tariff.committed, tariff.discount)
+    return _read(hardware, tariff, tariff.committed)
+
+
+def require_price(hardware: Hardware, tariff: Tariff) -> None:
+    """Raises InputError, naming the nearest that is known, where a cloud, region or commitment was named and no price
+    of this hardware is known there."""
+    named = [tariff.cloud, tariff.region, None if tariff.committed == ON_DEMAND else tariff.committed]
+    if tariff.usd_per_hour is not None or not any(named) or table_price(hardware, tariff) is not None:
+        return
+    where = " ".join(n for n in (tariff.cloud, tariff.region) if n)
+    rule = f"no {tariff.committed} price of {hardware.text} is known{f' at {where}' if where else ''}"
+    raise InputError(rule, None, _nearest(hardware, tariff))
+
+
+def _read(hardware: Hardware, tariff: Tariff, commitment: str) -> Price | None:
+    reading = "cheapest" if tariff.reading == "spot" else tariff.reading
+    return node_price(hardware, reading, tariff.cloud, tariff.region, commitment)  # type: ignore[arg-type]
+
+
+def _nearest(hardware: Hardware, tariff: Tariff) -> str:
+    """Another commitment there, the user's own discount, or another cloud; else a price of one's own."""
+    here = [c for c in COMMITMENTS if _read(hardware, tariff, c) is not None]
+    if here:
+        others = f"--commitment {here[0]}" + (f" ({', '.join(here)} are known)" if len(here) > 1 else "")
+        reserved = ON_DEMAND in here and tariff.committed not in (ON_DEMAND, "spot")
+        return f"{_EXAMPLE_DISCOUNT} (yours), or {others}" if reserved else others
+    clouds = [c for c in list_clouds() if _read(hardware, replace(tariff, cloud=c, region=None), tariff.committed)]
+    if clouds:
+        return f"--cloud {clouds[0]} ({', '.join(clouds)} are known)" if len(clouds) > 1 else f"--cloud {clouds[0]}"
+    return "--price USD_PER_HOUR"

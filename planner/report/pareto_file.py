@@ -1,0 +1,112 @@
+"""A front read back from its JSON (`plan front --json`), typed, and held against the answer it is shown beside."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from catalogs.errors import InputError
+from planner.answer.schema import AnswerFile, same_model
+from planner.search.pareto_search import SCHEMA_VERSION
+
+HOW = "plan front ... --json FRONT.json"
+
+
+class ParetoBlock(BaseModel):
+    """A part of the front. Keys that a newer minor version added are passed over."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+
+class ParetoRequestBlock(ParetoBlock):
+    model: str
+    hardware: str
+    workload: str
+    engine: str
+
+
+class ParetoAxisBlock(ParetoBlock):
+    """slo: whether it is a latency (in seconds)."""
+
+    name: str
+    words: str
+    unit: str
+
+    @property
+    def is_latency(self) -> bool:
+        return self.unit == "s"
+
+
+class ParetoPoint(ParetoBlock):
+    """One deployment at one load. values: by the axis' name, in its unit."""
+
+    words: str
+    hardware: str
+    requests_per_s: float
+    values: dict[str, float | None]
+    holds: bool = True
+    stopped_early: bool = False
+    on_front: bool = True
+
+    def value(self, axis: ParetoAxisBlock) -> float | None:
+        return self.values.get(axis.name)
+
+
+class ParetoSearchBlock(ParetoBlock):
+    n_points: int
+    n_simulated: int
+    n_requests: int
+    exhausted: bool
+    seed: int
+
+
+class ParetoFile(ParetoBlock):
+    """axes: two or three, at least one a latency."""
+
+    schema_version: int
+    request: ParetoRequestBlock
+    axes: list[ParetoAxisBlock]
+    front: list[ParetoPoint]
+    simulated: list[ParetoPoint]
+    search: ParetoSearchBlock
+    calibration: str
+
+
+def read_front(path: Path, answer: AnswerFile) -> ParetoFile:
+    """Raises InputError for a file that is no front, or one that an answer cannot be shown beside: of another model,
+    workload or engine, or made with another calibration of the same hardware."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        json.loads(text)
+    except OSError as error:
+        raise InputError(f"cannot read the front ({error.strerror})", str(path), HOW) from None
+    except ValueError:
+        raise InputError("a front is a JSON file", str(path), HOW) from None
+    try:
+        found = ParetoFile.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        rule = f"not a front of `plan front --json`: {'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise InputError(rule, str(path), HOW) from None
+    if found.schema_version != SCHEMA_VERSION:
+        raise InputError(f"a front of schema_version {SCHEMA_VERSION} is needed", found.schema_version, HOW)
+    _check(found, answer, str(path))
+    return found
+
+
+def _check(found: ParetoFile, answer: AnswerFile, path: str) -> None:
+    asked, ours = found.request, answer.request
+    if not same_model(asked.model, ours.model):
+        raise InputError(f"this front is of another model: the answer's is {ours.model}", asked.model, ours.model)
+    for name in ("workload", "engine"):
+        mine, its = getattr(ours, name), getattr(asked, name)
+        if mine != its:
+            raise InputError(f"this front is of another {name}: the answer's is {mine}", its, f"--{name} {mine}")
+    made = answer.reproduce.calibration
+    if asked.hardware == ours.hardware and found.calibration != made:
+        rule = (
+            f"this front was made with another calibration ({found.calibration}, the answer's is {made}): search again"
+        )
+        raise InputError(rule, path, HOW)

@@ -1,0 +1,226 @@
+"""The Pareto front of a space, found by simulating little of it: a cheap guess corrected by what was simulated.
+
+Every point has a closed-form guess of its objectives. What was simulated tells how wrong the guess is, and a Gaussian
+process what that lets expect of the rest (residual.py). Whole worlds are drawn from it, and the next point simulated is
+the one on the front of most of them; where none of them has a point ahead of what was found, the search ends. What is
+on the front was simulated: nothing is reported on a guess.
+
+The guide to a front as an Optuna sampler: storage, workers that share a study and resuming are Optuna's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import optuna
+from optuna.trial import FrozenTrial, TrialState
+
+from catalogs.arrays import FloatArray
+from planner.search.gaussian_process import ResidualModel, kernel, normal_draws, standard
+from planner.search.study import Params, space_of
+
+#: A point is ahead where it is better by more than this share: differences below are not looked for.
+RESOLVED: Final = 0.02
+
+#: Worlds drawn; points in each, where there are more the most promising.
+DRAWS: Final = 64
+
+SHORT_LIST: Final = 300
+
+#: When no world drawn has a point ahead, worlds are drawn that differ more from what is expected.
+DOUBTS: Final = (1.0, 2.0, 4.0)
+
+#: What a short run leaves open of the logarithm that a long one would have found.
+SHORT_SD: Final = 0.1
+
+#: Whether a point holds (+1) or not (-1): standard deviation of that around the guess, and its length.
+_HOLD_SD: Final = 0.5
+
+_HOLD_LENGTH: Final = 3.0
+
+_NEVER: Final = 1e3  # the logarithm of what does not hold
+
+
+@dataclass(frozen=True, slots=True)
+class ParetoSample:
+    """What one point was found to be. values: of every objective, above zero, lower is better. slack: at most zero
+    where the system keeps up and all limits hold. pruned: after a short run that was far behind the front."""
+
+    values: tuple[float, ...]
+    slack: float
+    n_requests: int
+    pruned: bool = False
+
+    @property
+    def holds(self) -> bool:
+        return self.slack <= 0 and bool(np.isfinite(self.values).all())
+
+
+def members(looks: Mapping[int, ParetoSample]) -> list[int]:
+    """Indices on the front, in order of the first objective; of equal points the first looked at."""
+    found = [(i, look.values) for i, look in looks.items() if look.holds and not look.pruned]
+    front = [
+        (i, values)
+        for n, (i, values) in enumerate(found)
+        if not any(_beats(other, values, m < n) for m, (_, other) in enumerate(found) if m != n)
+    ]
+    return [i for i, values in sorted(front, key=lambda item: item[1])]
+
+
+def _beats(a: tuple[float, ...], b: tuple[float, ...], earlier: bool) -> bool:
+    """Whether a dominates b; of equals the earlier."""
+    no_worse = all(x <= y for x, y in zip(a, b, strict=True))
+    return no_worse and (a != b or earlier)
+
+
+@dataclass(frozen=True)
+class ParetoSampler:
+    """Says where to look next. guesses: (n, objectives); known: objectives whose guess is true. features: (n, m), what
+    decides how far the others are off. holds: (n,) in -1..1, whether a point is guessed to hold at all."""
+
+    guesses: FloatArray
+    features: FloatArray
+    holds: FloatArray
+    known: tuple[bool, ...]
+    seed: int = 0
+
+    def choose(self, looks: Mapping[int, ParetoSample], busy: Collection[int] = ()) -> int | None:
+        """The point most likely to be on the front; None where none is. busy: others are looking at these now.
+
+        A function of what was looked at and of the seed alone, so a search that is resumed decides as it would have.
+        """
+        free = np.ones(len(self.guesses), np.bool_)
+        free[[*looks, *busy]] = False
+        if not free.any():
+            return None
+        rng = np.random.default_rng([self.seed, len(looks), len(busy)])
+        z = standard(self.features)
+        at = self._short_list(z, looks, free)
+        for doubt in DOUBTS:
+            counts = self._counts(z, looks, at, doubt, rng)
+            if counts.max() > 0:
+                return int(at[np.argmax(counts + 0.01 * rng.random(len(at)))])
+        if any(look.holds for look in looks.values()):
+            return None
+        return int(np.argmax(np.where(free, self.holds, -np.inf)))  # nothing holds yet: what is the least strained
+
+    def _residual(self, z: FloatArray, looks: Mapping[int, ParetoSample], k: int) -> ResidualModel:
+        seen = [i for i, look in looks.items() if look.holds]
+        values = np.log(np.array([max(looks[i].values[k], 1e-12) for i in seen])) - np.log(self.guesses[seen, k])
+        noise = np.array([SHORT_SD * looks[i].pruned for i in seen])
+        return ResidualModel(z, seen, values, noise)
+
+    def _short_list(self, z: FloatArray, looks: Mapping[int, ParetoSample], free: np.ndarray) -> np.ndarray:
+        """Free points, by how far they may lie ahead of what was found where there are too many."""
+        at = np.flatnonzero(free)
+        if len(at) <= SHORT_LIST:
+            return at
+        hopeful = np.log(self.guesses)
+        for k in self._open:
+            mean, sd = self._residual(z, looks, k).expect()
+            hopeful[:, k] += mean - 2 * sd
+        lead = _lead(hopeful[at], self._logs(looks, members(looks)))
+        lead = lead - 2.0 * np.clip(-self.holds[at], 0.0, 1.0)
+        return np.asarray(at[np.argsort(-lead, kind="stable")[:SHORT_LIST]])
+
+    @property
+    def _open(self) -> list[int]:
+        return [k for k, known in enumerate(self.known) if not known]
+
+    def _logs(self, looks: Mapping[int, ParetoSample], which: list[int]) -> FloatArray:
+        found = np.array([looks[i].values for i in which]).reshape(-1, len(self.known))
+        return np.asarray(np.log(np.maximum(found, 1e-12)), np.float64)
+
+    def _counts(
+        self, z: FloatArray, looks: Mapping[int, ParetoSample], at: np.ndarray, doubt: float, rng: np.random.Generator
+    ) -> FloatArray:
+        """In how many worlds each point of `at` is on the front, and ahead of what was found."""
+        worlds = np.repeat(np.log(self.guesses[at])[None], DRAWS, axis=0)
+        for k in self._open:
+            worlds[:, :, k] += self._residual(z, looks, k).draw(at, DRAWS, doubt, rng)
+        worlds[~self._holding(z, looks, at, doubt, rng)] = _NEVER
+        found = self._logs(looks, members(looks))
+        counts = np.zeros(len(at))
+        for world in worlds:
+            ahead = np.flatnonzero((_lead(world, found) > RESOLVED) & (world[:, 0] < _NEVER))
+            counts[ahead[_undominated(world[ahead])]] += 1
+        return counts
+
+    def _holding(
+        self, z: FloatArray, looks: Mapping[int, ParetoSample], at: np.ndarray, doubt: float, rng: np.random.Generator
+    ) -> np.ndarray:
+        """(DRAWS, len(at)): whether each point holds."""
+        seen = list(looks)
+        mean, open_ = self.holds[at], _alike(z[at], z[at])
+        if seen:
+            off = np.array([1.0 if looks[i].holds else -1.0 for i in seen]) - self.holds[seen]
+            across = _alike(z[at], z[seen])
+            among = _alike(z[seen], z[seen]) + 0.01 * np.eye(len(seen))
+            weights = np.linalg.solve(among, across.T).T
+            mean, open_ = mean + weights @ off, open_ - weights @ across.T
+        return np.asarray(normal_draws(mean, doubt**2 * open_, DRAWS, rng) > 0)
+
+
+def _alike(a: FloatArray, b: FloatArray) -> FloatArray:
+    """Covariance of whether points hold."""
+    return np.asarray(_HOLD_SD**2 * (kernel(a, b, _HOLD_LENGTH, 0.0) - 1.0), np.float64)
+
+
+def _lead(logs: FloatArray, found: FloatArray) -> FloatArray:
+    """By how much each row is better than every row of `found`, in its best objective; inf without any."""
+    if not len(found):
+        return np.full(len(logs), np.inf)
+    return np.asarray((found[None] - logs[:, None]).max(axis=2).min(axis=1), np.float64)
+
+
+def _undominated(logs: FloatArray) -> np.ndarray:
+    """(n,) bool: rows that no other beats; of equals all."""
+    other = logs[None] - logs[:, None]  # [i, j]: how much worse j is than i
+    beaten = np.all(other <= 0, axis=2) & np.any(other < 0, axis=2)
+    return np.asarray(~np.any(beaten, axis=1))
+
+
+CONSTRAINT = "keeps up and holds its limits"
+
+PRUNED_KEY = "pruned"
+
+
+class ParetoOptunaSampler(optuna.samplers.BaseSampler):
+    """Proposes the points of a finite set, each once. exhausted: after a proposal that no drawn world asked for."""
+
+    def __init__(self, guide: ParetoSampler, names: Sequence[str], points: Sequence[Params]) -> None:
+        self._guide, self._names, self._points = guide, tuple(names), list(points)
+        self._places = {params: i for i, params in enumerate(points)}
+        self._space = space_of(names, points)
+        self.exhausted = False
+
+    def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, Any]:  # noqa: ARG002
+        return self._space
+
+    def sample_relative(self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        looks, busy = self._told(study, trial)
+        place = self._guide.choose(looks, busy)
+        self.exhausted = place is None
+        if place is None:
+            place = next((i for i in range(len(self._points)) if i not in looks and i not in busy), 0)
+        return dict(zip(self._names, self._points[place], strict=True))
+
+    def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:  # noqa: ARG002
+        raise ValueError(f"a front is searched over its own parameters, not {param_name}")
+
+    def _told(self, study: optuna.Study, own: FrozenTrial) -> tuple[dict[int, ParetoSample], set[int]]:
+        """What finished trials say of their points, in the order of their numbers; points of running ones."""
+        looks, busy = dict[int, ParetoSample](), set[int]()
+        for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.RUNNING)):
+            place = self._places.get(tuple(trial.params.get(name, "") for name in self._names))
+            if place is None or trial.number == own.number:
+                continue
+            if trial.state == TrialState.RUNNING:
+                busy.add(place)
+            elif place not in looks:
+                slack = max(trial.constraints.values(), default=0.0)
+                looks[place] = ParetoSample(tuple(trial.values), slack, 0, bool(trial.user_attrs.get(PRUNED_KEY)))
+        return looks, busy - set(looks)

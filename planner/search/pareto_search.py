@@ -1,0 +1,331 @@
+"""`plan front`: the deployments and loads that nothing beats, found by simulating few of them.
+
+The search for a front: what the guide asks for is simulated, told to the study, and never simulated again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.io.output_files import finite
+from catalogs.ui.charts import number
+from catalogs.ui.words import human_s
+from planner.economics.money import SECONDS_PER_HOUR
+from planner.evaluation.evaluator import Evaluator
+from planner.problem.reproduction import digest
+from planner.problem.request import PlanRequest
+from planner.problem.slo import Slo
+from planner.search.objectives import RunSizes
+from planner.search.pareto_sampler import RESOLVED, ParetoSample, ParetoSampler, members
+from planner.search.pareto_space import ParetoAxis, ParetoCandidate, ParetoSpace, trade_points
+from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
+
+if TYPE_CHECKING:
+    import optuna
+
+    from planner.search.pareto_sampler import ParetoOptunaSampler
+
+
+SCHEMA_VERSION: Final = 1
+
+#: Of a statistic that is only looked at: no system is so late.
+NO_LIMIT_S: Final = 1e6
+
+_REASONS: Final = 3  # of what was ruled out, that are told
+
+
+def asked_slos(axes: Sequence[ParetoAxis], limits: Sequence[Slo]) -> tuple[Slo, ...]:
+    """What a run must be read for: the limits, and the axes that have none."""
+    named = {slo.name for slo in limits}
+    extra = (axis.slo for axis in axes if axis.slo is not None and axis.slo.name not in named)
+    return (*limits, *(Slo(s.metric, s.stat, NO_LIMIT_S) for s in extra))
+
+
+@dataclass(slots=True)
+class ParetoResult:
+    """looks: by index, in order. exhausted: no other point is thought to be on the front."""
+
+    looks: dict[int, ParetoSample] = field(default_factory=dict)
+    exhausted: bool = False
+    interrupted: bool = False
+    n_resumed: int = 0
+
+    @property
+    def members(self) -> list[int]:
+        return members(self.looks)
+
+    @property
+    def n_pruned(self) -> int:
+        return sum(look.pruned for look in self.looks.values())
+
+    @property
+    def n_requests(self) -> int:
+        """Simulated, of runs that were resumed too."""
+        return sum(look.n_requests for look in self.looks.values())
+
+
+@dataclass(frozen=True, slots=True)
+class ParetoAnswer:
+    """limits: what every point of the front holds. fingerprint: of the calibration."""
+
+    request: PlanRequest
+    limits: tuple[Slo, ...]
+    trade: ParetoSpace
+    result: ParetoResult
+    n_space: int
+    n_bounded_out: int
+    seconds: float
+    fingerprint: str
+    notices: tuple[str, ...]
+
+    @property
+    def axes(self) -> tuple[ParetoAxis, ...]:
+        return self.trade.axes
+
+    @property
+    def members(self) -> list[tuple[ParetoCandidate, ParetoSample]]:
+        """In order of the first objective."""
+        return [(self.trade.points[i], self.result.looks[i]) for i in self.result.members]
+
+    def document(self) -> dict[str, Any]:
+        """What `plan front --json` writes. Numbers that are not finite are null."""
+        on_front = set(self.result.members)
+        facts = self.trade.world.facts
+        front = [self._row(p, look) | {"deployment": facts(p.candidate).deployment} for p, look in self.members]
+        looks = [
+            self._row(self.trade.points[i], look)
+            | {"holds": look.holds, "stopped_early": look.pruned, "on_front": i in on_front}
+            for i, look in self.result.looks.items()
+        ]
+        found = {
+            "schema_version": SCHEMA_VERSION,
+            "request": self._asked(),
+            "axes": [{"name": a.name, "words": a.words, "unit": a.unit} for a in self.axes],
+            "resolution": RESOLVED,
+            "front": front,
+            "simulated": looks,
+            "search": self.search,
+            "calibration": self.fingerprint,
+            "notices": list(self.notices),
+        }
+        clean: dict[str, Any] = finite(found)
+        return clean
+
+    def _asked(self) -> dict[str, Any]:
+        r = self.request
+        return {
+            "model": r.model,
+            "hardware": r.hardware,
+            "workload": r.workload,
+            "rate": r.requests_per_s,
+            "slo": [slo.text for slo in self.limits],
+            "engine": r.engine,
+            "tariff": asdict(r.tariff),
+            "seed": r.seed,
+            "trials": r.trials,
+        }
+
+    def _row(self, point: ParetoCandidate, look: ParetoSample) -> dict[str, Any]:
+        price = self.trade.world.price(point.candidate)
+        return {
+            "words": point.candidate.words,
+            "hardware": point.candidate.hardware,
+            "requests_per_s": point.requests_per_s,
+            "usd_per_hour": None if price is None else point.usd_per_s * SECONDS_PER_HOUR,
+            "values": dict(zip((a.name for a in self.axes), look.values, strict=True)),
+            "n_requests": look.n_requests,
+        }
+
+    @property
+    def search(self) -> dict[str, Any]:
+        """How it was found; n_requests: simulated, of resumed runs too."""
+        r = self.result
+        return {
+            "n_candidates": self.n_space,
+            "n_bounded_out": self.n_bounded_out,
+            "n_points": len(self.trade.points),
+            "n_simulated": len(r.looks),
+            "n_pruned": r.n_pruned,
+            "n_requests": r.n_requests,
+            "n_resumed": r.n_resumed,
+            "exhausted": r.exhausted,
+            "interrupted": r.interrupted,
+            "seconds": self.seconds,
+            "seed": self.request.seed,
+        }
+
+
+def make_front(
+    request: PlanRequest,
+    world: Evaluator,
+    axes: tuple[ParetoAxis, ...],
+    limits: tuple[Slo, ...],
+    tell: FrontTell | None = None,
+) -> ParetoAnswer:
+    """Raises InputError where cost has no price; KeyboardInterrupt before anything was simulated."""
+    started = time.perf_counter()
+    space = world.space()
+    ruled_out = {c: d for c in space if (d := world.discard(c)) is not None}
+    left = [c for c in space if c not in ruled_out]
+    unpriced = sorted({parse_hardware(c.hardware).accelerator.name for c in left if world.price(c) is None})
+    if unpriced and any(axis.name == "cost" for axis in axes):
+        rule = "no price is known of this hardware, so a front of cost has no dollars"
+        raise InputError(rule, ", ".join(unpriced), "--price USD, or --axes energy,...")
+    points = trade_points(world, left, request.requests_per_s)
+    sizes = RunSizes.for_slos(asked_slos(axes, limits))
+    trade = ParetoSpace(world, points, axes, limits, request.seed, sizes)
+    settings = SearchSettings(
+        request.trials, request.seed, _name(request, trade), request.study, request.storage, digest(world.fingerprint)
+    )
+    result = search_front(trade, settings, tell) if points else ParetoResult(exhausted=True)
+    if result.interrupted and not result.looks:
+        raise KeyboardInterrupt
+    counts = (len(space), len(ruled_out), time.perf_counter() - started)
+    reasons = Counter(d.reason for d in ruled_out.values()).most_common(_REASONS)
+    notices = (*world.notices, *(f"ruled out, {n} candidates: {reason}" for reason, n in reasons))
+    return ParetoAnswer(request, limits, trade, result, *counts, digest(world.fingerprint), notices)
+
+
+def _name(request: PlanRequest, trade: ParetoSpace) -> str:
+    """Names the question, so that a study is only resumed for the same."""
+    asked = [request.as_dict(), [a.name for a in trade.axes], [s.text for s in trade.slos], asdict(request.tariff)]
+    text = json.dumps([asked, trade.params], sort_keys=True, default=str)
+    return f"front-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+
+
+FrontTell = Callable[[int, int, int], None]  # (looked at, at most, on the front so far)
+
+#: Proposals per look before other workers are taken to have everything else.
+_PROPOSALS = 4
+
+
+class ParetoSearchSpace(Protocol):
+    """A finite set of points, each with a guess and a way to find out."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the parameters."""
+
+    @property
+    def params(self) -> list[Params]:
+        """Of every point, by names; no two are equal."""
+
+    def guide(self, seed: int) -> ParetoSampler:
+        """Where to look."""
+
+    def look(self, index: int, front: list[tuple[float, ...]]) -> ParetoSample:
+        """Simulate one point. front: values of the front so far, which a point far behind need not be run against."""
+
+
+def search_front(space: ParetoSearchSpace, settings: SearchSettings, tell: FrontTell | None = None) -> ParetoResult:
+    """Look at no more than settings.n_trials points. Ctrl-C ends it: what was found until then stands."""
+    from planner.search.pareto_sampler import ParetoOptunaSampler
+
+    params, guide = space.params, space.guide(settings.seed)
+    sampler = ParetoOptunaSampler(guide, space.names, params)
+    with storage_faults(settings):
+        by_params = {p: i for i, p in enumerate(params)}
+        study = CandidateStudy(space.names, by_params, settings, sampler, n_objectives=len(guide.known))
+        run = _Run(space, study, sampler, min(settings.n_trials, len(params)))
+        try:
+            run.go(tell)
+        except KeyboardInterrupt:
+            run.result.interrupted = True
+    return run.result
+
+
+@dataclass(slots=True)
+class _Run:
+    space: ParetoSearchSpace
+    study: CandidateStudy[int]
+    sampler: ParetoOptunaSampler
+    most: int
+    result: ParetoResult = field(default_factory=ParetoResult)
+
+    def go(self, tell: FrontTell | None) -> None:
+        self._learn()
+        self.result.n_resumed = len(self.result.looks)
+        for _ in range(_PROPOSALS * self.most):
+            if len(self.result.looks) >= self.most:
+                break
+            trial, point = self.study.ask()
+            if self.sampler.exhausted or point is None:
+                self.study.give_up(trial)
+                break
+            if self.study.first_to_ask(trial):
+                self._look(trial, point)
+            else:
+                self.study.give_up(trial)
+            self._learn()
+            if tell is not None:
+                tell(len(self.result.looks), self.most, len(self.result.members))
+        self.result.exhausted = self.sampler.exhausted or len(self.result.looks) == len(self.space.params)
+
+    def _look(self, trial: optuna.Trial, point: int) -> None:
+        try:
+            front = [self.result.looks[i].values for i in self.result.members]
+            look = self.space.look(point, front)
+        except BaseException:  # free for others at once
+            self.study.give_up(trial)
+            raise
+        self.result.looks[point] = look
+        self.study.store(trial, as_dict(look))
+        _tell(self.study.optuna, trial, look)
+
+    def _learn(self) -> None:
+        """Looks that the storage holds and this worker does not."""
+        for point, stored in self.study.stored():
+            self.result.looks.setdefault(point, from_dict(stored))
+
+
+def as_dict(look: ParetoSample) -> dict[str, Any]:
+    return {"values": look.values, "slack": look.slack, "n_requests": look.n_requests, "pruned": look.pruned}
+
+
+def from_dict(stored: dict[str, Any]) -> ParetoSample:
+    return ParetoSample(tuple(stored["values"]), stored["slack"], stored["n_requests"], stored["pruned"])
+
+
+def _tell(study: optuna.Study, trial: optuna.Trial, look: ParetoSample) -> None:
+    """Optuna keeps finite values of every objective, and what does not hold as a constraint."""
+    from planner.search.pareto_sampler import CONSTRAINT, PRUNED_KEY
+
+    trial.set_constraint(CONSTRAINT, look.slack if look.slack < float("inf") else 1e9)
+    if look.pruned:
+        trial.set_user_attr(PRUNED_KEY, True)
+    study.tell(trial, [min(v, 1e12) for v in look.values])
+
+
+def shown_unit(axis: ParetoAxis) -> str:
+    return "time" if axis.slo is not None else axis.unit
+
+
+def shown(axis: ParetoAxis, value: float) -> str:
+    """With the unit of a time, which differs from row to row."""
+    return human_s(value) if axis.slo is not None else number(value)
+
+
+def footnotes(found: ParetoAnswer) -> list[str]:
+    """What the figures are, and how they were found."""
+    s = found.search
+    lines = [f"{axis.name}: {axis.words} ({axis.unit})" for axis in found.axes]
+    if s["interrupted"]:
+        end = "interrupted"
+    elif s["exhausted"]:
+        end = f"no other point is thought to be ahead by more than {RESOLVED:.0%}"
+    else:
+        end = f"stopped at --trials {found.request.trials}: more may be found with more"
+    lines.append(
+        f"Search: {s['n_candidates']} candidates, {s['n_bounded_out']} ruled out by bounds, {s['n_points']} points "
+        f"(deployments at loads), {s['n_simulated']} simulated ({s['n_pruned']} stopped early, {s['n_resumed']} "
+        f"resumed), {s['n_requests']} requests, seed {s['seed']}, {s['seconds']:.1f} s; {end}"
+    )
+    return [*lines, *(f"Note: {notice}" for notice in found.notices)]

@@ -1,0 +1,325 @@
+"""The Optuna study behind a search over a finite set: every trial is one of its items, and no item is looked at twice.
+
+A sampler proposes, or the search says what it wants. In a journal file or a database each finished trial is kept: a
+later run with the same question continues, and several processes share the work.
+
+Where a study is kept: a journal file, or a database that many machines reach.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
+
+from catalogs.errors import InputError
+
+if TYPE_CHECKING:
+    import optuna
+
+
+OUTCOME_KEY: Final = "outcome"
+
+CALIBRATION_KEY: Final = "calibration"
+
+#: An item that a worker began with so long ago is looked at by another.
+ABANDONED: Final = timedelta(seconds=45)
+
+POLL_S: Final = 0.2
+
+_CREATE_TRIES: Final = 5
+
+#: A storage that takes so long to refuse is not asked again.
+_CREATE_S: Final = 5.0
+
+Params = tuple[str | int | float, ...]
+
+Stored = dict[str, Any]  # what was found out of an item, as JSON keeps it
+
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchSettings:
+    """n_trials: items simulated at most. journal (a file) or storage (an Optuna URL) keeps the study.
+
+    study_name must name the question, calibration what answers it: a study of another calibration is refused.
+    """
+
+    n_trials: int
+    seed: int
+    study_name: str = "plan"
+    journal: Path | None = None
+    storage: str | None = None
+    calibration: str = ""
+
+    @property
+    def kept(self) -> str:
+        """Where the study is kept, as it may be printed; empty where it is not."""
+        return str(self.journal) if self.journal else without_password(self.storage or "")
+
+
+class CandidateStudy(Generic[Item]):
+    """One categorical parameter for each of `names`; by_params: the items, by the values of these."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        by_params: Mapping[Params, Item],
+        settings: SearchSettings,
+        sampler: optuna.samplers.BaseSampler,
+        n_objectives: int = 1,
+    ) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._by_params = by_params
+        self._params = {item: params for params, item in by_params.items()}
+        self._space = space_of(names, list(by_params))
+        self._shared = bool(settings.kept)
+        self._own: set[int] = set()
+        self._read: set[int] = set()  # numbers of trials that were read to the end
+        self._first_seen: dict[int, float] = {}  # others' trials by number, monotonic seconds
+        self._sampler = sampler
+        self.optuna = _create(settings, n_objectives)
+
+    def stored(self) -> list[tuple[Item, Stored]]:
+        """What trials of this process and of others have left since it was last asked for."""
+        if not self._shared:
+            return []
+        found = []
+        for trial in self.optuna.get_trials(deepcopy=False):
+            text = None if trial.number in self._read else trial.user_attrs.get(OUTCOME_KEY)
+            if text is not None:
+                self._read.add(trial.number)
+                item = self._of(trial.params)
+                if item is not None:
+                    found.append((item, json.loads(text)))
+        return found
+
+    def taken(self) -> set[Item]:
+        """Items another worker has begun with, not so long ago that it must have been killed."""
+        if not self._shared:
+            return set()
+        found = (self._of(t.params) for t in self._others() if OUTCOME_KEY not in t.user_attrs)
+        return {item for item in found if item is not None}
+
+    def _others(self) -> list[optuna.trial.FrozenTrial]:
+        """Running trials of workers that may still be alive."""
+        import optuna
+
+        running = self.optuna.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
+        return [t for t in running if t.number not in self._own and self._alive(t)]
+
+    def _alive(self, trial: optuna.trial.FrozenTrial) -> bool:
+        """By when it was begun with and, as clocks of machines may disagree, by how long it has been seen here."""
+        seen_s = time.monotonic() - self._first_seen.setdefault(trial.number, time.monotonic())
+        began = trial.datetime_start  # the storage keeps it in UTC and hands it out in local time
+        age = timedelta(0) if began is None else datetime.now() - began
+        return max(timedelta(seconds=seen_s), age) < ABANDONED
+
+    def _of(self, params: Mapping[str, Any]) -> Item | None:
+        return self._by_params.get(tuple(params.get(name, "") for name in self._space))
+
+    def ask(self, wanted: Item | None = None) -> tuple[optuna.Trial, Item | None]:
+        """A trial of `wanted`, or of what the sampler proposes (None where that is no item)."""
+        params = () if wanted is None else zip(self._space, self._params[wanted], strict=True)
+        self.optuna.sampler = self._sampler if wanted is None else _wanting(dict(params))
+        trial = self.optuna.ask(self._space)
+        self._own.add(trial.number)
+        return trial, self._of(trial.params)
+
+    def first_to_ask(self, trial: optuna.Trial) -> bool:
+        """Whether no other worker began with the same item before. Trials are numbered by the storage; one that
+        was numbered lower but has no parameters yet is waited for."""
+        if not self._shared:
+            return True
+        while True:
+            earlier = [t for t in self._others() if t.number < trial.number]
+            if any(t.params == trial.params for t in earlier):
+                return False
+            if all(len(t.params) == len(self._space) for t in earlier):
+                return True
+            time.sleep(POLL_S / 4)
+
+    def store(self, trial: optuna.Trial, found: Mapping[str, Any]) -> None:
+        """Kept from here on, also where the worker dies before the trial is told."""
+        trial.set_user_attr(OUTCOME_KEY, json.dumps(found))
+
+    def give_up(self, trial: optuna.Trial) -> None:
+        """Nothing was found out."""
+        import optuna
+
+        self.optuna.tell(trial, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
+
+
+@contextmanager
+def storage_faults(settings: SearchSettings) -> Iterator[None]:
+    """A storage that stops answering in the middle is said in one line; what it had is kept there."""
+    import optuna
+
+    try:
+        yield
+    except optuna.exceptions.StorageInternalError as error:
+        why = str(error.__cause__ or error).splitlines()[0]
+        rule = f"the storage stopped answering ({why}); what was found until then is kept there"
+        raise InputError(rule, settings.kept) from None
+
+
+def space_of(names: Sequence[str], params: Sequence[Params]) -> dict[str, Any]:
+    """The distributions of an Optuna study: by name, the values that occur, ascending."""
+    import optuna
+
+    return {
+        name: optuna.distributions.CategoricalDistribution(sorted({p[i] for p in params}))
+        for i, name in enumerate(names)
+    }
+
+
+def _wanting(params: dict[str, Any]) -> optuna.samplers.BaseSampler:
+    """A sampler that proposes exactly these. (A queue of trials would be emptied by whichever worker comes first.)"""
+    import optuna
+
+    class Wanting(optuna.samplers.BaseSampler):
+        def infer_relative_search_space(self, study: Any, trial: Any) -> dict[str, Any]:  # noqa: ARG002
+            return {}
+
+        def sample_relative(self, study: Any, trial: Any, search_space: Any) -> dict[str, Any]:  # noqa: ARG002
+            return {}
+
+        def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:  # noqa: ARG002
+            return params[param_name]
+
+    return Wanting()
+
+
+def _create(settings: SearchSettings, n_objectives: int) -> optuna.Study:
+    began = time.monotonic()
+    for tries_left in reversed(range(_CREATE_TRIES)):
+        try:
+            study = _open(settings, n_objectives)
+            break
+        except InputError:
+            if settings.storage is None or not tries_left or time.monotonic() - began > _CREATE_S:
+                raise
+            time.sleep(POLL_S)  # two workers that create the tables of a database at once
+    with storage_faults(settings):
+        _check_calibration(study, settings)
+    return study
+
+
+def _open(settings: SearchSettings, n_objectives: int) -> optuna.Study:
+    import optuna
+
+    try:
+        storage = open_storage(settings.storage) if settings.storage else None
+        return optuna.create_study(
+            storage=open_journal(settings.journal) if settings.journal else storage,
+            study_name=settings.study_name,
+            directions=["minimize"] * n_objectives,
+            load_if_exists=True,
+        )
+    except InputError:
+        raise
+    except (ValueError, KeyError):
+        raise InputError("the study file is not a journal of earlier searches", settings.kept) from None
+    except Exception as error:
+        if settings.storage is None:
+            raise
+        raise unusable(settings.storage, error) from None
+
+
+def _check_calibration(study: optuna.Study, settings: SearchSettings) -> None:
+    """The first to use a study says what it is made with; who uses it later must agree."""
+    made = study.user_attrs.get(CALIBRATION_KEY)
+    if made is None:
+        study.set_user_attr(CALIBRATION_KEY, settings.calibration)
+    elif made != settings.calibration:
+        rule = f"the study was made with another calibration ({made}, here {settings.calibration})"
+        raise InputError(rule, settings.kept, "a new --study file")
+
+
+INSTALL: Final = "pip install '.[postgresql]'"
+
+#: Seconds after which a server that says nothing is taken to be down.
+_CONNECT_S: Final = 10
+
+_POSTGRESQL: Final = ("postgres", "postgresql")
+
+_PASSWORDS: Final = (r"(//[^:/@]*):.*@", r"([?&]password)=[^&]*")
+
+
+def without_password(url: str) -> str:
+    """A storage URL as it may be printed."""
+    named = re.sub(_PASSWORDS[0], r"\1:***@", url)
+    return re.sub(_PASSWORDS[1], r"\1=***", named)
+
+
+def need_storage(url: str) -> None:
+    """Raises InputError where the database of an Optuna URL does not answer: said before the search, not in it."""
+    import sqlalchemy
+
+    try:
+        name, options = _engine(url)
+        engine = sqlalchemy.create_engine(name, **options)
+        engine.connect().close()
+        engine.dispose()
+    except InputError:
+        raise
+    except Exception as error:  # of many kinds: a driver's own, a URL that is none
+        raise unusable(url, error) from None
+
+
+def open_storage(url: str) -> Any:
+    """The storage of an Optuna URL. Raises InputError where a driver is missing, its driver's own where it is down."""
+    name, options = _engine(url)
+    if not options:
+        return name
+    from optuna.storages import RDBStorage
+
+    return RDBStorage(name, engine_kwargs=options)
+
+
+def unusable(url: str, error: Exception) -> InputError:
+    """One line of what a driver said."""
+    why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return InputError(f"the storage cannot be used ({why})", without_password(url), "sqlite:///study.db")
+
+
+def _engine(url: str) -> tuple[str, dict[str, Any]]:
+    """The URL and options: a server's connections are looked at before each use, and it must answer soon."""
+    if not url.startswith(_POSTGRESQL):
+        return url, {}
+    return _with_driver(url), {"pool_pre_ping": True, "connect_args": {"connect_timeout": _CONNECT_S}}
+
+
+def _with_driver(url: str) -> str:
+    """The URL with its driver named: which one a bare postgresql:// means has changed between SQLAlchemy's versions."""
+    scheme, separator, rest = url.partition("://")
+    dialect, _, driver = scheme.partition("+")
+    drivers = (driver,) if driver else ("psycopg", "psycopg2")
+    found = next((d for d in drivers if find_spec(d) is not None), None)
+    if dialect not in _POSTGRESQL or not separator:
+        raise InputError("a PostgreSQL storage is postgresql://USER@HOST/DATABASE", without_password(url))
+    if found is None:
+        raise InputError(f"PostgreSQL needs a driver that is not installed ({drivers[0]})", None, INSTALL)
+    return f"postgresql+{found}://{rest}"
+
+
+def open_journal(path: Path) -> Any:
+    """Raises InputError where the file cannot be used."""
+    from optuna.storages import JournalStorage
+    from optuna.storages.journal import JournalFileBackend
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return JournalStorage(JournalFileBackend(str(path)))
+    except OSError as error:
+        raise InputError(f"the study file cannot be used ({error.strerror})", str(path)) from None

@@ -1,0 +1,1 @@
+"""Which candidates are legal, and closed-form bounds that discard safely."""

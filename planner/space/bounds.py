@@ -1,0 +1,130 @@
+"""Closed-form bounds: candidates that can never meet the objectives, and why, with numbers.
+
+A bound must be safe: what it discards would fail in every simulation. So a latency bound takes the least work any
+request needs (its prompt alone, every token at the cheapest decode step) and leaves a margin for the small dips that
+measured cost tables have.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from catalogs.arrays import FloatArray
+from catalogs.deployments.layout import Limits
+from catalogs.ui.words import human_s
+from catalogs.workloads.request_set import RequestSet
+from planner.problem.slo import Slo, statistic_s
+from simulator.cluster.compiled import SHORTEST_SEQUENCE_TOKENS
+from simulator.core.batch import BatchShape
+from simulator.memory.plan import MemoryPlan
+
+#: A floor must exceed the limit by this much before it discards: cost tables are not perfectly monotone.
+MARGIN: Final = 1.05
+
+_GRID_POINTS: Final = 24
+
+_SIGMAS: Final = 3.0
+
+_FEWEST_MEASURED: Final = 400  # of the 1000 requests of the shortest full run
+
+#: The constraint of a candidate of which nothing is left when what must be survived is lost.
+SURVIVAL: Final = "survival"
+
+CycleS = Callable[[BatchShape], float]  # seconds of one engine step
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """Why a candidate cannot do it: `value` against `limit` in bytes (memory) or seconds (an objective's name)."""
+
+    constraint: str  # "memory", SURVIVAL (value and limit: replicas) or an SLO name
+    reason: str
+    value: float
+    limit: float
+
+
+def memory_discard(memory: MemoryPlan, longest_request_tokens: int) -> Discard | None:
+    """Why the model, or the workload's longest request, does not fit in memory."""
+    longest = memory.longest_sequence_tokens
+    if memory.free_bytes <= 0:
+        need = memory.weights_bytes + memory.activation_bytes + memory.non_torch_bytes
+        return Discard("memory", memory.why, need * memory.accelerators, memory.budget_bytes * memory.accelerators)
+    shortest = min(SHORTEST_SEQUENCE_TOKENS, memory.max_model_len)
+    if longest < min(longest_request_tokens, memory.max_model_len) or longest < shortest:
+        need = max(longest_request_tokens, shortest)
+        why = f"the KV cache holds one sequence of {longest} tokens, a request needs {need}"
+        return Discard("memory", why, float(need), float(max(longest, 1)))
+    return None
+
+
+def latency_discard(cycle_s: CycleS, limits: Limits, requests: RequestSet, slos: Sequence[Slo]) -> Discard | None:
+    """The first objective whose floor alone is beyond its limit, or None."""
+    step_s = fastest_decode_s(cycle_s, limits)
+    prefill_s = prefill_floor_s(cycle_s, limits, shortest_new_tokens(requests))
+    for slo in slos:
+        found = _discard(slo, step_s, prefill_s, requests)
+        if found is not None:
+            return found
+    return None
+
+
+def _discard(slo: Slo, step_s: float, prefill_s: FloatArray, requests: RequestSet) -> Discard | None:
+    decodes = requests.output_tokens - 1
+    if slo.metric in ("tpot", "itl"):
+        floor_s = step_s if np.any(decodes > 0) else 0.0
+        reason = f"one decode step already takes {human_s(step_s)} > {human_s(slo.limit_s)}"
+    elif slo.metric == "ttft":
+        floor_s = lucky_statistic_s(prefill_s, slo.quantile)
+        reason = f"prefill alone takes {human_s(floor_s)} at {slo.stat} > {human_s(slo.limit_s)}"
+    else:
+        floor_s = lucky_statistic_s(prefill_s + decodes * step_s, slo.quantile)
+        reason = f"an empty system already takes {human_s(floor_s)} at {slo.stat} end to end > {human_s(slo.limit_s)}"
+    return Discard(slo.name, reason, floor_s, slo.limit_s) if floor_s > slo.limit_s * MARGIN else None
+
+
+def lucky_statistic_s(samples_s: FloatArray, quantile: float | None) -> float:
+    """The statistic of a lucky draw: three standard errors below, for the fewest requests a run measures. Seconds."""
+    if quantile is None:
+        return float(samples_s.mean() - _SIGMAS * samples_s.std() / math.sqrt(_FEWEST_MEASURED))
+    luck = _SIGMAS * math.sqrt(quantile * (1 - quantile) / _FEWEST_MEASURED)
+    return statistic_s(samples_s, max(quantile - luck, 0.0))
+
+
+def fastest_decode_s(cycle_s: CycleS, limits: Limits) -> float:
+    """The cheapest step that decodes anything: shortest contexts, every batch size on a ladder. Seconds."""
+    sizes = [2**i for i in range(limits.max_num_seqs.bit_length())]
+    return min(cycle_s(BatchShape(decodes=n, decode_context_sum=n, decode_context_max=1, logits=n)) for n in sizes)
+
+
+def shortest_new_tokens(requests: RequestSet) -> FloatArray:
+    """Prompt tokens that must be computed whatever the prefix cache holds: all, or one where contents may be shared."""
+    if requests.block_hashes is not None:
+        return np.ones(requests.n)
+    return requests.input_tokens.astype(np.float64)
+
+
+def prefill_floor_s(cycle_s: CycleS, limits: Limits, new_tokens: FloatArray) -> FloatArray:
+    """Seconds each prompt needs on an idle engine, in chunks of the token budget, forced to rise with length.
+
+    Evaluated at up to 24 lengths; a prompt takes the value of the next shorter one, so the floor is never too high.
+    """
+    grid = np.unique(np.quantile(new_tokens, np.linspace(0, 1, _GRID_POINTS), method="lower")).astype(int)
+    at_grid = np.array([_lone_prefill_s(cycle_s, limits.max_num_batched_tokens, int(n)) for n in grid])
+    at_grid = np.minimum.accumulate(at_grid[::-1])[::-1]
+    return at_grid[np.searchsorted(grid, new_tokens, side="right") - 1]
+
+
+def _lone_prefill_s(cycle_s: CycleS, budget: int, tokens: int) -> float:
+    total_s, context = 0.0, 0
+    while context < tokens:
+        chunk = min(budget, tokens - context)
+        last = context + chunk == tokens
+        pairs = chunk * (context + chunk / 2)
+        total_s += cycle_s(BatchShape(prefill_tokens=chunk, prefill_pairs=pairs, prefill_chunks=1, logits=int(last)))
+        context += chunk
+    return total_s

@@ -1,0 +1,144 @@
+"""The legal deployments: what the planner may choose between, before memory and latency are looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from catalogs.deployments.layout import Layout
+from catalogs.deployments.resolve import CatalogLookup
+from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.specs import Hardware
+from planner.problem.candidate import Candidate
+from planner.problem.overrides import NOT_FIXED, Overrides
+from planner.problem.request import NATIVE, PlanRequest
+from planner.space.layouts import layouts, replicas_of
+from planner.space.speculative import may_draft, parse_drafts, with_drafts
+
+SEQS_LADDER: Final = (64, 128, 256, 512, 1024)
+
+TOKENS_LADDER: Final = (2048, 4096, 8192, 16384)
+
+#: Numbers of nodes a rate is tried on.
+_MOST_COUNTS: Final = 8
+
+
+def candidates(request: PlanRequest, names: CatalogLookup) -> list[Candidate]:
+    """Every legal candidate, in a fixed order: small hardware first, the engine's default limits first."""
+    found = [
+        Candidate(
+            hardware=hardware,
+            replicas=replicas,
+            layout=layout,
+            weight_dtype=w,
+            kv_dtype=kv,
+            max_num_seqs=s,
+            max_num_batched_tokens=t,
+            rest=request.fixed.rest,
+        )
+        for layout in layouts(request, names)
+        for hardware, replicas in placements(request, names, layout)
+        for w in weight_dtypes(request, names)
+        for kv in kv_dtypes(names, request.fixed)
+        for s, t in limits(names, request.fixed)
+    ]
+    if request.speculative is not None:  # at the engine's own limits: one more for each placement
+        own = limits(names, request.fixed)[0]
+        plain = [c for c in found if (c.max_num_seqs, c.max_num_batched_tokens) == own and may_draft(c)]
+        found += with_drafts(plain, parse_drafts(request.speculative))
+    order = {text: parse_hardware(text).n_accelerators for text in {c.hardware for c in found}}
+    return sorted(found, key=lambda c: (order[c.hardware], plainness(c, names), c))
+
+
+def placements(request: PlanRequest, names: CatalogLookup, layout: Layout) -> Iterator[tuple[str, int]]:
+    """(hardware text, replicas): everything; where a rate is given and money counts, also any part of one node, or
+    fewer nodes."""
+    hardware = names.hardware
+    most = replicas_of(names, layout)
+    if most < 1:
+        return
+    whole_only = hardware.text == "local" or hardware.accelerator.is_slice
+    if not request.demand.given or request.objective not in ("cost", "energy", "carbon") or whole_only:
+        yield hardware.text, most
+        return
+    if hardware.n_nodes > 1:
+        yield from _nodes(names, layout)
+        yield hardware.text, most
+        return
+    for replicas in range(1, most):
+        yield f"{hardware.accelerator.name}x{replicas * layout.accelerators}", replicas
+    yield hardware.text, most
+
+
+def _nodes(names: CatalogLookup, layout: Layout) -> Iterator[tuple[str, int]]:
+    """Fewer nodes than all, each of them full: every number of a few, of many some that are evenly far apart."""
+    hardware = names.hardware
+    counts: Sequence[int] = range(1, hardware.n_nodes)
+    if len(counts) > _MOST_COUNTS:
+        counts = sorted({round(hardware.n_nodes ** (i / _MOST_COUNTS)) for i in range(_MOST_COUNTS)})
+    for n in counts:
+        text = f"{n}*{hardware.accelerator.name}x{hardware.accelerators_per_node}".removeprefix("1*")
+        replicas = replicas_of(replace(names, hardware=parse_hardware(text)), layout)
+        if replicas:
+            yield text, replicas
+
+
+def weight_dtypes(request: PlanRequest, names: CatalogLookup) -> list[str]:
+    """The native dtype, and fp8 where the hardware multiplies it; or exactly what was asked for."""
+    native = names.model.weight_dtype
+    if request.precisions:
+        asked = [native if p == NATIVE else p for p in request.precisions]
+        return list(dict.fromkeys(asked))
+    narrows = "weight_dtype" in names.engine.flags  # while loading; llama.cpp has no 8-bit floats
+    fp8 = native in ("bf16", "fp16", "fp32") and _computes_fp8(names.hardware) and narrows
+    return [native, "fp8"] if fp8 else [native]
+
+
+def kv_dtypes(names: CatalogLookup, fixed: Overrides = NOT_FIXED) -> list[str]:
+    """16 bit, and fp8 where hardware and engine have it; or what is fixed."""
+    if "kv_dtype" in fixed.values:
+        return [str(fixed.values["kv_dtype"])]
+    wide = "bf16" if "bf16" in names.hardware.accelerator.peak_flops else "fp16"
+    if wide not in names.engine.kv_dtypes:
+        raise InputError(f"{names.engine.name} keeps no {wide} KV cache", wide, names.engine.kv_dtypes[0])
+    fp8 = _computes_fp8(names.hardware) and "fp8" in names.engine.kv_dtypes
+    return [wide, "fp8"] if fp8 else [wide]
+
+
+def _computes_fp8(hardware: Hardware) -> bool:
+    return "fp8" in hardware.accelerator.peak_flops
+
+
+def limits(names: CatalogLookup, fixed: Overrides = NOT_FIXED) -> list[tuple[int, int]]:
+    """(max_num_seqs, max_num_batched_tokens): the engine's defaults first, then a ladder up to twice as far; or what is
+    fixed. Raises InputError where a fixed one leaves no pair."""
+    tokens, seqs = names.default_limits
+    own_seqs, own_tokens = fixed.number("max_num_seqs"), fixed.number("max_num_batched_tokens")
+    all_seqs = [own_seqs] if own_seqs else [seqs, *(s for s in SEQS_LADDER if s < seqs)]
+    all_tokens = (
+        [own_tokens] if own_tokens else [tokens, *(t for t in TOKENS_LADDER if t != tokens and t <= 2 * tokens)]
+    )
+    found = [(s, t) for s in all_seqs for t in all_tokens if t >= s]
+    if not found:
+        nearest = f"max_num_batched_tokens={min(all_seqs)}"
+        raise InputError("max_num_batched_tokens is at least max_num_seqs", max(all_tokens), nearest)
+    return found
+
+
+def widest_limits(names: CatalogLookup, fixed: Overrides = NOT_FIXED) -> tuple[int, int]:
+    """(max_num_batched_tokens, max_num_seqs): the largest of `limits`."""
+    found = limits(names, fixed)
+    return max(t for _, t in found), max(s for s, _ in found)
+
+
+def plainness(candidate: Candidate, names: CatalogLookup) -> tuple[int, ...]:
+    """How far a candidate is from what runs without a flag, most serious first: precision, KV cache, limits."""
+    tokens, seqs = names.default_limits
+    return (
+        int(candidate.weight_dtype != names.model.weight_dtype),
+        int(candidate.kv_dtype == "fp8"),
+        int(candidate.max_num_seqs != seqs) + int(candidate.max_num_batched_tokens != tokens),
+        int(candidate.layout.expert_parallel) + 2 * bool(candidate.split) + 4 * candidate.drafts,
+    )

@@ -1,0 +1,154 @@
+"""How one replica may be cut: inside a node by default, and in wider ways where that is needed or asked for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from itertools import product
+from typing import Final
+
+from catalogs.deployments.layout import Layout
+from catalogs.deployments.parallelism import tensor_parallel_choices
+from catalogs.deployments.resolve import CatalogLookup, resolve
+from catalogs.deployments.schema import Deployment
+from catalogs.errors import InputError, nearest_name
+from catalogs.io.yaml_files import check
+from planner.problem.overrides import Overrides
+from planner.problem.request import CONTEXT, NATIVE, PIPELINES, WIDE_EXPERTS, PlanRequest
+from simulator.memory.plan import size_memory
+
+#: Kinds of layout that are looked at only where they are asked for, or nothing else holds the model.
+_WIDE_TENSOR: Final = "wide-tensor"  # only where it is needed or fixed
+
+WIDER: Final = (_WIDE_TENSOR, PIPELINES, CONTEXT, WIDE_EXPERTS)
+
+_SIZES: Final = (2, 4, 8, 16)
+
+#: Narrowest weights the search itself may choose, where nothing else was said.
+_NARROW: Final = "fp8"
+
+
+def layouts(request: PlanRequest, names: CatalogLookup) -> list[Layout]:
+    """Every legal layout of the kinds asked for, the plain ones first. Raises InputError where what the request fixes
+    leaves none."""
+    fixed = request.fixed
+    kinds = dict.fromkeys((*request.also, *_implied(fixed)))
+    found = within_a_node(names)
+    if names.hardware.n_nodes > 1 and not any(_holds(request, names, layout) for layout in found):
+        kinds |= dict.fromkeys((_WIDE_TENSOR, PIPELINES, WIDE_EXPERTS))
+    for kind in (kind for kind in WIDER if kind in kinds):
+        found += [layout for layout in _wider(kind, names) if layout not in found and _legal(request, names, layout)]
+    found = [_exchanging(fixed, layout) for layout in found]
+    kept = [layout for layout in found if all(getattr(layout, k) == v for k, v in fixed.layout.items())]
+    if not kept:
+        said = ", ".join(f"{key}={value}" for key, value in fixed.layout.items())
+        rule = f"no layout of {names.model.name} on {names.hardware.text} is cut so"
+        raise InputError(rule, said, _nearest(found, fixed))
+    return kept
+
+
+def within_a_node(names: CatalogLookup) -> list[Layout]:
+    """TP sizes that cut the model evenly and divide a node; for mixtures of experts also attention data parallelism."""
+    hardware, model = names.hardware, names.model
+    most = 1 if hardware.accelerator.is_slice else hardware.accelerators_per_node
+    found = [Layout(tp) for tp in tensor_parallel_choices(model, most) if _cuts_node(tp, most)]
+    if model.is_moe and most > 1:
+        for tp in tensor_parallel_choices(model, most, expert_parallel=True):
+            sizes = (dp for dp in (1, *_SIZES) if tp * dp <= most and most % (tp * dp) == 0 and tp * dp > 1)
+            found += [Layout(tp, data_parallel=dp, expert_parallel=True) for dp in sizes]
+    return found
+
+
+def _cuts_node(tp: int, most: int) -> bool:
+    return most % tp == 0 or tp & (tp - 1) == 0
+
+
+def replicas_of(names: CatalogLookup, layout: Layout) -> int:
+    """Replicas that fit: inside nodes where a replica fits in one, else over whole nodes; 0 where none does."""
+    hardware, each = names.hardware, layout.accelerators
+    per_node = hardware.accelerators_per_node
+    if each <= per_node:
+        return hardware.n_nodes * (per_node // each)
+    return hardware.n_accelerators // each if each % per_node == 0 else 0
+
+
+def _wider(kind: str, names: CatalogLookup) -> Iterator[Layout]:
+    hardware = names.hardware
+    most = 1 if hardware.accelerator.is_slice else hardware.n_accelerators
+    sizes = [n for n in (*_SIZES, hardware.n_nodes) if 1 < n <= most]
+    plain = within_a_node(names)
+    if kind == _WIDE_TENSOR:
+        yield from (
+            Layout(tp) for tp in tensor_parallel_choices(names.model, most) if tp > hardware.accelerators_per_node
+        )
+    elif kind == PIPELINES:
+        yield from (replace(each, pipeline_parallel=n) for each, n in product(plain, dict.fromkeys(sizes)))
+    elif kind == CONTEXT:
+        for each, n in product(plain, _SIZES):
+            yield replace(each, context_parallel=n)
+            yield replace(each, context_parallel=n, decode_context_parallel=n)
+            yield replace(each, decode_context_parallel=n)
+    elif names.model.is_moe:
+        for tp in tensor_parallel_choices(names.model, hardware.accelerators_per_node, expert_parallel=True):
+            yield from (Layout(tp, data_parallel=n, expert_parallel=True) for n in (*_SIZES, 32, 64) if tp * n <= most)
+
+
+def _legal(request: PlanRequest, names: CatalogLookup, layout: Layout) -> bool:
+    """Whether it fits the hardware, and the model and the engine can be cut so."""
+    if not replicas_of(names, layout):
+        return False
+    try:
+        resolve(_written(request, layout))
+    except InputError:
+        return False
+    return True
+
+
+def _holds(request: PlanRequest, names: CatalogLookup, layout: Layout) -> bool:
+    """Whether the weights fit, at the narrowest precision there is to choose from."""
+    for dtype in request.precisions or (NATIVE, _NARROW):
+        written = _written(request, layout, names.model.weight_dtype if dtype == NATIVE else dtype)
+        try:
+            if size_memory(resolve(written)).free_bytes > 0:
+                return True
+        except InputError:
+            continue
+    return False
+
+
+def _written(request: PlanRequest, layout: Layout, weight_dtype: str | None = None) -> Deployment:
+    named = {"model": request.model, "engine": request.engine, "hardware": request.hardware}
+    rest = json.loads(request.fixed.rest)
+    return check(Deployment, {**named, "weight_dtype": weight_dtype, **asdict(layout), **rest}, "the deployment")
+
+
+def _implied(fixed: Overrides) -> Iterator[str]:
+    """Kinds without which a fixed size could not be."""
+    layout = fixed.layout
+    if layout.get("tensor_parallel", 1) > 1:
+        yield _WIDE_TENSOR
+    if layout.get("pipeline_parallel", 1) > 1:
+        yield PIPELINES
+    if layout.get("context_parallel", 1) > 1 or layout.get("decode_context_parallel", 1) > 1:
+        yield CONTEXT
+    if layout.get("data_parallel", 1) > 1:
+        yield WIDE_EXPERTS
+
+
+def _exchanging(fixed: Overrides, layout: Layout) -> Layout:
+    """With another way for tokens to reach their experts, where there is a choice of ways."""
+    way = fixed.layout.get("all2all_backend")
+    chooses = layout.expert_parallel and layout.data_parallel * layout.context_parallel > 1
+    return replace(layout, all2all_backend=way) if way is not None and chooses else layout
+
+
+def _nearest(found: list[Layout], fixed: Overrides) -> str | None:
+    """A value of the first key that no layout has."""
+    for key, value in fixed.layout.items():
+        there = dict.fromkeys(getattr(layout, key) for layout in found)
+        if value not in there:
+            if isinstance(value, str):
+                return f"{key}={nearest_name(value, [str(each) for each in there])}"
+            return f"{key}={min(there, key=lambda n: abs(n - value))}"
+    return None

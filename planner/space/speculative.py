@@ -1,0 +1,92 @@
+"""Speculative decoding as a choice of the search: only with an acceptance that the user measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Final
+
+import yaml
+
+from catalogs.deployments.compatibility import APART
+from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.deployments.schema import Deployment
+from catalogs.deployments.speculation import Speculative
+from catalogs.errors import InputError, nearest_name
+from catalogs.io.yaml_files import check
+from planner.problem.candidate import Candidate
+from simulator.core.batch import BatchShape
+
+KEY: Final = "speculative"
+
+#: Short for a key of `speculative`.
+_SHORT: Final = {"k": "num_speculative_tokens"}
+
+_EXAMPLE: Final = "method=ngram,k=3,acceptance=0.6"
+
+CycleS = Callable[[BatchShape], float]
+
+
+def parse_drafts(text: str) -> dict[str, Any]:
+    """`method=eagle3,k=3,acceptance=0.7,model=NAME` as `speculative` of deployment.yaml. Raises InputError."""
+    found: dict[str, Any] = {}
+    for part in _parts(text):
+        key, equals, value = (word.strip() for word in part.partition("="))
+        key = _SHORT.get(key, key)
+        if not equals or key not in Speculative.model_fields:
+            near = nearest_name(key, Speculative.model_fields) if equals else _EXAMPLE
+            raise InputError("speculative decoding is said by KEY=VALUE with commas", part, near or _EXAMPLE)
+        found[key] = value if key in ("method", "model") else _number(key, value)
+    if "acceptance" not in found and "acceptance_length" not in found:
+        raise InputError("speculative decoding is a choice only with a measured acceptance", text, _EXAMPLE)
+    check(Deployment, {"model": "", "hardware": "", KEY: found}, "--speculative")
+    return found
+
+
+def _parts(text: str) -> Iterator[str]:
+    """Between commas, those within brackets left alone."""
+    part, depth = "", 0
+    for letter in text:
+        depth += (letter == "[") - (letter == "]")
+        if letter == "," and not depth:
+            yield part
+            part = ""
+        else:
+            part += letter
+    yield part
+
+
+def _number(key: str, value: str) -> object:
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError:
+        raise InputError(f"the value of {key} is no number", value, _EXAMPLE) from None
+
+
+def may_draft(candidate: Candidate) -> bool:
+    """What is not simulated together with drafts has none."""
+    return all(getattr(candidate.layout, key, 1) == 1 for key in APART["speculative"])
+
+
+def with_drafts(candidates: Iterable[Candidate], speculative: dict[str, Any]) -> Iterator[Candidate]:
+    """The same candidates, speculating."""
+    for candidate in candidates:
+        yield replace(candidate, rest=json.dumps({**json.loads(candidate.rest), KEY: speculative}, sort_keys=True))
+
+
+def per_token(cycle_s: CycleS, resolved: ResolvedDeployment, most: bool = False) -> CycleS:
+    """Seconds of a step for each token that comes out of it: a round's time over the tokens it gives, on average or
+    (most) at best. What it is without speculation is left as it is, and so are steps with prompts."""
+    asked = resolved.speculation
+    if asked is None:
+        return cycle_s
+    queries, tokens = asked.queries, len(asked.rates) + 1.0 if most else asked.mean_advance
+
+    def cycle(shape: BatchShape) -> float:
+        if not shape.decodes:
+            return cycle_s(shape)
+        drafting = cycle_s(replace(shape, queries=queries))
+        return drafting if shape.prefill_tokens else drafting / tokens
+
+    return cycle

@@ -1,0 +1,1 @@
+"""Questions to a finished answer: what-if, sensitivity, growth, spares, explain, analyze, compare."""

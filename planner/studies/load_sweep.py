@@ -1,0 +1,73 @@
+"""A plan at several loads, with power: what cost and energy per token trade against latency."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from catalogs.ui.progress import Tell
+from planner.answer.measure import CURVE_STATS
+from planner.answer.schema import Plan
+from planner.economics.money import Rates, energy, money
+from planner.evaluation.evaluator import OfferedLoad, judge
+from planner.problem.candidate import Candidate
+from planner.problem.slo import Slo
+from planner.studies.rerun import Rerun
+
+#: Of the capacity; and of the best plan, beyond it, up to the first load that it does not keep up with.
+SHARES: Final = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
+
+BEYOND: Final = (1.1, 1.25, 1.5, 2.0)
+
+
+@dataclass(frozen=True, slots=True)
+class SweepPoint:
+    """One load. latency_s: metric -> statistic -> seconds. plan: place in the answer, 0 the best; share: of capacity
+    (of the planned rate where there is none)."""
+
+    plan: int
+    share: float
+    requests_per_s: float
+    stable: bool
+    met: bool
+    output_tokens_per_s: float
+    usd_per_million_output_tokens: float | None
+    j_per_output_token: float | None
+    kwh_per_million_output_tokens: float | None
+    latency_s: dict[str, dict[str, float]]
+
+
+def sweep(plans: list[Plan], rerun: Rerun, tell: Tell = lambda _: None) -> list[SweepPoint]:
+    """Every plan of the answer at shares of its capacity, one seed each, ascending; the best beyond it, too."""
+    found = []
+    for i, (plan, candidate) in enumerate(zip(plans, rerun.candidates, strict=True)):
+        top = plan.capacity_requests_per_s or plan.requests_per_s
+        for share in (*SHARES, *(BEYOND if i == 0 else ())) if top else ():
+            tell(f"plan {i + 1} at {share:.0%} of its capacity")
+            found.append(_point(i, candidate, rerun, share, share * (top or 0.0)))
+            if share > 1 and not found[-1].stable:
+                break
+    return found
+
+
+def _point(i: int, candidate: Candidate, rerun: Rerun, share: float, rate: float) -> SweepPoint:
+    bench, world = rerun.bench, rerun.world
+    detail = world.detail(candidate, OfferedLoad(rate, bench.sizes.full, bench.seed))
+    verdict = judge([detail.observation], bench.slos)
+    rates = Rates(detail.output_tokens_per_s, detail.total_tokens_per_s, detail.power_w)
+    used = energy(rates, world.grid())
+    metrics = ("ttft", "tpot", "itl", "e2e")
+    known = [m for m in metrics if m in detail.observation.samples_s]
+    wanted = sorted({*CURVE_STATS, *(slo.stat for slo in bench.slos)})
+    return SweepPoint(
+        plan=i,
+        share=share,
+        requests_per_s=rate,
+        stable=verdict.stable,
+        met=verdict.met,
+        output_tokens_per_s=detail.output_tokens_per_s,
+        usd_per_million_output_tokens=money(rates, world.price(candidate)).usd_per_million_output_tokens,
+        j_per_output_token=None if used is None else used.j_per_output_token,
+        kwh_per_million_output_tokens=None if used is None else used.kwh_per_million_output_tokens,
+        latency_s={m: {s: verdict.value_s(Slo(m, s, 1.0)) for s in wanted} for m in known},
+    )

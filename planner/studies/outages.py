@@ -1,0 +1,186 @@
+"""Replicas that fail and come back: how often enough of them are up, and the outages of windows of time, drawn.
+
+Every replica fails by itself: exponential times of mean mtbf_s between the end of one outage and the next, which lasts
+restart_s. (What takes several at once, a rack or a bad release, is another matter and not in here.)
+
+A planned deployment with more replicas, some of which crash: what its requests see meanwhile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Final
+
+import numpy as np
+
+from catalogs.arrays import FloatArray
+from catalogs.deployments.faults import Fault, Retries
+from catalogs.errors import InputError
+from catalogs.workloads.workload import Workload
+from planner.answer.schema import Plan
+from planner.evaluation.evaluator import OfferedLoad
+from planner.evaluation.simulated import with_replicas
+from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window, steady_window
+from planner.studies.rerun import Rerun
+from simulator.cluster.cluster import RunOptions
+from simulator.cluster.compiled import CompiledDeployment
+from simulator.cluster.controllers.faults import Faults, Placement
+from simulator.cluster.run import Run
+from simulator.cluster.simulate import run
+
+
+@dataclass(frozen=True, slots=True)
+class FailingReplicas:
+    """One replica's life. settle_s: after an outage, until what waited meanwhile is served."""
+
+    mtbf_s: float
+    restart_s: float
+    settle_s: float
+
+    @property
+    def availability(self) -> float:
+        """Share of time that it is up."""
+        return self.mtbf_s / (self.mtbf_s + self.restart_s)
+
+    def enough_up(self, replicas: int, needed: int) -> float:
+        """Share of time that at least `needed` of them are up: the binomial distribution."""
+        up = self.availability
+        terms = (math.comb(replicas, k) * up**k * (1 - up) ** (replicas - k) for k in range(needed, replicas + 1))
+        return min(1.0, sum(terms))
+
+    def fewest(self, needed: int, share: float, most: int) -> int:
+        """Replicas of which `needed` are up for that share of time; at most `most`."""
+        found = (n for n in range(needed, most + 1) if self.enough_up(n, needed) >= share)
+        return next(found, most)
+
+    def window(self, rng: np.random.Generator, replicas: int, length_s: float) -> list[Outage]:
+        """The outages of one window of time, each with all that begins before it is over."""
+        starts = np.sort(np.concatenate([self._starts(rng, length_s) for _ in range(replicas)]))
+        found: list[list[float]] = []
+        for start_s in starts.tolist():
+            if found and start_s < found[-1][-1] + self.restart_s + self.settle_s:
+                found[-1].append(start_s)
+            else:
+                found.append([start_s])
+        return [Outage(tuple(s - group[0] for s in group), self.restart_s, self.settle_s) for group in found]
+
+    def _starts(self, rng: np.random.Generator, length_s: float) -> FloatArray:
+        """Of one replica's outages within the window; up at its beginning."""
+        expected = length_s / (self.mtbf_s + self.restart_s)
+        n = int(expected + 10 * math.sqrt(expected) + 10)
+        gaps = rng.exponential(self.mtbf_s, n) + self.restart_s
+        starts: FloatArray = np.cumsum(gaps) - self.restart_s
+        return starts[starts < length_s]
+
+
+@dataclass(frozen=True, slots=True)
+class Outage:
+    """Replicas that fail so close together that one is not over when the next begins: seconds from the first."""
+
+    starts_s: tuple[float, ...]
+    restart_s: float
+    settle_s: float
+
+    @property
+    def length_s(self) -> float:
+        """Until all that waited is served."""
+        return self.starts_s[-1] + self.restart_s + self.settle_s
+
+    @property
+    def most_down(self) -> int:
+        """Replicas down at once."""
+        return max(sum(s <= t < s + self.restart_s for s in self.starts_s) for t in self.starts_s)
+
+    def victims(self) -> Iterator[tuple[int, float]]:
+        """(place of the replica that fails, when): one that is up then."""
+        back_s: dict[int, float] = {}
+        for start_s in self.starts_s:
+            place = next(p for p in range(len(self.starts_s)) if back_s.get(p, -1.0) <= start_s)
+            back_s[place] = start_s + self.restart_s
+            yield place, start_s
+
+
+def binomial_bounds(met: int, n: int, level: float) -> tuple[float, float]:
+    """Two-sided Clopper-Pearson interval of a share, `met` of `n` seen."""
+    from scipy.stats import beta
+
+    tail = (1 - level) / 2
+    low = 0.0 if met == 0 else float(beta.ppf(tail, met, n - met + 1))
+    high = 1.0 if met == n else float(beta.ppf(1 - tail, met + 1, n - met))
+    return low, high
+
+
+#: Requests of one simulated outage at most: of a longer one its beginning stands for all of it.
+MOST_REQUESTS: Final = 120_000
+
+#: Before the first crash: so many mean residence times, and seconds at least.
+_STAYS: Final = 4.0
+
+_LEAST_LEAD_S: Final = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class FailingFleet:
+    """plant: of one replica, in any number. n_requests: of a run without outages; stay_s: mean time in the system."""
+
+    plant: CompiledDeployment
+    workload: Workload
+    requests_per_s: float
+    n_requests: int
+    stay_s: float
+    seed: int
+
+    @classmethod
+    def of(cls, rerun: Rerun, plan: Plan, index: int) -> FailingFleet:
+        """Raises InputError for a plan without figures."""
+        stay_s = None if plan.metrics is None else plan.metrics["e2e_s"]["mean"]
+        if not plan.requests_per_s or stay_s is None:
+            raise InputError("a plan without a rate it holds has no spares", plan.deployment["hardware"])
+        plant = rerun.world_of(index).plant(rerun.candidates[index])
+        return cls(plant, rerun.workload, plan.requests_per_s, rerun.bench.sizes.full, stay_s, rerun.request.seed)
+
+    def shortened(self, outage: Outage) -> Outage:
+        """As much of it as is simulated."""
+        most_s = MOST_REQUESTS / self.requests_per_s - self._lead_s
+        factor = min(1.0, most_s / outage.length_s)
+        if factor == 1.0:
+            return outage
+        starts = tuple(s * factor for s in outage.starts_s)
+        return Outage(starts, outage.restart_s * factor, outage.settle_s * factor)
+
+    @property
+    def _lead_s(self) -> float:
+        return max(_STAYS * self.stay_s, _LEAST_LEAD_S)
+
+    def observe(self, replicas: int, outage: Outage | None, example: int, speed: float) -> Mapping[str, FloatArray]:
+        """See planner.spares.Observe."""
+        if outage is None:
+            n = self.n_requests * max(1, ceil(0.6 * replicas))
+            done = self._run(replicas, n, example, speed, ())
+            return self._samples(done, steady_window(done.arrival_s, finish_s(done)), speed)
+        part, lead_s = self.shortened(outage), self._lead_s
+        faults = tuple(
+            Fault(kind="crash", at_s=(lead_s + at_s) / speed, lasts_s=part.restart_s / speed, replica=place)
+            for place, at_s in part.victims()
+        )
+        end_s = lead_s + part.length_s
+        done = self._run(replicas, ceil(self.requests_per_s * end_s * 1.02), example, speed, faults)
+        inside = (done.arrival_s * speed >= lead_s) & (done.arrival_s * speed < end_s)
+        return self._samples(done, SteadyWindow(inside, 0.0), speed)
+
+    def _run(self, replicas: int, n: int, example: int, speed: float, faults: tuple[Fault, ...]) -> Run:
+        plant = with_replicas(self.plant, replicas)
+        drawn = self.workload.materialise(self.seed + example, n, self.requests_per_s)
+        requests = replace(drawn, arrival_s=drawn.arrival_s / speed)
+        if not faults:
+            return run(plant, requests)
+        ground = Placement("", tuple((place,) for place in range(replicas)))
+        return run(plant, requests, RunOptions(controllers=(Faults(faults, (ground,)),), retries=Retries()))
+
+    def _samples(self, done: Run, window: SteadyWindow, speed: float) -> Mapping[str, FloatArray]:
+        load = OfferedLoad(self.requests_per_s, done.requests.n, self.seed, whole_cluster=True)
+        found = observe_window(done, window, load, WindowStatistics())
+        return {metric: values * speed for metric, values in found.samples_s.items()}

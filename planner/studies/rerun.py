@@ -1,0 +1,115 @@
+"""A written answer brought back to life: the request, its world, and the candidates its plans were."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from catalogs.errors import InputError
+from catalogs.workloads.workload import Workload
+from planner.answer.capabilities import need_readable
+from planner.answer.schema import AnswerFile, Plan
+from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_world
+from planner.evaluation.simulated import SimulatedEvaluator
+from planner.problem.candidate import Candidate
+from planner.problem.demand import NOTHING, FailureTolerance
+from planner.problem.hardware_choice import is_one
+from planner.problem.overrides import Overrides
+from planner.problem.reproduction import digest
+from planner.problem.request import PlanRequest
+from planner.problem.slo import parse_slos
+from planner.problem.tariff import Tariff
+from planner.search.objectives import CandidateTester, RunSizes
+
+#: Deployment keys that say the same in other words, or follow from others.
+_NAMES: Final = ("model", "engine", "kv_blocks")
+
+#: How the answer ends what it says of a loss ("1 replica lost").
+_LOST: Final = " lost"
+
+#: Requests of a run at most.
+MOST_REQUESTS: Final = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Rerun:
+    """candidates: of the answer's plans, the best first. world: of every piece of hardware there was to choose from."""
+
+    request: PlanRequest
+    world: HardwareChoiceEvaluator
+    candidates: tuple[Candidate, ...]
+
+    @classmethod
+    def of(cls, answer: AnswerFile, command: str = "report") -> Rerun:
+        """For a command. Raises InputError for an answer that it cannot read, or that was made with another calibration
+        or by a planner with another space."""
+        need_readable(command, answer.plans)
+        request = request_of(answer)
+        world = open_world(request)
+        worlds = (
+            world if isinstance(world, HardwareChoiceEvaluator) else HardwareChoiceEvaluator({request.hardware: world})
+        )
+        made, here = answer.reproduce.calibration, digest(worlds.fingerprint)
+        if made != here:
+            other = "calibration" if is_one(request.hardware) else "calibration or another choice of hardware"
+            raise InputError(f"the answer was made with another {other} ({made}, here {here}): plan again")
+        space = worlds.space()
+        return cls(request, worlds, tuple(found_again(plan, space, request) for plan in answer.plans))
+
+    @property
+    def workload(self) -> Workload:
+        """Of every world."""
+        return self.world_of(0).workload
+
+    def world_of(self, plan: int) -> SimulatedEvaluator:
+        """The world of the hardware that plan number `plan` is on, or a part of."""
+        return self.world.of(self.candidates[plan])
+
+    @property
+    def bench(self) -> CandidateTester:
+        """The seed and run sizes of the answer's own search, runs of far percentiles cut short: what is simulated
+        again compares loads and plans under the same requests, the answer's own figures stay as they are."""
+        request, sizes = self.request, RunSizes.for_slos(self.request.slos).at_most(MOST_REQUESTS)
+        return CandidateTester(self.world, request.slos, sizes, request.seed, request.requests_per_s)
+
+
+def request_of(answer: AnswerFile) -> PlanRequest:
+    """The question an answer is to."""
+    asked, again = answer.request, answer.reproduce
+    return PlanRequest(
+        model=asked.model,
+        hardware=asked.hardware,
+        slos=parse_slos(asked.slo),
+        workload=asked.workload,
+        requests_per_s=asked.rate,
+        objective=asked.objective,
+        precisions=tuple(asked.precisions or ()),
+        engine=asked.engine,
+        trials=again.trials,
+        seed=again.seed,
+        tariff=Tariff(**again.tariff.model_dump()),
+        max_usd_per_hour=asked.max_usd_per_hour,
+        users=asked.users,
+        think_s=asked.think_s,
+        spare=NOTHING if asked.survive is None else FailureTolerance.parse(asked.survive.removesuffix(_LOST)),
+        also=tuple(asked.also),
+        fixed=Overrides(asked.fixed),
+        over_time=asked.over_time,
+        speculative=asked.speculative,
+    )
+
+
+def without_load(request: PlanRequest) -> PlanRequest:
+    """The same question of all that the hardware can carry."""
+    return replace(request, requests_per_s=None, users=None, think_s=0.0, spare=NOTHING)
+
+
+def found_again(plan: Plan, space: Sequence[Candidate], request: PlanRequest) -> Candidate:
+    """The candidate whose every choice the plan's deployment names. Raises InputError where there is none."""
+    for candidate in space:
+        written = candidate.deployment(request.model, request.engine).model_dump()
+        chosen = {k: v for k, v in written.items() if v is not None or k == "disaggregation"}
+        if all(plan.deployment.get(k) == v for k, v in chosen.items() if k not in _NAMES):
+            return candidate
+    raise InputError("a plan of this answer is no candidate of this version: plan again", plan.deployment["hardware"])

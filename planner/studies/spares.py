@@ -1,0 +1,286 @@
+"""The fewest spare replicas with which the objectives hold although replicas fail: a formula to begin with, simulation
+to decide.
+
+A window of time (a day) is put together from what was simulated: requests while all replicas are up, and requests of
+outages, simulated as drawn: the crash, the requests that are lost and sent again, the load on the others, the return.
+So rare failures cost no more than frequent ones. An objective on a percentile holds in a window where no more than that
+share of its requests is late, one on the mean where the mean is within the limit.
+
+The spare replicas of a plan: brings `spares` and the simulator together.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any, Final
+
+import numpy as np
+
+from calibration.accuracy.stated_error import StatedError
+from catalogs.arrays import FloatArray
+from catalogs.errors import InputError
+from catalogs.io.output_files import finite
+from catalogs.ui.progress import Tell
+from planner.answer.capabilities import chosen
+from planner.answer.schema import AnswerFile, Plan
+from planner.evaluation.confidence import LEVEL, LEVELS
+from planner.problem.slo import Slo
+from planner.studies.outages import FailingFleet, FailingReplicas, Outage, binomial_bounds
+from planner.studies.rerun import Rerun
+
+#: Windows drawn, outages of each depth that are simulated, and spare replicas tried at most.
+WINDOWS: Final = 2000
+
+_EXAMPLES: Final = 3
+
+MOST_SPARES: Final = 8
+
+#: Outages deeper than this are taken as so deep.
+_DEPTHS: Final = 4
+
+#: Samples of each metric of the requests that arrive within an outage of so many replicas (None: while all are up),
+#: every step taking a factor as long. Seconds; infinite where never answered.
+Observe = Callable[[int, Outage | None, int, float], Mapping[str, FloatArray]]
+
+Outages = list[tuple[Outage, int]]  # of a window, and how many replicas are down at once
+
+
+@dataclass(frozen=True, slots=True)
+class LatenessCount:
+    """Of one kind of time, by objective: requests, those late, and seconds of latency."""
+
+    requests: FloatArray
+    late: FloatArray
+    total_s: FloatArray
+
+    @classmethod
+    def of(cls, samples: Mapping[str, FloatArray], slos: tuple[Slo, ...], scale: float) -> LatenessCount:
+        """`scale` times what was seen."""
+        seen = [samples[slo.metric] for slo in slos]
+        late = [float(np.sum(values > slo.limit_s)) for values, slo in zip(seen, slos, strict=True)]
+        counts = [float(len(values)) for values in seen]
+        totals = [float(values.sum()) for values in seen]
+        return cls(*(scale * np.array(each) for each in (counts, late, totals)))
+
+    @property
+    def late_share(self) -> float:
+        """Of the objective most of whose requests are late."""
+        return float(np.max(self.late / np.maximum(self.requests, 1e-12)))
+
+
+@dataclass(frozen=True, slots=True)
+class SpareStudy:
+    """What is asked. needed: replicas that carry the load; length_s: of a window; held: share of windows that must."""
+
+    observe: Observe
+    slos: tuple[Slo, ...]
+    failing: FailingReplicas
+    requests_per_s: float
+    needed: int
+    length_s: float
+    held: float
+    seed: int = 0
+    n_windows: int = WINDOWS
+
+    @property
+    def late_allowed(self) -> float:
+        """Share of requests that may be late, of the strictest objective on a percentile."""
+        shares = [1 - slo.quantile for slo in self.slos if slo.quantile is not None]
+        return min(shares, default=0.05)
+
+    def first_guess(self) -> int:
+        """Replicas with which enough are up but for as much time as requests may be late."""
+        return self.failing.fewest(self.needed, 1 - self.late_allowed, self.needed + MOST_SPARES)
+
+    def tried(self, replicas: int, speed: float = 1.0) -> TriedSpares:
+        """So many replicas, in windows drawn for them."""
+        rng = np.random.default_rng([self.seed, replicas])
+        drawn = [self.failing.window(rng, replicas, self.length_s) for _ in range(self.n_windows)]
+        windows = [[(outage, min(outage.most_down, _DEPTHS)) for outage in outages] for outages in drawn]
+        up = LatenessCount.of(self.observe(replicas, None, 0, speed), self.slos, 1.0)
+        up = LatenessCount(up.requests / up.requests.max(), up.late / up.requests.max(), up.total_s / up.requests.max())
+        down = self._examples(replicas, windows, speed)
+        held = [self._holds(outages, up, down, rng) for outages in windows]
+        late = {0: up.late_share} | {depth: float(np.mean([t.late_share for t in ts])) for depth, ts in down.items()}
+        depths = Counter(depth for outages in windows for _, depth in outages)
+        per_window = {depth: n / self.n_windows for depth, n in sorted(depths.items())}
+        return TriedSpares(replicas, sum(held), self.n_windows, late, per_window)
+
+    def _examples(self, replicas: int, windows: list[Outages], speed: float) -> dict[int, list[LatenessCount]]:
+        """Tallies of some of the outages drawn, by how many replicas are down at once."""
+        found: dict[int, list[LatenessCount]] = {}
+        for outage, depth in (pair for outages in windows for pair in outages):
+            tallies = found.setdefault(depth, [])
+            if len(tallies) < _EXAMPLES:
+                samples = self.observe(replicas, outage, len(tallies), speed)
+                scale = self.requests_per_s * outage.length_s / max(max(map(len, samples.values())), 1)
+                tallies.append(LatenessCount.of(samples, self.slos, scale))
+        return found
+
+    def _holds(
+        self, outages: Outages, up: LatenessCount, down: Mapping[int, list[LatenessCount]], rng: np.random.Generator
+    ) -> bool:
+        """Whether every objective holds over one window."""
+        out_s = min(sum(outage.length_s for outage, _ in outages), self.length_s)
+        healthy = self.requests_per_s * (self.length_s - out_s)
+        requests, late, total_s = (healthy * each for each in (up.requests, up.late, up.total_s))
+        for _, depth in outages:
+            tallies = down[depth]
+            tally = tallies[int(rng.integers(len(tallies)))]
+            requests, late, total_s = requests + tally.requests, late + tally.late, total_s + tally.total_s
+        means = [float(t / n) if n else 0.0 for t, n in zip(total_s, requests, strict=True)]
+        return all(
+            mean <= slo.limit_s if slo.quantile is None else lates <= (1 - slo.quantile) * n * (1 + 1e-9)
+            for slo, mean, lates, n in zip(self.slos, means, late.tolist(), requests.tolist(), strict=True)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TriedSpares:
+    """late: share of requests late while so many replicas are down; outages: of each depth, in a window on average."""
+
+    replicas: int
+    n_held: int
+    n_windows: int
+    late: dict[int, float]
+    outages: dict[int, float]
+
+    @property
+    def held(self) -> float:
+        return self.n_held / self.n_windows
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """LEVEL interval of the share of windows held, of the windows drawn."""
+        return binomial_bounds(self.n_held, self.n_windows, LEVEL)
+
+
+@dataclass(slots=True)
+class Spares:
+    """Looks for the fewest; tries what the formula says first, then fewer or more."""
+
+    ward: SpareStudy
+    known: dict[int, TriedSpares] = field(default_factory=dict)
+
+    def find(self, tell: Tell = lambda _: None) -> int | None:
+        """Replicas, the fewest that hold; None where MOST_SPARES spare ones do not."""
+        ward = self.ward
+        replicas = ward.first_guess()
+        if self._holds(replicas, tell):
+            while replicas > ward.needed and self._holds(replicas - 1, tell):
+                replicas -= 1
+            return replicas
+        more = range(replicas + 1, ward.needed + MOST_SPARES + 1)
+        return next((n for n in more if self._holds(n, tell)), None)
+
+    def _holds(self, replicas: int, tell: Tell) -> bool:
+        tell(f"{replicas} replicas, {replicas - self.ward.needed} of them spare")
+        self.known[replicas] = self.ward.tried(replicas)
+        return self.known[replicas].held >= self.ward.held
+
+
+def needed_replicas(requests_per_s: float, carries_per_s: float) -> int:
+    """That carry a load where each carries so much."""
+    return max(1, ceil(requests_per_s / carries_per_s - 1e-9))
+
+
+def block_of(spares: Spares, fewest: int | None, slower: TriedSpares | None) -> dict[str, Any]:
+    """The document. slower: the fewest, tried with steps as slow as at the upper level of the stated error."""
+    ward, failing = spares.ward, spares.ward.failing
+    rows = [_row(ward, tried) for _, tried in sorted(spares.known.items())]
+    return {
+        "schema_version": 1,
+        "mtbf_s": failing.mtbf_s,
+        "restart_s": failing.restart_s,
+        "availability": failing.availability,
+        "requests_per_s": ward.requests_per_s,
+        "window_s": ward.length_s,
+        "windows_must_hold": ward.held,
+        "n_windows": ward.n_windows,
+        "ci_level": LEVEL,
+        "slo": [slo.text for slo in ward.slos],
+        "needed": ward.needed,
+        "formula": ward.first_guess() - ward.needed,
+        "spares": None if fewest is None else fewest - ward.needed,
+        "replicas": fewest,
+        "held_if_slow": None if slower is None else slower.held,
+        "tried": rows,
+    }
+
+
+def _row(ward: SpareStudy, tried: TriedSpares) -> dict[str, Any]:
+    low, high = tried.bounds
+    return {
+        "replicas": tried.replicas,
+        "spares": tried.replicas - ward.needed,
+        "enough_up": ward.failing.enough_up(tried.replicas, ward.needed),
+        "windows_held": tried.held,
+        "ci_low": low,
+        "ci_high": high,
+        "holds": tried.held >= ward.held,
+        "late_by_down": {str(k): v for k, v in tried.late.items()},
+        "outages_by_down": {str(k): v for k, v in tried.outages.items()},
+    }
+
+
+#: Uptime over restart, at least: with less, outages have no end and no beginning.
+_LONGER: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SpareObjective:
+    """How replicas fail, and what must hold: in a share `held` of windows of window_s."""
+
+    mtbf_s: float
+    restart_s: float
+    window_s: float
+    held: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.held < 1:
+            raise InputError("the share of windows that must hold lies between 0 and 1", self.held, "0.9")
+        if self.mtbf_s < _LONGER * self.restart_s:
+            rule = f"a replica that fails works at least {_LONGER} times as long as its restart takes"
+            raise InputError(rule, f"{self.mtbf_s:g} s", f"--mtbf {_LONGER * self.restart_s / 3600:g}h")
+        if self.window_s < 10 * self.restart_s:
+            rule = "a window is at least ten times as long as a restart"
+            raise InputError(rule, f"{self.window_s:g} s", f"--window {10 * self.restart_s / 3600:g}h")
+
+
+def spares_block(answer: AnswerFile, alternative: int, terms: SpareObjective, tell: Tell) -> dict[str, Any]:
+    """The document of `plan spares`. Raises InputError for a plan that cannot be looked at so."""
+    plan = chosen("spares", answer, alternative)
+    rerun = Rerun.of(answer, "spares")
+    fleet, candidate = FailingFleet.of(rerun, plan, alternative), rerun.candidates[alternative]
+    rate = fleet.requests_per_s
+    carries = max(plan.capacity_requests_per_s or 0.0, rate) / candidate.replicas
+    failing = FailingReplicas(terms.mtbf_s, terms.restart_s, settle_s=terms.restart_s)
+    needed = min(candidate.replicas, needed_replicas(rate, carries))
+    request = rerun.request
+    ward = SpareStudy(fleet.observe, request.slos, failing, rate, needed, terms.window_s, terms.held, request.seed)
+    found = Spares(ward)
+    fewest = found.find(tell)
+    slower = None
+    if fewest is not None:
+        tell("steps as slow as may be expected")
+        slower = ward.tried(fewest, _slow(answer, plan))
+    return finite(block_of(found, fewest, slower) | _costs(plan, candidate.replicas, fewest) | {"most": MOST_SPARES})  # type: ignore[no-any-return]
+
+
+def _slow(answer: AnswerFile, plan: Plan) -> float:
+    """By which factor steps take longer at the upper level of the stated error."""
+    operators = plan.calibration.of_operators if plan.calibration else 0.0
+    error = StatedError.of(answer.request.engine, operators)
+    return float(error.factors("e2e", np.array([LEVELS[-1]]))[0])
+
+
+def _costs(plan: Plan, replicas: int, fewest: int | None) -> dict[str, Any]:
+    each = None if plan.usd_per_hour is None else plan.usd_per_hour / replicas
+    return {
+        "planned_replicas": replicas,
+        "usd_per_hour_planned": plan.usd_per_hour,
+        "usd_per_hour": None if each is None or fewest is None else each * fewest,
+    }

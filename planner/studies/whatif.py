@@ -1,0 +1,224 @@
+"""The planned deployment, changed: the same requests simulated on it again, and what then breaks."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+from catalogs.deployments.layout import Layout
+from catalogs.deployments.resolve import resolve
+from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.deployments.schema import Deployment
+from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.io.output_files import finite
+from catalogs.io.yaml_files import check
+from catalogs.ui.words import human_s
+from planner.answer.measure import BEST, Measure
+from planner.answer.schema import AnswerFile, Plan, parse_plan
+from planner.evaluation.confidence import SAFE
+from planner.evaluation.multi_hardware import open_world
+from planner.evaluation.simulated import SimulatedEvaluator
+from planner.problem.candidate import Candidate
+from planner.problem.demand import RequiredRates
+from planner.problem.hardware_choice import is_one
+from planner.problem.reproduction import digest
+from planner.problem.request import PlanRequest
+from planner.search.objectives import CandidateTester, RunSizes
+from planner.space.bounds import memory_discard
+from planner.studies.comparison import PlanComparison, deployment_differs, figures
+from planner.studies.rerun import request_of, without_load
+from simulator.cluster.compiled import CompiledDeployment, build_plant
+from simulator.memory.plan import size_memory
+
+#: Deployment keys that are fields of a candidate; the others travel beside them.
+_OWN: Final = frozenset({f.name for f in fields(Candidate)} | {f.name for f in fields(Layout)})
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What the user would have otherwise. requests_per_s None: the planned rate. keys: of deployment.yaml."""
+
+    requests_per_s: float | None
+    hardware: str | None
+    workload: str | None
+    keys: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """block: the changed plan as an answer's; None where it cannot start. breaks: in words, empty where all holds."""
+
+    comparison: PlanComparison
+    breaks: tuple[str, ...]
+    block: dict[str, Any] | None
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "schema_version": 1,
+            "holds": not self.breaks,
+            "breaks": list(self.breaks),
+            "comparison": self.comparison.document(),
+            "plan": self.block,
+        }
+
+
+class _World(SimulatedEvaluator):
+    """Compiled for exactly the limits given, which may lie beyond those a search looks at."""
+
+    def __init__(self, request: PlanRequest) -> None:
+        super().__init__(request)
+        self._built: dict[Candidate, CompiledDeployment] = {}
+
+    def plant(self, candidate: Candidate) -> CompiledDeployment:
+        if candidate not in self._built:
+            self._built[candidate] = build_plant(candidate.deployment(self.request.model, self.request.engine))
+        return self._built[candidate]
+
+
+def parse_rate(text: str, planned: float) -> float:
+    """`x2` is twice the planned rate, `12` twelve requests per second. Raises InputError for anything else."""
+    times = text[:1] in ("x", "X")
+    try:
+        value = float(text[1:] if times else text) * (planned if times else 1.0)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise InputError("a rate is requests per second, or a factor on the planned rate", text, "x2")
+    return value
+
+
+def whatif(answer: AnswerFile, plan: Plan, changes: Changes) -> WhatIf:
+    """Some seconds of simulation. Raises InputError for a deployment that makes no sense, and for an answer made with
+    another calibration, whose figures would not compare."""
+    request = _request(answer, plan, changes)
+    caution = _calibration_note(answer)
+    resolved = _resolved(plan, changes)
+    world = _World(replace(request, model=_model(request, changes), hardware=resolved.hardware.text))
+    differs = (
+        *_asked(answer, plan, world.request),
+        *deployment_differs(plan.deployment, _block(plan, changes, resolved)),
+    )
+    found = memory_discard(size_memory(resolved), world.lengths.longest)
+    if found is not None:
+        return WhatIf(PlanComparison(differs, ()), (found.reason,), None)
+    block = finite(_measured(world, _candidate(resolved, plan, changes)))
+    changed = parse_plan(block)
+    notes = (*([caution] if caution else []), *_notes(plan, changed, world.request))
+    comparison = PlanComparison(differs, tuple(figures(plan, changed)), notes)
+    return WhatIf(comparison, tuple(_breaks(changed)), block)
+
+
+def _request(answer: AnswerFile, plan: Plan, changes: Changes) -> PlanRequest:
+    asked = request_of(answer)
+    same = changes.hardware is None or changes.hardware == plan.deployment["hardware"]
+    tariff = asked.tariff if same else replace(asked.tariff, usd_per_hour=None)
+    if same and tariff.usd_per_hour is not None and plan.usd_per_hour is not None:
+        tariff = replace(tariff, usd_per_hour=plan.usd_per_hour)  # of the part of the hardware that was chosen
+    return replace(
+        without_load(asked),
+        hardware=changes.hardware or str(plan.deployment["hardware"]),
+        requests_per_s=changes.requests_per_s or plan.requests_per_s,
+        workload=changes.workload or asked.workload,
+        engine=str(changes.keys.get("engine", asked.engine)),
+        tariff=tariff,
+        spare=asked.spare,
+    )
+
+
+def _calibration_note(answer: AnswerFile) -> str:
+    """Empty where the calibration is the answer's. Raises InputError where it is another; where hardware was chosen by
+    its price, which may have changed since, it cannot be told apart, and the note says so."""
+    asked = request_of(answer)
+    made, here = answer.reproduce.calibration, digest(open_world(asked).fingerprint)
+    if made == here:
+        return ""
+    if is_one(asked.hardware):
+        raise InputError(f"the answer was made with another calibration ({made}, here {here}): plan again")
+    return "the answer was made with another calibration or another choice of hardware: part of a change may be theirs"
+
+
+def _model(request: PlanRequest, changes: Changes) -> str:
+    return str(changes.keys.get("model", request.model))
+
+
+def _written(plan: Plan, changes: Changes) -> dict[str, Any]:
+    hardware = {} if changes.hardware is None else {"hardware": parse_hardware(changes.hardware).text}
+    return {**plan.deployment, **hardware, **changes.keys, "kv_blocks": None}
+
+
+def _resolved(plan: Plan, changes: Changes) -> ResolvedDeployment:
+    return resolve(check(Deployment, _written(plan, changes), "the changed deployment"))
+
+
+def _block(plan: Plan, changes: Changes, resolved: ResolvedDeployment) -> dict[str, Any]:
+    written = check(Deployment, _written(plan, changes), "the changed deployment")
+    return resolved.filled_in(written) | {"model": resolved.model.hf_id or resolved.model.name}
+
+
+def _candidate(resolved: ResolvedDeployment, plan: Plan, changes: Changes) -> Candidate:
+    rest = {k: v for k, v in _written(plan, changes).items() if k not in _OWN | {"model", "engine", "hardware"}}
+    return Candidate(
+        hardware=resolved.hardware.text,
+        replicas=resolved.replicas,
+        layout=resolved.layout,
+        weight_dtype=resolved.weight_dtype,
+        kv_dtype=resolved.kv_dtype,
+        max_num_seqs=resolved.limits.max_num_seqs,
+        max_num_batched_tokens=resolved.limits.max_num_batched_tokens,
+        rest=json.dumps(rest),
+    )
+
+
+def _measured(world: _World, candidate: Candidate) -> dict[str, Any]:
+    request = world.request
+    asked = RequiredRates(request.demand, _no_users, _no_users) if request.spare else None
+    bench = CandidateTester(
+        world, request.slos, RunSizes.for_slos(request.slos), request.seed, request.requests_per_s, asked
+    )
+    return Measure(world, bench).entry(candidate, None, BEST).block
+
+
+def _no_users(_: Candidate, requests_per_s: float) -> float:
+    raise AssertionError(f"the load is a rate, {requests_per_s:g} requests/s: nobody's answer time is asked for")
+
+
+def _asked(answer: AnswerFile, plan: Plan, request: PlanRequest) -> Iterator[tuple[str, str, str]]:
+    planned, now = plan.requests_per_s, request.requests_per_s
+    if planned != now:
+        yield "requests/s", *(f"{x:.4g}" for x in (planned or 0.0, now or 0.0))  # type: ignore[misc]
+    if answer.request.workload != request.workload:
+        yield "workload", answer.request.workload, request.workload
+
+
+def _breaks(changed: Plan) -> Iterator[str]:
+    """What no longer holds at the rate looked at."""
+    rate, capacity = changed.requests_per_s or 0.0, changed.capacity_requests_per_s
+    for row in changed.slo:
+        if not row.met and row.share > 1:
+            value = "no value" if row.value_s is None else human_s(row.value_s)
+            yield f"{row.name} is {value} where {human_s(row.limit_s)} is promised, at {rate:.3g} requests/s"
+    if capacity is None:
+        yield "no rate holds every objective"
+    elif capacity < rate:
+        yield f"it carries {capacity:.3g} requests/s, not {rate:.3g}" + (
+            f" ({changed.limited_by})" if changed.limited_by else ""
+        )
+    elif not all(row.met for row in changed.slo) and all(row.share <= 1 for row in changed.slo):
+        yield f"the queue grows at {rate:.3g} requests/s"
+    if changed.survival is not None and not changed.survival.met:
+        yield f"with {changed.survival.replicas_left} replicas left an objective is missed"
+
+
+def _notes(plan: Plan, changed: Plan, request: PlanRequest) -> Iterator[str]:
+    for row in changed.slo:
+        if row.met and row.probability_met < SAFE:
+            yield f"{row.name} holds with {row.probability_met:.0%} only"
+    if changed.capacity_requests_per_s is None or changed.capacity_requests_per_s < (changed.requests_per_s or 0.0):
+        yield "latency, cost and energy of the changed plan are of an overloaded run"
+    if changed.usd_per_hour is None and plan.usd_per_hour is not None:
+        yield f"no price is known of {request.hardware}"
+    yield from (n for n in changed.notices if n not in plan.notices)

@@ -1,0 +1,1 @@
+"""Predictions compared with a measured run or a live server."""

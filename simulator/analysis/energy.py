@@ -1,0 +1,121 @@
+"""Power and energy of a run, from first arrival to last token: accelerators of every pool, and their hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.cluster.compiled import CompiledDeployment
+from simulator.cluster.run import Run
+from simulator.core.step_log import StepLog
+from simulator.costs.totals import StepTotals
+
+
+@dataclass(frozen=True, slots=True)
+class PoolEnergy:
+    """What the steps of one pool cost. replicas: how many lived or were on their way, on average over the run."""
+
+    plant: CompiledDeployment
+    totals: StepTotals
+    replicas: float
+    duration_s: float
+
+    @property
+    def accelerators(self) -> float:
+        return self.plant.resolved.accelerators_per_replica * self.replicas
+
+    @property
+    def idle_s(self) -> float:
+        """Of its replicas, all together."""
+        return max(0.0, self.duration_s * self.replicas - self.totals.busy_s)
+
+    @property
+    def gpu_j(self) -> float:
+        joules = self.totals.joules_per_accelerator + self.idle_s * self.totals.idle_w
+        return self.plant.resolved.accelerators_per_replica * joules
+
+    @property
+    def busy_host_j(self) -> float:
+        """What hosts draw beyond idle, for accelerators that are busy."""
+        resolved = self.plant.resolved
+        return resolved.hardware.node.host_w_per_accelerator * resolved.accelerators_per_replica * self.totals.busy_s
+
+
+def pool_uses(run: Run, within_s: tuple[float, float] | None = None) -> tuple[PoolEnergy, ...]:
+    """One for each pool, of the whole run or of a part of it. Raises ValueError for a run without plants."""
+    if not run.plants:
+        raise ValueError("a run without a plant has no energy and no calibration")
+    first_s, last_s = within_s or run.span_s
+    whole_s = run.span_s[1] - run.span_s[0]
+    found = []
+    for number, plant in enumerate(run.plants):
+        mine = [r for r in run.replicas if r.pool == number]
+        logs = (log for r in mine for log in r.logs)
+        merged = StepLog.merged(logs if within_s is None else (log.between(first_s, last_s) for log in logs))
+        alive = float(sum(r.alive_fraction(first_s, last_s) for r in mine))
+        if whole_s > 0:
+            alive += run.starting_s(number) / whole_s
+        found.append(PoolEnergy(plant, plant.cost.totals(merged), alive, last_s - first_s))
+    return tuple(found)
+
+
+def joules_drawn(run: Run, within_s: tuple[float, float]) -> float:
+    """By all the hardware the deployment names, in a part of a run."""
+    uses = pool_uses(run, within_s)
+    return sum(use.gpu_j for use in uses) + _unused_j(uses) + _host_j(uses)
+
+
+def power_and_energy(uses: Sequence[PoolEnergy], output_tokens: float) -> dict[str, Any]:
+    """Of all the hardware the deployment names.
+
+    Accelerators that no living replica uses idle; the host draws its share of a whole node's idle power, and more for
+    each busy accelerator. Where a pool of the site is scaled, what nobody uses is given back and counts for nothing.
+    """
+    duration = uses[0].duration_s
+    gpu_j = sum(use.gpu_j for use in uses)
+    used = sum(use.accelerators for use in uses)
+    total_j = gpu_j + _unused_j(uses) + _host_j(uses)
+    return {
+        "power": {
+            "gpu_w_mean": gpu_j / used / duration if duration and used else None,
+            "node_w_mean": total_j / duration if duration else None,
+        },
+        "energy": {
+            "gpu_j": gpu_j,
+            "gpu_j_per_output_token": gpu_j / output_tokens if output_tokens else None,
+            "total_j_per_output_token": total_j / output_tokens if output_tokens else None,
+        },
+    }
+
+
+def _sites(uses: Sequence[PoolEnergy]) -> list[list[PoolEnergy]]:
+    """Pools that stand on the same hardware, together."""
+    found: dict[str, list[PoolEnergy]] = {}
+    for use in uses:
+        found.setdefault(use.plant.resolved.site, []).append(use)
+    return list(found.values())
+
+
+def _unused_j(uses: Sequence[PoolEnergy]) -> float:
+    total = 0.0
+    for site in _sites(uses):
+        unused = _held(site) - sum(use.accelerators for use in site)
+        total += unused * site[0].totals.idle_w * site[0].duration_s
+    return total
+
+
+def _held(site: Sequence[PoolEnergy]) -> float:
+    """Accelerators that somebody pays for, on average."""
+    used = sum(use.accelerators for use in site)
+    scaled = any(use.plant.resolved.scaling is not None for use in site)
+    return used if scaled else max(used, site[0].plant.resolved.hardware.n_accelerators)
+
+
+def _host_j(uses: Sequence[PoolEnergy]) -> float:
+    total = 0.0
+    for site in _sites(uses):
+        hardware = site[0].plant.resolved.hardware
+        idle_j = hardware.node.host_idle_w * _held(site) / hardware.node.max_accelerators
+        total += idle_j * site[0].duration_s + sum(use.busy_host_j for use in site)
+    return total

@@ -1,0 +1,66 @@
+"""`simulate --explain`: where requests near the mean, the median and p99 spent their time, and what bound the run."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from catalogs.arrays import FloatArray
+from simulator.analysis.bottleneck import Bottleneck, bottleneck
+from simulator.analysis.metrics import speculative_metrics
+from simulator.analysis.request_phases import PHASES, Phases, phases
+from simulator.cluster.run import Run
+
+#: Shown beside the mean of all requests.
+PERCENTILES: Final = {"p50": 50.0, "p99": 99.0}
+
+#: Requests that stand for a percentile: this share of all, those nearest to it by rank; at least one.
+BAND: Final = 0.01
+
+
+def explain(run: Run) -> dict[str, Any]:
+    """The block `explain` of OUT.json. Raises ValueError for a run without plants or journal."""
+    found = phases(run)
+    return {"latency": latency_block(found), **bound_block(bottleneck(run)), **speculative_metrics(run)}
+
+
+def latency_block(found: Phases) -> dict[str, Any]:
+    """By metric and statistic: seconds, how many requests they are the mean of, and by phase seconds and shares."""
+    parts = {"ttft": found.ttft_s, "e2e": found.e2e_s}
+    return {metric: _statistics(seconds) for metric, seconds in parts.items()} if len(found.requests) else {}
+
+
+def _statistics(seconds: FloatArray) -> dict[str, Any]:
+    order = np.argsort(seconds.sum(axis=1), kind="stable")
+    found = {"mean": _block(seconds)}
+    for name, percent in PERCENTILES.items():
+        found[name] = _block(seconds[order[band(len(order), percent)]])
+    return found
+
+
+def band(n: int, percent: float) -> slice:
+    """Ranks (0-based) of the requests that stand for a percentile of n."""
+    width = max(1, round(BAND * n))
+    first = round(percent / 100.0 * (n - 1) - (width - 1) / 2.0)
+    first = min(max(first, 0), n - width)
+    return slice(first, first + width)
+
+
+def _block(seconds: FloatArray) -> dict[str, Any]:
+    mean_s = seconds.mean(axis=0)
+    total_s = float(mean_s.sum())
+    by_phase = dict(zip(PHASES, mean_s.tolist(), strict=True))
+    shares = {name: value / total_s if total_s else 0.0 for name, value in by_phase.items()}
+    return {"seconds": total_s, "requests": len(seconds), "phases_s": by_phase, "shares": shares}
+
+
+def bound_block(found: Bottleneck) -> dict[str, Any]:
+    """Shares of replica time; bound_by is the largest of those with something to do."""
+    working = {name: share for name, share in found.bounds.items() if name != "idle"}
+    return {
+        "bound_by": max(working, key=lambda name: working[name]) if any(working.values()) else "idle",
+        "bounds": found.bounds,
+        "steps": found.steps,
+        "replica_s": found.replica_s,
+    }

@@ -1,0 +1,375 @@
+"""Statistics of a run, in the words and units of the output contract. Vectorised, after the run.
+
+What speculative decoding came to in a run: drafts accepted, and the time that drafting took.
+
+How many replicas there were, what became of requests whose replica died, and what each pool did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from calibration.accuracy.stated_error import StatedError
+from catalogs.arrays import FloatArray
+from catalogs.deployments.resolved import ResolvedDeployment
+from simulator.analysis.energy import PoolEnergy, pool_uses, power_and_energy
+from simulator.cluster.compiled import CompiledDeployment
+from simulator.cluster.run import Run
+from simulator.core.step_log import StepLog
+from simulator.costs.pricing import N_CLASSES
+from simulator.costs.totals import StepTotals, priced, speculative_seconds
+from simulator.schedulers.registry import POLICIES
+
+QUANTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
+
+#: Points a run of decode steps is read at for inter-token latencies; its ramp is linear, so the error is far below the
+#: ramp / 16.
+ITL_POINTS = 16
+
+#: Points of all runs together, to bound memory: where there are more runs, each is read at fewer.
+MOST_ITL_POINTS = 4_000_000
+
+#: From here on tokens wait for the API server noticeably, and a notice says so.
+BUSY_API_FRACTION = 0.8
+
+
+def summarise(run: Run) -> dict[str, Any]:
+    """The blocks metrics, time_breakdown and calibration of OUT.json. Statistics of nothing are None.
+
+    Raises ValueError for a run without a plant (use `latency_metrics`).
+    """
+    uses = pool_uses(run)
+    totals = _together([use.totals for use in uses])
+    stated = StatedError.of(uses[0].plant.resolved.engine.name, totals.expected_error)
+    metrics = latency_metrics(run)
+    metrics |= power_and_energy(uses, output_tokens(run))
+    metrics |= _rank_metrics(uses)
+    metrics |= speculative_metrics(run)
+    return {
+        "metrics": metrics,
+        "time_breakdown": {**totals.seconds, "idle": sum(use.idle_s for use in uses)},
+        "calibration": {
+            "bundle": " + ".join(dict.fromkeys(use.plant.bundle.name for use in uses)),
+            "measured_fraction": totals.measured_fraction,
+            "interpolated_fraction": totals.interpolated_fraction,
+            "roofline_fraction": totals.roofline_fraction,
+            "operator_error": totals.expected_error,
+            "expected_error": stated.expected_error,
+            "stated_error": stated.block(),
+        },
+    }
+
+
+def _rank_metrics(uses: Sequence[PoolEnergy]) -> dict[str, Any]:
+    """`ranks`, where data-parallel ranks schedule for themselves: how requests come to them, and the share of step time
+    that a rank waits for the slowest, mean over ranks."""
+    mine = [use for use in uses if use.plant.resolved.rank_dispatch not in (None, "balanced")]
+    if not mine:
+        return {}
+    busy_s = sum(use.totals.busy_s for use in mine)
+    waits_s = sum(use.totals.rank_wait_s for use in mine)
+    names = dict.fromkeys(str(use.plant.resolved.rank_dispatch) for use in mine)
+    return {"ranks": {"dispatch": ", ".join(names), "wait_fraction": waits_s / busy_s if busy_s else 0.0}}
+
+
+def _together(parts: Sequence[StepTotals]) -> StepTotals:
+    """Seconds of all pools; fractions and errors are means over device time."""
+    if len(parts) == 1:
+        return parts[0]
+    device = np.array([part.busy_s - part.seconds["host"] for part in parts])
+    weights = device / max(float(device.sum()), 1e-300)
+
+    def mean(name: str) -> float:
+        return float(weights @ np.array([getattr(part, name) for part in parts]))
+
+    return replace(
+        parts[0],
+        seconds={kind: sum(part.seconds[kind] for part in parts) for kind in parts[0].seconds},
+        measured_fraction=mean("measured_fraction"),
+        interpolated_fraction=mean("interpolated_fraction"),
+        roofline_fraction=mean("roofline_fraction"),
+        expected_error=mean("expected_error"),
+        rank_wait_s=sum(part.rank_wait_s for part in parts),
+    )
+
+
+def output_tokens(run: Run) -> float:
+    """Tokens that came out, of requests cut off by the horizon too; of completed ones only where replicas died or steps
+    hold sequences that have ended."""
+    if run.restarts or any(POLICIES[pool.rules.policy].pads for pool in run.pools):
+        return float(run.requests.output_tokens[run.completed].sum())
+    computed_twice = len(run.handovers) if run.options.hand_over.first_token == "decode" else 0
+    return float(sum(log.emitted.sum() for log in run.logs)) - computed_twice
+
+
+def _offload_metrics(run: Run, inputs: int) -> dict[str, Any]:
+    fetches = np.concatenate([use.fetches for use in run.offloads])
+    size = run.pools[0].rules.block_size
+    return {
+        "fetches": len(fetches),
+        "fetched_tokens": int(fetches[:, 3].sum()) * size,
+        "hit_fraction": float(fetches[:, 3].sum()) * size / inputs if inputs else 0.0,
+        "fetch_s": statistics(fetches[:, 2] - fetches[:, 1]),
+        "stored_tokens": sum(use.stored_blocks for use in run.offloads) * size,
+        "host_used_fraction": max(use.host_used_fraction for use in run.offloads),
+        "disk_used_fraction": max(use.disk_used_fraction for use in run.offloads),
+    }
+
+
+def duration_s(run: Run) -> float:
+    """First arrival to last token, or to the horizon where requests are still open."""
+    first_s, last_s = run.span_s
+    return last_s - first_s
+
+
+def latency_metrics(run: Run) -> dict[str, Any]:
+    """Everything in `metrics` but power and energy. Latencies are of completed requests."""
+    done, duration = run.completed, duration_s(run)
+    per_s = 1.0 / duration if duration > 0.0 else 0.0
+    streamed = _streamed_logs(run)
+    log = StepLog.merged(streamed)
+    waits = np.concatenate([prefill_waits(streamed), np.insert(run.waits_s, 2, 1.0, axis=1)])
+    started = ~np.isnan(run.started_s)
+    inputs = int(run.requests.input_tokens[started].sum())
+    found = {
+        "n_arrived": int(run.arrived.sum()),
+        "n_completed": int(done.sum()),
+        "n_rejected": int(run.rejected.sum()),
+        "n_unfinished": int(run.unfinished.sum()),
+        "duration_s": duration,
+        "ttft_s": statistics(run.ttft_s[done]),
+        "tpot_s": statistics(run.tpot_s[done]),
+        "itl_s": itl_statistics(log, run.gaps_s, waits, run.openings_s),
+        "e2e_s": statistics(run.e2e_s[done]),
+        "queue_s": statistics(run.queue_s[done]),
+        "requests_per_s": int(done.sum()) * per_s,
+        "output_tokens_per_s": output_tokens(run) * per_s,
+        "input_tokens_per_s": inputs * per_s,
+        "prefix_hit_fraction": float(run.cached_tokens[started].sum()) / inputs if inputs else 0.0,
+        "n_preemptions": int(run.preemptions.sum()),
+        "kv_peak_fraction": run.kv_peak_fraction,
+    }
+    brought = [r.adapters for r in run.replicas if r.adapters]
+    if brought:
+        found["lora"] = {"brought_to_device": sum(b for b, _ in brought), "read_from_disk": sum(d for _, d in brought)}
+    if run.offloads:
+        found["kv_offload"] = _offload_metrics(run, inputs)
+    if run.timed_out.any():
+        found["n_timed_out"] = int(run.timed_out.sum())
+    if run.n_truncated:
+        found["n_truncated"] = run.n_truncated
+    if len(run.handovers):
+        found["kv_transfer_s"] = statistics(run.handovers[:, 4] - run.handovers[:, 3])
+    return found
+
+
+def _streamed_logs(run: Run) -> list[StepLog]:
+    """Of replicas that send tokens as they are made: only there is a time between tokens."""
+    policies = [POLICIES[pool.rules.policy] for pool in run.pools]
+    streaming = (replica for replica in run.replicas if policies[replica.pool].streams)
+    return [part for replica in streaming for log in replica.logs for part in log.parts]
+
+
+def statistics(values: FloatArray) -> dict[str, float | None]:
+    """Mean and percentiles (linear interpolation) of what is not nan; None where there is nothing."""
+    values = values[~np.isnan(values)]
+    if not len(values):
+        return dict.fromkeys(("mean", *QUANTILES))
+    points = np.percentile(values, list(QUANTILES.values()))
+    return {"mean": float(values.mean()), **dict(zip(QUANTILES, map(float, points), strict=True))}
+
+
+def prefill_waits(logs: Sequence[StepLog]) -> FloatArray:
+    """Gaps in which steps of prefill alone kept decodes waiting (engines that do not mix the two).
+
+    Rows of (seconds of the decode step that ends the wait, seconds waited before it, requests that did), shape (n, 3).
+    Requests whose prompt ended in between waited since then; those that ended with it, after one token, are not told
+    apart from them.
+    """
+    found: list[tuple[float, float, float]] = []
+    for log in logs:
+        columns = (log.start_s, log.total_s, log.prefill_tokens, log.decodes, log.logits, log.first_s)
+        emitted: list[tuple[float, float]] = []  # end and requests of the steps that gave tokens since the last decodes
+        stalled = False
+        for start_s, total_s, prefill, decodes, logits, first_s in zip(*(c.tolist() for c in columns), strict=True):
+            if decodes and stalled:
+                left = decodes
+                for end_s, requests in reversed(emitted):
+                    taken = min(left, requests)
+                    if taken and start_s > end_s:
+                        found.append((first_s, start_s - end_s, taken))
+                    left -= taken
+            stalled = not decodes and bool(prefill)
+            emitted = [(start_s + total_s, logits)] if decodes else [*emitted, (start_s + total_s, logits)]
+    return np.array(found, dtype=np.float64).reshape(-1, 3)
+
+
+NO_WAITS: FloatArray = np.zeros((0, 3))
+
+NO_OPENINGS: FloatArray = np.zeros(0)
+
+
+def itl_statistics(
+    log: StepLog, gaps_s: FloatArray, waits: FloatArray = NO_WAITS, openings_s: FloatArray = NO_OPENINGS
+) -> dict[str, float | None]:
+    """Inter-token latencies: a step of duration d with n decodes is n gaps of d; `gaps_s` are those of preemptions.
+
+    `waits` (prefill_waits, and those of hand-overs) are gaps among them that were longer. Where the API server fell
+    behind in a row, or caught up, all gaps of the row share that. `openings_s` are steps of decodes that gave a first
+    token, which ends no gap.
+    """
+    decoding = log.decodes > 0
+    steps, weight = log.steps[decoding], (log.decodes * log.steps)[decoding]
+    first_s, slope_s = log.first_s[decoding], log.slope_s[decoding]
+    count = float(weight.sum()) + len(gaps_s) - len(openings_s)
+    if not count:
+        return dict.fromkeys(("mean", *QUANTILES))
+    behind_s = log.behind_s[decoding]
+    first_s = first_s + behind_s / steps
+    step_s, wait_s, waiting = waits.T
+    total_s = float(((log.total_s + log.behind_s) * log.decodes)[decoding].sum() + gaps_s.sum() + wait_s @ waiting)
+    total_s -= float(openings_s.sum())
+    each = min(ITL_POINTS, max(1, MOST_ITL_POINTS // max(1, len(steps))))
+    points = np.minimum(steps, each).astype(np.int64)
+    row = np.repeat(np.arange(len(points)), points)
+    at = (np.arange(len(row)) - np.repeat(np.cumsum(points) - points, points) + 0.5) / points[row]
+    read_s = first_s[row] + slope_s[row] * (at * steps[row] - 0.5)
+    values = np.concatenate([read_s, gaps_s, step_s + wait_s, step_s, openings_s])
+    taken = np.concatenate([-waiting, -np.ones(len(openings_s))])
+    weights = np.concatenate([weight[row] / points[row], np.ones(len(gaps_s)), waiting, taken])
+    order = np.lexsort((weights, values))  # what is taken away before what is there
+    reached = np.maximum.accumulate(np.cumsum(weights[order]))
+    found = np.searchsorted(reached, np.array(list(QUANTILES.values())) / 100.0 * reached[-1])
+    quantiles = values[order][np.minimum(found, len(values) - 1)]
+    return {"mean": total_s / count, **dict(zip(QUANTILES, map(float, quantiles), strict=True))}
+
+
+def streaming_notice(resolved: ResolvedDeployment, output_tokens_per_s: float) -> str | None:
+    """What to tell where streaming tokens keeps the API servers of each replica busy for most of the time."""
+    token_s = resolved.engine.host.api_token_s
+    each = output_tokens_per_s / resolved.replicas
+    if each * token_s <= BUSY_API_FRACTION * resolved.layout.data_parallel:
+        return None
+    most = resolved.layout.data_parallel / token_s
+    return (
+        f"{each:,.0f} output tokens/s a replica is near or beyond what its API server can stream ({most:,.0f}): "
+        "run more API processes, or expect tokens to queue there"
+    )
+
+
+def speculative_metrics(run: Run) -> dict[str, Any]:
+    """The block `speculative` of metrics; empty where no pool speculates.
+
+    A round is one decode of one request in one step. Accepted drafts are those that came out: the engine also counts
+    the last round's beyond the end of a request. Fractions are of the time of the pools' steps; the rest is the host's.
+    """
+    sums, methods = np.zeros(6), {}
+    for number, plant in enumerate(run.plants):
+        told = plant.resolved.speculation
+        if told is not None:
+            methods[f"{told.method} x {told.num_speculative_tokens}"] = number
+            sums += _sums(plant, StepLog.merged(log for r in run.replicas if r.pool == number for log in r.logs))
+    rounds, drafted, accepted, drafting_s, target_s, steps_s = sums.tolist()
+    if not steps_s:
+        return {}
+    return {
+        "speculative": {
+            "method": ", ".join(methods),  # with the drafts of a round
+            "rounds": int(rounds),
+            "drafted_tokens": int(drafted),
+            "accepted_tokens": int(accepted),
+            "acceptance_rate": accepted / drafted if drafted else None,
+            "mean_acceptance_length": 1.0 + accepted / rounds if rounds else None,
+            "drafting_fraction": drafting_s / steps_s,
+            "target_fraction": target_s / steps_s,
+        }
+    }
+
+
+def speculative_line(block: dict[str, Any]) -> str:
+    """The same for a terminal."""
+    who = f"speculation ({block['method']})"
+    if block["mean_acceptance_length"] is None:
+        return f"{who}: nothing was drafted"
+    return (
+        f"{who}: {block['mean_acceptance_length']:.2f} tokens a round, {block['acceptance_rate']:.0%} of drafts "
+        f"accepted; step time: drafting {block['drafting_fraction']:.0%}, the target {block['target_fraction']:.0%}"
+    )
+
+
+def _sums(plant: CompiledDeployment, log: StepLog) -> FloatArray:
+    """Rounds, drafted and accepted tokens, seconds of drafting, of the target on the device, and of all steps."""
+    speculation, tables = plant.resolved.speculation, plant.cost.tables
+    assert speculation is not None
+    rounds = float(log.decodes @ log.steps)
+    drafting_s = float(speculative_seconds(tables, log).sum())
+    device_s = sum(float(part.device[:, :N_CLASSES].sum()) for part in priced(tables, log))
+    on_device = drafting_s if tables.draft is not None else 0.0
+    return np.array(
+        [
+            rounds,
+            rounds * speculation.num_speculative_tokens,
+            float(log.accepted.sum()),
+            drafting_s,
+            device_s - on_device,
+            float(log.total_s.sum()),
+        ]
+    )
+
+
+HOUR_S = 3600.0
+
+
+def fleet_metrics(run: Run) -> dict[str, Any]:
+    """The keys n_failed, n_retries, replicas and accelerator_hours of `metrics`, and pools where there are several."""
+    first_s, last_s = run.span_s
+    found: dict[str, Any] = {
+        "n_failed": int(run.failed.sum()),
+        "n_retries": run.restarts - int(run.failed.sum()),
+        "replicas": _counts(run, first_s, last_s),
+        "accelerator_hours": _accelerator_s(run, first_s, last_s) / HOUR_S,
+    }
+    if len(run.pools) > 1:
+        found["pools"] = [_pool(run, number, last_s - first_s) for number in range(len(run.pools))]
+    return found
+
+
+def _counts(run: Run, first_s: float, last_s: float) -> dict[str, float]:
+    """Of replicas that lived: mean over the run, fewest, most, and at its end."""
+    if last_s <= first_s:
+        n = len(run.replicas)
+        return {"mean": float(n), "min": n, "max": n, "end": n}
+    born = np.sort([max(r.born_s, first_s) for r in run.replicas])
+    died = np.sort([r.died_s for r in run.replicas])
+    times = np.unique(np.concatenate([[first_s], born, died]))
+    times = times[(times >= first_s) & (times < last_s)]
+    counts = np.searchsorted(born, times, side="right") - np.searchsorted(died, times, side="right")
+    mean = float(counts @ np.diff(np.append(times, last_s))) / (last_s - first_s)
+    return {"mean": mean, "min": int(counts.min()), "max": int(counts.max()), "end": int(counts[-1])}
+
+
+def _accelerator_s(run: Run, first_s: float, last_s: float) -> float:
+    """That somebody pays for: from the order of a replica to its death."""
+    total = 0.0
+    for number, pool in enumerate(run.pools):
+        each = pool.plant.resolved.accelerators_per_replica if pool.plant else 1
+        alive_s = sum(r.alive_fraction(first_s, last_s) for r in run.replicas if r.pool == number) * (last_s - first_s)
+        total += each * (alive_s + run.starting_s(number))
+    return total
+
+
+def _pool(run: Run, number: int, duration_s: float) -> dict[str, Any]:
+    """Of requests that ended there."""
+    members = np.array([r.pool == number for r in run.replicas] + [False])  # replica -1: none
+    done = run.completed & members[run.replica]
+    return {
+        "n_completed": int(done.sum()),
+        "requests_per_s": int(done.sum()) / duration_s if duration_s > 0.0 else 0.0,
+        "ttft_s": statistics(run.ttft_s[done]),
+        "tpot_s": statistics(run.tpot_s[done]),
+        "e2e_s": statistics(run.e2e_s[done]),
+    }

@@ -1,0 +1,199 @@
+"""Paged KV cache with exact block counts. Blocks without shared content are counted, never objects.
+
+Free blocks wait in ONE queue, as in vLLM: freed blocks go to its end (a request's last block first), new blocks are
+taken from its head, which forgets whatever was cached there; a prefix hit takes blocks out of the middle. Neighbours
+with nothing to tell apart form one `BlockRun`, so the cost is per run and not per block.
+
+A cached unit is `unit_blocks` blocks: one where contents are known block by block, and then hits are vLLM's; more where
+a trace names larger blocks (512 tokens), for speed. A larger unit becomes hit-able when all of it is scheduled, and is
+forgotten when its first block is taken.
+Copies of a cached block (two requests computed it at once) are kept; hits go to the oldest.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from simulator.core.request import BlockRun
+
+if TYPE_CHECKING:
+    from simulator.core.request import Request
+
+
+class KvCache:
+    """Blocks of one replica. free + held + cached = total at all times; `available` = free + cached."""
+
+    __slots__ = (
+        "_cache",
+        "_copies",
+        "_last",
+        "_queue",
+        "available",
+        "block_size",
+        "cached",
+        "enabled",
+        "insertions",
+        "min_available",
+        "total",
+        "unit_blocks",
+        "unit_tokens",
+    )
+
+    def __init__(self, total_blocks: int, block_size: int, prefix_caching: bool, unit_blocks: int = 1) -> None:
+        self.total = total_blocks
+        self.block_size = block_size
+        self.enabled = prefix_caching
+        self.unit_blocks = unit_blocks
+        self.unit_tokens = unit_blocks * block_size
+        self.available = total_blocks
+        self.min_available = total_blocks
+        self.cached = 0  # blocks in the queue that a prefix may still hit
+        self.insertions = 0  # grows whenever a new hit becomes possible
+        self._last = BlockRun(total_blocks)  # the newest anonymous run, perhaps already taken
+        self._queue: OrderedDict[BlockRun, None] = OrderedDict({self._last: None})
+        self._cache: dict[int, BlockRun] = {}
+        self._copies: dict[int, list[BlockRun]] = {}  # more blocks of the same content, oldest first
+
+    @property
+    def held(self) -> int:
+        return self.total - self.available
+
+    def count_queue(self) -> tuple[int, int]:
+        """(free, cached) blocks, counted one by one: for checking laws."""
+        cached = sum([run.count for run in self._queue if run.key is not None])
+        return sum([run.count for run in self._queue]) - cached, cached
+
+    @property
+    def queue_length(self) -> int:
+        """Entries that count_queue looks at."""
+        return len(self._queue)
+
+    def take(self, blocks: int) -> None:
+        """Hold `blocks` more blocks, from the head of the queue. Raises ValueError if there are fewer."""
+        if blocks > self.available:
+            raise ValueError(f"KV cache: {blocks} blocks wanted, {self.available} available")
+        self.available -= blocks
+        if self.available < self.min_available:
+            self.min_available = self.available
+        queue = self._queue
+        while blocks:
+            run = next(iter(queue))
+            if run.key is not None:
+                self._forget(run)
+            if run.count > blocks:
+                run.count -= blocks
+                return
+            blocks -= run.count
+            run.count = 0
+            del queue[run]
+
+    def _forget(self, run: BlockRun) -> None:
+        key = run.key
+        assert key is not None
+        run.key = None
+        self.cached -= run.count
+        copies = self._copies.get(key)
+        if copies is None:
+            del self._cache[key]
+            return
+        if self._cache[key] is run:
+            self._cache[key] = copies[0]
+            del copies[0]
+        else:
+            copies.remove(run)
+        if not copies:
+            del self._copies[key]
+
+    def match(self, request: Request) -> tuple[int, int, int]:
+        """Longest cached prefix: (units, blocks of its own it left behind, blocks of both that are in the queue).
+
+        At least the last token is left to compute: with one block per unit its whole block is; a larger unit is held
+        entire and the caller recomputes its last block.
+        """
+        most = request.known_tokens - 1 if self.unit_blocks == 1 else request.known_tokens
+        units = queued = 0
+        cache = self._cache
+        for key in request.keys[: most // self.unit_tokens]:
+            run = cache.get(key)
+            if run is None:
+                break
+            units += 1
+            if not run.references:
+                queued += run.count
+        own = request.own_run
+        if own is None or units != request.keys_seen:
+            return units, 0, queued
+        n_own = min(own.count, request.own_full_blocks)
+        return units, n_own, queued + n_own
+
+    def claim(self, request: Request, units: int, own_blocks: int) -> None:
+        """Hold what `match` found."""
+        for key in request.keys[:units]:
+            run = self._cache[key]
+            if not run.references:
+                del self._queue[run]
+                self.available -= run.count
+                self.cached -= run.count
+            run.references += 1
+            request.units.append(run)
+        request.shared_blocks = units * self.unit_blocks
+        request.keys_seen = units
+        own = request.own_run
+        if own is not None:
+            request.own_run = None
+            own.count -= own_blocks
+            self.available -= own_blocks
+            if own_blocks and not own.count:
+                del self._queue[own]
+        if self.available < self.min_available:
+            self.min_available = self.available
+
+    def offer(self, request: Request, computed_tokens: int) -> None:
+        """Make the request's newly full units hit-able (it holds them)."""
+        full = min(computed_tokens // self.unit_tokens, len(request.keys))
+        for key in request.keys[request.keys_seen : full]:
+            run = BlockRun(self.unit_blocks, key)
+            run.references = 1
+            if self._cache.setdefault(key, run) is not run:
+                self._copies.setdefault(key, []).append(run)
+            self.insertions += 1
+            request.units.append(run)
+        if full > request.keys_seen:
+            request.keys_seen = full
+            request.shared_blocks = full * self.unit_blocks
+
+    def release(
+        self, request: Request, computed_tokens: int, returning: bool = False, kept_tokens: int | None = None
+    ) -> None:
+        """Free all its blocks, last first. `returning`: it was preempted and will look for them again. kept_tokens: of
+        those that nobody could hit yet so many can be from now on; None: all."""
+        if request.keys:
+            self.offer(request, computed_tokens if kept_tokens is None else min(kept_tokens, computed_tokens))
+        private = max(0, -(-computed_tokens // self.block_size) - request.shared_blocks) + request.spare_blocks
+        request.spare_blocks = 0
+        if private > 0:
+            self._free_private(request, private, computed_tokens, returning and self.enabled)
+        if request.units:
+            for run in reversed(request.units):
+                run.references -= 1
+                if not run.references:
+                    self._queue[run] = None
+                    self.available += run.count
+                    self.cached += run.count
+            request.units.clear()
+        request.shared_blocks = 0
+
+    def _free_private(self, request: Request, blocks: int, computed_tokens: int, returning: bool) -> None:
+        self.available += blocks
+        last = self._last
+        if returning:
+            run = BlockRun(blocks)
+            request.own_run = run
+            request.own_full_blocks = computed_tokens // self.block_size - request.shared_blocks
+            self._queue[run] = None
+        elif last.count and next(reversed(self._queue)) is last:
+            last.count += blocks
+        else:
+            self._last = last = BlockRun(blocks)
+            self._queue[last] = None

@@ -1,0 +1,193 @@
+"""Files a run is written to. Each appears whole or not at all.
+
+What a user asked to see of a run beyond its summary: a trace, a time series, an explanation.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from catalogs.arrays import FloatArray
+from catalogs.deployments.schema import SHARED_KEYS, Deployment
+from catalogs.errors import InputError
+from catalogs.io.output_files import write_whole
+from catalogs.workloads.workload import Workload
+from simulator.analysis.metrics import fleet_metrics, streaming_notice, summarise
+from simulator.cluster.compiled import CompiledDeployment
+from simulator.cluster.run import Run
+from simulator.core.outcomes import STATUS
+
+if TYPE_CHECKING:
+    from simulator.engine.event_log import EventLog
+
+
+def blocks_notice(plant: CompiledDeployment, kv_blocks: int) -> str:
+    """What to tell where a run's cache has another number of blocks than the deployment's; "" where it has not."""
+    memory = plant.memory
+    if kv_blocks == memory.kv_blocks * memory.data_parallel:
+        return ""
+    return (
+        f"{plant.resolved.model.name} keeps less of long sequences: for lengths such as these its cache is simulated "
+        f"as {kv_blocks} blocks of {memory.block_size} tokens, {memory.kv_blocks * memory.data_parallel} at 2048 tokens"
+    )
+
+
+SCHEMA_VERSION = 1
+
+CSV_COLUMNS = (
+    "request_id,arrival_s,input_tokens,output_tokens,cached_tokens,"
+    "ttft_s,tpot_s,e2e_s,queue_s,preemptions,replica,status"
+)
+
+
+def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, Any]:
+    """OUT.json as a dictionary of plain values."""
+    summary = summarise(run)
+    summary["metrics"] |= fleet_metrics(run)
+    per_s = summary["metrics"]["output_tokens_per_s"]
+    streaming = streaming_notice(run.plants[-1].resolved, per_s)  # the last pool streams all tokens but the first
+    notices = [streaming] if streaming else []
+    notices += [notice for plant in run.plants for notice in plant.notices]
+    notices += [told for pool in run.pools if pool.plant and (told := blocks_notice(pool.plant, pool.rules.kv_blocks))]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "deployment": resolved_deployment(run, deployment),
+        "workload": {
+            "name": workload.name,
+            "source": workload.source,
+            "requests": run.requests.n,
+            "concurrency": run.requests.concurrency,
+        },
+        "seed": run.requests.seed,
+        "notices": list(dict.fromkeys([*notices, *workload.notices])),
+        **summary,
+    }
+
+
+def resolved_deployment(run: Run, deployment: Deployment) -> dict[str, Any]:
+    """deployment.yaml with every null filled in, and what follows from it."""
+    parts = deployment.slices
+    blocks = [_pool(plant, part.written) for plant, part in zip(run.plants, parts, strict=True)]
+    shared = {key: getattr(deployment, key) for key in SHARED_KEYS if key not in ("disaggregation", "pools")}
+    if len(blocks) == 1:
+        return blocks[0] | shared
+    whole = {**blocks[0], "hardware": deployment.hardware, "replicas": len(run.replicas), **shared}
+    if deployment.disaggregation is None:
+        return whole | {"pools": [{"role": part.role} | block for part, block in zip(parts, blocks, strict=True)]}
+    apart = deployment.disaggregation.model_dump()
+    return whole | {"disaggregation": apart | {part.role: b for part, b in zip(parts, blocks, strict=True)}}
+
+
+def _pool(plant: CompiledDeployment, written: Deployment) -> dict[str, Any]:
+    resolved = plant.resolved
+    return {
+        **resolved.filled_in(written),
+        "engine_version": resolved.engine.version,
+        "model_id": resolved.model.hf_id,
+        "kv_cache": plant.memory.equation,
+        "host_times": asdict(resolved.engine.host),
+    }
+
+
+def write_csv(run: Run, path: Path) -> None:
+    """One row per request in workload order; empty where a time does not exist."""
+    requests = run.requests
+    columns = [
+        map(str, range(requests.n)),
+        _texts(run.arrival_s),
+        map(str, requests.input_tokens.tolist()),
+        map(str, requests.output_tokens.tolist()),
+        map(str, run.cached_tokens.tolist()),
+        _texts(run.ttft_s),
+        _texts(run.tpot_s),
+        _texts(run.e2e_s),
+        _texts(run.queue_s),
+        map(str, run.preemptions.tolist()),
+        (str(r) if r >= 0 else "" for r in run.replica.tolist()),
+        (STATUS[s] for s in run.status.tolist()),
+    ]
+    rows = (",".join(row) + "\n" for row in zip(*columns, strict=True))
+    write_whole(path, (CSV_COLUMNS + "\n", *rows))
+
+
+def _texts(values: FloatArray) -> list[str]:
+    return ["" if v != v else repr(v) for v in np.asarray(values).tolist()]
+
+
+_UNITS: Final = {"": 1.0, "s": 1.0, "ms": 1e-3, "m": 60.0, "min": 60.0, "h": 3600.0}
+
+_TIME: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedOutputs:
+    """trace_window: (from, to) seconds, or None for all of it."""
+
+    chrome_trace: Path | None
+    trace_window: tuple[float, float] | None
+    time_series: Path | None
+    time_step_s: float
+    explain: bool
+
+    @classmethod
+    def of(
+        cls, chrome_trace: Path | None, window: str | None, time_series: Path | None, step_s: float, explain: bool
+    ) -> RequestedOutputs:
+        """Raises InputError for a window that is none, or one without a trace, and a series of an unknown kind."""
+        if window is not None and chrome_trace is None:
+            raise InputError("--trace-window is the part of a trace to write", window, "with --chrome-trace T.json")
+        if time_series is not None and time_series.suffix not in (".parquet", ".csv"):
+            name = f"{time_series.stem or 'series'}.parquet"
+            raise InputError("a time series is a .parquet or a .csv file", str(time_series), name)
+        if not 0.0 < step_s < float("inf"):
+            raise InputError("a time series needs a finite step above 0 s", step_s, "1.0")
+        return cls(chrome_trace, None if window is None else parse_window(window), time_series, step_s, explain)
+
+    def journal(self) -> EventLog | None:
+        """What the run must note for them; None for nothing."""
+        if self.chrome_trace is None and self.time_series is None and not self.explain:
+            return None
+        from simulator.engine.event_log import EventLog
+
+        return EventLog()
+
+    def show(self, run: Run, document: dict[str, Any]) -> list[str]:
+        """Write the files, add the explanation to the document; what must be said about them."""
+        notices = []
+        if self.chrome_trace is not None:
+            from simulator.analysis.chrome_trace import TraceWindow, write_chrome_trace
+
+            notices += write_chrome_trace(run, self.chrome_trace, TraceWindow(*self.trace_window or ()))
+        if self.time_series is not None:
+            from simulator.analysis.time_series import write_time_series
+
+            write_time_series(run, self.time_series, self.time_step_s)
+        if self.explain:
+            from simulator.analysis.explain import explain
+
+            document["explain"] = explain(run)
+        return notices
+
+
+def parse_window(text: str) -> tuple[float, float]:
+    """ "10s..20s" in seconds; bare numbers are seconds, an end left out is the run's. Raises InputError."""
+    ends = text.split("..")
+    if len(ends) != 2 or not text.strip(" ."):
+        raise InputError("a trace window is FROM..TO", text, "10s..20s")
+    from_s = _seconds(ends[0], text) if ends[0].strip() else 0.0
+    to_s = _seconds(ends[1], text) if ends[1].strip() else float("inf")
+    if not to_s > from_s:
+        raise InputError("a trace window ends after it begins", text, "10s..20s")
+    return from_s, to_s
+
+
+def _seconds(text: str, window: str) -> float:
+    found = _TIME.fullmatch(text)
+    if found is None or found[2] not in _UNITS:
+        raise InputError("a trace window is FROM..TO, times like 10s, 1.5m or 200ms", window, "10s..20s")
+    return float(found[1]) * _UNITS[found[2]]

@@ -1,0 +1,243 @@
+"""The summary of a run on the screen: what OUT.json says, compactly.
+
+An explanation on the terminal: where requests spent their time, and what bound the run.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from calibration.accuracy.stated_error import in_words
+from catalogs.ui.terminal import open_console
+from simulator.analysis.explain import PERCENTILES
+from simulator.analysis.metrics import QUANTILES, speculative_line
+
+_LATENCIES = {
+    "ttft_s": "time to first token",
+    "tpot_s": "time per output token",
+    "itl_s": "inter-token latency",
+    "e2e_s": "end to end",
+    "queue_s": "queue",
+}
+
+
+def print_summary(document: dict[str, Any]) -> None:
+    """To stdout."""
+    console = open_console()
+    deployment, metrics, calibration = document["deployment"], document["metrics"], document["calibration"]
+    for name, pool in _pools(deployment):
+        console.print(f"{name}{': ' if name else ''}{_deployment_line(pool)}")
+        console.print(f"{pool['kv_cache']}")
+    console.print(_latency_table(metrics))
+    lines = (
+        _throughput(metrics),
+        *_beside(metrics),
+        *_fleet(metrics),
+        _power(metrics),
+        _breakdown(document["time_breakdown"]),
+        _origin(calibration),
+    )
+    for line in (*lines, in_words(calibration["stated_error"])):
+        console.print(line)
+    if "explain" in document:
+        pass
+
+        print_explanation(console, document["explain"])
+
+
+def _pools(deployment: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+    """(name, block) of each; no name for the only one."""
+    if deployment.get("pools"):
+        return [(f"pool {i} ({pool['role']})", pool) for i, pool in enumerate(deployment["pools"])]
+    apart = deployment["disaggregation"]
+    return [(name, apart[name]) for name in ("prefill", "decode")] if apart else [("", deployment)]
+
+
+def _fleet(metrics: dict[str, Any]) -> list[str]:
+    """Replicas that came and went, requests that were lost, what each of several pools did."""
+    lines, replicas = [], metrics["replicas"]
+    if replicas["min"] < replicas["max"]:
+        lines.append(
+            f"{replicas['mean']:.2f} replicas on average, {replicas['min']} to {replicas['max']}; "
+            f"{metrics['accelerator_hours']:,.2f} accelerator hours"
+        )
+    if metrics["n_retries"] or metrics["n_failed"]:
+        lines.append(f"{metrics['n_retries']} retries of lost requests, {metrics['n_failed']} failed for good")
+    for i, pool in enumerate(metrics.get("pools", ())):
+        first = "-" if pool["ttft_s"]["p99"] is None else f"{1e3 * pool['ttft_s']['p99']:,.0f} ms"
+        lines.append(f"pool {i}: {pool['n_completed']} requests ended there, p99 time to first token {first}")
+    return lines
+
+
+def _deployment_line(deployment: dict[str, Any]) -> str:
+    ranks = f"tp{deployment['tensor_parallel']}" + "".join(
+        f" {short}{deployment[key]}"
+        for short, key in (("pp", "pipeline_parallel"), ("dp", "data_parallel"))
+        if deployment[key] > 1
+    )
+    return (
+        f"{deployment['model']} ({deployment['weight_dtype']}, KV {deployment['kv_dtype']}) "
+        f"on {deployment['hardware']}, "
+        f"{deployment['engine']} {deployment['engine_version']}, {deployment['replicas']} x {ranks}"
+        f"{' ep' if deployment['expert_parallel'] else ''}, {deployment['max_num_seqs']} seqs, "
+        f"{deployment['max_num_batched_tokens']} batched tokens, max_model_len {deployment['max_model_len']}"
+    )
+
+
+def _latency_table(metrics: dict[str, Any]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("milliseconds")
+    for name in ("mean", *QUANTILES):
+        table.add_column(name, justify="right")
+    for key, words in _LATENCIES.items():
+        cells = (metrics[key][name] for name in ("mean", *QUANTILES))
+        table.add_row(words, *("-" if c is None else f"{1e3 * c:,.1f}" for c in cells))
+    return table
+
+
+def _throughput(metrics: dict[str, Any]) -> str:
+    others = ("n_rejected", "n_timed_out", "n_failed", "n_unfinished", "n_truncated")
+    rest = "".join(f", {metrics[key]} {key[2:].replace('_', ' ')}" for key in others if metrics.get(key))
+    return (
+        f"{metrics['n_completed']} requests in {metrics['duration_s']:,.1f} s{rest}: {metrics['requests_per_s']:.3g} "
+        f"requests/s, {metrics['output_tokens_per_s']:,.0f} output and "
+        f"{metrics['input_tokens_per_s']:,.0f} input tokens/s; "
+        f"prefix hits {metrics['prefix_hit_fraction']:.0%}, {metrics['n_preemptions']} preemptions, "
+        f"KV peak {metrics['kv_peak_fraction']:.0%}"
+    )
+
+
+def _beside(metrics: dict[str, Any]) -> list[str]:
+    """What happened beside one engine and its device: in memory, among ranks; a line for each kind."""
+    offload, lora, ranks = metrics.get("kv_offload"), metrics.get("lora"), metrics.get("ranks")
+    lines = []
+    if ranks:
+        dispatch, waited = ranks["dispatch"].replace("_", " "), ranks["wait_fraction"]
+        lines.append(f"data-parallel ranks ({dispatch}): a rank waits {waited:.0%} of the steps' time for the slowest")
+    if offload:
+        mean_s = offload["fetch_s"]["mean"] or 0.0
+        lines.append(
+            f"KV offload: {offload['fetched_tokens']:,} tokens fetched by {offload['fetches']} requests in "
+            f"{1e3 * mean_s:.1f} ms on average, {offload['hit_fraction']:.0%} of input; "
+            f"{offload['stored_tokens']:,} stored"
+        )
+    if lora:
+        lines.append(
+            f"LoRA: {lora['brought_to_device']} adapters brought in, {lora['read_from_disk']} of them from disk"
+        )
+    if "speculative" in metrics:
+        lines.append(speculative_line(metrics["speculative"]))
+    return lines
+
+
+def _power(metrics: dict[str, Any]) -> str:
+    power, energy = metrics["power"], metrics["energy"]
+    if power["gpu_w_mean"] is None or energy["gpu_j_per_output_token"] is None:
+        return "no power: nothing ran"
+    return (
+        f"{power['gpu_w_mean']:.0f} W per accelerator, {power['node_w_mean']:,.0f} W in all; "
+        f"{energy['gpu_j_per_output_token']:.3g} J per output token, "
+        f"{energy['total_j_per_output_token']:.3g} with hosts"
+    )
+
+
+def _breakdown(seconds: dict[str, float]) -> str:
+    total = sum(seconds.values()) or 1.0
+    parts = sorted(seconds.items(), key=lambda item: -item[1])
+    return "time: " + ", ".join(f"{name} {value / total:.0%}" for name, value in parts if value / total >= 0.005)
+
+
+def _origin(calibration: dict[str, Any]) -> str:
+    return (
+        f"calibration {calibration['bundle']}: {calibration['measured_fraction']:.0%} of step time measured, "
+        f"{calibration['interpolated_fraction']:.0%} interpolated, {calibration['roofline_fraction']:.0%} roofline; "
+        f"operators expect {calibration['operator_error']:.0%} error of step times"
+    )
+
+
+_PHASES: Final = {
+    "client_path": "client path",
+    "api_server": "API server",
+    "lost": "lost with a replica",
+    "no_replica": "no replica there",
+    "wait_seat": "waits for a seat",
+    "wait_blocks": "waits for blocks",
+    "wait_turn": "waits for budget",
+    "wait_step": "waits for a step",
+    "prefill": "prefill",
+    "transfer": "KV transfer",
+    "decode": "decode",
+    "stalled_by_prefill": "prefill of others",
+    "preemption": "preemption",
+}
+
+_BOUNDS: Final = {
+    "kv_capacity": "KV capacity",
+    "queue": "seats",
+    "compute": "compute",
+    "memory_bandwidth": "memory bandwidth",
+    "network": "network",
+    "fixed_cost": "fixed cost per kernel",
+    "host": "host",
+    "idle": "idle",
+}
+
+#: Shares below are not worth a line.
+SMALL: Final = 0.0005
+
+
+def print_explanation(console: Console, block: dict[str, Any]) -> None:
+    """The block `explain` of OUT.json."""
+    if block["latency"]:
+        console.print(_phase_table(block["latency"]))
+    name = _BOUNDS[block["bound_by"]]
+    console.print(f"bound by {name}: {_shares(block['bounds'])} of replica time")
+    if block["bounds"]["kv_capacity"] + block["bounds"]["queue"] >= SMALL:
+        console.print(f"whatever waited, replica time went to {_shares(block['steps'])}")
+    if "speculative" in block:
+        console.print(speculative_line(block["speculative"]))
+
+
+def _phase_table(latency: dict[str, Any]) -> Table:
+    """Milliseconds by phase; the share is that of the last statistic."""
+    statistics = ("mean", *PERCENTILES)
+    last = statistics[-1]
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("milliseconds of\nrequests near")
+    for metric in latency:
+        for name in statistics:
+            table.add_column(f"{metric}\n{name}", justify="right", min_width=6)
+        table.add_column(f"{metric}\n{last} %", justify="right")
+    for phase, words in _PHASES.items():
+        if all(part["shares"][phase] < SMALL for found in latency.values() for part in found.values()):
+            continue
+        table.add_row(words, *_cells(latency, phase, statistics, last))
+    table.add_section()
+    totals = []
+    for found in latency.values():
+        totals += [*(_ms(found[name]["seconds"]) for name in statistics), "100"]
+    table.add_row("all", *totals)
+    return table
+
+
+def _cells(latency: dict[str, Any], phase: str, statistics: tuple[str, ...], last: str) -> list[str]:
+    cells = []
+    for found in latency.values():
+        cells += [_ms(found[name]["phases_s"][phase]) for name in statistics]
+        cells.append(f"{100 * found[last]['shares'][phase]:.0f}")
+    return cells
+
+
+def _ms(seconds: float) -> str:
+    milliseconds = 1e3 * max(0.0, seconds)
+    return f"{milliseconds:,.0f}" if milliseconds >= 999.5 else f"{milliseconds:.1f}"
+
+
+def _shares(shares: dict[str, float]) -> str:
+    """The largest first."""
+    found = sorted(((share, _BOUNDS[name]) for name, share in shares.items() if share >= 0.005), reverse=True)
+    return ", ".join(f"{name} {share:.0%}" for share, name in found) or "nothing"

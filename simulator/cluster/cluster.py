@@ -1,0 +1,387 @@
+"""All replicas of a run behind one router, fed by one set of clients: pools, stages, hand-overs, births and deaths."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import inf, nan
+from typing import Protocol
+
+import numpy as np
+
+from catalogs.arrays import FloatArray
+from catalogs.deployments.faults import Retries
+from catalogs.deployments.routing import Routing
+from catalogs.errors import InputError
+from catalogs.workloads.request_set import RequestSet
+from simulator.cache.lora_slots import check_adapters
+from simulator.cluster.clients import ClientTimeouts, ClosedLoopClients, Frontend, RetryTracker
+from simulator.cluster.compiled import Pool
+from simulator.cluster.kv_transfer import InstantTransfer, KvTransfer, TransferModel
+from simulator.cluster.options import AS_COMPUTED, DisaggregationPolicy
+from simulator.cluster.provisioning import PendingReplicas, ReplicaSlots
+from simulator.cluster.routers.base import ReplicaView
+from simulator.cluster.routers.registry import make_router
+from simulator.cluster.routing_stage import RoutingStage, RunningPool, content_keys
+from simulator.core.clock import ARRIVAL, Clock, PeriodicActions, Tick
+from simulator.core.invariants import InvariantViolation
+from simulator.core.outcomes import FAILED, NOT_SENT, QUEUE_FULL, UNFINISHED, RequestOutcomes
+from simulator.core.request import Request
+from simulator.engine.event_log import EventLog
+from simulator.engine.invariants import check_drained
+from simulator.engine.replica import Replica, ReplicaContext
+from simulator.schedulers.registry import scheduler_class
+
+
+class Controller(Protocol):
+    """Something that changes the fleet while it serves: an autoscaler, failures. Asked once, when the run begins."""
+
+    def start(self, cluster: Cluster) -> None:
+        """Schedule with `cluster.at` and `cluster.every`; act with `add_replica`, `drain` and `fail`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How to run, not what: fast_forward, check_laws and processes change no result."""
+
+    fast_forward: bool = True
+    seed: int | None = None  # for materialising a workload; the simulation itself draws nothing
+    router: str | Routing = "round_robin"
+    router_staleness_s: float = 0.0  # between two collections of what replicas show; 0: routers see them as they are
+    retries: Retries | None = None  # of requests that were lost; None: at once, as often as it takes
+    horizon_s: float | None = None  # stop after this time; what is unfinished stays so
+    check_laws: bool = False  # check every law after every schedule (slow)
+    transfer: TransferModel | None = None  # None: instant
+    hand_over: DisaggregationPolicy = AS_COMPUTED  # between prefill and decode pools
+    controllers: tuple[Controller, ...] = ()
+    journal: EventLog | None = None  # where to note what happens, for those who look at the run
+    processes: int = (
+        1  # that share the work, where replicas do not depend on each other (simulator/cluster/parallel.py)
+    )
+
+
+class Cluster:
+    """One simulated run. Build it, call `run` once, read `results` and the replicas' logs."""
+
+    def __init__(self, pools: Sequence[Pool], requests: RequestSet, options: RunOptions) -> None:
+        self.requests, self.options = requests, options
+        self.results, self.clock = RequestOutcomes(requests.n), Clock()
+        self._input_tokens: list[int] = requests.input_tokens.tolist()
+        self._output_tokens: list[int] = requests.output_tokens.tolist()
+        self._adapters = None if requests.adapters is None else requests.adapters.tolist()
+        self._models = None if requests.wanted_models is None else requests.wanted_models.tolist()
+        carried = options.transfer
+        self.transfer = carried.start(self.clock, options.check_laws) if carried else InstantTransfer(self.clock)
+        self.pools = [self._open(pool) for pool in pools]
+        self.replicas: list[Replica] = []  # in order of birth, the dead among them
+        self.on_birth: list[Callable[[Replica], None]] = []  # controllers that want to know of every new replica
+        self.slots = [ReplicaSlots() for _ in pools]
+        self._paths = [self._lay_path(model) for model in range(1 + max(pool.model for pool in pools))]
+        self._only = self._paths[0] if self._models is None and len(self._paths[0]) == 1 else None  # all go there
+        self._draining: set[Replica] = set()
+        self._stranded: deque[int] = deque()  # requests that no living replica could take
+        self.losses = RetryTracker(options.retries)
+        self.n_answered = 0
+        self._clients = None if requests.concurrency is None else ClosedLoopClients(self.clock, requests, self._send)
+        timetable = PeriodicActions(self.clock, lambda: self.done, self._plea)
+        self.at, self.every = timetable.at, timetable.every  # for controllers to act on time
+        self.orders = PendingReplicas(timetable, self.add_replica)
+        for number, pool in enumerate(pools):
+            for _ in range(pool.replicas):
+                self.add_replica(number)
+        self._bounded = any(pool.rules.queueing.max_waiting is not None for pool in pools)
+        self._front = Frontend(pools, self._models)
+        self._on_reach = [lambda tick: self._reach(tick[1])]
+        self._patience = ClientTimeouts.of(self, [pool.rules for pool in pools])
+        self.given_reach_s: FloatArray | None = None  # open loop: when requests reach an engine, where that is known
+
+    def _open(self, pool: Pool) -> RunningPool:
+        # Workloads do not say which max_tokens their clients declare: all declare the same, which is enough for each.
+        output_tokens = [1] * self.requests.n if pool.role == "prefill" else self._output_tokens
+        declared = max(pool.rules.max_output_tokens, max(output_tokens, default=0))
+        check_adapters(self.requests.adapters, pool.rules.lora)
+        keys, unit_blocks = content_keys(self.requests, pool.rules)
+        scheduler = scheduler_class(pool.rules)
+        if pool.role == "prefill" and not scheduler.hands_over:
+            raise InputError("this engine hands over no request to a decode replica", pool.rules.policy, "vllm-v1")
+        if pool.role == "decode" and not scheduler.takes_over:
+            beside = " with LoRA adapters" if pool.rules.lora is not None else ""
+            rule = "this scheduler takes over no request from a prefill replica yet"
+            raise InputError(rule, pool.rules.policy + beside, "vllm-v1")
+        context = ReplicaContext(
+            clock=self.clock,
+            rules=replace(pool.rules, unit_blocks=unit_blocks, max_output_tokens=declared),
+            timer=pool.timer,
+            results=self.results,
+            output_tokens=output_tokens,
+            on_finish=self._finished,
+            hand_over=self._hand_over if pool.role == "prefill" else None,
+            fast_forward=self.options.fast_forward,
+            check_laws=self.options.check_laws,
+            journal=self.options.journal,
+        )
+        return RunningPool.of(pool, context, self.requests, keys)
+
+    def _lay_path(self, model: int) -> list[RoutingStage]:
+        roles = {opened.pool.role for opened in self.pools if opened.pool.model == model}
+        if ("prefill" in roles) != ("decode" in roles):
+            raise InputError("prefill and decode pools come together", ", ".join(sorted(roles)), "prefill, decode")
+        stages = range(2 if "decode" in roles else 1)
+        return [RoutingStage(make_router(self.options.router, self._sight())) for _ in stages]
+
+    def _sight(self) -> ReplicaView:
+        sessions = self.requests.sessions
+        return ReplicaView(self.options.router_staleness_s > 0.0, None if sessions is None else sessions.tolist())
+
+    def _collect(self) -> None:
+        for stage in {id(stage): stage for path in self._paths for stage in path}.values():
+            stage.router.sight.collect(stage.replicas)
+
+    # ---- births and deaths
+
+    def add_replica(self, pool: int) -> Replica:
+        """A replica of that pool is ready to serve, now."""
+        made = self.pools[pool]
+        replica = Replica(len(self.replicas), pool, made.context)
+        replica.slot = self.slots[pool].take()
+        self.replicas.append(replica)
+        stage = self._stage_of(replica)
+        stage.add(replica, made)
+        for _ in range(len(self._stranded)):
+            self._reach(self._stranded.popleft())
+        for told in self.on_birth:
+            told(replica)
+        return replica
+
+    def drain(self, replica: Replica) -> None:
+        """It gets no further requests and dies when it has served those it has."""
+        stage = self._stage_of(replica)
+        if replica in stage.replicas:
+            stage.replicas.remove(replica)
+            self._draining.add(replica)
+            self._bury(replica)
+
+    def fail(self, replica: Replica) -> None:
+        """It dies, now. Requests it held start again from their prompts elsewhere; what they had streamed is lost."""
+        if replica.died_s <= self.clock.now:
+            return
+        stage = self._stage_of(replica)
+        if replica in stage.replicas:
+            stage.replicas.remove(replica)
+        self._draining.discard(replica)
+        self.slots[replica.pool].give(replica.slot)
+        for request in replica.die():
+            if request.index not in self._stranded:  # it was leaving, with nowhere to go
+                self._again(request.index)
+
+    @property
+    def done(self) -> bool:
+        """Every request of the workload was served, rejected or given up."""
+        return self.n_answered == self.requests.n
+
+    def living(self, pool: int) -> list[Replica]:
+        """Its replicas that take requests."""
+        return [r for r in self.replicas if r.pool == pool and r.died_s > self.clock.now and r not in self._draining]
+
+    def goes_to(self, index: int, pool: int) -> bool:
+        """Whether the request asks for the model of that pool."""
+        return (self._models[index] if self._models else 0) == self.pools[pool].pool.model
+
+    def n_stranded(self, pool: int) -> int:
+        """Requests that wait for a replica of its model to be born."""
+        return sum(self.goes_to(index, pool) for index in self._stranded)
+
+    def drains(self, replica: Replica) -> bool:
+        """It lives and takes no requests."""
+        return replica in self._draining
+
+    def _plea(self) -> str:
+        return f"{len(self._stranded)} requests wait for a replica and none is born"
+
+    def _bury(self, replica: Replica) -> None:
+        if replica in self._draining and not replica.outstanding and not replica.incoming:
+            self._draining.remove(replica)
+            self.slots[replica.pool].give(replica.slot)
+            replica.die()
+
+    # ---- the run
+
+    def run(self) -> None:
+        """Let time pass until everything is served, or until the horizon."""
+        for controller in self.options.controllers:
+            controller.start(self)
+        if self.options.router_staleness_s > 0.0:
+            self.every(self.options.router_staleness_s, self._collect)
+        if self._clients is None:
+            self._start_open_loop()
+        else:
+            self._clients.start()
+        horizon_s = self.options.horizon_s
+        self.clock.run_out(inf if horizon_s is None else horizon_s)
+        if horizon_s is not None:
+            self._stop(horizon_s)
+        elif self.options.check_laws:
+            self._check_end()
+
+    def _start_open_loop(self) -> None:
+        self.results.arrival_s[:] = type(self.results.arrival_s)("d", self.requests.arrival_s.tolist())
+        reach_s = self.reach_times_s() if self.given_reach_s is None else self.given_reach_s
+        order = np.argsort(reach_s, kind="stable")
+        self.clock.feed(reach_s[order].tolist(), order.tolist(), self._reach)
+
+    def reach_times_s(self) -> FloatArray:
+        """When each request is at an engine, (n,). Open loop, before the run."""
+        return self._front.reach_times_s(self.requests.arrival_s.tolist(), self._input_tokens)
+
+    def _send(self, index: int, now: float) -> None:
+        """A client of the closed loop sends a request."""
+        self.results.arrival_s[index] = now
+        reach_s = self._front.admit(index, now, self._input_tokens[index])
+        self.clock.at(reach_s, ARRIVAL, self._on_reach, index)
+
+    def _reach(self, index: int) -> None:
+        """The request is tokenised: route it, or reject it."""
+        if self.options.journal is not None:
+            self.options.journal.tokenised(index, self.clock.now)
+        request = Request(index, self._input_tokens[index])
+        if self._patience is not None and not self._patience.begin(request):
+            return
+        if self._adapters is not None:
+            request.adapter = self._adapters[index]
+        refusal, replica = self.route(request)
+        self.results.status[index] = refusal or UNFINISHED
+        if refusal:
+            self.answered(index)
+            return
+        if replica is None:
+            self._stranded.append(index)
+        else:
+            self.results.replica[index] = replica.index
+            replica.receive(request)
+
+    def route(self, request: Request) -> tuple[int, Replica | None]:
+        """(why it is refused, or 0; who gets it: None where nobody who could is alive)."""
+        path = self._only or self._path(request.index)
+        for stage in path:
+            if stage.refusing and (refusal := stage.refusal(request.index)):
+                return refusal, None
+        replica = path[0].choose(request)
+        return (QUEUE_FULL, None) if self._bounded and replica and replica.full else (0, replica)
+
+    @property
+    def blind(self) -> bool:
+        """No router looks at a replica, and no client gives up before it is asked."""
+        return self._patience is None and all(stage.router.blind for path in self._paths for stage in path)
+
+    def _hand_over(self, source: Replica, request: Request) -> bool:
+        """A prompt is done on a prefill replica: send its blocks to one that decodes, unless its one token was all."""
+        index, now = request.index, self.clock.now
+        computes_again = self.options.hand_over.first_token == "decode"
+        if self._output_tokens[index] == 1 and not computes_again:
+            return False
+        if computes_again:
+            self.results.first_token_s[index] = nan
+        follower = request.follower(with_first=not computes_again)
+        follower.last_token_s = now
+        target = self._path(index)[-1].choose(follower)
+        if target is None:  # it begins again when somebody can take it
+            self.results.started_s[index] = self.results.first_token_s[index] = nan
+            self.losses.n += 1
+            self._stranded.append(index)
+            self.clock.at(now, ARRIVAL, [lambda _: self._leave(source, request)])
+            return True
+        target.incoming += 1
+        handovers = self.results.handovers
+        handovers.extend((index, source.index, target.index, now, nan))
+        end = len(handovers) - 1
+        parcel = KvTransfer(request.input_tokens, source, target, self.results.started_s[index])
+        self.transfer.begin(parcel, lambda: self._arrive(parcel, request, follower, end))
+        return True
+
+    def _arrive(self, parcel: KvTransfer, request: Request, follower: Request, end: int) -> None:
+        now, source, target = self.clock.now, parcel.source, parcel.target
+        self.results.handovers[end] = now
+        target.incoming -= 1
+        if source.died_s <= now:
+            self._bury(target)
+            return  # its blocks were lost on the way, and it began again
+        if target.died_s > now:
+            self.results.replica[request.index] = target.index
+            if self.options.hand_over.first_token == "arrival":
+                self.results.first_token_s[request.index] = now + target.rules.host.output_s
+                follower.last_token_s = now
+            target.receive(follower)
+        else:
+            self._again(request.index)
+        self._leave(source, request)
+
+    def _leave(self, source: Replica, request: Request) -> None:
+        if source.died_s > self.clock.now:
+            source.let_go(request)
+            self._bury(source)
+
+    def _again(self, index: int) -> None:
+        """A request that was lost begins again from its prompt: at once, or as the router's retries go."""
+        results = self.results
+        results.started_s[index] = results.first_token_s[index] = nan
+        wait_s = self.losses.wait_s(index)
+        if wait_s is None:
+            results.status[index] = FAILED
+            self.answered(index)
+        elif wait_s:
+            self.losses.n_waiting += 1
+            self.clock.at(self.clock.now + wait_s, ARRIVAL, [self._send_again], index)
+        else:
+            self._reach(index)
+
+    def _send_again(self, tick: Tick) -> None:
+        self.losses.n_waiting -= 1
+        self._reach(tick[1])
+
+    def _path(self, index: int) -> list[RoutingStage]:
+        """The stages a request goes through, by the model it wants: one, or prompt and decode, unless it stays with a
+        decode replica."""
+        path = self._paths[self._models[index] if self._models else 0]
+        if len(path) > 1 and self.options.hand_over.stays(self._input_tokens[index], path[0].replicas):
+            return path[-1:]
+        return path
+
+    def _stage_of(self, replica: Replica) -> RoutingStage:
+        pool = self.pools[replica.pool].pool
+        path = self._paths[pool.model]
+        return path[-1 if pool.role == "decode" else 0]
+
+    def _finished(self, replica: Replica, request: Request) -> None:
+        if self._draining:
+            self._bury(replica)
+        if not request.gone:
+            self.n_answered += 1
+            if self._clients is not None:
+                self._clients.answered(replica.outlet.left_s + replica.rules.host.output_s)
+
+    def answered(self, index: int) -> None:
+        """A request is rejected or given up now, and its client told so: it sends the next one."""
+        self.n_answered += 1
+        if self._clients is not None:
+            self._clients.answered(self.clock.now + self._front.output_s(index))
+
+    # ---- the end
+
+    def _stop(self, horizon_s: float) -> None:
+        for replica in self.replicas:
+            if replica.died_s > horizon_s:
+                replica.stop(horizon_s)
+        status, arrival_s = self.results.status, self.results.arrival_s
+        for index, sent_s in enumerate(arrival_s):
+            if status[index] == NOT_SENT and sent_s <= horizon_s:
+                status[index] = UNFINISHED
+
+    def _check_end(self) -> None:
+        for replica in self.replicas:
+            if replica.died_s > self.clock.now:
+                check_drained(replica)
+        wait = len(self._stranded) == self.requests.concurrency  # all clients, for a replica that is never born
+        ends = {i for i, s in enumerate(self.results.status) if s == UNFINISHED or (s == NOT_SENT and not wait)}
+        if open_ends := ends.difference(self._stranded):
+            raise InvariantViolation(f"arrived != completed + rejected: request {min(open_ends)} was never answered")

@@ -1,0 +1,1 @@
+"""What changes a running cluster: autoscalers and faults."""

@@ -1,0 +1,190 @@
+"""The number of a pool's replicas follows the load, by the rules of Kubernetes' HorizontalPodAutoscaler.
+
+Sources: kubernetes/pkg/controller/podautoscaler (horizontal.go, replica_calculator.go) and the autoscaling/v2 API. KEDA
+hands its triggers to the same controller; only going to no replica at all and back is its own.
+
+- queue, outstanding: totals over a target for each replica (AverageValue, what KEDA's triggers are): wanted =
+  ceil(total / target), replicas that start counted as there.
+- kv, busy: an average over ready replicas (Pods, Resource): wanted = ceil(ready * average / target); replicas that
+  start count as idle when it would go up.
+- ttft: one value over its target (Value): wanted = ceil(ready * value / target).
+- Within the tolerance nothing changes. What is wanted is held against the recommendations of the stabilisation
+  windows: the lowest of one before it goes up, the highest of the other before it goes down.
+- Up by at most scale_up_replicas or scale_up_percent in 15 s, whichever is more.
+- Down: replicas that start are given up first, then the youngest drain: they get no more requests and go when they have
+  served those they have (a pod's preStop hook with a grace period that is long enough).
+
+What an autoscaler measures of a pool, look by look.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from math import ceil, floor
+from typing import TYPE_CHECKING, Final
+
+from catalogs.deployments.autoscaling import Autoscaling
+from simulator.core.outcomes import UNFINISHED
+from simulator.engine.replica import Replica
+
+if TYPE_CHECKING:
+    from simulator.cluster.cluster import Cluster
+    from simulator.cluster.provisioning import PendingReplica
+
+
+#: The period of the scale-up policy, seconds (autoscaling/v2's default).
+POLICY_PERIOD_S: Final = 15.0
+
+
+class Autoscaler:
+    """Of one pool. cold_s: from the order of a replica to its first request."""
+
+    def __init__(self, pool: int, options: Autoscaling, cold_s: float) -> None:
+        self.pool, self.options, self.cold_s = pool, options, cold_s
+        self._recommended: deque[tuple[float, int]] = deque()  # (when, how many replicas)
+        self._added: deque[tuple[float, int]] = deque()
+
+    def start(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._meter = LoadMeter(cluster, self.pool, self.options)
+        self._recommended.clear()
+        self._added.clear()
+        self._recommended.append((cluster.clock.now, len(cluster.living(self.pool))))
+        cluster.every(self.options.interval_s, self._look)
+
+    def _look(self) -> None:
+        cluster = self._cluster
+        ready = cluster.living(self.pool)
+        starting = cluster.orders.pending(self.pool)
+        current = len(ready) + len(starting)
+        wanted = self._limited(self._stabilised(self._wanted(ready, len(starting)), current), current)
+        if wanted > current:
+            self._added.append((cluster.clock.now, wanted - current))
+            for _ in range(wanted - current):
+                cluster.orders.place(self.pool, self.cold_s)
+        elif wanted < current:
+            self._shrink(ready, starting, current - wanted)
+
+    def _wanted(self, ready: list[Replica], starting: int) -> int:
+        options = self.options
+        total, current = self._meter.total(ready), len(ready) + starting
+        if not current:  # KEDA: from none to one as soon as somebody waits
+            return int(self._cluster.n_stranded(self.pool) > 0)
+        if options.metric in ("queue", "outstanding"):
+            return self._tolerated(total / (options.target * current), total / options.target, current)
+        if not ready:
+            return current
+        ratio, n = total / (len(ready) * options.target), len(ready)
+        if options.metric != "ttft" and ratio > 1.0 and starting:
+            ratio, n = total / (current * options.target), current
+            if ratio <= 1.0:
+                return current
+        wanted = self._tolerated(ratio, ratio * n, current)
+        return max(wanted, current) if ratio > 1.0 else wanted
+
+    def _tolerated(self, ratio: float, wanted: float, current: int) -> int:
+        if abs(ratio - 1.0) <= self.options.tolerance:
+            return current
+        return ceil(wanted - 1e-9)
+
+    def _stabilised(self, wanted: int, current: int) -> int:
+        options, now = self.options, self._cluster.clock.now
+        wanted = min(max(wanted, options.min_replicas), options.max_replicas)
+        self._recommended.append((now, wanted))
+        longest_s = max(options.scale_up_stabilization_s, options.scale_down_stabilization_s)
+        while self._recommended[0][0] < now - longest_s:
+            self._recommended.popleft()
+        lowest = min(n for t, n in self._recommended if t >= now - options.scale_up_stabilization_s)
+        highest = max(n for t, n in self._recommended if t >= now - options.scale_down_stabilization_s)
+        return min(max(current, lowest), highest)
+
+    def _limited(self, wanted: int, current: int) -> int:
+        options, now = self.options, self._cluster.clock.now
+        while self._added and self._added[0][0] <= now - POLICY_PERIOD_S:
+            self._added.popleft()
+        before = current - sum(n for _, n in self._added)
+        percent = floor(before * (1.0 + options.scale_up_percent / 100.0) + 1e-9)
+        return min(wanted, max(before + options.scale_up_replicas, percent, current))
+
+    def _shrink(self, ready: list[Replica], starting: list[PendingReplica], n: int) -> None:
+        for order in starting[::-1][:n]:
+            self._cluster.orders.cancel(order)
+        left = n - min(n, len(starting))
+        for replica in ready[::-1][:left]:
+            self._cluster.drain(replica)
+
+
+class LoadMeter:
+    """Reads one metric of catalogs/deployments/autoscaling.py. Look at it at equal intervals."""
+
+    def __init__(self, cluster: Cluster, pool: int, options: Autoscaling) -> None:
+        self._cluster, self._pool, self._options = cluster, pool, options
+        self._busy = BusyMeter()
+        self._tokens = FirstTokens(cluster, pool, options.quantile)
+
+    def total(self, ready: Sequence[Replica]) -> float:
+        """Over all ready replicas together; of ttft, as much a replica as was seen, times their number."""
+        metric = self._options.metric
+        if metric == "queue":
+            return float(sum(replica.n_waiting for replica in ready) + self._cluster.n_stranded(self._pool))
+        if metric == "outstanding":
+            return float(sum(replica.outstanding for replica in ready) + self._cluster.n_stranded(self._pool))
+        if metric == "kv":
+            return sum(replica.kv_used_fraction for replica in ready)
+        if metric == "busy":
+            return sum(self._busy.fraction(replica, self._options.interval_s) for replica in ready)
+        return self._tokens.ttft_s() * max(1, len(ready))
+
+
+class BusyMeter:
+    """Share of the time since the last look in which a replica computed."""
+
+    def __init__(self) -> None:
+        self._seen: dict[
+            int, tuple[list[int], float]
+        ] = {}  # by replica: rows read of each log, busy seconds until then
+
+    def fraction(self, replica: Replica, interval_s: float) -> float:
+        """Of a pipeline: of its batches on average."""
+        rows, before_s = self._seen.get(replica.index, ([0] * len(replica.lanes), 0.0))
+        logged_s, now = 0.0, replica.now
+        for i, lane in enumerate(replica.lanes):
+            logged_s += lane.log.total_since(rows[i])
+            rows[i] = len(lane.log)
+        running_s = sum(lane.running_s for lane in replica.lanes)
+        busy_s = logged_s + running_s - before_s
+        self._seen[replica.index] = (rows, running_s)
+        window_s = min(interval_s, now - replica.born_s)
+        return min(1.0, max(0.0, busy_s / (window_s * len(replica.lanes)))) if window_s > 0.0 else 0.0
+
+
+class FirstTokens:
+    """Times to first token since the last look, of those who wait for theirs: so long as they have waited."""
+
+    def __init__(self, cluster: Cluster, pool: int, quantile: float) -> None:
+        self._cluster, self._pool, self._quantile = cluster, pool, quantile
+        self._open: list[int] = []
+        self._next = 0  # the first request of the workload that had not been sent
+
+    def ttft_s(self) -> float:
+        """The quantile; 0 where nobody got one and nobody waits."""
+        results, now = self._cluster.results, self._cluster.clock.now
+        sent = results.arrival_s
+        while self._next < len(sent) and sent[self._next] <= now:
+            if self._cluster.goes_to(self._next, self._pool):
+                self._open.append(self._next)
+            self._next += 1
+        found, waiting = [], []
+        for index in self._open:
+            first_s = results.first_token_s[index]
+            if first_s <= now:
+                found.append(first_s - sent[index])
+            elif first_s == first_s or results.status[index] <= UNFINISHED:
+                found.append(now - sent[index])
+                waiting.append(index)
+        self._open = waiting
+        if not found:
+            return 0.0
+        found.sort()
+        return found[min(len(found) - 1, int(self._quantile * len(found)))]

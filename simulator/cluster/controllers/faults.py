@@ -1,0 +1,228 @@
+"""Replicas crash and come back, turn slow, lose part of their links; nodes are lost with all that runs on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from catalogs.deployments.faults import Fault
+from simulator.core.batch import BatchShape
+from simulator.core.step_timer import Segment, StepTimer, segment_of
+from simulator.engine.replica import Replica
+
+if TYPE_CHECKING:
+    from simulator.cluster.cluster import Cluster
+
+
+#: Faults in a row without a request answered, after which a run is given up: nothing will ever be served.
+MOST_IN_VAIN: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class SlowedReplica:
+    """Every step takes `factor` times as long."""
+
+    timer: StepTimer
+    factor: float
+
+    def cycle_s(self, shape: BatchShape) -> float:
+        return self.factor * self.timer.cycle_s(shape)
+
+    def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
+        first_s, slope_s, steps = self.timer.decode_segment(decodes, context_sum, context_max)
+        return self.factor * first_s, self.factor * slope_s, steps
+
+    def ranks_segment(self, ranks: Sequence[BatchShape | None]) -> Segment:
+        first_s, slope_s, steps = segment_of(self.timer, ranks)
+        return self.factor * first_s, self.factor * slope_s, steps
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where the replicas of a pool stand. nodes[slot]: the nodes a replica in that slot uses, as places at `site`."""
+
+    site: str
+    nodes: tuple[tuple[int, ...], ...]
+
+
+@dataclass(slots=True, eq=False)
+class _Ailment:
+    """Of one replica, for a while."""
+
+    kind: str
+    factor: float
+
+
+@dataclass(eq=False)
+class Faults:
+    """Controller of all faults of a run. grounds: of each pool. slow_link: the step times of a pool whose collectives
+    take a factor as long; None: they are not known, and only transfers slow down."""
+
+    faults: Sequence[Fault]
+    grounds: Sequence[Placement]
+    slow_link: Callable[[int, float], StepTimer] | None = None
+    n_struck: int = field(default=0, init=False)
+
+    def start(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._ailments: dict[Replica, list[_Ailment]] = {}
+        self._streams: dict[tuple[int, str, int], np.random.Generator] = {}
+        self._gone: set[tuple[str, int]] = set()  # nodes that never come back: nothing befalls them any more
+        self.n_struck, self._vain, self._answered = 0, 0, 0
+        for fault in self.faults:
+            if fault.at_s is not None:
+                cluster.at(fault.at_s, partial(self._happen, fault))
+        for number, fault in enumerate(self.faults):
+            if fault.scripted:
+                continue
+            if fault.kind == "node":
+                for site, node in self._nodes_of(fault):
+                    self._arm_node(number, fault, site, node)
+                continue
+            for replica in cluster.replicas:
+                self._arm(number, fault, replica)
+            cluster.on_birth.append(partial(self._arm, number, fault))
+
+    # ---- scripted
+
+    def _happen(self, fault: Fault) -> None:
+        pool = fault.pool or 0
+        if fault.node is not None:
+            self._lose_node(self.grounds[pool].site, fault.node, fault.lasts_s)
+            return
+        victim = next((r for r in self._standing(pool) if r.slot == fault.replica), None)
+        if victim is not None:  # else it is dead already
+            self._strike(fault, victim, fault.lasts_s)
+
+    def _standing(self, pool: int) -> list[Replica]:
+        """That live, drain or not."""
+        now = self._cluster.clock.now
+        return [r for r in self._cluster.replicas if r.pool == pool and r.died_s > now]
+
+    def _strike(self, fault: Fault, victim: Replica, lasts_s: float | None) -> None:
+        self.n_struck += 1
+        if fault.kind == "crash":
+            leaves = self._cluster.drains(victim)
+            self._cluster.fail(victim)
+            if lasts_s is not None and not leaves:
+                self._cluster.orders.place(victim.pool, lasts_s)
+            return
+        ailment = _Ailment(fault.kind, fault.factor or 1.0)
+        self._ailments.setdefault(victim, []).append(ailment)
+        self._adjust(victim)
+        if lasts_s is not None:
+            self._cluster.at(self._cluster.clock.now + lasts_s, partial(self._heal, victim, ailment))
+
+    def _heal(self, replica: Replica, ailment: _Ailment) -> None:
+        self._ailments[replica].remove(ailment)
+        if replica.died_s > self._cluster.clock.now:
+            self._adjust(replica)
+
+    def _adjust(self, replica: Replica) -> None:
+        """Give it the step times that all its ailments together make."""
+        timer = self._cluster.pools[replica.pool].pool.timer
+        slow = link = 1.0
+        for ailment in self._ailments[replica]:
+            slow, link = (slow * ailment.factor, link) if ailment.kind == "slow" else (slow, link * ailment.factor)
+        if link > 1.0 and self.slow_link is not None:
+            timer = self.slow_link(replica.pool, link)
+        replica.run_by(SlowedReplica(timer, slow) if slow > 1.0 else timer)
+        self._cluster.transfer.slow(replica, link)
+
+    # ---- nodes
+
+    def _lose_node(self, site: str, node: int, lasts_s: float | None) -> None:
+        """Its replicas die, and nobody takes their place there until it is back."""
+        self.n_struck += 1
+        cluster, lost = self._cluster, []
+        slots = [
+            (pool, slot)
+            for pool, ground in enumerate(self.grounds)
+            if ground.site == site
+            for slot, nodes in enumerate(ground.nodes)
+            if node in nodes
+        ]
+        for pool, slot in slots:
+            cluster.slots[pool].close(slot)
+        there = set(slots)
+        for pool in {pool for pool, _ in slots}:
+            for replica in self._standing(pool):
+                if (pool, replica.slot) in there:
+                    lost += [] if cluster.drains(replica) else [pool]
+                    cluster.fail(replica)
+        if lasts_s is None:
+            self._gone.add((site, node))
+        else:
+            cluster.at(cluster.clock.now + lasts_s, partial(self._restore, slots))
+            for pool in lost:
+                cluster.orders.place(pool, lasts_s)
+
+    def _restore(self, slots: Sequence[tuple[int, int]]) -> None:
+        for pool, slot in slots:
+            self._cluster.slots[pool].open(slot)
+
+    def _nodes_of(self, fault: Fault) -> list[tuple[str, int]]:
+        grounds = self.grounds if fault.pool is None else [self.grounds[fault.pool]]
+        return list(dict.fromkeys((g.site, node) for g in grounds for nodes in g.nodes for node in nodes))
+
+    # ---- random
+
+    def _draw_s(self, fault: Fault, who: tuple[int, str, int], mean_s: float, cv: float) -> float:
+        """Each fault of each slot or node has random numbers of its own: the same whatever else happens."""
+        if not cv:
+            return mean_s
+        stream = self._streams.get(who)
+        if stream is None:
+            number, site, place = who
+            seed = [fault.seed, number, place, *site.encode()]
+            stream = self._streams[who] = np.random.default_rng(seed)
+        return float(stream.gamma(1.0 / cv**2, mean_s * cv**2))
+
+    def _arm(self, number: int, fault: Fault, replica: Replica) -> None:
+        """Something befalls this replica, some time from now."""
+        if fault.pool is not None and replica.pool != fault.pool:
+            return
+        who = (number, f"pool {replica.pool}", replica.slot)
+        wait_s = self._draw_s(fault, who, fault.mtbf_s or 0.0, fault.mtbf_cv)
+        self._cluster.at(self._cluster.clock.now + wait_s, partial(self._befall, number, fault, replica))
+
+    def _befall(self, number: int, fault: Fault, replica: Replica) -> None:
+        if replica.died_s <= self._cluster.clock.now:
+            return
+        self._check_use()
+        who = (number, f"pool {replica.pool}", replica.slot)
+        lasts_s = max(1e-9, self._draw_s(fault, who, fault.mttr_s or 0.0, fault.mttr_cv))
+        self._strike(fault, replica, lasts_s)
+        if fault.kind != "crash":  # what is born after a crash is armed at birth
+            self._cluster.at(self._cluster.clock.now + lasts_s, partial(self._arm, number, fault, replica))
+
+    def _arm_node(self, number: int, fault: Fault, site: str, node: int) -> None:
+        wait_s = self._draw_s(fault, (number, site, node), fault.mtbf_s or 0.0, fault.mtbf_cv)
+        self._cluster.at(self._cluster.clock.now + wait_s, partial(self._befall_node, number, fault, site, node))
+
+    def _befall_node(self, number: int, fault: Fault, site: str, node: int) -> None:
+        if (site, node) in self._gone or self._all_is_over():
+            return
+        self._check_use()
+        lasts_s = max(1e-9, self._draw_s(fault, (number, site, node), fault.mttr_s or 0.0, fault.mttr_cv))
+        self._lose_node(site, node, lasts_s)
+        self._cluster.at(self._cluster.clock.now + lasts_s, partial(self._arm_node, number, fault, site, node))
+
+    def _all_is_over(self) -> bool:
+        """Nobody lives and nobody will be born: only an autoscaler could change that."""
+        cluster = self._cluster
+        if len(cluster.options.controllers) > 1 or any(r.died_s > cluster.clock.now for r in cluster.replicas):
+            return False
+        return not any(order.pending for order in cluster.orders.given)
+
+    def _check_use(self) -> None:
+        """Raises RuntimeError where things break and break, and no request is ever answered."""
+        answered = self._cluster.n_answered
+        self._vain = self._vain + 1 if answered == self._answered else 0
+        self._answered = answered
+        if self._vain > MOST_IN_VAIN:
+            raise RuntimeError(f"no progress: {MOST_IN_VAIN} faults in a row, and no request was answered")

@@ -1,0 +1,1 @@
+"""One class for each routing policy, one contract, one registry."""

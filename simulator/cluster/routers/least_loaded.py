@@ -1,0 +1,50 @@
+"""Routers that look for the least loaded replica."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from simulator.cluster.routers.base import ReplicaView, Router, least
+from simulator.core.request import Request
+from simulator.engine.replica import Replica
+
+
+class FewestRequestsRouter(Router):
+    """The fewest unfinished requests, the first of equals."""
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
+        return least([seen.outstanding for seen in self.sight.of(replicas)])
+
+
+class FewestTokensRouter(Router):
+    """The fewest prompt tokens in unfinished requests: what is known of a request's work before it is served."""
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
+        return least([seen.outstanding_tokens for seen in self.sight.of(replicas)])
+
+
+class FreestCacheRouter(Router):
+    """The least used KV cache, of equals the one with the fewest unfinished requests."""
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
+        seen = [(each.kv_used_fraction, each.outstanding) for each in self.sight.of(replicas)]
+        return seen.index(min(seen))
+
+
+class PowerOfTwoRouter(Router):
+    """Two different ones at random, of these the one with fewer unfinished requests (Mitzenmacher 2001)."""
+
+    def __init__(self, sight: ReplicaView, seed: int) -> None:
+        super().__init__(sight)
+        self._random = Random(seed)
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
+        n, sight = len(replicas), self.sight
+        if n == 1:
+            return 0
+        one = self._random.randrange(n)
+        other = self._random.randrange(n - 1)
+        other += other >= one
+        fewer = sight.one(replicas[other]).outstanding < sight.one(replicas[one]).outstanding
+        return other if fewer else one

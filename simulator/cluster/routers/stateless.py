@@ -1,0 +1,79 @@
+"""Routers that look at nobody: in turn, at random, by session."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import Final
+
+from simulator.cluster.routers.base import ReplicaView, Router, place_of
+from simulator.core.request import Request
+from simulator.engine.replica import Replica
+
+#: Fibonacci hashing: odd, about 2**64 / golden ratio.
+_SPREAD: Final = 0x9E3779B97F4A7C15
+
+_MASK: Final = (1 << 64) - 1
+
+
+class RoundRobinRouter(Router):
+    """Replicas in turn."""
+
+    blind = True
+
+    def __init__(self, sight: ReplicaView) -> None:
+        super().__init__(sight)
+        self._next = -1
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
+        self._next = (self._next + 1) % len(replicas)
+        return self._next
+
+
+class RandomRouter(Router):
+    """Any of them."""
+
+    blind = True
+
+    def __init__(self, sight: ReplicaView, seed: int) -> None:
+        super().__init__(sight)
+        self._random = Random(seed)
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
+        return self._random.randrange(len(replicas))
+
+
+class SessionRouter(Router):
+    """A session's first request is spread by hash, the others follow it while its replica takes requests.
+
+    Where the workload has no sessions, requests with the same first block of content are one; where contents are
+    unique, every request is.
+    """
+
+    blind = True
+
+    def __init__(self, sight: ReplicaView) -> None:
+        super().__init__(sight)
+        self._homes: dict[int, int] = {}  # session: index of its replica
+
+    def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
+        sessions = self.sight.sessions
+        if sessions is not None:
+            session = sessions[request.index]
+        elif request.keys:
+            session = request.keys[0]
+        else:
+            return _spread(request.index, len(replicas))
+        at = place_of(self._homes.get(session, -1), replicas)
+        if at < 0:
+            at = _spread(session, len(replicas))
+            self._homes[session] = replicas[at].index
+        return at
+
+
+def _spread(number: int, n: int) -> int:
+    """0..n - 1, even and without pattern (splitmix64's finaliser)."""
+    mixed = ((number + 1) * _SPREAD) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+    return ((mixed ^ (mixed >> 31)) * n) >> 64

@@ -1,0 +1,175 @@
+"""Simulate pools of replicas under one set of requests.
+
+Requests beyond max_model_len, where the engine cuts them to size instead of rejecting them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
+from typing import Any, Final
+
+import numpy as np
+
+from catalogs.engines.profile import EngineProfile
+from catalogs.errors import InputError, nearest_name
+from catalogs.workloads.request_set import RequestSet
+from simulator.cache.offload import OffloadRules, SwapRules
+from simulator.cluster.cluster import Cluster, RunOptions
+from simulator.cluster.compiled import CompiledDeployment, CompiledFleet, Pool
+from simulator.cluster.kv_path import ports_of
+from simulator.cluster.run import Run
+from simulator.core.speculation import SpeculationRules
+from simulator.core.step_timer import StepTimer
+from simulator.memory.adapters import lora_rules
+from simulator.memory.cache_groups import even_blocks
+from simulator.schedulers.rules import EngineRules
+
+#: What an engine's profile says of scheduling, under the same names.
+ENGINE_RULES: Final = tuple(
+    {f.name for f in fields(EngineRules)} & {f.name for f in fields(EngineProfile)} - {"rank_dispatch"}
+)
+
+
+def run(served: CompiledDeployment | CompiledFleet, requests: RequestSet, options: RunOptions | None = None) -> Run:
+    """Serve `requests` with a plant's replicas, or with those of a fleet of plants, behind one router.
+
+    Raises InputError for requests without tokens or an unknown router; requests that can never run are rejected one by
+    one (Run.status).
+    """
+    fleet, options = served if isinstance(served, CompiledFleet) else CompiledFleet((served,)), options or RunOptions()
+    if options.transfer is None:
+        options = replace(options, transfer=ports_of(fleet), hand_over=fleet.hand_over)
+    names = list(dict.fromkeys(plant.resolved.model.name for plant in fleet.plants))
+    pools = [pool_of(plant, names.index(plant.resolved.model.name), requests) for plant in fleet.plants]
+    return run_pools(pools, _asking_for(names, requests), options)
+
+
+def _asking_for(served: Sequence[str], requests: RequestSet) -> RequestSet:
+    """Requests that name models by their place among those served. Raises InputError for one that is not."""
+    if requests.wanted_models is None and len(served) > 1:
+        rule = f"{len(served)} models are served: requests must say which they want (a trace's column `model`)"
+        raise InputError(rule, None, f"models: {{{', '.join(f'{name}: 1' for name in served)}}} in the workload")
+    if requests.wanted_models is None or not requests.models:
+        return requests
+    from catalogs.models.catalog import load_model
+
+    found = []
+    for text in requests.models:
+        name = text if text in served else load_model(text).name
+        if name not in served:
+            raise InputError("requests ask for a model that is not served", text, nearest_name(text, served, 0.0))
+        found.append(served.index(name))
+    return replace(requests, wanted_models=np.array(found)[requests.wanted_models], models=tuple(served))
+
+
+def run_pools(pools: Sequence[Pool], requests: RequestSet, options: RunOptions | None = None) -> Run:
+    """The same with pools made by hand."""
+    _check_requests(requests)
+    fitting = truncated(requests, [pool.rules for pool in pools])
+    run = _run(pools, fitting, options or RunOptions())
+    return run if fitting is requests else replace(run, n_truncated=n_shorter(requests, fitting))
+
+
+def _run(pools: Sequence[Pool], requests: RequestSet, options: RunOptions) -> Run:
+    if options.processes > 1:
+        from simulator.cluster.parallel import apart, run_apart
+
+        falling_apart = apart(pools, requests, options)
+        if falling_apart is not None:
+            return run_apart(falling_apart)
+    cluster = Cluster(pools, requests, options)
+    cluster.run()
+    run = Run.of(cluster)
+    if options.check_laws:
+        from simulator.cluster.run_invariants import check_run
+
+        check_run(run)
+    return run
+
+
+def _check_requests(requests: RequestSet) -> None:
+    if requests.n and (int(requests.input_tokens.min()) < 1 or int(requests.output_tokens.min()) < 1):
+        raise InputError("every request needs at least one input and one output token")
+    if requests.concurrency is not None and requests.concurrency < 1:
+        raise InputError("closed-loop concurrency must be at least 1", requests.concurrency)
+
+
+def run_rules(
+    rules: EngineRules,
+    timer: StepTimer,
+    requests: RequestSet,
+    n_replicas: int = 1,
+    options: RunOptions | None = None,
+) -> Run:
+    """The same with any step timer and no plant: what tests and sketches use. No energy, no calibration."""
+    return run_pools([Pool(rules, timer, n_replicas)], requests, options)
+
+
+def pool_of(plant: CompiledDeployment, model: int = 0, requests: RequestSet | None = None) -> Pool:
+    """A plant's replicas, as many as its deployment says, with a cache for sequences such as these requests'."""
+    resolved, rules = plant.resolved, engine_rules(plant, requests.seed if requests is not None else 0)
+    if requests is not None:
+        blocks = even_blocks(resolved, plant.memory, requests) * resolved.layout.data_parallel
+        rules = replace(rules, kv_blocks=blocks)
+    return Pool(rules, plant.cost, resolved.replicas, resolved.role, model, plant)
+
+
+def engine_rules(plant: CompiledDeployment, seed: int = 0) -> EngineRules:
+    """The rules of one replica. seed: of what is drawn while it runs (accepted drafts).
+
+    With attention data parallelism (data_parallel > 1) seats, token budget and blocks are the ranks' summed; each rank
+    then schedules with its share of them (schedulers/lockstep.py). Where rank_dispatch is "balanced" one scheduler
+    stands for the whole group: imbalance between ranks is not simulated, and a single prompt may take more than one
+    rank's budget in a step.
+    """
+    resolved, limits, engine = plant.resolved, plant.resolved.limits, plant.resolved.engine
+    ranks, stages = resolved.layout.data_parallel, resolved.layout.pipeline_parallel
+    unit = resolved.hardware.accelerator
+    if plant.memory.kv_blocks < 1:
+        raise InputError("the KV cache has no blocks", plant.memory.kv_blocks)
+    told: dict[str, Any] = {name: getattr(engine, name) for name in ENGINE_RULES} | asdict(limits)
+    told |= {
+        "max_num_seqs": limits.max_num_seqs * ranks,
+        "max_num_batched_tokens": limits.max_num_batched_tokens * ranks,
+        "kv_blocks": plant.memory.kv_blocks * ranks,
+    }
+    return EngineRules(
+        **told,
+        lag=1 if engine.async_scheduling and stages == 1 else 0,
+        pipeline_stages=stages,
+        attention_ranks=ranks,
+        rank_dispatch="" if resolved.rank_dispatch in (None, "balanced") else resolved.rank_dispatch,
+        queueing=resolved.queueing,
+        lora=lora_rules(resolved, plant.bundle),
+        speculation=SpeculationRules.of(resolved.speculation, seed) if resolved.speculation else None,
+        swap=SwapRules.of(resolved, plant.memory) if resolved.swap_bytes else None,
+        offload=OffloadRules.of(resolved.offload, plant.memory) if resolved.offload else None,
+        encoder_tokens=resolved.model.encoder_tokens if resolved.model.is_encoder_decoder else 0,
+        receiving=engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving,
+    )
+
+
+def truncated(requests: RequestSet, rules: Sequence[EngineRules]) -> RequestSet:
+    """Prompts keep at most max_model_len - 1 tokens, their last ones, and answers end at max_model_len.
+
+    As SGLang's --allow-auto-truncate does with prompts (validate_input_length) and every engine with answers whose
+    client sets no limit. Where several pools serve, all of them cut, at the shortest length; else nothing is cut. Who
+    loses tokens of its prompt shares no prefix any more.
+    """
+    if not requests.n or any(each.queueing.too_long != "truncate" for each in rules):
+        return requests
+    longest = min(each.max_model_len for each in rules)
+    inputs = np.minimum(requests.input_tokens, max(1, longest - 1))
+    cut = inputs < requests.input_tokens
+    hashes = requests.block_hashes
+    if hashes is not None and cut.any():
+        hashes = tuple(() if gone else ids for ids, gone in zip(hashes, cut.tolist(), strict=True))
+    outputs = np.maximum(np.minimum(requests.output_tokens, longest - inputs), 1)
+    return replace(requests, input_tokens=inputs, output_tokens=outputs, block_hashes=hashes)
+
+
+def n_shorter(asked: RequestSet, served: RequestSet) -> int:
+    """Requests of which some of the prompt or of the answer was cut."""
+    cut = (served.input_tokens < asked.input_tokens) | (served.output_tokens < asked.output_tokens)
+    return int(cut.sum())

@@ -1,1 +1,0 @@
-"""What changes a fleet while it serves: autoscalers and faults."""

@@ -1,0 +1,1 @@
+"""The nouns that all of the simulator shares: clock, request, batch, step log, outcomes."""

@@ -1,0 +1,1 @@
+"""BatchShape to seconds and joules: tables, the compiled step cost, and totals over a run."""

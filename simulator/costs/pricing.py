@@ -1,0 +1,125 @@
+"""Operators of a step priced into channels: seconds by operator class, joules, and how well the seconds are known."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+
+from calibration.operators.cost import INTERPOLATED, MEASURED, ROOFLINE, Cost, CostSource
+from calibration.operators.operators import Collective, Elementwise, Gemm
+from calibration.operators.roofline import link_bytes, memory_s
+from catalogs.arrays import FloatArray
+from catalogs.deployments.parallelism import MOST_MEASURED
+from catalogs.hardware.specs import Hardware
+from simulator.layers.operator_call import CLASSES, OperatorCall
+from simulator.network.collectives import CollectiveSpan, ExpertRouting, Network
+
+N_CLASSES: Final = len(CLASSES)
+
+JOULES: Final = N_CLASSES  # per accelerator
+
+MEASURED_S: Final = N_CLASSES + 1
+
+INTERPOLATED_S: Final = N_CLASSES + 2
+
+N_CHANNELS: Final = N_CLASSES + 3
+
+
+@dataclass(slots=True)
+class Pricer:
+    """Prices lines on one kind of accelerator; remembers which operator families it met in each class."""
+
+    source: CostSource
+    hardware: Hardware
+    collective_skew_s: float = 0.0  # what ranks wait for each other before a collective, beyond its lone-run time
+    families: dict[str, set[str]] = field(default_factory=dict)
+
+    @property
+    def network(self) -> Network:
+        return Network(self.hardware)
+
+    def price(self, lines: Iterable[OperatorCall], shape: tuple[int, ...], at_nodes: bool = False) -> FloatArray:
+        """Channels of all lines together, shape + (N_CHANNELS,).
+
+        at_nodes: every value will be read exactly where it was asked for. Otherwise readers interpolate between these
+        values, and what was measured here is interpolated there.
+        """
+        total = np.zeros((*shape, N_CHANNELS))
+        for line in lines:
+            if line.name == "kv_write" and self.source.attention_writes_cache:
+                continue  # timed with attention
+            cost = self._cost(line)
+            self.families.setdefault(line.kind, set()).add(line.op.family)
+            seconds = np.broadcast_to(cost.seconds, shape) * line.count
+            measured = (np.broadcast_to(cost.origin, shape) == MEASURED) & at_nodes
+            known = np.broadcast_to(cost.origin, shape) <= INTERPOLATED
+            total[..., CLASSES.index(line.kind)] += seconds
+            total[..., JOULES] += seconds * cost.watts
+            total[..., MEASURED_S] += seconds * measured
+            total[..., INTERPOLATED_S] += seconds * (known & ~measured)
+        return total
+
+    def _cost(self, line: OperatorCall) -> Cost:
+        op = line.op
+        if isinstance(op, (Gemm, Elementwise)) and line.beside_tokens:
+            return self._beside(op, line.beside_tokens)
+        if not isinstance(op, Collective):
+            return self.source.cost(op)
+        if line.routing is not None:
+            alone = self._exchange(op, line.routing)
+        else:
+            alone = self._send(op, line) if op.kind == "send_recv" else self._collective(op, line.stride)
+        return replace(alone, seconds=alone.seconds + (self.collective_skew_s if op.ranks > 1 else 0.0))
+
+    def _beside(self, op: Gemm | Elementwise, most: int) -> Cost:
+        """Up to `most` rows hidden behind a longer kernel, but for the bytes both read from the same memory."""
+        alone, rows = self.source.cost(op), op.m if isinstance(op, Gemm) else op.tokens
+        hidden = np.minimum(alone.seconds, memory_s(op, self.hardware.accelerator))
+        return replace(alone, seconds=np.where(np.asarray(rows) <= most, hidden, alone.seconds))
+
+    def _collective(self, op: Collective, stride: int) -> Cost:
+        """As measured in one link domain; over several, NCCL's cheapest algorithm, and no less than one domain's part
+        takes (network.py)."""
+        network = self.network
+        span = network.span(op.ranks, stride)
+        if span.nodes == 1:
+            return self._in_node(op, span)
+        seconds = network.collective_s(op, span)
+        unknown = np.full_like(seconds, ROOFLINE)
+        if span.inside == 1:
+            return Cost(seconds, np.full_like(seconds, self.hardware.accelerator.idle_w), unknown)
+        within = self._in_node(replace(op, ranks=span.inside), network.span(span.inside, stride))
+        return Cost(np.maximum(seconds, within.seconds), within.watts, unknown)
+
+    def _exchange(self, op: Collective, routing: ExpertRouting) -> Cost:
+        seconds = self.network.exchange_s(op, routing)
+        unit = self.hardware.accelerator
+        return Cost(seconds, np.full_like(seconds, unit.idle_w), np.full_like(seconds, ROOFLINE))
+
+    def _send(self, op: Collective, line: OperatorCall) -> Cost:
+        """From one pipeline stage to the next; `stride` is the accelerators of a stage, `count` its boundaries, of
+        which those between link domains cross the network."""
+        per_domain = max(self.hardware.link_domain // line.stride, 1)
+        crossing = line.count // per_domain / line.count
+        inside = self._in_node(op, self.network.span(2))
+        if not crossing:
+            return inside
+        across = self.network.send_s(np.asarray(op.message_bytes, dtype=np.float64))
+        seconds = (1 - crossing) * inside.seconds + crossing * np.maximum(across, inside.seconds)
+        return Cost(seconds, inside.watts, np.full_like(seconds, ROOFLINE))
+
+    def _in_node(self, op: Collective, span: CollectiveSpan) -> Cost:
+        """As measured between peers; no faster than a host that routes their traffic (a ring of hops and bytes), and no
+        faster than NCCL's model for groups nobody measured: more than eight, or pairs' bridges left behind."""
+        cost, node = self.source.cost(op), self.hardware.node
+        least = np.zeros(())
+        if node.routed is not None:
+            least = 2 * (op.ranks - 1) * node.routed.hop_s + link_bytes(op) / node.routed.bytes_per_s
+        if op.ranks > MOST_MEASURED or (node.pair_bytes_per_s and op.ranks > 2):
+            least = np.maximum(least, self.network.collective_s(op, span))
+        known = INTERPOLATED if node.routed is not None and op.ranks <= MOST_MEASURED else ROOFLINE
+        origin = np.where(least > cost.seconds, np.maximum(cost.origin, known), cost.origin)
+        return Cost(np.maximum(cost.seconds, least), cost.watts, origin)

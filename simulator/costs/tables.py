@@ -1,0 +1,252 @@
+"""The tables behind `StepCost`: operators of a deployment priced on nodes of what a batch may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.operators.cost import CostSource
+from catalogs.arrays import FloatArray
+from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.engines.profile import EngineProfile
+from simulator.costs.interpolation import MultilinearTable, spaced
+from simulator.costs.pricing import N_CHANNELS, N_CLASSES, Pricer
+from simulator.layers.operator_call import OperatorCall
+from simulator.layers.shard import Shard
+from simulator.layers.step import StepCalls, step_launches
+
+DecodeLines = Callable[[FloatArray, FloatArray, FloatArray], list[OperatorCall]]
+
+TokenLines = Callable[[FloatArray, bool], list[OperatorCall]]
+
+EAGER_NODES: Final = 200
+
+LOGITS_NODES: Final = 48
+
+DECODE_NODES: Final = 36
+
+CONTEXT_NODES: Final = 56
+
+CHUNK_TOKEN_NODES: Final = 36
+
+PRIOR_NODES: Final = 14
+
+CHUNK_NODES: Final = (1, 2, 4, 8, 16, 64, 256, 1024)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeTables:
+    """Channels by (decodes, mean context): of even contexts, and per token the longest lies above the mean."""
+
+    even: MultilinearTable
+    skew: MultilinearTable
+
+    @property
+    def contexts(self) -> FloatArray:
+        return self.even.axes[1]
+
+    def at(self, decodes: FloatArray, mean: FloatArray, longest: FloatArray) -> FloatArray:
+        """Rows x channels."""
+        return self.even.at(decodes, mean) + (longest - mean)[:, None] * self.skew.at(decodes, mean)
+
+    def seconds(self, decodes: int) -> tuple[list[float], list[float]]:
+        """(seconds, seconds per token of skew) at every context node, for one number of decodes on a rank."""
+        rows = [table.row(float(decodes))[:, :N_CLASSES].sum(axis=1).tolist() for table in (self.even, self.skew)]
+        return rows[0], rows[1]
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTables:
+    """What drafting adds to every step: a pass of the drafter over all tokens of the step (`first`), which gives the
+    first draft, and `passes` over the newest tokens of every sequence, each of which gives one more."""
+
+    first: StepTables
+    again: StepTables
+    passes: int
+    after_prompts: bool  # a step of prompts alone drafts, too
+
+
+@dataclass(frozen=True, slots=True)
+class StepTables:
+    """Channels (see `pricing`) by: tokens on an attention rank, tokens of the expert group, sequences with logits,
+    (decodes, mean context) with what the longest context above the mean adds (alone, and beside prefill), and
+    (chunks, tokens of a chunk, tokens before it). All per rank and microbatch."""
+
+    resolved: ResolvedDeployment
+    pricer: Pricer
+    lines: StepCalls
+    rank: MultilinearTable
+    group: MultilinearTable
+    logits: MultilinearTable
+    decode: DecodeTables
+    mixed: DecodeTables
+    prefill: MultilinearTable
+    padded: npt.NDArray[np.int64]  # tokens that run where 0..len-1 were scheduled
+    launch_s: float  # a step outside CUDA graphs takes no less
+    draft: DraftTables | None = None  # what proposing drafts adds to a step
+
+    @property
+    def queries(self) -> int:
+        """Tokens that each decode brings."""
+        return self.lines.shard.queries
+
+    @property
+    def scored(self) -> int:
+        """Of those, the ones whose logits are computed."""
+        return self.lines.shard.scored
+
+    @property
+    def engine(self) -> EngineProfile:
+        return self.resolved.engine
+
+    @property
+    def split(self) -> int:
+        """Shares that decodes are cut into: data-parallel ranks, and those that share prompts unless they share every
+        sequence's cache, too, and so compute each decode together."""
+        layout = self.resolved.layout
+        return layout.data_parallel * (layout.context_parallel if layout.decode_context_parallel == 1 else 1)
+
+    @property
+    def prompt_split(self) -> int:
+        """Ranks that take whole prompts."""
+        return self.resolved.layout.data_parallel
+
+    @property
+    def context_ranks(self) -> int:
+        """Ranks that share each prompt."""
+        return self.resolved.layout.context_parallel
+
+    @property
+    def group_ranks(self) -> int:
+        """Ranks of an expert group that hold different tokens."""
+        return self.prompt_split * self.context_ranks
+
+    @classmethod
+    def build(cls, resolved: ResolvedDeployment, source: CostSource, lines: StepCalls | None = None) -> StepTables:
+        """Prices a deployment's steps, or those of another model (`lines`) on its hardware and in its graphs."""
+        lines = lines or StepCalls.of(resolved, source)
+        shard, pricer = lines.shard, Pricer(source, resolved.hardware, resolved.engine.host.collective_skew_s)
+        top = max(resolved.limits.max_num_batched_tokens, resolved.limits.max_num_seqs)
+        sizes, dp = captured(resolved), shard.exchange_ranks
+        return cls(
+            resolved,
+            pricer,
+            lines,
+            _token_table(lines.rank, pricer, sizes, top),
+            _token_table(lines.group, pricer, sizes * dp, top * dp),
+            _logits_table(lines, pricer, resolved.limits.max_num_seqs * shard.scored),
+            _decode_tables(lines.decode, shard, pricer, resolved),
+            _decode_tables(lines.mixed_decode, shard, pricer, resolved),
+            _prefill_table(lines, pricer, resolved),
+            _padding(sizes, top),
+            _launch_s(resolved, shard),
+        )
+
+    def further(self, lines: StepCalls) -> StepTables:
+        """The same, but for what decodes attend with."""
+        decode = _decode_tables(lines.decode, lines.shard, self.pricer, self.resolved)
+        mixed = _decode_tables(lines.mixed_decode, lines.shard, self.pricer, self.resolved)
+        return replace(self, lines=lines, decode=decode, mixed=mixed)
+
+    def group_tokens(self, rank_tokens: int, tokens: int) -> int:
+        """Tokens the expert group computes: graphs pad every rank alike, otherwise what the batch holds."""
+        dp = self.group_ranks
+        if rank_tokens < len(self.padded) and rank_tokens <= graph_limit(self.resolved):
+            return dp * int(self.padded[rank_tokens])
+        return min(dp * rank_tokens, tokens)
+
+    def one_token(self) -> FloatArray:
+        """Channels of what a further pass over the weights adds: a step of one token, without attention and logits."""
+        one = np.ones(1)
+        channels: FloatArray = (self.rank.at(self.padded[:2][-1:].astype(np.float64)) + self.group.at(one))[0]
+        return channels
+
+    def rank_seconds(self) -> list[float]:
+        """Seconds of `rank` for 0.. scheduled tokens, padding applied."""
+        return _expand(self.rank, self.padded)
+
+    def group_seconds(self) -> list[float]:
+        """Seconds of `group` for 0.. tokens of the group."""
+        return _expand(self.group, np.arange(int(self.group.axes[0][-1]) + 1))
+
+    def logits_seconds(self) -> list[float]:
+        """Seconds of `logits` for 0.. sequences."""
+        return _expand(self.logits, np.arange(int(self.logits.axes[0][-1]) + 1))
+
+
+def _launch_s(resolved: ResolvedDeployment, shard: Shard) -> float:
+    """Host seconds of launching an eager step's kernels; a CPU has no launches to speak of."""
+    each = resolved.engine.host.kernel_launch_s
+    return each * step_launches(shard) if each and resolved.hardware.accelerator.kind == "gpu" else 0.0
+
+
+def graph_limit(resolved: ResolvedDeployment) -> int:
+    """Most tokens a captured graph serves: the engine's limit, and no more than twice what max_num_seqs decodes bring
+    (vLLM V1)."""
+    if not resolved.engine.graph_capture_sizes:
+        return 0
+    return min(resolved.engine.max_graph_tokens, 2 * resolved.limits.max_num_seqs * resolved.queries)
+
+
+def captured(resolved: ResolvedDeployment) -> FloatArray:
+    """Token counts the engine captures graphs for, ascending. Where decodes bring several tokens, also so many of each
+    count of decodes (vLLM's uniform decode sizes)."""
+    limit, sizes = graph_limit(resolved), set(resolved.engine.graph_capture_sizes)
+    if resolved.queries > 1:
+        sizes |= {s * resolved.queries for s in sizes}
+    return np.array(sorted(s for s in sizes if s <= limit), dtype=np.float64)
+
+
+def _padding(sizes: FloatArray, top: int) -> npt.NDArray[np.int64]:
+    """Tokens that run for 0..top scheduled ones: the next captured size, or as many."""
+    tokens = np.arange(top + 1)
+    if not len(sizes):
+        return tokens
+    graphed = (tokens > 0) & (tokens <= sizes[-1])
+    up = sizes[np.minimum(np.searchsorted(sizes, tokens), len(sizes) - 1)].astype(np.int64)
+    return np.where(graphed, up, tokens)
+
+
+def _expand(table: MultilinearTable, tokens: npt.NDArray[np.int64]) -> list[float]:
+    seconds = table.values[:, :N_CLASSES].sum(axis=-1)
+    out: list[float] = np.interp(tokens, table.axes[0], seconds).tolist()
+    return out
+
+
+def _token_table(lines: TokenLines, pricer: Pricer, sizes: FloatArray, top: int) -> MultilinearTable:
+    """Tokens 0..top: captured sizes exactly, then spaced nodes; 0 costs 0."""
+    first = sizes[-1] + 1 if len(sizes) else 1.0
+    eager = spaced(first, top, EAGER_NODES) if first <= top else np.zeros(0)
+    graphed = pricer.price(lines(sizes, True), sizes.shape, at_nodes=True)
+    launched = pricer.price(lines(eager, False), eager.shape)
+    values = np.concatenate([np.zeros((1, N_CHANNELS)), graphed, launched])
+    return MultilinearTable((np.concatenate([[0.0], sizes, eager]),), values)
+
+
+def _logits_table(lines: StepCalls, pricer: Pricer, top: int) -> MultilinearTable:
+    nodes = spaced(1, top, LOGITS_NODES)
+    values = pricer.price(lines.logits(nodes), nodes.shape)
+    return MultilinearTable((np.concatenate([[0.0], nodes]),), np.concatenate([np.zeros((1, N_CHANNELS)), values]))
+
+
+def _decode_tables(lines: DecodeLines, shard: Shard, pricer: Pricer, resolved: ResolvedDeployment) -> DecodeTables:
+    n = spaced(1, resolved.limits.max_num_seqs, DECODE_NODES, (3.0, 6.0))
+    contexts = spaced(1, max(resolved.limits.max_model_len, 2), CONTEXT_NODES, tuple(float(w) for w in shard.windows))
+    sequences, mean = (a.copy() for a in np.broadcast_arrays(n[:, None], contexts[None, :]))
+    even = pricer.price(lines(sequences, mean, mean), mean.shape)
+    uneven = pricer.price(lines(sequences, mean, 2.0 * mean), mean.shape)
+    return DecodeTables(
+        MultilinearTable((n, contexts), even), MultilinearTable((n, contexts), (uneven - even) / mean[..., None])
+    )
+
+
+def _prefill_table(lines: StepCalls, pricer: Pricer, resolved: ResolvedDeployment) -> MultilinearTable:
+    chunks = np.array([c for c in CHUNK_NODES if c <= max(2, resolved.limits.max_num_seqs)], dtype=np.float64)
+    each = spaced(1, max(resolved.limits.max_num_batched_tokens, 2), CHUNK_TOKEN_NODES)
+    prior = np.concatenate([[0.0], spaced(16, max(resolved.limits.max_model_len, 32), PRIOR_NODES)])
+    c, q, x = (a.copy() for a in np.broadcast_arrays(chunks[:, None, None], each[None, :, None], prior[None, None, :]))
+    return MultilinearTable((chunks, each, prior), pricer.price(lines.prefill(c, q, x), c.shape))

@@ -1,0 +1,110 @@
+"""LoRA adapters: what they take in memory, what they add to a step, what it costs to bring one in.
+
+An adapter of rank r puts two matrices beside each linear layer: A (r x in) and B (out x r), 16 bit. Engines keep
+`max_loras` slots of the largest rank on the device, run two kernels a layer (shrink: x A, expand: + B), and read the
+matrices of every adapter that the batch asks for. With tensor parallelism A of column-parallel layers is whole on every
+rank and B is cut, the other way round for row-parallel ones (vLLM without fully_sharded_loras).
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from calibration.operators.cost import CostSource
+from calibration.operators.operators import Elementwise
+from calibration.operators.roofline import ACTIVATION_BYTES as ACT
+from catalogs.arrays import FloatArray
+from catalogs.deployments.features import DISK_BYTES_PER_S
+from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.errors import InputError
+from catalogs.models.layers import Attention, LayerGroup, Mlp
+from simulator.cache.lora_slots import LoraRules
+from simulator.costs.interpolation import spaced
+from simulator.layers.shard import Shard
+
+#: Share of the matrix rate that products this thin reach: our own default, they are bound by bytes.
+THIN_PRODUCT_SHARE: Final = 0.5
+
+TOKEN_NODES: Final = 32
+
+ROW_BYTES: Final = 8192.0  # that streaming kernels were measured with
+
+
+class LoraModule(NamedTuple):
+    """A linear layer on one rank: its inputs, the outputs of each of its parts (q, k, v), how many layers have it."""
+
+    n_in: float
+    n_out: tuple[float, ...]
+    layers: int
+
+    def weights(self, rank: int) -> float:
+        """Of one adapter."""
+        return rank * (len(self.n_out) * self.n_in + sum(self.n_out))
+
+
+def modules(shard: Shard) -> list[LoraModule]:
+    """The layers adapters apply to. InputError for models whose layers are of another kind."""
+    return [module for group in shard.model.groups for module in _of_group(shard, group)]
+
+
+def _of_group(shard: Shard, group: LayerGroup) -> list[LoraModule]:
+    hidden, a, ffn = shard.model.hidden_size, group.mixer, group.ffn
+    if not isinstance(a, Attention) or not isinstance(ffn, Mlp):
+        raise InputError(
+            "LoRA is simulated for dense models with plain attention", shard.model.name, "a model such as llama-3.1-8b"
+        )
+    kv, width = shard.kv_heads(a), -(-ffn.intermediate_size // shard.tp)
+    q, k, v = shard.heads(a) * a.head_dim, kv * a.head_dim, kv * a.value_dim
+    return [
+        LoraModule(hidden, (float(q), float(k), float(v)), group.count),
+        LoraModule(a.output_size / shard.tp, (float(hidden),), group.count),
+        LoraModule(hidden, (float(width),) * (2 if ffn.gated else 1), group.count),
+        LoraModule(width, (float(hidden),), group.count),
+    ]
+
+
+def adapter_bytes(shard: Shard, rank: int) -> float:
+    """One adapter on one rank of the replica."""
+    return ACT * sum(m.layers * m.weights(rank) for m in modules(shard)) / shard.pp
+
+
+def lora_bytes(resolved: ResolvedDeployment) -> float:
+    """All slots, on one rank; 0 without adapters."""
+    lora = resolved.lora
+    return lora.max_loras * adapter_bytes(Shard.of(resolved), lora.max_rank) if lora else 0.0
+
+
+def lora_rules(resolved: ResolvedDeployment, source: CostSource) -> LoraRules | None:
+    """Streaming kernels as measured on this device: floor and bytes; flops where a prompt is long."""
+    lora = resolved.lora
+    if lora is None:
+        return None
+    shard, unit = Shard.of(resolved), resolved.hardware.accelerator
+    found, rank = modules(shard), lora.max_rank
+    tokens = spaced(1, max(resolved.limits.max_num_batched_tokens, 2), TOKEN_NODES)
+    flops_per_s = THIN_PRODUCT_SHARE * unit.flops_for("bf16")
+    seconds = sum(m.layers * _module_s(m, rank, tokens, source, flops_per_s) for m in found)
+    part = adapter_bytes(shard, rank)
+    return LoraRules(
+        lora.max_loras,
+        lora.in_host,
+        lora.adapters,
+        part / resolved.hardware.node.host_bytes_per_s,
+        part * resolved.accelerators_per_replica / DISK_BYTES_PER_S,
+        (0.0, *tokens.tolist()),
+        (0.0, *np.asarray(seconds).tolist()),
+        part / unit.memory_bandwidth_bytes_per_s,
+    )
+
+
+def _module_s(module: LoraModule, rank: int, tokens: FloatArray, source: CostSource, flops_per_s: float) -> FloatArray:
+    """Shrink: read x and A, write r values a part in fp32; expand: read those and B, add to the output."""
+    parts, outputs = len(module.n_out), sum(module.n_out)
+    shrunk = tokens * parts * rank
+    shrink = tokens * module.n_in * ACT + parts * rank * module.n_in * ACT + shrunk * 4
+    expand = shrunk * 4 + rank * outputs * ACT + 2 * tokens * outputs * ACT
+    flops = 2 * shrunk * module.n_in, 2 * tokens * rank * outputs
+    streamed = [source.cost(Elementwise("activation", n / ROW_BYTES, ROW_BYTES)).seconds for n in (shrink, expand)]
+    return np.asarray(sum(np.maximum(s, f / flops_per_s) for s, f in zip(streamed, flops, strict=True)))

@@ -1,0 +1,286 @@
+"""Device memory: what weights, activations and the runtime take, and how many KV blocks are left.
+
+    KV bytes = utilisation x memory - weights - activation peak - non-torch          per accelerator
+    blocks   = KV bytes / (block size x KV bytes per token)                          per data-parallel rank
+
+Some engines share memory by another rule (EngineProfile.memory_rule): SGLang's share leaves activations and runtime
+outside; TensorRT-LLM and transformers give KV a share of what weights, activations and runtime leave, so that "usable"
+is all but the rest of that; llama.cpp takes a context of max_model_len for each of its slots and leaves the rest free.
+
+The activation peak is what vLLM's start-up run finds: the wider of the widest layer over a full token budget and the
+sampler over a full set of sequences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from calibration.operators.roofline import ACTIVATION_BYTES
+from catalogs.deployments.layout import Limits
+from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.models.layers import Attention, LayerGroup, LinearAttention, MlaAttention, Mlp, Moe
+from catalogs.units import DTYPE_BYTES, GIB
+from simulator.layers.drafter import draft_shard, joining_bytes
+from simulator.layers.shard import Shard
+from simulator.memory.adapters import lora_bytes
+
+#: What the driver keeps of the memory it lists: torch sees 79.1-79.2 GiB of an H100's 81,559 MiB, 44.4 of an L40S's
+#: 46,068, 23.6 of an RTX 4090's 24,564. Engines take their share of what torch sees.
+DRIVER_BYTES: Final = 0.5 * GIB
+
+#: Vocabulary-wide buffers of vLLM's sampler with top-p, in fp32 copies of the logits: 16-bit logits (1/2), fp32 (1),
+#: sorted values (1) and 64-bit indices (2), softmax (1), running sum (1), scattered result (1), noise (1). With 8B,
+#: 2,048 batched tokens and 256 sequences on a 24 GB card this gives 1.19 GiB beyond the weights; 1.15 was measured.
+SAMPLER_COPIES: Final = 8.5
+
+#: Sequence length at which costs per sequence (windowed layers, linear-attention state) are spread over its tokens,
+#: because a pool of equal blocks can only charge by the token.
+REFERENCE_TOKENS: Final = 2048
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """Bytes of one accelerator. kv_blocks is per data-parallel rank, as the engine prints it."""
+
+    budget_bytes: float  # utilisation x memory
+    weights_bytes: float
+    activation_bytes: float
+    non_torch_bytes: float
+    kv_bytes: float  # what is left, never negative
+    kv_bytes_per_token: float  # at REFERENCE_TOKENS
+    kv_blocks: int
+    block_size: int
+    data_parallel: int
+    longest_sequence_tokens: int  # one sequence alone in the cache
+    max_model_len: int
+    accelerators: int
+    adapter_bytes: float = 0.0  # of the weights: slots for LoRA adapters
+    draft_bytes: float = 0.0  # of the weights: what drafts
+    draft_kv_bytes_per_token: float = 0.0  # of the KV cache's: what drafts
+    cross_blocks: int = 0  # that every sequence holds for its encoder's output
+
+    @property
+    def free_bytes(self) -> float:
+        """Left for KV; negative where weights and activations alone do not fit."""
+        return self.budget_bytes - self.weights_bytes - self.activation_bytes - self.non_torch_bytes
+
+    @property
+    def max_concurrency_tokens(self) -> int:
+        """Tokens the caches of one replica hold."""
+        return self.kv_blocks * self.block_size * self.data_parallel
+
+    @property
+    def cross_tokens(self) -> int:
+        """Tokens whose blocks a sequence's encoder output takes."""
+        return self.cross_blocks * self.block_size
+
+    @property
+    def fits(self) -> bool:
+        """The weights fit, and one sequence of max_model_len beside them: what the engine checks when it starts."""
+        return not self.why
+
+    @property
+    def why(self) -> str:
+        """Which limit is broken, with its numbers; empty where none is."""
+        held, n = self.weights_bytes, self.accelerators
+        if held > self.budget_bytes:
+            lora = f" ({_gb(self.adapter_bytes * n)} of them LoRA slots)" if self.adapter_bytes else ""
+            lora += f" ({_gb(self.draft_bytes * n)} of them the drafter)" if self.draft_bytes else ""
+            return f"weights {_gb(held * n)}{lora} > {_gb(self.budget_bytes * n)} usable on {n} accelerator(s)"
+        if self.free_bytes <= 0:
+            rest = self.activation_bytes + self.non_torch_bytes
+            return (
+                f"weights {_gb(held)} + activations and runtime {_gb(rest)} > {_gb(self.budget_bytes)} per accelerator"
+            )
+        if self.longest_sequence_tokens < self.max_model_len:
+            return (
+                f"the KV cache holds one sequence of {self.longest_sequence_tokens} tokens, "
+                f"less than max_model_len {self.max_model_len}"
+            )
+        return ""
+
+    @property
+    def equation(self) -> str:
+        """The KV size with its terms, in GiB, one line."""
+        terms = (self.budget_bytes, self.weights_bytes, self.activation_bytes, self.non_torch_bytes, self.free_bytes)
+        budget, weights, activations, runtime, left = (f"{t / GIB:.2f}" for t in terms)
+        held = f"weights, {self.draft_bytes / GIB:.2f} of them the drafter" if self.draft_bytes else "weights"
+        return (
+            f"KV = {budget} (usable) - {weights} ({held}) - {activations} (activations) - {runtime} (runtime) "
+            f"= {left} GiB per accelerator; at {self.kv_bytes_per_token:.0f} B per token "
+            f"{self.kv_blocks} blocks of {self.block_size}"
+            + (f", {self.cross_blocks} of them in every sequence for its encoder's output" if self.cross_blocks else "")
+        )
+
+
+def size_memory(resolved: ResolvedDeployment) -> MemoryPlan:
+    """The memory plan of one replica's accelerators. A given `kv_blocks` overrides the count, nothing else."""
+    shard, engine, limits = Shard.of(resolved), resolved.engine, resolved.limits
+    unit = resolved.hardware.accelerator
+    seen = unit.memory_bytes - (DRIVER_BYTES if unit.kind == "gpu" else 0.0)
+    adapters, drafter, drafting = lora_bytes(resolved), draft_bytes(resolved), draft_shard(resolved)
+    weights, activations = weight_bytes(shard) + adapters + drafter, activation_bytes(shard, resolved)
+    parallel = resolved.accelerators_per_replica > 1
+    runtime = engine.non_torch_bytes_parallel if parallel else engine.non_torch_bytes_single
+    share = resolved.gpu_memory_utilization
+    budget = share * seen
+    if engine.memory_rule == "static":
+        activations = runtime = 0.0  # they live in the rest
+    elif engine.memory_rule == "free":
+        budget = seen - (1.0 - share) * max(seen - weights - activations - runtime, 0.0)
+    kv_bytes = max(budget - weights - activations - runtime, 0.0)
+    caches = [shard] if drafting is None else [shard, drafting]
+    per_token = cache_bytes(caches, REFERENCE_TOKENS) / REFERENCE_TOKENS
+    block_bytes = per_token * limits.block_size
+    blocks = int(kv_bytes / block_bytes) if block_bytes else limits.max_num_seqs
+    if limits.kv_blocks:
+        blocks, kv_bytes = limits.kv_blocks, limits.kv_blocks * block_bytes
+    slots = limits.max_num_seqs if engine.memory_rule == "slots" else 1
+    # an engine starts if a whole budget of encoder output fits beside the longest sequence (CrossAttentionSpec)
+    crossing = -(-limits.max_num_batched_tokens // limits.block_size) if shard.model.is_encoder_decoder else 0
+    longest = _longest(caches, kv_bytes / slots - crossing * block_bytes, limits)
+    if engine.memory_rule == "slots" and not limits.kv_blocks:
+        blocks = slots * -(-longest // limits.block_size)
+        kv_bytes = min(kv_bytes, slots * cache_bytes(caches, longest))
+    return MemoryPlan(
+        budget,
+        weights,
+        activations,
+        runtime,
+        kv_bytes,
+        per_token,
+        blocks,
+        limits.block_size,
+        resolved.layout.data_parallel,
+        longest,
+        limits.max_model_len,
+        resolved.accelerators_per_replica,
+        adapters,
+        drafter,
+        cache_bytes(caches[1:], REFERENCE_TOKENS) / REFERENCE_TOKENS,
+        -(-shard.model.encoder_tokens // limits.block_size),
+    )
+
+
+def draft_bytes(resolved: ResolvedDeployment) -> float:
+    """Weights of what drafts on one rank: a whole model, or a head beside the target's embedding and output."""
+    shard, speculation = draft_shard(resolved), resolved.speculation
+    if shard is None or speculation is None:
+        return 0.0
+    if not speculation.is_head:
+        return weight_bytes(shard)
+    layers = sum(g.count * _layer_bytes(shard, g) for g in shard.model.groups)
+    return layers + joining_bytes(shard, speculation.method)
+
+
+def weight_bytes(shard: Shard) -> float:
+    """Weights on one rank: linear layers and vocabulary split, experts over all ranks, norms and routers on each."""
+    model = shard.model
+    layers = sum(g.count * _layer_bytes(shard, g) for g in (*model.groups, *model.encoder_groups)) / shard.pp
+    vocabulary = (model.embedding_params + model.lm_head_params + model.other_params) / shard.tp
+    norms = model.norm_size * (2 if model.is_encoder_decoder else 1)
+    return layers + (vocabulary + norms) * model.weight_format(shard.weight_dtype).other_bytes_per_weight()
+
+
+def _layer_bytes(shard: Shard, group: LayerGroup) -> float:
+    hidden = shard.model.hidden_size
+    parts = group.part_params(hidden)
+    held = {part: n / (shard.expert_group if part == "experts" else shard.tp) for part, n in parts.items()}
+    held["attention"] = group.n_mixers * _attention_params(shard, group, hidden)
+    stored = shard.model.weight_format(shard.weight_dtype)
+    linear = sum(n * stored.part_bytes_per_weight(part) for part, n in held.items())
+    return linear + group.small_params(hidden, shard.model.norm_size) * stored.other_bytes_per_weight()
+
+
+def _attention_params(shard: Shard, group: LayerGroup, hidden: int) -> float:
+    """Queries and output split over ranks, KV heads while there are enough; MLA's down-projections on every rank."""
+    a = group.mixer
+    if isinstance(a, Attention):
+        kv = shard.kv_heads(a) * (a.head_dim + a.value_dim)
+        return hidden * ((a.q_size + a.output_size) / shard.tp + kv)
+    if isinstance(a, MlaAttention):
+        shared = hidden * ((a.q_lora_rank or 0) + a.latent_size) + a.indexer_params(hidden)
+        return shared + (a.linear_params(hidden) - shared) / shard.tp
+    return 0.0
+
+
+def activation_bytes(shard: Shard, resolved: ResolvedDeployment) -> float:
+    """Peak of the engine's start-up run on one rank: the widest layer or the sampler, whichever is larger."""
+    model, seqs, tokens = shard.model, resolved.limits.max_num_seqs, resolved.limits.max_num_batched_tokens
+    widest = max(_layer_width(shard, g) for g in (*model.groups, *model.encoder_groups))
+    layer = widest * tokens * ACTIVATION_BYTES
+    if resolved.engine.memory_rule == "free":  # TensorRT-LLM tries a few long prompts, not a full set of sequences
+        return layer
+    if resolved.engine.memory_rule == "slots":  # llama.cpp reserves for one physical batch, logits of all its tokens
+        share = min(1.0, (resolved.engine.physical_batch_tokens or math.inf) / tokens)
+        return share * (layer + tokens * model.vocab_size * DTYPE_BYTES["fp32"])
+    sampler = seqs * model.vocab_size * DTYPE_BYTES["fp32"] * SAMPLER_COPIES
+    return max(layer, sampler)
+
+
+def _layer_width(shard: Shard, group: LayerGroup) -> float:
+    """Elements alive per token in a layer: residual and hidden state, and the wider of the two blocks inside."""
+    hidden, mixer, ffn = shard.model.hidden_size, group.mixer, group.ffn
+    inside = [0.0]
+    if isinstance(mixer, Attention):
+        inside.append((mixer.q_size + mixer.kv_size + mixer.output_size) / shard.tp)
+    elif isinstance(mixer, MlaAttention):
+        inside.append(2 * (mixer.q_size + mixer.n_heads * (mixer.nope_head_dim + mixer.v_head_dim)) / shard.tp)
+    elif isinstance(mixer, LinearAttention):
+        inside.append(2 * mixer.input_size / shard.tp)
+    if isinstance(ffn, Mlp):
+        inside.append((3 if ffn.gated else 2) * ffn.intermediate_size / shard.tp)
+    elif isinstance(ffn, Moe):  # every token is copied to each of its experts, and all ranks' tokens meet here
+        width = (ffn.expert_hidden_size or hidden) + ffn.matrices * shard.expert_width(ffn)
+        inside.append(shard.dp * ffn.experts_per_token * width / shard.expert_ranks + ffn.n_experts * 3)
+    return 2 * hidden + max(inside)
+
+
+def sequence_bytes(shard: Shard, tokens: float) -> float:
+    """Cache of one sequence on one rank: windowed layers keep only their window, states are constant.
+
+    Engines with a hybrid KV manager (vLLM V1, SGLang) free what lies behind a window. MLA's latent is on every rank.
+    Ranks that share a cache (decode_context_parallel) hold their part of its tokens, others all of them.
+    """
+    element = DTYPE_BYTES[shard.kv_dtype]
+    total = 0.0
+    for g in shard.model.groups:
+        if isinstance(g.mixer, Attention):
+            seen = min(tokens, g.mixer.window_tokens or tokens)
+            total += g.count * seen * shard.kv_heads(g.mixer) * (g.mixer.head_dim + g.mixer.value_dim) * element
+        elif isinstance(g.mixer, LinearAttention):
+            total += g.count * g.state_bytes() / shard.tp
+        else:
+            total += g.count * tokens * g.kv_bytes_per_token(element)
+    return total / (shard.pp * shard.kv_shards)
+
+
+def cross_bytes(shard: Shard) -> float:
+    """Keys and values of one sequence's encoder output on one rank; 0 where there is no encoder."""
+    if not shard.model.is_encoder_decoder:
+        return 0.0
+    mixers = [(g.count, g.mixer) for g in shard.model.groups if g.cross_attention and isinstance(g.mixer, Attention)]
+    width = sum(count * shard.kv_heads(a) * (a.head_dim + a.value_dim) for count, a in mixers)
+    return shard.model.encoder_tokens * width * DTYPE_BYTES[shard.kv_dtype]
+
+
+def cache_bytes(shards: Sequence[Shard], tokens: float) -> float:
+    """Cache of one sequence on one rank, of the target and of what drafts for it: vLLM's blocks hold tokens of both."""
+    return sum(sequence_bytes(shard, tokens) for shard in shards)
+
+
+def _longest(shards: Sequence[Shard], kv_bytes: float, limits: Limits) -> int:
+    """Longest sequence that fits alone, at most max_model_len, in whole blocks."""
+    low, high = 0, -(-limits.max_model_len // limits.block_size)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = cache_bytes(shards, middle * limits.block_size) <= kv_bytes
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return min(low * limits.block_size, limits.max_model_len)
+
+
+def _gb(n_bytes: float) -> str:
+    return f"{n_bytes / 1e9:.1f} GB"

@@ -1,0 +1,184 @@
+"""What lies between accelerators, and how long a collective over them takes: algorithm x topology x message size.
+
+Within one link domain (NVLink switch, PCIe host) collectives are measured for up to eight ranks and come from the
+calibration bundle. This module prices what nobody measured, by the model NCCL itself chooses algorithms by
+(src/graph/tuning.cc, 2.27): a base latency, a latency for each hop inside and between nodes, and bytes over the
+narrowest link, for ring and tree in three protocols, and for reduction inside an NVLink switch. The cheapest counts.
+
+    ring   2 (r - 1) hops, 2 (r - 1) / r of the message over every link          (all-reduce; its halves: half of both)
+    tree   2 x (chain inside a node + log2 of the nodes) hops, twice the message
+    switch NVLink domains only: one fixed latency, the message once up and once down
+
+A ring enters each node through as many network cards as it has ranks there, so the network's rate is that of all of
+them. Experts' exchange (DeepEP) has its own two formulas below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, log2
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from calibration.operators.cost import broadcast
+from calibration.operators.operators import Collective
+from calibration.operators.roofline import link_bytes
+from catalogs.arrays import FloatArray
+from catalogs.hardware.specs import Hardware
+
+
+class NcclProtocol(NamedTuple):
+    """Microseconds, and the share of a link's rate, as (ring, tree). Hops: NVLink, PCIe, network."""
+
+    base_us: tuple[float, float]
+    nvlink_us: tuple[float, float]
+    pcie_us: tuple[float, float]
+    network_us: tuple[float, float]
+    rate: tuple[float, float]
+
+
+#: LL, LL128 and Simple: baseLat, hwLat and the bandwidth factors of NCCL's ncclTopoTuneModel. LL's quarter is that of
+#: several nodes; a tree moves 0.9 of what the links could.
+PROTOCOLS: Final = (
+    NcclProtocol((6.6, 6.8), (0.6, 0.6), (1.0, 1.0), (2.7, 5.0), (0.25, 0.9 / 3.8)),
+    NcclProtocol((14.0, 14.0), (1.9, 1.25), (2.5, 1.9), (4.0, 8.5), (0.92, 0.9 * 0.915)),
+    NcclProtocol((8.4, 8.4), (3.4, 4.0), (5.7, 4.0), (14.0, 14.0), (1.0, 0.9)),
+)
+
+#: Reduction inside the NVLink switch (NVLS): its latency there, and the share of the link's rate it reaches on Hopper.
+SWITCH_US: Final = 25.0
+
+SWITCH_RATE: Final = 0.85
+
+#: Of a network card's nominal rate: DeepEP's normal kernels over 4 and 8 nodes move 43.5 and 44.6 GB/s to other nodes
+#: through 50 GB/s cards (docs/legacy.md: 58 and 51 GB/s with the local share).
+NETWORK_RATE: Final = 0.88
+
+#: Shares of a card's and of an NVLink's nominal rate that an exchange reaches, DeepEP's tables: low-latency kernels
+#: (fill the card; 160 of an H800's 200 GB/s), and normal ones (153 GB/s in a node counts each rank's own tokens, which
+#: cross no link: 134 of 200; 71 % on B200).
+LOW_LATENCY_RATES: Final = (1.0, 0.8)
+
+NORMAL_RATES: Final = (NETWORK_RATE, 0.67)
+
+#: Fixed time of a DeepEP low-latency dispatch or combine: with it the twelve published latencies (8 to 256 ranks, 77 to
+#: 369 us) come out within 14 %, the median within 5 %.
+EXCHANGE_US: Final = 42.0
+
+#: Tokens of one rank that low-latency kernels take at once (vLLM: VLLM_MOE_DP_CHUNK_SIZE; DeepEP advises below 256).
+PIECE_TOKENS: Final = 256
+
+#: First byte of a message between nodes over RDMA, and between two accelerators of a node, seconds: one network hop of
+#: the Simple protocol, and a kernel launch with a flag (an estimate).
+NETWORK_LATENCY_S: Final = 14e-6
+
+NODE_LATENCY_S: Final = 5e-6
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveSpan:
+    """Ranks of one group laid over nodes: `inside` of them share a link domain."""
+
+    ranks: int
+    inside: int
+
+    @property
+    def nodes(self) -> int:
+        return -(-self.ranks // self.inside)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The links of one kind of hardware."""
+
+    hardware: Hardware
+
+    def span(self, ranks: int, stride: int = 1) -> CollectiveSpan:
+        """Where the ranks lie: neighbours are `stride` accelerators apart, from the first of a node on."""
+        return CollectiveSpan(ranks, min(ranks, max(self.hardware.link_domain // stride, 1)))
+
+    def link_bytes_per_s(self, span: CollectiveSpan) -> float:
+        """Of each rank to the others of its domain: a pair's own bridge, else the node's link."""
+        node = self.hardware.node
+        return node.pair_bytes_per_s if span.inside <= 2 and node.pair_bytes_per_s else node.link_bytes_per_s
+
+    def collective_s(self, op: Collective, span: CollectiveSpan) -> FloatArray:
+        """Seconds of the cheapest algorithm. Rises with ranks, nodes and bytes."""
+        found = [self._ring_s(op, span, p) for p in PROTOCOLS]
+        if op.kind == "all_reduce":
+            found += [self._tree_s(op, span, p) for p in PROTOCOLS]
+            if span.nodes == 1 and self._is_switch:
+                rate = SWITCH_RATE * self.link_bytes_per_s(span)
+                found.append(SWITCH_US * 1e-6 + broadcast(op.message_bytes)[0] / rate)
+        least: FloatArray = np.minimum.reduce(found)
+        return least
+
+    def send_s(self, message_bytes: FloatArray) -> FloatArray:
+        """One rank to another in a different domain."""
+        return NETWORK_LATENCY_S + message_bytes / (NETWORK_RATE * self.hardware.node.network_bytes_per_s)
+
+    def exchange_s(self, op: Collective, routing: ExpertRouting) -> FloatArray:
+        """A dispatch to experts or the combine after it: seconds.
+
+        Low latency: one copy for each expert, straight to its rank, in pieces of PIECE_TOKENS. High throughput: one
+        copy for each node that holds one of a token's experts, handed on there to each rank that does. Balanced
+        routing: neither group-limited routing nor crowded experts are known here.
+        """
+        node, span, k = self.hardware.node, self.span(op.ranks), routing.experts_per_token
+        (sent_bytes,) = broadcast(op.message_bytes)
+        pieces: FloatArray | float = 1.0
+        if routing.low_latency:
+            across = k * (1 - span.inside / span.ranks)
+            within = k * (span.inside - 1) / span.ranks
+            pieces = np.ceil(np.maximum(sent_bytes / (PIECE_TOKENS * routing.bytes_per_token), 1.0))
+        else:
+            across = _distinct(span.nodes, k) * (1 - 1 / span.nodes)
+            within = _distinct(span.ranks, k) * (1 - 1 / span.inside)
+        card, peer = LOW_LATENCY_RATES if routing.low_latency else NORMAL_RATES
+        wire_s = sent_bytes * across / (card * node.network_bytes_per_s)
+        link_s = sent_bytes * within / (peer * self.link_bytes_per_s(span))
+        return pieces * (EXCHANGE_US * 1e-6) + np.maximum(wire_s, link_s)
+
+    @property
+    def _is_switch(self) -> bool:
+        """Every rank reaches every other at full rate, and the switch can add (NVLink 4 and later)."""
+        return self.hardware.node.link_name in ("nvlink4", "nvlink5")
+
+    def _bus_bytes_per_s(self, span: CollectiveSpan) -> float:
+        link = self.link_bytes_per_s(span)
+        if span.nodes == 1:
+            return link
+        return min(link, span.inside * self.hardware.node.network_bytes_per_s * NETWORK_RATE)
+
+    def _hop_us(self, p: NcclProtocol, tree: int, span: CollectiveSpan) -> float:
+        """Inside a node; LL waits longer there where it spans several."""
+        hop = (p.nvlink_us if self.hardware.node.link_name.startswith(("nvlink", "infinity")) else p.pcie_us)[tree]
+        return hop * 1.8 if p is PROTOCOLS[0] and span.nodes > 1 else hop
+
+    def _ring_s(self, op: Collective, span: CollectiveSpan, p: NcclProtocol) -> FloatArray:
+        double = 2 if op.kind == "all_reduce" else 1
+        between = double * (span.nodes - 1)
+        inside = double * (span.ranks - 1) - between
+        latency_us = p.base_us[0] + inside * self._hop_us(p, 0, span) + between * p.network_us[0]
+        return latency_us * 1e-6 + link_bytes(op) / (p.rate[0] * self._bus_bytes_per_s(span))
+
+    def _tree_s(self, op: Collective, span: CollectiveSpan, p: NcclProtocol) -> FloatArray:
+        inside, between = ceil(span.ranks / span.nodes) - 1, log2(span.nodes)
+        latency_us = p.base_us[1] + 2 * (inside * self._hop_us(p, 1, span) + between * p.network_us[1])
+        (size,) = broadcast(op.message_bytes)
+        return latency_us * 1e-6 + 2.0 * size / (p.rate[1] * self._bus_bytes_per_s(span))
+
+
+def _distinct(places: int, experts_per_token: int) -> float:
+    """Places that hold at least one of a token's experts, under balanced routing."""
+    return places * (1.0 - (1.0 - 1.0 / places) ** experts_per_token)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertRouting:
+    """How the tokens of a collective multiply: each goes to the ranks that hold one of its experts."""
+
+    experts_per_token: int
+    bytes_per_token: float
+    low_latency: bool  # kernels for few tokens (network.py)

@@ -1,0 +1,371 @@
+"""Transfers that share links: max-min fair rates, and ends that move whenever another transfer begins or ends.
+
+Progressive filling: the rates of all rise together until a link is full; who crosses it keeps that rate, the others
+rise on. Rates change only when a transfer begins or ends or a link changes, and only of those that the links they cross
+join to it, directly or through others; in between every end is known. What crosses the same links goes at one rate and
+is a stream: who began first with least to send ends first, and a change costs as much however many share it. A transfer
+that meets nobody costs one event.
+
+What links carried lately: a transfer that leaves piece by piece began before anybody was told of it.
+
+Where the blocks of a prompt go is known when it is done. What could have left by then is what was ready, over what
+others had left of every link it crosses; those who were told of first keep what they had.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from functools import partial
+from heapq import heappop, heappush
+from itertools import pairwise
+from math import inf
+from typing import Final, NamedTuple
+
+from simulator.core.clock import ARRIVAL, Clock, Tick
+from simulator.core.invariants import ROUNDING, require
+
+
+class SharedTransfer:
+    """Bytes under way. loads: the seconds that all of it occupies each link it crosses. What is fair is counted in
+    `size`. latency_s passes from the last byte sent to `arrive`."""
+
+    __slots__ = ("arrive", "end_s", "follower", "latency_s", "loads", "sent", "size", "stream", "tick")
+
+    def __init__(
+        self, size: float, loads: Mapping[Hashable, float], latency_s: float, arrive: Callable[[], None]
+    ) -> None:
+        self.size, self.latency_s, self.arrive = size, latency_s, arrive
+        self.loads = {link: seconds for link, seconds in loads.items() if seconds > 0.0}
+        self.sent = 0.0  # part of it, before it began
+        self.end_s = inf  # when the last byte is sent; inf: it is not known
+        self.stream: TransferStream | None = None  # None: it has not begun, or has ended
+        self.tick: Tick | None = None  # its arrival; any other is void
+        self.follower: SharedTransfer | None = None  # begins when it has ended
+
+    @property
+    def kind(self) -> tuple[tuple[Hashable, str], ...]:
+        """Its links, and the seconds that a unit of size takes on each, but for rounding."""
+        return tuple((link, f"{seconds / self.size:.9e}") for link, seconds in self.loads.items())
+
+
+class TransferStream:
+    """Flows over the same links, all at one rate."""
+
+    __slots__ = ("costs", "end_s", "head", "lone", "members", "passed", "rate", "since_s", "tick", "tick_s")
+
+    def __init__(self, costs: Mapping[Hashable, float]) -> None:
+        self.costs = costs  # seconds that a unit of size takes on each link
+        self.members: list[
+            tuple[float, int, SharedTransfer]
+        ] = []  # a heap: what will have passed at its end, a number, who
+        self.rate = self.passed = self.since_s = 0.0  # size per second, size until since_s: of each member
+        self.end_s = inf  # of the first to end
+        self.head: SharedTransfer | None = None  # whose end that is
+        self.lone = False  # it has met nobody: its arrival is set, and nobody looks at its end
+        self.tick: Tick | None = None
+        self.tick_s = inf
+
+
+def fair_rates(streams: Collection[TransferStream], slower: Mapping[Hashable, float]) -> dict[TransferStream, float]:
+    """Max-min fair rates of the members of each of the streams, which share their links with nobody else.
+
+    slower: how many times as long as ever links take, where that is not 1.
+    """
+    crossing: dict[Hashable, dict[TransferStream, float]] = {}  # seconds that a unit of size of every member takes
+    for stream in streams:
+        for link, cost in stream.costs.items():
+            crossing.setdefault(link, {})[stream] = len(stream.members) * cost * slower.get(link, 1.0)
+    free = dict.fromkeys(crossing, 1.0)
+    found: dict[TransferStream, float] = {}
+    while crossing:
+        levels = {link: max(0.0, free[link]) / sum(users.values()) for link, users in crossing.items()}
+        full = min(levels, key=levels.__getitem__)
+        for stream in list(crossing[full]):
+            found[stream] = levels[full]
+            for link in stream.costs:
+                free[link] -= levels[full] * crossing[link].pop(stream)
+                if not crossing[link]:
+                    del crossing[link]
+    return found
+
+
+class FairShareNetwork:
+    """All that is under way over the links of one run. remembers: what links carried is kept, for transfers that begin
+    before they are told of."""
+
+    def __init__(self, clock: Clock, check_laws: bool = False, remembers: bool = False) -> None:
+        self._clock, self._check_laws = clock, check_laws
+        self._streams: dict[tuple[tuple[Hashable, str], ...], TransferStream] = {}  # by kind
+        self._on: dict[Hashable, dict[TransferStream, None]] = {}  # that have members
+        self._slower: dict[Hashable, float] = {}
+        self._past = LinkPast() if remembers else None
+        self._n = 0  # begun so far
+
+    def begin(self, flow: SharedTransfer, pieces: TransferPieces | None = None) -> None:
+        """Send it from now on; its pieces from when they were ready, as links were free."""
+        now = self._clock.now
+        self._settle(flow.loads)
+        seconds = {link: load * self._slower.get(link, 1.0) for link, load in flow.loads.items()}
+        wire_s = max(seconds.values(), default=0.0)
+        end_s = now + wire_s
+        if not wire_s:
+            self._over(flow, end_s)
+            return
+        if pieces is not None and pieces.n > 1:
+            end_s = self._catch_up(flow, seconds, pieces)
+        meets = any(self._on.get(link) for link in flow.loads)
+        stream = self._enter(flow)
+        if meets:
+            self._share((stream,))
+            return
+        stream.rate, stream.since_s, stream.end_s, stream.head = flow.size / wire_s, now, end_s, flow
+        if flow.follower is None:
+            stream.lone, flow.end_s = True, end_s
+            self._arrive_at(flow, end_s)
+        else:
+            self._aim(stream)
+
+    def _enter(self, flow: SharedTransfer) -> TransferStream:
+        kind = flow.kind
+        stream = self._streams.get(kind)
+        if stream is None:
+            costs = {link: seconds / flow.size for link, seconds in flow.loads.items()}
+            stream = self._streams[kind] = TransferStream(costs)
+        self._account(stream, self._clock.now)
+        self._n += 1
+        heappush(stream.members, (stream.passed + (1.0 - flow.sent) * flow.size, self._n, flow))
+        flow.stream = stream
+        for link in flow.loads:
+            self._on.setdefault(link, {})[stream] = None
+        return stream
+
+    def _catch_up(self, flow: SharedTransfer, seconds: Mapping[Hashable, float], pieces: TransferPieces) -> float:
+        """Notes what was sent before now; returns when all of it would be, if nobody else sends."""
+        now, wire_s, past = self._clock.now, max(seconds.values()), self._past
+        assert past is not None
+        for other in {other: None for link in flow.loads for other in self._on.get(link, ())}:
+            self._account(other, now)
+        flow.sent, met = past.catch_up(seconds, pieces)
+        return now + (1.0 - flow.sent) * wire_s if met else pieces.alone_end_s(wire_s)
+
+    def begin_after(self, earlier: SharedTransfer | None, flow: SharedTransfer, pieces: TransferPieces) -> None:
+        """Send it when the other, which nobody follows yet, is through."""
+        if earlier is None or earlier.end_s <= self._clock.now:
+            free_s = 0.0 if earlier is None else earlier.end_s
+            self.begin(flow, pieces._replace(free_s=free_s))
+            return
+        earlier.follower = flow
+        if earlier.stream is not None:
+            self._watch(earlier.stream)
+
+    def slow(self, links: Iterable[Hashable], factor: float) -> None:
+        """From now on all that crosses them takes so many times as long there; 1: as ever."""
+        links = tuple(links)
+        self._settle(links)
+        streams = [stream for link in links for stream in self._on.get(link, ())]
+        for stream in streams:
+            self._account(stream, self._clock.now)
+        self._slower.update(dict.fromkeys(links, factor))
+        self._share(streams)
+
+    # ---- ends
+
+    def _settle(self, links: Iterable[Hashable]) -> None:
+        """Who met nobody and has ended leaves these links."""
+        now = self._clock.now
+        for stream in [stream for link in links for stream in self._on.get(link, ())]:
+            if stream.lone and stream.end_s <= now:
+                self._pop(stream)
+
+    def _pop(self, stream: TransferStream) -> SharedTransfer:
+        """The first has ended: it leaves its links to others."""
+        self._account(stream, stream.end_s)
+        target, _, flow = heappop(stream.members)
+        if self._check_laws:
+            check_sent(flow, target - stream.passed, stream.end_s)
+        stream.passed, flow.stream = max(target, stream.passed), None
+        if not stream.members:
+            for link in stream.costs:
+                del self._on[link][stream]
+            stream.passed, stream.lone, stream.head = 0.0, False, None
+            stream.tick, stream.tick_s = None, inf
+        return flow
+
+    def _watch(self, stream: TransferStream) -> None:
+        """Its end must be known when it comes: the arrival is not certain any more."""
+        if stream.lone and stream.head is not None:
+            stream.lone, stream.head.tick, stream.head.end_s = False, None, inf
+            self._aim(stream)
+
+    def _aim(self, stream: TransferStream) -> None:
+        """Look when the first ends. An end that has moved away is looked at again then."""
+        if stream.end_s < stream.tick_s:
+            stream.tick_s = stream.end_s
+            stream.tick = self._clock.at(stream.end_s, ARRIVAL, [partial(self._look, stream)])
+
+    def _look(self, stream: TransferStream, tick: Tick) -> None:
+        if tick is not stream.tick:
+            return
+        now, stream.tick_s = self._clock.now, inf
+        if stream.end_s > now:
+            self._aim(stream)
+            return
+        ended = [self._pop(stream)]
+        while stream.members and stream.members[0][0] <= stream.passed:
+            ended.append(self._pop(stream))
+        self._share([other for link in stream.costs for other in self._on[link]])
+        for flow in ended:
+            self._over(flow, now)
+
+    def _over(self, flow: SharedTransfer, end_s: float) -> None:
+        flow.end_s = end_s
+        self._arrive_at(flow, end_s)
+        if flow.follower is not None:
+            self.begin(flow.follower)
+
+    def _arrive_at(self, flow: SharedTransfer, end_s: float) -> None:
+        flow.tick = self._clock.at(end_s + flow.latency_s, ARRIVAL, [partial(_arrived, flow)])
+
+    # ---- rates
+
+    def _share(self, streams: Iterable[TransferStream]) -> None:
+        """New rates for these and all that they are joined to."""
+        joined = self._joined(streams)
+        if not joined:
+            return
+        now = self._clock.now
+        for stream, rate in fair_rates(joined, self._slower).items():
+            self._watch(stream)
+            target, _, head = stream.members[0]
+            if rate != stream.rate or head is not stream.head:
+                self._account(stream, now)
+                stream.rate, stream.head = rate, head
+                stream.end_s = now + max(0.0, target - stream.passed) / rate
+            self._aim(stream)
+        if self._check_laws:
+            check_shares(joined, self._slower)
+
+    def _joined(self, streams: Iterable[TransferStream]) -> dict[TransferStream, None]:
+        found = dict.fromkeys(streams)
+        waiting, seen = list(found), set[Hashable]()
+        while waiting:
+            for link in waiting.pop().costs:
+                if link not in seen:
+                    seen.add(link)
+                    for other in self._on[link]:
+                        if other not in found:
+                            found[other] = None
+                            waiting.append(other)
+        return found
+
+    def _account(self, stream: TransferStream, until_s: float) -> None:
+        """What passed since it was asked last."""
+        past_s = until_s - stream.since_s
+        if past_s > 0.0 and stream.members:
+            stream.passed += stream.rate * past_s
+            if self._past is not None:
+                for link, cost in stream.costs.items():
+                    share = len(stream.members) * stream.rate * cost * self._slower.get(link, 1.0)
+                    self._past.note(link, stream.since_s, until_s, share)
+        stream.since_s = until_s
+
+
+def _arrived(flow: SharedTransfer, tick: Tick) -> None:
+    if tick is flow.tick:
+        flow.arrive()
+
+
+def check_shares(streams: Collection[TransferStream], slower: Mapping[Hashable, float]) -> None:
+    """No link carries more than it can, and everybody goes as fast as a full link lets him: one on which nobody else
+    is faster. These streams share their links with nobody else."""
+    users: dict[Hashable, list[TransferStream]] = {}
+    for stream in streams:
+        for link in stream.costs:
+            users.setdefault(link, []).append(stream)
+    held: set[TransferStream] = set()
+    for link, together in users.items():
+        flows = [(stream.rate, flow) for stream in together for _, _, flow in stream.members]
+        used = sum(rate * flow.loads[link] / flow.size for rate, flow in flows) * slower.get(link, 1.0)
+        require(used <= 1.0 + ROUNDING, f"link {link} carries {used} of what it can")
+        if used >= 1.0 - ROUNDING:
+            most = max(stream.rate for stream in together) * (1.0 - ROUNDING)
+            held.update(stream for stream in together if stream.rate >= most)
+    require(len(held) == len(streams), "a transfer is slower than its links let it be")
+
+
+def check_sent(flow: SharedTransfer, left: float, end_s: float) -> None:
+    """All of it was sent, once: so much seems to be left at its end."""
+    wide = ROUNDING + 1e-12 * (1.0 + end_s) / max(flow.loads.values())
+    require(abs(left) <= wide * flow.size, f"{left} of {flow.size} bytes are left when a transfer ends")
+
+
+#: Uses of a link that are always remembered; what came long before counts as taken.
+REMEMBERED: Final = 2048
+
+
+class TransferPieces(NamedTuple):
+    """n equal parts of what was computed from begun_s until done_s, evenly; none leaves before free_s."""
+
+    begun_s: float
+    done_s: float
+    n: int
+    free_s: float = 0.0
+
+    def ready_s(self, i: int) -> float:
+        """When part i, counted from 1, is there."""
+        return self.done_s if i == self.n else self.begun_s + i * (self.done_s - self.begun_s) / self.n
+
+    def alone_end_s(self, wire_s: float) -> float:
+        """When the last part is sent if nobody else sends: at once after the first, or when it is ready itself."""
+        return max(max(self.ready_s(1), self.free_s) + wire_s, self.done_s + wire_s / self.n)
+
+
+class LinkPast:
+    """Shares of each link that were used, from when to when; uses at one time add up."""
+
+    def __init__(self) -> None:
+        self._uses: dict[Hashable, list[tuple[float, float, float]]] = {}  # until when, from when, share
+        self._known_s: dict[Hashable, float] = {}
+
+    def note(self, link: Hashable, from_s: float, to_s: float, share: float) -> None:
+        """So much of it was used then."""
+        uses = self._uses.setdefault(link, [])
+        insort(uses, (to_s, from_s, share))
+        if len(uses) > 2 * REMEMBERED:
+            self._known_s[link] = uses[REMEMBERED - 1][0]
+            del uses[:REMEMBERED]
+
+    def catch_up(self, seconds: Mapping[Hashable, float], pieces: TransferPieces) -> tuple[float, bool]:
+        """The part of a transfer that was sent by done_s, and whether anybody else was met there. seconds: that all of
+        it takes on each link. Notes what it used."""
+        first_s = max(pieces.ready_s(1), pieces.free_s, *(self._known_s.get(link, 0.0) for link in seconds))
+        changes = self._changes(seconds, first_s, pieces.done_s)
+        ready = [pieces.ready_s(i) for i in range(1, pieces.n)]
+        marks = sorted({first_s, *(t for t, _, _ in changes), *(t for t in ready if t > first_s), pieces.done_s})
+        used, sent, at, there = dict.fromkeys(seconds, 0.0), 0.0, 0, 0
+        for start_s, end_s in pairwise(marks):
+            while at < len(changes) and changes[at][0] <= start_s:
+                used[changes[at][1]] += changes[at][2]
+                at += 1
+            while there < len(ready) and ready[there] <= start_s:
+                there += 1
+            speed = min(max(0.0, 1.0 - used[link]) / s for link, s in seconds.items())
+            part = min(speed * (end_s - start_s), there / pieces.n - sent)
+            if part > 1e-12 and speed > 0.0:
+                sent += part
+                for link, s in seconds.items():
+                    self.note(link, start_s, min(end_s, start_s + part / speed), speed * s)
+        return sent, bool(changes) or first_s > max(pieces.ready_s(1), pieces.free_s)
+
+    def _changes(
+        self, links: Mapping[Hashable, float], first_s: float, last_s: float
+    ) -> list[tuple[float, Hashable, float]]:
+        """By how much the use of each link rose or fell between the two, in order of time."""
+        found: list[tuple[float, Hashable, float]] = []
+        for link in links:
+            uses = self._uses.get(link, [])
+            for to_s, from_s, share in uses[bisect_right(uses, (first_s, inf, inf)) :]:
+                if from_s < last_s:
+                    found += ((max(from_s, first_s), link, share), (min(to_s, last_s), link, -share))
+        return sorted(found, key=lambda change: change[0])

@@ -1,0 +1,278 @@
+"""What continuous-batching policies share: a queue, seats, one unfinished prompt, decodes as sums.
+
+At most one running prompt is unfinished, because a prompt is cut only where the token budget ends. So decodes are
+handled as sums (DecodeSet) and a step costs the same however many run.
+
+The requests that decode, as sums: every one of them advances by one token a step, so nobody is visited.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from typing import Final
+
+from simulator.core.batch import Batch
+from simulator.core.request import Request
+from simulator.schedulers.base import Scheduler
+from simulator.schedulers.rules import EngineRules
+
+#: By order of the queue: what is served in ascending order.
+RANKS: Final[dict[str, Callable[[Request], tuple[float, int]]]] = {
+    "priority": lambda request: (request.priority, request.index),
+    "deadline": lambda request: (request.deadline_s, request.index),
+}
+
+#: What `_hits` finds where there is nothing to find.
+NO_HITS: Final = (0, 0, 0, 0)
+
+
+class ContinuousBatching(Scheduler):
+    """Needs max_num_batched_tokens >= max_num_seqs, as the engines do; raises ValueError otherwise."""
+
+    def __init__(self, rules: EngineRules) -> None:
+        super().__init__(rules)
+        if rules.max_num_batched_tokens < rules.max_num_seqs:
+            raise ValueError("max_num_batched_tokens must be at least max_num_seqs")
+        self.decodes = DecodeSet(rules.block_size)
+        self._waiting: deque[Request] = deque()
+        self._running: dict[Request, None] = {}  # in order of admission
+        self._partial: Request | None = None  # the running request whose prompt is unfinished
+        self._rank = RANKS.get(rules.queueing.order)  # who is served first; None: who came first
+        self._least_left = rules.kv_blocks  # blocks, at the end of any run of decodes that was looked at; < 0: too few
+        self._parked: dict[Request, None] = {}  # without a seat; their blocks are being sent to another replica
+
+    def share(self, first: ContinuousBatching) -> None:
+        """Schedule further batches from its queue and into its cache."""
+        self.kv, self._waiting = first.kv, first._waiting
+
+    @property
+    def head(self) -> Request | None:
+        """The first that waits."""
+        return self._waiting[0] if self._waiting else None
+
+    def add(self, request: Request) -> None:
+        if self._rank is None:
+            self._waiting.append(request)
+        else:
+            self._insert(request)
+
+    def _insert(self, request: Request) -> None:
+        """At its place in a queue that is ordered by rank."""
+        assert self._rank is not None
+        self._waiting.insert(bisect(self._waiting, self._rank(request), key=self._rank), request)
+
+    def withdraw(self, request: Request) -> bool:
+        if request in self._running:
+            if request is not self._partial:
+                return False
+            self._partial = None
+            self.release(request)
+        elif request in self._waiting and not request.computed_tokens:
+            self._waiting.remove(request)
+        else:
+            return False
+        return True
+
+    def _prefill(self, batch: Batch, request: Request, tokens: int) -> None:
+        """Add `tokens` prompt tokens to the batch; their blocks are held already."""
+        computed = request.computed_tokens
+        batch.prefill_tokens += tokens
+        batch.prefill_pairs += tokens * (computed + 0.5 * tokens)
+        batch.prefill_chunks += 1
+        computed += tokens
+        request.computed_tokens = computed
+        if request.keys:
+            self.kv.offer(request, computed)
+        if computed < request.known_tokens:
+            self._partial = request
+            return
+        self._partial = None
+        batch.logits += 1
+        batch.prompted += (request,)
+        self.decodes.add(request)
+
+    def _hits(self, request: Request) -> tuple[int, int, int, int]:
+        """The cached prefix of a waiting request: (units, own blocks, blocks of both in the queue, tokens)."""
+        if not request.keys and request.own_run is None:
+            return NO_HITS
+        units, own, queued = self.kv.match(request)
+        size = self.rules.block_size
+        tokens = min((units * self.kv.unit_blocks + own) * size, (request.known_tokens - 1) // size * size)
+        return units, own, queued, tokens
+
+    def _chunk_blocks(self, request: Request, tokens: int) -> int:
+        """Blocks that the next `tokens` of the running prompt need; not positive where it holds them already."""
+        size, computed = self.rules.block_size, request.computed_tokens
+        return -(-(computed + tokens) // size) - max(-(-computed // size), request.shared_blocks)
+
+    def _seat(self, batch: Batch, request: Request, hits: tuple[int, int, int, int], tokens: int) -> None:
+        """The head of the queue gets a seat, its cached prefix, the blocks of its first `tokens`, and computes them."""
+        units, own, _, hit_tokens = hits
+        kv = self.kv
+        self._waiting.popleft()
+        self._running[request] = None
+        if request.keys or request.own_run is not None:
+            kv.claim(request, units, own)
+        blocks = -(-(hit_tokens + tokens) // kv.block_size) - (units * kv.unit_blocks + own)
+        if blocks > 0:
+            kv.take(blocks)
+        request.computed_tokens = hit_tokens
+        if request.cached_tokens < 0:
+            request.cached_tokens = hit_tokens
+            batch.admitted += (request,)
+        self._prefill(batch, request, tokens)
+
+    def _join(self, batch: Batch, request: Request) -> bool:
+        """The head of the queue came with its blocks: it takes a seat and decodes in this step, if they fit."""
+        tokens = request.brought_tokens + 1
+        blocks = -(-tokens // self.rules.block_size)
+        if blocks > self.kv.available:
+            return False
+        self._waiting.popleft()
+        self._running[request] = None
+        self.kv.take(blocks)
+        request.brought_tokens, request.computed_tokens = 0, tokens
+        if request.keys:
+            self.kv.offer(request, tokens)
+        batch.decodes += 1
+        batch.decode_context_sum += tokens - 1
+        batch.decode_context_max = max(batch.decode_context_max, tokens - 1)
+        batch.logits += 1
+        batch.joined += (request,)
+        self.decodes.add(request)
+        return True
+
+    def _decode_rounds(self, most: int) -> int:
+        """How many further rounds of decodes (0..most) find free blocks."""
+        decodes, available = self.decodes, self.kv.available
+        left = available - decodes.blocks_for(most)
+        if left < self._least_left:
+            self._least_left = left
+        if left >= 0:
+            return most
+        low, high = 0, most  # blocks_for(low) fits, blocks_for(high) does not
+        while high - low > 1:
+            middle = (low + high) // 2
+            if decodes.blocks_for(middle) <= available:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def park(self, request: Request) -> None:
+        if request in self._running:
+            del self._running[request]
+            self._parked[request] = None
+
+    def _unpark(self, request: Request) -> bool:
+        """Its blocks have arrived and are free here; False where it was not parked."""
+        if request not in self._parked:
+            return False
+        del self._parked[request]
+        self.kv.release(request, request.computed_tokens)
+        return True
+
+    def holding_requests(self) -> list[Request]:
+        return list(self._parked)
+
+    def retire(self, request: Request) -> None:
+        self.decodes.remove(request)
+        request.retired = True
+
+    def blocks_for(self, rounds: int) -> int:
+        return self.decodes.blocks_for(rounds)
+
+    def skip(self, rounds: int) -> None:
+        blocks = self.decodes.blocks_for(rounds)
+        if blocks:
+            self.kv.take(blocks)
+        self.decodes.rounds += rounds
+
+    @property
+    def n_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def n_waiting(self) -> int:
+        return len(self._waiting)
+
+    def running_requests(self) -> list[Request]:
+        return list(self._running)
+
+    def waiting_requests(self) -> list[Request]:
+        return list(self._waiting)
+
+    def computed_tokens(self, request: Request) -> int:
+        computed = request.computed_tokens
+        return computed if computed >= 0 else request.base_tokens + self.decodes.rounds
+
+
+class DecodeSet:
+    """Counts over decoding requests.
+
+    `rounds` counts scheduled steps; a member has base_tokens + rounds tokens in its cache.
+    """
+
+    __slots__ = ("_base_sum", "_block_size", "_longest", "_phases", "_serial", "n", "rounds")
+
+    def __init__(self, block_size: int) -> None:
+        self.n = 0
+        self.rounds = 0
+        self._block_size = block_size
+        self._base_sum = 0
+        self._phases = [0] * block_size  # members by base_tokens % block_size
+        self._longest: list[tuple[int, int, Request]] = []  # heap of (-base, serial, request); stale entries on top go
+        self._serial = 0
+
+    def add(self, request: Request) -> None:
+        """It has request.computed_tokens cached and joins from the next round on."""
+        base = request.computed_tokens - self.rounds
+        request.base_tokens, request.decodes_in = base, self
+        self.n += 1
+        self._base_sum += base
+        self._phases[base % self._block_size] += 1
+        self._serial += 1
+        heappush(self._longest, (-base, self._serial, request))
+        request.computed_tokens = -1  # marks membership; the true value is base + rounds
+
+    def remove(self, request: Request) -> None:
+        base = request.base_tokens
+        self.n -= 1
+        self._base_sum -= base
+        self._phases[base % self._block_size] -= 1
+        request.computed_tokens = base + self.rounds
+        request.known_tokens = request.computed_tokens + 1
+
+    def advance(self) -> None:
+        """A round is scheduled."""
+        self.rounds += 1
+
+    def contexts(self) -> tuple[int, int]:
+        """Tokens in the caches of all members before the next round: their sum, and the most."""
+        longest, rounds = self._longest, self.rounds
+        while longest:
+            negative, _, request = longest[0]
+            if request.computed_tokens < 0 and request.base_tokens == -negative and request.decodes_in is self:
+                return self._base_sum + self.n * rounds, rounds - negative
+            heappop(longest)
+        return 0, 0
+
+    def blocks_next(self) -> int:
+        """Blocks the next round needs: members whose cache is a whole number of blocks."""
+        return self._phases[-self.rounds % self._block_size]
+
+    def blocks_for(self, rounds: int) -> int:
+        """Blocks the next `rounds` rounds need, in all."""
+        size = self._block_size
+        whole, rest = divmod(rounds, size)
+        blocks = whole * self.n
+        if rest:
+            # round i (0-based) meets phase (-rounds - i) mod size: `rest` neighbours ending at -rounds
+            high = -self.rounds % size + 1
+            low = high - rest
+            phases = self._phases
+            blocks += sum(phases[low:high]) if low >= 0 else sum(phases[:high]) + sum(phases[low:])
+        return blocks

@@ -1,0 +1,105 @@
+"""Scheduling policies: one class per engine family, all under one contract test suite."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final
+
+from catalogs.errors import InputError, nearest_name
+from simulator.schedulers.base import Scheduler
+from simulator.schedulers.continuous_batching import ContinuousBatching
+from simulator.schedulers.data_parallel import Lockstep
+from simulator.schedulers.dp_dispatch import DISPATCHES
+from simulator.schedulers.llama_cpp import LlamaCpp
+from simulator.schedulers.orca import Orca
+from simulator.schedulers.rules import EngineRules
+from simulator.schedulers.sarathi import Sarathi
+from simulator.schedulers.sglang import Sglang
+from simulator.schedulers.speculative import SPECULATIVE
+from simulator.schedulers.static_batching import OneAtATime, StaticBatching
+from simulator.schedulers.transformers import TransformersCb
+from simulator.schedulers.trtllm import MaxUtilization, TrtLlm
+from simulator.schedulers.vllm_v0 import SwappingV0, VllmV0
+from simulator.schedulers.vllm_v1 import VllmV1
+from simulator.schedulers.vllm_v1_encoder import EncoderDecoderV1
+from simulator.schedulers.vllm_v1_lora import LoraV1
+from simulator.schedulers.vllm_v1_offload import OffloadingV1
+
+POLICIES: dict[str, type[ContinuousBatching]] = {
+    "vllm-v1": VllmV1,
+    "vllm-v0": VllmV0,
+    "sarathi": Sarathi,
+    "orca": Orca,
+    "sglang": Sglang,
+    "trtllm": TrtLlm,
+    "trtllm-max-utilization": MaxUtilization,
+    "llama.cpp": LlamaCpp,
+    "transformers-cb": TransformersCb,
+    "static": StaticBatching,
+    "one-at-a-time": OneAtATime,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerVariant:
+    """A way to schedule that a field of EngineRules asks for. No two of them are simulated together."""
+
+    words: str
+    by_policy: Mapping[str, type[ContinuousBatching]]  # who schedules so, in place of the policy's own class
+    in_lockstep: bool = False  # ranks that step together can do it, each for itself
+
+
+#: By the field.
+VARIANTS: Final[dict[str, SchedulerVariant]] = {
+    "encoder_tokens": SchedulerVariant("an encoder-decoder model", {"vllm-v1": EncoderDecoderV1}),
+    "speculation": SchedulerVariant("speculative decoding", SPECULATIVE, in_lockstep=True),
+    "lora": SchedulerVariant("LoRA", {"vllm-v1": LoraV1}),
+    "offload": SchedulerVariant("KV offload", {"vllm-v1": OffloadingV1}),
+    "swap": SchedulerVariant("preemption by swap", {"vllm-v0": SwappingV0}),
+}
+
+
+def scheduler_class(rules: EngineRules) -> type[ContinuousBatching]:
+    """Who schedules by these rules; of ranks in lockstep, each of them.
+
+    Raises InputError for an unknown policy, and for what is not simulated together: two variants, one with a policy
+    that does not know it, or either with more batches in flight, or ranks, than it can have.
+    """
+    made = POLICIES.get(rules.policy)
+    if made is None:
+        raise InputError("unknown scheduling policy", rules.policy, nearest_name(rules.policy, POLICIES))
+    asked = [variant for field, variant in VARIANTS.items() if getattr(rules, field)]
+    if len(asked) > 1:
+        raise InputError(f"{asked[0].words} is not simulated together with", asked[1].words, "one of them")
+    for variant in asked:
+        known = variant.by_policy.get(rules.policy)
+        if known is None:
+            raise InputError(f"{variant.words} is simulated for {', '.join(variant.by_policy)} only", rules.policy)
+        if rules.in_lockstep and not variant.in_lockstep:
+            raise InputError(
+                f"{variant.words} is not simulated with ranks in lockstep", rules.rank_dispatch, "balanced"
+            )
+        made = known
+    if rules.pipeline_stages > 1 and (rules.in_lockstep or not made.pipelines):
+        beside = asked[0].words if asked else "this scheduler"
+        raise InputError(f"{beside} keeps one batch in flight", f"pipeline_parallel: {rules.pipeline_stages}", "1")
+    return made
+
+
+def make_scheduler(rules: EngineRules, beside: Scheduler | None = None) -> Scheduler:
+    """The scheduler of these rules; with `beside`, for a further batch in flight over its queue and cache.
+
+    Raises InputError where `scheduler_class` does.
+    """
+    made = scheduler_class(rules)
+    if rules.in_lockstep:
+        own = rules.of_rank()
+        ranks = [made(own) for _ in range(rules.attention_ranks)]
+        return Lockstep(rules, ranks, DISPATCHES[rules.rank_dispatch]())
+    if rules.pipeline_stages == 1:
+        return made(rules)
+    scheduler = made(replace(rules, max_num_seqs=max(1, rules.max_num_seqs // rules.pipeline_stages)))
+    if isinstance(beside, ContinuousBatching):
+        scheduler.share(beside)
+    return scheduler

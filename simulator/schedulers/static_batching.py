@@ -1,0 +1,135 @@
+"""Static batching: a batch is padded to its longest prompt, computed to its longest answer, and leaves together.
+
+FasterTransformer, and `generate` of Hugging Face transformers with a list of prompts:
+
+- An idle engine takes waiting requests in order of arrival, at most max_num_seqs and as many as fit; who comes later
+  waits until the whole batch is done.
+- Prompts are padded to the longest of the batch and computed in one step. Every sequence computes, caches and attends
+  to the padded length in every step.
+- A sequence that has ended is padded on until the last one ends. The cache holds what the batch may need to the end.
+- The answer comes whole, when the batch is done: clients see their first token with the last.
+
+`OneAtATime` is plain PyTorch: a batch of one request, whose tokens are streamed.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from math import inf
+from typing import ClassVar
+
+from simulator.core.batch import Batch
+from simulator.core.request import Request
+from simulator.schedulers.continuous_batching import ContinuousBatching
+from simulator.schedulers.rules import EngineRules
+
+
+class StaticBatching(ContinuousBatching):
+    """See the module. max_num_batched_tokens holds the padded prompts of a batch."""
+
+    mixes_phases = False
+    preempts = False
+    chunks = False
+    pads = True
+    hands_over = False
+    streams: ClassVar[bool] = False
+    seats: ClassVar[int | None] = None  # of a batch; None: max_num_seqs
+
+    def __init__(self, rules: EngineRules) -> None:
+        super().__init__(rules)
+        self._seats = rules.max_num_seqs if self.seats is None else self.seats
+        self._unfinished = 0  # members of the batch whose last token is not scheduled yet
+
+    def add(self, request: Request) -> None:
+        request.keys = ()  # prompts are computed in full
+        super().add(request)
+
+    def schedule(self) -> Batch | None:
+        if not self._running:
+            return self._start()
+        if not self._unfinished:
+            return None  # the step that ends the batch is on its way
+        decodes = self.decodes
+        self.kv.take(decodes.blocks_next())
+        n = decodes.n
+        batch = Batch(0, 0.0, 0, n, *decodes.contexts(), n)
+        decodes.advance()
+        return batch
+
+    def _start(self) -> Batch | None:
+        """The next batch, its prompts padded to the longest."""
+        n = self._batch_size()
+        if not n:
+            return None
+        members = tuple(self._waiting.popleft() for _ in range(n))
+        longest = max(request.known_tokens for request in members)
+        self.kv.take(n * -(-longest // self.rules.block_size))
+        for request in members:
+            self._running[request] = None
+            request.cached_tokens, request.computed_tokens = 0, longest
+            self.decodes.add(request)
+        self._unfinished = n
+        return Batch(n * longest, n * longest * (0.5 * longest), n, logits=n, admitted=members, prompted=members)
+
+    def _batch_size(self) -> int:
+        """How many from the head of the queue make a batch now; 0: nobody waits, or it should grow first.
+
+        As Triton's dynamic batcher (core, src/dynamic_batch_scheduler.cc, `GetDynamicBatch`): the largest preferred
+        size there is goes at once; a batch that reaches none goes when its oldest request has waited for max_delay_s.
+        """
+        queueing = self.rules.queueing
+        most = self._fitting()
+        self.look_again_s = inf
+        if not most or not (queueing.max_delay_s or queueing.preferred_batch_sizes):
+            return most
+        preferred = queueing.preferred_batch_sizes or (self._seats,)
+        best = max((size for size in preferred if size <= most), default=0)
+        oldest_s = min(request.reached_s for request in islice(self._waiting, most))
+        waited = queueing.max_delay_s > 0.0 and self.now_s >= oldest_s + queueing.max_delay_s
+        if best and not waited:
+            return best
+        if waited or not queueing.max_delay_s or most >= max(preferred) or most < len(self._waiting):
+            return most
+        self.look_again_s = oldest_s + queueing.max_delay_s
+        return 0
+
+    def _fitting(self) -> int:
+        """How many from the head of the queue fit in a batch."""
+        rules, longest, declared = self.rules, 0, 0
+        for n, request in enumerate(self._waiting, 1):
+            if n > self._seats:
+                return self._seats
+            longest = max(longest, request.known_tokens)
+            declared = max(declared, min(rules.max_output_tokens, rules.max_model_len - request.input_tokens))
+            blocks = n * -(-(longest + declared) // rules.block_size)
+            if n > 1 and (n * longest > rules.max_num_batched_tokens or blocks > rules.kv_blocks):
+                return n - 1
+        return len(self._waiting)
+
+    def retire(self, request: Request) -> None:
+        request.retired = True
+        self._unfinished -= 1
+
+    def leaving(self, request: Request) -> tuple[Request, ...]:  # noqa: ARG002
+        return () if self._unfinished else tuple(self._running)
+
+    def release(self, request: Request) -> None:
+        del self._running[request]
+        self.decodes.remove(request)
+        self.kv.release(request, request.computed_tokens)
+
+    def quiet_rounds(self, batch: Batch, most: int) -> int:
+        if most <= 0 or not self._unfinished or self.decodes.n != batch.decodes:
+            return 0
+        return self._decode_rounds(most)
+
+    @property
+    def blocked(self) -> bool:
+        return bool(self._running) or not self._waiting
+
+
+class OneAtATime(StaticBatching):
+    """One request from its prompt to its end, then the next; tokens go out as they are made."""
+
+    streams = True
+    seats = 1

@@ -1,0 +1,105 @@
+"""vLLM V1 with LoRA adapters: no batch asks for more than `max_loras` of them.
+
+A waiting request whose adapter is not in the batch is passed over while the batch has all it may (`scheduled_loras` in
+vllm/v1/core/sched/scheduler.py) and keeps its place in the queue. An adapter that is not on the device is brought there
+before the step that needs it first, which waits (`set_active_adapters` in the worker). Prefixes are shared among
+requests of one adapter only.
+"""
+
+from __future__ import annotations
+
+from simulator.cache.lora_slots import AdapterSlots
+from simulator.core.batch import Batch
+from simulator.core.request import Request
+from simulator.schedulers.rules import EngineRules
+from simulator.schedulers.vllm_v1 import VllmV1
+
+
+class LoraV1(VllmV1):
+    """See the module."""
+
+    pipelines = False
+    takes_over = False
+
+    def __init__(self, rules: EngineRules) -> None:
+        super().__init__(rules)
+        if rules.lora is None:
+            raise ValueError("a scheduler of adapters needs lora rules")
+        self._lora = rules.lora
+        self.slots = self._slots = AdapterSlots(rules.lora)
+        self._active: dict[int, int] = {}  # scheduled requests by adapter
+        self._passed_over: list[Request] = []
+        self._n_passed_over = 0  # at the last look at the queue
+        self._prompts = [0, 0]  # of this step, with an adapter: requests, tokens
+        self._brought = (0, 0)  # adapters in this step: to the device, and from disk
+
+    def add(self, request: Request) -> None:
+        if request.keys:
+            own, n = request.adapter + 1, self._lora.adapters + 1
+            request.keys = tuple([key * n + own for key in request.keys])
+        super().add(request)
+
+    def schedule(self) -> Batch | None:
+        self._n_passed_over, self._prompts, self._brought = 0, [0, 0], (0, 0)
+        batch = super().schedule()
+        if batch is not None and self._active:
+            moves = batch.moving()
+            moves.adapters = len(self._active)
+            moves.adapter_tokens = sum(self._active.values()) - self._prompts[0] + self._prompts[1]
+            moves.brought_adapters = self._brought
+        return batch
+
+    def _admit(self, batch: Batch, budget: int) -> None:
+        super()._admit(batch, budget)
+        self._n_passed_over = len(self._passed_over)
+        self._waiting.extendleft(reversed(self._passed_over))
+        self._passed_over.clear()
+
+    def _admit_head(self, batch: Batch, request: Request, budget: int) -> int:
+        while not self._has_room_for(request.adapter):
+            self._passed_over.append(self._waiting.popleft())
+            if not self._waiting:
+                return 0
+            request = self._waiting[0]
+        return super()._admit_head(batch, request, budget)
+
+    def _has_room_for(self, adapter: int) -> bool:
+        return adapter < 0 or adapter in self._active or len(self._active) < self._lora.max_loras
+
+    def _seat(self, batch: Batch, request: Request, hits: tuple[int, int, int, int], tokens: int) -> None:
+        if request.adapter >= 0:
+            brought, read = self._slots.use(request.adapter, self._active.keys())
+            self._brought = (self._brought[0] + brought, self._brought[1] + read)
+            self._active[request.adapter] = self._active.get(request.adapter, 0) + 1
+        super()._seat(batch, request, hits, tokens)
+
+    def _prefill(self, batch: Batch, request: Request, tokens: int) -> None:
+        if request.adapter >= 0:
+            self._prompts[0] += 1
+            self._prompts[1] += tokens
+        super()._prefill(batch, request, tokens)
+
+    def _drop(self, adapter: int) -> None:
+        """A request of it is scheduled no more."""
+        if adapter < 0:
+            return
+        self._slots.touch(adapter)
+        self._active[adapter] -= 1
+        if not self._active[adapter]:
+            del self._active[adapter]
+
+    def retire(self, request: Request) -> None:
+        self._drop(request.adapter)
+        super().retire(request)
+
+    def _preempt(self) -> None:
+        request = next(reversed(self._running))
+        if not request.retired:
+            self._drop(request.adapter)
+        super()._preempt()
+
+    @property
+    def blocked(self) -> bool:
+        if self._waiting and self._n_passed_over == len(self._waiting):
+            return True
+        return super().blocked

@@ -1,0 +1,157 @@
+"""vLLM V1 with KV blocks offloaded to host memory (OffloadingConnector).
+
+The head of the queue whose prefix lies in host memory or on disk beyond what the device has does not start: it gets
+blocks for all of that and steps aside (WAITING_FOR_REMOTE_KVS) while the others are served; its copy starts with the
+step it was found in. It is given blocks only if those of all prompts under way stay free. Once they are filled it comes
+back ahead of the queue, its tokens computed.
+"""
+
+from __future__ import annotations
+
+from simulator.core.batch import Batch
+from simulator.core.request import Request
+from simulator.schedulers.rules import EngineRules
+from simulator.schedulers.vllm_v1 import VllmV1
+
+
+class OffloadingV1(VllmV1):
+    """See the module. Its `host` is set by the replica."""
+
+    pipelines = False
+
+    def __init__(self, rules: EngineRules) -> None:
+        super().__init__(rules)
+        self._fetching: dict[Request, None] = {}  # their blocks are on the way
+        self._landed: dict[Request, None] = {}  # at the front of the queue, their blocks filled
+
+    def schedule(self) -> Batch | None:
+        if self.fetches:
+            self.fetches = []
+        batch = super().schedule()
+        if batch is None and self.preempted:  # the last one running made room for those that hold blocks: look again
+            preempted = self.preempted
+            batch = super().schedule()
+            self.preempted = preempted
+        return batch
+
+    def _admit_head(self, batch: Batch, request: Request, budget: int) -> int:
+        if request in self._landed:
+            return self._start_landed(batch, request, budget)
+        while not self._refused_before(request, budget):
+            started = self._fetch(request)
+            if started is None:
+                return 0
+            if not started:
+                break
+            if not self._waiting:
+                return 0
+            request = self._waiting[0]
+        return super()._admit_head(batch, request, budget)
+
+    def _refused_before(self, request: Request, budget: int) -> bool:
+        """And nothing got better since."""
+        head, insertions, at_budget, at_available = self._refusal
+        kv = self.kv
+        return head is request and insertions == kv.insertions and budget >= at_budget and kv.available <= at_available
+
+    def _fetch(self, request: Request) -> bool | None:
+        """Give the head of the queue blocks for what the host has of it, and let it step aside. False: the host has
+        nothing; None: there is no room yet."""
+        host, kv, size = self.host, self.kv, self.rules.block_size
+        if host is None or request.retired or request.brought_tokens or not request.keys:
+            return False
+        units, own, queued, _ = self._hits(request)
+        more = 0 if own else host.find(request.keys[: request.known_tokens // kv.unit_tokens], units)
+        held = units * kv.unit_blocks
+        tokens = min((units + more) * kv.unit_tokens, (request.known_tokens - 1) // size * size)
+        blocks = tokens // size - held
+        if not more or blocks <= 0:
+            return False
+        whole = -(-request.known_tokens // size) - held if self.rules.admit_whole_prompt else blocks
+        if max(whole, blocks + self._reserved()) + queued > kv.available:
+            self._refuse(request, held - queued, 1)
+            return None
+        kv.claim(request, units, 0)
+        kv.take(blocks)
+        self._waiting.popleft()
+        request.computed_tokens = tokens
+        request.fetching, request.fetched_blocks = request.keys[units : units + more], blocks
+        request.offered_units = max(request.offered_units, units + more)
+        host.reserve(request)
+        self._fetching[request] = None
+        self.fetches.append(request)
+        return True
+
+    def _reserved(self) -> int:
+        """Blocks that prompts under way will need yet."""
+        size = self.rules.block_size
+        under_way = [*self._fetching, *self._landed, *([self._partial] if self._partial else [])]
+        return sum(-(-r.known_tokens // size) - max(-(-r.computed_tokens // size), r.shared_blocks) for r in under_way)
+
+    def landed(self, request: Request) -> None:
+        del self._fetching[request]
+        self.kv.offer(request, request.computed_tokens)
+        self._waiting.insert(len(self._landed), request)
+        self._landed[request] = None
+        self._refused = False  # that was another head of the queue
+
+    def _start_landed(self, batch: Batch, request: Request, budget: int) -> int:
+        """Its seat and its first chunk; 0 if it must wait."""
+        rest = request.known_tokens - request.computed_tokens
+        tokens = min(rest, budget)
+        blocks = self._chunk_blocks(request, tokens)
+        if blocks > self.kv.available or (tokens < rest and not self.rules.chunked_prefill):
+            self._refused = True
+            return 0
+        self._waiting.popleft()
+        del self._landed[request]
+        self._running[request] = None
+        if blocks > 0:
+            self.kv.take(blocks)
+        if request.cached_tokens < 0:
+            request.cached_tokens = request.computed_tokens
+            batch.admitted += (request,)
+        self._prefill(batch, request, tokens)
+        return tokens
+
+    def _prefill(self, batch: Batch, request: Request, tokens: int) -> None:
+        copy = self.host.due(request, request.computed_tokens + tokens) if self.host else None
+        super()._prefill(batch, request, tokens)
+        if copy is not None:
+            batch.moving().copies += (copy,)
+
+    def _preempt(self) -> None:
+        request = next(reversed(self._running))
+        self._leave(request)
+        super()._preempt()
+        if self._landed:  # those that hold blocks are served first
+            self._waiting.popleft()
+            self._waiting.insert(len(self._landed), request)
+
+    def release(self, request: Request) -> None:
+        if request in self._running or request in self._parked:
+            self._leave(request)
+        super().release(request)
+
+    def _leave(self, request: Request) -> None:
+        """It gives up its blocks: what it produced goes to the host too."""
+        if self.host is None:
+            return
+        copy = self.host.due(request, self.computed_tokens(request))
+        if copy is not None:
+            self.host.store(copy)
+        self.host.left(request)
+
+    @property
+    def n_waiting(self) -> int:
+        return len(self._waiting) + len(self._fetching)
+
+    @property
+    def n_fetching(self) -> int:
+        return len(self._fetching)
+
+    def waiting_requests(self) -> list[Request]:
+        return [r for r in self._waiting if r not in self._landed]
+
+    def holding_requests(self) -> list[Request]:
+        return [*super().holding_requests(), *self._fetching, *self._landed]

@@ -1,0 +1,120 @@
+"""The measured half of a comparison: start the engine, probe it, replay every trial, stop it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from calibration.accuracy.measured_run import MeasuredRun
+from calibration.importers.iteration_log import read_iteration_log
+from calibration.serve.clients import Client, Incomplete, OwnEngine
+from calibration.serve.contention import ContentionSample
+from calibration.serve.probe import Probe, probe
+from calibration.serve.server import EngineServer
+from simulator.verify.engines import EngineSubject, engine_version
+from simulator.verify.trials import Trial
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+Told = Callable[[str], None]
+
+TRIES: Final = 3  # of a replay in which single requests fail
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What the probe gave. `log`: the engine's steps while it ran, None where the engine tells none."""
+
+    probe: Probe
+    log: pd.DataFrame | None
+    engine_version: str
+    others_cores: float
+
+
+@dataclass(slots=True)
+class Replayed:
+    """Runs of every trial, by its name, one for each repeat, and the cores others used meanwhile."""
+
+    runs: dict[str, list[MeasuredRun]] = field(default_factory=dict)
+    others_cores: dict[str, float] = field(default_factory=dict)
+
+
+class EngineUnderTest:
+    """An engine with a client, started on entry, stopped on exit."""
+
+    def __init__(self, subject: EngineSubject, client: Client, out: Path, told: Told) -> None:
+        self.subject = subject
+        self._client = client
+        self._out = out
+        self._told = told
+        self._server: EngineServer | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> EngineUnderTest:
+        launch = self.subject.launch
+        if launch is not None:
+            self._server = self._stack.enter_context(EngineServer(launch, self._out / "server.log"))
+            self._told(f"starting {launch.name} on port {launch.port}")
+            try:
+                self._server.start()
+            except BaseException:
+                self._stack.close()
+                raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def probe(self, most_input_tokens: int, max_num_seqs: int) -> Probed:
+        """Lone requests and bursts; see calibration.serve.probe."""
+        self._told("probing: lone requests, then bursts")
+        before = self._moment()
+        found = probe(self._client, self.subject.target, most_input_tokens, max_num_seqs, self._out / "probe")
+        others = self._others(before)
+        if isinstance(self._client, OwnEngine):
+            return Probed(found, self._client.steps(), self._client.engine_version, others)
+        log = None
+        if self._server is not None and self.subject.keeps_log:
+            log = read_iteration_log(self._server.log).steps
+        return Probed(found, log, engine_version(self.subject.target), others)
+
+    def replay(self, trials: list[Trial], repeats: int) -> Replayed:
+        """Every trial `repeats` times, in turns, so that drift falls on all of them."""
+        done = Replayed()
+        for k in range(repeats):
+            for i, trial in enumerate(trials):
+                self._told(f"replaying {trial.name}, {k + 1} of {repeats}")
+                before = self._moment()
+                folder = self._out / "runs" / f"trial-{i + 1}-{k + 1}"
+                done.runs.setdefault(trial.name, []).append(self._replay(trial, folder))
+                others = self._others(before)
+                done.others_cores[trial.name] = max(others, done.others_cores.get(trial.name, 0.0))
+                if self._server is not None:
+                    self._server.check_alive()
+        return done
+
+    def _replay(self, trial: Trial, folder: Path) -> MeasuredRun:
+        """One replay; tried again where single requests failed, which is said."""
+        for left in range(TRIES - 1, -1, -1):
+            if self._server is not None and self._server.launch.forgetful:
+                self._server.restart()
+            try:
+                return self._client.replay(trial.requests, self.subject.target, folder)
+            except Incomplete as error:
+                if not left:
+                    raise
+                self._told(f"{error}: again")
+        raise AssertionError("unreachable")
+
+    def _others(self, before: ContentionSample) -> float:
+        """Cores others used; unknown, and 0, where the server is somebody's own: it may run on this machine."""
+        elsewhere = self._server is None and not isinstance(self._client, OwnEngine)
+        return 0.0 if elsewhere else before.others_cores(self._moment())
+
+    def _moment(self) -> ContentionSample:
+        return ContentionSample.now(self._server.pids if self._server is not None else ())

@@ -1,0 +1,178 @@
+"""Stated errors: an interval learned on some runs holds for others, widens where less is known, and says what it rests
+on."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibration.accuracy import stated_error
+from calibration.accuracy.stated_error import (
+    COVERAGE,
+    LEVELS,
+    METRICS,
+    Group,
+    StatedError,
+    fit_group,
+    in_words,
+    load_file,
+)
+from catalogs.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[3]
+RNG = np.random.default_rng(7)
+
+
+def group(log_ratios: np.ndarray, operator_error: float = 0.05, metric: str = "tpot") -> Group:
+    return fit_group("toy", metric, log_ratios, np.full(len(log_ratios), operator_error), "toy runs")
+
+
+def stated(found: Group, operator_error: float = 0.05) -> StatedError:
+    return StatedError(found.engine, operator_error, {found.metric: found})
+
+
+def share_inside(interval: tuple[float, float] | None, log_ratios: np.ndarray) -> float:
+    assert interval is not None
+    return float(np.mean((math.log1p(interval[0]) <= log_ratios) & (log_ratios <= math.log1p(interval[1]))))
+
+
+@pytest.mark.parametrize("n", [4, 19, 40, 200])
+@pytest.mark.parametrize("shape", ["normal", "skewed"])
+def test_an_interval_learned_on_some_runs_holds_for_others(n: int, shape: str) -> None:
+    def draw(size: int) -> np.ndarray:
+        normal = RNG.standard_normal(size)
+        return 0.2 * normal - 0.1 if shape == "normal" or n < stated_error.LEAST_CONFORMAL else np.expm1(0.5 * normal)
+
+    shares = [share_inside(stated(group(draw(n))).interval("tpot"), draw(200)) for _ in range(800)]
+    assert np.mean(shares) >= COVERAGE - 0.015
+
+
+def test_nineteen_runs_reach_from_the_least_to_the_most() -> None:
+    ratios = np.linspace(-0.3, 0.6, 19)
+    interval = stated(group(ratios)).interval("tpot")
+    assert interval is not None
+    assert np.log1p(interval) == pytest.approx([-0.3, 0.6], abs=1e-3)
+
+
+def test_errors_understated_by_half_are_caught() -> None:
+    ratios = 0.2 * RNG.standard_normal(100)
+    careless = stated(group(ratios / 2)).interval("tpot")
+    assert share_inside(careless, 0.2 * RNG.standard_normal(400)) < 0.8
+
+
+def test_four_runs_promise_less_than_their_range() -> None:
+    ratios = np.array([-0.2, 0.0, 0.1, 0.3])
+    interval = stated(group(ratios)).interval("tpot")
+    assert interval is not None
+    assert math.log1p(interval[0]) < -0.2
+    assert math.log1p(interval[1]) > 0.3
+
+
+def test_one_run_tells_no_spread() -> None:
+    with pytest.raises(ValueError, match="no spread"):
+        group(np.array([0.1]))
+
+
+def test_operators_that_are_known_worse_widen_every_interval() -> None:
+    found = group(0.2 * RNG.standard_normal(60))
+    widths = [np.diff(np.log1p(stated(found, e).interval("tpot") or (0, 0)))[0] for e in (0.0, 0.05, 0.3, 1.0)]
+    assert widths == sorted(widths)
+    assert widths[-1] > 3 * widths[0]
+
+
+def test_runs_slower_than_simulated_give_an_interval_above_the_simulated_value() -> None:
+    interval = stated(group(0.5 + 0.05 * RNG.standard_normal(60))).interval("tpot")
+    assert interval is not None
+    assert 0 < interval[0] < interval[1]
+
+
+def test_the_one_number_covers_as_many_as_the_interval() -> None:
+    ratios = 0.3 * RNG.standard_normal(400)
+    limit = stated(group(ratios)).expected_error
+    assert np.mean(np.abs(np.exp(-ratios) - 1) <= limit) == pytest.approx(COVERAGE, abs=0.02)
+
+
+def test_an_engine_nobody_compared_says_so_and_keeps_what_the_operators_expect() -> None:
+    unknown = StatedError.of("nobody", 0.07)
+    block = unknown.block()
+    assert (block["coverage"], block["n"]) == (None, {})
+    assert "unknown" in block["source"]
+    assert in_words(block) == block["source"]
+    assert unknown.interval("tpot") is None
+    assert unknown.expected_error == 0.07
+    assert unknown.factors("ttft", np.array([0.25, 0.5, 0.75])) == pytest.approx(
+        [math.exp(-0.07), 1.0, math.exp(0.07)], rel=1e-3
+    )
+
+
+def test_gaps_are_read_as_the_time_per_token_where_no_run_tells_them() -> None:
+    told = stated(group(0.2 * RNG.standard_normal(60)))
+    assert told.interval("itl") == told.interval("tpot")
+    assert told.interval("power") is None
+
+
+def test_a_version_of_an_engine_is_the_engine() -> None:
+    assert StatedError.of("vllm-0.15", 0.05).block() == StatedError.of("vllm", 0.05).block()
+
+
+def test_the_shipped_file_covers_the_engines_that_public_tables_measured() -> None:
+    told = {(g.engine, g.metric): g for g in load_file().groups}
+    assert {(e, m) for e in ("vllm", "sglang", "trtllm") for m in ("ttft", "tpot", "e2e")} <= set(told)
+    for found in told.values():
+        assert list(found.scores) == sorted(found.scores)
+        assert len(LEVELS) == len(found.scores)
+    block = StatedError.of("vllm", 0.05).block()
+    assert set(METRICS) <= set(block)
+    assert all(block[m][0] < block[m][1] for m in METRICS)
+    assert "90%" in in_words(block)
+
+
+def test_a_damaged_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "calibrations").mkdir()
+    monkeypatch.setattr(stated_error, "DATA", tmp_path)
+    load_file.cache_clear()
+    try:
+        assert load_file().groups == ()
+        load_file.cache_clear()
+        (tmp_path / "calibrations" / stated_error.FILE_NAME).write_text('{"groups": [{"engine": "vllm"}]}')
+        with pytest.raises(InputError, match="not valid"):
+            load_file()
+    finally:
+        load_file.cache_clear()
+
+
+def test_the_calibration_set_is_a_stable_part_and_no_open_loop_case(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    from measured_points import in_calibration_set
+
+    names = [f"point {i}" for i in range(4000)]
+    closed, steady = ({n for n in names if in_calibration_set(p, n)} for p in ("closed loop", "steady state"))
+    assert len(closed) / len(names) == pytest.approx(1 / 5, abs=0.02)
+    assert len(steady) / len(names) == pytest.approx(2 / 5, abs=0.02)
+    assert closed < steady
+    assert not any(in_calibration_set("open loop", n) for n in names)
+    assert in_calibration_set("closed loop", "point 4") == in_calibration_set("closed loop", "point 4")
+
+
+def test_own_comparisons_are_read_from_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    from measured_points import verified
+
+    page = tmp_path / "page.md"
+    page.write_text(
+        "<!-- verify llama.cpp -->\n| 1.7/s | tpot mean | 7.15 ms | 4.6% | +25.0% **missed** | -1.2% | 15% |\n"
+        "| 1.7/s | tpot p99 | 17.6 ms | 2.8% | +90.0% | +6.1% | 35% |\n<!-- /verify -->\n"
+    )
+    assert verified(page) == {("llama.cpp", "tpot"): [pytest.approx(math.log(1 / 1.25))]}
+
+
+def test_what_was_fitted_is_what_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    from coverage import write
+
+    shipped = load_file()
+    write(shipped, tmp_path / "copy.json")
+    assert stated_error.StatedErrorFile.model_validate_json((tmp_path / "copy.json").read_bytes()) == shipped

@@ -1,0 +1,202 @@
+"""The shipped bundles: laws every cost must obey, and what happens to damaged or foreign ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibration.bundles.bundle import Bundle, load_bundle, shipped_folder
+from calibration.importers.public import SHIPPED
+from calibration.operators.operators import DecodeAttention, Elementwise, Gemm, Operator, PrefillAttention
+from calibration.operators.roofline import roofline_s
+from calibration.power.model import MOST_DEMAND
+from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
+
+MS = np.array([1, 2, 7, 8, 16, 20, 33, 64, 100, 128, 129, 200, 256, 300, 512, 1000, 2048, 3000, 8192, 16384.0])
+#: (n, k) of Llama-2-7b, Llama-3.1-70B TP4 and Llama-3.1-405B TP8 layers.
+SHAPES = [(12288, 4096), (22016, 4096), (4096, 11008), (14336, 8192), (8192, 7168), (13312, 16384), (16384, 6656)]
+HEADS = [(32, 32, 128), (32, 8, 128), (16, 2, 128), (16, 1, 128), (8, 1, 64)]
+
+
+@pytest.fixture(params=SHIPPED)
+def bundle(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bundle:
+    monkeypatch.setattr("calibration.bundles.bundle.user_folder", lambda: tmp_path)
+    return load_bundle(parse_hardware(request.param).accelerator)
+
+
+def _ops(heads: tuple[int, int, int]) -> list[Operator]:
+    s, c = np.meshgrid([1.0, 3.0, 64.0, 500.0], [1.0, 100.0, 1000.0, 30000.0])
+    q, ctx = np.meshgrid([1.0, 16.0, 100.0, 2048.0, 8192.0], [0.0, 500.0, 20000.0])
+    return [
+        DecodeAttention(s, s * c, c, *heads, "bf16"),
+        DecodeAttention(s, s * c, 4 * c, *heads, "fp8"),
+        PrefillAttention(1.0, q, q * (ctx + q / 2), *heads, "bf16"),
+        PrefillAttention(4.0, 4 * q, 4 * q * (ctx + q / 2), *heads, "fp8"),
+        PrefillAttention(1.0, q, np.minimum(q * 128, q * q / 2), *heads, "bf16", 128),
+    ]
+
+
+def _all_ops() -> list[Operator]:
+    gemms: list[Operator] = [Gemm(MS, n, k, d) for n, k in SHAPES for d in ("bf16", "fp8", "fp8_block", "int4", "fp4")]
+    return gemms + [op for heads in HEADS for op in _ops(heads)]
+
+
+def test_costs_are_positive_finite_and_no_faster_than_the_roofline(bundle: Bundle) -> None:
+    for op in _all_ops():
+        cost = bundle.cost(op)
+        assert np.isfinite(cost.seconds).all(), op
+        assert (cost.seconds > 0.999 * roofline_s(op, bundle.accelerator)).all(), op
+        assert np.isin(cost.origin, (0.0, 1.0, 2.0)).all()
+        idle, tdp = bundle.accelerator.idle_w, bundle.accelerator.tdp_w
+        assert ((cost.watts >= idle) & (cost.watts <= MOST_DEMAND * tdp)).all()
+
+
+def test_arrays_and_scalars_agree(bundle: Bundle) -> None:
+    for n, k in SHAPES[:2]:
+        together = bundle.cost(Gemm(MS, n, k, "bf16"))
+        alone = [bundle.cost(Gemm(m, n, k, "bf16")) for m in MS]
+        assert together.seconds.tolist() == [float(c.seconds) for c in alone]
+        assert together.origin.tolist() == [float(c.origin) for c in alone]
+    q = np.array([16.0, 300.0, 2048.0])
+    together = bundle.cost(PrefillAttention(2.0, q, q * 1000, 32, 8, 128, "bf16"))
+    alone = [bundle.cost(PrefillAttention(2.0, x, x * 1000, 32, 8, 128, "bf16")) for x in q]
+    assert together.seconds.tolist() == [float(c.seconds) for c in alone]
+
+
+def test_more_rows_hardly_ever_cost_less(bundle: Bundle) -> None:
+    for n, k in SHAPES:
+        for dtype in ("bf16", "fp8"):
+            seconds = bundle.cost(Gemm(MS, n, k, dtype)).seconds
+            least_above = np.minimum.accumulate(seconds[::-1])[::-1]
+            assert (seconds <= 1.15 * least_above).all(), (n, k, dtype, seconds)
+
+
+def test_longer_contexts_never_cost_less(bundle: Bundle) -> None:
+    context = np.unique(np.geomspace(1, 131072, 400).round())
+    for heads in HEADS:
+        for sequences in (1.0, 20.0, 256.0):
+            op = DecodeAttention(sequences, sequences * context, context, *heads, "bf16")
+            seconds = bundle.cost(op).seconds
+            assert (np.diff(seconds) > -3e-3 * seconds[:-1]).all(), (heads, sequences)  # stored in 16 bit
+            growth = np.diff(np.log(seconds)) / np.diff(np.log(context))
+            assert (growth < 1.6).all(), "a jump between neighbouring contexts"
+
+
+def test_more_pairs_never_cost_less(bundle: Bundle) -> None:
+    context = np.linspace(0, 30000, 200)
+    for heads in HEADS:
+        for q in (1.0, 100.0, 512.0, 4096.0):
+            seconds = bundle.cost(PrefillAttention(1.0, q, q * (context + q / 2), *heads, "bf16")).seconds
+            assert (np.diff(seconds) > -0.02 * seconds[:-1]).all(), (heads, q)
+
+
+def test_weights_stream_at_a_plausible_bandwidth(bundle: Bundle) -> None:
+    """Decode of Llama-3.1-70B TP4 layers reaches 60-97 % of the memory bandwidth on every card."""
+    layers = [(2560, 8192), (8192, 2048), (14336, 8192), (8192, 7168)]
+    seconds = sum(float(bundle.cost(Gemm(16.0, n, k, "bf16")).seconds) for n, k in layers)
+    bandwidth = sum(2.0 * n * k for n, k in layers) / seconds
+    assert 0.6 < bandwidth / bundle.accelerator.memory_bandwidth_bytes_per_s < 0.97
+
+
+def test_errors_are_recorded_and_small(bundle: Bundle) -> None:
+    for family in ("gemm", "prefill_attention", "decode_attention"):
+        assert 0.0 < bundle.relative_error(family) < 0.10
+    with pytest.raises(InputError, match="unknown operator family"):
+        bundle.relative_error("gems")
+
+
+def test_loading_is_fast_and_needs_numpy_only() -> None:
+    code = (
+        "import sys, time\n"
+        "from catalogs.hardware.catalog import parse_hardware\n"
+        "from calibration.bundles.bundle import load_bundle\n"
+        "from calibration.operators.operators import Gemm\n"
+        "a = parse_hardware('b200').accelerator\n"
+        "t = time.perf_counter(); load_bundle(a).cost(Gemm(1, 4096, 4096, 'bf16')); t = time.perf_counter() - t\n"
+        "print(t, [m for m in ('pandas', 'sklearn', 'scipy', 'pyarrow', 'torch') if m in sys.modules])"
+    )
+    seconds, modules = subprocess.check_output([sys.executable, "-c", code], text=True).split(" ", 1)
+    assert modules.strip() == "[]"
+    assert float(seconds) < 0.5  # 0.03 s alone on one core; the bound allows for a busy machine
+
+
+def test_a_neighbour_is_used_by_rule_and_says_so() -> None:
+    nvl, own = (load_bundle(parse_hardware(n).accelerator) for n in ("h100-nvl", "h100"))
+    op = Gemm(1.0, 16384.0, 16384.0, "bf16")
+    assert float(nvl.cost(op).origin) == 2.0
+    assert any("h100" in line and line.startswith("transferred") for line in nvl.notices)
+    ratio = own.accelerator.memory_bandwidth_bytes_per_s / nvl.accelerator.memory_bandwidth_bytes_per_s
+    assert float(nvl.cost(op).seconds) == pytest.approx(float(own.cost(op).seconds) * ratio, rel=1e-6)
+
+
+def test_a_slice_is_slower_than_the_card() -> None:
+    card, part = (load_bundle(parse_hardware(n).accelerator) for n in ("a100-80gb", "a100-80gb:2g.20gb"))
+    assert any("MIG" in line for line in part.notices)
+    for op in (Gemm(64.0, 8192.0, 8192.0, "bf16"), PrefillAttention(1.0, 512.0, 512 * 4e3, 32, 8, 128, "bf16")):
+        assert part.cost(op).seconds > 1.5 * card.cost(op).seconds
+
+
+def test_unknown_hardware_gets_the_roofline_and_a_notice() -> None:
+    bundle = load_bundle(parse_hardware("l4").accelerator)
+    assert "uncalibrated: roofline" in bundle.notices
+    op = Elementwise("norm", np.array([1.0, 1e6]), 16384.0)
+    cost = bundle.cost(op)
+    assert (cost.origin == 2.0).all()
+    assert cost.seconds[1] > roofline_s(op, bundle.accelerator)[1]
+    assert bundle.relative_error("gemm") >= 0.2
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(shipped_folder() / "rtx4090", tmp_path / "rtx4090"))
+
+
+def test_damaged_bundles_are_refused(copy: Path) -> None:
+    acc = parse_hardware("rtx4090").accelerator
+    load_bundle(acc, copy)
+    arrays = copy / "arrays.npz"
+    whole = arrays.read_bytes()
+    arrays.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(InputError, match="hash"):
+        load_bundle(acc, copy)
+    arrays.unlink()
+    with pytest.raises(InputError, match="lacks its arrays"):
+        load_bundle(acc, copy)
+    arrays.write_bytes(whole)
+    text = (copy / "bundle.json").read_text()
+    (copy / "bundle.json").write_text(text[:200])
+    with pytest.raises(InputError, match="not valid"):
+        load_bundle(acc, copy)
+    (copy / "bundle.json").write_text(text.replace('"engine"', '"motor"'))
+    with pytest.raises(InputError, match="motor"):
+        load_bundle(acc, copy)
+
+
+def test_a_part_that_is_missing_is_named(copy: Path) -> None:
+    facts = json.loads((copy / "bundle.json").read_text())
+    del facts["families"]["gemm"]["facts"]["floors_s"]
+    (copy / "bundle.json").write_text(json.dumps(facts))
+    with pytest.raises(InputError, match="lacks a part of gemm"):
+        load_bundle(parse_hardware("rtx4090").accelerator, copy)
+
+
+def test_wrong_hardware_and_missing_folder_are_refused(copy: Path) -> None:
+    with pytest.raises(InputError, match="other hardware"):
+        load_bundle(parse_hardware("h100").accelerator, copy)
+    with pytest.raises(InputError, match="no calibration bundle"):
+        load_bundle(parse_hardware("h100").accelerator, copy / "nowhere")
+
+
+def test_the_users_own_calibration_comes_first(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = json.loads((copy / "bundle.json").read_text())
+    facts["engine_version"] = "9.9"
+    (copy / "bundle.json").write_text(json.dumps(facts))
+    monkeypatch.setattr("calibration.bundles.bundle.user_folder", lambda: copy.parent)
+    assert load_bundle(parse_hardware("rtx4090").accelerator).name.endswith("9.9")

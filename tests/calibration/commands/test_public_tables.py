@@ -1,0 +1,59 @@
+"""Importing the public tables and reproducing what is shipped from them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from calibration.bundles.bundle import shipped_folder
+from calibration.commands.main import app
+from calibration.fitting.power import write_power
+from calibration.power.file import load_power
+
+RUN = CliRunner()
+
+
+def _rebuilt(public_data: Path, tmp_path: Path, name: str) -> tuple[dict[str, object], dict[str, object]]:
+    args = ["build-shipped", "--tables", str(public_data / "profiles"), "--hw", name, "--out", str(tmp_path)]
+    result = RUN.invoke(app, args)
+    assert result.exit_code == 0, result.output
+    new, old = (json.loads((f / name / "bundle.json").read_text()) for f in (tmp_path, shipped_folder()))
+    return new, old
+
+
+def _same(new: dict[str, object], old: dict[str, object], tmp_path: Path, name: str) -> None:
+    assert {k: v for k, v in new.items() if k != "arrays_sha256"} == {
+        k: v for k, v in old.items() if k != "arrays_sha256"
+    }
+    a, b = (np.load(f / name / "arrays.npz") for f in (tmp_path, shipped_folder()))
+    assert sorted(a.files) == sorted(b.files)
+    assert all(np.allclose(a[x], b[x], rtol=2e-3, atol=1e-6) for x in a.files)
+
+
+def test_the_smallest_shipped_bundle_is_reproducible(public_data: Path, tmp_path: Path) -> None:
+    _same(*_rebuilt(public_data, tmp_path, "rtx4090"), tmp_path, "rtx4090")
+
+
+def test_the_power_model_is_reproducible(public_data: Path, tmp_path: Path) -> None:
+    new = json.loads(write_power(public_data / "profiles", tmp_path).read_text())
+    old = load_power().to_json()
+    assert new["provenance"] == old["provenance"]
+    for group, curve in new["curves"].items():
+        assert curve == pytest.approx(old["curves"][group], rel=0.02, abs=0.01)
+
+
+@pytest.mark.slow
+def test_a_large_shipped_bundle_is_reproducible(public_data: Path, tmp_path: Path) -> None:
+    _same(*_rebuilt(public_data, tmp_path, "a100-80gb"), tmp_path, "a100-80gb")
+
+
+def test_shipped_bundles_are_small_and_complete() -> None:
+    from calibration.importers.public import SHIPPED
+
+    files = [f for f in shipped_folder().rglob("*") if f.is_file()]
+    assert sum(f.stat().st_size for f in files) < 6e6
+    assert {f.parent.name for f in files if f.name == "bundle.json"} == set(SHIPPED)

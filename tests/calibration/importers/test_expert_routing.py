@@ -1,0 +1,82 @@
+"""Experts at the routing of service: streams of those touched, loads where they cost extra, noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from calibration.importers.expert_routing import as_served, busiest_rank, touched_by_power_law
+from calibration.operators.roofline import distinct_experts
+
+TOKENS = (1, 2, 4, 8, 16, 32, 64, 128)
+N, TOP = 16, 2
+FLOOR_S, PER_EXPERT_S = 10e-6, 5e-6
+
+
+def table(**seconds: list[float]) -> pd.DataFrame:
+    """Rows of one architecture, by routing."""
+    sizes = {"moe_dtype": "bf16", "hidden_size": 64, "inter_size": 64, "topk": TOP, "num_experts": N}
+    parts = [
+        pd.DataFrame({"num_tokens": TOKENS, "seconds": s, "distribution": d}).assign(**sizes)
+        for d, s in seconds.items()
+    ]
+    return pd.concat(parts).assign(moe_tp_size=1, moe_ep_size=1, kernel_source="k", source="s")
+
+
+def streamed(experts: np.ndarray) -> np.ndarray:
+    return FLOOR_S + PER_EXPERT_S * np.asarray(experts, dtype=np.float64)
+
+
+EVEN = list(streamed(np.minimum(np.array(TOKENS) * TOP, N)))
+DRAWN = list(streamed(np.array([touched_by_power_law(t, TOP, N) for t in TOKENS])))
+OWN_CHOICE = streamed(distinct_experts(np.array(TOKENS, dtype=np.float64), N, TOP))
+
+
+def served(**seconds: list[float]) -> np.ndarray:
+    names = {"even": "balanced", "mild": "power_law_1.01", "steep": "power_law_1.2"}
+    return as_served(table(**{names[k]: v for k, v in seconds.items()})).seconds.to_numpy()
+
+
+def test_where_only_streaming_costs_time_follows_the_experts_touched() -> None:
+    """A kernel that costs a floor and a price per expert: N (1 - (1 - k/N)^T) experts, whatever the rows touched."""
+    assert served(even=EVEN, mild=DRAWN, steep=DRAWN) == pytest.approx(OWN_CHOICE, rel=1e-6)
+
+
+def test_without_balanced_rows_a_straight_line() -> None:
+    assert served(mild=DRAWN) == pytest.approx(OWN_CHOICE, rel=0.03)
+
+
+def test_uneven_loads_cost_extra_where_they_did_in_the_rows() -> None:
+    slow = [1.5 * s for s in DRAWN]
+    found = served(even=EVEN, mild=slow, steep=slow)
+    assert found[-1] == pytest.approx(slow[-1])
+    assert (found >= OWN_CHOICE - 1e-12).all()
+
+
+def test_a_row_outside_the_other_two_routings_is_noise() -> None:
+    """Planted: the mild routing 40 % slow at 64 tokens, where both others say the same."""
+    noisy = [s * (1.4 if t == 64 else 1.0) for s, t in zip(DRAWN, TOKENS, strict=True)]
+    assert served(even=EVEN, mild=noisy, steep=DRAWN) == pytest.approx(OWN_CHOICE, rel=1e-6)
+
+
+def test_the_busiest_rank_touches_more_than_the_mean_and_no_more_than_it_has() -> None:
+    tokens = np.array([1.0, 8.0, 64.0, 4096.0])
+    mean = distinct_experts(tokens, 128, 8) / 8
+    most = busiest_rank(tokens, (8, 128, 8))
+    assert (most >= mean).all()
+    assert (most <= 16.0).all()
+    assert most[-1] == pytest.approx(16.0)
+    drawn = np.random.default_rng(0)
+    counts = [
+        np.bincount(np.unique(np.argsort(drawn.random((8, 128)), axis=1)[:, :8]) // 16, minlength=8).max()
+        for _ in range(300)
+    ]
+    assert float(np.mean(counts)) == pytest.approx(most[1], rel=0.05)
+
+
+def test_power_laws_touch_fewer_experts_at_a_few_rows_each() -> None:
+    """What the docstring says of the sampler: about a fifth fewer than all at four rows per expert."""
+    assert touched_by_power_law(1, 8, 128) == 8
+    assert touched_by_power_law(128, 4, 128) == pytest.approx(0.8 * 128, rel=0.05)
+    assert touched_by_power_law(8, 2, 8) == 8  # few experts: all of them, where own choice leaves one in ten out

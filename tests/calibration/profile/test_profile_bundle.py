@@ -1,0 +1,158 @@
+"""From rows to the bundle that plan loads, without torch: an invented bench, then fit, install and find."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibration.bundles import engine_calibration
+from calibration.bundles.bundle import load_bundle, user_folder
+from calibration.bundles.files import read_bundle
+from calibration.fitting.fit import fit_bundle
+from calibration.operators.operators import DecodeAttention, Gemm
+from calibration.operators.roofline import roofline_s
+from calibration.profile.fitted import fit_profile, install, worse_than_installed
+from calibration.profile.peaks import measured
+from calibration.profile.run import profile
+from calibration.profile.session.session import Session
+from catalogs.errors import InputError
+from catalogs.hardware import local as measured_peaks
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.local import Cpu, cpu_hardware, with_measured_peaks
+from tests.calibration.invented_accelerator import gemm_rows
+from tests.calibration.profile_bench import QUIET, UNIT, RooflineBench, job
+
+FACTS: dict[str, Any] = {"device": "cpu", "started_at": "2026-01-02T00:00:00", "libraries": {"torch": "2.0"}}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return tmp_path
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Session:
+    found = Session.open(tmp_path / "p", QUIET.line)
+    profile(job(500.0), found, RooflineBench(), QUIET)
+    return found
+
+
+def test_fit_recovers_the_law_on_held_out_shapes_and_is_found_by_name(home: Path, session: Session) -> None:
+    path = fit_profile(session.rows, FACTS, UNIT, home / "p")
+    facts, _ = read_bundle(path)
+    assert set(facts.families) == {"gemm", "prefill_attention", "decode_attention", "elementwise", "moe"}
+    assert facts.engine == "torch"
+    inside = {f: r.held_out[0] for f, r in facts.families.items() if r.held_out}
+    assert {e.region for e in inside.values()} == {"inside"}
+    assert inside["gemm"].median_abs_rel_error < 0.05
+    install(path, UNIT.name)
+    bundle = load_bundle(UNIT)
+    assert bundle.name == "local torch 2.0"
+    op = Gemm(48, 3000, 3000, "bf16")
+    assert float(bundle.cost(op).seconds) == pytest.approx(2 * float(roofline_s(op, UNIT)), rel=0.1)
+    assert bundle.relative_error("gemm") == inside["gemm"].median_abs_rel_error
+    host_times = engine_calibration.file_of(UNIT.name, "vllm")
+    host_times.parent.mkdir()
+    host_times.write_text("measured by verify")
+    install(path, UNIT.name)  # again, over itself
+    assert (user_folder() / "local" / "bundle.json").is_file()
+    assert host_times.read_text() == "measured by verify"  # a new profile does not take them away
+    assert sorted(f.name for f in (user_folder()).iterdir()) == ["local"]
+
+
+def test_contention_is_said_wherever_the_bundle_is_used(home: Path, session: Session) -> None:
+    for row in session.rows:
+        row["contended"] = True
+    install(fit_profile(session.rows, FACTS, UNIT, home / "p"), UNIT.name)
+    assert any("100% of the rows were measured while others used the machine" in n for n in load_bundle(UNIT).notices)
+
+
+def test_a_disturbed_profile_does_not_replace_an_undisturbed_one(home: Path, session: Session) -> None:
+    disturbed = [dict(r, contended=True) for r in session.rows]
+    clean, noisy = fit_profile(session.rows, FACTS, UNIT, home / "p"), fit_profile(disturbed, FACTS, UNIT, home / "q")
+    assert not worse_than_installed(noisy, UNIT.name)  # better than none
+    install(noisy, UNIT.name)
+    assert not worse_than_installed(clean, UNIT.name)
+    install(clean, UNIT.name)
+    assert worse_than_installed(noisy, UNIT.name)
+    assert not worse_than_installed(clean, UNIT.name)
+
+
+def test_uneven_decode_batches_set_their_own_alpha(home: Path, session: Session) -> None:
+    facts, _ = read_bundle(fit_profile(session.rows, FACTS, UNIT, home / "p"))
+    assert facts.families["decode_attention"].facts["skew_alpha"] == pytest.approx(0.0, abs=0.02)  # bytes only
+    for row in session.rows:
+        if row["family"] == "decode_attention" and row["role"] == "check":
+            longest = row["sequences"] * row["max_context_tokens"]
+            heads = (row["n_heads"], row["n_kv_heads"], row["head_dim"], "bf16")
+            as_long = DecodeAttention(row["sequences"], longest, row["max_context_tokens"], *heads)
+            row["seconds"] = 2 * float(roofline_s(as_long, UNIT)) + 1e-6  # as if all were the longest
+    facts, _ = read_bundle(fit_profile(session.rows, FACTS, UNIT, home / "p"))
+    assert facts.families["decode_attention"].facts["skew_alpha"] > 0.8
+
+
+def test_no_usable_row_is_one_line(home: Path, session: Session) -> None:
+    for row in session.rows:
+        row["seconds"] = row.get("seconds", 1.0) / 1e6
+    with pytest.raises(InputError, match="no measured row obeys"):
+        fit_profile(session.rows, FACTS, UNIT, home / "p")
+
+
+def test_measured_peaks_are_what_the_rows_reached(session: Session) -> None:
+    unit = measured(UNIT, session.rows, 32e6)
+    assert unit.peak_flops == pytest.approx(UNIT.peak_flops, rel=1e-3)
+    assert unit.memory_bandwidth_bytes_per_s == pytest.approx(20e9, rel=1e-3)
+    for row in session.rows:
+        if row["family"] == "gemm" and row["dtype"] == "bf16":
+            row["seconds"] /= 4
+    faster = measured(UNIT, session.rows, 32e6)
+    assert faster.peak_flops["bf16"] == pytest.approx(2 * UNIT.peak_flops["bf16"], rel=0.02)
+    assert faster.peak_flops["fp32"] == unit.peak_flops["fp32"]
+
+
+@pytest.mark.usefixtures("home")
+def test_peaks_are_kept_for_this_machine_and_no_other() -> None:
+    mine = cpu_hardware(Cpu("Mine", 2, 2e9, frozenset({"avx2"}), 8e9))
+    other = cpu_hardware(Cpu("Other", 2, 2e9, frozenset({"avx2"}), 8e9))
+    assert with_measured_peaks(mine) == mine
+    path = measured_peaks.save(
+        measured_peaks.MeasuredPeaks.of(UNIT, "2026-01-02", "test").model_copy(update={"machine": "Mine"})
+    )
+    found = with_measured_peaks(mine)
+    assert found.accelerator.peak_flops == pytest.approx(UNIT.peak_flops)
+    assert found.accelerator.memory_bytes == 8e9
+    assert "measured 2026-01-02" in found.notices[0]
+    assert with_measured_peaks(other) == other
+    path.write_text("machine: [")
+    with pytest.raises(InputError, match="delete the file"):
+        with_measured_peaks(mine)
+
+
+def test_families_not_measured_here_come_from_the_shipped_bundle(home: Path) -> None:
+    unit = parse_hardware("h100").accelerator
+    shipped = load_bundle(unit)
+    fit_bundle({"gemm": gemm_rows(unit)}, unit, home / "data" / "llm-capacity-planner" / "calibrations" / "h100")
+    own = load_bundle(unit)
+    assert own.models.keys() == shipped.models.keys()
+    op = Gemm(64, 4096, 4096, "bf16")
+    assert float(own.cost(op).seconds) != float(shipped.cost(op).seconds)
+    assert any("from the shipped calibration" in n and "gemm" not in n for n in own.notices)
+
+
+def test_a_disk_that_fills_while_the_tables_are_written_is_one_line(
+    home: Path, session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (session.folder / "rows.jsonl").read_bytes()
+
+    def full(*_args: Any, **_kwargs: Any) -> None:
+        raise OSError(errno.ENOSPC, "Error writing bytes to file")
+
+    monkeypatch.setattr("pandas.DataFrame.to_parquet", full)
+    with pytest.raises(InputError, match=r"No space left on device.*rows\.jsonl are kept"):
+        fit_profile(session.rows, FACTS, UNIT, home / "p")
+    assert (session.folder / "rows.jsonl").read_bytes() == before
+    assert not list(session.folder.glob(".*part"))

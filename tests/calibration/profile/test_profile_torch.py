@@ -1,0 +1,167 @@
+"""The whole of it with torch on a CPU, seconds long: rows, gate, fit, bundle, installation, use."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+torch = pytest.importorskip("torch")
+
+from calibration.bundles.bundle import load_bundle  # noqa: E402
+from calibration.commands.main import app  # noqa: E402
+from calibration.operators.operators import Gemm  # noqa: E402
+from calibration.profile.kernels.gemm import work as gemm  # noqa: E402
+from calibration.profile.kernels.inputs import random  # noqa: E402
+from calibration.profile.kernels.prefill_attention import work as prefill  # noqa: E402
+from calibration.profile.machine.device import ProfiledDevice, open_device  # noqa: E402
+from calibration.profile.machine.energy import Meter  # noqa: E402
+from calibration.profile.measure import ShapeTimer  # noqa: E402
+from calibration.profile.session.session import Session  # noqa: E402
+from calibration.profile.session.shape import Shape  # noqa: E402
+from calibration.profile.shapes.queue import candidates  # noqa: E402
+from calibration.profile.shapes.size_limits import CPU  # noqa: E402
+from calibration.profile.shapes.sizes import catalog_sizes  # noqa: E402
+from catalogs.errors import InputError  # noqa: E402
+from catalogs.hardware.catalog import parse_hardware  # noqa: E402
+
+RUN = CliRunner()
+
+
+@pytest.fixture(scope="module")
+def device() -> ProfiledDevice:
+    return open_device("cpu")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    return tmp_path
+
+
+def bench(device: ProfiledDevice) -> ShapeTimer:
+    return ShapeTimer(device, Meter(None, dict), 0.02)
+
+
+def test_every_family_measures_its_smallest_shape(device: ProfiledDevice) -> None:
+    smallest: dict[str, Shape] = {}
+    unit = parse_hardware("epyc-9654").accelerator
+    for shape in candidates(catalog_sizes(4e9, (1,)), CPU, ("bf16", "fp32")):
+        label = f"{shape.queue} {dict(shape.fields).get('kind', '')}"
+        if label not in smallest or shape.bytes(unit) < smallest[label].bytes(unit):
+            smallest[label] = shape
+    assert len(smallest) >= 12
+    for label, shape in smallest.items():
+        if shape.family == "moe":
+            continue  # the smallest expert layer of the catalog is a gigabyte
+        row = bench(device).row(shape)
+        assert row["status"] == "ok", (label, row)
+        assert row["seconds"] > 0
+        assert row["n_samples"] == len(row["samples_us"]) >= 2
+
+
+def test_products_are_products(device: ProfiledDevice) -> None:
+    for dtype in ("bf16", "fp32"):
+        call = gemm(Shape.of("gemm", m=3, n=96, k=64, dtype=dtype), device).calls[0]
+        cells = dict(zip(call.__code__.co_freevars, (c.cell_contents for c in call.__closure__), strict=True))
+        assert call().shape == (3, 96)
+        weights = cells["w"].to_dense() if cells["w"].layout != torch.strided else cells["w"]
+        want = cells["x"].float() @ weights.float().T
+        assert torch.allclose(call().float(), want, atol=0.05)
+
+
+def test_a_small_expert_layer(device: ProfiledDevice) -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 32, "n_experts": 8, "experts_per_token": 2, "expert_ranks": 1}
+    row = bench(device).row(Shape.of("moe", tokens=16, dtype="bf16", **sizes))
+    assert row["status"] == "ok", row
+
+
+def test_chunk_after_context_is_causal_attention(device: ProfiledDevice) -> None:
+    """The two merged calls give what one masked call gives."""
+    chunks, q, context, heads, kv_heads, size = 1, 5, 7, 4, 2, 16
+    fields = {"n_heads": heads, "n_kv_heads": kv_heads, "head_dim": size, "kv_dtype": "bf16", "window_tokens": 0}
+    shape = Shape.of("prefill_attention", chunks=chunks, tokens=q, pairs=q * (context + q / 2), **fields)
+    call = prefill(shape, device).calls[0]
+    cells = dict(zip(call.__code__.co_freevars, (c.cell_contents for c in call.__closure__), strict=True))
+    keys, values = (torch.cat([cells["earlier"][i], cells["own"][i]], dim=2).float() for i in (0, 1))
+    mask = torch.ones(q, context + q, dtype=torch.bool).tril(context)
+    want = torch.nn.functional.scaled_dot_product_attention(cells["q"].float(), keys, values, attn_mask=mask)
+    assert torch.allclose(call().float(), want, atol=0.02)
+
+
+def test_a_shape_too_large_is_a_row_that_says_so(device: ProfiledDevice) -> None:
+    row = bench(device).row(Shape.of("gemm", m=1, n=2**22, k=2**22, dtype="bf16"))
+    assert row["status"] == "oom"
+    assert "GB" in row["reason"]
+
+
+def test_run_installs_a_calibration_that_plan_finds(home: Path) -> None:
+    before = parse_hardware("local").accelerator
+    done = RUN.invoke(app, ["run", "--budget", "12s", "--out", str(home / "p"), "--json", str(home / "o.json")])
+    assert done.exit_code == 0, done.output
+    told = json.loads((home / "o.json").read_text())
+    assert told["counts"]["ok"] > 10
+    unit = parse_hardware("local").accelerator
+    assert unit.memory_bandwidth_bytes_per_s == pytest.approx(told["memory_bandwidth_bytes_per_s"])
+    assert unit.memory_bandwidth_bytes_per_s != before.memory_bandwidth_bytes_per_s
+    bundle = load_bundle(unit)
+    assert "gemm" in bundle.models
+    cost = bundle.cost(Gemm(16, 4096, 4096, "bf16"))
+    assert cost.seconds > 0
+    before_rows = Session.open(home / "p", pytest.fail)
+    rows, budget = len(before_rows.rows), f"{before_rows.spent_s + 1.5:.1f}s"
+    again = RUN.invoke(app, ["profile", "--budget", budget, "--out", str(home / "p")])
+    assert again.exit_code == 0, again.output
+    after = [r["key"] for r in Session.open(home / "p", pytest.fail).rows]
+    assert len(after) == len(set(after)) > rows
+
+
+LIMITED = """
+import resource, sys
+from calibration.commands.main import main
+resource.setrlimit(resource.RLIMIT_FSIZE, (6000, resource.RLIM_INFINITY))
+main(["profile", "--budget", "20s", "--out", sys.argv[1]])
+"""
+
+
+def test_a_disk_that_fills_while_measuring_is_one_line_and_keeps_the_rows(home: Path) -> None:
+    """No file may grow past 6,000 bytes, as on a full disk; afterwards the same command goes on."""
+    done = subprocess.run([sys.executable, "-c", LIMITED, str(home / "p")], capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    last = done.stderr.strip().splitlines()[-1]
+    assert "cannot write a row (File too large)" in last
+    assert "rows are kept" in last
+    assert "Traceback" not in done.stderr
+    session = Session.open(home / "p", pytest.fail)
+    assert len(session.rows) >= 2
+    assert (home / "p" / "rows.jsonl").stat().st_size <= 6000
+
+
+def test_keys_and_values_of_one_call_are_not_the_same_memory(device: ProfiledDevice) -> None:
+    """Else a kernel that reads both would find the second in its cache."""
+    n = 1 << 26  # more than the pool starts with
+    keys, values = random(device, (n,)), random(device, (n,))
+    apart = abs(keys.data_ptr() - values.data_ptr())
+    assert apart >= n * keys.element_size() / 2
+    device.pool.clear()
+
+
+def test_a_gpu_that_is_not_there_is_one_line() -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(InputError, match="torch cannot use one") as caught:
+        open_device("cuda")
+    assert "\n" not in str(caught.value)
+
+
+def test_wrong_hardware_and_device_are_one_line(home: Path) -> None:
+    from calibration.commands.main import main
+
+    for args in (["run", "--hw", "h100"], ["profile", "--device", "tpu"], ["profile", "--threads", "9999"]):
+        with pytest.raises(SystemExit) as stopped:
+            main([*args, "--budget", "2s", "--out", str(home / "q")])
+        assert stopped.value.code == 2

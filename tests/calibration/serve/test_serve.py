@@ -1,0 +1,199 @@
+"""Engines and clients as child processes: real processes, every way they fail, nothing left running."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibration.serve.clients import Endpoint, run_client, trace_text
+from calibration.serve.contention import ContentionSample
+from calibration.serve.server import EngineServer, Launch, free_port
+from catalogs.errors import InputError
+from catalogs.workloads.request_set import RequestSet
+
+#: Serves files, as an engine with one child would serve a model.
+WITH_CHILD = """
+import http.server, subprocess, sys
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+http.server.test(http.server.SimpleHTTPRequestHandler, port=int(sys.argv[1]), bind="127.0.0.1")
+"""
+
+
+def _launch(script: str, port: int) -> Launch:
+    return Launch("engine", (sys.executable, "-c", script, str(port)), port, health="/")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_server_is_stopped_with_its_children(tmp_path: Path) -> None:
+    with EngineServer(_launch(WITH_CHILD, free_port()), tmp_path / "log") as server:
+        server.start(patience_s=20.0)
+        pids = server.pids
+        assert len(pids) == 2
+        server.check_alive()
+    assert not any(_alive(pid) for pid in pids)
+
+
+def test_stopped_after_an_interrupt_inside_too(tmp_path: Path) -> None:
+    pids: frozenset[int] = frozenset()
+
+    def serve_and_interrupt() -> None:
+        nonlocal pids
+        with EngineServer(_launch(WITH_CHILD, free_port()), tmp_path / "log") as server:
+            server.start(patience_s=20.0)
+            pids = server.pids
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        serve_and_interrupt()
+    assert pids
+    assert not any(_alive(pid) for pid in pids)
+
+
+TERMINATED = """
+import sys, time
+from pathlib import Path
+from calibration.serve.server import Launch, EngineServer as Server
+from catalogs.ui.entry_point import run_command
+
+def command(args, **_):
+    launch = Launch("engine", (sys.executable, "-c", args[0], args[1]), int(args[1]), health="/")
+    with Server(launch, Path(args[2])) as server:
+        server.start()
+        print(*server.pids, flush=True)
+        time.sleep(600)
+
+sys.exit(run_command("command", command, sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP])
+def test_a_command_that_is_asked_to_end_stops_its_engine(sign: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", TERMINATED, WITH_CHILD, str(free_port()), str(tmp_path / "log")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asked:
+        assert asked.stdout is not None
+        pids = [int(pid) for pid in asked.stdout.readline().split()]
+        assert len(pids) == 2
+        asked.send_signal(sign)
+        _, said = asked.communicate(timeout=30.0)
+    assert asked.returncode == 130
+    assert said == "command: interrupted\n"
+    assert not any(_alive(pid) for pid in pids)
+
+
+def test_an_engine_that_dies_shows_its_last_words(tmp_path: Path) -> None:
+    launch = _launch("print('no weights here'); raise SystemExit(3)", free_port())
+    with (
+        pytest.raises(InputError, match=r"status 3(.|\n)*no weights here"),
+        EngineServer(launch, tmp_path / "log") as server,
+    ):
+        server.start()
+
+
+def test_an_engine_that_never_answers_is_stopped(tmp_path: Path) -> None:
+    launch = _launch("import time; print('loading', flush=True); time.sleep(600)", free_port())
+    with EngineServer(launch, tmp_path / "log") as server:
+        with pytest.raises(InputError, match=r"not healthy after 1 s(.|\n)*loading"):
+            server.start(patience_s=1.0)
+        assert not server.pids
+
+
+def test_an_engine_that_dies_while_it_serves_is_noticed(tmp_path: Path) -> None:
+    with EngineServer(_launch(WITH_CHILD, free_port()), tmp_path / "log") as server:
+        server.start(patience_s=20.0)
+        for pid in server.pids:
+            os.kill(pid, 9)
+        time.sleep(0.3)
+        with pytest.raises(InputError, match="died"):
+            server.check_alive()
+
+
+def test_a_port_in_use_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        server = EngineServer(_launch(WITH_CHILD, other.getsockname()[1]), tmp_path / "log")
+        with pytest.raises(InputError, match="port cannot be used"):
+            server.start()
+        assert not server.pids
+
+
+@pytest.mark.parametrize("port", [70_000, -1])
+def test_a_port_that_does_not_exist_is_refused(port: int, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such port"):
+        EngineServer(_launch(WITH_CHILD, port), tmp_path / "log").start()
+
+
+def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot make this folder"):
+        EngineServer(_launch(WITH_CHILD, free_port()), tmp_path / "file" / "log").start()
+
+
+def test_a_program_that_is_not_there(tmp_path: Path) -> None:
+    port = free_port()
+    with pytest.raises(InputError, match="cannot be started"):
+        EngineServer(Launch("engine", ("/no/such/engine",), port), tmp_path / "log").start()
+
+
+def test_a_client_that_fails_shows_its_last_words(tmp_path: Path) -> None:
+    script = [sys.executable, "-c", "print('connection refused'); raise SystemExit(1)"]
+    with pytest.raises(InputError, match=r"status 1(.|\n)*connection refused"):
+        run_client("client", script, Endpoint("http://127.0.0.1:1", "m", "t"), 20.0, tmp_path / "log")
+
+
+def test_a_client_that_hangs_is_stopped(tmp_path: Path) -> None:
+    script = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with pytest.raises(InputError, match="stopped after 1 s"):
+        run_client("client", script, Endpoint("http://127.0.0.1:1", "m", "t"), 1.0, tmp_path / "log")
+
+
+def test_a_key_goes_by_the_environment_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = Endpoint("http://127.0.0.1:1", "m", "t", "SOME_KEY")
+    monkeypatch.delenv("SOME_KEY", raising=False)
+    with pytest.raises(InputError, match="no key"):
+        target.environment()
+    monkeypatch.setenv("SOME_KEY", "secret")
+    assert target.environment()["OPENAI_API_KEY"] == "secret"
+    assert "secret" not in repr(target)
+
+
+def test_a_key_for_somebody_else_is_not_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients take OPENAI_API_KEY for whatever server they are given."""
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    assert "secret" not in Endpoint("http://127.0.0.1:1", "m", "t").environment().values()
+    asked = Endpoint("http://127.0.0.1:1", "m", "t", "OPENAI_API_KEY")
+    assert asked.environment()["OPENAI_API_KEY"] == "secret"
+
+
+def test_a_trace_shares_nothing_and_says_every_length() -> None:
+    requests = RequestSet(np.array([0.0, 0.25]), np.array([17, 16]), np.array([3, 4]))
+    first, second = (json.loads(line) for line in trace_text(requests).splitlines())
+    assert (first["timestamp"], second["timestamp"]) == (0.0, 250.0)
+    assert (len(first["hash_ids"]), len(second["hash_ids"])) == (2, 1)
+    assert not set(first["hash_ids"]) & set(second["hash_ids"])
+
+
+def test_bystanders_are_told_from_ourselves() -> None:
+    """This process spins: nobody else did. Then a child that is not counted as ours does."""
+    before = ContentionSample.now()
+    ends = time.monotonic() + 0.5
+    while time.monotonic() < ends:
+        pass
+    own = before.others_cores(ContentionSample.now())
+    faked = ContentionSample(before.at_s, before.all_s, before.own_s + 0.5)  # as if half a second of ours were others'
+    assert faked.others_cores(ContentionSample.now()) > own + 0.5

@@ -1,0 +1,159 @@
+"""Engine profiles: defaults by device memory, capture sizes, refusals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from catalogs.engines.files import EngineFile, list_engines, load_engine, read
+from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
+
+UNSUPPORTED = ["tgi", "lmdeploy"]
+
+
+@pytest.mark.parametrize(
+    ("hardware", "limits"),
+    [
+        ("b200", (16384, 1024)),
+        ("h200", (8192, 1024)),
+        ("h100", (8192, 1024)),
+        ("rtxpro6000", (8192, 1024)),
+        ("a100-80gb", (2048, 256)),  # as large as H100, but excepted by name
+        ("a100-40gb", (2048, 256)),
+        ("l40s", (2048, 256)),
+        ("rtx4090", (2048, 256)),
+        ("epyc-9654", (2048, 128)),
+    ],
+)
+def test_default_limits_by_device_memory(hardware: str, limits: tuple[int, int]) -> None:
+    a = parse_hardware(hardware).accelerator
+    assert load_engine("vllm").default_limits(a.memory_bytes, a.name, a.kind) == limits
+
+
+def test_unknown_device_kind_is_refused() -> None:
+    with pytest.raises(InputError, match="no default limits"):
+        load_engine("vllm").default_limits(1e12, "tpu", "tpu")
+
+
+def test_capture_sizes() -> None:
+    sizes = load_engine("vllm").graph_capture_sizes
+    assert sizes[:6] == (1, 2, 4, 8, 16, 24)
+    assert sizes[-1] == load_engine("vllm").max_graph_tokens == 512
+    assert list(sizes) == sorted(set(sizes))
+
+
+def test_versions_differ_where_the_engine_did() -> None:
+    new, old = load_engine("vllm"), load_engine("vllm-0.15")
+    assert (new.gpu_memory_utilization, old.gpu_memory_utilization) == (0.92, 0.90)
+    assert (new.admit_whole_prompt, old.admit_whole_prompt) == (True, False)
+    assert old.limits == new.limits
+    assert old.host == new.host
+
+
+def test_vllm_0_11_schedules_in_line_and_sorts_for_top_p() -> None:
+    new, old, started = (load_engine(n) for n in ("vllm", "vllm-0.11", "vllm-0.11-async"))
+    assert (old.async_scheduling, started.async_scheduling, new.async_scheduling) == (False, True, True)
+    assert (old.top_p_by_sort, started.top_p_by_sort, new.top_p_by_sort) == (True, True, False)
+    assert old.gpu_memory_utilization == started.gpu_memory_utilization == 0.90
+    assert old.limits == new.limits
+
+
+def test_host_times_are_positive_and_sourced() -> None:
+    host = load_engine("vllm").host
+    assert min(host.step_s, host.step_s_per_sequence, host.request_s, host.output_s) > 0
+    assert host.step_gap_s == 0.0  # nothing measured says there is one
+    assert host.request_s_per_input_token > 0
+    assert host.step_s < 0.1  # seconds, not milliseconds
+    assert host.source
+
+
+def test_a_missing_host_term_is_an_error_not_zero() -> None:
+    file = read("vllm")
+    assert isinstance(file, EngineFile)
+    data = file.model_dump()
+    for fault in ({"output_ms": 0.0}, {"output_ms": None}):
+        with pytest.raises(ValueError, match="output_ms"):
+            EngineFile.model_validate(data | {"host_times": data["host_times"] | fault})
+
+
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_known_but_unsupported_engines_say_so(name: str) -> None:
+    assert name in list_engines()
+    says = r"not supported yet.*supported: fastertransformer, llama.cpp, orca, pytorch, sarathi, sglang, sglang-bare"
+    with pytest.raises(InputError, match=says) as caught:
+        load_engine(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_engine_names_the_nearest() -> None:
+    with pytest.raises(InputError) as caught:
+        load_engine("vlm")
+    assert caught.value.nearest == "vllm"
+
+
+def test_flags_name_deployment_keys() -> None:
+    from catalogs.deployments.schema import Deployment
+
+    flags = load_engine("vllm").flags
+    assert set(flags) <= set(Deployment.model_fields)
+    assert all(flag.startswith("--") for flag in flags.values())
+
+
+@pytest.mark.parametrize(
+    ("hardware", "tokens", "share"),
+    [("b200", 16384, 0.857), ("h200", 8192, 0.903), ("h100", 8192, 0.83), ("l40s", 4096, 0.832), ("t4", 2048, 0.695)],
+)
+def test_sglang_defaults_follow_from_device_memory(hardware: str, tokens: int, share: float) -> None:
+    """mem_fraction_static = 1 - (1488 + 1.5 per token + 128 per rank) / memory, in MiB: B200 1 - 26192 / 183359."""
+    engine, a = load_engine("sglang"), parse_hardware(hardware).accelerator
+    assert engine.default_limits(a.memory_bytes, a.name, a.kind) == (tokens, 2048)
+    assert engine.default_utilization(a.memory_bytes, tokens, 1) == pytest.approx(share, abs=5e-4)
+    assert engine.default_utilization(a.memory_bytes, tokens, 8) < engine.default_utilization(a.memory_bytes, tokens, 1)
+
+
+def test_sglang_keeps_ten_gib_free_on_large_cards() -> None:
+    a = parse_hardware("h100").accelerator
+    assert load_engine("sglang").default_utilization(a.memory_bytes, 2048, 1) == round(
+        1 - 10 * 2**30 / a.memory_bytes, 3
+    )
+
+
+@pytest.mark.parametrize("name", ["sglang", "trtllm"])
+def test_engines_without_measurements_say_so_and_use_those_of_vllm(name: str) -> None:
+    from catalogs.deployments.resolve import resolve
+    from catalogs.deployments.schema import Deployment
+
+    engine, vllm = load_engine(name), load_engine("vllm")
+    fitted = ("kernel_launch_s", "source") if name == "sglang" else ()
+    assert replace(engine.host, **{term: getattr(vllm.host, term) for term in fitted}) == vllm.host
+    deployment = Deployment(model="llama3.1-8b", hardware="h100", engine=name)
+    (told,) = resolve(deployment).notices
+    assert told.startswith(f"{name}: its scheduler and defaults are modelled")
+    assert told.endswith("host times are those measured on vLLM")
+    assert resolve(deployment.model_copy(update={"engine": "vllm"})).notices == ()
+
+
+def test_block_size_left_open_is_the_engines() -> None:
+    from catalogs.deployments.resolve import resolve
+    from catalogs.deployments.schema import Deployment
+
+    def size(engine: str, **keys: int) -> int:
+        return resolve(Deployment(model="llama3.1-8b", hardware="h100", engine=engine, **keys)).limits.block_size
+
+    assert [size(e) for e in ("vllm", "sglang", "trtllm")] == [16, 1, 32]
+    assert [size(e, block_size=64) for e in ("vllm", "sglang", "trtllm")] == [64, 64, 64]
+
+
+def test_sglang_on_large_cards_receives_as_the_recipes_have_it() -> None:
+    def interval(engine: str, hardware: str, requests: int) -> int | None:
+        a = parse_hardware(hardware).accelerator
+        receiving = load_engine(engine).limits_rule(a.memory_bytes, a.name, a.kind).receiving
+        return receiving.interval(requests) if receiving else None
+
+    assert [interval("sglang", "b200", n) for n in (4, 15, 16, 64)] == [10, 10, 30, 30]
+    assert interval("sglang", "h200", 64) is None
+    assert interval("sglang-bare", "b200", 64) is None
+    bare, recipe = load_engine("sglang-bare"), load_engine("sglang")
+    assert [r.max_num_batched_tokens for r in bare.limits] == [r.max_num_batched_tokens for r in recipe.limits]

@@ -1,0 +1,190 @@
+"""Hardware files, the --hw grammar, MIG slices."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalogs.errors import InputError
+from catalogs.hardware import files as hardware_files
+from catalogs.hardware.catalog import list_hardware, list_mig_profiles, parse_hardware
+from catalogs.units import GIB, MIB
+
+SCRIPT_NAMES = ["h100", "h200", "b200", "a100-80gb", "l40s", "rtx4090", "rtxpro6000"]
+MIG_GPUS = [n for n in list_hardware() if list_mig_profiles(n)]
+
+
+def refused(text: str) -> InputError:
+    with pytest.raises(InputError) as caught:
+        parse_hardware(text)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize("name", list_hardware())
+def test_every_file_loads_with_plausible_physics(name: str) -> None:
+    a = parse_hardware(name).accelerator
+    node = parse_hardware(name).node
+    assert a.name == name
+    assert "as of" in a.source
+    assert 8 * GIB < a.memory_bytes < 1024 * GIB
+    assert 100e9 < a.memory_bandwidth_bytes_per_s < 10e12
+    assert 0 < a.idle_w < a.tdp_w < 2000
+    assert 1e9 < node.network_bytes_per_s <= node.link_bytes_per_s < a.memory_bandwidth_bytes_per_s
+    assert node.host_idle_w > 0
+
+
+@pytest.mark.parametrize("name", list_hardware())
+def test_narrower_operands_are_never_slower_and_never_sparse(name: str) -> None:
+    peak = parse_hardware(name).accelerator.peak_flops
+    sixteen = peak.get("bf16", peak.get("fp16", 0.0))
+    assert sixteen > peak["fp32"]
+    for narrow in ("fp8", "int8"):
+        if narrow in peak:  # twice 16 bit; four times where GeForce halves 16 bit; a sparse figure would be another x2
+            assert 1.99 * sixteen <= peak[narrow] <= 4.01 * sixteen
+    if "fp4" in peak:
+        assert peak["fp4"] > peak["fp8"]
+
+
+@pytest.mark.parametrize("name", SCRIPT_NAMES)
+def test_names_scripts_use(name: str) -> None:
+    assert parse_hardware(f"{name}x2").accelerator.name == name
+
+
+@pytest.mark.parametrize(
+    ("name", "mib"),
+    [("h100", 81559), ("h200", 143771), ("b200", 183359), ("a100-80gb", 81920), ("l40s", 46068), ("rtx4090", 24564)],
+)
+def test_memory_is_what_the_driver_reports(name: str, mib: int) -> None:
+    assert parse_hardware(name).accelerator.memory_bytes == mib * MIB
+
+
+def test_dense_peaks_known_by_heart() -> None:
+    assert parse_hardware("h100").accelerator.flops_for("bf16") == pytest.approx(989.4e12)
+    assert parse_hardware("a100-80gb").accelerator.flops_for("bf16") == 312e12
+    assert parse_hardware("a100-80gb").accelerator.flops_for("fp8") == 312e12  # no fp8 cores: 16 bit
+    assert parse_hardware("t4").accelerator.flops_for("bf16") == 65e12  # no bf16: fp16
+    assert parse_hardware("rtx4090").accelerator.flops_for("bf16") == pytest.approx(165.2e12)
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical", "total"),
+    [
+        ("h100", "h100x1", 1),
+        ("h100x8", "h100x8", 8),
+        ("2*h100x8", "2*h100x8", 16),
+        (" H100_SXM x 4 ", "h100x4", 4),
+        ("rtx4090", "rtx4090x1", 1),
+        ("rtx4090x3", "rtx4090x3", 3),
+        ("mi300x", "mi300xx1", 1),
+        ("mi300xx8", "mi300xx8", 8),
+        ("a100", "a100-80gbx1", 1),
+        ("a100-80gb:2g.20gbx3", "a100-80gb:2g.20gbx3", 3),
+        ("2*a100-80gb:1g.10gbx7", "2*a100-80gb:1g.10gbx7", 14),
+        ("gb200x4", "gb200x4", 4),
+    ],
+)
+def test_grammar(text: str, canonical: str, total: int) -> None:
+    h = parse_hardware(text)
+    assert (h.text, h.n_accelerators) == (canonical, total)
+    assert parse_hardware(h.text) == h
+
+
+def test_more_than_a_node_holds_are_whole_nodes_and_say_so() -> None:
+    many, written = parse_hardware("h100x16"), parse_hardware("2*h100x8")
+    assert (many.text, many.n_nodes, many.n_accelerators) == ("2*h100x8", 2, 16)
+    assert many.notices == ("a h100 node holds 8: h100x16 is taken as 2*h100x8",)
+    assert (many.node, written.notices) == (written.node, ())
+
+
+@pytest.mark.parametrize(
+    ("text", "nearest"),
+    [
+        ("h100x9", "h100x8"),
+        ("2*h100x16", "h100x8"),
+        ("h100x0", "h100x1"),
+        ("h100x-1", "h100x1"),
+        ("0*h100x8", "1*h100x8"),
+        ("-2*h100x8", "1*h100x8"),
+        ("h1000", "h100"),
+        ("h10x8", "h100"),
+        ("rtx4091", "rtx4090"),
+        ("", "h100x8"),
+        ("a100-80gb:2g.20gbx4", "a100-80gb:2g.20gbx3"),
+        ("a100-80gb:2g.25gb", "a100-80gb:2g.20gb"),
+        ("l4:1g.10gb", "l4"),
+    ],
+)
+def test_bad_names_and_counts_name_the_nearest(text: str, nearest: str) -> None:
+    error = refused(text)
+    assert error.nearest == nearest
+    parse_hardware(nearest)
+
+
+def test_a_path_is_not_a_name() -> None:
+    refused("../engines/vllm")
+
+
+@given(st.text(max_size=20))
+def test_any_text_is_hardware_or_one_line(text: str) -> None:
+    message = ""
+    try:
+        assert parse_hardware(text).n_accelerators >= 1
+    except InputError as e:
+        message = str(e)
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("gpu", MIG_GPUS)
+def test_slices_never_add_up_to_more_than_the_gpu(gpu: str) -> None:
+    whole = parse_hardware(gpu).accelerator
+    for profile in list_mig_profiles(gpu):
+        most = hardware_files.read(gpu).mig[profile].max_per_gpu
+        h = parse_hardware(f"{gpu}:{profile}x{most}")
+        a = h.accelerator
+        assert a.is_slice
+        assert most * a.memory_bytes <= whole.memory_bytes
+        assert most * a.memory_bandwidth_bytes_per_s <= whole.memory_bandwidth_bytes_per_s
+        assert most * a.flops_for("bf16") <= whole.flops_for("bf16")
+        assert most * a.tdp_w <= whole.tdp_w
+        refused(f"{gpu}:{profile}x{most + 1}")
+
+
+def test_one_seventh_of_an_a100_is_14_of_108_multiprocessors() -> None:
+    a = parse_hardware("a100-80gb:1g.10gb").accelerator
+    assert a.flops_for("bf16") == pytest.approx(312e12 * 14 / 108)
+    assert a.memory_bandwidth_bytes_per_s == pytest.approx(2039e9 / 8)
+
+
+def test_only_a_pair_uses_the_bridge() -> None:
+    assert parse_hardware("h100-nvlx2").node.link_bytes_per_s == 300e9
+    assert parse_hardware("h100-nvlx4").node.link_name == "pcie5"
+
+
+def test_a_sparse_peak_or_unknown_key_in_a_file_is_refused() -> None:
+    good = hardware_files.read("h100").model_dump(exclude_none=True)
+    hardware_files.HardwareFile.model_validate(good)
+    for fault in ({"peak_tflops_sparse": 1979.0}, {"memory_mib": -1}, {"tdp_w": "700"}, {"sms": None}):
+        with pytest.raises(ValueError, match=r"."):
+            hardware_files.HardwareFile.model_validate(good | fault)
+
+
+def test_spellings_are_unambiguous() -> None:
+    aliases = [a for n in list_hardware() for a in hardware_files.read(n).aliases]
+    assert len(aliases) == len(set(aliases))
+    assert not set(aliases) & set(list_hardware())
+
+
+def test_public_systems_files_agree(public_data) -> None:  # type: ignore[no-untyped-def]
+    import yaml
+
+    ours = {"h100_sxm": "h100", "h200_sxm": "h200", "b200_sxm": "b200", "a100_sxm": "a100-80gb", "l40s": "l40s"}
+    for theirs, name in {**ours, "gb200": "gb200"}.items():
+        text = (public_data / "profiles" / "aiconfigurator" / f"{theirs}.yaml").read_text()
+        gpu, a = yaml.safe_load(text)["gpu"], parse_hardware(name).accelerator
+        assert math.isclose(a.memory_bandwidth_bytes_per_s, gpu["mem_bw"], rel_tol=0.01)
+        assert math.isclose(a.flops_for("bf16"), gpu["bfloat16_tc_flops"], rel_tol=0.01)
+        assert a.tdp_w == gpu["power"]

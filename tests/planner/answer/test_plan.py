@@ -1,0 +1,196 @@
+"""Whole answers: the contract's shape, figures that hold when simulated anew, useful refusals, equal bytes."""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from typing import Any
+
+import pytest
+
+from catalogs.deployments.schema import Deployment
+from catalogs.workloads.workload import load_workload
+from planner.cli.screens.plan import render
+from planner.evaluation.simulated import SimulatedEvaluator
+from planner.plan import make_plan
+from planner.problem.demand import FailureTolerance
+from planner.problem.request import PlanRequest
+from planner.problem.slo import Slo, parse_slos
+from planner.problem.tariff import Tariff
+from planner.space.candidates import candidates
+from simulator.analysis.metrics import summarise
+from simulator.cluster.compiled import build_plant
+from simulator.cluster.simulate import run
+
+TIGHT = "ttft.p90=50ms"
+
+
+def answer_to(model: str, hardware: str, slo: str, **asked: Any) -> dict[str, Any]:
+    request = PlanRequest(model, hardware, parse_slos([slo]), **{"trials": 6, **asked})
+    world = SimulatedEvaluator(request)
+    return make_plan(request, world, world.elsewhere).as_dict()
+
+
+@cache
+def small_plan() -> dict[str, Any]:
+    return answer_to("llama3.1-8b", "rtx4090x2", TIGHT)
+
+
+@cache
+def no_plan() -> dict[str, Any]:
+    return answer_to("llama3.1-405b", "h100x4", "p99=2s")
+
+
+def test_the_answer_has_the_contracts_shape() -> None:
+    answer = small_plan()
+    assert {"schema_version", "request", "feasible", "best", "alternatives", "pareto", "infeasible", "search"} <= set(
+        answer
+    )
+    assert (answer["feasible"], answer["infeasible"]) == (True, None)
+    for plan in (answer["best"], *answer["alternatives"], *answer["pareto"]):
+        assert {"deployment", "metrics", "slo", "capacity_requests_per_s", "cost", "energy"} <= set(plan)
+        assert {"usd_per_hour", "usd_per_million_output_tokens", "usd_per_million_total_tokens"} <= set(plan["cost"])
+        assert {"price_as_of", "price_source"} <= set(plan["cost"])
+        assert {"w_mean", "kwh_per_million_output_tokens", "gco2e_per_million_output_tokens"} <= set(plan["energy"])
+    search = answer["search"]
+    assert {"n_space", "n_bounded_out", "n_simulated", "n_pruned", "seconds", "seed"} <= set(search)
+    assert search["n_pruned"] <= search["n_simulated"] <= search["n_space"] - search["n_bounded_out"]
+    assert answer["request"]["slo"] == [TIGHT]
+
+
+def test_every_figure_has_an_error_bar() -> None:
+    (row,) = small_plan()["best"]["slo"]
+    assert row["met"]
+    assert row["ci_low_s"] < row["value_s"]
+    assert row["ci_high_s"] is None or row["value_s"] < row["ci_high_s"]
+    assert row["value_s"] <= row["limit_s"]
+    assert 0 < row["probability_met"] < 1
+    safe = small_plan()["best"]["safe_requests_per_s"]
+    assert safe is None or safe < small_plan()["best"]["capacity_requests_per_s"]
+
+
+def test_the_safe_rate_of_a_highest_rate_is_the_one_that_was_simulated() -> None:
+    best = answer_to("llama3.1-8b", "rtx4090", "tpot.p95=60ms", trials=2)["best"]
+    assert all(row["probability_met"] >= 0.9 for row in best["slo"])
+    assert best["safe_requests_per_s"] == best["requests_per_s"]
+
+
+@pytest.mark.parametrize(("rate", "sure"), [(9.5, True), (14.0, False)])
+def test_the_safe_rate_does_not_contradict_the_probabilities(rate: float, sure: bool) -> None:
+    best = answer_to(
+        "llama3.1-8b", "l40sx2", "ttft.p99=2s", workload="azure-conv", requests_per_s=rate, precisions=("fp8",)
+    )["best"]
+    assert best["deployment"]["replicas"] == 2
+    assert all(row["probability_met"] >= 0.9 for row in best["slo"]) == sure
+    assert (best["safe_requests_per_s"] >= rate) == sure
+
+
+def simulated_p90_s(plan: dict[str, Any]) -> float:
+    """The plan's deployment at its capacity, by the simulator's own door, other requests."""
+    deployment = Deployment(**{k: v for k, v in plan["deployment"].items() if k in Deployment.model_fields})
+    requests = load_workload("chat").materialise(
+        seed=99, n_requests=4000, requests_per_s=plan["capacity_requests_per_s"]
+    )
+    return float(summarise(run(build_plant(deployment), requests))["metrics"]["ttft_s"]["p90"])
+
+
+def test_the_plan_holds_its_objective_when_simulated_anew() -> None:
+    assert simulated_p90_s(small_plan()["best"]) == pytest.approx(0.05, rel=0.25)
+
+
+def test_a_planner_that_ignores_the_objective_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Slo, "value_s", lambda self, samples_s: 1e-6)  # noqa: ARG005
+    careless = answer_to("llama3.1-8b", "rtx4090x2", TIGHT, trials=2)
+    monkeypatch.undo()
+    assert simulated_p90_s(careless["best"]) > 1.5 * 0.05
+
+
+def test_equal_requests_give_equal_bytes() -> None:
+    def without_time(answer: dict[str, Any]) -> str:
+        return json.dumps({**answer, "search": {**answer["search"], "seconds": 0}})
+
+    assert without_time(small_plan()) == without_time(answer_to("llama3.1-8b", "rtx4090x2", TIGHT))
+
+
+def test_a_rate_is_carried_by_the_smallest_part_that_holds_it_at_its_part_of_the_price() -> None:
+    tariff = Tariff(usd_per_hour=8.0)
+    answer = answer_to("llama3.1-8b", "h100x4", "p99=2s", requests_per_s=5.0, trials=2, tariff=tariff)
+    assert answer["best"]["cost"]["usd_per_hour"] == pytest.approx(2.0)
+    deployment = answer["best"]["deployment"]
+    assert deployment["hardware"] == "h100x1"
+    assert (deployment["weight_dtype"], deployment["kv_dtype"]) == ("bf16", "bf16")
+    assert answer["best"]["requests_per_s"] == 5.0
+    assert answer["best"]["slo"][0]["probability_met"] > 0.9
+
+
+def test_what_does_not_fit_is_refused_with_numbers_and_a_way_out() -> None:
+    answer = no_plan()
+    assert (answer["feasible"], answer["best"], answer["alternatives"]) == (False, None, [])
+    refusal = answer["infeasible"]
+    assert "weights" in refusal["binding_constraint"]
+    assert "GB" in refusal["binding_constraint"]
+    assert refusal["closest"]["deployment"]["weight_dtype"] == "fp8"
+    ways = {way["kind"]: way["value"] for way in refusal["what_would_meet_it"]}
+    assert ways["hardware"] is not None
+    assert "h100x8" in {way["value"] for way in refusal["what_would_meet_it"]}
+    assert answer["search"]["n_simulated"] == 0
+
+
+def test_a_step_slower_than_the_limit_is_refused_with_the_step() -> None:
+    answer = answer_to("llama3.1-8b", "rtx4090", "tpot.p99=5ms")
+    refusal = answer["infeasible"]
+    assert "one decode step already takes" in refusal["binding_constraint"]
+    relaxed = next(w["value"] for w in refusal["what_would_meet_it"] if w["kind"] == "slo")
+    assert answer_to("llama3.1-8b", "rtx4090", relaxed, trials=1)["feasible"]
+
+
+def test_too_high_a_rate_is_refused_with_a_rate_that_holds() -> None:
+    answer = answer_to("llama3.1-8b", "rtx4090", "p99=1s", requests_per_s=500.0, trials=1)
+    refusal = answer["infeasible"]
+    assert "500 requests/s" in refusal["binding_constraint"]
+    rate = next(w["value"] for w in refusal["what_would_meet_it"] if w["kind"] == "rate")
+    assert answer_to("llama3.1-8b", "rtx4090", "p99=1s", requests_per_s=0.95 * rate, trials=1)["feasible"]
+
+
+def test_nothing_survives_the_loss_of_the_only_replica_and_two_are_named() -> None:
+    """Neither a lower rate nor a looser objective would help, and none is named."""
+    answer = answer_to("llama3.1-8b", "rtx4090", "p99=2s", requests_per_s=1.0, spare=FailureTolerance(1), trials=1)
+    refusal = answer["infeasible"]
+    assert refusal["binding_constraint"] == "1 replica lost of 1 leaves no replica"
+    assert refusal["closest"]["survival"]["met"] is False
+    ways = refusal["what_would_meet_it"]
+    assert "rtx4090x2" in {way["value"] for way in ways}
+    assert {way["kind"] for way in ways} <= {"hardware", "precision"}
+
+
+def test_an_unknown_price_is_null_and_said() -> None:
+    answer = answer_to("llama3.1-8b", "xeon-8480", "p99=60s", trials=2)
+    plan = answer["best"] if answer["feasible"] else answer["infeasible"]["closest"]
+    assert plan["cost"]["usd_per_hour"] is None
+    assert plan["cost"]["usd_per_million_output_tokens"] is None
+    if answer["feasible"]:
+        assert "unknown: no price" in render(answer)
+
+
+@pytest.mark.parametrize("answer", [small_plan, no_plan])
+def test_the_screen_is_one_screen(answer: Any) -> None:
+    narrow = render(answer(), 80).split("\n")
+    assert max(map(len, narrow)) <= 81
+    lines = render(answer()).split("\n")
+    assert len(lines) <= 34
+    assert max(map(len, lines)) <= 101
+    if answer()["feasible"]:
+        assert lines[2].startswith("Answer")
+        assert "vllm serve meta-llama/Llama-3.1-8B" in "\n".join(lines)
+    else:
+        assert lines[2].startswith("NO")
+
+
+def test_a_precision_taken_because_the_native_one_does_not_fit_says_so() -> None:
+    request = PlanRequest("llama3.1-405b", "h100x8", parse_slos(["p99=2s"]))
+    world = SimulatedEvaluator(request)
+    fits = [c for c in candidates(request, world.names) if world.discard(c) is None]
+    assert {c.weight_dtype for c in fits} == {"fp8"}
+    (notice,) = (n for n in world.facts(fits[0]).notices if "instead of" in n)
+    assert "does not fit" in notice
+    assert "GB >" in notice

@@ -1,0 +1,93 @@
+"""Error bars: what the interval, the probability and the safe rate say must agree."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from calibration.accuracy.stated_error import Group, StatedError, fit_group
+from planner.evaluation.confidence import SAFE, LatencyCurve, Spread, confidence, probability_met, safe_rate_per_s
+from planner.evaluation.evaluator import OfferedLoad, Verdict, judge
+from planner.problem.slo import Slo, parse_slo
+from tests.planner.queue_toy import QueueToy, candidate
+
+GENEROUS = parse_slo("ttft.p99=50s")
+ERROR = StatedError("toy", 0.05, {})  # no whole runs: log-normal
+
+
+def verdict(rate_per_s: float, slo: Slo) -> Verdict:
+    return judge([QueueToy().observe(candidate(), OfferedLoad(rate_per_s, 4000, seed)) for seed in range(4)], [slo])
+
+
+def curve(slo: Slo) -> LatencyCurve:
+    full = QueueToy().fluid_requests_per_s(candidate())
+    return LatencyCurve.of([verdict(full * share, slo) for share in (0.2, 0.5, 0.8, 0.9, 0.97, 1.3)], slo)
+
+
+def test_no_latency_is_promised_where_slower_steps_would_overload() -> None:
+    full = QueueToy().fluid_requests_per_s(candidate())
+    near = confidence(verdict(0.97 * full, GENEROUS), curve(GENEROUS), GENEROUS, ERROR)
+    assert near.probability_met < 0.9
+    assert math.isinf(near.high_s)
+    far = confidence(verdict(0.5 * full, GENEROUS), curve(GENEROUS), GENEROUS, ERROR)
+    assert far.probability_met > SAFE
+    assert math.isfinite(far.high_s)
+
+
+def runs_off_by(metric: str, log_ratios: np.ndarray) -> Group:
+    return fit_group("toy", metric, log_ratios, np.zeros(len(log_ratios)), "toy runs")
+
+
+def test_where_load_does_not_matter_the_odds_are_those_of_the_measured_runs() -> None:
+    """A flat curve: the chance of meeting a limit is the share of runs whose error stays below it."""
+    slo = parse_slo("tpot.mean=1s")
+    off = np.linspace(-0.1, 0.5, 99)
+    error = StatedError("toy", 0.0, {"tpot": runs_off_by("tpot", off), "e2e": runs_off_by("e2e", 0 * off)})
+    flat = LatencyCurve((1.0, 2.0), (1.0, 1.0), (True, True))
+    for share in (0.1, 0.5, 0.9):
+        limited = Slo("tpot", "mean", math.exp(-0.1 + 0.6 * share))
+        sure = probability_met(flat, limited, 1.5, Spread.of((), limited, error))
+        assert sure == pytest.approx(share, abs=0.02)
+    gaps = parse_slo("itl.mean=1s")  # read as the time per token
+    assert Spread.of((), gaps, error).factors.latency == pytest.approx(Spread.of((), slo, error).factors.latency)
+
+
+def test_slower_runs_than_simulated_move_the_rate_as_well_as_the_latency() -> None:
+    full = QueueToy().fluid_requests_per_s(candidate())
+    seen, around = verdict(0.8 * full, GENEROUS), curve(GENEROUS)
+    at_value = Slo("ttft", "p99", 1.3 * seen.value_s(GENEROUS))
+    slow, exact = np.full(40, math.log(1.15)), np.zeros(40)
+    odds = [
+        confidence(
+            seen,
+            around,
+            at_value,
+            StatedError("toy", 0.0, {"ttft": runs_off_by("ttft", t), "e2e": runs_off_by("e2e", s)}),
+        ).probability_met
+        for t, s in ((exact, exact), (slow, exact), (slow, slow))
+    ]
+    assert odds[0] > 0.9
+    assert odds[0] >= odds[1] > odds[2]
+    assert odds[2] < 0.1  # 15 % slower at 80 % load: 92 %, where the queue is far longer than 1.3 times
+
+
+@pytest.mark.parametrize("better", [0.6, 1.0, 1.5])
+def test_a_curve_goes_through_the_verdict_it_is_moved_to(better: float) -> None:
+    full = QueueToy().fluid_requests_per_s(candidate())
+    seen = verdict(0.8 * full, GENEROUS)
+    moved = curve(GENEROUS).scaled(better).through(seen, GENEROUS)
+    assert moved.value_s(0.8 * full) == pytest.approx(seen.value_s(GENEROUS))
+
+
+def test_a_rate_that_is_sure_enough_is_safe() -> None:
+    full = QueueToy().fluid_requests_per_s(candidate())
+    slo = parse_slo(f"ttft.p99={2 * verdict(0.8 * full, GENEROUS).value_s(GENEROUS)}s")
+    seen, around = verdict(0.8 * full, slo), curve(slo)
+    pessimistic = around.scaled(1.9)  # one replica alone does worse than its share of a cluster
+    sure = confidence(seen, pessimistic, slo, ERROR).probability_met
+    safe = safe_rate_per_s(pessimistic.through(seen, slo), slo, 0.95 * full, Spread.of(seen.observations, slo, ERROR))
+    assert sure >= SAFE
+    assert safe is not None
+    assert safe >= 0.8 * full * 0.98

@@ -1,0 +1,36 @@
+"""What the planner measures on one replica is what that replica does in the whole cluster, request by request."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from catalogs.deployments.schema import Deployment
+from catalogs.workloads.workload import load_workload
+from simulator.cluster.compiled import build_plant
+from simulator.cluster.simulate import run
+
+
+@pytest.mark.parametrize("replicas", [2, 3])
+def test_a_share_of_the_requests_runs_as_in_the_cluster(replicas: int) -> None:
+    cluster = build_plant(
+        Deployment(model="llama3.1-8b", hardware=f"h100x{replicas}", replicas=replicas, max_model_len=8192)
+    )
+    alone = build_plant(Deployment(model="llama3.1-8b", hardware="h100", max_model_len=8192))
+    # Arrivals are routed when they reach the engine, after tokenisation: equal prompts keep the order of arrival.
+    workload = load_workload("chat")
+    requests = workload.materialise(seed=5, n_requests=600, requests_per_s=12.0 * replicas)
+    requests.input_tokens[:] = 200
+    together = run(cluster, requests)
+    share = run(alone, requests.every(replicas))
+    assert share.requests.n == 600 // replicas
+    np.testing.assert_allclose(together.first_token_s[::replicas], share.first_token_s, rtol=0, atol=1e-9)
+    np.testing.assert_allclose(together.last_token_s[::replicas], share.last_token_s, rtol=0, atol=1e-9)
+
+
+def test_a_share_keeps_whole_rows() -> None:
+    requests = load_workload("azure-conv").materialise(seed=1, n_requests=10, requests_per_s=2.0)
+    third = requests.every(3)
+    assert third.arrival_s.tolist() == requests.arrival_s[[0, 3, 6, 9]].tolist()
+    assert third.output_tokens.tolist() == requests.output_tokens[[0, 3, 6, 9]].tolist()
+    assert requests.every(1) is requests

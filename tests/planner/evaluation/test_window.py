@@ -1,0 +1,77 @@
+"""The steady window of runs whose steady part is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from catalogs.deployments.schema import Deployment
+from catalogs.workloads.workload import load_workload
+from planner.economics.rack_power import most_w
+from planner.evaluation.steady_state import (
+    MOST_DRAIN,
+    MOST_WARM_UP,
+    WARM_UP,
+    finish_s,
+    joules_per_output_token,
+    steady_window,
+)
+from simulator.analysis.energy import joules_drawn
+from simulator.analysis.metrics import summarise
+from simulator.cluster.compiled import build_plant
+from simulator.cluster.simulate import run
+
+
+def test_a_filling_system_is_measured_after_two_residence_times() -> None:
+    arrival_s = np.arange(1000.0)
+    window = steady_window(arrival_s, arrival_s + 150)
+    assert np.flatnonzero(window.measured)[0] == 300
+    assert np.flatnonzero(window.measured)[-1] == 899
+    assert window.growth_fraction == pytest.approx(0, abs=0.003)
+
+
+def test_an_overloaded_server_grows_by_its_overload() -> None:
+    arrival_s = np.arange(2000.0)
+    finish_s = 1.25 * np.arange(1, 2001)
+    assert steady_window(arrival_s, finish_s).growth_fraction == pytest.approx(0.2, abs=0.01)
+
+
+def test_a_rejected_request_stays_in_the_system() -> None:
+    arrival_s = np.arange(1000.0)
+    finish_s = np.where(np.arange(1000) % 5 == 0, np.inf, arrival_s + 1)
+    assert steady_window(arrival_s, finish_s).growth_fraction == pytest.approx(0.2, abs=0.01)
+
+
+@given(st.integers(2, 300), st.floats(0, 1000), st.integers(0, 99))
+def test_some_requests_are_measured_and_never_the_first_tenth(n: int, stay_s: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    arrival_s = np.cumsum(rng.exponential(size=n))
+    measured = steady_window(arrival_s, arrival_s + stay_s * rng.random(n)).measured
+    assert measured.any()
+    assert not measured[: int(WARM_UP * n)].any()
+    assert measured.sum() >= int(n * (1 - MOST_WARM_UP - MOST_DRAIN)) - 1
+
+
+def test_energy_of_a_short_run_leaves_filling_and_draining_out() -> None:
+    plant = build_plant(Deployment(model="llama3.1-8b", hardware="h100"))
+    done = run(plant, load_workload("chat").materialise(1, 400, 20.0))
+    seen = steady_window(done.arrival_s, finish_s(done)).measured
+    steady = joules_per_output_token(done, seen, stable=True)
+    whole = joules_per_output_token(done, seen, stable=False)
+    assert whole == summarise(done)["metrics"]["energy"]["total_j_per_output_token"]
+    assert steady < whole
+    tokens_per_s = 20.0 * done.requests.output_tokens[seen].mean()
+    assert steady * tokens_per_s < most_w(plant.resolved.hardware)
+
+
+def test_the_parts_of_a_run_draw_what_the_whole_draws() -> None:
+    plant = build_plant(Deployment(model="llama3.1-8b", hardware="h100", replicas=1))
+    done = run(plant, load_workload("chat").materialise(1, 100, 5.0))
+    first_s, last_s = done.span_s
+    half_s = (first_s + last_s) / 2
+    parts = joules_drawn(done, (first_s, half_s)) + joules_drawn(done, (half_s, last_s))
+    assert parts == pytest.approx(joules_drawn(done, done.span_s), rel=1e-2)
+    whole = summarise(done)["metrics"]["energy"]["total_j_per_output_token"] * done.requests.output_tokens.sum()
+    assert joules_drawn(done, done.span_s) == pytest.approx(whole, rel=1e-3)

@@ -1,0 +1,351 @@
+"""The report's page: loads nothing, says the answer's numbers, names every unit; tables and refusals."""
+
+from __future__ import annotations
+
+import copy
+import csv
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from calibration.accuracy.reliability import load_reliability
+from catalogs.deployments.schema import Deployment
+from catalogs.errors import InputError
+from catalogs.ui.entry_point import run_command
+from catalogs.ui.html_page import render
+from catalogs.ui.terminal import PIPED
+from catalogs.ui.words import dollars, percent, rate, seconds
+from catalogs.workloads.workload import load_workload
+from planner.answer.schema import AnswerFile, parse_answer, read_answer
+from planner.cli.main import app
+from planner.evaluation.simulated import SimulatedEvaluator
+from planner.plan import make_plan
+from planner.problem.request import PlanRequest
+from planner.problem.slo import parse_slos
+from planner.problem.tariff import Tariff
+from planner.report.latency_figures import knee
+from planner.report.material import ReportData, gather
+from planner.report.money_figures import front
+from planner.report.page import answer_page
+from planner.report.tables import csv_text, tables_of, write_tables
+from planner.sections.registry import load_sections
+from planner.space.candidates import candidates
+from planner.studies.rerun import Rerun, found_again, request_of
+from planner.studies.step_sampling import take_apart
+from simulator.analysis.metrics import duration_s
+from simulator.cluster.compiled import build_plant
+from simulator.cluster.simulate import engine_rules, run_rules
+
+REQUEST = PlanRequest(
+    "llama3.1-8b", "l40sx2", parse_slos(["ttft.p90=500ms,tpot.mean=60ms"]), trials=3, tariff=Tariff(3.0)
+)
+
+
+@cache
+def told() -> str:
+    world = SimulatedEvaluator(REQUEST)
+    return json.dumps(make_plan(REQUEST, world, world.elsewhere).as_dict())
+
+
+def data() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(told())
+    return found
+
+
+@cache
+def answer() -> AnswerFile:
+    return parse_answer(data())
+
+
+@cache
+def material() -> ReportData:
+    return gather(answer())
+
+
+@cache
+def page() -> str:
+    return render(answer_page(material()))
+
+
+def figures(text: str) -> list[dict[str, Any]]:
+    return [json.loads(f) for f in re.findall(r'<script type="application/json">(.*?)</script>', text, flags=re.S)]
+
+
+def words_of(text: str) -> str:
+    bare = re.sub(r"<script.*?</script>|<style.*?</style>", "", text, flags=re.S)
+    return re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", bare))
+
+
+def test_the_page_loads_nothing_from_elsewhere() -> None:
+    bare = re.sub(r"<script.*?</script>", "", page(), flags=re.S)
+    assert "default-src 'none'" in bare
+    assert "http://" not in bare
+    assert "https://" not in bare
+    assert not re.findall(r"<script[^>]+src", page())
+    assert page().count("plotly.js v") == 1
+    assert "showSendToCloud: false" in page()
+
+
+def test_every_axis_with_a_title_names_its_unit() -> None:
+    drawn = figures(page())
+    assert len(drawn) >= 12
+    for figure in drawn:
+        titles = [
+            v["title"]["text"] for k, v in figure["layout"].items() if re.fullmatch(r"[xy]axis\d*", k) and "title" in v
+        ]
+        named = [t for t in titles if re.search(r"\([^()]+\)$", t)]
+        assert named, titles
+        numeric = [v for k, v in figure["layout"].items() if re.fullmatch(r"[xy]axis\d*", k) and v.get("type") == "log"]
+        assert all(re.search(r"\([^()]+\)$", v["title"]["text"]) for v in numeric)
+
+
+def test_the_numbers_are_the_answers() -> None:
+    said, best = words_of(page()), data()["best"]
+    assert f"{dollars(best['cost']['usd_per_hour'])} per hour" in said
+    assert f"{dollars(best['cost']['usd_per_million_output_tokens'])} per million output tokens" in said
+    assert rate(best["requests_per_s"]) in said
+    for row in best["slo"]:
+        cells = (row["limit_s"], row["value_s"])
+        assert " ".join(seconds(c) for c in cells) in said
+        assert percent(row["probability_met"]) in said
+    assert f"{best['energy']['w_mean'] / 1e3:.2f} kW" in said
+    assert best["memory"]["equation"] in said
+    assert data()["reproduce"]["command"] in said.replace("&#x27;", "'")
+
+
+def test_the_curve_and_the_distribution_are_the_answers() -> None:
+    drawn = {
+        t["name"]: t for f in figures(page()) for t in f["data"] if t.get("name") in ("p90", "time to first token")
+    }
+    by_rate = dict(zip(drawn["p90"]["x"], drawn["p90"]["y"], strict=True))
+    curve = [p for p in data()["best"]["curve"] if not p["whole_cluster"]]
+    assert len(curve) >= 4
+    for point in curve:
+        ours = [by_rate[point["requests_per_s"]]]
+        metrics = [1e3 * point[m]["p90"] for m in ("ttft_s", "tpot_s")]
+        assert any(o == pytest.approx(m) for o in ours for m in metrics)
+    cdf = data()["best"]["latency_cdf"]
+    assert drawn["time to first token"]["x"] == pytest.approx([1e3 * v for v in cdf["ttft_s"]])
+
+
+def test_a_changed_number_changes_the_page() -> None:
+    changed = data()
+    changed["best"]["cost"]["usd_per_hour"] = 1234.56
+    changed["best"]["memory"]["weights_bytes"] = 11.5e9
+    other = gather(parse_answer(changed), swings=False)
+    text = render(answer_page(other))
+    assert "$1,234.56 per hour" in text
+    assert "weights: 11.50 GB" in text
+    assert "11.50 GB" not in page()
+
+
+def test_the_trade_offs_start_idle_and_end_at_capacity() -> None:
+    s = material().simulated
+    assert s is not None
+    beyond = [p for p in s.points if p.share > 1]
+    assert {p.plan for p in beyond} == {0}
+    assert not any(p.met for p in beyond[1:])
+    mine = [p for p in s.points if p.plan == 0 and p.share <= 1]
+    capacity = answer().plans[0].capacity_requests_per_s
+    assert mine[-1].requests_per_s == pytest.approx(capacity)
+    costs = [p.usd_per_million_output_tokens or 0.0 for p in mine]
+    assert costs == sorted(costs, reverse=True)  # the same hardware, more tokens
+    planned = answer().plans[0]
+    near = min(mine, key=lambda p: abs(p.requests_per_s - (planned.requests_per_s or 0.0)))
+    scale = near.output_tokens_per_s * near.usd_per_million_output_tokens  # type: ignore[operator]
+    assert scale == pytest.approx(3.0 / 3600 * 1e6, rel=1e-6)
+
+
+def test_the_front_is_what_nothing_beats() -> None:
+    pairs = [(1.0, 5.0), (2.0, 3.0), (2.5, 4.0), (3.0, 3.0), (4.0, 1.0)]
+    assert front(pairs) == [0, 1, 4]
+    assert front([]) == []
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "ranks"),
+    [
+        ("llama3.1-8b", "l40sx2", {"tensor_parallel": 2}),
+        ("qwen3-30b-a3b", "h100x4", {"data_parallel": 4, "expert_parallel": True}),
+        ("qwen3-30b-a3b", "h100x4", {"data_parallel": 4, "expert_parallel": True, "engine": "sglang"}),
+    ],
+)
+def test_time_of_operators_adds_up_to_the_run(model: str, hardware: str, ranks: dict[str, Any]) -> None:
+    plant = build_plant(Deployment(model=model, hardware=hardware, **ranks))
+    requests = load_workload("chat").materialise(0, 400, 12.0)
+    done = run_rules(engine_rules(plant), plant.cost, requests)
+    anatomy, totals = take_apart(done, plant), plant.cost.totals(done.logs[0])
+    ours: dict[str, float] = {}
+    for row in anatomy.rows:
+        ours[row.kind] = ours.get(row.kind, 0.0) + row.seconds
+    for kind, seconds_ in totals.seconds.items():
+        if kind != "host" and seconds_ > 0.02 * anatomy.device_s:
+            assert ours[kind] == pytest.approx(seconds_, rel=0.04), kind
+    assert anatomy.total_s == pytest.approx(duration_s(done), rel=0.01)
+    assert sum(anatomy.shares.values()) == pytest.approx(1.0)
+    assert 1 <= anatomy.mean_decodes <= anatomy.most_decodes
+
+
+def test_the_knee_is_where_the_curve_bends() -> None:
+    bent = [(1.0, 1.0), (2.0, 1.1), (3.0, 1.2), (4.0, 1.3), (5.0, 4.0), (6.0, 9.0)]
+    assert knee(bent) == 4.0
+    assert knee([(float(x), 2.0 * x) for x in range(1, 9)]) is None  # a straight line has none
+    assert knee(bent[:4]) is None
+    assert knee([(x, 1.0) for x, _ in bent]) is None
+
+
+def test_the_page_shows_how_often_such_words_were_right() -> None:
+    shipped = load_reliability()
+    assert sum(k.n for k in shipped.kinds) > 2000
+    assert all(0 <= r <= 1 for k in shipped.kinds for r in k.right)
+    assert all(list(k.right) == sorted(k.right) for k in shipped.kinds)
+    drawn = {t["name"]: t for f in figures(page()) for t in f["data"] if "name" in t}
+    for kind in shipped.kinds:
+        assert drawn[f"{kind.name} ({kind.n:,})"]["y"] == pytest.approx([100 * r for r in kind.right])
+    assert shipped.command in words_of(page())
+
+
+def test_sensitivity_goes_the_right_way() -> None:
+    s = material().simulated
+    assert s is not None
+    assert s.sensitivity is not None
+    inputs = {i.name: i for i in s.sensitivity.inputs}
+    assert {"request rate", "output length", "prefix hits", "host overhead", "price"} <= set(inputs)
+    own = answer().plans[0].capacity_requests_per_s or 0.0
+    longer, shorter = inputs["output length"].high, inputs["output length"].low
+    assert longer is not None
+    assert shorter is not None
+    assert (longer.capacity_requests_per_s or 0) < own < (shorter.capacity_requests_per_s or 0)
+    shared = inputs["prefix hits"].high
+    assert shared is not None
+    assert (shared.capacity_requests_per_s or 0) >= own
+    dearer = inputs["price"].high
+    assert dearer is not None
+    usd = data()["best"]["cost"]["usd_per_million_output_tokens"]
+    assert dearer.usd_per_million_output_tokens == pytest.approx(1.25 * usd)
+    assert dearer.capacity_requests_per_s == pytest.approx(own)
+    slower, faster = inputs["step time"].high, inputs["step time"].low
+    assert slower is not None
+    assert faster is not None
+    assert (slower.capacity_requests_per_s or 0) < own < (faster.capacity_requests_per_s or 0)
+
+
+def test_carbon_is_energy_times_the_grid() -> None:
+    kwh = data()["best"]["energy"]["kwh_per_million_output_tokens"]
+    assert [c.region for c in material().carbon if c.chosen] == ["us"]
+    for c in material().carbon:
+        assert c.gco2e_per_million_output_tokens == pytest.approx(kwh * c.gco2e_per_kwh)
+
+
+def test_tables_hold_the_same_numbers(tmp_path: Path) -> None:
+    import pandas as pd
+
+    written = write_tables(material(), tmp_path / "tables")
+    assert {p.suffix for p in written} == {".csv", ".parquet", ".json"}
+    whole = json.loads((tmp_path / "tables" / "report.json").read_text())
+    assert whole["curve"][0]["ttft_p90_s"] == data()["best"]["curve"][0]["ttft_s"]["p90"]
+    rows = list(csv.DictReader((tmp_path / "tables" / "curve.csv").read_text().splitlines()))
+    first = data()["best"]["curve"][0]
+    assert float(rows[0]["requests_per_s"]) == first["requests_per_s"]
+    assert float(rows[0]["ttft_p90_s"]) == first["ttft_s"]["p90"]
+    parquet = pd.read_parquet(tmp_path / "tables" / "plans.parquet")
+    assert parquet["usd_per_hour"][0] == data()["best"]["cost"]["usd_per_hour"]
+    assert csv_text([{"a": 1}, {"b": None}]) == "a,b\n1,\n,\n"
+    assert {"plans", "curve", "operators", "sensitivity", "more_capacity"} <= set(tables_of(material()))
+
+
+def test_the_answer_brings_its_candidates_back() -> None:
+    again = Rerun.of(answer())
+    assert again.request == REQUEST
+    for plan, candidate in zip(answer().plans, again.candidates, strict=True):
+        assert candidate.hardware == plan.deployment["hardware"]
+        assert candidate.replicas == plan.deployment["replicas"]
+        assert candidate.weight_dtype == plan.deployment["weight_dtype"]
+    older = data()
+    del older["best"]["deployment"]["sampling"]  # a key that answers did not have yet
+    assert parse_answer(older).plans[0].deployment["sampling"] == "random"
+    changed = copy.deepcopy(answer().plans[0].deployment) | {"max_num_seqs": 77}
+    plan = answer().plans[0].model_copy(update={"deployment": changed})
+    space = candidates(request_of(answer()), again.world.names)
+    with pytest.raises(InputError, match="no candidate"):
+        found_again(plan, space, again.request)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"schema_version": 2}, "schema_version 1"),
+        ({"reproduce": None}, "reproduce"),
+        ({"best": {"deployment": {"model": "m"}}}, "best"),
+        ({"request": {}}, "request"),
+        ({"feasible": "yes"}, "feasible: .*boolean: got 'yes'"),
+        ({"prices": [{"cloud": 3}]}, "prices.0.cloud"),
+    ],
+)
+def test_an_answer_of_another_kind_is_one_line(change: dict[str, Any], says: str, tmp_path: Path) -> None:
+    path = tmp_path / "answer.json"
+    path.write_text(json.dumps(data() | change))
+    with pytest.raises(InputError, match=says) as caught:
+        read_answer(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_files_are_status_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "text").write_text("no json")
+    (tmp_path / "list").write_text("[1]")
+    for name in ("text", "list", "absent"):
+        assert run_command("plan", app, ["report", str(tmp_path / name)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+    other = data()
+    other["reproduce"]["calibration"] = "0" * 16
+    (tmp_path / "other").write_text(json.dumps(other))
+    assert run_command("plan", app, ["report", str(tmp_path / "other")]) == 2
+    assert "another calibration" in capsys.readouterr().err
+
+
+def test_the_command_writes_and_the_screen_fits_its_columns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "answer.json"
+    path.write_text(told())
+    html, folder = tmp_path / "page.html", tmp_path / "tables"
+    args = ["report", str(path), "--html", str(html), "--csv", str(folder), "--no-sensitivity"]
+    assert run_command("plan", app, args) == 0
+    assert html.read_text().startswith("<!doctype html>")
+    assert (folder / "plans.csv").is_file()
+    capsys.readouterr()
+    assert run_command("plan", app, ["report", str(path), "--no-sensitivity"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= PIPED
+    assert any("memory bandwidth" in line for line in lines)
+
+
+def test_a_no_has_a_page_too() -> None:
+    request = PlanRequest("llama3.1-405b", "h100x4", parse_slos(["p99=2s"]), trials=3)
+    world = SimulatedEvaluator(request)
+    no = parse_answer(make_plan(request, world, world.elsewhere).as_dict())
+    text = render(answer_page(gather(no)))
+    assert "NO" in words_of(text)
+    assert no.infeasible is not None
+    assert no.infeasible.binding_constraint.replace(">", "&gt;") in text
+
+
+def test_users_that_wait_have_a_section_of_the_page() -> None:
+    row = {"metric": "ttft", "stat": "p90", "value_s": 0.25, "ci_low_s": 0.2, "ci_high_s": None, "met": True}
+    loop = {
+        "users": 40,
+        "requests_per_s": 3.25,
+        "ci_low_per_s": 3.0,
+        "ci_high_per_s": 3.5,
+        "ci_level": 0.9,
+        "open_requests_per_s": 3.4,
+        "slo": [row | {"probability_met": 0.97}],
+    }
+    found = load_sections(answer().model_copy(update={"closed_loop": loop}))
+    said = words_of("".join(part.text for section in found for part in section.parts))
+    assert "40 simulated" in said
+    assert "3.25 requests/s" in said
+    assert "250 ms (200 ms to unbounded): met, 97% sure" in said
+    assert load_sections(answer()) == []

@@ -1,0 +1,135 @@
+"""Workers of several machines on one study in PostgreSQL: a real server, killed workers, clocks of other places."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from catalogs.errors import InputError
+from planner.problem.candidate import Candidate
+from planner.search import study
+from planner.search.objectives import Outcome
+from planner.search.search import search
+from planner.search.study import need_storage
+from tests.planner.postgres_server import Server, binaries, free_port
+from tests.planner.search.test_search import space
+from tests.planner.search.test_shared_study import alone, race, settings_of, start
+
+FAR_APART = ("NZST-12", "PST8")  # in the form that needs no time zone database
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    tools = binaries()
+    if tools is None:
+        pytest.skip("PostgreSQL's server is not installed (apt-get install postgresql)")
+    if find_spec("psycopg") is None:
+        pytest.skip("PostgreSQL's driver is not installed (pip install '.[postgresql]')")
+    made = Server.made(tools)
+    try:
+        made.start()
+        yield made
+        made.stop()
+    finally:
+        made.remove()
+
+
+@pytest.fixture
+def database(server: Server, request: pytest.FixtureRequest) -> str:
+    """Of one test."""
+    import psycopg
+
+    name = request.node.name.lower()[:60]
+    with psycopg.connect(server.url, autocommit=True) as connection:
+        connection.execute(f'create database "{name}"')
+    return server.url.rpartition("/")[0] + f"/{name}"
+
+
+def test_machines_of_other_time_zones_share_the_work(database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    workers = []
+    for zone in FAR_APART:
+        monkeypatch.setenv("TZ", zone)
+        workers.append(start((None, database), 0.03, 20.0))
+    lines = [w.communicate(timeout=120)[0].splitlines() for w in workers]
+    looks = [line for worker in lines for line in worker if line.startswith("look")]
+    assert len(looks) == len(set(looks)) == len(space())
+    words, n = alone()
+    assert {worker[-1] for worker in lines} == {f"best {words} {n}"}
+
+
+def test_a_killed_worker_loses_nothing_in_a_database(database: str) -> None:
+    victim = start((None, database), 0.1, 60.0)
+    assert victim.stdout is not None
+    done = [victim.stdout.readline().strip() for _ in range(4)]  # in the middle of the fourth
+    os.kill(victim.pid, signal.SIGKILL)
+    victim.wait()
+    time.sleep(1.0)
+    survivor = start((None, database), 0.0, 1.0).communicate(timeout=120)[0].splitlines()
+    looks = [line for line in survivor if line.startswith("look")]
+    assert done[3] in looks
+    assert not set(done[:3]) & set(looks)
+    words, n = alone()
+    assert survivor[-1] == f"best {words} {n}"
+
+
+def test_a_server_that_dies_in_the_middle_is_one_line_and_loses_nothing(
+    server: Server, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(study, "ABANDONED", timedelta(seconds=1))  # the sixth was begun with and never given up
+    looked: list[Candidate] = []
+    inner = race()
+
+    def assess(c: Candidate, best: Outcome | None) -> Outcome:
+        if len(looked) == 5:
+            server.stop()
+        looked.append(c)
+        result: Outcome = inner(c, best)
+        return result
+
+    try:
+        with pytest.raises(InputError, match="storage stopped answering") as error:
+            search(space(), assess, settings_of(None, database))
+    finally:
+        server.start()
+    assert "\n" not in str(error.value)
+    first, looked[:] = looked[:5], [space()[0]] * 6  # counts on from beyond the fault
+    found = search(space(), assess, settings_of(None, database))
+    assert found.n_resumed == 5
+    assert not set(first) & set(looked[6:])
+    assert found.best is not None
+    assert (found.best.candidate.words, len(found.outcomes)) == alone()
+
+
+def test_a_server_that_is_down_is_one_line_without_the_password() -> None:
+    if find_spec("psycopg") is None:
+        pytest.skip("PostgreSQL's driver is not installed (pip install '.[postgresql]')")
+    with pytest.raises(InputError, match="storage cannot be used") as error:
+        need_storage(f"postgresql://me:s3cret@127.0.0.1:{free_port()}/plans")
+    assert "\n" not in str(error.value)
+    assert "s3cret" not in str(error.value)
+
+
+def test_plan_refuses_a_storage_that_is_down_before_it_searches(tmp_path: Path) -> None:
+    options = ["--model", "llama3.1-8b", "--hw", "h100x1", "--slo", "ttft.p99=2s"]
+    where = f"postgresql+psycopg://127.0.0.1:{free_port()}/plans"
+    command = [sys.executable, "-m", "planner.cli.main", *options, "--storage", where]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "postgresql" in done.stderr.lower()
+
+
+@pytest.mark.parametrize("url", ["postgresql+nosuchdriver://h/d", "postgresql:h/d", "nonsense"])
+def test_a_storage_that_is_none_is_refused(url: str) -> None:
+    with pytest.raises(InputError):
+        need_storage(url)

@@ -1,0 +1,218 @@
+"""A search on a real Ray cluster of two nodes: one process's answer, whatever dies meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalogs.errors import InputError
+from planner.search import ray_workers as ray_crew
+from planner.search.objectives import CandidateTester, Outcome
+from planner.search.ray_workers import RayCluster, check_address, join_cluster
+from planner.search.search import SearchResult, search
+from planner.search.study import SearchSettings
+from tests.planner.postgres_server import free_port
+from tests.planner.queue_toy import QueueToy
+from tests.planner.ray_toy import Watched
+from tests.planner.search.test_search import SIZES, SLOS, race_of, space
+
+#: Ray's daemons take their time and stop workers where memory runs short: run by its own command.
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[3]
+#: Everything; and a part of it, half of that proposed by the sampler.
+SETTINGS = (SearchSettings(100, 0), SearchSettings(18, 0))
+
+
+def started() -> Any:
+    """Two nodes with a CPU each; None where a busy machine does not get them up in Ray's own time limits."""
+    from ray.cluster_utils import Cluster as Nodes
+
+    small = {"num_cpus": 1, "include_dashboard": False, "object_store_memory": 100 * 2**20}
+    port, made = free_port(), Nodes()
+    try:
+        made.add_node(**small, ray_client_server_port=port)
+        made.add_node(**small)
+    except Exception as error:  # of Ray's own kinds
+        made.shutdown()
+        if "time" not in f"{type(error).__name__} {error}".lower():
+            raise
+        return None
+    made.small, made.url = small, f"ray://127.0.0.1:{port}"
+    return made
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[Any]:
+    """Two nodes with a CPU each, joined by `auto`; hands find the tests' own modules."""
+    pytest.importorskip("ray", reason="Ray is not installed (pip install '.[ray]')")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(Path(__file__).parent), *sys.path]))
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_memory_monitor_refresh_ms", "0")  # other processes fill this machine's memory, not the hands
+        made = started() or started()
+        if made is None:
+            pytest.skip("Ray's nodes did not start here within half a minute: the machine is too busy")
+        patch.setenv("RAY_ADDRESS", made.address)
+        yield made
+        made.shutdown()
+
+
+@pytest.fixture
+def cluster(nodes: Any) -> Iterator[RayCluster]:
+    with join_cluster("auto") as joined:
+        nodes.wait_for_nodes()
+        yield joined
+
+
+@pytest.fixture
+def watched(tmp_path: Path) -> Watched:
+    return Watched(race_of(CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, None)), tmp_path)
+
+
+def alone(watched: Watched, settings: SearchSettings = SETTINGS[0]) -> SearchResult:
+    return search(space(), watched.inner, settings)
+
+
+def at_candidate(number: int, then: Callable[[], None]) -> Callable[[int, int, Outcome | None], None]:
+    """A progress callback that does something once."""
+
+    def progress(done: int, planned: int, best: Outcome | None) -> None:  # noqa: ARG001
+        if done == number:
+            then()
+
+    return progress
+
+
+def test_two_machines_answer_as_one_process(cluster: RayCluster, watched: Watched) -> None:
+    with cluster.crew(watched) as crew:
+        assert crew.hands == 2
+        for settings in SETTINGS:
+            found = search(space(), watched, settings, crew=crew)
+            assert found.outcomes == alone(watched, settings).outcomes
+    assert cluster.lost == 0
+    assert os.getpid() not in watched.pids
+
+
+def test_what_the_best_outclasses_is_passed_over_as_in_one_process(cluster: RayCluster, watched: Watched) -> None:
+    outclassed = watched.inner.outclassed  # type: ignore[attr-defined]
+    for settings in SETTINGS:
+        by_one = search(space(), watched.inner, settings, outclassed=outclassed)
+        with cluster.crew(watched) as crew:
+            by_many = search(space(), watched, settings, outclassed=outclassed, crew=crew)
+        assert by_many == by_one
+
+
+def test_a_hand_that_is_killed_loses_nothing(cluster: RayCluster, watched: Watched) -> None:
+    doomed = replace(watched, dies=space()[4])
+    with cluster.crew(doomed) as crew:
+        found = search(space(), doomed, SETTINGS[0], crew=crew)
+    assert found.outcomes == alone(watched).outcomes
+    assert cluster.lost == 1
+    assert cluster.said == "1 worker of the cluster died; what it had begun was looked at again"
+
+
+def test_what_a_hand_refuses_is_refused_here(cluster: RayCluster, watched: Watched) -> None:
+    strict = replace(watched, refuses=space()[2])
+    with cluster.crew(strict) as crew, pytest.raises(InputError, match="nothing like this"):
+        search(space(), strict, SETTINGS[0], crew=crew)
+
+
+def test_a_machine_with_another_version_is_refused(
+    cluster: RayCluster, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_crew, "code_digest", lambda: "another")
+    with pytest.raises(InputError, match="another version"), cluster.crew(watched):
+        pass
+
+
+def test_a_node_that_is_lost_and_one_that_joins(nodes: Any, cluster: RayCluster, watched: Watched) -> None:
+    slow = replace(watched, pause_s=2.0)
+    hands = []
+
+    def lose() -> None:
+        slow.hold.touch()  # the rest of the search lasts until the new node is at work, or a minute
+        nodes.remove_node(nodes.list_all_nodes()[-1], allow_graceful=False)
+        nodes.add_node(**nodes.small)
+
+    def look(done: int, planned: int, best: Outcome | None) -> None:
+        at_candidate(6, lose)(done, planned, best)
+        hands.append((cluster.lost, cluster.n_hands))
+        if cluster.lost and cluster.n_hands == 2:
+            slow.hold.unlink(missing_ok=True)
+
+    with cluster.crew(slow) as crew:
+        found = search(space(), slow, SETTINGS[0], look, crew=crew)
+    assert found.outcomes == alone(watched).outcomes
+    assert cluster.lost == 1
+    assert not slow.hold.exists(), str(hands)
+
+
+def test_where_nobody_is_left_this_process_goes_on(
+    cluster: RayCluster, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_crew, "_LOSSES", 0)  # nobody is hired again
+    with cluster.crew(watched) as crew:
+
+        def kill() -> None:
+            for hand in (*crew._free, *crew._hired.values(), *(job.hand for job in crew._busy.values())):
+                cluster.ray.kill(hand)
+
+        found = search(space(), watched, SETTINGS[0], at_candidate(6, kill), crew=crew)
+    assert found.outcomes == alone(watched).outcomes
+    assert cluster.lost >= 1
+    assert os.getpid() in watched.pids
+
+
+def planned(folder: Path, name: str, *options: str) -> dict[str, Any]:
+    """The answer of the command, without its seconds."""
+    asked = ["--model", "llama3.1-8b", "--hw", "h100x2", "--slo", "ttft.p99=2s,tpot.p99=40ms", "--trials", "12"]
+    command = [sys.executable, "-m", "planner.cli.main", *asked, "--json", name, *options]
+    subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL)
+    answer: dict[str, Any] = json.loads((folder / name).read_text())
+    del answer["search"]["seconds"]
+    return answer
+
+
+def test_plan_on_a_cluster_equals_plan_here(nodes: Any, tmp_path: Path) -> None:
+    """A minute: pytest -m slow tests/planner/test_ray_cluster.py"""
+    here = planned(tmp_path, "here.json")
+    assert planned(tmp_path, "there.json", "--distributed", nodes.url) == here
+    kept = f"sqlite:///{tmp_path / 'study.db'}"
+    assert planned(tmp_path, "kept.json", "--distributed", "auto", "--storage", kept) == here
+    again = planned(tmp_path, "again.json", "--distributed", "auto", "--storage", kept)
+    assert again["search"].pop("n_resumed") == here["search"].pop("n_resumed") + 12
+    assert again == here
+
+
+@pytest.mark.parametrize("text", ["", "local", "ray://", "ray://host", "ray://host:0", "ray://h:99999", "http://h:1"])
+def test_an_address_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match="a cluster is ray://HOST:PORT, ray://local or auto"):
+        check_address(text)
+
+
+def test_addresses_with_a_port_are_hosts_and_ports() -> None:
+    assert check_address("ray://head.example:10001") == ("head.example", 10001)
+    assert check_address("ray://[::1]:10001") == ("::1", 10001)
+    assert check_address("ray://local") is None
+
+
+def test_where_nobody_listens_is_one_line() -> None:
+    pytest.importorskip("ray", reason="Ray is not installed (pip install '.[ray]')")
+    with pytest.raises(InputError, match="nobody answers") as error, join_cluster(f"ray://127.0.0.1:{free_port()}"):
+        pass
+    assert "\n" not in str(error.value)
+
+
+def test_without_ray_the_command_to_install_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"pip install '\.\[ray\]'"), join_cluster("ray://local"):
+        pass

@@ -1,0 +1,117 @@
+"""Users simulated as they wait and think: against the finite-source queue, and what slower steps would do."""
+
+from __future__ import annotations
+
+import json
+from math import perm
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibration.accuracy.stated_error import StatedError
+from catalogs.engines.profile import HostTimes
+from catalogs.ui.entry_point import run_command
+from catalogs.workloads.request_set import RequestSet
+from catalogs.workloads.workload import Workload, load_workload
+from planner.cli.main import app
+from planner.problem.slo import parse_slos
+from planner.sections.users import ClosedLoopEvaluator, Users, closed_loop_block
+from simulator.cluster.run import Run
+from simulator.cluster.simulate import run_rules
+from simulator.core.batch import BatchShape
+from simulator.schedulers.rules import EngineRules
+
+TOKEN_S = 1e-3
+MEAN_TOKENS = 1000
+FREE = HostTimes(**dict.fromkeys((f for f in HostTimes.__dataclass_fields__ if f != "source"), 0.0))  # type: ignore[arg-type]
+ONE_SEAT = EngineRules(
+    max_num_seqs=1,
+    max_num_batched_tokens=64,
+    max_model_len=10**6,
+    kv_blocks=10**7,
+    host=FREE,
+    block_size=4,
+    lag=0,
+)
+
+
+class Steady:
+    """Every step takes TOKEN_S."""
+
+    def __init__(self, factor: float = 1.0) -> None:
+        self.step_s = TOKEN_S * factor
+
+    def cycle_s(self, shape: BatchShape) -> float:  # noqa: ARG002
+        return self.step_s
+
+    def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:  # noqa: ARG002
+        return self.step_s, 0.0, 1 << 40
+
+
+class Exponential(Workload):
+    """Service times are exponential with a mean of a second."""
+
+    def materialise(
+        self, seed: int | None = None, n_requests: int | None = None, requests_per_s: float | None = None
+    ) -> RequestSet:
+        n = n_requests or 1
+        drawn = np.random.default_rng([seed or 0, 3]).exponential(MEAN_TOKENS, n)
+        tokens = np.maximum(1, np.rint(drawn)).astype(np.int64)
+        return RequestSet(np.arange(n) / (requests_per_s or 1.0), np.ones(n, dtype=np.int64), tokens)
+
+
+def desk(factor: float = 1.0, n: int = 3000) -> ClosedLoopEvaluator:
+    plain = load_workload("chat")
+
+    def serve(requests: RequestSet) -> Run:
+        return run_rules(ONE_SEAT, Steady(factor), requests)
+
+    return ClosedLoopEvaluator(
+        serve, Exponential(plain.name, plain.source, plain.content), parse_slos(["e2e.mean=3s"]), n, 0
+    )
+
+
+def throughput(users: int, think_s: float) -> float:
+    """M/M/1 with a finite source, a mean service of a second."""
+    empty = 1.0 / sum(perm(users, k) * think_s**-k for k in range(users + 1))
+    return 1.0 - empty
+
+
+@pytest.mark.parametrize(("users", "think_s"), [(4, 4.0), (3, 12.0)])
+def test_a_few_users_of_one_server(users: int, think_s: float) -> None:
+    block = closed_loop_block(desk(), Users(users, think_s), 0.9, StatedError("none", 0.05, {}))
+    expected = throughput(users, think_s)
+    assert block["requests_per_s"] == pytest.approx(expected, rel=0.04)
+    assert block["ci_low_per_s"] < expected < block["ci_high_per_s"]
+    mean_s = block["slo"][0]["value_s"]
+    assert mean_s == pytest.approx(users / expected - think_s, rel=0.12)  # interactive response time law
+    assert block["slo"][0]["met"] is (mean_s <= 3.0)
+
+
+def test_slower_steps_are_the_same_run_rescaled() -> None:
+    """Steps that take 1.5 times as long: users who think Z / 1.5 at the original speed, the clock rescaled."""
+    slow = desk(1.5, 500).observe(Users(4, 6.0))
+    same = desk(1.0, 500).observe(Users(4, 6.0).faster(1.5))
+    assert slow.requests_per_s == pytest.approx(same.requests_per_s / 1.5, rel=1e-6)
+    assert slow.observation.samples_s["e2e"] == pytest.approx(1.5 * same.observation.samples_s["e2e"], rel=1e-6)
+
+
+def test_the_greater_the_error_the_wider_the_interval() -> None:
+    narrow, wide = (
+        closed_loop_block(desk(n=500), Users(4, 4.0), 0.9, StatedError("none", error, {})) for error in (0.01, 0.3)
+    )
+    for block in (narrow, wide):
+        row = block["slo"][0]
+        assert row["ci_low_s"] < row["value_s"] < row["ci_high_s"]
+    assert wide["slo"][0]["ci_high_s"] > narrow["slo"][0]["ci_high_s"]
+    assert wide["ci_low_per_s"] < narrow["ci_low_per_s"]
+
+
+def test_an_answer_for_users_is_checked_by_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "a.json"
+    asked = ["--model", "llama3.2-1b", "--slo", "ttft.p90=1s", "--hw", "l4", "--trials", "2", "--precision", "native"]
+    assert run_command("plan", app, [*asked, "--users", "30", "--think-time", "20", "--json", str(target)]) == 0
+    loop = json.loads(target.read_text())["closed_loop"]
+    assert loop["requests_per_s"] == pytest.approx(loop["open_requests_per_s"], rel=0.1)
+    assert "Users     30 simulated as they wait and think" in capsys.readouterr().out

@@ -1,0 +1,186 @@
+"""A load that changes with time: sizes reckoned by hand, simulated in a toy fleet, and one question end to end."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from calibration.accuracy.stated_error import StatedError
+from catalogs.errors import InputError
+from catalogs.ui.entry_point import run_command
+from catalogs.workloads.arrivals import Piecewise
+from catalogs.workloads.workload import load_workload
+from planner.answer.schema import read_answer
+from planner.cli.main import app
+from planner.problem.load_curve import LoadCurve, peak_of, steady
+from planner.problem.slo import parse_slos
+from planner.sections.daily_load import OverTime, ReplicaUnit
+from planner.sections.fleet_day import DailyRun, FleetSize
+from planner.studies.rerun import request_of, without_load
+from tests.planner.seats_toy import COLD_S, seats_requests, seats_serve
+
+HOUR_S = 3600.0
+SLOS = parse_slos(["ttft.p90=3s"])
+ERROR = StatedError("none", 0.01, {})
+UNIT = ReplicaUnit(carries_per_s=0.5, in_flight=2.5, limit=8, spare=0, usd_per_hour=2.0, cold_start_s=COLD_S)
+
+
+def diurnal(tmp_path: Path, more: str = "", mean: float = 1.0) -> str:
+    file = tmp_path / "day.yaml"
+    arrivals = f"{{diurnal: {{requests_per_s: {mean}, swing: 0.6, period_s: 7200, peak_at_s: 3600{more}}}}}"
+    file.write_text(
+        f"arrivals: {arrivals}\ninput_tokens: {{lognormal: {{mean: 300, cv: 0.5}}}}\noutput_tokens: {{constant: 64}}\n"
+    )
+    return str(file)
+
+
+def toy(tmp_path: Path, unit: ReplicaUnit = UNIT, **more: object) -> OverTime:
+    curve = LoadCurve.of(load_workload(diurnal(tmp_path)))
+    arrival_s = load_workload(diurnal(tmp_path)).materialise(0, curve.n_requests).arrival_s
+    clock = DailyRun(SLOS, seats_requests(arrival_s), curve.duration_s, 1, seats_serve)
+    return OverTime(clock, curve, unit, ERROR, **more)  # type: ignore[arg-type]
+
+
+def test_the_curve_of_a_day(tmp_path: Path) -> None:
+    curve = LoadCurve.of(load_workload(diurnal(tmp_path)))
+    assert curve.duration_s == 7200.0
+    assert curve.n_requests == 7200
+    assert curve.mean_per_s == pytest.approx(1.0)
+    assert curve.peak_per_s == pytest.approx(1.6, rel=0.01)
+    assert curve.trough_per_s == pytest.approx(0.4, rel=0.01)
+    # steepest at 0.6 * 2 pi / 7200 a second, of a rate of at least a half
+    assert 1.05 < curve.growth_within(300.0) < 1.0 + 300.0 * 0.6 * 2 * np.pi / 7200 / 0.5
+
+
+def test_the_curve_of_a_trace_is_counted(tmp_path: Path) -> None:
+    """Two hours: one request a second in the first, four in the second."""
+    times = np.concatenate([np.arange(0, 3600, 1.0), np.arange(3600, 7200, 0.25)])
+    file = tmp_path / "trace.csv"
+    rows = "".join(f"{t},100,10\n" for t in times.tolist())
+    file.write_text("arrival_s,input_tokens,output_tokens\n" + rows)
+    curve = LoadCurve.of(load_workload(str(file)))
+    assert (curve.trough_per_s, curve.peak_per_s) == pytest.approx((1.0, 4.0), rel=0.03)
+    assert curve.mean_per_s == pytest.approx(2.5, rel=0.01)
+    assert peak_of(str(file), None, None, None) == curve.peak_per_s
+    even = steady(load_workload(str(file))).materialise(0, 2000, 4.0)
+    assert np.ptp(even.arrival_s) == pytest.approx(500.0, rel=0.1)
+    assert set(even.input_tokens.tolist()) == {100}
+
+
+def test_a_steady_workload_keeps_its_requests(tmp_path: Path) -> None:
+    workload = load_workload(diurnal(tmp_path))
+    ours, theirs = steady(workload).materialise(3, 500, 2.0), workload.materialise(3, 500, 2.0)
+    assert np.array_equal(ours.input_tokens, theirs.input_tokens)
+    assert not np.array_equal(ours.arrival_s, theirs.arrival_s)
+
+
+def test_sizes_are_reckoned_from_what_a_replica_carries(tmp_path: Path) -> None:
+    """0.5 a second each: 1.6 need four, 1.0 needs two, which carry 1.6 at the very most: late at the peak."""
+    block = toy(tmp_path).block()
+    peak, mean, scaled = block["options"]
+    assert (peak["replicas"], mean["replicas"]) == (4, 2)
+    assert peak["holds"]
+    assert peak["windows_met"] == 1.0
+    assert not mean["holds"]
+    assert mean["windows_met"] < 0.95
+    assert mean["slo"][0]["worst_at_s"] == pytest.approx(3600, abs=1800)
+    assert peak["accelerator_hours_per_day"] == pytest.approx(4 * 24, rel=0.01)
+    assert peak["usd_per_day"] == pytest.approx(4 * 24 * 2.0, rel=0.01)
+    assert scaled["replicas_min"] < scaled["replicas_max"] <= 8
+    assert block["cheapest"] == ("autoscaled" if scaled["usd_per_day"] < peak["usd_per_day"] else "peak")
+    ideal = np.ceil(np.array(block["rates_per_s"]) / 0.5).mean() * 24
+    assert block["least_accelerator_hours_per_day"] == pytest.approx(ideal)
+    assert ideal < scaled["accelerator_hours_per_day"]
+
+
+def test_an_autoscaled_fleet_follows_the_load(tmp_path: Path) -> None:
+    scaled = toy(tmp_path).block()["options"][2]
+    counts = scaled["replicas_over_time"]
+    assert max(counts[10:14]) > 1.5 * min(counts[0], counts[-1])
+    assert scaled["holds"]
+    assert scaled["scaling"]["target"] < 2.5
+
+
+def test_a_spare_replica_is_always_there(tmp_path: Path) -> None:
+    peak, mean, scaled = toy(tmp_path, replace(UNIT, spare=1)).block()["options"]
+    assert (peak["replicas"], mean["replicas"]) == (5, 3)
+    assert scaled["scaling"]["min_replicas"] == 2
+
+
+def test_what_the_user_says_of_the_autoscaler_is_kept(tmp_path: Path) -> None:
+    said = {"metric": "queue", "target": 1, "min_replicas": 3}
+    scaled = toy(tmp_path, said=said).block()["options"][2]
+    assert {key: scaled["scaling"][key] for key in said} == said
+    with pytest.raises(InputError, match="room for"):
+        toy(tmp_path, said={"max_replicas": 9}).block()
+
+
+def test_one_part_of_a_fleet_stands_for_all_of_it(tmp_path: Path) -> None:
+    """In turn, replicas never meet: two of four see what two of four see, and the day is counted as all of it."""
+    clock = toy(tmp_path).clock
+    whole, part = clock.day(FleetSize("peak", 4)), clock.day(FleetSize("peak", 4), share=2)
+    assert part.values_s["ttft.p90"] == pytest.approx(whole.values_s["ttft.p90"], rel=0.1)
+    assert part.accelerator_s == pytest.approx(whole.accelerator_s, rel=0.01)
+    assert part.replicas == pytest.approx(whole.replicas)
+
+
+def test_slower_steps_are_a_faster_clock(tmp_path: Path) -> None:
+    """Steps of half a second under a clock of twice the speed are steps of a second."""
+    plain = toy(tmp_path).clock
+    same = plain.day(FleetSize("peak", 4))
+    doubled = plain.day(FleetSize("peak", 4), speed=1.25)
+    assert doubled.duration_s == pytest.approx(same.duration_s, rel=0.01)
+    assert doubled.accelerator_s == pytest.approx(same.accelerator_s, rel=0.01)
+    assert doubled.values_s["ttft.p90"] > 1.24 * same.values_s["ttft.p90"]
+
+
+@pytest.mark.parametrize(
+    ("more", "mean", "says"),
+    [("", 0.01, "at least 400"), (", spikes: [{at_s: 0, lasts_s: 9, factor: 1}]", 1000.0, "at most 1,000,000")],
+)
+def test_loads_too_short_or_too_long_are_refused(tmp_path: Path, more: str, mean: float, says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        LoadCurve.of(load_workload(diurnal(tmp_path, more, mean)))
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--rate", "3"], "without --rate"),
+        (["--users", "3"], "without --users"),
+        (["--workload", "chat"], "without --workload"),
+    ],
+)
+def test_a_load_is_said_once(tmp_path: Path, more: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--model", "llama3.1-8b", "--slo", "p99=2s", "--hw", "l4", "--trace", diurnal(tmp_path), *more]
+    assert run_command("plan", app, asked) == 2
+    assert says in capsys.readouterr().err
+
+
+def test_a_rate_that_never_changes_has_no_peak_of_its_own() -> None:
+    with pytest.raises(InputError, match="rate of its own"):
+        peak_of("chat", None, None, None)
+    assert Piecewise(rates={0: 1.0}, period_s=10.0).curve().mean == 1.0
+
+
+def test_a_question_over_time_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target = tmp_path / "a.json"
+    asked = ["--model", "llama3.2-1b", "--slo", "ttft.p90=2s", "--hw", "l4x2", "--trials", "1", "--precision", "native"]
+    fixed = ["--set", "tensor_parallel=1", "--set", "autoscaling={cold_start: {image_gb: 0}}"]
+    status = run_command("plan", app, [*asked, *fixed, "--trace", diurnal(tmp_path), "--json", str(target)])
+    assert status == 0
+    answer = json.loads(target.read_text())
+    assert [option["name"] for option in answer["over_time"]["options"]] == ["peak", "mean", "autoscaled"]
+    assert answer["request"]["rate"] == pytest.approx(1.6, rel=0.01)
+    assert "--trace" in answer["reproduce"]["command"]
+    assert "--rate" not in answer["reproduce"]["command"]
+    asked_again = request_of(read_answer(target))
+    assert asked_again.over_time
+    assert without_load(asked_again).requests_per_s is None  # what reports ask
+    shown = capsys.readouterr().out
+    assert "Cheapest" in shown
+    assert "7,200 requests in 2 h" in shown

@@ -1,0 +1,125 @@
+"""The latency bounds: right on a toy by hand, and safe against simulation on random small cases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from catalogs.deployments.layout import Layout, Limits
+from catalogs.deployments.resolve import resolve
+from catalogs.deployments.schema import Deployment
+from catalogs.workloads.request_set import RequestSet
+from planner.evaluation.evaluator import OfferedLoad, judge
+from planner.evaluation.simulated import SimulatedEvaluator
+from planner.problem.candidate import Candidate
+from planner.problem.request import PlanRequest
+from planner.problem.slo import Slo, parse_slos
+from planner.space.bounds import fastest_decode_s, latency_discard, lucky_statistic_s, memory_discard, prefill_floor_s
+from simulator.core.batch import BatchShape
+from simulator.memory.plan import size_memory
+
+LIMITS = Limits(max_num_seqs=64, max_num_batched_tokens=1000, max_model_len=4096)
+
+
+def toy_cycle_s(shape: BatchShape) -> float:
+    """10 ms a step, 1 ms per prompt token."""
+    return 0.010 + 0.001 * shape.prefill_tokens
+
+
+def requests(inputs: list[int], outputs: list[int]) -> RequestSet:
+    return RequestSet(np.zeros(len(inputs)), np.array(inputs), np.array(outputs))
+
+
+def test_a_lucky_draw_is_below_the_statistic_itself() -> None:
+    samples = np.random.default_rng(0).lognormal(size=5000)
+    assert lucky_statistic_s(samples, None) < samples.mean()
+    assert lucky_statistic_s(samples, 0.99) < np.quantile(samples, 0.99)
+    assert lucky_statistic_s(np.full(9, 2.0), 0.5) == lucky_statistic_s(np.full(9, 2.0), None) == 2.0
+
+
+def test_floors_by_hand() -> None:
+    assert fastest_decode_s(toy_cycle_s, LIMITS) == pytest.approx(0.010)
+    floors = prefill_floor_s(toy_cycle_s, LIMITS, np.array([500.0, 2500.0]))
+    assert floors == pytest.approx([0.51, 2.53])  # 2500 tokens are three chunks
+
+
+@pytest.mark.parametrize(
+    ("slo", "refused"),
+    [
+        ("tpot.p99=9ms", True),
+        ("tpot.p99=11ms", False),
+        ("ttft.p50=300ms", True),
+        ("ttft.p50=600ms", False),
+        ("e2e.mean=1s", True),
+        ("e2e.mean=1.6s", False),
+    ],
+)
+def test_what_an_empty_engine_cannot_do_is_refused(slo: str, refused: bool) -> None:
+    found = latency_discard(toy_cycle_s, LIMITS, requests([500] * 3, [101] * 3), parse_slos([slo]))
+    assert (found is not None) == refused
+    if found is not None:
+        assert found.value > found.limit
+        assert "already takes" in found.reason or "alone takes" in found.reason
+
+
+def test_one_token_outputs_have_no_decode_floor() -> None:
+    assert latency_discard(toy_cycle_s, LIMITS, requests([10], [1]), parse_slos(["tpot.p99=1us"])) is None
+
+
+def test_shared_prompts_are_not_counted_in_full() -> None:
+    shared = RequestSet(np.zeros(2), np.array([900, 900]), np.array([2, 2]), block_hashes=((1, 2), (1, 2)))
+    assert latency_discard(toy_cycle_s, LIMITS, shared, parse_slos(["ttft.mean=100ms"])) is None
+
+
+@pytest.fixture(scope="module")
+def worlds() -> dict[str, SimulatedEvaluator]:
+    slos = parse_slos(["ttft.p99=2s"])
+    return {
+        hardware: SimulatedEvaluator(PlanRequest("llama3.1-8b", hardware, slos, workload=workload))
+        for hardware, workload in (("h100x8", "chat"), ("rtx4090", "azure-conv"))
+    }
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    hardware=st.sampled_from(["h100x8", "rtx4090"]),
+    tp=st.sampled_from([1, 2, 8]),
+    seqs=st.sampled_from([64, 256]),
+    tokens=st.sampled_from([512, 2048, 8192]),
+    metric=st.sampled_from(["ttft", "tpot", "e2e"]),
+    stat=st.sampled_from(["mean", "p50", "p99"]),
+    seed=st.integers(0, 5),
+)
+def test_what_is_refused_would_fail_in_simulation(
+    worlds: dict[str, SimulatedEvaluator],
+    hardware: str,
+    tp: int,
+    seqs: int,
+    tokens: int,
+    metric: str,
+    stat: str,
+    seed: int,
+) -> None:
+    """What the simulator reaches at a light load the bound must not call impossible; a twentieth of it, it must."""
+    tp = tp if hardware == "h100x8" else 1
+    world = worlds[hardware]
+    tokens = max(tokens, seqs)
+    candidate = Candidate(hardware, 1, Layout(tp), "bf16", "bf16", seqs, tokens)
+    seen = world.observe(candidate, OfferedLoad(world.light_requests_per_s(candidate), 1000, seed))
+    reached = Slo(metric, stat, judge([seen], (Slo(metric, stat, 1.0),)).value_s(Slo(metric, stat, 1.0)))
+    cost, limits = world.plant(candidate).cost, Limits(seqs, tokens, 4096)
+    assert latency_discard(cost.cycle_s, limits, world.lengths.sample, [reached]) is None
+    far_off = Slo(metric, stat, reached.limit_s / 20)
+    assert latency_discard(cost.cycle_s, limits, world.lengths.sample, [far_off]) is not None
+
+
+def test_a_model_of_short_contexts_fits() -> None:
+    """Whisper has 448 positions, fewer than the shortest cache that serves models of longer ones."""
+    memory = size_memory(resolve(Deployment(model="whisper-large-v3", hardware="h100")))
+    assert memory.longest_sequence_tokens == 448
+    assert memory_discard(memory, 164) is None
+    assert memory_discard(replace(memory, longest_sequence_tokens=447), 164) is not None

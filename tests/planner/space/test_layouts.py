@@ -1,0 +1,129 @@
+"""Wider ways to cut a replica: legal, only where needed or asked for, and fixed keys that leave the rest to choose."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from catalogs.deployments.resolve import CatalogLookup, resolve
+from catalogs.errors import InputError
+from planner.evaluation.simulated import SimulatedEvaluator
+from planner.problem.candidate import Candidate
+from planner.problem.overrides import Overrides
+from planner.problem.reproduction import command_of
+from planner.problem.request import ALSO, PlanRequest
+from planner.problem.slo import parse_slos
+from planner.space.candidates import candidates, widest_limits
+from planner.space.layouts import replicas_of
+
+SLOS = parse_slos(["p99=2s"])
+
+
+def space(model: str, hardware: str, fixed: tuple[str, ...] = (), **asked: object) -> list[Candidate]:
+    request = PlanRequest(model, hardware, SLOS, fixed=Overrides.parse(fixed), **asked)  # type: ignore[arg-type]
+    return candidates(request, CatalogLookup.of(model, "vllm", hardware))
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "n"),
+    [("llama3.1-405b", "h100x8", 320), ("llama3.1-8b", "h100x8", 320), ("deepseek-v3", "h200x8", 520)],
+)
+def test_the_default_space_has_not_grown(model: str, hardware: str, n: int) -> None:
+    """What is looked at where nothing more is asked for: a wider space would cost every plain question its time."""
+    found = space(model, hardware)
+    assert len(found) == n
+    assert all(c.layout.pipeline_parallel == c.layout.context_parallel == 1 for c in found)
+
+
+def test_the_default_question_is_laid_out_and_bounded_in_no_time() -> None:
+    """Processor time before anything is simulated, of the 15 s that the whole answer may take."""
+    world = SimulatedEvaluator(PlanRequest("llama3.1-405b", "h100x8", SLOS))
+    begun_s = time.process_time()
+    left = [c for c in world.space() if world.discard(c) is None]
+    assert left
+    assert time.process_time() - begun_s < 3.0
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware"),
+    [("llama3.1-8b", "h100x8"), ("deepseek-v3", "2*h200x8"), ("llama3.1-405b", "3*a100-80gbx8")],
+)
+def test_every_wider_candidate_resolves_and_fits(model: str, hardware: str) -> None:
+    found = space(model, hardware, also=ALSO, precisions=("native",))
+    layouts = {c.layout: c for c in found}
+    assert len(layouts) > len({c.layout for c in space(model, hardware, precisions=("native",))})
+    names = CatalogLookup.of(model, "vllm", hardware)
+    for layout, c in layouts.items():
+        resolved = resolve(c.deployment(model, "vllm"))
+        assert (resolved.layout, resolved.replicas) == (layout, replicas_of(names, layout))
+        assert c.accelerators <= names.hardware.n_accelerators
+
+
+def test_a_model_beyond_one_node_is_cut_over_several() -> None:
+    """810 GB of bf16 weights on nodes of 640 GB; nothing has to be asked for."""
+    found = {c.layout for c in space("llama3.1-405b", "2*h100x8", precisions=("bf16",))}
+    assert {(x.tensor_parallel, x.pipeline_parallel) for x in found} >= {(8, 2), (4, 4), (16, 1)}
+    fits = {c.layout for c in space("llama3.1-70b", "2*h100x8", precisions=("bf16",))}
+    assert {(x.tensor_parallel, x.pipeline_parallel) for x in fits} == {(1, 1), (2, 1), (4, 1), (8, 1)}
+
+
+def test_fixed_keys_leave_the_others_to_choose() -> None:
+    found = space("llama3.1-8b", "h100x8", ("tensor_parallel=2", "max_num_seqs=100", "prefix_caching=false"))
+    assert {c.layout.tensor_parallel for c in found} == {2}
+    assert {c.max_num_seqs for c in found} == {100}
+    assert len({c.max_num_batched_tokens for c in found}) > 1
+    assert {c.deployment("llama3.1-8b", "vllm").prefix_caching for c in found} == {False}
+    assert {c.layout.pipeline_parallel for c in space("llama3.1-8b", "h100x8", ("pipeline_parallel=2",))} == {2}
+
+
+def test_step_costs_are_compiled_for_fixed_limits_too() -> None:
+    names = CatalogLookup.of("llama3.1-8b", "vllm", "rtx4090")
+    assert widest_limits(names, Overrides.parse(["max_num_seqs=3000", "max_num_batched_tokens=40000"])) == (40000, 3000)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (["tensor_parallel=3"], "tensor_parallel=2"),
+        (["tensor_paralel=2"], "tensor_parallel"),
+        (["kv_dtype"], "KEY=VALUE"),
+        (["hardware=h200x8"], "--hw"),
+        (["weight_dtype=fp8"], "--precision"),
+        (["faults=[]"], "plan spares"),
+        (["max_num_seqs=many"], "max_num_seqs"),
+        (["max_num_seqs=100000"], "max_num_batched_tokens"),
+    ],
+)
+def test_keys_that_cannot_be_fixed_are_one_line(settings: list[str], says: str) -> None:
+    with pytest.raises(InputError) as caught:
+        space("llama3.1-8b", "h100x8", tuple(settings))
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_unknown_kind_names_the_nearest() -> None:
+    with pytest.raises(InputError, match="pipelines"):
+        space("llama3.1-8b", "h100x8", also=("pipeline",))
+
+
+def test_the_command_says_what_was_fixed() -> None:
+    fixed = Overrides.parse(["prefix_caching=false", "kv_dtype=fp8"])
+    request = PlanRequest("llama3.1-8b", "h100x8", SLOS, also=("pipelines",), fixed=fixed)
+    command = command_of(request)
+    assert "--also pipelines" in command
+    assert Overrides.parse([part.strip("'") for part in command.split() if "=" in part and "p99" not in part]) == fixed
+
+
+def test_a_rate_opens_fewer_nodes() -> None:
+    found = space("llama3.1-70b", "3*h100x8", requests_per_s=9.0, precisions=("native",))
+    assert {c.hardware for c in found} == {"h100x8", "2*h100x8", "3*h100x8"}
+    for c in found:
+        resolved = resolve(c.deployment("llama3.1-70b", "vllm"))
+        assert resolved.replicas * resolved.accelerators_per_replica <= resolved.hardware.n_accelerators
+    wide = space("llama3.1-405b", "4*h100x8", requests_per_s=9.0, precisions=("bf16",))
+    over_two = [c for c in wide if c.layout.accelerators == 16]
+    assert {(c.hardware, c.replicas) for c in over_two} == {("2*h100x8", 1), ("3*h100x8", 1), ("4*h100x8", 2)}
+    many = {c.hardware for c in space("llama3.1-8b", "32*h100x8", requests_per_s=9.0, precisions=("native",))}
+    assert {"h100x8", "32*h100x8"} < many
+    assert len(many) <= 9

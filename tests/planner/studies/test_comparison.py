@@ -1,0 +1,176 @@
+"""Plans side by side, and the planned deployment changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalogs.errors import InputError
+from catalogs.ui.entry_point import run_command
+from catalogs.ui.terminal import PIPED
+from planner.answer.schema import parse_answer
+from planner.cli.main import app
+from planner.problem.overrides import parse_keys
+from planner.studies.comparison import Figure, compare_answers
+from planner.studies.whatif import Changes, parse_rate, whatif
+from tests.planner.report.test_plan_report import answer, data
+
+NOTHING = Changes(None, None, None, {})
+
+
+def other(**block: Any) -> dict[str, Any]:
+    """The shared answer with its best plan changed."""
+    found = data()
+    found["best"] |= block
+    return found
+
+
+def test_an_answer_is_the_same_as_itself() -> None:
+    found = compare_answers(answer(), answer())
+    assert found.differs == ()
+    assert found.better_at("A") == found.better_at("B") == []
+    assert set(found.better_at("same")) == {f.name for f in found.figures if f.judged}
+    assert found.notes == ()
+
+
+def test_what_differs_and_who_is_better() -> None:
+    mine = data()
+    cheaper = other(
+        capacity_requests_per_s=mine["best"]["capacity_requests_per_s"] / 2,
+        cost=mine["best"]["cost"] | {"usd_per_hour": 1.0},
+        deployment=mine["best"]["deployment"] | {"tensor_parallel": 2, "kv_blocks": 7},
+    )
+    cheaper["request"] |= {"rate": 3.0}
+    found = compare_answers(answer(), parse_answer(cheaper))
+    assert ("rate", "free", "3") in found.differs
+    assert ("tensor_parallel", str(mine["best"]["deployment"]["tensor_parallel"]), "2") in found.differs
+    assert not any(what == "kv_blocks" for what, *_ in found.differs)
+    assert found.better_at("A") == ["highest requests/s"]
+    assert found.better_at("B") == ["$ per hour"]
+
+
+def test_a_refused_answer_shows_its_closest_plan() -> None:
+    no = data()
+    why = {"binding_constraint": "too slow", "closest": no["best"], "what_would_meet_it": []}
+    no |= {"feasible": False, "best": None, "alternatives": [], "infeasible": why}
+    found = compare_answers(answer(), parse_answer(no))
+    assert ("answer", "yes", "no") in found.differs
+    assert found.figures
+    assert "too slow" in found.notes[0]
+
+
+def test_better_by_hand() -> None:
+    assert Figure("x", "usd", 1.0, 2.0).better == "A"
+    assert Figure("x", "rate", 1.0, 2.0, lower_is_better=False).better == "B"
+    assert Figure("x", "rate", 1.0, 1.01).better == "same"
+    assert Figure("x", "rate", 1.0, None).better == ""
+    assert Figure("x", "rate", 1.0, 2.0, judged=False).better == ""
+    assert Figure("x", "rate", 2.0, 1.0).change == -0.5
+
+
+def test_the_command_compares(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    a, b = tmp_path / "a.json", tmp_path / "b.json"
+    a.write_text(json.dumps(data()))
+    b.write_text(json.dumps(other(capacity_requests_per_s=1.0)))
+    assert run_command("plan", app, ["compare", str(a), str(b)]) == 0
+    screen = capsys.readouterr().out
+    assert "A is better at: highest requests/s" in screen
+    assert max(map(len, screen.splitlines())) <= PIPED
+    assert run_command("plan", app, ["compare", str(a), str(tmp_path / "c.json")]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err.count("\n")) == ("", 1)
+
+
+@pytest.mark.parametrize(("text", "value"), [("x2", 20.0), ("X0.5", 5.0), ("12", 12.0)])
+def test_rates(text: str, value: float) -> None:
+    assert parse_rate(text, 10.0) == value
+
+
+@pytest.mark.parametrize("text", ["", "x", "xx2", "-1", "x0", "inf", "nan", "2x"])
+def test_rates_that_are_none(text: str) -> None:
+    with pytest.raises(InputError, match="factor"):
+        parse_rate(text, 10.0)
+
+
+def test_settings() -> None:
+    assert parse_keys(["kv_dtype=fp8", "max_num_seqs = 64", "prefix_caching=false", "lora=null"]) == {
+        "kv_dtype": "fp8",
+        "max_num_seqs": 64,
+        "prefix_caching": False,
+        "lora": None,
+    }
+    for text, says in (
+        ("kv_dtyp=fp8", "kv_dtype"),
+        ("kv_dtype", "KEY=VALUE"),
+        ("hardware=h100", "--hw"),
+        ("lora={", "YAML"),
+    ):
+        with pytest.raises(InputError, match=says):
+            parse_keys([text])
+    with pytest.raises(InputError, match=r"once.*max_num_seqs=2.*choice: max_num_seqs=1"):
+        parse_keys(["max_num_seqs=1", "max_num_seqs=2"])
+
+
+def test_nothing_changed_is_the_plan_again() -> None:
+    """The same requests on the same deployment: the plan's own figures; its capacity is sought from elsewhere."""
+    plan = answer().plans[0]
+    found = whatif(answer(), plan, NOTHING)
+    assert found.comparison.differs == ()
+    assert found.breaks == ()
+    latencies = [f for f in found.comparison.figures if f.unit == "seconds"]
+    assert latencies
+    assert all(f.a == pytest.approx(f.b, rel=0.01) for f in latencies)
+    assert found.block is not None
+    assert found.block["capacity_requests_per_s"] == pytest.approx(plan.capacity_requests_per_s, rel=0.05)
+
+
+def test_twice_and_more_the_rate_breaks_and_says_what() -> None:
+    plan = answer().plans[0]
+    found = whatif(answer(), plan, Changes(4 * (plan.requests_per_s or 0.0), None, None, {}))
+    assert any("it carries" in line for line in found.breaks)
+    assert [what for what, *_ in found.comparison.differs] == ["requests/s"]
+
+
+def test_settings_no_search_chooses_are_simulated() -> None:
+    """Four seats: the batch stays small and the queue grows."""
+    plan = answer().plans[0]
+    found = whatif(answer(), plan, Changes(None, None, None, {"max_num_seqs": 4, "max_model_len": 4096}))
+    assert found.breaks
+    assert {what for what, *_ in found.comparison.differs} == {"max_num_seqs", "max_model_len"}
+
+
+def test_what_does_not_fit_is_an_answer_and_nonsense_is_not() -> None:
+    plan = answer().plans[0]
+    tight = whatif(answer(), plan, Changes(None, None, None, {"gpu_memory_utilization": 0.1}))
+    assert tight.block is None
+    assert "weights" in tight.breaks[0]
+    for keys in (
+        {"replicas": 99},
+        {"tensor_parallel": 3},
+        {"kv_dtype": "fp9"},
+        {"disaggregation": {"prefill_replicas": 1}},
+    ):
+        with pytest.raises(InputError):
+            whatif(answer(), plan, Changes(None, None, None, dict(keys)))
+
+
+def test_another_calibration_is_refused() -> None:
+    stale = data()
+    stale["reproduce"]["calibration"] = "0" * 16
+    found = parse_answer(stale)
+    with pytest.raises(InputError, match="another calibration"):
+        whatif(found, found.plans[0], NOTHING)
+
+
+def test_the_command_asks_what_if(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps(data()))
+    assert run_command("plan", app, ["whatif", str(path)]) == 2
+    assert "nothing is changed" in capsys.readouterr().err
+    assert run_command("plan", app, ["whatif", str(path), "--hw", "rtx4090x2", "--set", "max_model_len=8192"]) in (0, 1)
+    screen = capsys.readouterr().out
+    assert "rtx4090x2" in screen
+    assert max(map(len, screen.splitlines())) <= PIPED

@@ -1,0 +1,122 @@
+"""Why this plan: the binding resource follows the plan, and the change that buys more capacity is simulated."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from catalogs.ui.entry_point import run_command
+from catalogs.ui.terminal import PIPED
+from planner.cli.main import app
+from planner.evaluation.variants import SlowerSteps, VariedWorkload, slower_host
+from planner.studies.bottleneck import uses
+from planner.studies.capacity_growth import GOAL, Growth, GrowthStep
+from planner.studies.explain import binding_words, explain, why_not
+from planner.studies.rerun import Rerun
+from tests.planner.report.test_plan_report import answer, data, material, told
+
+
+def test_time_binds_where_there_is_room_and_space_where_there_is_none() -> None:
+    s, plan = material().simulated, answer().plans[0]
+    assert s is not None
+    roomy = [u for u in uses(plan, s.parts) if u.binds]
+    assert [u.of for u in roomy] == ["replica time"]
+    full = plan.model_copy(update={"metrics": (plan.metrics or {}) | {"kv_peak_fraction": 1.0, "n_preemptions": 40}})
+    binding = [u for u in uses(full, s.parts) if u.binds]
+    assert [u.resource for u in binding] == ["KV cache"]
+    assert "40 preemptions" in binding_words(full, binding)
+    seats = [replace(part, seats=part.anatomy.most_decodes) for part in s.parts]
+    assert [u.resource for u in uses(plan, seats) if u.binds] == ["sequence seats"]
+
+
+def test_why_not_speaks_in_the_answers_numbers() -> None:
+    best = answer().plans[0]
+    worse = best.model_copy(update={"capacity_requests_per_s": 0.5 * (best.capacity_requests_per_s or 0.0)})
+    assert "-50%" in why_not(answer(), best, worse)
+    assert "tie" in why_not(answer(), best, best)
+
+
+def test_the_cheapest_change_holds_and_keeps_the_objectives() -> None:
+    changes = [
+        GrowthStep("objective", "accept more", 3.0, 0.0, True),
+        GrowthStep("hardware", "two", 6.0, 3.0, True),
+        GrowthStep("hardware", "three", 9.0, 6.0, True),
+        GrowthStep("hardware", "cheap", 1.0, -2.0, False),
+        GrowthStep("hardware", "unpriced", None, None, True),
+    ]
+    cheapest = Growth(1.0, changes).cheapest
+    assert cheapest is not None
+    assert cheapest.words == "two"
+    only = Growth(1.0, changes[:1]).cheapest
+    assert only is not None
+    assert only.kind == "objective"
+    assert Growth(1.0, []).cheapest is None
+
+
+def test_more_capacity_is_simulated_at_the_goal() -> None:
+    s = material().simulated
+    assert s is not None
+    assert s.growth is not None
+    capacity = data()["best"]["capacity_requests_per_s"]
+    assert s.growth.goal_per_s == pytest.approx(GOAL * capacity)
+    cheapest = s.growth.cheapest
+    assert cheapest is not None
+    tried = [
+        c.extra_usd_per_hour for c in s.growth.changes if c.kind == "hardware" and c.extra_usd_per_hour is not None
+    ]
+    assert tried == sorted(tried)
+    more = [c for c in s.growth.changes if c.kind == "hardware" and c.holds]
+    assert more
+
+
+def test_the_command_explains(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, out = tmp_path / "answer.json", tmp_path / "why.json"
+    path.write_text(told())
+    assert run_command("plan", app, ["explain", str(path), "--json", str(out)]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= PIPED
+    found = json.loads(out.read_text())
+    assert len(found["why_not"]) == len(answer().alternatives)
+    assert any(u["binds"] for u in found["uses"])
+    assert found["more_capacity"]["goal_requests_per_s"] == pytest.approx(
+        GOAL * data()["best"]["capacity_requests_per_s"]
+    )
+
+
+def test_a_no_explains_itself() -> None:
+    no = answer().model_copy(update={"best": None, "alternatives": []})
+    assert explain(no).growth is None
+
+
+def test_varied_workloads_change_what_they_say_and_nothing_else() -> None:
+    plain = Rerun.of(answer()).workload
+    base = plain.materialise(0, 200, 2.0)
+    longer = VariedWorkload.of(plain, output_factor=2.0).materialise(0, 200, 2.0)
+    assert (longer.output_tokens == 2 * base.output_tokens).all()
+    assert (longer.input_tokens == base.input_tokens).all()
+    assert (longer.arrival_s == base.arrival_s).all()
+    shared = VariedWorkload.of(plain, shared=0.5).materialise(0, 200, 2.0)
+    assert shared.block_hashes is not None
+    first, n = shared.block_hashes[0], int(shared.input_tokens[0])
+    assert first == tuple(range(int(n * 0.5) // 16))
+
+
+def test_slower_steps_stretch_time_exactly() -> None:
+    again = Rerun.of(answer())
+    bench, candidate = again.bench, again.candidates[0]
+    plain = bench.probe(candidate, 4.0, 300).observations[0].samples_s["ttft"]
+    slower = SlowerSteps(again.world, 2.0)
+    from dataclasses import replace
+
+    stretched = replace(bench, evaluator=slower).probe(candidate, 2.0, 300).observations[0].samples_s["ttft"]
+    assert stretched == pytest.approx(2 * plain)
+
+
+def test_a_slower_host_keeps_what_is_not_its_own() -> None:
+    again = Rerun.of(answer())
+    host = again.world_of(0).plant(again.candidates[0]).resolved.engine.host
+    twice = slower_host(host, 2.0)
+    assert twice.step_s == 2 * host.step_s
+    assert twice.collective_skew_s == host.collective_skew_s

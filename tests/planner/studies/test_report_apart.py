@@ -1,0 +1,87 @@
+"""A page and an explanation of prefill and decode servers: each kind taken apart, what cannot be made says so."""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalogs.ui.entry_point import run_command
+from planner.answer.schema import AnswerFile, read_answer
+from planner.cli.main import app
+from planner.studies.bottleneck import PoolUse, parts_of, uses
+from planner.studies.rerun import Rerun
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An answer whose best plan is 1 prefill + 1 decode: the search's own, put first."""
+    target = tmp_path_factory.mktemp("apart") / "a.json"
+    asked = ["--model", "llama3.2-1b", "--hw", "l4x2", "--slo", "tpot.p99=12ms,ttft.p90=5s", "--precision", "native"]
+    wide = ["--also", "disaggregated", "--set", "tensor_parallel=1", "--set", "kv_dtype=bf16", "--trials", "4"]
+    assert run_command("plan", app, [*asked, *wide, "--json", str(target)]) == 0
+    answer = json.loads(target.read_text())
+    plans = [answer["best"], *answer["alternatives"]]
+    plans.sort(key=lambda p: not p["deployment"]["disaggregation"])
+    target.write_text(json.dumps(answer | {"best": plans[0], "alternatives": plans[1:]}))
+    return target
+
+
+@pytest.fixture(scope="module")
+def answer(path: Path) -> AnswerFile:
+    return read_answer(path)
+
+
+@pytest.fixture(scope="module")
+def parts(answer: AnswerFile) -> list[PoolUse]:
+    return parts_of(Rerun.of(answer), answer.plans[0])
+
+
+def test_each_kind_does_its_own_part(parts: list[PoolUse], answer: AnswerFile) -> None:
+    """The prefill server's busy time is its steps; nobody decodes there and no prompt is computed on the other."""
+    prefill, decode = parts
+    assert (prefill.role, decode.role) == ("prefill", "decode")
+    assert prefill.anatomy.mean_decodes == 0
+    assert prefill.anatomy.prefill_step_fraction == 1
+    assert decode.anatomy.prefill_step_fraction == 0
+    assert not any("prefill" in row.name for row in decode.anatomy.rows)
+    assert not any("decode" in row.name for row in prefill.anatomy.rows)
+    metrics = answer.plans[0].metrics or {}
+    tokens = metrics["output_tokens_per_s"] * metrics["tpot_s"]["mean"]  # Little's law: sequences decoded at once
+    assert decode.anatomy.mean_decodes == pytest.approx(tokens, rel=0.15)
+    rate = prefill.anatomy.n_steps / prefill.anatomy.total_s  # one prompt a step, nearly always, at this load
+    assert rate == pytest.approx(answer.plans[0].requests_per_s, rel=0.15)
+
+
+def test_what_binds_is_of_the_kind_the_tightest_objective_waits_for(parts: list[PoolUse], answer: AnswerFile) -> None:
+    plan = answer.plans[0]
+    assert plan.tightest.metric == "tpot"
+    assert {u.resource.partition(":")[0] for u in uses(plan, parts) if u.binds} == {"decode"}
+    first = [row.model_copy(update={"value_s": row.limit_s}) for row in plan.slo if row.metric == "ttft"]
+    waits = plan.model_copy(update={"slo": first})
+    assert {u.resource.partition(":")[0] for u in uses(waits, parts) if u.binds} <= {"prefill"}
+
+
+def test_the_page_shows_both_kinds_and_says_what_it_has_not(path: Path, tmp_path: Path) -> None:
+    page, tables = tmp_path / "a.html", tmp_path / "tables"
+    assert run_command("plan", app, ["report", str(path), "--html", str(page), "--csv", str(tables)]) == 0
+    text = page.read_text()
+    said = re.sub(r"<script.*?</script>|<style.*?</style>", "", text, flags=re.S)
+    for kind in ("Prefill servers.", "Decode servers."):
+        assert f"{kind} Operators of the simulated run" in said
+        assert f"{kind} KV = " in said
+    assert "inputs are not varied yet for answers with prefill and decode servers" in said
+    assert "1 prefill x TP1 + 1 decode x TP1 on l4x2" in said
+    rows: list[dict[str, Any]] = list(csv.DictReader((tables / "operators.csv").open()))
+    assert {row["pool"] for row in rows} == {"prefill", "decode"}
+
+
+def test_it_is_explained(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("plan", app, ["explain", str(path)]) == 0
+    said = capsys.readouterr().out
+    assert "decode: memory bandwidth" in said
+    assert "20% more capacity" in said

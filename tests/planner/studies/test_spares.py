@@ -1,0 +1,147 @@
+"""Spare replicas: the binomial formula and windows by hand, the fewest that hold, and one question end to end."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from catalogs.arrays import FloatArray
+from catalogs.errors import InputError
+from catalogs.ui.entry_point import run_command
+from catalogs.ui.words import seconds_of
+from planner.cli.main import app
+from planner.problem.slo import parse_slos
+from planner.studies.outages import FailingReplicas, Outage, binomial_bounds
+from planner.studies.spares import Spares, SpareStudy, needed_replicas
+
+DAY_S = 86400.0
+SLOS = parse_slos(["ttft.p99=1s"])
+
+
+def test_the_binomial_formula_by_hand() -> None:
+    """Up three quarters of the time: of three, two are up 3 * (3/4)^2 / 4 + (3/4)^3 of it."""
+    failing = FailingReplicas(mtbf_s=300.0, restart_s=100.0, settle_s=0.0)
+    assert failing.availability == 0.75
+    assert failing.enough_up(3, 2) == pytest.approx(54 / 64)
+    assert failing.enough_up(2, 2) == pytest.approx(9 / 16)
+    assert failing.fewest(2, 54 / 64 - 1e-9, 9) == 3
+    assert failing.fewest(2, 0.9999999, 4) == 4  # no more than that
+
+
+def test_drawn_outages_are_as_frequent_as_said() -> None:
+    failing = FailingReplicas(mtbf_s=2 * DAY_S, restart_s=600.0, settle_s=600.0)
+    rng = np.random.default_rng(0)
+    outages = [o for _ in range(3000) for o in failing.window(rng, 4, DAY_S)]
+    crashes = sum(len(o.starts_s) for o in outages)
+    assert crashes == pytest.approx(3000 * 4 / 2.0, rel=0.05)
+    assert all(o.starts_s[0] == 0.0 for o in outages)
+    assert {o.most_down for o in outages} == {1, 2}
+    deep = next(o for o in outages if o.most_down == 2)
+    assert [place for place, _ in deep.victims()][:2] == [0, 1]
+    assert deep.length_s == deep.starts_s[-1] + 1200.0
+
+
+def test_a_replica_that_is_back_may_fail_again() -> None:
+    outage = Outage((0.0, 700.0), 600.0, 300.0)
+    assert outage.most_down == 1
+    assert list(outage.victims()) == [(0, 0.0), (0, 700.0)]
+
+
+def ward(mtbf_s: float, late_when: int, needed: int = 3, n_windows: int = 2000) -> SpareStudy:
+    """Everything is late while `late_when` more are down than are spare."""
+
+    def observe(replicas: int, outage: Outage | None, example: int, speed: float) -> Mapping[str, FloatArray]:  # noqa: ARG001
+        if outage is None:
+            return {"ttft": np.full(1000, 0.1)}
+        spare = replicas - needed
+        n = np.arange(10_000) / 10_000 * outage.length_s
+        down = sum(((n >= s) & (n < s + outage.restart_s)).astype(int) for s in outage.starts_s)
+        return {"ttft": np.where(down >= spare + late_when, 9.0, 0.1)}
+
+    failing = FailingReplicas(mtbf_s, 600.0, 600.0)
+    return SpareStudy(observe, SLOS, failing, 10.0, needed, DAY_S, 0.9, 0, n_windows)
+
+
+@pytest.mark.parametrize("mtbf_d", [3.0, 30.0])
+def test_windows_by_hand(mtbf_d: float) -> None:
+    """Ten minutes are 0.7 % of a day, twenty 1.4 %: a day of three replicas holds with at most one crash. Poisson."""
+    tried = ward(mtbf_d * DAY_S, late_when=1).tried(3)
+    mean = 3 / mtbf_d
+    expected = math.exp(-mean) * (1 + mean)
+    low, high = tried.bounds
+    assert low - 0.01 <= expected <= high + 0.01
+    assert tried.late[0] == 0.0
+    assert tried.late[1] == pytest.approx(0.5, abs=0.01)  # restart and settling last as long
+
+
+def test_the_fewest_is_found_from_above_and_from_below() -> None:
+    rare = Spares(ward(300 * DAY_S, late_when=1))
+    assert rare.find() == 3  # a day with two crashes is rare enough
+    often = Spares(ward(0.5 * DAY_S, late_when=1, n_windows=500))
+    found = often.find()
+    assert found is not None
+    assert found > 3
+    assert often.known[found].held >= 0.9 > often.known[found - 1].held
+    assert Spares(ward(0.5 * DAY_S, late_when=-9, n_windows=50)).find() is None  # whoever fails, all are late
+
+
+def test_more_spares_hold_more_windows() -> None:
+    often = ward(0.5 * DAY_S, late_when=1, n_windows=500)
+    held = [often.tried(n).held for n in (3, 4, 5, 6)]
+    assert held == sorted(held)
+    assert held[0] < held[-1]
+
+
+def test_the_interval_of_a_share() -> None:
+    """None of n seen: the upper end solves (1 - p)^n = 5 %."""
+    assert binomial_bounds(0, 100, 0.9)[1] == pytest.approx(1 - 0.05 ** (1 / 100))
+    low, high = binomial_bounds(90, 100, 0.9)
+    assert low < 0.9 < high
+
+
+def test_needed_and_times() -> None:
+    assert needed_replicas(12.0, 4.0) == 3
+    assert needed_replicas(12.1, 4.0) == 4
+    assert (seconds_of("30d"), seconds_of("10min"), seconds_of("90 s")) == (30 * DAY_S, 600.0, 90.0)
+    with pytest.raises(InputError, match="10min"):
+        seconds_of("soon")
+
+
+def test_spares_of_a_plan_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    answer, target = tmp_path / "a.json", tmp_path / "s.json"
+    asked = ["--model", "llama3.2-1b", "--slo", "ttft.p90=1s", "--hw", "l4x4", "--trials", "1", "--precision", "native"]
+    fixed = ["--set", "tensor_parallel=1", "--rate", "8", "--json", str(answer)]
+    assert run_command("plan", app, [*asked, *fixed]) == 0
+    terms = ["--mtbf", "1d", "--restart", "2min", "--window", "4h"]
+    status = run_command("plan", app, ["spares", str(answer), *terms, "--json", str(target)])
+    found = json.loads(target.read_text())
+    assert status == (0 if found["spares"] is not None else 1)
+    assert found["replicas"] == found["needed"] + found["spares"]
+    row = next(row for row in found["tried"] if row["replicas"] == found["replicas"])
+    assert row["holds"]
+    assert row["ci_low"] <= row["windows_held"] <= row["ci_high"]
+    assert float(row["late_by_down"]["0"]) < 0.1
+    assert "spare beside the" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("terms", "says"),
+    [
+        (["--mtbf", "often", "--restart", "2min"], "10min"),
+        (["--mtbf", "9d", "--restart", "1h", "--window", "2h"], "--window 10h"),
+        (["--mtbf", "1h", "--restart", "10min"], "--mtbf 3.33"),
+        (["--mtbf", "1d", "--restart", "1min", "--held", "2"], "0.9"),
+    ],
+)
+def test_bad_terms_are_one_line(
+    tmp_path: Path, terms: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command("plan", app, ["spares", str(tmp_path / "none.json"), *terms]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert says in err

@@ -1,0 +1,73 @@
+"""API servers stand before the engines of each model, and are those of its engine."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from catalogs.engines.files import load_engine
+from catalogs.engines.profile import HostTimes
+from simulator.cluster.clients import Frontend
+from simulator.cluster.compiled import Pool
+from simulator.core.clock import ARRIVAL, WAKE, Clock
+from simulator.engine.api_server import RequestIntake
+from simulator.schedulers.rules import EngineRules
+
+HOST = load_engine("vllm").host
+
+
+class Timer:
+    def cycle_s(self, shape: object) -> float:  # noqa: ARG002
+        return 1.0
+
+    def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:  # noqa: ARG002
+        return 1.0, 0.0, 1
+
+
+def host(request_s: float, output_s: float) -> HostTimes:
+    return replace(HOST, api_request_s=1.0, request_s=request_s, request_s_per_input_token=0.0, output_s=output_s)
+
+
+def pool(of: HostTimes, model: int, replicas: int = 1) -> Pool:
+    return Pool(EngineRules(4, 64, 128, kv_blocks=100, host=of), Timer(), replicas, model=model)
+
+
+def test_each_model_has_the_servers_of_its_own_engine() -> None:
+    """Two requests for the first model queue for its one server; one for the second waits for nobody."""
+    front = Frontend([pool(host(0.5, 0.25), 0), pool(host(2.0, 4.0), 1)], [0, 1, 0])
+    assert front.reach_times_s([0.0, 0.0, 0.0], [8, 8, 8]).tolist() == [0.5, 2.0, 1.5]
+    assert [front.output_s(i) for i in range(3)] == [0.25, 4.0, 0.25]
+
+
+def test_one_model_is_read_in_as_by_its_intake() -> None:
+    sent = np.cumsum(np.random.default_rng(0).exponential(1e-4, 200)).tolist()
+    tokens = list(range(1, 201))
+    alone = RequestIntake(HOST, 3)
+    front = Frontend([pool(HOST, 0, 3)], None)
+    assert front.reach_times_s(sent, tokens).tolist() == [
+        alone.admit(at, n) for at, n in zip(sent, tokens, strict=True)
+    ]
+
+
+def test_what_is_fed_to_the_clock_comes_where_events_of_arrivals_would() -> None:
+    """After steps and controllers, before engines that wake; among arrivals in the order they were scheduled."""
+    clock, seen = Clock(), list[str]()
+
+    def note(name: str, at_s: float, order: int) -> None:
+        clock.at(at_s, order, [lambda _: seen.append(name)])
+
+    note("wakes", 1.0, WAKE)
+    note("step", 1.0, 0)
+    note("sent before", 1.0, ARRIVAL)
+
+    def act(payload: int) -> None:
+        seen.append(f"fed {payload}")
+        if payload == 0:
+            note("sent after", 1.0, ARRIVAL)  # the next that is fed was scheduled before
+        assert clock.n_pending >= (payload < 2)
+
+    clock.feed([1.0, 1.0, 3.0], [0, 1, 2], act)
+    note("between", 2.0, 0)
+    clock.run_out(2.5)
+    assert seen == ["step", "sent before", "fed 0", "fed 1", "sent after", "wakes", "between"]

@@ -1,0 +1,101 @@
+"""Pipelines: batches in flight by hand, laws, and what the stages' time adds up to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from catalogs.deployments.schema import Deployment
+from catalogs.errors import InputError
+from catalogs.workloads.request_set import RequestSet
+from simulator.analysis.metrics import output_tokens, summarise
+from simulator.cluster.cluster import RunOptions
+from simulator.cluster.compiled import build_plant
+from simulator.cluster.run import Run
+from simulator.cluster.simulate import run, run_rules
+from simulator.core.batch import BatchShape
+from tests.simulator.worlds import Linear, requests, rules
+
+
+def simulate(stages: int, work: RequestSet, timer: Linear | None = None, **changes: object) -> Run:
+    chosen = rules(pipeline_stages=stages, **changes)
+    return run_rules(chosen, timer or Linear(), work, 1, RunOptions(check_laws=True))
+
+
+def test_two_batches_are_in_flight_half_a_step_apart() -> None:
+    # a step takes 1, each of two stages half of it: B arrives while A is in the first stage and enters it at 0.5
+    done = simulate(2, requests([0.0, 0.25, 1.25], [4, 4, 4], [3, 3, 1]))
+    assert [log.start_s.tolist() for log in done.logs] == [[0.0, 1.0, 2.0], [0.5, 1.5, 2.5]]
+    assert done.first_token_s[:2].tolist() == [1.0, 1.5]
+    assert done.last_token_s[:2].tolist() == [3.0, 3.5]
+    # C is taken in by the batch that is scheduled next, the second, and leaves with it
+    assert done.last_token_s[2] == 2.5
+    assert done.logs[1].prefill_tokens.tolist() == [4.0, 4.0, 0.0]
+
+
+def test_a_lone_request_gains_nothing_and_many_gain_the_stages() -> None:
+    alone = requests([0.0], [4], [5])
+    assert simulate(4, alone).last_token_s.tolist() == simulate(1, alone).last_token_s.tolist()
+    crowd = requests([0.0] * 8, [4] * 8, [50] * 8)
+    one, four = (simulate(n, crowd, max_num_seqs=4) for n in (1, 4))
+    assert one.last_token_s.max() == 100.0  # two rounds of four seats, 50 steps each
+    assert four.last_token_s.max() == pytest.approx(
+        100.75
+    )  # each seat is a batch of its own: steps are no cheaper here
+    dear = Linear(base_s=0.0, decode_s=1.0, prompt_token_s=0.25)
+    one, four = (simulate(n, crowd, dear, max_num_seqs=4) for n in (1, 4))
+    assert one.last_token_s.max() / four.last_token_s.max() == pytest.approx(4.0, rel=0.02)
+
+
+def test_one_stage_is_the_replica_without_a_pipeline() -> None:
+    work = requests([0.0, 0.5, 0.75, 4.0], [8, 40, 12, 30], [9, 3, 1, 5])
+    assert simulate(1, work).last_token_s.tolist() == run_rules(rules(), Linear(), work).last_token_s.tolist()
+
+
+def test_only_schedulers_that_share_have_several_batches() -> None:
+    for policy in ("sglang", "trtllm", "llama.cpp"):
+        with pytest.raises(InputError, match="keeps one batch in flight"):
+            simulate(2, requests([0.0], [4], [2]), policy=policy)
+
+
+@st.composite
+def workloads(draw: st.DrawFn) -> RequestSet:
+    n = draw(st.integers(1, 16))
+    arrivals = np.cumsum(draw(st.lists(st.sampled_from([0.0, 0.25, 1.0, 3.0]), min_size=n, max_size=n)))
+    inputs = draw(st.lists(st.integers(1, 60), min_size=n, max_size=n))
+    outputs = draw(st.lists(st.integers(1, 20), min_size=n, max_size=n))
+    hashes = [[draw(st.integers(0, 2))] * (i // 4) for i in inputs] if draw(st.booleans()) else None
+    return requests(arrivals.tolist(), inputs, outputs, hashes)
+
+
+@settings(max_examples=80, deadline=None)
+@given(workloads(), st.integers(1, 4), st.sampled_from([22, 30, 1000]), st.sampled_from([16, 64]))
+def test_laws_hold_in_every_pipeline(work: RequestSet, stages: int, blocks: int, budget: int) -> None:
+    timer = Linear(base_s=0.25, decode_s=0.125, prompt_token_s=0.0625, context_s=2.0**-10)
+    done = simulate(stages, work, timer, kv_blocks=blocks, max_num_batched_tokens=budget)
+    assert done.completed.all()
+    assert output_tokens(done) == work.output_tokens.sum()
+    starts = np.sort(np.concatenate([log.start_s for log in done.logs]))
+    for log in done.logs:  # a batch in flight is one at a time
+        assert (log.start_s[1:] >= (log.start_s + log.total_s)[:-1] - 1e-9).all()
+    assert stages == 1 or (np.diff(starts) >= 0.25 / stages - 1e-9).all()
+
+
+def test_stages_share_layers_and_time() -> None:
+    keys = {"model": "llama3.1-8b", "max_model_len": 4096, "max_num_seqs": 64, "max_num_batched_tokens": 1024}
+    whole = build_plant(Deployment(hardware="h100", **keys))  # type: ignore[arg-type]
+    piped = build_plant(Deployment(hardware="h100x4", pipeline_parallel=4, **keys))  # type: ignore[arg-type]
+    shape = BatchShape(decodes=8, decode_context_sum=8000, decode_context_max=1000, logits=8)
+    extra = piped.cost.cycle_s(shape) - whole.cost.cycle_s(shape)
+    assert 0.0 < extra < 3 * 50e-6  # three sends
+    assert (
+        piped.memory.weights_bytes < 0.4 * whole.memory.weights_bytes
+    )  # a quarter of the layers, all of the vocabulary
+    rng = np.random.default_rng(0)
+    work = RequestSet(np.cumsum(rng.exponential(0.02, 300)), np.full(300, 300), np.full(300, 100))
+    metrics = summarise(run(piped, work))
+    seconds = metrics["time_breakdown"]
+    assert sum(seconds.values()) == pytest.approx(metrics["metrics"]["duration_s"], rel=1e-6)
+    assert 0.0 < seconds["idle"] < sum(seconds.values())

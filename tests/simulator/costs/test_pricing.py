@@ -1,0 +1,73 @@
+"""Lines into seconds: peers whose traffic the host routes, and cache writes that attention's rows already hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from calibration.operators.cost import INTERPOLATED
+from calibration.operators.operators import Collective
+from calibration.operators.roofline import link_bytes
+from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.specs import Hardware, RoutedPeers
+from simulator.core.batch import BatchShape
+from simulator.costs.pricing import N_CLASSES, Pricer
+from simulator.layers.operator_call import OperatorCall
+from simulator.layers.shard import Shard
+from simulator.layers.step import step_lines
+from tests.simulator.plants import ToySource, resolved
+
+ROUTED = RoutedPeers(bytes_per_s=10e9, hop_s=5e-6)
+
+
+def pricer(routed: RoutedPeers | None, text: str = "h100x4") -> Pricer:
+    hardware = parse_hardware(text)
+    return Pricer(ToySource(hardware.accelerator), replace(hardware, node=replace(hardware.node, routed=routed)))
+
+
+def seconds(p: Pricer, op: Collective) -> float:
+    return float(p.price([OperatorCall("x", "collective", 1, op)], ())[:N_CLASSES].sum())
+
+
+def test_two_routed_peers_take_a_ring_of_hops_and_bytes() -> None:
+    """1 MB between two: each sends 2 x 1/2 of it, in two hops."""
+    assert seconds(pricer(ROUTED), Collective("all_reduce", 1e6, 2)) == pytest.approx(2 * 5e-6 + 1e6 / 10e9)
+    assert seconds(pricer(ROUTED), Collective("all_gather", 1e6, 2)) == pytest.approx(2 * 5e-6 + 0.5e6 / 10e9)
+
+
+def test_a_route_never_makes_a_collective_faster() -> None:
+    fast = RoutedPeers(bytes_per_s=1e15, hop_s=1e-12)
+    for size in (1e3, 1e6, 1e9):
+        op = Collective("all_reduce", size, 4)
+        assert seconds(pricer(fast), op) == seconds(pricer(None), op) < seconds(pricer(ROUTED), op)
+
+
+def test_a_routed_collective_is_not_called_measured() -> None:
+    cost = pricer(ROUTED)._collective(Collective("all_reduce", np.array([1.0, 1e6]), 2), 1)
+    assert np.all(cost.origin >= INTERPOLATED)
+
+
+def test_the_catalog_routes_peers_without_a_link_of_their_own() -> None:
+    """LLMServingSim's NCCL all-reduces between two of these cards: 90.6 us for 1.25 MiB, 1309 us for 20 MiB."""
+    hardware: Hardware = parse_hardware("rtxpro6000x2")
+    routed = hardware.node.routed
+    assert routed is not None
+    for size, measured_s in ((139264, 22.78e-6), (1310720, 90.59e-6), (20971520, 1309.13e-6)):
+        op = Collective("all_reduce", size, 2)
+        ring = 2 * routed.hop_s + float(link_bytes(op)) / routed.bytes_per_s
+        assert ring == pytest.approx(measured_s, rel=0.07)
+    assert parse_hardware("h100x2").node.routed is None
+
+
+def test_a_cache_write_that_attention_holds_is_not_charged_again() -> None:
+    """Planted fault: charged twice, both steps would cost the same."""
+    deployment = resolved()
+    lines = step_lines(Shard.of(deployment), BatchShape(0, 0.0, 0, 4, 400, 100, 4))
+    apart = ToySource(deployment.hardware.accelerator)
+    held = ToySource(deployment.hardware.accelerator)
+    held.attention_writes_cache = True
+    (write,) = [line for line in lines if line.name == "kv_write"]
+    with_it, without = (float(Pricer(s, deployment.hardware).price(lines, ())[:N_CLASSES].sum()) for s in (apart, held))
+    assert with_it - without == pytest.approx(write.count * float(apart.cost(write.op).seconds))

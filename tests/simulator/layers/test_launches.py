@@ -1,0 +1,101 @@
+"""Steps outside CUDA graphs are no faster than the host launches their kernels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from calibration.bundles.bundle import load_bundle
+from calibration.operators.operators import Elementwise
+from catalogs.deployments.resolve import resolve
+from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.deployments.schema import Deployment
+from simulator.core.batch import BatchShape
+from simulator.costs.step_cost import StepCost
+from simulator.layers.shard import Shard
+from simulator.layers.step import fused_norm_lines, step_launches, token_lines
+
+FAST_LAUNCH_S = 1e-9
+
+
+def made(engine: str = "vllm", **keys: Any) -> ResolvedDeployment:
+    return resolve(Deployment(**({"model": "llama3.1-8b", "hardware": "h100", "engine": engine} | keys)))
+
+
+def cost(resolved: ResolvedDeployment, launch_s: float | None = None) -> StepCost:
+    if launch_s is not None:
+        host = replace(resolved.engine.host, kernel_launch_s=launch_s)
+        resolved = replace(resolved, engine=replace(resolved.engine, host=host))
+    return StepCost.compile(resolved, load_bundle(resolved.hardware.accelerator))
+
+
+def prompt(tokens: int) -> BatchShape:
+    return BatchShape(tokens, tokens * tokens / 2, 1, 0, 0, 0, 1)
+
+
+def decodes(n: int) -> BatchShape:
+    return BatchShape(0, 0.0, 0, n, 100 * n, 100, n)
+
+
+def test_counts_by_hand() -> None:
+    # norm, qkv, rotary, cache write, attention, output, norm, gate and up, activation, down
+    # and embedding, norm, head, draw
+    dense = 10 * 32 + 4
+    assert step_launches(Shard.of(made())) == dense
+    # two all-reduces a layer, one of the embedding, the gather of the logits
+    assert step_launches(Shard.of(made(hardware="h100x2", tensor_parallel=2))) == dense + 2 * 32 + 2
+    # the input of each of the four products is quantised first
+    assert step_launches(Shard.of(made(weight_dtype="fp8"))) == dense + 4 * 32
+
+
+@pytest.mark.parametrize(
+    ("engine", "shape", "bound"),
+    [
+        ("vllm", prompt(512), False),  # captured
+        ("vllm", prompt(520), True),
+        ("sglang", prompt(16), True),  # decodes only are captured
+        ("trtllm", prompt(16), True),
+        ("vllm", decodes(512), False),
+        ("vllm", decodes(600), True),
+        ("sglang", decodes(600), True),
+    ],
+)
+def test_steps_outside_graphs_wait_for_the_host(engine: str, shape: BatchShape, bound: bool) -> None:
+    resolved = made(engine, model="llama3.2-1b")
+    slow, fast = cost(resolved, 1.0).cycle_s(shape), cost(resolved, FAST_LAUNCH_S).cycle_s(shape)
+    if bound:
+        assert slow >= step_launches(Shard.of(resolved))  # a second each
+    else:
+        assert slow == fast
+
+
+def test_a_step_longer_than_its_launches_does_not_see_them() -> None:
+    resolved = made(model="llama3.1-70b", weight_dtype="fp8")
+    assert cost(resolved).cycle_s(prompt(8192)) == cost(resolved, FAST_LAUNCH_S).cycle_s(prompt(8192))
+
+
+def test_no_launches_on_a_cpu() -> None:
+    assert cost(made(hardware="epyc-9654"), 1.0).tables.launch_s == 0.0
+
+
+def test_fused_norms_are_left_out_of_graphed_steps_of_a_tensor_parallel_group_only() -> None:
+    alone, group = Shard.of(made()), Shard.of(made(hardware="h100x2", tensor_parallel=2))
+
+    def left_out(shard: Shard, graph: bool) -> set[str]:
+        kept = {line.name for line in fused_norm_lines(shard, 8, graph)}
+        return {line.name for line in token_lines(shard, 8, graph)} - kept
+
+    assert left_out(group, True) == {"input_norm", "post_norm", "final_norm"}
+    assert left_out(group, False) == left_out(alone, True) == set()
+
+
+def test_an_engine_that_fuses_norms_decodes_faster_by_them() -> None:
+    resolved = made("trtllm", hardware="h100x2", tensor_parallel=2)
+    separate = cost(replace(resolved, engine=replace(resolved.engine, fuses_norms=False)))
+    norm = Elementwise("norm", 8.0, 4 * resolved.model.hidden_size * 2)
+    each = float(load_bundle(resolved.hardware.accelerator).cost(norm).seconds)
+    saved = separate.cycle_s(decodes(8)) - cost(resolved).cycle_s(decodes(8))
+    assert saved == pytest.approx(65 * each, rel=1e-6)
+    assert separate.cycle_s(prompt(512)) == cost(resolved).cycle_s(prompt(512))

@@ -1,0 +1,127 @@
+"""`calibrate verify` before it measures: what cannot work is one line, and comes before the engine is started."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from catalogs.errors import InputError
+from catalogs.ui.entry_point import run_command
+from simulator.verify import session as sessions
+from simulator.verify.command import app
+from simulator.verify.engines import (
+    SHORT_LIMITS,
+    EngineChoice,
+    endpoint,
+    engine_version,
+    llama_cpp,
+    transformers_subject,
+)
+from simulator.verify.screen import check_place
+from simulator.verify.session import VerificationEffort
+from simulator.verify.trials import MeanLengths, TrialSize
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--engine", "lama.cpp"], "engines that can be started here"),
+        (["--rate", "0"], "above zero"),
+        (["--rate", "-1"], "above zero"),
+        (["--rate", "nan"], "above zero"),
+        (["--rate", "2", "--rate", "2.0"], "a trial of its own"),
+        (["--requests", "0"], "at least 10 requests"),
+        (["--output-tokens", "1"], "some tokens in and out"),
+        (["--threads", "0"], "threads must be"),
+    ],
+)
+def test_options_that_cannot_be_measured(options: list[str], said: str, capsys, tmp_path: Path) -> None:
+    assert run_command("calibrate", app, ["verify", *options]) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert said in lines[0]
+    assert not (tmp_path / "home").exists()  # nothing was made
+
+
+def test_a_page_without_a_place_is_refused_before_measuring(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    with pytest.raises(InputError, match="no such page"):
+        check_place(page, "vllm")
+    page.write_text("<!-- verify llama.cpp -->\n<!-- /verify -->\n")
+    check_place(page, "llama.cpp")
+    with pytest.raises(InputError, match="no place"):
+        check_place(page, "vllm")
+
+
+def _unreached(*_: object) -> object:
+    raise AssertionError("the engine was started")
+
+
+@pytest.mark.parametrize(
+    ("limits", "lengths", "said"),
+    [
+        ({"max_model_len": 1024}, MeanLengths(800, 32), "must hold every request"),
+        ({"max_num_seqs": 1}, MeanLengths(), "several requests at once"),
+    ],
+)
+def test_requests_that_the_engine_cannot_take(
+    limits, lengths: MeanLengths, said: str, tmp_path: Path, monkeypatch
+) -> None:
+    from dataclasses import replace
+
+    subject = transformers_subject(EngineChoice(Path("qwen2.5-0.5b"), replace(SHORT_LIMITS, **limits)))
+    monkeypatch.setattr(sessions, "EngineUnderTest", _unreached)
+    with pytest.raises(InputError, match=said):
+        sessions.verify(subject, None, VerificationEffort(TrialSize(lengths)), tmp_path, _unreached)  # type: ignore[arg-type]
+
+
+def test_llama_cpp_serves_fp32_and_is_looked_for_before_weights_are_converted(tmp_path: Path) -> None:
+    from dataclasses import replace
+
+    with pytest.raises(InputError, match="in fp32"):
+        llama_cpp(EngineChoice(tmp_path, replace(SHORT_LIMITS, weight_dtype="bf16")))
+    with pytest.raises(InputError, match="server is not here"):
+        llama_cpp(EngineChoice(tmp_path, SHORT_LIMITS, server=tmp_path / "llama-server"))
+
+
+@pytest.fixture
+def gibberish() -> Iterator[str]:
+    """The URL of a server that speaks no HTTP."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        listening.settimeout(20.0)
+
+        def answer() -> None:
+            while True:
+                try:
+                    met, _ = listening.accept()
+                except OSError:
+                    return
+                met.recv(1000)
+                met.sendall(b"SSH-2.0-OpenSSH_9.6\r\n")
+                met.close()
+
+        answering = threading.Thread(target=answer, daemon=True)
+        answering.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+
+
+def test_an_endpoint_that_speaks_no_http_is_one_line(gibberish: str, tmp_path: Path) -> None:
+    deployment = tmp_path / "deployment.yaml"
+    deployment.write_text("model: qwen2.5-0.5b\nhardware: rtx4090\n")
+    for url in (gibberish, "http://127.0.0.1:port"):
+        with pytest.raises(InputError, match="does not list its models"):
+            endpoint(url, deployment, None, None, None)
+    from calibration.serve.clients import Endpoint
+
+    assert engine_version(Endpoint(gibberish, "m", "t")) == ""
