@@ -5,8 +5,7 @@
 SCORE.py is the scorer that lies beside the public measurements. SGLang captures decode steps only; a step with a
 prompt is launched kernel by kernel, and where the model has many layers of many kernels that is what its first token
 waits for. The fitted constant is the time per kernel (`simulator.layers.step` counts them) at which the median signed
-TTFT
-error of the calibration set is zero. Points of the set are left out of published tables (`in_calibration_set`).
+TTFT error of the calibration set is zero. Points of the set are left out of published tables (`in_calibration_set`).
 
 Calibration set of SGLang: DeepSeek-R1 and -V3 (one measurement under two names) on H200 with prompts of 1024 tokens,
 where the launch script sets no flag that delays requests. One model on one GPU; every other model and GPU is held out.

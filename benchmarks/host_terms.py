@@ -26,7 +26,7 @@ from catalogs.deployments.schema import Deployment
 from simulator.core.batch import BatchShape
 from simulator.costs.step_cost import StepCost
 from simulator.layers.shard import Shard
-from simulator.layers.step import step_lines
+from simulator.layers.step import step_calls
 
 MEAN_CONTEXT, MAX_CONTEXT = 700, 830
 
@@ -44,7 +44,7 @@ def without_skew(gap_s: float = 0.0) -> tuple[StepCost, int]:
     resolved = resolve(deployment)
     host = replace(resolved.engine.host, collective_skew_s=0.0, step_gap_s=gap_s)
     resolved = replace(resolved, engine=replace(resolved.engine, host=host))
-    lines = step_lines(Shard.of(resolved), BatchShape(0, 0.0, 0, 1, MEAN_CONTEXT, MAX_CONTEXT, 1))
+    lines = step_calls(Shard.of(resolved), BatchShape(0, 0.0, 0, 1, MEAN_CONTEXT, MAX_CONTEXT, 1))
     n_collectives = sum(line.count for line in lines if line.kind == "collective")
     return StepCost.compile(resolved, load_bundle(resolved.hardware.accelerator)), n_collectives
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from calibration.whole_models.workloads import Point
 from catalogs.hardware.specs import Accelerator
-from catalogs.models.layers import Attention, LayerGroup, MlaAttention, Mlp, Moe
+from catalogs.models.layers import Attention, LayerGroup
 from catalogs.models.spec import ModelSpec, dtype_bytes
 
 #: Columns `sizes` gives: architecture.
@@ -50,13 +50,13 @@ LOGIT_BYTES: Final = 4.0  # transformers' generate casts logits to fp32
 def sizes(spec: ModelSpec, dtype: str) -> dict[str, float]:
     """Architecture columns of a row."""
     groups = spec.groups + spec.encoder_groups
-    mixers = [g.mixer for g in groups if isinstance(g.mixer, Attention | MlaAttention)]
+    mixers = [g.mixer for g in groups if g.mixer is not None]
     return {
         "decoder_layers": spec.n_layers,
         "encoder_layers": spec.n_encoder_layers,
         "hidden_size": spec.hidden_size,
-        "heads": max((m.n_heads for m in mixers), default=0),
-        "kv_heads": max((m.n_kv_heads if isinstance(m, Attention) else 1 for m in mixers), default=0),
+        "heads": max((m.softmax_heads for m in mixers), default=0),
+        "kv_heads": max((m.cached_heads for m in mixers), default=0),
         "ffn_size": max((_ffn_size(g) for g in groups), default=0),
         "vocab_size": spec.vocab_size,
         "params": spec.n_params,
@@ -133,26 +133,19 @@ def _per_context(groups: Sequence[LayerGroup]) -> float:
 
 
 def _score_width(group: LayerGroup) -> float:
-    mixer = group.mixer
-    if isinstance(mixer, Attention):
-        return mixer.n_heads * (mixer.head_dim + mixer.value_dim)
-    return mixer.n_heads * (2 * mixer.kv_lora_rank + mixer.rope_head_dim) if isinstance(mixer, MlaAttention) else 0.0
+    return group.mixer.score_width if group.mixer is not None else 0.0
 
 
 def _heads(group: LayerGroup) -> int:
-    return group.mixer.n_heads if isinstance(group.mixer, Attention | MlaAttention) else 0
+    return group.mixer.softmax_heads if group.mixer is not None else 0
 
 
 def _ffn_size(group: LayerGroup) -> int:
-    if isinstance(group.ffn, Mlp):
-        return group.ffn.intermediate_size
-    if isinstance(group.ffn, Moe):
-        return group.ffn.experts_per_token * group.ffn.expert_intermediate_size + group.ffn.shared_intermediate_size
-    return 0
+    return group.ffn.active_intermediate_size if group.ffn is not None else 0
 
 
 def _cross(spec: ModelSpec) -> list[tuple[int, Attention]]:
-    return [(g.count, g.mixer) for g in spec.groups if g.cross_attention and isinstance(g.mixer, Attention)]
+    return [(g.count, a) for g in spec.groups if g.cross_attention and (a := g.plain_attention)]
 
 
 def _cross_kv(spec: ModelSpec) -> float:

@@ -13,7 +13,7 @@ from catalogs.io.yaml_files import DATA
 from catalogs.models.catalog import load_model
 from catalogs.models.hf_config import model_from_config
 from catalogs.models.hf_reader import merged_reader, read_reader
-from catalogs.models.layers import Attention, Mlp, Moe
+from catalogs.models.layers import Moe
 from catalogs.models.spec import ModelSpec
 
 DEFAULTS: Final = ("opt-350m", "bloom-560m", "t5-small", "bart-base")
@@ -71,10 +71,11 @@ def config_of(spec: ModelSpec) -> dict[str, Any]:
     """A configuration from sizes alone. InputError where layers differ or the architecture needs more than sizes."""
     group = spec.groups[0] if len(spec.groups) == 1 else None
     kind = MODEL_TYPES.get(spec.architecture)
-    if kind is None or group is None or not isinstance(group.mixer, Attention) or spec.encoder_groups:
+    mixer = group.plain_attention if group is not None else None
+    if kind is None or group is None or mixer is None or spec.encoder_groups:
         rule = f"{spec.architecture} cannot be built from the catalog's sizes; give the folder of its config.json"
         raise InputError(rule, spec.name, "opt-350m")
-    mixer, ffn = group.mixer, group.ffn
+    ffn, dense = group.ffn, group.dense_block
     config = {
         "model_type": kind,
         "architectures": [spec.architecture],
@@ -95,7 +96,7 @@ def config_of(spec: ModelSpec) -> dict[str, Any]:
             experts: ffn.n_experts,
             "num_experts_per_tok": ffn.experts_per_token,
         }
-    return config | ({"intermediate_size": ffn.intermediate_size} if isinstance(ffn, Mlp) else {})
+    return config | ({"intermediate_size": dense.intermediate_size} if dense is not None else {})
 
 
 def _data(name: str) -> Path:

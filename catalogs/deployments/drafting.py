@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from catalogs.deployments.speculation import HEADS, Drafter, Method, Speculation, Speculative
 from catalogs.errors import InputError, nearest_name
-from catalogs.models.layers import Attention, LayerGroup, MlaAttention, Mlp
+from catalogs.models.layers import LayerGroup
 from catalogs.models.spec import ModelSpec
 
 if TYPE_CHECKING:
@@ -176,7 +176,7 @@ def _head(name: str, target: ModelSpec) -> ModelSpec:
         head = replace(target, name=name, hf_id=name, groups=read.groups, other_params=0.0, formats=())
         return replace(head, vocab_size=int(vocabulary))
     layer = _last_attention(target)
-    if not isinstance(layer.mixer, Attention) or not isinstance(layer.ffn, Mlp):
+    if layer.plain_attention is None or layer.dense_block is None:
         rule = f"a head is taken as a dense layer of its target, and {target.name} has none: give its config.json"
         raise InputError(rule, name, "model: PATH/config.json")
     return replace(_one_layer(target, layer), formats=(), name=name)
@@ -191,7 +191,7 @@ def _config_of(name: str) -> Path | None:
 
 def _last_attention(target: ModelSpec) -> LayerGroup:
     """The last kind of layer that attends (hybrid models predict with one of those)."""
-    attending = [g for g in target.groups if isinstance(g.mixer, Attention | MlaAttention) and g.ffn is not None]
+    attending = [g for g in target.groups if g.mixer is not None and g.mixer.attends and g.ffn is not None]
     if not attending:
         raise InputError("a head is a layer with attention, as its target's", target.name, "method: draft_model")
     return attending[-1]

@@ -11,7 +11,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
-from catalogs.models.layers import Attention, LinearAttention, MlaAttention, Mlp, Moe
+from catalogs.models.layers import Attention
 from catalogs.models.spec import ModelSpec
 
 #: Sizes that are looked through for the nearest one, whatever was asked for.
@@ -72,20 +72,9 @@ def check_tensor_parallel(model: ModelSpec, tp: int, expert_parallel: bool = Fal
 
 
 def _broken_rules(model: ModelSpec, tp: int, expert_parallel: bool) -> list[str]:
-    """The first size of each kind that `tp` does not divide, in words."""
-    broken: list[str] = []
-    for group in (*model.groups, *model.encoder_groups):
-        if isinstance(group.mixer, Attention | MlaAttention) and group.mixer.n_heads % tp:
-            broken.append(f"the {group.mixer.n_heads} attention heads")
-        if isinstance(group.mixer, Attention) and group.mixer.n_kv_heads % tp and tp % group.mixer.n_kv_heads:
-            broken.append(f"the {group.mixer.n_kv_heads} KV heads (nor is it a multiple)")
-        if isinstance(group.mixer, LinearAttention) and group.mixer.n_value_heads % tp:
-            broken.append(f"the {group.mixer.n_value_heads} linear-attention heads")
-        if isinstance(group.ffn, Mlp) and group.ffn.intermediate_size % tp:
-            broken.append(f"the {group.ffn.intermediate_size} feed-forward width")
-        if isinstance(group.ffn, Moe) and not expert_parallel and group.ffn.expert_intermediate_size % tp:
-            broken.append(f"the {group.ffn.expert_intermediate_size} expert width")
-    return broken
+    """The sizes that `tp` does not divide, in words, in the order of the layers."""
+    groups = (*model.groups, *model.encoder_groups)
+    return [size for group in groups for size in group.indivisible_sizes(tp, expert_parallel)]
 
 
 def check_engine(layout: Layout, engine: EngineProfile) -> None:
@@ -118,7 +107,7 @@ def check_context_parallel(model: ModelSpec, layout: Layout) -> None:
     tensor ranks, or all context ranks; where a model has KV heads, each must be on several tensor ranks already, and
     the query heads of each divide evenly."""
     tp, cp, dcp = layout.tensor_parallel, layout.context_parallel, layout.decode_context_parallel
-    if (cp > 1 or dcp > 1) and any(isinstance(g.mixer, LinearAttention) for g in model.groups):
+    if (cp > 1 or dcp > 1) and any(g.mixer is not None and not g.mixer.attends for g in model.groups):
         rule = f"context parallelism needs attention in every layer, {model.name} has linear attention"
         raise InputError(rule, f"context_parallel: {cp}, decode_context_parallel: {dcp}", "1")
     if cp > 1 and dcp not in (1, cp):
@@ -126,7 +115,7 @@ def check_context_parallel(model: ModelSpec, layout: Layout) -> None:
     if cp == 1 and tp % dcp:
         nearest = max(n for n in range(1, tp + 1) if tp % n == 0 and n <= dcp)
         raise InputError(f"decode_context_parallel does not divide tensor_parallel ({tp})", dcp, str(nearest))
-    for attention in {g.mixer for g in model.groups if isinstance(g.mixer, Attention)} if dcp > 1 else ():
+    for attention in dict.fromkeys(a for g in model.groups if (a := g.plain_attention)) if dcp > 1 else ():
         _check_repeated_heads(model.name, attention, tp, dcp)
 
 

@@ -117,16 +117,22 @@ class LayerFacts(_Strict):
 
 
 class WeightFacts(_Strict):
-    """Storage of a quantised checkpoint. `unquantized`: share of each part left in bf16."""
+    """Storage of a quantised checkpoint.
+
+    `unquantized` is the share of each part left in bf16. `block_size` is the number of rows and columns of the blocks
+    that have one scale each; without it a scale covers a whole tensor or output channel.
+    """
 
     dtype: Literal["bf16", "fp16", "fp8", "int8", "int4", "fp4"]
     bytes_per_weight: float | None = Field(None, gt=0)
     unquantized: dict[Part, Share] = Field(default_factory=dict)
     kv_dtype: Literal["fp8"] | None = None
+    block_size: int | None = Field(None, gt=0)
     source: str
 
     def build(self) -> WeightFormat:
-        return WeightFormat(self.dtype, self.bytes_per_weight, tuple(self.unquantized.items()), self.kv_dtype)
+        shares = tuple(self.unquantized.items())
+        return WeightFormat(self.dtype, self.bytes_per_weight, shares, self.kv_dtype, self.block_size)
 
 
 class PublishedCount(_Strict):

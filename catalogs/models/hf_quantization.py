@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from catalogs.errors import InputError
 from catalogs.models.hf_reader import ConfigReader
-from catalogs.models.layers import Attention, LayerGroup, MlaAttention, Part
+from catalogs.models.layers import LayerGroup, Part
 from catalogs.models.spec import WeightFormat
 
 #: A representative module of each part; MLP names differ by family, so several may be tried.
@@ -68,8 +68,8 @@ class IgnoreList:
 
 
 def output_share(group: LayerGroup, hidden: int) -> float:
-    """Share of an attention's linear weights in its output projection."""
-    if not isinstance(group.mixer, Attention | MlaAttention):
+    """Share of a mixer's linear weights in its output projection."""
+    if group.mixer is None:
         return 0.0
     return group.mixer.output_size * hidden / group.mixer.linear_params(hidden)
 
@@ -153,6 +153,13 @@ def _kv_dtype(section: ConfigReader) -> str | None:
     return "fp8" if isinstance(declared, str) and declared.upper() == "FP8" else None
 
 
+def _block_size(section: ConfigReader) -> int | None:
+    """Rows of the blocks with one scale each: `weight_block_size`, or the block_structure of compressed-tensors."""
+    shape = section.get("weight_block_size") or _group_weights(section).get("block_structure")
+    rows = shape[0] if isinstance(shape, list) and shape else None
+    return rows if isinstance(rows, int) and not isinstance(rows, bool) and rows > 0 else None
+
+
 def read_weight_format(config: ConfigReader, layers: list[LayerGroup], hidden: int) -> WeightFormat:
     """Storage of the weights. InputError for a quantisation that is not known."""
     section = config.section("quantization_config") or config.section("compression_config")
@@ -164,4 +171,5 @@ def read_weight_format(config: ConfigReader, layers: list[LayerGroup], hidden: i
     ignored: list[object] = []
     for key in ("modules_to_not_convert", "ignore", "exclude_modules", "ignored_layers", "llm_int8_skip_modules"):
         ignored += section.items(key) or []
-    return WeightFormat(dtype, size, unquantized_shares(IgnoreList(ignored), layers, hidden), _kv_dtype(section))
+    shares = unquantized_shares(IgnoreList(ignored), layers, hidden)
+    return WeightFormat(dtype, size, shares, _kv_dtype(section), _block_size(section))

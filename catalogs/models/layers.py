@@ -1,13 +1,17 @@
 """The parts of a layer: what each holds (weights), keeps per token (KV) and keeps per sequence (state).
 
+A layer has a mixer (`Mixer`: attention or a recurrent state) and a feed-forward block (`FeedForward`). Each kind of
+either is one class that answers every question which the model alone decides; a new kind is a new class here.
+
 Every count is of numbers, not bytes. `linear_params` are the weights of matrix products, which quantisation may shrink;
 `small_params` are biases, norms and convolution taps, which no checkpoint quantises. `hidden` is the hidden_size.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import ClassVar, Final, Literal
 
 Part = Literal["attention", "linear_attention", "mlp", "experts", "shared_experts"]
 
@@ -18,8 +22,107 @@ PARTS: Final[tuple[Part, ...]] = ("attention", "linear_attention", "mlp", "exper
 INDEXER_SCALE_BYTES_PER_VALUE: Final = 4.0 / 128.0
 
 
+class Mixer(ABC):
+    """The part of a layer that mixes tokens. The defaults are those of softmax attention to the whole context."""
+
+    __slots__ = ()
+
+    part: ClassVar[Part] = "attention"
+    #: Queries attend to cached tokens; False: the layer keeps a state of constant size.
+    attends: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def output_size(self) -> int:
+        """Inputs of the output projection."""
+
+    @abstractmethod
+    def linear_params(self, hidden: int) -> int:
+        """Weights of the matrix products of one layer."""
+
+    @abstractmethod
+    def small_params(self, hidden: int) -> int:
+        """Weights of one layer that no checkpoint quantises."""
+
+    @property
+    @abstractmethod
+    def softmax_heads(self) -> int:
+        """Query heads that take a softmax over their context."""
+
+    @property
+    @abstractmethod
+    def cached_heads(self) -> int:
+        """Heads of keys and values in the cache; a shared latent counts as one."""
+
+    @property
+    def kv_heads_to_split(self) -> int | None:
+        """Heads of keys and values that tensor parallelism distributes; None where every rank holds the whole cache."""
+        return None
+
+    @property
+    @abstractmethod
+    def score_width(self) -> int:
+        """Multiply-adds of attention for one query token and one cached token, summed over heads."""
+
+    @property
+    def attended_tokens(self) -> int | None:
+        """The most tokens of context that a query attends to; None: all of them."""
+        return None
+
+    @property
+    def uniform_cache(self) -> bool:
+        """Every token of a sequence takes as many bytes of cache as any other token."""
+        return True
+
+    def kv_bytes_per_token(self, element_bytes: float) -> float:  # noqa: ARG002 - signature of the kinds that cache
+        """Bytes of cache that one token takes in one layer."""
+        return 0.0
+
+    def state_bytes(self) -> float:
+        """Bytes of constant-size state that one sequence takes in one layer."""
+        return 0.0
+
+    @abstractmethod
+    def indivisible_sizes(self, tp: int) -> list[str]:
+        """The sizes that `tp` ranks cannot share evenly, in words; empty where tensor parallelism `tp` is possible."""
+
+
+class FeedForward(ABC):
+    """The feed-forward block of a layer."""
+
+    __slots__ = ()
+
+    #: Each token runs through some of the block's experts only.
+    routed: ClassVar[bool] = False
+
+    @abstractmethod
+    def part_params(self, hidden: int) -> dict[Part, int]:
+        """Weights of the matrix products of one layer, by part."""
+
+    def linear_params(self, hidden: int) -> int:
+        """Weights of the matrix products of one layer."""
+        return sum(self.part_params(hidden).values())
+
+    @abstractmethod
+    def small_params(self, hidden: int) -> int:
+        """Weights of one layer that no checkpoint quantises."""
+
+    def idle_params(self, hidden: int) -> int:  # noqa: ARG002 - signature of the kinds that route
+        """Weights that one token leaves untouched: the experts it is not routed to."""
+        return 0
+
+    @property
+    @abstractmethod
+    def active_intermediate_size(self) -> int:
+        """Width inside the block that one token passes through."""
+
+    @abstractmethod
+    def indivisible_sizes(self, tp: int, expert_parallel: bool) -> list[str]:
+        """The sizes that `tp` ranks cannot share evenly, in words. Experts kept whole (expert_parallel) are not cut."""
+
+
 @dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(Mixer):
     """Softmax attention with its own keys and values (MHA, GQA, MQA)."""
 
     n_heads: int
@@ -51,6 +154,14 @@ class Attention:
         """Inputs of the output projection."""
         return self.n_heads * self.value_dim
 
+    def rank_heads(self, tp: int) -> int:
+        """Query heads on one of `tp` tensor ranks."""
+        return -(-self.n_heads // tp)
+
+    def rank_kv_heads(self, tp: int) -> int:
+        """KV heads on one of `tp` tensor ranks; they are replicated once there are more ranks than heads."""
+        return max(1, -(-self.n_kv_heads // tp))
+
     def linear_params(self, hidden: int) -> int:
         return hidden * (self.q_size + self.kv_size + self.output_size)
 
@@ -58,12 +169,43 @@ class Attention:
         bias = (self.q_size + self.kv_size) * self.qkv_bias + hidden * self.output_bias
         return bias + 2 * self.head_dim * self.qk_norm
 
+    @property
+    def softmax_heads(self) -> int:
+        return self.n_heads
+
+    @property
+    def cached_heads(self) -> int:
+        return self.n_kv_heads
+
+    @property
+    def kv_heads_to_split(self) -> int | None:
+        return self.n_kv_heads
+
+    @property
+    def score_width(self) -> int:
+        return self.n_heads * (self.head_dim + self.value_dim)
+
+    @property
+    def attended_tokens(self) -> int | None:
+        return self.window_tokens
+
+    @property
+    def uniform_cache(self) -> bool:
+        return not self.window_tokens
+
     def kv_bytes_per_token(self, element_bytes: float) -> float:
         return self.kv_size * element_bytes
 
+    def indivisible_sizes(self, tp: int) -> list[str]:
+        """Heads; KV heads are repeated where there are more ranks than heads."""
+        found = [f"the {self.n_heads} attention heads"] if self.n_heads % tp else []
+        if self.n_kv_heads % tp and tp % self.n_kv_heads:
+            found.append(f"the {self.n_kv_heads} KV heads (nor is it a multiple)")
+        return found
+
 
 @dataclass(frozen=True, slots=True)
-class MlaAttention:
+class MlaAttention(Mixer):
     """Multi-head latent attention (DeepSeek-V2/V3): one compressed KV vector per token and layer."""
 
     n_heads: int
@@ -113,14 +255,37 @@ class MlaAttention:
         """Latent in the KV dtype; the indexer's key always in fp8 with its scale."""
         return self.latent_size * element_bytes + self.index_head_dim * (1.0 + INDEXER_SCALE_BYTES_PER_VALUE)
 
+    @property
+    def softmax_heads(self) -> int:
+        return self.n_heads
+
+    @property
+    def cached_heads(self) -> int:
+        return 1
+
+    @property
+    def score_width(self) -> int:
+        return self.n_heads * (2 * self.kv_lora_rank + self.rope_head_dim)
+
+    @property
+    def attended_tokens(self) -> int | None:
+        """A sparse-attention indexer chooses this many tokens."""
+        return self.index_topk_tokens
+
+    def indivisible_sizes(self, tp: int) -> list[str]:
+        return [f"the {self.n_heads} attention heads"] if self.n_heads % tp else []
+
 
 @dataclass(frozen=True, slots=True)
-class LinearAttention:
+class LinearAttention(Mixer):
     """A mixer with constant-size state per sequence (Gated DeltaNet, Mamba-2): no KV cache that grows.
 
     Mamba-2 in these words: key heads = groups, key_head_dim = state size, value heads = heads, value_head_dim =
     head size.
     """
+
+    part: ClassVar[Part] = "linear_attention"
+    attends: ClassVar[bool] = False
 
     n_key_heads: int
     n_value_heads: int
@@ -148,6 +313,10 @@ class LinearAttention:
         """Outputs of the input projection: the convolved channels, the output gate, the per-head gates."""
         return self.conv_size + self.value_size + self.n_head_gates * self.n_value_heads
 
+    @property
+    def output_size(self) -> int:
+        return self.value_size
+
     def linear_params(self, hidden: int) -> int:
         return hidden * (self.input_size + self.value_size)
 
@@ -159,25 +328,53 @@ class LinearAttention:
         recurrent = self.n_value_heads * self.key_head_dim * self.value_head_dim * self.state_bytes_per_value
         return recurrent + self.conv_size * (self.conv_kernel - 1) * 2.0
 
+    @property
+    def softmax_heads(self) -> int:
+        return 0
+
+    @property
+    def cached_heads(self) -> int:
+        return 0
+
+    @property
+    def score_width(self) -> int:
+        return 0
+
+    @property
+    def uniform_cache(self) -> bool:
+        return False
+
+    def indivisible_sizes(self, tp: int) -> list[str]:
+        return [f"the {self.n_value_heads} linear-attention heads"] if self.n_value_heads % tp else []
+
 
 @dataclass(frozen=True, slots=True)
-class Mlp:
+class Mlp(FeedForward):
     """Dense feed-forward block."""
 
     intermediate_size: int
     gated: bool = True
     bias: bool = False
 
-    def linear_params(self, hidden: int) -> int:
-        return (3 if self.gated else 2) * hidden * self.intermediate_size
+    def part_params(self, hidden: int) -> dict[Part, int]:
+        return {"mlp": (3 if self.gated else 2) * hidden * self.intermediate_size}
 
     def small_params(self, hidden: int) -> int:
         return ((2 if self.gated else 1) * self.intermediate_size + hidden) * self.bias
 
+    @property
+    def active_intermediate_size(self) -> int:
+        return self.intermediate_size
+
+    def indivisible_sizes(self, tp: int, expert_parallel: bool) -> list[str]:  # noqa: ARG002 - a block has no experts
+        return [f"the {self.intermediate_size} feed-forward width"] if self.intermediate_size % tp else []
+
 
 @dataclass(frozen=True, slots=True)
-class Moe:
+class Moe(FeedForward):
     """Mixture of experts; the shared expert (if any) runs for every token."""
+
+    routed: ClassVar[bool] = True
 
     n_experts: int
     experts_per_token: int
@@ -206,8 +403,8 @@ class Moe:
     def router_params(self, hidden: int) -> int:
         return hidden * self.n_experts
 
-    def linear_params(self, hidden: int) -> int:
-        return self.routed_params(hidden) + self.shared_params(hidden)
+    def part_params(self, hidden: int) -> dict[Part, int]:
+        return {"experts": self.routed_params(hidden), "shared_experts": self.shared_params(hidden)}
 
     def expert_biases(self, hidden: int) -> int:
         """Biases of one routed expert."""
@@ -217,13 +414,16 @@ class Moe:
         return self.router_params(hidden) + self.n_experts * (self.bias + self.expert_biases(hidden))
 
     def idle_params(self, hidden: int) -> int:
-        """What one token leaves untouched: the experts it is not routed to."""
         return (self.n_experts - self.experts_per_token) * (self.expert_params(hidden) + self.expert_biases(hidden))
 
+    @property
+    def active_intermediate_size(self) -> int:
+        return self.experts_per_token * self.expert_intermediate_size + self.shared_intermediate_size
 
-Mixer = Attention | MlaAttention | LinearAttention
-
-FeedForward = Mlp | Moe
+    def indivisible_sizes(self, tp: int, expert_parallel: bool) -> list[str]:
+        if expert_parallel or not self.expert_intermediate_size % tp:
+            return []
+        return [f"the {self.expert_intermediate_size} expert width"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,17 +439,26 @@ class LayerGroup:
     def n_mixers(self) -> int:
         return (self.mixer is not None) * (2 if self.cross_attention else 1)
 
+    @property
+    def plain_attention(self) -> Attention | None:
+        """The mixer where every token has keys and values of its own (MHA, GQA, MQA); None for any other mixer.
+
+        It is for features that are defined for this kind alone: LoRA, encoders, EAGLE heads, vLLM's cache groups.
+        """
+        return self.mixer if isinstance(self.mixer, Attention) else None
+
+    @property
+    def dense_block(self) -> Mlp | None:
+        """The feed-forward block where every token runs through all of it; None for any other block."""
+        return self.ffn if isinstance(self.ffn, Mlp) else None
+
     def part_params(self, hidden: int) -> dict[Part, int]:
         """Linear weights of ONE layer by part; parts the layer lacks are 0."""
         sizes: dict[Part, int] = dict.fromkeys(PARTS, 0)
         if self.mixer is not None:
-            part: Part = "linear_attention" if isinstance(self.mixer, LinearAttention) else "attention"
-            sizes[part] = self.n_mixers * self.mixer.linear_params(hidden)
-        if isinstance(self.ffn, Moe):
-            sizes["experts"] = self.ffn.routed_params(hidden)
-            sizes["shared_experts"] = self.ffn.shared_params(hidden)
-        elif self.ffn is not None:
-            sizes["mlp"] = self.ffn.linear_params(hidden)
+            sizes[self.mixer.part] = self.n_mixers * self.mixer.linear_params(hidden)
+        if self.ffn is not None:
+            sizes.update(self.ffn.part_params(hidden))
         return sizes
 
     def small_params(self, hidden: int, norm_size: int) -> int:
@@ -262,13 +471,16 @@ class LayerGroup:
         return sum(self.part_params(hidden).values()) + self.small_params(hidden, norm_size)
 
     def idle_params(self, hidden: int) -> int:
-        return self.ffn.idle_params(hidden) if isinstance(self.ffn, Moe) else 0
+        return self.ffn.idle_params(hidden) if self.ffn is not None else 0
 
     def kv_bytes_per_token(self, element_bytes: float) -> float:
         """Cache of ONE layer per token; 0 for linear attention and layers without a mixer."""
-        if self.mixer is None or isinstance(self.mixer, LinearAttention):
-            return 0.0
-        return self.mixer.kv_bytes_per_token(element_bytes)
+        return self.mixer.kv_bytes_per_token(element_bytes) if self.mixer is not None else 0.0
 
     def state_bytes(self) -> float:
-        return self.mixer.state_bytes() if isinstance(self.mixer, LinearAttention) else 0.0
+        return self.mixer.state_bytes() if self.mixer is not None else 0.0
+
+    def indivisible_sizes(self, tp: int, expert_parallel: bool = False) -> list[str]:
+        """The sizes that `tp` ranks cannot share evenly, in words."""
+        mixer = self.mixer.indivisible_sizes(tp) if self.mixer is not None else []
+        return mixer + (self.ffn.indivisible_sizes(tp, expert_parallel) if self.ffn is not None else [])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from catalogs.errors import InputError, nearest_name
-from catalogs.models.layers import PARTS, LayerGroup, Moe, Part
+from catalogs.models.layers import PARTS, LayerGroup, Part
 from catalogs.units import DTYPE_BYTES
 
 
@@ -21,6 +21,7 @@ class WeightFormat:
     bytes_per_weight: float | None = None  # of a quantised weight with its scales; None: units.DTYPE_BYTES
     unquantized: tuple[tuple[Part, float], ...] = ()  # share of a part's weights left in bf16
     kv_dtype: str | None = None  # of the KV cache where the checkpoint declares one: the engine's "auto" follows it
+    block_size: int | None = None  # rows and columns of the blocks of weights that share a scale; None: whole tensors
 
     def quantized_fraction(self, part: Part) -> float:
         """Share of a part's linear weights stored in `dtype`."""
@@ -83,7 +84,7 @@ class ModelSpec:
 
     @property
     def is_moe(self) -> bool:
-        return any(isinstance(g.ffn, Moe) for g in self.groups)
+        return any(g.ffn is not None and g.ffn.routed for g in self.groups)
 
     # ---- parameters
 
@@ -163,14 +164,6 @@ class ModelSpec:
         """Cache of one token over all decoder layers, windowed ones included (an allocator may drop old tokens)."""
         size = dtype_bytes(kv_dtype)
         return sum(g.count * g.kv_bytes_per_token(size) for g in self.groups)
-
-    def cross_bytes_per_sequence(self, kv_dtype: str) -> float:
-        """Keys and values of the encoder's output in all decoder layers: written with the prompt, read by every token.
-
-        Encoder positions x layers x 2 x KV heads x head size; 0 where the encoder's length is the input's.
-        """
-        size = dtype_bytes(kv_dtype)
-        return self.encoder_tokens * sum(g.count * g.kv_bytes_per_token(size) for g in self.groups if g.cross_attention)
 
     @property
     def state_bytes_per_sequence(self) -> float:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from catalogs.launch.arguments import Arguments
-from catalogs.models.layers import Attention
 from planner.deploy.serving import Serving
 
 #: Longer than any answer takes.
@@ -47,7 +46,8 @@ class DisaggregatedServing:
         wrote, reads = (s.resolved.layout.tensor_parallel for s in self.halves)
         if max(wrote, reads) % min(wrote, reads):
             return f"NIXL hands blocks over where one TP is a multiple of the other, not from TP{wrote} to TP{reads}"
-        heads = min((g.mixer.n_kv_heads for g in model.groups if isinstance(g.mixer, Attention)), default=wrote)
+        split = (g.mixer.kv_heads_to_split for g in model.groups if g.mixer is not None)
+        heads = min((n for n in split if n is not None), default=wrote)
         if reads < wrote and wrote > heads:
             return f"NIXL reads no copies of {heads} KV heads by fewer ranks (from TP{wrote} to TP{reads})"
         return None

@@ -1,57 +1,23 @@
-"""Two views of a step without time passing: every operator against the roofline, and a published decode table.
+"""A published decode table, reproduced to the digit.
 
 The published table (Llama-2-7B on an A6000, by a roofline viewer for LLMs) has conventions of its own, kept here only
 to reproduce it: every multiply-add of a linear layer counts 2 but lm_head's count 1; softmax, norm, residual and
 activation count 5, 7, 1 and 2 x hidden operations per token; attention runs without FlashAttention, so scores and
 softmax go through memory; residuals read one hidden vector and activations two; temporary activations are what one
-layer stores; weights in memory leave out lm_head and embedding. The real model (`layer_table`) counts lm_head twice and
-uses FlashAttention.
+layer stores; weights in memory leave out lm_head and embedding. The
+product's own steps (layers/step.py) count 2 for lm_head and use FlashAttention.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 import numpy as np
 
-from calibration.operators.operators import Collective
-from calibration.operators.roofline import bytes_moved, compute_s, flops, link_bytes, memory_s, roofline_s
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
 from catalogs.models.layers import Attention, Mlp
 from catalogs.models.spec import ModelSpec
-from simulator.layers.operator_call import OperatorCall
-
-
-@dataclass(frozen=True, slots=True)
-class LayerRow:
-    """One operator of a step on one rank; flops, bytes and seconds are of all its `count` executions."""
-
-    name: str
-    kind: str
-    count: int
-    flops: float
-    bytes: float  # device memory; for a collective, what the rank sends
-    intensity: float  # flops per byte
-    bound: str  # "compute" | "memory" | "link"
-    seconds: float  # at the roofline: no execution beats it
-
-
-def layer_table(lines: Iterable[OperatorCall], accelerator: Accelerator) -> list[LayerRow]:
-    """Each line against the roofline of the accelerator."""
-    return [_row(line, accelerator) for line in lines]
-
-
-def _row(line: OperatorCall, accelerator: Accelerator) -> LayerRow:
-    linked = isinstance(line.op, Collective)
-    work = float(flops(line.op))
-    moved = float(link_bytes(line.op) if isinstance(line.op, Collective) else bytes_moved(line.op, accelerator))
-    arithmetic = float(compute_s(line.op, accelerator))
-    bound = "link" if linked else "compute" if arithmetic > float(memory_s(line.op, accelerator)) else "memory"
-    n = line.count
-    seconds = float(roofline_s(line.op, accelerator))
-    return LayerRow(line.name, line.kind, n, work * n, moved * n, work / max(moved, 1.0), bound, seconds * n)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +58,8 @@ def published_decode_table(
     if len(model.groups) != 1:
         raise InputError("the published table covers models of identical dense layers", model.name, "llama-2-7b")
     (group,) = model.groups
-    a, mlp = group.mixer, group.ffn
-    if not isinstance(a, Attention) or not isinstance(mlp, Mlp):
+    a, mlp = group.plain_attention, group.dense_block
+    if a is None or mlp is None:
         raise InputError("the published table covers dense models with softmax attention", model.name, "llama-2-7b")
     view = _View(model, a, mlp, batch, context, bits / 8.0)
     rows = [_timed(row, accelerator, bits) for row in view.layer()]

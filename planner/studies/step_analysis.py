@@ -32,9 +32,10 @@ from planner.studies.step_operators import (
     together,
 )
 from simulator.costs.step_cost import StepCost
+from simulator.layers.encoder import cross_cache_bytes
 from simulator.layers.shard import Shard
-from simulator.layers.step import step_lines
-from simulator.memory.plan import MemoryPlan, cross_bytes, sequence_bytes, size_memory
+from simulator.layers.step import step_calls
+from simulator.memory.plan import MemoryPlan, sequence_bytes, size_memory
 
 SCHEMA_VERSION: Final = 1
 
@@ -217,13 +218,13 @@ class _Bench:
             memory.weights_bytes,
             memory.activation_bytes,
             memory.non_torch_bytes,
-            question.batch * (sequence_bytes(shard, question.context) + cross_bytes(shard)),
+            question.batch * (sequence_bytes(shard, question.context) + cross_cache_bytes(shard)),
             memory.kv_bytes,
         )
 
     def notices(self, question: Question) -> list[str]:
         found = [*self.resolved.notices, *self.bundle.notices]
-        steps, lines = self.steps(question), step_lines(Shard.of(self.resolved), self.steps(question).shapes[0])
+        steps, lines = self.steps(question), step_calls(Shard.of(self.resolved), self.steps(question).shapes[0])
         found += self.bundle.notices_for([line.op for line in lines])
         if steps.n > 1:
             budget = self.resolved.limits.max_num_batched_tokens

@@ -25,7 +25,7 @@ from simulator.engine.event_log import BLOCKS, SEATS
 from simulator.layers.drafter import draft_shard
 from simulator.layers.operator_call import CLASSES, OperatorCall
 from simulator.layers.shard import Shard
-from simulator.layers.step import step_lines
+from simulator.layers.step import step_calls
 
 #: Steps drawn from a pool's logs, at equal distances of time.
 SAMPLES: Final = 120
@@ -130,7 +130,7 @@ def _limits(plant: CompiledDeployment, log: StepLog) -> FloatArray:
     drafter = draft_shard(plant.resolved, plant.resolved.queries)
     shards += [drafter] if drafter else []
     for shape in _draw(log, plant.cost.tables.split):
-        for line in (line for shard in shards for line in step_lines(shard, shape)):
+        for line in (line for shard in shards for line in step_calls(shard, shape)):
             seconds = float(pricer.price([line], ())[:N_CLASSES].sum())
             found[CLASSES.index(line.kind), _limit(line, seconds, pricer)] += seconds
     sums = found.sum(axis=1, keepdims=True)

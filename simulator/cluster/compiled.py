@@ -23,7 +23,7 @@ from simulator.core.batch import BatchShape
 from simulator.core.step_timer import StepTimer
 from simulator.costs.step_cost import StepCost
 from simulator.layers.shard import Shard
-from simulator.layers.step import step_lines
+from simulator.layers.step import step_calls
 from simulator.memory.plan import MemoryPlan, size_memory
 from simulator.schedulers.rules import EngineRules
 
@@ -48,7 +48,7 @@ class CompiledDeployment:
     @property
     def notices(self) -> tuple[str, ...]:
         """What the reader of any result must know, one sentence each."""
-        operators = [line.op for line in step_lines(Shard.of(self.resolved), SAMPLE_STEP)]
+        operators = [line.op for line in step_calls(Shard.of(self.resolved), SAMPLE_STEP)]
         age = self.bundle.version_notice(self.resolved.engine.name, self.resolved.engine.version)
         own = [*self.resolved.notices, *self.bundle.notices, *self.bundle.notices_for(operators)]
         if self.bundle.provenance.get("engine") == "torch" and not self.resolved.engine.host.measured:

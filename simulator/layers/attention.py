@@ -1,40 +1,396 @@
-"""What ranks that share a sequence send each other in every attention layer (context parallelism)."""
+"""The mixer of a layer on one rank: one class for each kind of attention, all with the contract `ShardedMixer`.
+
+A new kind of mixer is a class here and its entry in MIXERS. It defines which operators run, what the cache of a
+sequence takes, and how many weights and activations a rank holds.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
 
-from calibration.operators.operators import Collective
+import numpy as np
+
+from calibration.operators.operators import (
+    Collective,
+    DecodeAttention,
+    Elementwise,
+    Gemm,
+    LinearAttentionScan,
+    MlaModule,
+    Num,
+    PrefillAttention,
+    window_pairs,
+)
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
+from calibration.operators.roofline import dtype_bytes
 from catalogs.arrays import FloatArray
-from simulator.layers.operator_call import OperatorCall
+from catalogs.models.layers import Attention, LayerGroup, LinearAttention, MlaAttention
+from simulator.layers.operator_call import QUANTISED, OperatorCall, all_reduce_calls, gemm_call
 from simulator.layers.shard import Shard
 
+#: Launches of a gated delta rule's scan, of an MLA block, and of the latter's quantised products (see step.py).
+SCAN_KERNELS: Final = 18
 
-def merge_lines(shard: Shard, count: int, n: FloatArray, queries: int, outputs: int) -> Iterator[OperatorCall]:
-    """Where ranks hold different tokens' keys: queries of all heads to each of them, and their partial outputs merged
-    by the weights of their softmaxes (vLLM's cp_lse_ag_out_rs; among context ranks every query is there already, and
-    outputs are all-reduced). An MLA block's heads stay its own: what it reads falls, its arithmetic is the same."""
+MLA_KERNELS: Final = 12
+
+MLA_QUANTISE_KERNELS: Final = 5
+
+#: Whether the engine's prefill kernel also takes decodes, by head size and KV type.
+JoinsDecodes = Callable[[int, str], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedMixer(ABC):
+    """The mixers of `count` identical layers on one rank.
+
+    Counts of tokens and sequences may be numbers or arrays that broadcast against each other. Contexts are per
+    sequence, before any window.
+    """
+
+    shard: Shard
+    count: int
+
+    def token_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
+        """Everything but attention itself: norm, projections, the sum over tensor ranks."""
+        norm = Elementwise("norm", tokens, 4 * self.shard.model.hidden_size * ACT)  # fused with the residual add
+        calls = [OperatorCall("input_norm", "elementwise", self.count, norm), *self.projection_calls(tokens)]
+        return calls + all_reduce_calls(self.shard, "mixer_all_reduce", self.count, tokens, graph)
+
+    @abstractmethod
+    def projection_calls(self, tokens: Num) -> list[OperatorCall]:
+        """Operators that follow the number of tokens, between the norm and the sum over tensor ranks."""
+
+    @abstractmethod
+    def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray) -> Iterator[OperatorCall]:
+        """Attention of decodes with a mean and a longest context, in a step without prompts."""
+
+    def mixed_decode_calls(
+        self, sequences: FloatArray, mean: FloatArray, longest: FloatArray, joins: JoinsDecodes
+    ) -> Iterator[OperatorCall]:
+        """Attention of decodes in a step that also has prompts."""
+        del joins
+        return self.decode_calls(sequences, mean, longest)
+
+    @abstractmethod
+    def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Iterator[OperatorCall]:
+        """Attention of prompt chunks of `each` new tokens after `prior` earlier ones."""
+
+    @abstractmethod
+    def cache_bytes(self, tokens: float) -> float:
+        """Cache and state of one sequence of `tokens` in all `count` layers, before it is divided over cache ranks."""
+
+    @abstractmethod
+    def linear_params(self) -> float:
+        """Weights of the matrix products of ONE layer that this rank holds."""
+
+    @abstractmethod
+    def activation_width(self) -> float:
+        """Values that are alive inside the block for each token."""
+
+    @property
+    def qkv_width(self) -> int:
+        """Outputs of one projection to queries, keys and values; 0 for kinds that have no such projection."""
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedAttention(ShardedMixer):
+    """MHA, GQA and MQA: tensor ranks share the query heads, and the KV heads as far as there are enough of them."""
+
+    part: Attention
+
+    @property
+    def heads(self) -> int:
+        return self.part.rank_heads(self.shard.tp)
+
+    @property
+    def kv_heads(self) -> int:
+        return self.part.rank_kv_heads(self.shard.tp)
+
+    @property
+    def query_width(self) -> int:
+        return self.heads * self.part.head_dim
+
+    @property
+    def key_width(self) -> int:
+        return self.kv_heads * self.part.head_dim
+
+    @property
+    def kv_width(self) -> int:
+        """Keys and values of one token in one layer."""
+        return self.kv_heads * (self.part.head_dim + self.part.value_dim)
+
+    @property
+    def output_width(self) -> int:
+        return self.heads * self.part.value_dim
+
+    @property
+    def qkv_width(self) -> int:
+        return self.query_width + self.kv_width
+
+    def projection_calls(self, tokens: Num) -> list[OperatorCall]:
+        a, count, hidden, dtype = self.part, self.count, self.shard.model.hidden_size, self.shard.dtype("attention")
+        q, k, kv = self.query_width, self.key_width, self.kv_width
+        written = kv * (ACT + dtype_bytes(self.shard.kv_dtype))
+        calls = [
+            gemm_call("qkv_proj", count, Gemm(tokens, q * (2 if a.output_gate else 1) + kv, hidden, dtype)),
+            OperatorCall("rotary", "elementwise", count, Elementwise("rotary", tokens, 2 * (q + k) * ACT)),
+            OperatorCall("kv_write", "elementwise", count, Elementwise("kv_write", tokens, written)),
+            gemm_call("o_proj", count, Gemm(tokens, hidden, self.output_width, dtype)),
+        ]
+        if a.qk_norm:
+            norm = Elementwise("norm", tokens, 2 * (q + k) * ACT)
+            calls.append(OperatorCall("qk_norm", "elementwise", count, norm))
+        if a.output_gate:
+            gate = Elementwise("activation", tokens, 3 * q * ACT)
+            calls.append(OperatorCall("output_gate", "elementwise", count, gate))
+        return calls
+
+    def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray) -> Iterator[OperatorCall]:
+        a, shard, n = self.part, self.shard, sequences
+        seen, top = (_clip(x, a.window_tokens) / shard.kv_shards for x in (mean, longest))
+        heads = self.heads * shard.joined_heads * shard.queries
+        op = DecodeAttention(n, n * seen, top, heads, self.kv_heads, a.head_dim, shard.kv_dtype, a.window_tokens)
+        yield OperatorCall("decode_attention", "attention_decode", self.count, op)
+        yield from merge_calls(shard, self.count, n, self.query_width, self.output_width)
+
+    def mixed_decode_calls(
+        self, sequences: FloatArray, mean: FloatArray, longest: FloatArray, joins: JoinsDecodes
+    ) -> Iterator[OperatorCall]:
+        """Where the engine's kernel takes prompts and decodes at once, a decode is a prompt chunk of one token, with
+        its keys not split over the device."""
+        a, shard = self.part, self.shard
+        if shard.kv_shards > 1 or not joins(a.head_dim, shard.kv_dtype):
+            yield from self.decode_calls(sequences, mean, longest)
+            return
+        tokens = sequences * shard.queries
+        pairs = tokens * (_clip(mean, a.window_tokens) + 0.5 * shard.queries)
+        joined = self.prefill_attention(sequences, tokens, pairs, a.window_tokens)
+        yield OperatorCall("joined_decode_attention", "attention_decode", self.count, joined)
+
+    def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Iterator[OperatorCall]:
+        a, shard = self.part, self.shard
+        tokens = chunks * each / shard.cp  # shared so that every rank has its part of the pairs, early tokens and late
+        pairs = chunks * window_pairs(each, prior, a.window_tokens) / shard.cp
+        op = self.prefill_attention(chunks, tokens, pairs, a.window_tokens)
+        yield OperatorCall("prefill_attention", "attention_prefill", self.count, op)
+        token_bytes = self.kv_width * dtype_bytes(shard.kv_dtype)
+        kept = chunks * _clip(prior, a.window_tokens)
+        yield from gather_calls(shard, self.count, token_bytes, chunks * each, kept)
+
+    def prefill_attention(
+        self, chunks: FloatArray, tokens: FloatArray, pairs: FloatArray, window_tokens: int | None
+    ) -> PrefillAttention:
+        """The operator for `pairs` of a query token and a key, in `chunks` sequences with `tokens` queries in all."""
+        a, kv_dtype = self.part, self.shard.kv_dtype
+        return PrefillAttention(chunks, tokens, pairs, self.heads, self.kv_heads, a.head_dim, kv_dtype, window_tokens)
+
+    def cache_bytes(self, tokens: float) -> float:
+        """Windowed layers keep only their window."""
+        seen = min(tokens, self.part.window_tokens or tokens)
+        return self.count * seen * self.kv_width * dtype_bytes(self.shard.kv_dtype)
+
+    def linear_params(self) -> float:
+        a = self.part
+        return self.shard.model.hidden_size * ((a.q_size + a.output_size) / self.shard.tp + self.kv_width)
+
+    def activation_width(self) -> float:
+        return (self.part.q_size + self.part.kv_size + self.part.output_size) / self.shard.tp
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedMla(ShardedMixer):
+    """Multi-head latent attention: tensor ranks share the heads, and each of them keeps the whole latent cache.
+
+    The block's own projections belong to the measured module; only those of a sparse-attention indexer are separate.
+    """
+
+    part: MlaAttention
+
+    @property
+    def heads(self) -> int:
+        return -(-self.part.n_heads // self.shard.tp)
+
+    def projection_calls(self, tokens: Num) -> list[OperatorCall]:
+        """Queries, one key and head weights of a sparse-attention indexer; every rank runs all of it."""
+        a, hidden, dtype = self.part, self.shard.model.hidden_size, self.shard.dtype("attention")
+        if not a.index_topk_tokens:
+            return []
+        query = Gemm(tokens, a.index_n_heads * a.index_head_dim, a.q_lora_rank or hidden, dtype)
+        key = Gemm(tokens, a.index_head_dim + a.index_n_heads, hidden, "bf16")
+        return [gemm_call("index_q", self.count, query), gemm_call("index_k", self.count, key)]
+
+    def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray) -> Iterator[OperatorCall]:
+        """Tables have one query a sequence; each further one is a further row to project, and reads the cache once more
+        as far as arithmetic, not bytes, sets the time."""
+        a, shard, n = self.part, self.shard, sequences
+        seen = n * _clip(mean, a.index_topk_tokens) / shard.kv_shards
+        rows = n * shard.queries
+        yield self._module_call("decode", rows, rows, 0.0 * n, seen * self.cache_passes())
+        latent = self.heads * a.kv_lora_rank
+        yield from merge_calls(shard, self.count, n, self.heads * (a.kv_lora_rank + a.rope_head_dim), latent)
+        if a.index_topk_tokens:  # only keys are read and scored: half the head size gives those bytes and flops
+            heads = a.index_n_heads * shard.queries
+            index = DecodeAttention(n, n * mean, longest, heads, 1, a.index_head_dim // 2, "fp8")
+            yield OperatorCall("indexer", "attention_decode", self.count, index)
+
+    def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Iterator[OperatorCall]:
+        a, shard, c = self.part, self.shard, chunks
+        tokens = c * each / shard.cp
+        pairs = c * window_pairs(each, prior, a.index_topk_tokens) / shard.cp
+        yield self._module_call("prefill", c, tokens, pairs, c * prior)
+        token_bytes = (a.kv_lora_rank + a.rope_head_dim) * dtype_bytes(shard.kv_dtype)
+        yield from gather_calls(shard, self.count, token_bytes, c * each, c * prior)
+        if a.index_topk_tokens:
+            scored = c * window_pairs(each, prior, None) / shard.cp
+            index = PrefillAttention(c, tokens, scored, a.index_n_heads, 1, a.index_head_dim // 2, "fp8")
+            yield OperatorCall("indexer", "attention_prefill", self.count, index)
+
+    def _module_call(
+        self, stage: str, sequences: FloatArray, tokens: FloatArray, pairs: FloatArray, context: FloatArray
+    ) -> OperatorCall:
+        a, shard = self.part, self.shard
+        op = MlaModule(
+            stage,
+            sequences,
+            tokens,
+            pairs,
+            context,
+            self.heads,
+            shard.model.hidden_size,
+            a.q_lora_rank or 0,
+            a.kv_lora_rank,
+            a.nope_head_dim,
+            a.rope_head_dim,
+            a.v_head_dim,
+            shard.dtype("attention"),
+            shard.kv_dtype,
+        )
+        kernels = MLA_KERNELS + MLA_QUANTISE_KERNELS * (op.dtype in QUANTISED)
+        return OperatorCall(f"mla_{stage}", f"attention_{stage}", self.count, op, kernels=kernels)
+
+    def cache_passes(self) -> float:
+        """How many times the cache is read, in effect, for all queries of a decode.
+
+        It is read once while bytes bound the kernel, and in proportion to the queries once arithmetic does (on all
+        heads of a rank at once, it soon does).
+        """
+        a, unit, queries = self.part, self.shard.accelerator, self.shard.queries
+        if queries == 1 or unit is None:
+            return 1.0
+        compute_s = 2.0 * self.heads * (2 * a.kv_lora_rank + a.rope_head_dim) / unit.flops_for("bf16")
+        memory_s = a.latent_size * dtype_bytes(self.shard.kv_dtype) / unit.memory_bandwidth_bytes_per_s
+        return max(queries * compute_s / memory_s, 1.0) / max(compute_s / memory_s, 1.0)
+
+    def cache_bytes(self, tokens: float) -> float:
+        return self.count * tokens * self.part.kv_bytes_per_token(dtype_bytes(self.shard.kv_dtype))
+
+    def linear_params(self) -> float:
+        """Down-projections and the indexer are on every rank."""
+        a, hidden = self.part, self.shard.model.hidden_size
+        shared = hidden * ((a.q_lora_rank or 0) + a.latent_size) + a.indexer_params(hidden)
+        return shared + (a.linear_params(hidden) - shared) / self.shard.tp
+
+    def activation_width(self) -> float:
+        a = self.part
+        return 2 * (a.q_size + a.n_heads * (a.nope_head_dim + a.v_head_dim)) / self.shard.tp
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedLinearAttention(ShardedMixer):
+    """Linear attention and Mamba-2: tensor ranks share the value heads, and with them the state."""
+
+    part: LinearAttention
+
+    def projection_calls(self, tokens: Num) -> list[OperatorCall]:
+        """Fused input projection (q, k, v, gate, scalars per value head), short convolution, gated norm, output."""
+        a, count, hidden, dtype = self.part, self.count, self.shard.model.hidden_size, self._dtype
+        value, conv = -(-a.value_size // self.shard.tp), -(-a.conv_size // self.shard.tp)
+        return [
+            gemm_call("in_proj", count, Gemm(tokens, -(-a.input_size // self.shard.tp), hidden, dtype)),
+            OperatorCall("conv", "elementwise", count, Elementwise("activation", tokens, 2 * conv * ACT)),
+            OperatorCall("gated_norm", "elementwise", count, Elementwise("norm", tokens, 3 * value * ACT)),
+            gemm_call("out_proj", count, Gemm(tokens, hidden, value, dtype)),
+        ]
+
+    @property
+    def _dtype(self) -> str:
+        return self.shard.dtype("linear_attention")
+
+    def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray) -> Iterator[OperatorCall]:
+        del mean, longest  # a state has one size
+        yield self._scan_call("decode", sequences * self.shard.queries, sequences)
+
+    def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Iterator[OperatorCall]:
+        del prior
+        yield self._scan_call("prefill", chunks * each, chunks)
+
+    def _scan_call(self, stage: str, tokens: FloatArray, sequences: FloatArray) -> OperatorCall:
+        a, heads = self.part, -(-self.part.n_value_heads // self.shard.tp)
+        op = LinearAttentionScan(tokens, sequences, heads, a.key_head_dim, a.value_head_dim, stage)
+        return OperatorCall(f"scan_{stage}", f"attention_{stage}", self.count, op, kernels=SCAN_KERNELS)
+
+    def cache_bytes(self, tokens: float) -> float:
+        del tokens
+        return self.count * self.part.state_bytes() / self.shard.tp
+
+    def linear_params(self) -> float:
+        return self.part.linear_params(self.shard.model.hidden_size) / self.shard.tp
+
+    def activation_width(self) -> float:
+        return 2 * self.part.input_size / self.shard.tp
+
+
+#: The class that runs each kind of mixer.
+MIXERS: Final[dict[type, Callable[[Shard, int, Any], ShardedMixer]]] = {
+    Attention: ShardedAttention,
+    MlaAttention: ShardedMla,
+    LinearAttention: ShardedLinearAttention,
+}
+
+
+def sharded_mixer(shard: Shard, group: LayerGroup) -> ShardedMixer | None:
+    """The mixers of a group of layers on one rank; None where its layers have none."""
+    return None if group.mixer is None else MIXERS[type(group.mixer)](shard, group.count, group.mixer)
+
+
+def merge_calls(shard: Shard, count: int, sequences: FloatArray, queries: int, outputs: int) -> Iterator[OperatorCall]:
+    """What ranks that hold different tokens' keys send each other in a decode (decode context parallelism).
+
+    Queries of all heads go to each rank, and partial outputs are merged by the weights of their softmaxes (vLLM's
+    cp_lse_ag_out_rs; among context ranks every query is there already, and outputs are all-reduced). An MLA block's
+    heads stay its own: what it reads falls, its arithmetic is the same.
+    """
     ranks, kind = shard.kv_shards, "collective"
     if ranks == 1:
         return
     if shard.joined_heads > 1:
-        gathered = Collective("all_gather", n * (ranks * queries * ACT), ranks)
+        gathered = Collective("all_gather", sequences * (ranks * queries * ACT), ranks)
         yield OperatorCall("query_gather", kind, count, gathered)
     merge = "reduce_scatter" if shard.joined_heads > 1 else "all_reduce"
-    merged = Collective(merge, n * (shard.joined_heads * outputs * ACT), ranks)
+    merged = Collective(merge, sequences * (shard.joined_heads * outputs * ACT), ranks)
     yield OperatorCall("output_merge", kind, count, merged, stride=1 if shard.joined_heads > 1 else shard.tp)
 
 
-def shared_keys(shard: Shard, count: int, each: float, new: FloatArray, prior: FloatArray) -> Iterator[OperatorCall]:
-    """Keys and values that a rank needs and others hold: those of a prompt's new tokens from the ranks it is shared
-    with, and where caches are cut, those of earlier tokens. `each`: bytes of a token in this layer. Nothing is hidden
-    behind attention (vLLM gathers before it attends)."""
+def gather_calls(
+    shard: Shard, count: int, token_bytes: float, new: FloatArray, prior: FloatArray
+) -> Iterator[OperatorCall]:
+    """Keys and values that a rank needs for a prompt and other ranks hold (context parallelism).
+
+    Those of the new tokens come from the ranks that share the prompt, and where caches are cut, those of earlier tokens
+    too. `token_bytes` is what one token has in this layer. Attention hides none of it (vLLM gathers before it attends).
+    """
     if shard.cp > 1:
         lacking: FloatArray = new + prior if shard.kv_shards > 1 else new
-        gathered = Collective("all_gather", lacking * each, shard.cp, False)
+        gathered = Collective("all_gather", lacking * token_bytes, shard.cp, False)
         yield OperatorCall("kv_gather", "collective", count, gathered, stride=shard.tp)
     elif shard.kv_shards > 1:
-        yield OperatorCall(
-            "kv_gather", "collective", count, Collective("all_gather", prior * each, shard.kv_shards, False)
-        )
+        gathered = Collective("all_gather", prior * token_bytes, shard.kv_shards, False)
+        yield OperatorCall("kv_gather", "collective", count, gathered)
+
+
+def _clip(context: FloatArray, window_tokens: int | None) -> FloatArray:
+    return context if window_tokens is None else np.minimum(context, window_tokens)

@@ -14,89 +14,102 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from calibration.operators.operators import Collective, DecodeAttention, Elementwise, Gemm, Num, PrefillAttention
+from calibration.operators.operators import DecodeAttention, Elementwise, Gemm, Num, PrefillAttention
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from calibration.operators.roofline import dtype_bytes
 from catalogs.arrays import FloatArray
-from catalogs.models.layers import Attention, LayerGroup, Mlp
-from simulator.layers.operator_call import OperatorCall
+from catalogs.errors import InputError
+from catalogs.models.layers import LayerGroup
+from simulator.layers.attention import ShardedAttention
+from simulator.layers.feed_forward import ShardedMlp
+from simulator.layers.operator_call import OperatorCall, all_reduce_calls, gemm_call
 from simulator.layers.shard import Shard
 
 
-def encoder_lines(shard: Shard, requests: FloatArray) -> Iterator[OperatorCall]:
-    """The pass of the encoder over the inputs of so many requests, and their keys and values in the decoder."""
+def encoder_calls(shard: Shard, requests: FloatArray) -> Iterator[OperatorCall]:
+    """The pass of the encoder over the inputs of `requests` requests, and their keys and values in the decoder."""
     model, hidden = shard.model, shard.model.hidden_size
     tokens = requests * model.encoder_tokens
     for group in model.encoder_groups:
-        a, ffn = _attention(group), group.ffn
-        assert isinstance(ffn, Mlp)
-        q, width, up = shard.heads(a) * a.head_dim, -(-ffn.intermediate_size // shard.tp), 2 if ffn.gated else 1
-        both = Elementwise("norm", tokens, 4 * hidden * ACT)
-        yield OperatorCall("encoder_norm", "elementwise", 2 * group.count, both)
-        yield OperatorCall("encoder_qkv_proj", "gemm", group.count, _gemm(shard, tokens, q + _kv(shard, a), hidden))
-        yield OperatorCall("encoder_attention", "attention_prefill", group.count, _attends(shard, a, requests, tokens))
-        yield OperatorCall("encoder_o_proj", "gemm", group.count, _gemm(shard, tokens, hidden, q))
-        yield OperatorCall("encoder_up_proj", "gemm", group.count, _gemm(shard, tokens, up * width, hidden))
-        gate = Elementwise("activation", tokens, (up + 1) * width * ACT)
-        yield OperatorCall("encoder_activation", "elementwise", group.count, gate)
-        yield OperatorCall("encoder_down_proj", "gemm", group.count, _gemm(shard, tokens, hidden, width))
-        yield from _all_reduce(shard, "encoder_all_reduce", 2 * group.count, tokens, graph=False)
+        yield from _encoder_layer_calls(shard, group, requests, tokens)
     for group in (g for g in model.groups if g.cross_attention):
-        kv = _kv(shard, _attention(group))
-        yield OperatorCall("cross_kv_proj", "gemm", group.count, _gemm(shard, tokens, kv, hidden))
+        kv = crossed_attention(shard, group).kv_width
+        yield gemm_call("cross_kv_proj", group.count, _gemm(shard, tokens, kv, hidden))
         written = Elementwise("kv_write", tokens, kv * (ACT + dtype_bytes(shard.kv_dtype)))
         yield OperatorCall("cross_kv_write", "elementwise", group.count, written)
 
 
-def cross_token_lines(shard: Shard, group: LayerGroup, tokens: Num, graph: bool) -> Iterator[OperatorCall]:
+def _encoder_layer_calls(
+    shard: Shard, group: LayerGroup, requests: FloatArray, tokens: FloatArray
+) -> Iterator[OperatorCall]:
+    a, mlp = crossed_attention(shard, group), _dense_block(shard, group)
+    hidden, q, up = shard.model.hidden_size, a.query_width, 2 if mlp.part.gated else 1
+    both = Elementwise("norm", tokens, 4 * hidden * ACT)
+    yield OperatorCall("encoder_norm", "elementwise", 2 * group.count, both)
+    yield gemm_call("encoder_qkv_proj", group.count, _gemm(shard, tokens, a.qkv_width, hidden))
+    attends = _attention_to_all(a, requests, tokens)
+    yield OperatorCall("encoder_attention", "attention_prefill", group.count, attends)
+    yield gemm_call("encoder_o_proj", group.count, _gemm(shard, tokens, hidden, q))
+    yield gemm_call("encoder_up_proj", group.count, _gemm(shard, tokens, up * mlp.width, hidden))
+    gate = Elementwise("activation", tokens, (up + 1) * mlp.width * ACT)
+    yield OperatorCall("encoder_activation", "elementwise", group.count, gate)
+    yield gemm_call("encoder_down_proj", group.count, _gemm(shard, tokens, hidden, mlp.width))
+    yield from all_reduce_calls(shard, "encoder_all_reduce", 2 * group.count, tokens, graph=False)
+
+
+def cross_token_calls(shard: Shard, group: LayerGroup, tokens: Num, graph: bool) -> Iterator[OperatorCall]:
     """Norm, query and output projection of every decoder token."""
-    hidden, a = shard.model.hidden_size, _attention(group)
-    q = shard.heads(a) * a.head_dim
+    hidden, q = shard.model.hidden_size, crossed_attention(shard, group).query_width
     yield OperatorCall("cross_norm", "elementwise", group.count, Elementwise("norm", tokens, 4 * hidden * ACT))
-    yield OperatorCall("cross_q_proj", "gemm", group.count, _gemm(shard, tokens, q, hidden))
-    yield OperatorCall("cross_o_proj", "gemm", group.count, _gemm(shard, tokens, hidden, q))
-    yield from _all_reduce(shard, "cross_all_reduce", group.count, tokens, graph)
+    yield gemm_call("cross_q_proj", group.count, _gemm(shard, tokens, q, hidden))
+    yield gemm_call("cross_o_proj", group.count, _gemm(shard, tokens, hidden, q))
+    yield from all_reduce_calls(shard, "cross_all_reduce", group.count, tokens, graph)
 
 
-def cross_decode_lines(shard: Shard, group: LayerGroup, decodes: FloatArray) -> Iterator[OperatorCall]:
+def cross_decode_calls(shard: Shard, group: LayerGroup, decodes: FloatArray) -> Iterator[OperatorCall]:
     """Every decode reads all keys and values of its input: as many at the first token as at the last."""
-    a, length = _attention(group), float(shard.model.encoder_tokens)
+    a, length = crossed_attention(shard, group), float(shard.model.encoder_tokens)
     longest = np.full_like(decodes, length)
-    read = DecodeAttention(
-        decodes, decodes * length, longest, shard.heads(a), shard.kv_heads(a), a.head_dim, shard.kv_dtype
-    )
+    read = DecodeAttention(decodes, decodes * length, longest, a.heads, a.kv_heads, a.part.head_dim, shard.kv_dtype)
     yield OperatorCall("cross_attention", "attention_decode", group.count, read)
 
 
-def cross_prefill_lines(
+def cross_prefill_calls(
     shard: Shard, group: LayerGroup, chunks: FloatArray, each: FloatArray
 ) -> Iterator[OperatorCall]:
     """The prompt's own tokens attend to the encoder's output."""
-    read = _attends(shard, _attention(group), chunks, chunks * each)
+    read = _attention_to_all(crossed_attention(shard, group), chunks, chunks * each)
     yield OperatorCall("cross_attention", "attention_prefill", group.count, read)
 
 
-def _attends(shard: Shard, a: Attention, requests: FloatArray, queries: FloatArray) -> PrefillAttention:
-    pairs = queries * shard.model.encoder_tokens
-    return PrefillAttention(
-        requests, queries, pairs, shard.heads(a), shard.kv_heads(a), a.head_dim, shard.kv_dtype, None
-    )
+def cross_cache_bytes(shard: Shard) -> float:
+    """Keys and values of one sequence's encoder output on one rank; 0 where there is no encoder."""
+    if not shard.model.is_encoder_decoder:
+        return 0.0
+    width = sum(g.count * crossed_attention(shard, g).kv_width for g in shard.model.groups if g.cross_attention)
+    return shard.model.encoder_tokens * width * dtype_bytes(shard.kv_dtype)
 
 
-def _attention(group: LayerGroup) -> Attention:
-    assert isinstance(group.mixer, Attention)
-    return group.mixer
+def crossed_attention(shard: Shard, group: LayerGroup) -> ShardedAttention:
+    """The attention of an encoder layer, or of a decoder layer to the encoder's output.
+
+    Raises:
+        InputError: The layers have another kind of mixer.
+    """
+    if group.plain_attention is None:
+        raise InputError("encoders and cross attention are simulated with plain attention", shard.model.name)
+    return ShardedAttention(shard, group.count, group.plain_attention)
 
 
-def _kv(shard: Shard, a: Attention) -> int:
-    return shard.kv_heads(a) * (a.head_dim + a.value_dim)
+def _dense_block(shard: Shard, group: LayerGroup) -> ShardedMlp:
+    if group.dense_block is None:
+        raise InputError("encoders are simulated with dense feed-forward blocks", shard.model.name)
+    return ShardedMlp(shard, group.count, group.dense_block)
+
+
+def _attention_to_all(a: ShardedAttention, requests: FloatArray, queries: FloatArray) -> PrefillAttention:
+    return a.prefill_attention(requests, queries, queries * a.shard.model.encoder_tokens, None)
 
 
 def _gemm(shard: Shard, tokens: Num, n: int, k: int) -> Gemm:
     return Gemm(tokens, n, k, shard.dtype("attention"))
-
-
-def _all_reduce(shard: Shard, name: str, count: int, tokens: Num, graph: bool) -> Iterator[OperatorCall]:
-    if shard.tp > 1:
-        message = tokens * (shard.model.hidden_size * ACT)
-        yield OperatorCall(name, "collective", count, Collective("all_reduce", message, shard.tp, graph))

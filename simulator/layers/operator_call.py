@@ -1,15 +1,20 @@
-"""One line of a step: an operator and how often it runs."""
+"""One call of an operator in a step: what runs, how often, and which ranks it joins."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-from calibration.operators.operators import Operator
+from calibration.operators.operators import Collective, Gemm, Num, Operator
+from calibration.operators.roofline import ACTIVATION_BYTES as ACT
+from simulator.layers.shard import Shard
 from simulator.network.collectives import ExpertRouting
 
 #: Operator classes of a time breakdown.
 CLASSES: Final = ("gemm", "attention_prefill", "attention_decode", "moe", "collective", "elementwise")
+
+#: Types of matrix products that quantise their 16-bit input in a kernel of its own.
+QUANTISED: Final = frozenset({"fp8", "fp8_block", "fp4", "int8", "mxfp4_mxfp8"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,4 +27,18 @@ class OperatorCall:
     op: Operator
     stride: int = 1  # of the ranks of a collective: neighbours in a data-parallel group lie tp accelerators apart
     routing: ExpertRouting | None = None  # of an exchange with experts; its message is what one rank sends, once
-    beside_tokens: int = 0  # up to so many rows it runs beside longer kernels and adds what its bytes take, no more
+    beside_tokens: int = 0  # up to this many rows it runs in parallel with longer kernels: only its bytes take time
+    kernels: int = 1  # launches of one execution outside CUDA graphs
+
+
+def gemm_call(name: str, count: int, op: Gemm) -> OperatorCall:
+    """A matrix product, with the kernel that quantises its input where its type needs one."""
+    return OperatorCall(name, "gemm", count, op, kernels=1 + (op.dtype in QUANTISED))
+
+
+def all_reduce_calls(shard: Shard, name: str, count: int, tokens: Num, graph: bool) -> list[OperatorCall]:
+    """The sum of the tensor ranks' hidden states; empty on one rank."""
+    if shard.tp == 1:
+        return []
+    message = tokens * (shard.model.hidden_size * ACT)
+    return [OperatorCall(name, "collective", count, Collective("all_reduce", message, shard.tp, graph))]

@@ -19,9 +19,11 @@ from catalogs.arrays import FloatArray
 from catalogs.deployments.features import DISK_BYTES_PER_S
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.errors import InputError
-from catalogs.models.layers import Attention, LayerGroup, Mlp
+from catalogs.models.layers import LayerGroup
 from simulator.cache.lora_slots import LoraRules
 from simulator.costs.interpolation import spaced
+from simulator.layers.attention import ShardedAttention
+from simulator.layers.feed_forward import ShardedMlp
 from simulator.layers.shard import Shard
 
 #: Share of the matrix rate that products this thin reach: our own default, they are bound by bytes.
@@ -50,17 +52,17 @@ def modules(shard: Shard) -> list[LoraModule]:
 
 
 def _of_group(shard: Shard, group: LayerGroup) -> list[LoraModule]:
-    hidden, a, ffn = shard.model.hidden_size, group.mixer, group.ffn
-    if not isinstance(a, Attention) or not isinstance(ffn, Mlp):
+    hidden, plain, dense = shard.model.hidden_size, group.plain_attention, group.dense_block
+    if plain is None or dense is None:
         raise InputError(
             "LoRA is simulated for dense models with plain attention", shard.model.name, "a model such as llama-3.1-8b"
         )
-    kv, width = shard.kv_heads(a), -(-ffn.intermediate_size // shard.tp)
-    q, k, v = shard.heads(a) * a.head_dim, kv * a.head_dim, kv * a.value_dim
+    a, width = ShardedAttention(shard, group.count, plain), ShardedMlp(shard, group.count, dense).width
+    q, k, v = a.query_width, a.key_width, a.kv_width - a.key_width
     return [
         LoraModule(hidden, (float(q), float(k), float(v)), group.count),
-        LoraModule(a.output_size / shard.tp, (float(hidden),), group.count),
-        LoraModule(hidden, (float(width),) * (2 if ffn.gated else 1), group.count),
+        LoraModule(plain.output_size / shard.tp, (float(hidden),), group.count),
+        LoraModule(hidden, (float(width),) * (2 if dense.gated else 1), group.count),
         LoraModule(width, (float(hidden),), group.count),
     ]
 

@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from catalogs.arrays import FloatArray
 from catalogs.deployments.resolved import ResolvedDeployment
-from catalogs.models.layers import Attention, LinearAttention
 from catalogs.units import DTYPE_BYTES
 from catalogs.workloads.request_set import RequestSet
+from simulator.layers.attention import ShardedAttention
 from simulator.layers.drafter import draft_shard
 from simulator.layers.shard import Shard
 from simulator.memory.plan import MemoryPlan, sequence_bytes
@@ -52,8 +52,8 @@ def cache_groups(shard: Shard) -> list[CacheGroup] | None:
     layers: dict[int | None, int] = {}
     pages = set()
     for group in shard.model.groups:
-        a = group.mixer
-        if not isinstance(a, Attention):
+        a = group.plain_attention
+        if a is None:
             return None
         pages.add((a.n_kv_heads, a.head_dim, a.value_dim))
         layers[a.window_tokens] = layers.get(a.window_tokens, 0) + group.count
@@ -66,19 +66,18 @@ def cache_groups(shard: Shard) -> list[CacheGroup] | None:
 
 def held_bytes(shard: Shard, tokens: int, block_size: int, grouped: bool = True) -> float:
     """KV of one decoding sequence on one rank, in whole blocks; by vLLM's groups if asked and it has them."""
-    groups = cache_groups(shard) if grouped else None
-    if groups is None:
+    groups, first = cache_groups(shard) if grouped else None, shard.model.groups[0]
+    if groups is None or first.plain_attention is None:
         return sequence_bytes(shard, -(-tokens // block_size) * block_size)
-    a = next(g.mixer for g in shard.model.groups if isinstance(g.mixer, Attention))
-    layer = block_size * shard.kv_heads(a) * (a.head_dim + a.value_dim) * DTYPE_BYTES[shard.kv_dtype]
+    token = ShardedAttention(shard, first.count, first.plain_attention).kv_width
+    layer = block_size * token * DTYPE_BYTES[shard.kv_dtype]
     held = sum(group.padded * group.blocks(tokens, block_size) for group in groups)
     return held * layer / (shard.pp * shard.kv_shards)
 
 
 def varies(shard: Shard) -> bool:
     """Bytes a token depend on the length of the sequence."""
-    mixers = [group.mixer for group in shard.model.groups]
-    return any(isinstance(a, LinearAttention) or (isinstance(a, Attention) and a.window_tokens) for a in mixers)
+    return any(group.mixer is not None and not group.mixer.uniform_cache for group in shard.model.groups)
 
 
 def even_blocks(resolved: ResolvedDeployment, memory: MemoryPlan, requests: RequestSet) -> int:

@@ -21,9 +21,11 @@ from typing import Final
 from calibration.operators.roofline import ACTIVATION_BYTES
 from catalogs.deployments.layout import Limits
 from catalogs.deployments.resolved import ResolvedDeployment
-from catalogs.models.layers import Attention, LayerGroup, LinearAttention, MlaAttention, Mlp, Moe
+from catalogs.models.layers import LayerGroup, Part
 from catalogs.units import DTYPE_BYTES, GIB
+from simulator.layers.attention import sharded_mixer
 from simulator.layers.drafter import draft_shard, joining_bytes
+from simulator.layers.feed_forward import sharded_feed_forward
 from simulator.layers.shard import Shard
 from simulator.memory.adapters import lora_bytes
 
@@ -186,25 +188,15 @@ def weight_bytes(shard: Shard) -> float:
 
 
 def _layer_bytes(shard: Shard, group: LayerGroup) -> float:
-    hidden = shard.model.hidden_size
-    parts = group.part_params(hidden)
-    held = {part: n / (shard.expert_group if part == "experts" else shard.tp) for part, n in parts.items()}
-    held["attention"] = group.n_mixers * _attention_params(shard, group, hidden)
+    """Weights of one layer on one rank."""
+    mixer, block = sharded_mixer(shard, group), sharded_feed_forward(shard, group)
+    held: dict[Part, float] = block.part_params() if block else {}
+    if group.mixer and mixer:
+        held = {group.mixer.part: group.n_mixers * mixer.linear_params()} | held
     stored = shard.model.weight_format(shard.weight_dtype)
     linear = sum(n * stored.part_bytes_per_weight(part) for part, n in held.items())
-    return linear + group.small_params(hidden, shard.model.norm_size) * stored.other_bytes_per_weight()
-
-
-def _attention_params(shard: Shard, group: LayerGroup, hidden: int) -> float:
-    """Queries and output split over ranks, KV heads while there are enough; MLA's down-projections on every rank."""
-    a = group.mixer
-    if isinstance(a, Attention):
-        kv = shard.kv_heads(a) * (a.head_dim + a.value_dim)
-        return hidden * ((a.q_size + a.output_size) / shard.tp + kv)
-    if isinstance(a, MlaAttention):
-        shared = hidden * ((a.q_lora_rank or 0) + a.latent_size) + a.indexer_params(hidden)
-        return shared + (a.linear_params(hidden) - shared) / shard.tp
-    return 0.0
+    small = group.small_params(shard.model.hidden_size, shard.model.norm_size)
+    return linear + small * stored.other_bytes_per_weight()
 
 
 def activation_bytes(shard: Shard, resolved: ResolvedDeployment) -> float:
@@ -223,20 +215,8 @@ def activation_bytes(shard: Shard, resolved: ResolvedDeployment) -> float:
 
 def _layer_width(shard: Shard, group: LayerGroup) -> float:
     """Elements alive per token in a layer: residual and hidden state, and the wider of the two blocks inside."""
-    hidden, mixer, ffn = shard.model.hidden_size, group.mixer, group.ffn
-    inside = [0.0]
-    if isinstance(mixer, Attention):
-        inside.append((mixer.q_size + mixer.kv_size + mixer.output_size) / shard.tp)
-    elif isinstance(mixer, MlaAttention):
-        inside.append(2 * (mixer.q_size + mixer.n_heads * (mixer.nope_head_dim + mixer.v_head_dim)) / shard.tp)
-    elif isinstance(mixer, LinearAttention):
-        inside.append(2 * mixer.input_size / shard.tp)
-    if isinstance(ffn, Mlp):
-        inside.append((3 if ffn.gated else 2) * ffn.intermediate_size / shard.tp)
-    elif isinstance(ffn, Moe):  # every token is copied to each of its experts, and all ranks' tokens meet here
-        width = (ffn.expert_hidden_size or hidden) + ffn.matrices * shard.expert_width(ffn)
-        inside.append(shard.dp * ffn.experts_per_token * width / shard.expert_ranks + ffn.n_experts * 3)
-    return 2 * hidden + max(inside)
+    parts = (sharded_mixer(shard, group), sharded_feed_forward(shard, group))
+    return 2 * shard.model.hidden_size + max((part.activation_width() for part in parts if part), default=0.0)
 
 
 def sequence_bytes(shard: Shard, tokens: float) -> float:
@@ -245,26 +225,8 @@ def sequence_bytes(shard: Shard, tokens: float) -> float:
     Engines with a hybrid KV manager (vLLM V1, SGLang) free what lies behind a window. MLA's latent is on every rank.
     Ranks that share a cache (decode_context_parallel) hold their part of its tokens, others all of them.
     """
-    element = DTYPE_BYTES[shard.kv_dtype]
-    total = 0.0
-    for g in shard.model.groups:
-        if isinstance(g.mixer, Attention):
-            seen = min(tokens, g.mixer.window_tokens or tokens)
-            total += g.count * seen * shard.kv_heads(g.mixer) * (g.mixer.head_dim + g.mixer.value_dim) * element
-        elif isinstance(g.mixer, LinearAttention):
-            total += g.count * g.state_bytes() / shard.tp
-        else:
-            total += g.count * tokens * g.kv_bytes_per_token(element)
-    return total / (shard.pp * shard.kv_shards)
-
-
-def cross_bytes(shard: Shard) -> float:
-    """Keys and values of one sequence's encoder output on one rank; 0 where there is no encoder."""
-    if not shard.model.is_encoder_decoder:
-        return 0.0
-    mixers = [(g.count, g.mixer) for g in shard.model.groups if g.cross_attention and isinstance(g.mixer, Attention)]
-    width = sum(count * shard.kv_heads(a) * (a.head_dim + a.value_dim) for count, a in mixers)
-    return shard.model.encoder_tokens * width * DTYPE_BYTES[shard.kv_dtype]
+    mixers = (sharded_mixer(shard, group) for group in shard.model.groups)
+    return sum(mixer.cache_bytes(tokens) for mixer in mixers if mixer) / (shard.pp * shard.kv_shards)
 
 
 def cache_bytes(shards: Sequence[Shard], tokens: float) -> float:

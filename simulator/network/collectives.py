@@ -28,6 +28,15 @@ from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Hardware
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertRouting:
+    """How the tokens of a collective multiply: each goes to the ranks that hold one of its experts."""
+
+    experts_per_token: int
+    bytes_per_token: float
+    low_latency: bool  # kernels for few tokens
+
+
 class NcclProtocol(NamedTuple):
     """Microseconds, and the share of a link's rate, as (ring, tree). Hops: NVLink, PCIe, network."""
 
@@ -173,12 +182,3 @@ class Network:
 def _distinct(places: int, experts_per_token: int) -> float:
     """Places that hold at least one of a token's experts, under balanced routing."""
     return places * (1.0 - (1.0 - 1.0 / places) ** experts_per_token)
-
-
-@dataclass(frozen=True, slots=True)
-class ExpertRouting:
-    """How the tokens of a collective multiply: each goes to the ranks that hold one of its experts."""
-
-    experts_per_token: int
-    bytes_per_token: float
-    low_latency: bool  # kernels for few tokens (network.py)

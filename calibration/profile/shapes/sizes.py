@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 
 from catalogs.errors import InputError
 from catalogs.models.catalog import list_models, load_model
-from catalogs.models.layers import Attention, LayerGroup, LinearAttention, Mlp, Moe
+from catalogs.models.layers import Attention, LayerGroup, LinearAttention, MlaAttention, Mlp, Moe
 from catalogs.models.spec import ModelSpec
 
 Pair = tuple[int, int]
@@ -56,8 +56,7 @@ def catalog_sizes(memory_bytes: float, splits: tuple[int, ...], small: bool = Fa
         if model.is_encoder_decoder:
             continue
         for tp in splits:
-            _experts(found, model, tp)
-            _scans(found, model, tp)
+            _add_layers(found, model, tp)
             if _fits(model, tp, memory_bytes):
                 _dense(found, model, tp)
     return found
@@ -72,8 +71,7 @@ def own_sizes(models: Sequence[ModelSpec], memory_bytes: float, splits: tuple[in
             raise InputError("serving covers decoder-only models, this one has an encoder", model.name)
         fitting = [tp for tp in splits if _fits(model, tp, memory_bytes)] or [splits[-1]]
         for tp in fitting:
-            _experts(found, model, tp)
-            _scans(found, model, tp)
+            _add_layers(found, model, tp)
             _dense(found, model, tp)
     return found
 
@@ -99,63 +97,126 @@ def _dense(found: Sizes, model: ModelSpec, tp: int) -> None:
     found.kernels.update(
         [("norm", hidden), ("embedding", hidden), ("sampling", model.vocab_size), ("greedy", model.vocab_size)]
     )
-    for group in model.groups:
-        found.kernels.update(_kernels(group, tp))
-        for n, k in _products(group, hidden, tp):
-            if min(n, k) >= 64:
-                found.products[(n, k)] += 1
-        if isinstance(group.mixer, Attention):
-            a = group.mixer
-            found.heads[(-(-a.n_heads // tp), max(1, -(-a.n_kv_heads // tp)), a.head_dim)] += 1
+    for part in (p for group in model.groups for p in _parts(group, tp)):
+        found.kernels.update(part.kernels())
+        found.products.update(pair for pair in part.products(hidden) if min(pair) >= 64)
+        found.heads.update(part.heads())
 
 
-def _kernels(group: LayerGroup, tp: int) -> list[tuple[str, int]]:
-    found: list[tuple[str, int]] = []
-    if isinstance(group.mixer, Attention):
-        a = group.mixer
-        heads, kv_heads = -(-a.n_heads // tp), max(1, -(-a.n_kv_heads // tp))
-        found += [("rotary", (heads + kv_heads) * a.head_dim), ("kv_write", kv_heads * (a.head_dim + a.value_dim))]
-    if isinstance(group.ffn, Mlp):
-        found.append(("activation", -(-group.ffn.intermediate_size // tp)))
-    if isinstance(group.ffn, Moe):
-        found.append(("routing", group.ffn.n_experts))
-    return found
+def _add_layers(found: Sizes, model: ModelSpec, tp: int) -> None:
+    """Experts and linear attention, of all models: one layer is measured, not the model."""
+    for part in (p for group in model.groups for p in _parts(group, tp)):
+        found.experts.update(part.experts(model.hidden_size))
+        found.scans.update(part.scans())
 
 
-def _products(group: LayerGroup, hidden: int, tp: int) -> list[Pair]:
-    pairs: list[Pair] = []
-    mixer, ffn = group.mixer, group.ffn
-    if isinstance(mixer, Attention):
-        heads, kv_heads = -(-mixer.n_heads // tp), max(1, -(-mixer.n_kv_heads // tp))
-        q = heads * mixer.head_dim * (2 if mixer.output_gate else 1)
-        pairs += [(q + kv_heads * (mixer.head_dim + mixer.value_dim), hidden), (hidden, heads * mixer.value_dim)]
-    if isinstance(mixer, LinearAttention):
-        pairs += [(-(-mixer.input_size // tp), hidden), (hidden, -(-mixer.value_size // tp))]
-    if isinstance(ffn, Mlp):
-        width = -(-ffn.intermediate_size // tp)
-        pairs += [((2 if ffn.gated else 1) * width, hidden), (hidden, width)]
-    if isinstance(ffn, Moe):
-        pairs.append((ffn.n_experts, hidden))
-        if ffn.shared_intermediate_size:
-            width = -(-ffn.shared_intermediate_size // tp)
+@dataclass(frozen=True, slots=True)
+class PartSizes:
+    """Sizes that one part of a layer runs on one of `tp` ranks. By default a kind has none of its own to measure."""
+
+    tp: int
+
+    def products(self, hidden: int) -> list[Pair]:  # noqa: ARG002 - signature of the kinds that have products
+        """(n, k) of its matrix products."""
+        return []
+
+    def kernels(self) -> list[tuple[str, int]]:
+        """Kind of each elementwise kernel, and values per token."""
+        return []
+
+    def heads(self) -> list[Heads]:
+        return []
+
+    def scans(self) -> list[Scan]:
+        return []
+
+    def experts(self, hidden: int) -> list[Experts]:  # noqa: ARG002 - signature of the kinds that have experts
+        return []
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionSizes(PartSizes):
+    part: Attention
+
+    def _counts(self) -> tuple[int, int]:
+        return self.part.rank_heads(self.tp), self.part.rank_kv_heads(self.tp)
+
+    def products(self, hidden: int) -> list[Pair]:
+        a, (heads, kv_heads) = self.part, self._counts()
+        q = heads * a.head_dim * (2 if a.output_gate else 1)
+        return [(q + kv_heads * (a.head_dim + a.value_dim), hidden), (hidden, heads * a.value_dim)]
+
+    def kernels(self) -> list[tuple[str, int]]:
+        a, (heads, kv_heads) = self.part, self._counts()
+        return [("rotary", (heads + kv_heads) * a.head_dim), ("kv_write", kv_heads * (a.head_dim + a.value_dim))]
+
+    def heads(self) -> list[Heads]:
+        return [(*self._counts(), self.part.head_dim)]
+
+
+@dataclass(frozen=True, slots=True)
+class MlaSizes(PartSizes):
+    """An MLA block is measured as one module, in its own family, with sizes of its own."""
+
+    part: MlaAttention
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttentionSizes(PartSizes):
+    part: LinearAttention
+
+    def products(self, hidden: int) -> list[Pair]:
+        return [(-(-self.part.input_size // self.tp), hidden), (hidden, -(-self.part.value_size // self.tp))]
+
+    def scans(self) -> list[Scan]:
+        return [(-(-self.part.n_value_heads // self.tp), self.part.key_head_dim, self.part.value_head_dim)]
+
+
+@dataclass(frozen=True, slots=True)
+class MlpSizes(PartSizes):
+    part: Mlp
+
+    def products(self, hidden: int) -> list[Pair]:
+        width = -(-self.part.intermediate_size // self.tp)
+        return [((2 if self.part.gated else 1) * width, hidden), (hidden, width)]
+
+    def kernels(self) -> list[tuple[str, int]]:
+        return [("activation", -(-self.part.intermediate_size // self.tp))]
+
+
+@dataclass(frozen=True, slots=True)
+class MoeSizes(PartSizes):
+    part: Moe
+
+    def products(self, hidden: int) -> list[Pair]:
+        """The router's, and those of shared experts."""
+        pairs = [(self.part.n_experts, hidden)]
+        if self.part.shared_intermediate_size:
+            width = -(-self.part.shared_intermediate_size // self.tp)
             pairs += [(2 * width, hidden), (hidden, width)]
-    return pairs
+        return pairs
+
+    def kernels(self) -> list[tuple[str, int]]:
+        return [("routing", self.part.n_experts)]
+
+    def experts(self, hidden: int) -> list[Experts]:
+        m = self.part
+        width = -(-m.expert_intermediate_size * m.matrices // (3 * self.tp))
+        return [(m.expert_hidden_size or hidden, width, m.n_experts, m.experts_per_token)]
 
 
-def _scans(found: Sizes, model: ModelSpec, tp: int) -> None:
-    """Linear attention of all models, as expert layers: one layer is measured, not the model."""
-    for group in model.groups:
-        if isinstance(group.mixer, LinearAttention):
-            a = group.mixer
-            found.scans[(-(-a.n_value_heads // tp), a.key_head_dim, a.value_head_dim)] += 1
+#: The class that measures each kind of mixer and of feed-forward block.
+KINDS: Final[dict[type, Callable[[int, Any], PartSizes]]] = {
+    Attention: AttentionSizes,
+    MlaAttention: MlaSizes,
+    LinearAttention: LinearAttentionSizes,
+    Mlp: MlpSizes,
+    Moe: MoeSizes,
+}
 
 
-def _experts(found: Sizes, model: ModelSpec, tp: int) -> None:
-    for group in model.groups:
-        if isinstance(group.ffn, Moe):
-            m = group.ffn
-            width = -(-m.expert_intermediate_size * m.matrices // (3 * tp))
-            found.experts[(m.expert_hidden_size or model.hidden_size, width, m.n_experts, m.experts_per_token)] += 1
+def _parts(group: LayerGroup, tp: int) -> list[PartSizes]:
+    return [KINDS[type(part)](tp, part) for part in (group.mixer, group.ffn) if part is not None]
 
 
 def spread(sizes: Counter[Size], most: int) -> list[Size]:

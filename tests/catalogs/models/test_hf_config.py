@@ -196,6 +196,24 @@ def test_quantisation_formats(config: dict[str, Any], dtype: str, size: float | 
     assert model.weight_bytes(dtype) < model.weight_bytes("bf16")
 
 
+BLOCKS = {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]}
+
+
+@pytest.mark.parametrize(
+    ("config", "block_size"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 128),
+        ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": BLOCKS}}}, 128),
+        ({"quant_method": "fp8", "weight_block_size": None}, None),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, None),
+    ],
+)
+def test_fp8_has_a_scale_for_each_block_where_the_config_says_so(
+    config: dict[str, Any], block_size: int | None
+) -> None:
+    assert quantised(config).formats[0].block_size == block_size
+
+
 @pytest.mark.parametrize("config", [{"quant_method": "mystery"}, {"quant_method": "gptq", "bits": 3}, {}])
 def test_unknown_quantisation_is_refused(config: dict[str, Any]) -> None:
     with pytest.raises(InputError):
@@ -353,6 +371,7 @@ def test_catalog_entries_equal_their_published_configs(public_data: Path) -> Non
         assert [getattr(entry, k) for k in same] == [getattr(model, k) for k in same], path.name
         if model.formats[0].dtype not in ("bf16", "fp16"):
             assert entry.weight_dtype == model.weight_dtype, path.name
+            assert entry.formats[0].block_size == model.formats[0].block_size, path.name
             assert entry.weight_bytes(entry.weight_dtype) == pytest.approx(
                 model.weight_bytes(model.weight_dtype) + 2 * (entry.other_params - model.other_params)
             ), path.name
@@ -370,4 +389,4 @@ def test_whisper_reads_as_the_catalog_states_it() -> None:
     assert (read_model.encoder_tokens, read_model.max_position_tokens) == (1500, 448)
     key_biases = 1280 * (32 + 2 * 4)  # Whisper's keys have none; counted with the queries' and values'
     assert stated.n_params - key_biases == stated.published_params
-    assert read_model.cross_bytes_per_sequence("bf16") == 1500 * 4 * 2 * 20 * 64 * 2
+    assert read_model.kv_bytes_per_token("bf16") == 4 * 2 * 20 * 64 * 2  # of the output, and of the encoder's again

@@ -189,7 +189,7 @@ def test_a_second_published_storage_is_found_by_its_dtype() -> None:
     r1 = load_model("deepseek-ai/DeepSeek-R1")
     assert r1.weight_dtype == "fp8"
     assert 0 < r1.weight_format("fp4").quantized_fraction("attention") < 1
-    assert r1.weight_format("fp8") == WeightFormat("fp8")
+    assert r1.weight_format("fp8") == WeightFormat("fp8", block_size=128)
 
 
 def test_unknown_dtype_names_the_nearest() -> None:

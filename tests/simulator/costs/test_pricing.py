@@ -16,7 +16,7 @@ from simulator.core.batch import BatchShape
 from simulator.costs.pricing import N_CLASSES, Pricer
 from simulator.layers.operator_call import OperatorCall
 from simulator.layers.shard import Shard
-from simulator.layers.step import step_lines
+from simulator.layers.step import step_calls
 from tests.simulator.plants import ToySource, resolved
 
 ROUTED = RoutedPeers(bytes_per_s=10e9, hop_s=5e-6)
@@ -64,7 +64,7 @@ def test_the_catalog_routes_peers_without_a_link_of_their_own() -> None:
 def test_a_cache_write_that_attention_holds_is_not_charged_again() -> None:
     """Planted fault: charged twice, both steps would cost the same."""
     deployment = resolved()
-    lines = step_lines(Shard.of(deployment), BatchShape(0, 0.0, 0, 4, 400, 100, 4))
+    lines = step_calls(Shard.of(deployment), BatchShape(0, 0.0, 0, 4, 400, 100, 4))
     apart = ToySource(deployment.hardware.accelerator)
     held = ToySource(deployment.hardware.accelerator)
     held.attention_writes_cache = True

@@ -15,7 +15,7 @@ from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
 from simulator.costs.step_cost import StepCost
 from simulator.layers.shard import Shard
-from simulator.layers.step import step_lines
+from simulator.layers.step import step_calls
 from tests.simulator.plants import ToySource, resolved, with_host
 
 
@@ -127,7 +127,7 @@ def test_tables_equal_the_operators_they_stand_for() -> None:
     mean = int(COST._contexts[30])
     shape = decodes(16, mean)
     source = COST.tables.pricer.source
-    lines = step_lines(Shard.of(BARE), shape)
+    lines = step_calls(Shard.of(BARE), shape)
     direct = sum(line.count * float(source.cost(line.op).seconds) for line in lines)
     assert COST.cycle_s(shape) == pytest.approx(direct + BARE.engine.host.step_gap_s, rel=2e-3)
 
@@ -136,7 +136,7 @@ def test_tables_equal_the_operators_they_stand_for() -> None:
 def test_prefill_tables_follow_the_operators_between_nodes(tokens: int, context: int, chunks: int) -> None:
     shape = prompt(tokens, context, chunks)
     source = COST.tables.pricer.source
-    direct = sum(line.count * float(source.cost(line.op).seconds) for line in step_lines(Shard.of(BARE), shape))
+    direct = sum(line.count * float(source.cost(line.op).seconds) for line in step_calls(Shard.of(BARE), shape))
     host = COST.tables.launch_s if shape.tokens > COST._graphed else 0.0
     assert COST._batch_s(shape) == pytest.approx(max(direct, host), rel=0.08 if tokens <= 128 else 0.02)
 

@@ -20,11 +20,11 @@ from simulator.core.batch import BatchShape
 from simulator.core.invariants import InvariantViolation
 from simulator.core.outcomes import TOO_LARGE
 from simulator.costs.step_cost import StepCost
-from simulator.layers.encoder import cross_decode_lines, encoder_lines
+from simulator.layers.encoder import cross_cache_bytes, cross_decode_calls, encoder_calls
 from simulator.layers.operator_call import OperatorCall
 from simulator.layers.shard import Shard
-from simulator.layers.step import step_lines, token_lines
-from simulator.memory.plan import cross_bytes, size_memory
+from simulator.layers.step import step_calls, token_calls
+from simulator.memory.plan import size_memory
 from simulator.schedulers.rules import EngineRules
 from simulator.schedulers.vllm_v1_encoder import EncoderDecoderV1
 from tests.simulator.plants import ToySource, resolved
@@ -58,9 +58,8 @@ def total_flops(lines: list[OperatorCall]) -> float:
 
 def test_a_sequence_of_whisper_by_hand() -> None:
     """1500 positions x 32 layers x 2 x 20 heads x 64 x 2 bytes: 245.76 MB, whatever is said in the 30 seconds."""
-    model = whisper().model
-    assert model.cross_bytes_per_sequence("bf16") == 1500 * 32 * 2 * 20 * 64 * 2 == 245_760_000
-    assert model.cross_bytes_per_sequence("fp8") == 122_880_000
+    assert cross_cache_bytes(Shard.of(whisper())) == 1500 * 32 * 2 * 20 * 64 * 2 == 245_760_000
+    assert cross_cache_bytes(Shard.of(whisper(kv_dtype="fp8"))) == 122_880_000
     plan = size_memory(whisper())
     assert plan.cross_blocks == 94  # of 16 positions
     assert plan.kv_blocks == int(plan.kv_bytes / (16 * 32 * 2 * 20 * 64 * 2))
@@ -88,7 +87,7 @@ def test_an_encoder_pass_by_hand() -> None:
     layer = 2 * POSITIONS * (4 * HIDDEN**2 + 2 * HIDDEN * 4 * HIDDEN) + 4 * POSITIONS**2 * HIDDEN
     keys_and_values = 2 * POSITIONS * 2 * HIDDEN**2
     for n in (1, 3):
-        found = total_flops(list(encoder_lines(Shard.of(whisper()), np.array(float(n)))))
+        found = total_flops(list(encoder_calls(Shard.of(whisper()), np.array(float(n)))))
         assert found == pytest.approx(n * LAYERS * (layer + keys_and_values), rel=1e-12)
 
 
@@ -97,23 +96,23 @@ def test_a_decode_reads_the_encoder_output_of_its_sequence() -> None:
     shard, unit = Shard.of(deployed), deployed.hardware.accelerator
     group = shard.model.groups[0]
     for n in (1, 64):
-        (line,) = cross_decode_lines(shard, group, np.array(float(n)))
+        (line,) = cross_decode_calls(shard, group, np.array(float(n)))
         queries = 2 * n * HIDDEN * 2
         assert line.count * (float(bytes_moved(line.op, unit)) - queries) == n * 245_760_000
 
 
 def test_a_decoder_token_pays_for_its_query_and_its_output() -> None:
     shard = Shard.of(whisper())
-    crossing = [line for line in token_lines(shard, 7) if line.name.startswith("cross_")]
+    crossing = [line for line in token_calls(shard, 7) if line.name.startswith("cross_")]
     assert total_flops(crossing) == LAYERS * 2 * 7 * 2 * HIDDEN**2
-    assert not [line for line in token_lines(Shard.of(resolved()), 7) if line.name.startswith("cross_")]
+    assert not [line for line in token_calls(Shard.of(resolved()), 7) if line.name.startswith("cross_")]
 
 
 def test_ranks_share_an_encoder() -> None:
     one, two = Shard.of(whisper()), Shard.of(whisper(tensor_parallel=2, hardware="h100x2"))
-    work = [total_flops([x for x in encoder_lines(s, np.array(2.0)) if x.kind != "collective"]) for s in (one, two)]
+    work = [total_flops([x for x in encoder_calls(s, np.array(2.0)) if x.kind != "collective"]) for s in (one, two)]
     assert work[1] == pytest.approx(work[0] / 2, rel=1e-12)
-    assert sum(line.count for line in encoder_lines(two, np.array(2.0)) if line.kind == "collective") == 2 * LAYERS
+    assert sum(line.count for line in encoder_calls(two, np.array(2.0)) if line.kind == "collective") == 2 * LAYERS
 
 
 @pytest.mark.parametrize("joins", [True, False])
@@ -126,7 +125,7 @@ def test_the_price_of_a_step_is_that_of_its_operators(joins: bool) -> None:
         BatchShape(decodes=8, decode_context_sum=800, decode_context_max=100, logits=8),
         BatchShape(prefill_tokens=8, prefill_pairs=16.0, prefill_chunks=2, logits=2),
     ):
-        parts = sum(line.count * float(source.cost(line.op).seconds) for line in step_lines(shard, shape))
+        parts = sum(line.count * float(source.cost(line.op).seconds) for line in step_calls(shard, shape))
         least = cost.tables.launch_s if shape.prefill_chunks else 0.0
         assert cost._batch_s(shape) == pytest.approx(max(parts, least), rel=0.02)
 
@@ -261,12 +260,12 @@ def test_thirty_seconds_of_sound_end_to_end() -> None:
     plant = build_plant(Deployment(model="whisper-large-v3", hardware="h100", max_num_seqs=16))
     done = run(plant, requests([0.0], [4], [100]))
     peak = plant.resolved.hardware.accelerator.flops_for("bf16")
-    least_s = total_flops(list(encoder_lines(Shard.of(plant.resolved), np.array(1.0)))) / peak
+    least_s = total_flops(list(encoder_calls(Shard.of(plant.resolved), np.array(1.0)))) / peak
     assert least_s < done.first_token_s[0] < 0.2
     assert done.replicas[0].kv_peak_fraction == pytest.approx((94 + 7) / plant.memory.kv_blocks)
 
 
 def test_ranks_share_an_encoder_output() -> None:
     one, two = (Shard.of(whisper(tensor_parallel=tp, hardware=f"h100x{tp}")) for tp in (1, 2))
-    assert (cross_bytes(one), cross_bytes(two)) == (245_760_000, 122_880_000)
-    assert cross_bytes(Shard.of(resolved())) == 0.0
+    assert (cross_cache_bytes(one), cross_cache_bytes(two)) == (245_760_000, 122_880_000)
+    assert cross_cache_bytes(Shard.of(resolved())) == 0.0

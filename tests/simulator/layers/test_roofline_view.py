@@ -1,16 +1,17 @@
-"""The published decode table, to the digit, and the roofline of a step."""
+"""The published decode table, to the digit, and how a real step differs from it."""
 
 from __future__ import annotations
 
 import pytest
 
+from calibration.operators.roofline import bytes_moved, compute_s, flops, memory_s
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.models.catalog import load_model
-from planner.studies.published_table import layer_table, published_decode_table
+from planner.studies.published_table import published_decode_table
 from simulator.core.batch import BatchShape
 from simulator.layers.shard import Shard
-from simulator.layers.step import step_lines
+from simulator.layers.step import step_calls
 from tests.simulator.plants import resolved
 
 
@@ -38,21 +39,19 @@ def test_published_view_covers_plain_dense_models_only() -> None:
             published_decode_table(load_model(model), a6000, 1, 1024, 16)
 
 
-def test_the_real_model_counts_the_output_projection_twice_and_no_scores_in_memory() -> None:
+def test_real_steps_count_the_output_projection_twice_and_no_scores_in_memory() -> None:
     d = resolved()
     shape = BatchShape(decodes=1, decode_context_sum=1024, decode_context_max=1024, logits=1)
-    rows = layer_table(step_lines(Shard.of(d), shape), d.hardware.accelerator)
-    by_name = {r.name: r for r in rows}
-    assert by_name["lm_head"].flops == 2 * 4096 * 32000
-    assert by_name["decode_attention"].bytes == 32 * (1024 * 2 * 4096 * 2 + 2 * 4096 * 2)
-    assert {r.bound for r in rows} == {"memory"}
-    assert by_name["qkv_proj"].intensity == pytest.approx(1.0, rel=0.01)
+    calls = {call.name: call for call in step_calls(Shard.of(d), shape)}
+    unit, attention = d.hardware.accelerator, calls["decode_attention"]
+    assert float(flops(calls["lm_head"].op)) == 2 * 4096 * 32000
+    assert attention.count * float(bytes_moved(attention.op, unit)) == 32 * (1024 * 2 * 4096 * 2 + 2 * 4096 * 2)
+    assert all(float(memory_s(call.op, unit)) >= float(compute_s(call.op, unit)) for call in calls.values())
 
 
-def test_a_long_prompt_is_bound_by_compute() -> None:
+def test_the_products_of_a_long_prompt_are_bound_by_compute() -> None:
     d = resolved("llama-2-70b", "h100x4", tensor_parallel=4)
-    rows = layer_table(step_lines(Shard.of(d), BatchShape(1024, 1024 * 512.0, 1, logits=1)), d.hardware.accelerator)
-    bounds = {r.name: r.bound for r in rows}
-    assert bounds["gate_up_proj"] == "compute"
-    assert bounds["ffn_all_reduce"] == "link"
-    assert bounds["post_norm"] == "memory"
+    calls = {c.name: c.op for c in step_calls(Shard.of(d), BatchShape(1024, 1024 * 512.0, 1, logits=1))}
+    unit = d.hardware.accelerator
+    assert compute_s(calls["gate_up_proj"], unit) > memory_s(calls["gate_up_proj"], unit)
+    assert compute_s(calls["post_norm"], unit) < memory_s(calls["post_norm"], unit)

@@ -67,8 +67,9 @@ def test_the_run_holds_as_many_sequences_as_vllm_s_pool(name: str, tokens: int) 
     rank = Shard.of(resolved)
     groups = cache_groups(rank)
     assert groups is not None
-    a = rank.model.groups[0].mixer
-    page = groups[0].padded * 16 * rank.kv_heads(a) * 2 * a.head_dim * 2  # type: ignore[arg-type,union-attr]
+    a = rank.model.groups[0].plain_attention
+    assert a is not None
+    page = groups[0].padded * 16 * a.n_kv_heads * 2 * a.head_dim * 2
     theirs = memory.kv_bytes / page / sum(group.blocks(tokens, 16) for group in groups)
     assert ours == pytest.approx(theirs, rel=0.01)
     full = memory.kv_bytes / (sum(g.count for g in rank.model.groups) * page / groups[0].padded) / -(-tokens // 16)

@@ -20,7 +20,7 @@ from simulator.core.batch import BatchShape
 from simulator.costs.pricing import N_CLASSES, Pricer
 from simulator.layers.operator_call import CLASSES, OperatorCall
 from simulator.layers.shard import Shard
-from simulator.layers.step import step_lines, token_lines
+from simulator.layers.step import step_calls, token_calls
 from simulator.network.collectives import ExpertRouting, Network
 from tests.simulator.plants import ToySource, resolved
 
@@ -190,7 +190,7 @@ def test_tensor_parallel_over_nodes_is_allowed_noticed_and_dearer() -> None:
     assert any("network" in n for n in there.notices)
     cost = []
     for r in (here, there):
-        lines = [line for line in token_lines(Shard.of(r), np.array([32.0])) if line.kind == "collective"]
+        lines = [line for line in token_calls(Shard.of(r), np.array([32.0])) if line.kind == "collective"]
         cost.append(float(Pricer(ToySource(r.hardware.accelerator), r.hardware).price(lines, (1,)).sum()))
     assert cost[1] > 2 * cost[0]
 
@@ -208,7 +208,7 @@ def test_a_step_is_its_computation_and_what_the_network_adds() -> None:
     quick = replace(
         node, link_bytes_per_s=10 * node.link_bytes_per_s, network_bytes_per_s=10 * node.network_bytes_per_s
     )
-    lines = step_lines(Shard.of(found), BatchShape(512, 512 * 256.0, 1, 64, 64_000, 1000, 65))
+    lines = step_calls(Shard.of(found), BatchShape(512, 512 * 256.0, 1, 64, 64_000, 1000, 65))
     source = ToySource(found.hardware.accelerator)
     slow_s, quick_s = (
         Pricer(source, h).price(lines, ())[:N_CLASSES] for h in (found.hardware, replace(found.hardware, node=quick))
@@ -216,5 +216,5 @@ def test_a_step_is_its_computation_and_what_the_network_adds() -> None:
     other = [i for i, name in enumerate(CLASSES) if name != "collective"]
     assert slow_s[other].tolist() == quick_s[other].tolist()
     assert slow_s[CLASSES.index("collective")] > quick_s[CLASSES.index("collective")] > 0
-    alone = step_lines(Shard.of(resolved("mixtral-8x7b", "h200x1")), BatchShape(0, 0.0, 0, 64, 64_000, 1000, 64))
+    alone = step_calls(Shard.of(resolved("mixtral-8x7b", "h200x1")), BatchShape(0, 0.0, 0, 64, 64_000, 1000, 64))
     assert not [line for line in alone if line.kind == "collective"]

@@ -1,0 +1,195 @@
+"""The feed-forward block of a layer on one rank: one class for each kind, all with the contract `ShardedFeedForward`.
+
+A new kind of block is a class here and its entry in FEED_FORWARDS.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+
+from calibration.operators.operators import Collective, Elementwise, Gemm, GroupedGemm, Num
+from calibration.operators.roofline import ACTIVATION_BYTES as ACT
+from catalogs.models.layers import LayerGroup, Mlp, Moe, Part
+from simulator.layers.operator_call import QUANTISED, OperatorCall, all_reduce_calls, gemm_call
+from simulator.layers.shard import Shard
+from simulator.network.collectives import ExpertRouting
+
+#: Launches of routed experts, and further ones where their products are quantised (see step.py).
+EXPERT_KERNELS: Final = 6
+
+EXPERT_QUANTISE_KERNELS: Final = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedFeedForward(ABC):
+    """The feed-forward blocks of `count` identical layers on one rank."""
+
+    shard: Shard
+    count: int
+
+    def token_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
+        """Everything that follows the tokens of one attention rank."""
+        norm = Elementwise("norm", tokens, 4 * self.shard.model.hidden_size * ACT)
+        calls = [OperatorCall("post_norm", "elementwise", self.count, norm), *self.block_calls(tokens)]
+        return calls + self.closing_calls(tokens, graph)
+
+    @abstractmethod
+    def block_calls(self, tokens: Num) -> list[OperatorCall]:
+        """The operators between the norm and the exchange that closes the block."""
+
+    def closing_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
+        """The sum over tensor ranks."""
+        return all_reduce_calls(self.shard, "ffn_all_reduce", self.count, tokens, graph)
+
+    def expert_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:  # noqa: ARG002 - signature of the experts
+        """What follows the tokens of the whole group that shares the experts; empty for dense blocks."""
+        return []
+
+    @abstractmethod
+    def part_params(self) -> dict[Part, float]:
+        """Weights of the matrix products of ONE layer that this rank holds, by part."""
+
+    @abstractmethod
+    def activation_width(self) -> float:
+        """Values that are alive inside the block for each token of one attention rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedMlp(ShardedFeedForward):
+    """A dense block, cut over tensor ranks."""
+
+    part: Mlp
+
+    @property
+    def width(self) -> int:
+        """Intermediate size on this rank."""
+        return -(-self.part.intermediate_size // self.shard.tp)
+
+    def block_calls(self, tokens: Num) -> list[OperatorCall]:
+        return _mlp_calls(self.shard, "mlp", self.count, self.part, tokens)
+
+    def part_params(self) -> dict[Part, float]:
+        return {"mlp": self.part.linear_params(self.shard.model.hidden_size) / self.shard.tp}
+
+    def activation_width(self) -> float:
+        return (3 if self.part.gated else 2) * self.part.intermediate_size / self.shard.tp
+
+
+@dataclass(frozen=True, slots=True)
+class ShardedMoe(ShardedFeedForward):
+    """A mixture of experts: router and shared experts on every attention rank, routed experts over the expert group."""
+
+    part: Moe
+
+    @property
+    def expert_width(self) -> int:
+        """Intermediate size of one expert on this rank, as if gated: two matrices count as two thirds of three."""
+        slices = 1 if self.shard.layout.expert_parallel else self.shard.expert_group
+        return -(-self.part.expert_intermediate_size * self.part.matrices // (3 * slices))
+
+    def block_calls(self, tokens: Num) -> list[OperatorCall]:
+        """Router, shared experts and the way into a narrower latent; the routed experts are `expert_calls`."""
+        moe, count, hidden, dtype = self.part, self.count, self._hidden, self.shard.dtype("shared_experts")
+        scores = moe.n_experts * (ACT + 4) + moe.experts_per_token * 8  # 16-bit logits, fp32 scores, ids and weights
+        calls = [
+            gemm_call("router", count, Gemm(tokens, moe.n_experts, hidden, self.shard.plain_dtype)),
+            OperatorCall("routing", "elementwise", count, Elementwise("routing", tokens, scores)),
+        ]
+        if moe.expert_hidden_size:
+            calls.append(gemm_call("latent_in", count, Gemm(tokens, moe.expert_hidden_size, hidden, dtype)))
+            calls.append(gemm_call("latent_out", count, Gemm(tokens, hidden, moe.expert_hidden_size, dtype)))
+        if moe.shared_intermediate_size:
+            added = Elementwise("activation", tokens, 3 * hidden * ACT)
+            calls.append(OperatorCall("add_shared", "elementwise", count, added))
+            calls += self._shared_calls(tokens)
+        return calls
+
+    def _shared_calls(self, tokens: Num) -> list[OperatorCall]:
+        """Shared experts. In captured decode steps they run on a second stream in parallel with the routed experts
+        (vLLM, SGLang, TensorRT-LLM), or as one more expert of the same kernel (SGLang, DeepSeek-V3): their launches and
+        small grids cost nothing then, the bytes of their weights still do."""
+        block = Mlp(self.part.shared_intermediate_size, self.part.gated)
+        calls = _mlp_calls(self.shard, "shared_experts", self.count, block, tokens)
+        beside = self.shard.shared_beside_tokens
+        return [replace(call, name=f"shared_{call.name}", beside_tokens=beside) for call in calls]
+
+    def closing_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
+        """Where tokens are sent to experts, each tensor rank sent its part of the tokens and got it back."""
+        if not self.shard.sends_to_experts or self.shard.tp == 1:
+            return all_reduce_calls(self.shard, "ffn_all_reduce", self.count, tokens, graph)
+        gather = Collective("all_gather", tokens * (self._hidden * ACT), self.shard.tp, graph)
+        return [OperatorCall("ffn_all_gather", "collective", self.count, gather)]
+
+    def expert_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
+        """Routed experts over all tokens of the data-parallel group, with the exchange before and after.
+
+        vLLM's default for dp > 1 gathers every rank's tokens, runs the local experts and reduce-scatters; with dp = 1
+        the attention ranks already hold every token and the layer ends in the usual all-reduce. The other backends send
+        each token to the ranks of its experts and sum what comes back. Ranks that share prompts count like
+        data-parallel ones.
+        """
+        m, shard, dtype = self.part, self.shard, self.shard.dtype("experts")
+        hidden = m.expert_hidden_size or self._hidden
+        op = GroupedGemm(tokens, hidden, self.expert_width, m.n_experts, m.experts_per_token, shard.expert_ranks, dtype)
+        kernels = EXPERT_KERNELS + EXPERT_QUANTISE_KERNELS * (dtype in QUANTISED)
+        calls = [OperatorCall("experts", "moe", self.count, op, kernels=kernels)]
+        if shard.sends_to_experts:
+            return calls + self._exchange_calls(tokens, hidden, graph)
+        if shard.exchange_ranks > 1:
+            for name, kind in (("dispatch", "all_gather"), ("combine", "reduce_scatter")):
+                exchange = Collective(kind, tokens * (hidden * ACT), shard.exchange_ranks, graph)
+                calls.append(OperatorCall(name, "collective", self.count, exchange, stride=shard.tp))
+        return calls
+
+    def _exchange_calls(self, tokens: Num, hidden: int, graph: bool) -> list[OperatorCall]:
+        """Tokens to their experts, in FP8 with a scale for 128 elements where the experts compute in FP8, and back in
+        16 bit. SGLang's automatic mode takes the low-latency kernels in captured steps."""
+        shard, backend = self.shard, self.shard.layout.all2all_backend
+        quick = backend == "deepep_low_latency" or (backend == "deepep_auto" and graph)
+        own = np.asarray(tokens, dtype=np.float64) / shard.expert_group
+        sent = hidden * (1 + 4 / 128) if shard.dtype("experts").startswith("fp8") else hidden * ACT
+        calls = []
+        for name, each in (("dispatch", sent), ("combine", hidden * ACT)):
+            routing = ExpertRouting(self.part.experts_per_token, each, quick)
+            exchange = Collective("all_to_all", each * own, shard.expert_group, graph)
+            calls.append(OperatorCall(name, "collective", self.count, exchange, routing=routing))
+        return calls
+
+    @property
+    def _hidden(self) -> int:
+        return self.shard.model.hidden_size
+
+    def part_params(self) -> dict[Part, float]:
+        routed = self.part.routed_params(self._hidden) / self.shard.expert_group
+        return {"experts": routed, "shared_experts": self.part.shared_params(self._hidden) / self.shard.tp}
+
+    def activation_width(self) -> float:
+        """Every token is copied to each of its experts, and all data-parallel ranks' tokens meet here."""
+        m, shard = self.part, self.shard
+        width = (m.expert_hidden_size or self._hidden) + m.matrices * self.expert_width
+        return shard.dp * m.experts_per_token * width / shard.expert_ranks + m.n_experts * 3
+
+
+#: The class that runs each kind of feed-forward block.
+FEED_FORWARDS: Final[dict[type, Callable[[Shard, int, Any], ShardedFeedForward]]] = {Mlp: ShardedMlp, Moe: ShardedMoe}
+
+
+def sharded_feed_forward(shard: Shard, group: LayerGroup) -> ShardedFeedForward | None:
+    """The feed-forward blocks of a group of layers on one rank; None where its layers have none."""
+    return None if group.ffn is None else FEED_FORWARDS[type(group.ffn)](shard, group.count, group.ffn)
+
+
+def _mlp_calls(shard: Shard, part: Part, count: int, block: Mlp, tokens: Num) -> list[OperatorCall]:
+    hidden, width, dtype = shard.model.hidden_size, -(-block.intermediate_size // shard.tp), shard.dtype(part)
+    up = 2 if block.gated else 1
+    activation = Elementwise("activation", tokens, (up + 1) * width * ACT)
+    return [
+        gemm_call("gate_up_proj" if block.gated else "up_proj", count, Gemm(tokens, up * width, hidden, dtype)),
+        OperatorCall("activation", "elementwise", count, activation),
+        gemm_call("down_proj", count, Gemm(tokens, hidden, width, dtype)),
+    ]
