@@ -9,7 +9,7 @@ from catalogs.ui.charts import si, time_text
 from catalogs.ui.html_page import Markup, Page, Section, bullets, cards, chart, need_plotly, render, table
 from planner.report import machine_figures
 from planner.studies.step_analysis import Analysis, bound_words, document, headlines, memory_words
-from planner.studies.step_operators import BOUND_WORDS, together
+from simulator.analysis.operators import BOUND_WORDS, together
 
 
 def write_analysis(analysis: Analysis, out: Path) -> None:

@@ -15,7 +15,8 @@ from planner.report import latency_figures, machine_figures, money_figures
 from planner.report.material import ReportData, SimulatedRuns, label
 from planner.report.pareto_page import fronts
 from planner.studies.bottleneck import PoolUse
-from planner.studies.step_operators import BOUND_WORDS, OperatorRow, together
+from simulator.analysis.bottleneck import IDLE
+from simulator.analysis.operators import BOUND_WORDS, OperatorRow, together
 
 TERA: Final = 1e12
 
@@ -84,14 +85,14 @@ def binds(plan: Plan, s: SimulatedRuns) -> Section:
 
 def _machine(part: PoolUse, unit: Accelerator) -> Iterator[Markup]:
     """Where one kind of replica spends its steps, under which ceilings, and how it fills its memory."""
-    a, whose = part.anatomy, "" if part.role == "both" else f"{part.role.capitalize()} servers. "
-    blocks = len({machine_figures.block_of(r) for r in a.rows})
+    a, whose = part.bottleneck.samples, "" if part.role == "both" else f"{part.role.capitalize()} servers. "
+    blocks = len({machine_figures.block_of(r) for r in a.operators})
     said = "A mean step of the simulated run, by operator: the layers of each kind, and everything outside the layers."
-    yield chart(machine_figures.time_by_layer(a.rows, a.n_steps), whose + said, 110 + 62 * blocks)
+    yield chart(machine_figures.time_by_layer(a.operators, a.n_steps), whose + said, 110 + 62 * blocks)
     ceilings = machine_figures.ceiling_words(unit)
     said = f"Operators of the simulated run, all steps together. Ceilings of the {unit.name}: {ceilings}."
-    yield chart(machine_figures.roofline(a.rows, unit), whose + said, 540)
-    yield operators_table(a.rows, a.n_steps, whose)
+    yield chart(machine_figures.roofline(a.operators, unit), whose + said, 540)
+    yield operators_table(a.operators, a.n_steps, whose)
     if part.memory is not None:
         m = part.memory
         said = f"{whose}{m.equation}. Room for {m.kv_tokens_per_replica:,} tokens per replica."
@@ -115,10 +116,10 @@ def operators_table(rows: Sequence[OperatorRow], n_steps: float, whose: str = ""
 
 
 def _step_words(part: PoolUse) -> str:
-    a = part.anatomy
+    a = part.bottleneck.samples
     tokens = f"{a.mean_prefill_tokens:,.0f} tokens on average"
     if part.role == "prefill":
-        busy = 100 * (1 - a.idle_s / a.total_s)
+        busy = 100 * (1 - part.bottleneck.shares.steps[IDLE])
         return f"At the planned rate a prefill server is busy {busy:.0f} % of the time, with steps of {tokens}."
     server = "replica" if part.role == "both" else "decode server"
     prompts = f"{100 * a.prefill_step_fraction:.0f} % of the steps also hold prompts ({tokens})"

@@ -22,7 +22,7 @@ from catalogs.ui.charts import (
     vertical,
 )
 from planner.answer.schema import Memory
-from planner.studies.step_operators import BOUND_WORDS, COMPUTE, FIXED, LINK, MEMORY, OperatorRow, together
+from simulator.analysis.operators import BOUND_WORDS, COMPUTE, FIXED, LINK, MEMORY, OperatorRow, together
 
 GB: Final = 1e9
 

@@ -12,7 +12,7 @@ from catalogs.ui.progress import Tell
 from planner.answer.schema import AnswerFile, Plan
 from planner.problem.candidate import replicas_words
 from planner.report.pareto_file import ParetoFile
-from planner.studies.bottleneck import PoolUse, ResourceUse, parts_of, uses
+from planner.studies.bottleneck import PoolUse, ResourceUse, pool_uses, resource_uses
 from planner.studies.capacity_growth import Growth, growth
 from planner.studies.load_sweep import SweepPoint, sweep
 from planner.studies.rerun import Rerun
@@ -83,12 +83,12 @@ def gather(answer: AnswerFile, tell: Tell = lambda _: None, swings: bool = True)
         return ReportData(answer, None, [])
     rerun = Rerun.of(answer)
     tell("where the time goes")
-    parts = parts_of(rerun, best)
+    parts = pool_uses(rerun, best)
     points = sweep(answer.plans, rerun, tell)
     moved = sensitivity(answer, rerun, tell) if swings and not apart(answer) else None
     grown = growth(rerun, best, tell) if swings and best.capacity_requests_per_s else None
     unit = rerun.world_of(0).names.hardware.accelerator
-    found = SimulatedRuns(points, parts, uses(best, parts), moved, grown, unit)
+    found = SimulatedRuns(points, parts, resource_uses(best, parts), moved, grown, unit)
     return ReportData(answer, found, carbon(answer, best))
 
 

@@ -15,7 +15,7 @@ from planner.report.material import ReportData, label
 from planner.report.pareto_file import ParetoFile, ParetoPoint
 from planner.studies.bottleneck import PoolUse
 from planner.studies.sensitivity import Effect, Input
-from planner.studies.step_operators import OperatorRow, operator_document
+from simulator.analysis.operators import OperatorRow, operator_document
 
 Row = dict[str, Any]
 
@@ -34,7 +34,7 @@ def tables_of(m: ReportData) -> dict[str, list[Row]]:
     }
     if s is not None:
         found["trade_offs"] = [_point(asdict(p)) for p in s.points]
-        found["operators"] = [_operator(p, r) for p in s.parts for r in p.anatomy.rows]
+        found["operators"] = [_operator(p, r) for p in s.parts for r in p.bottleneck.samples.operators]
         found["what_binds"] = [asdict(u) for u in s.uses]
         found["more_capacity"] = [asdict(c) for c in s.growth.changes] if s.growth else []
         inputs = s.sensitivity.inputs if s.sensitivity else []

@@ -1,8 +1,12 @@
-"""What binds a plan at its planned rate: every resource with how much of it is used, from the simulated run."""
+"""What binds a plan at its planned rate: every resource with how much of it is used.
+
+The plan is simulated once more under its share of the load; what bound that run is the simulator's analysis, of each
+kind of replica.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -11,16 +15,31 @@ from catalogs.ui.words import human_s
 from planner.answer.schema import Memory, Plan
 from planner.evaluation.simulated import memory_block
 from planner.studies.rerun import Rerun
-from planner.studies.step_operators import BOUND_WORDS, FIXED, together
-from planner.studies.step_sampling import HOST, IDLE, SAMPLES, StepSamples, take_apart
+from simulator.analysis.bottleneck import (
+    DEVICE_BOUNDS,
+    HOST,
+    IDLE,
+    KV_CAPACITY,
+    QUEUE,
+    SAMPLES,
+    PoolBottleneck,
+    pool_bottlenecks,
+)
+from simulator.analysis.operators import BOUND_WORDS, FIXED, together
+from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet
 from simulator.cluster.run import Run
-from simulator.cluster.simulate import engine_rules, run, run_rules
+from simulator.cluster.simulate import run
+from simulator.engine.event_log import EventLog
 
-#: Used to this share, a cache or a set of seats keeps requests waiting.
-FULL: Final = 0.95
+#: Resources by bound of replica time.
+WORDS: Final = {DEVICE_BOUNDS[bound]: words for bound, words in BOUND_WORDS.items()} | {
+    HOST: "host (scheduling, input, output)",
+    IDLE: "nothing to do",
+}
 
-WORDS: Final = BOUND_WORDS | {HOST: "host (scheduling, input, output)", IDLE: "nothing to do"}
+#: Operators named for a bound, each with at least this share of the replica's time.
+_NAMED, _LEAST_SHARE = 4, 0.005
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,116 +53,98 @@ class ResourceUse:
     binds: bool
 
 
-def anatomy_of(rerun: Rerun, plan: Plan, index: int = 0, samples: int = SAMPLES) -> StepSamples:
-    """One replica of a plan under its share of the planned rate, simulated and taken apart."""
-    candidate = rerun.candidates[index]
-    plant, n = rerun.world_of(index).plant(candidate), 2 * rerun.bench.sizes.full
-    replicas = plant.resolved.replicas
-    requests = rerun.workload.materialise(rerun.request.seed, n * replicas, plan.requests_per_s)
-    done = run_rules(engine_rules(plant), plant.cost, requests.every(replicas))
-    return take_apart(done, plant, samples)
-
-
 @dataclass(frozen=True, slots=True)
 class PoolUse:
-    """One kind of replica of a plan, taken apart. kv_peak: its fullest cache, 0..1; None: the plan's own figure."""
+    """One kind of replica of a plan. kv_peak: its fullest cache, 0..1; None: the plan's own figure."""
 
     role: Role
-    anatomy: StepSamples
+    bottleneck: PoolBottleneck
     memory: Memory | None
     seats: int
     kv_peak: float | None = None
 
-    def of(self, resource: str) -> str:
-        """A resource's name, with whose it is where there are several kinds."""
+    def name_of(self, resource: str) -> str:
+        """Return a resource's name, with the kind of replica where there are several."""
         return resource if self.role == "both" else f"{self.role}: {resource}"
 
-    def answers(self, metric: str) -> bool:
+    def is_part_of(self, metric: str) -> bool:
         """Whether its time is part of a latency: first tokens of prefill servers, those after them of the others."""
         return {"ttft": "decode", "tpot": "prefill", "itl": "prefill"}.get(metric) != self.role
 
 
-def parts_of(rerun: Rerun, plan: Plan, index: int = 0, samples: int = SAMPLES) -> list[PoolUse]:
-    """Every kind of replica of a plan under its share of the planned rate: one, or prefill and decode servers."""
+def pool_uses(rerun: Rerun, plan: Plan, index: int = 0, samples: int = SAMPLES) -> list[PoolUse]:
+    """Simulate an even part of a plan under its share of the planned rate: one pool, or prefill and decode servers."""
     candidate, world = rerun.candidates[index], rerun.world_of(index)
-    if not candidate.split:
-        return [
-            PoolUse("both", anatomy_of(rerun, plan, index, samples), plan.memory, _seats_of(world.plant(candidate)))
-        ]
     share = world.parts(candidate)
-    fleet = world.serves(candidate, share)
-    plants = fleet.plants if isinstance(fleet, CompiledFleet) else (fleet,)
-    most = max(plant.resolved.replicas for plant in plants)
-    n = 2 * rerun.bench.sizes.full * most * share
-    done = run(fleet, rerun.workload.materialise(rerun.request.seed, n, plan.requests_per_s).every(share))
-    return [_part(done, plant, i, samples) for i, plant in enumerate(plants)]
+    served = world.serves(candidate, share)
+    plants = served.plants if isinstance(served, CompiledFleet) else (served,)
+    n = 2 * rerun.bench.sizes.full * max(plant.resolved.replicas for plant in plants) * share
+    requests = rerun.workload.materialise(rerun.request.seed, n, plan.requests_per_s).every(share)
+    done = run(served, requests, RunOptions(journal=EventLog()))
+    found = pool_bottlenecks(done, samples)
+    if len(plants) == 1:
+        return [PoolUse("both", found[0], plan.memory, _seats(plants[0]))]
+    return [_pool_use(done, plant, i, found[i]) for i, plant in enumerate(plants)]
 
 
-def _part(done: Run, plant: CompiledDeployment, pool: int, samples: int) -> PoolUse:
+def _pool_use(done: Run, plant: CompiledDeployment, pool: int, found: PoolBottleneck) -> PoolUse:
     memory = Memory.model_validate(memory_block(plant.memory, plant.resolved))
     peak = max(replica.kv_peak_fraction for replica in done.replicas if replica.pool == pool)
-    return PoolUse(plant.resolved.role, take_apart(done, plant, samples, pool), memory, _seats_of(plant), peak)
+    return PoolUse(plant.resolved.role, found, memory, _seats(plant), peak)
 
 
-def _seats_of(plant: CompiledDeployment) -> int:
+def _seats(plant: CompiledDeployment) -> int:
     return plant.resolved.limits.max_num_seqs * plant.resolved.layout.data_parallel
 
 
-def uses(plan: Plan, parts: Sequence[PoolUse]) -> list[ResourceUse]:
-    """Of each kind of replica: time, the largest share leading, then KV cache and seats; then the queue. What binds is
-    of the kind that the tightest objective waits for: one of time or space, or several."""
-    found = [u for part in parts for u in _of_part(plan, part)]
-    return [*found, *_queue(plan)]
+def resource_uses(plan: Plan, pools: Sequence[PoolUse]) -> list[ResourceUse]:
+    """Return the resources of each kind of replica: time, the largest share leading, then KV cache and seats; then the
+    queue. What binds is of the replicas whose time is part of the tightest objective."""
+    return [*(use for pool in pools for use in _pool_resources(plan, pool)), *_queue(plan)]
 
 
-def _of_part(plan: Plan, part: PoolUse) -> list[ResourceUse]:
-    found = _uses(plan, part)
-    waited = not plan.slo or part.answers(plan.tightest.metric)
-    return [replace(u, resource=part.of(u.resource), binds=u.binds and waited) for u in found]
+def _pool_resources(plan: Plan, pool: PoolUse) -> Iterator[ResourceUse]:
+    waited = not plan.slo or pool.is_part_of(plan.tightest.metric)
+    for use in (*_time(pool), *_kv(plan, pool), *_sequence_seats(pool)):
+        yield replace(use, resource=pool.name_of(use.resource), binds=use.binds and waited)
 
 
-def _uses(plan: Plan, part: PoolUse) -> list[ResourceUse]:
-    anatomy = part.anatomy
-    shares = anatomy.shares
-    full = [u for u in (_kv(plan, part), _seats(part)) if u is not None]
-    short_of_room = any(u.binds for u in full)
-    busiest = next((k for k in shares if k != IDLE), HOST)
-    found = []
-    for name, share in shares.items():
-        binds = name == busiest and not short_of_room
-        found.append(ResourceUse(WORDS[name], share, "replica time", _leading(name, anatomy), binds))
-    return [*found, *full]
+def _time(pool: PoolUse) -> list[ResourceUse]:
+    """The time of one kind of replica, by what its steps wait for."""
+    shares, bound_by = pool.bottleneck.shares.steps, pool.bottleneck.bound_by
+    named = (name for name in shares if shares[name] or name in (HOST, IDLE))
+    order = sorted(named, key=lambda name: -shares[name])
+    return [
+        ResourceUse(WORDS[name], shares[name], "replica time", _leading(pool, name), name == bound_by) for name in order
+    ]
 
 
-def _leading(bound: str, anatomy: StepSamples) -> str:
+def _leading(pool: PoolUse, bound: str) -> str:
     """The operators that make up most of a bound's time."""
-    rows = together(r for r in anatomy.rows if r.bound == bound)
-    shown = [f"{r.name} {r.seconds / anatomy.total_s:.0%}" for r in rows[:4] if r.seconds > 0.005 * anatomy.total_s]
-    if bound == FIXED and rows:
+    rows, total_s = together(pool.bottleneck.operators_of(bound)), pool.bottleneck.replica_s
+    shown = [f"{r.name} {r.seconds / total_s:.0%}" for r in rows[:_NAMED] if r.seconds > _LEAST_SHARE * total_s]
+    if bound == DEVICE_BOUNDS[FIXED] and rows:
         return "short kernels far from any roofline: " + ", ".join(shown or [rows[0].name])
     return ", ".join(shown)
 
 
-def _kv(plan: Plan, part: PoolUse) -> ResourceUse | None:
-    peak = plan.metric("kv_peak_fraction") if part.kv_peak is None else part.kv_peak
-    preempted = 0.0 if part.role == "prefill" else plan.metric("n_preemptions") or 0.0
+def _kv(plan: Plan, pool: PoolUse) -> list[ResourceUse]:
+    peak = plan.metric("kv_peak_fraction") if pool.kv_peak is None else pool.kv_peak
     if peak is None:
-        return None
+        return []
+    preempted = 0.0 if pool.role == "prefill" else plan.metric("n_preemptions") or 0.0
     words = f"{preempted:,.0f} preemptions" if preempted else "no preemptions"
-    return ResourceUse("KV cache", peak, "KV blocks at the peak", words, peak >= FULL or preempted > 0)
+    return [ResourceUse("KV cache", peak, "KV blocks at the peak", words, pool.bottleneck.bound_by == KV_CAPACITY)]
 
 
-def _seats(part: PoolUse) -> ResourceUse | None:
-    """Of those that decode: a prompt's seat is its time."""
-    anatomy, seats = part.anatomy, part.seats
-    if part.role == "prefill":
-        return None
-    words = (
-        f"{anatomy.most_decodes:,} of {seats:,} sequences at once at the peak, {anatomy.mean_decodes:,.0f} on average"
-    )
-    return ResourceUse(
-        "sequence seats", anatomy.most_decodes / seats, "max_num_seqs", words, anatomy.most_decodes >= FULL * seats
-    )
+def _sequence_seats(pool: PoolUse) -> list[ResourceUse]:
+    """Of replicas that decode: a prompt's seat is its time."""
+    if pool.role == "prefill":
+        return []
+    steps, seats = pool.bottleneck.samples, pool.seats
+    words = f"{steps.most_decodes:,} of {seats:,} sequences at once at the peak, {steps.mean_decodes:,.0f} on average"
+    binds = pool.bottleneck.bound_by == QUEUE
+    return [ResourceUse("sequence seats", steps.most_decodes / seats, "max_num_seqs", words, binds)]
 
 
 def _queue(plan: Plan) -> list[ResourceUse]:

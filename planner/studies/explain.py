@@ -11,7 +11,7 @@ from catalogs.ui.words import human_s
 from planner.answer.schema import AnswerFile, Plan
 from planner.problem.candidate import deployment_words
 from planner.search.objectives import TIE
-from planner.studies.bottleneck import ResourceUse, parts_of, uses
+from planner.studies.bottleneck import ResourceUse, pool_uses, resource_uses
 from planner.studies.capacity_growth import Growth, GrowthStep, growth
 from planner.studies.rerun import Rerun
 
@@ -38,7 +38,7 @@ def explain(answer: AnswerFile, tell: Tell = lambda _: None) -> Explanation:
         return Explanation([f"No plan: {binding}"], [], [], binding, None)
     rerun = Rerun.of(answer, "explain")
     tell("the plan itself")
-    found = uses(best, parts_of(rerun, best))
+    found = resource_uses(best, pool_uses(rerun, best))
     grown = growth(rerun, best, tell) if best.capacity_requests_per_s else None
     others = [(deployment_words(p.deployment), why_not(answer, best, p)) for p in answer.alternatives]
     return Explanation(list(_why(answer, best)), others, found, binding_words(best, found), grown)

@@ -18,16 +18,13 @@ from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.ui.charts import time_text
+from planner.studies.analyzed_steps import AnalyzedSteps, PromptLimits, decode_step, prefill_steps
 from planner.studies.published_table import published_decode_table
-from planner.studies.step_operators import (
+from simulator.analysis.operators import (
     BOUND_WORDS,
     OperatorRow,
-    SampledSteps,
-    StepSelection,
-    decode_step,
     operator_document,
     origin_shares,
-    prefill_steps,
     seconds_by_bound,
     together,
 )
@@ -141,7 +138,7 @@ class Analysis:
 
     question: Question
     resolved: ResolvedDeployment
-    steps: SampledSteps
+    steps: AnalyzedSteps
     rows: list[OperatorRow]
     time: StepTime
     held: Held
@@ -195,18 +192,18 @@ class _Bench:
         bundle = load_bundle(resolved.hardware.accelerator)
         return cls(resolved, size_memory(resolved), bundle, StepCost.compile(resolved, bundle))
 
-    def steps(self, question: Question) -> SampledSteps:
+    def steps(self, question: Question) -> AnalyzedSteps:
         """By the engine's own limits."""
         if question.stage == "decode":
             return decode_step(question.batch, question.context)
         limits = self.resolved.limits
-        cut = StepSelection(limits.max_num_batched_tokens, limits.max_num_seqs, self.resolved.engine.chunked_prefill)
+        cut = PromptLimits(limits.max_num_batched_tokens, limits.max_num_seqs, self.resolved.engine.chunked_prefill)
         return prefill_steps(question.batch, question.context, cut)
 
-    def rows(self, steps: SampledSteps) -> list[OperatorRow]:
-        return steps.rows(self.cost.tables.lines, self.cost.tables.pricer)
+    def rows(self, steps: AnalyzedSteps) -> list[OperatorRow]:
+        return steps.operators(self.cost.tables)
 
-    def time(self, steps: SampledSteps) -> StepTime:
+    def time(self, steps: AnalyzedSteps) -> StepTime:
         rows, engine_s = self.rows(steps), steps.seconds(self.cost.cycle_s)
         return StepTime(sum(r.roofline_s for r in rows), sum(r.seconds for r in rows), engine_s)
 

@@ -1,44 +1,51 @@
 """What bound a run: every second of every replica, between the first arrival and the last token, belongs to one bound.
 
-Read from step logs and journal; docs/explain.md defines the bounds. A steps' device time is divided by what limits its
-operators on the roofline, as a sample of steps shows for each operator class.
+Read from step logs and journal; docs/explain.md defines the bounds. Seconds by operator class are exact. How those of a
+class divide into operators and bounds is read from steps drawn at equal distances of busy time, each priced operator by
+operator: a sample stands for as many steps as share its part of the time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
-from calibration.operators.operators import Collective
-from calibration.operators.roofline import compute_s, memory_s, roofline_s
 from catalogs.arrays import FloatArray
+from simulator.analysis.operators import COMPUTE, FIXED, LINK, MEMORY, OperatorRow, step_operators
 from simulator.analysis.request_phases import reason_between
 from simulator.cluster.compiled import CompiledDeployment
 from simulator.cluster.run import ReplicaRun, Run
-from simulator.core.batch import BatchShape
-from simulator.core.step_log import COLUMNS, StepLog
-from simulator.costs.pricing import N_CLASSES, Pricer
+from simulator.core.step_log import COLUMNS, RankStepLog, StepLog
+from simulator.costs.partition import BatchRows
+from simulator.costs.pricing import N_CLASSES
+from simulator.costs.tables import StepTables
 from simulator.costs.totals import priced
 from simulator.engine.event_log import BLOCKS, SEATS
-from simulator.layers.drafter import draft_shard
-from simulator.layers.operator_call import CLASSES, OperatorCall
-from simulator.layers.shard import Shard
-from simulator.layers.step import step_calls
+from simulator.layers.operator_call import CLASSES
 
-#: Steps drawn from a pool's logs, at equal distances of time.
-SAMPLES: Final = 120
+#: Steps drawn from the logs of a pool.
+SAMPLES: Final = 2000
 
-#: An operator that takes this many times its roofline is bound by neither arithmetic nor bytes, but by what a kernel
-#: costs whatever it does.
-FIXED_COST_FACTOR: Final = 4.0
+#: Names of an operator's bounds among those of a run.
+DEVICE_BOUNDS: Final = {COMPUTE: "compute", MEMORY: "memory_bandwidth", LINK: "network", FIXED: "fixed_cost"}
+
+HOST: Final = "host"
+
+IDLE: Final = "idle"
 
 #: What the time of steps goes to, and replicas without one.
-STEP_BOUNDS: Final = ("compute", "memory_bandwidth", "network", "fixed_cost", "host", "idle")
+STEP_BOUNDS: Final = (*DEVICE_BOUNDS.values(), HOST, IDLE)
+
+#: A request waited for KV blocks; for a seat.
+KV_CAPACITY: Final = "kv_capacity"
+
+QUEUE: Final = "queue"
 
 #: The same, but where requests waited for blocks or seats, that is what bound the run.
-BOUNDS: Final = ("kv_capacity", "queue", *STEP_BOUNDS)
+BOUNDS: Final = (KV_CAPACITY, QUEUE, *STEP_BOUNDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,26 +56,138 @@ class Bottleneck:
     steps: dict[str, float]
     replica_s: float
 
+    @property
+    def bound_by(self) -> str:
+        """The largest share of time with something to do; idle where there is none."""
+        working = {name: share for name, share in self.bounds.items() if name != IDLE}
+        return max(working, key=lambda name: working[name]) if any(working.values()) else IDLE
+
+
+@dataclass(frozen=True, slots=True)
+class StepSamples:
+    """What the steps of a pool's replicas held, and the operators they ran.
+
+    operators: By bound, of all steps together, on one accelerator of each stage. The next four are means over steps:
+    mean_context_tokens of a decoding sequence, mean_prefill_tokens of a step with prompts.
+    """
+
+    operators: list[OperatorRow]
+    n_steps: float
+    mean_decodes: float
+    mean_context_tokens: float
+    mean_prefill_tokens: float
+    prefill_step_fraction: float
+    most_decodes: int
+
+    @classmethod
+    def of(cls, plant: CompiledDeployment, log: StepLog, device_s: FloatArray, samples: int = SAMPLES) -> StepSamples:
+        """Sample the steps of a log.
+
+        Args:
+            plant: What ran them.
+            log: The steps of all replicas of a pool.
+            device_s: Their device time by operator class, which the operators' times are scaled to. Shape (classes,).
+            samples: How many steps are drawn.
+        """
+        steps, prompts = float(log.steps.sum()), log.prefill_tokens > 0
+        decoding = float((log.decodes * log.steps).sum())
+        grown = log.context_sum * log.steps + log.decodes * log.steps * (log.steps - 1) / 2
+        return cls(
+            _scaled(sampled_operators(plant.cost.tables, log, samples), device_s),
+            n_steps=steps,
+            mean_decodes=decoding / max(steps, 1.0),
+            mean_context_tokens=float(grown.sum()) / decoding if decoding else 0.0,
+            mean_prefill_tokens=float(log.prefill_tokens.sum()) / max(float(prompts.sum()), 1.0),
+            prefill_step_fraction=float(prompts.sum()) / max(steps, 1.0),
+            most_decodes=int(log.decodes.max()) if len(log) else 0,
+        )
+
+    @property
+    def shares_of_class(self) -> FloatArray:
+        """The share of each operator class's time that each device bound takes. Shape (classes, device bounds)."""
+        found = np.zeros((N_CLASSES, len(DEVICE_BOUNDS)))
+        names = list(DEVICE_BOUNDS)
+        for row in self.operators:
+            found[CLASSES.index(row.kind), names.index(row.bound)] += row.seconds
+        sums = found.sum(axis=1, keepdims=True)
+        found[:, names.index(FIXED)] += sums[:, 0] == 0.0  # a class that no sample met takes next to no time
+        return found / np.where(sums == 0.0, 1.0, sums)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolBottleneck:
+    """What bound the replicas of one pool, in seconds of all of them, and what their steps held."""
+
+    bounds_s: dict[str, float]
+    steps_s: dict[str, float]
+    replica_s: float
+    samples: StepSamples
+    stages: int
+
+    @property
+    def shares(self) -> Bottleneck:
+        """The same as shares."""
+        return _bottleneck([self])
+
+    @property
+    def bound_by(self) -> str:
+        """See `Bottleneck.bound_by`."""
+        return self.shares.bound_by
+
+    def operators_of(self, bound: str) -> list[OperatorRow]:
+        """Return the operators that a bound's device time goes to, in seconds of replica time."""
+        rows = (row for row in self.samples.operators if DEVICE_BOUNDS[row.bound] == bound)
+        return [row.scaled(1.0 / self.stages) for row in rows]
+
 
 def bottleneck(run: Run) -> Bottleneck:
-    """Raises ValueError for a run without plants or journal."""
+    """Return what bound a run, all pools together. Raises ValueError for a run without plants or journal."""
+    return _bottleneck(pool_bottlenecks(run))
+
+
+def pool_bottlenecks(run: Run, samples: int = SAMPLES) -> list[PoolBottleneck]:
+    """Return what bound each pool of a run, from so many sampled steps.
+
+    Raises:
+        ValueError: The run has no plants or no journal.
+    """
     if not run.plants or run.options.journal is None:
         raise ValueError("what binds is read from a plant's costs and a run's journal")
-    samples = run.options.journal.by_replica(len(run.replicas))
-    bounds, steps, alive_s = dict.fromkeys(BOUNDS, 0.0), dict.fromkeys(STEP_BOUNDS, 0.0), 0.0
+    waits = run.options.journal.by_replica(len(run.replicas))
+    pools = []
     for number, plant in enumerate(run.plants):
-        mine = [(i, r) for i, r in enumerate(run.replicas) if r.pool == number]
-        by_class = _limits(plant, StepLog.merged(log for _, r in mine for log in r.logs))
-        for index, replica in mine:
-            time = _ReplicaTime.of(run, plant, replica, samples[index])
-            alive_s += time.alive_s
-            for name, seconds in time.by_bound(by_class, free=False).items():
-                steps[name] += seconds
-            for name, seconds in time.by_bound(by_class, free=True).items():
-                bounds[name] += seconds
-            bounds["kv_capacity"] += time.blocked_s
-            bounds["queue"] += time.seated_s
-    return Bottleneck(_shares(bounds), _shares(steps), alive_s)
+        replicas = [(r, waits[i]) for i, r in enumerate(run.replicas) if r.pool == number]
+        pools.append(_pool(run, plant, replicas, samples))
+    return pools
+
+
+def _pool(
+    run: Run, plant: CompiledDeployment, replicas: Sequence[tuple[ReplicaRun, FloatArray]], samples: int
+) -> PoolBottleneck:
+    times = [_ReplicaTime.of(run, plant, replica, waits) for replica, waits in replicas]
+    stages = plant.resolved.layout.pipeline_parallel
+    device_s = np.sum([t.spent.device_s for t in times], axis=0) * stages
+    log = StepLog.merged(log for replica, _ in replicas for log in replica.logs)
+    drawn = StepSamples.of(plant, log, device_s, samples)
+    by_class = drawn.shares_of_class
+    bounds, steps = dict.fromkeys(BOUNDS, 0.0), dict.fromkeys(STEP_BOUNDS, 0.0)
+    for time in times:
+        _add(steps, time.spent.by_bound(by_class))
+        _add(bounds, time.free.by_bound(by_class) | {KV_CAPACITY: time.blocked_s, QUEUE: time.seated_s})
+    return PoolBottleneck(bounds, steps, sum(t.alive_s for t in times), drawn, stages)
+
+
+def _bottleneck(pools: Sequence[PoolBottleneck]) -> Bottleneck:
+    bounds, steps = dict.fromkeys(BOUNDS, 0.0), dict.fromkeys(STEP_BOUNDS, 0.0)
+    for pool in pools:
+        _add(bounds, pool.bounds_s)
+        _add(steps, pool.steps_s)
+    return Bottleneck(_shares(bounds), _shares(steps), sum(pool.replica_s for pool in pools))
+
+
+def _add(total: dict[str, float], more: Mapping[str, float]) -> None:
+    for name, seconds in more.items():
+        total[name] += seconds
 
 
 def _shares(seconds: dict[str, float]) -> dict[str, float]:
@@ -77,98 +196,87 @@ def _shares(seconds: dict[str, float]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class _ReplicaTime:
-    """Seconds of one replica within the run. Device time by operator class; `free`: while nothing waited for room."""
+class _StepSeconds:
+    """Seconds of one replica in steps, and without one. device_s: By operator class. Shape (classes,)."""
 
-    alive_s: float
-    device_s: FloatArray  # by class
+    device_s: FloatArray
     host_s: float
     idle_s: float
-    free_device_s: FloatArray
-    free_host_s: float
-    free_idle_s: float
+
+    def by_bound(self, shares_of_class: FloatArray) -> dict[str, float]:
+        """Return seconds by STEP_BOUNDS, with `StepSamples.shares_of_class`."""
+        device = (self.device_s @ shares_of_class).tolist()
+        return dict(zip(STEP_BOUNDS, [*device, self.host_s, self.idle_s], strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class _ReplicaTime:
+    """Seconds of one replica within the run. free: While no request waited for blocks or for a seat."""
+
+    alive_s: float
+    spent: _StepSeconds
+    free: _StepSeconds
     blocked_s: float
     seated_s: float
 
     @classmethod
-    def of(cls, run: Run, plant: CompiledDeployment, replica: ReplicaRun, samples: FloatArray) -> _ReplicaTime:
+    def of(cls, run: Run, plant: CompiledDeployment, replica: ReplicaRun, waits: FloatArray) -> _ReplicaTime:
+        """waits: Samples of the replica's queue, from the journal."""
         first_s, last_s = run.span_s
         born_s, died_s = max(replica.born_s, first_s), min(replica.died_s, last_s)
         alive_s = max(0.0, died_s - born_s)
         table = np.concatenate([log.table() for log in replica.logs])
-        log = StepLog.merged(replica.logs)
-        device = np.zeros((0, N_CLASSES)), np.zeros(0)
-        parts = [(p.device[:, :N_CLASSES], p.host_s) for p in priced(plant.cost.tables, log)] or [device]
-        device_s, host_s = (np.concatenate([part[i] for part in parts]) for i in (0, 1))
-        start_s, total_s = table[:, 0], table[:, COLUMNS.index("total_s")]
-        stages = len(replica.logs)  # each row is of one batch of so many in flight
-        held = [reason_between(samples, r, start_s, start_s + total_s) / stages for r in (BLOCKS, SEATS)]
-        whole = [float(reason_between(samples, r, *np.array([[born_s], [died_s]]))[0]) for r in (BLOCKS, SEATS)]
-        busy_s = total_s / stages
-        free = np.clip(1.0 - sum(held) * stages / np.maximum(total_s, 1e-300), 0.0, 1.0)
-        idle_s = max(0.0, alive_s - float(busy_s.sum()))
-        idle_held = sum(max(0.0, w - float(h.sum())) for w, h in zip(whole, held, strict=True))
-        blocked_s, seated_s = whole
+        start_s, total_s = table[:, COLUMNS.index("start_s")], table[:, COLUMNS.index("total_s")]
+        device_s, host_s = _device_and_host_s(plant, StepLog.merged(replica.logs))
+        stages = len(replica.logs)  # each row is of one batch of as many in flight
+        blocked, seated = (reason_between(waits, reason, start_s, start_s + total_s) for reason in (BLOCKS, SEATS))
+        free = np.clip(1.0 - (blocked + seated) / np.maximum(total_s, 1e-300), 0.0, 1.0)
+        alive = np.array([born_s]), np.array([died_s])
+        blocked_s, seated_s = (float(reason_between(waits, reason, *alive)[0]) for reason in (BLOCKS, SEATS))
+        idle_s = max(0.0, alive_s - float(total_s.sum()) / stages)
+        idle_blocked_s = max(0.0, blocked_s - float(blocked.sum()) / stages)
+        idle_seated_s = max(0.0, seated_s - float(seated.sum()) / stages)
+        free_idle_s = max(0.0, idle_s - idle_blocked_s - idle_seated_s)
         return cls(
-            alive_s, device_s.sum(axis=0), float(host_s.sum()), idle_s,
-            free @ device_s, float(free @ host_s), max(0.0, idle_s - idle_held), blocked_s, seated_s,
-        )  # fmt: skip
-
-    def by_bound(self, by_class: FloatArray, free: bool) -> dict[str, float]:
-        """By STEP_BOUNDS; by_class: shares of the device time of each class, shape (classes, device bounds)."""
-        if free:
-            device_s, host_s, idle_s = self.free_device_s, self.free_host_s, self.free_idle_s
-        else:
-            device_s, host_s, idle_s = self.device_s, self.host_s, self.idle_s
-        return dict(zip(STEP_BOUNDS, [*(device_s @ by_class).tolist(), host_s, idle_s], strict=True))
+            alive_s,
+            _StepSeconds(device_s.sum(axis=0), float(host_s.sum()), idle_s),
+            _StepSeconds(free @ device_s, float(free @ host_s), free_idle_s),
+            blocked_s,
+            seated_s,
+        )
 
 
-def _limits(plant: CompiledDeployment, log: StepLog) -> FloatArray:
-    """Of each operator class's device time, the share that compute, memory, network and fixed costs bind."""
-    found = np.zeros((N_CLASSES, 4))
-    pricer, shards = plant.cost.tables.pricer, [Shard.of(plant.resolved)]
-    drafter = draft_shard(plant.resolved, plant.resolved.queries)
-    shards += [drafter] if drafter else []
-    for shape in _draw(log, plant.cost.tables.split):
-        for line in (line for shard in shards for line in step_calls(shard, shape)):
-            seconds = float(pricer.price([line], ())[:N_CLASSES].sum())
-            found[CLASSES.index(line.kind), _limit(line, seconds, pricer)] += seconds
-    sums = found.sum(axis=1, keepdims=True)
-    found[:, 3] += sums[:, 0] == 0.0  # a class that no sample met takes next to no time
-    return found / np.where(sums == 0.0, 1.0, sums)
+def _device_and_host_s(plant: CompiledDeployment, log: StepLog) -> tuple[FloatArray, FloatArray]:
+    """Seconds of each row by operator class, and those of the host. Shapes (rows, classes) and (rows,)."""
+    parts = list(priced(plant.cost.tables, log))
+    if not parts:
+        return np.zeros((0, N_CLASSES)), np.zeros(0)
+    return np.concatenate([p.device[:, :N_CLASSES] for p in parts]), np.concatenate([p.host_s for p in parts])
 
 
-def _limit(line: OperatorCall, seconds: float, pricer: Pricer) -> int:
-    unit = pricer.hardware.accelerator
-    if isinstance(line.op, Collective):
-        return 2
-    if seconds > FIXED_COST_FACTOR * line.count * float(roofline_s(line.op, unit)):
-        return 3
-    return 0 if float(compute_s(line.op, unit)) > float(memory_s(line.op, unit)) else 1
-
-
-def _draw(log: StepLog, split: int) -> list[BatchShape]:
-    """The share of one rank of steps at equal distances of busy time."""
-    table = log.table()
-    if not len(table):
+def sampled_operators(tables: StepTables, log: StepLog, samples: int = SAMPLES) -> list[OperatorRow]:
+    """Return the operators of steps drawn from a log at equal distances of busy time, weighted to stand for all."""
+    if not len(log):
         return []
-    ends = np.cumsum(log.total_s)
-    rows = np.minimum(np.searchsorted(ends, (np.arange(SAMPLES) + 0.5) / SAMPLES * ends[-1]), len(ends) - 1)
-    return [_shape(dict(zip(COLUMNS, table[row].tolist(), strict=True)), split) for row in rows.tolist()]
+    table, ends = log.table(), np.cumsum(log.total_s)
+    at_s = (np.arange(samples) + 0.5) / samples * ends[-1]
+    row = np.minimum(np.searchsorted(ends, at_s), len(ends) - 1)
+    drawn = table[row]
+    columns = dict(zip(COLUMNS, drawn.T, strict=True))
+    passed = (at_s - (ends[row] - columns["total_s"])) / columns["total_s"]
+    step = np.minimum(np.floor(passed * columns["steps"]), columns["steps"] - 1)  # of a run of decodes
+    weights = ends[-1] / samples / (columns["first_s"] + columns["slope_s"] * step)
+    if isinstance(log, RankStepLog):
+        ranks = BatchRows.of_ranks(drawn, log.shares[row], step)
+    else:
+        ranks = [BatchRows.of_log(drawn, step)]
+    return step_operators(tables, ranks, weights)
 
 
-def _shape(row: dict[str, float], split: int) -> BatchShape:
-    """A rank's share of the middle step of a row."""
-    middle = int(row["steps"]) // 2
-    decodes, chunks = -(-int(row["decodes"]) // split), int(row["prefill_chunks"])
-    parts = max(1, min(chunks, split))
-    mean = row["context_sum"] / max(row["decodes"], 1.0) + middle
-    return BatchShape(
-        prefill_tokens=-(-int(row["prefill_tokens"]) // parts),
-        prefill_pairs=row["prefill_pairs"] / parts,
-        prefill_chunks=-(-chunks // parts),
-        decodes=decodes,
-        decode_context_sum=int(mean * decodes),
-        decode_context_max=int(row["context_max"]) + middle,
-        logits=-(-int(row["logits"]) // split),
-    )
+def _scaled(operators: Sequence[OperatorRow], device_s: FloatArray) -> list[OperatorRow]:
+    """Operators whose seconds add up to those of each class."""
+    found = np.zeros(N_CLASSES)
+    for operator in operators:
+        found[CLASSES.index(operator.kind)] += operator.seconds
+    factors = np.divide(device_s, found, out=np.zeros(N_CLASSES), where=found > 0)
+    return [operator.scaled(float(factors[CLASSES.index(operator.kind)])) for operator in operators]

@@ -57,9 +57,8 @@ def _block(seconds: FloatArray) -> dict[str, Any]:
 
 def bound_block(found: Bottleneck) -> dict[str, Any]:
     """Shares of replica time; bound_by is the largest of those with something to do."""
-    working = {name: share for name, share in found.bounds.items() if name != "idle"}
     return {
-        "bound_by": max(working, key=lambda name: working[name]) if any(working.values()) else "idle",
+        "bound_by": found.bound_by,
         "bounds": found.bounds,
         "steps": found.steps,
         "replica_s": found.replica_s,

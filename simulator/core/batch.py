@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from simulator.core.request import Request
@@ -20,8 +20,36 @@ class BlockCopy(NamedTuple):
     own_blocks: int
 
 
+class BatchCounts:
+    """What follows from the counts of a batch, whether these are numbers or numpy arrays of many batches.
+
+    Means over prompt chunks are defined only where there are chunks.
+    """
+
+    __slots__ = ()
+
+    prefill_tokens: Any
+    prefill_pairs: Any
+    prefill_chunks: Any
+
+    @property
+    def chunk_tokens(self) -> Any:
+        """Mean new tokens of a prompt chunk."""
+        return self.prefill_tokens / self.prefill_chunks
+
+    @property
+    def prior_tokens(self) -> Any:
+        """Mean computed tokens before a prompt chunk, from `prefill_pairs`: the sum of q * (context + q / 2)."""
+        return self.prefill_pairs / self.prefill_tokens - self.prefill_tokens / self.prefill_chunks / 2
+
+    @property
+    def prompt_context_tokens(self) -> Any:
+        """Mean computed tokens of a prompt after its chunk."""
+        return self.prefill_pairs / self.prefill_tokens + self.chunk_tokens / 2
+
+
 @dataclass(slots=True)
-class BatchShape:
+class BatchShape(BatchCounts):
     """Counts that decide the time of one step (all ranks see the same step)."""
 
     prefill_tokens: int = 0

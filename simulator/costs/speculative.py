@@ -35,10 +35,8 @@ class _Pass(StepCost):
 
     def launching_s(self, shape: BatchShape) -> float:
         """0 where it runs in a graph."""
-        chunks, tokens = shape.prefill_chunks, -(-shape.decodes // self._split) * self._queries
-        if chunks:
-            tokens += -(-shape.prefill_tokens // (min(self._prompt_split, chunks) * self._context_ranks))
-        return self.tables.launch_s if tokens > (self._graphed_prefill if chunks else self._graphed) else 0.0
+        tokens, graphed = self._counts(shape)[0], self._graphed_prefill if shape.prefill_chunks else self._graphed
+        return self.tables.launch_s if tokens > graphed else 0.0
 
 
 class _Drafting:
@@ -88,7 +86,7 @@ class _Drafting:
         n, total, longest = shape.decodes, float(shape.decode_context_sum), float(shape.decode_context_max)
         chunks = shape.prefill_chunks if self._after_prompts else 0
         if chunks:
-            ends = shape.prefill_pairs / shape.prefill_tokens + 0.5 * shape.prefill_tokens / chunks
+            ends = shape.prompt_context_tokens
             n, total, longest = n + chunks, total + chunks * ends, max(longest, ends)
         return BatchShape(0, 0.0, 0, n, total, longest, n)  # type: ignore[arg-type]  # means of prompts are no integers
 
@@ -113,7 +111,7 @@ class SpeculativeCost(_Pass):
         drafting = self._drafting
         device = self.device_s(shape) + drafting.device_s(shape)
         device = max(device, sum(drafting.launching_s(shape), start=self.launching_s(shape)))
-        looked_up = drafting.look_up_s(shape) / self._prompt_split  # every rank has a host of its own
+        looked_up = drafting.look_up_s(shape) / self._prompt_ranks  # every rank has a host of its own
         return self._cycle(device, shape.decodes + shape.prefill_chunks) + looked_up
 
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
@@ -125,7 +123,7 @@ class SpeculativeCost(_Pass):
         launching_s = self.tables.launch_s if eager else 0.0
         for drafting_s, launch_s in self._drafting.of_ranks(ranks):
             device, launching_s = device + drafting_s, launching_s + launch_s
-        seconds = self._cycle(max(device, launching_s), sequences * self._prompt_split)
+        seconds = self._cycle(max(device, launching_s), sequences * self._prompt_ranks)
         return seconds + max((self._drafting.look_up_s(shape) for shape in ranks if shape), default=0.0), 0.0, 1
 
     def drafting_s(self, shape: BatchShape) -> float:

@@ -31,11 +31,14 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from math import ceil, inf
 
+import numpy as np
+
 from calibration.operators.cost import CostSource
 from catalogs.deployments.resolved import ResolvedDeployment
 from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
 from simulator.core.step_timer import ENDLESS, Segment, no_less, slowest
+from simulator.costs.partition import RankCounts
 from simulator.costs.pricing import N_CLASSES
 from simulator.costs.tables import DecodeTables, StepTables, graph_limit
 from simulator.costs.totals import StepTotals, total
@@ -55,23 +58,26 @@ class StepCost:
         self._launch_s = tables.launch_s
         self._graphed = graph_limit(tables.resolved)
         self._graphed_prefill = self._graphed if tables.engine.graphs_with_prefill else 0
-        self._split, self._prompt_split, self._context_ranks = tables.split, tables.prompt_split, tables.context_ranks
-        self._queries, self._scored = tables.queries, tables.scored
+        partition = tables.partition
+        self._counts, self._rank_counts = partition.rank_counts, partition.within_rank.rank_counts
+        self._eager_group_tokens = partition.eager_group_tokens
+        self._prompt_ranks = partition.prompt_ranks
         self._rank = tables.rank_seconds()
         self._group = tables.group_seconds()
         self._logits = tables.logits_seconds()
         self._pass_s = float(tables.one_token()[:N_CLASSES].sum())  # of every pass beyond the first
         # Decode-only steps: everything but attention, attention, least time, what is added to either
         self._rows: dict[int, tuple[float, list[Cell], float, float]] = {}
-        self._mixed: dict[int, list[Cell]] = {}  # attention of decodes beside prefill
+        self._alone: dict[int, list[Cell]] = {}  # attention of decodes in steps without prompts, by decodes on a rank
+        self._mixed: dict[int, list[Cell]] = {}  # the same in steps with prompts
         self._contexts: list[float] = tables.decode.contexts.tolist()
         self._last_cell = len(self._contexts) - 2
         self._prefill = tables.prefill.values[..., :N_CLASSES].sum(axis=-1).tolist()
         self._chunks, self._chunk_tokens, self._prior = (a.tolist() for a in tables.prefill.axes)
         self._planes: dict[float, list[tuple[list[list[float]], float]]] = {}  # of prefill, with weights, by chunks
-        self._group_ranks = tables.group_ranks
-        graphed = range(min(len(tables.padded), self._graphed + 1))  # experts of tokens that a graph pads, by tokens
-        self._graphed_group = [_read(self._group, tables.group_tokens(tokens, 0)) for tokens in graphed]
+        graphed = np.arange(min(len(tables.padded), self._graphed + 1), dtype=np.float64)
+        padded = tables.group_tokens(graphed, np.zeros_like(graphed)).astype(np.int64).tolist()
+        self._graphed_group = [_read(self._group, tokens) for tokens in padded]  # by tokens that a graph pads
 
     def totals(self, log: StepLog) -> StepTotals:
         """Seconds by operator class, joules and calibration coverage of everything in the log."""
@@ -139,45 +145,40 @@ class StepCost:
 
     def _ranks_device(self, ranks: Sequence[BatchShape | None]) -> tuple[float, float, int, bool, int]:
         """(device seconds, slope, steps) of that, whether it runs outside graphs, and the most sequences of a rank."""
-        queries, scored = self._queries, self._scored - 1
-        own, chunked, widest, logits, tokens, sequences = self._split // self._prompt_split, False, 0, 0, 0, 0
-        shapes: list[tuple[BatchShape, int]] = []
+        of = self._rank_counts
+        chunked, most, logits, tokens, sequences = False, 0, 0, 0, 0
+        held: list[tuple[BatchShape, RankCounts]] = []
         for shape in ranks:
             if shape is None:
                 continue
-            n, prompts, chunks = shape.decodes, shape.prefill_tokens, shape.prefill_chunks
-            held = -(-n // own) * queries
-            if prompts:
-                chunked, held = True, held + -(-prompts // self._context_ranks)
-            shapes.append((shape, held))
-            widest = held if held > widest else widest
-            rows = shape.logits + n * scored
+            counts = of(shape)
+            held.append((shape, counts))
+            own, all_own, rows, _, _, chunks = counts
+            if chunks:
+                chunked = True
+            most = own if own > most else most
             logits = rows if rows > logits else logits
-            sequences = n + chunks if n + chunks > sequences else sequences
-            tokens += n * queries + prompts
-        most = _read(self._rank, widest)
-        padded = widest <= self._graphed
+            tokens += all_own
+            n = shape.decodes + shape.prefill_chunks
+            sequences = n if n > sequences else sequences
+        dense = _read(self._rank, most)
+        padded = most <= self._graphed
         device, slope, steps = slowest(
-            [self._rank_segment(s, most if padded else _read(self._rank, held)) for s, held in shapes]
+            [self._rank_segment(s, each, dense if padded else _read(self._rank, each[0])) for s, each in held]
         )
-        device += _read(self._logits, -(-logits // own))
-        if widest < len(self._graphed_group):
-            device += self._graphed_group[widest]
-        else:
-            device += _read(self._group, min(self._group_ranks * widest, tokens))
-        return device, slope, steps, widest > (self._graphed_prefill if chunked else self._graphed), sequences
+        device += _read(self._logits, logits)
+        device += self._group_s(most, tokens)
+        return device, slope, steps, most > (self._graphed_prefill if chunked else self._graphed), sequences
 
-    def _rank_segment(self, shape: BatchShape, dense: float) -> Segment:
+    def _rank_segment(self, shape: BatchShape, counts: RankCounts, dense: float) -> Segment:
         """Attention of one rank's share, and its dense parts."""
-        n, chunks = shape.decodes, shape.prefill_chunks
-        alike = n * self._prompt_split  # the tables' decodes are those of ranks that are all like this one
+        n, decodes, chunks = shape.decodes, counts[4], counts[5]
         if chunks:
             if n:
-                dense += self._decode_attention_s(alike, shape.decode_context_sum / n, shape.decode_context_max, True)
-            each = shape.prefill_tokens / chunks
-            prior = shape.prefill_pairs / shape.prefill_tokens - each / 2
-            return dense + self._prefill_attention_s(chunks, each, prior), 0.0, 1
-        cells = (self._rows.get(alike) or self._row(alike))[1]
+                cells = self._mixed.get(decodes) or self._attention_cells(decodes, True)
+                dense += self._decode_attention_s(cells, shape.decode_context_sum / n, shape.decode_context_max)
+            return dense + self._prefill_attention_s(chunks, shape.chunk_tokens, shape.prior_tokens), 0.0, 1
+        cells = self._alone.get(decodes) or self._attention_cells(decodes, False)
         mean = shape.decode_context_sum / n
         k = bisect_right(self._contexts, mean) - 1
         base, grow, skew, skew_grow, start, end = cells[0 if k < 0 else k if k < self._last_cell else self._last_cell]
@@ -186,45 +187,43 @@ class StepCost:
         return seconds, grow + above * skew_grow, ENDLESS if end == inf else ceil(end - mean)
 
     def _cycle(self, device: float, sequences: int) -> float:
-        host = self._host_s + self._host_per_sequence_s * -(-sequences // self._prompt_split)
+        host = self._host_s + self._host_per_sequence_s * -(-sequences // self._prompt_ranks)
         if self._overlaps:
             return (device if device >= host else host) + self._gap_s
         return device + host + self._gap_s
 
     def _batch_s(self, shape: BatchShape) -> float:
         """Device seconds of any batch."""
-        n, chunks, split = shape.decodes, shape.prefill_chunks, self._split
-        tokens = 0
+        tokens, batch_tokens, logits, further, decodes, chunks = self._counts(shape)
         seconds = 0.0
-        if n:
-            tokens = -(-n // split) * self._queries
-            seconds = self._decode_attention_s(n, shape.decode_context_sum / n, shape.decode_context_max, chunks > 0)
+        if decodes:
+            known = self._mixed if chunks else self._alone
+            cells = known.get(decodes) or self._attention_cells(decodes, chunks > 0)
+            mean = shape.decode_context_sum / shape.decodes
+            seconds = self._decode_attention_s(cells, mean, shape.decode_context_max)
         if chunks:
-            parts = chunks if chunks < self._prompt_split else self._prompt_split
-            tokens += -(-shape.prefill_tokens // (parts * self._context_ranks))
-            each = shape.prefill_tokens / chunks
-            prior = shape.prefill_pairs / shape.prefill_tokens - each / 2
-            seconds += self._prefill_attention_s(chunks / parts, each, prior)
-        scored = shape.logits + n * (self._scored - 1)
-        seconds += _read(self._rank, tokens) + _read(self._logits, -(-scored // split))
-        if shape.passes > 1:
-            seconds += (shape.passes - 1) * self._pass_s
-        if tokens < len(self._graphed_group):
-            seconds += self._graphed_group[tokens]
-        else:
-            alone = shape.prefill_tokens + n * self._queries
-            seconds += _read(self._group, min(self._group_ranks * tokens, alone))
+            seconds += self._prefill_attention_s(chunks, shape.chunk_tokens, shape.prior_tokens)
+        seconds += _read(self._rank, tokens) + _read(self._logits, logits)
+        if further:
+            seconds += further * self._pass_s
+        seconds += self._group_s(tokens, batch_tokens)
         if seconds < self._launch_s and tokens > (self._graphed_prefill if chunks else self._graphed):
             return self._launch_s
         return seconds
 
-    def _decode_attention_s(self, decodes: int, mean: float, longest: float, mixed: bool) -> float:
-        if mixed:
-            cells = self._mixed.get(decodes)
-            if cells is None:
-                cells = self._mixed[decodes] = self._cells(self.tables.mixed, decodes)
-        else:
-            cells = (self._rows.get(decodes) or self._row(decodes))[1]
+    def _group_s(self, tokens: int, batch_tokens: int) -> float:
+        """Experts of a group whose widest rank holds `tokens`, and whose ranks hold `batch_tokens` together."""
+        if tokens < len(self._graphed_group):
+            return self._graphed_group[tokens]
+        return _read(self._group, self._eager_group_tokens(tokens, batch_tokens))
+
+    def _attention_cells(self, decodes: int, mixed: bool) -> list[Cell]:
+        """Compile attention of `decodes` on a rank along their mean context; mixed: in a step with prompts."""
+        known = self._mixed if mixed else self._alone
+        known[decodes] = self._cells(self.tables.mixed if mixed else self.tables.decode, decodes)
+        return known[decodes]
+
+    def _decode_attention_s(self, cells: list[Cell], mean: float, longest: float) -> float:
         k = bisect_right(self._contexts, mean) - 1
         k = 0 if k < 0 else k if k < self._last_cell else self._last_cell
         base, grow, skew, skew_grow, start, _ = cells[k]
@@ -250,23 +249,24 @@ class StepCost:
     def _row(self, decodes: int) -> tuple[float, list[Cell], float, float]:
         """(everything but attention, attention cells along the mean context, least time, what is added) of a
         decode-only step."""
-        each = -(-decodes // self._split)
-        tokens = each * self._queries
-        group = _read(self._group, self.tables.group_tokens(tokens, decodes * self._queries))
-        offset = _read(self._rank, tokens) + _read(self._logits, each * self._scored) + group
+        tokens, batch_tokens, logits, _, own, _ = self._counts(BatchShape(decodes=decodes, logits=decodes))
+        offset = _read(self._rank, tokens) + _read(self._logits, logits) + self._group_s(tokens, batch_tokens)
         least = self._launch_s if tokens > self._graphed else 0.0
-        each = -(-decodes // self._prompt_split)  # every data-parallel rank schedules its own
+        each = -(-decodes // self._prompt_ranks)  # every data-parallel rank schedules its own
         host, after = self._host_s + self._host_per_sequence_s * each, self._gap_s
         if self._overlaps:
             least = max(least, host)
         else:
             after += host
-        row = self._rows[decodes] = (offset, self._cells(self.tables.decode, decodes), least, after)
+        row = self._rows[decodes] = (offset, self._alone.get(own) or self._attention_cells(own, False), least, after)
         return row
 
     def _cells(self, tables: DecodeTables, decodes: int) -> list[Cell]:
-        """Pieces along the mean context: time and slope, the same of the skew term, first and last context."""
-        base, skew = tables.seconds(-(-decodes // self._split))
+        """Compile attention of `decodes` on a rank into pieces along the mean context.
+
+        Each is (time, slope, the same two of the skew term, first and last context).
+        """
+        base, skew = tables.seconds(decodes)
         contexts = self._contexts
         cells: list[Cell] = []
         for k in range(self._last_cell + 1):

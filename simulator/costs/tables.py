@@ -1,19 +1,25 @@
-"""The tables behind `StepCost`: operators of a deployment priced on nodes of what a batch may hold."""
+"""The tables behind a step's price: operators of a deployment priced on nodes of what a batch may hold.
+
+Which tables a step reads, and at which coordinates, is decided here alone. `BatchPartition.rank_counts` counts what a
+rank computes, for one batch or for many, and `StepTables.terms` turns the counts of many batches into terms, a table
+and coordinates each. `StepCost` compiles the tables into lists over the same counts; totals add the terms up; the
+analysis of a run and of a single step prices the operators at the terms' coordinates.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from calibration.operators.cost import CostSource
-from catalogs.arrays import FloatArray
+from catalogs.arrays import FloatArray, IntArray
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.engines.profile import EngineProfile
 from simulator.costs.interpolation import MultilinearTable, spaced
+from simulator.costs.partition import BatchPartition, BatchRows, RankCountArrays
 from simulator.costs.pricing import N_CHANNELS, N_CLASSES, Pricer
 from simulator.layers.operator_call import OperatorCall
 from simulator.layers.shard import Shard
@@ -22,6 +28,8 @@ from simulator.layers.step import StepCalls, step_launches
 DecodeLines = Callable[[FloatArray, FloatArray, FloatArray], list[OperatorCall]]
 
 TokenLines = Callable[[FloatArray, bool], list[OperatorCall]]
+
+Rows = IntArray | slice
 
 EAGER_NODES: Final = 200
 
@@ -59,6 +67,32 @@ class DecodeTables:
         return rows[0], rows[1]
 
 
+class Term(NamedTuple):
+    """Where some of many batches read one of the tables: their price is the sum of its terms.
+
+    table: An attribute of `StepTables`. rows: Which batches. coordinates: Arrays of one entry for each of those.
+    """
+
+    table: str
+    rows: Rows
+    coordinates: tuple[FloatArray, ...]
+
+
+class RankTerms(NamedTuple):
+    """Terms of batches whose data-parallel ranks hold unequal shares. The step waits for the slowest rank."""
+
+    own: list[list[Term]]  # of each rank: its dense parts and attention
+    shared: list[Term]  # of all together: experts and logits
+
+
+class OperatorGroup(NamedTuple):
+    """The operators that some of many steps run, and how often each step runs them. times: Shape of `rows`."""
+
+    rows: IntArray
+    times: FloatArray
+    lines: list[OperatorCall]
+
+
 @dataclass(frozen=True, slots=True)
 class DraftTables:
     """What drafting adds to every step: a pass of the drafter over all tokens of the step (`first`), which gives the
@@ -85,49 +119,29 @@ class StepTables:
     decode: DecodeTables
     mixed: DecodeTables
     prefill: MultilinearTable
-    padded: npt.NDArray[np.int64]  # tokens that run where 0..len-1 were scheduled
+    padded: IntArray  # tokens that run where 0..len-1 were scheduled
     launch_s: float  # a step outside CUDA graphs takes no less
     draft: DraftTables | None = None  # what proposing drafts adds to a step
 
     @property
-    def queries(self) -> int:
-        """Tokens that each decode brings."""
-        return self.lines.shard.queries
-
-    @property
-    def scored(self) -> int:
-        """Of those, the ones whose logits are computed."""
-        return self.lines.shard.scored
+    def partition(self) -> BatchPartition:
+        """How the ranks share a batch."""
+        shard = self.lines.shard
+        return BatchPartition.of(self.resolved, shard.queries, shard.scored)
 
     @property
     def engine(self) -> EngineProfile:
         return self.resolved.engine
 
     @property
-    def split(self) -> int:
-        """Shares that decodes are cut into: data-parallel ranks, and those that share prompts unless they share every
-        sequence's cache, too, and so compute each decode together."""
-        layout = self.resolved.layout
-        return layout.data_parallel * (layout.context_parallel if layout.decode_context_parallel == 1 else 1)
-
-    @property
-    def prompt_split(self) -> int:
-        """Ranks that take whole prompts."""
-        return self.resolved.layout.data_parallel
-
-    @property
-    def context_ranks(self) -> int:
-        """Ranks that share each prompt."""
-        return self.resolved.layout.context_parallel
-
-    @property
-    def group_ranks(self) -> int:
-        """Ranks of an expert group that hold different tokens."""
-        return self.prompt_split * self.context_ranks
+    def passes(self) -> MultilinearTable:
+        """Channels by passes over the weights beyond the first."""
+        values = np.stack([np.zeros(N_CHANNELS), self.one_token()])
+        return MultilinearTable((np.array([0.0, 1.0]),), values)
 
     @classmethod
     def build(cls, resolved: ResolvedDeployment, source: CostSource, lines: StepCalls | None = None) -> StepTables:
-        """Prices a deployment's steps, or those of another model (`lines`) on its hardware and in its graphs."""
+        """Price a deployment's steps, or those of another model (`lines`) on its hardware and in its graphs."""
         lines = lines or StepCalls.of(resolved, source)
         shard, pricer = lines.shard, Pricer(source, resolved.hardware, resolved.engine.host.collective_skew_s)
         top = max(resolved.limits.max_num_batched_tokens, resolved.limits.max_num_seqs)
@@ -147,17 +161,88 @@ class StepTables:
         )
 
     def further(self, lines: StepCalls) -> StepTables:
-        """The same, but for what decodes attend with."""
+        """Return the same tables, but for what decodes attend with."""
         decode = _decode_tables(lines.decode, lines.shard, self.pricer, self.resolved)
         mixed = _decode_tables(lines.mixed_decode, lines.shard, self.pricer, self.resolved)
         return replace(self, lines=lines, decode=decode, mixed=mixed)
 
-    def group_tokens(self, rank_tokens: int, tokens: int) -> int:
-        """Tokens the expert group computes: graphs pad every rank alike, otherwise what the batch holds."""
-        dp = self.group_ranks
-        if rank_tokens < len(self.padded) and rank_tokens <= graph_limit(self.resolved):
-            return dp * int(self.padded[rank_tokens])
-        return min(dp * rank_tokens, tokens)
+    def padded_tokens(self, tokens: FloatArray) -> FloatArray:
+        """Return the tokens that run where `tokens` were scheduled: the next captured graph's, or as many."""
+        padded, inside = self.padded, tokens < len(self.padded)
+        ran: FloatArray = np.where(inside, padded[np.minimum(tokens, len(padded) - 1).astype(np.int64)], tokens)
+        return ran
+
+    def group_tokens(self, tokens: FloatArray, batch_tokens: FloatArray) -> FloatArray:
+        """Return the tokens that an expert group computes: graphs pad every rank alike.
+
+        Args:
+            tokens: The most tokens of a rank. Shape (rows,).
+            batch_tokens: Those of the whole batch. Shape (rows,).
+        """
+        graphed = (tokens <= graph_limit(self.resolved)) & (tokens < len(self.padded))
+        eager = self.partition.eager_group_tokens(tokens, batch_tokens)
+        return np.where(graphed, self.partition.group_ranks * self.padded_tokens(tokens), eager)
+
+    def terms(self, batches: BatchRows) -> list[Term]:
+        """Return what steps read, in the order in which it is added up: one pass of one model, ranks alike."""
+        counts = self.partition.rank_counts(batches)
+        tokens, batch_tokens, logits, further, _, _ = counts
+        found = [
+            Term("rank", slice(None), (self.padded_tokens(tokens),)),
+            *self._shared_terms(tokens, batch_tokens, logits),
+        ]
+        some = np.flatnonzero(further)
+        if len(some):
+            found.append(Term("passes", some, (further[some],)))
+        return found + _attention_terms(batches, counts)
+
+    def rank_terms(self, ranks: Sequence[BatchRows]) -> RankTerms:
+        """Return the same where each data-parallel rank holds a share of its own. Graphs pad all to the widest."""
+        partition = self.partition.within_rank
+        counts = [partition.rank_counts(rank) for rank in ranks]
+        tokens, held, logits, *_ = zip(*counts, strict=True)
+        most = np.max(tokens, axis=0)
+        graphed = most <= graph_limit(self.resolved)
+        own = []
+        for batches, each in zip(ranks, counts, strict=True):
+            ran = self.padded_tokens(np.where(graphed, most, each[0]))
+            own.append([Term("rank", slice(None), (ran,)), *_attention_terms(batches, each)])
+        return RankTerms(own, self._shared_terms(most, sum(held), np.max(logits, axis=0)))
+
+    def _shared_terms(self, tokens: FloatArray, batch_tokens: FloatArray, logits: FloatArray) -> list[Term]:
+        group = self.group_tokens(tokens, batch_tokens)
+        return [Term("group", slice(None), (group,)), Term("logits", slice(None), (logits,))]
+
+    def read(self, term: Term) -> FloatArray:
+        """Return the channels of a term, of shape (rows of the term, N_CHANNELS)."""
+        table: MultilinearTable | DecodeTables = getattr(self, term.table)
+        return table.at(*term.coordinates)
+
+    def operators(self, term: Term) -> Iterator[OperatorGroup]:
+        """Yield the operators that a term's table was priced from, at the term's coordinates."""
+        first = term.coordinates[0]
+        rows = np.arange(len(first))[term.rows] if isinstance(term.rows, slice) else term.rows
+        once = np.ones(len(first))
+        if term.table in ("rank", "group"):
+            yield from self._token_operators(term.table, rows, first)
+        elif term.table == "passes":
+            one = self.padded_tokens(once)
+            yield OperatorGroup(rows, first, self.lines.rank(one, True) + self.lines.group(once, True))
+        elif term.table == "logits":
+            some = first > 0
+            yield OperatorGroup(rows[some], once[some], self.lines.logits(first[some]))
+        else:
+            of = {"decode": self.lines.decode, "mixed": self.lines.mixed_decode, "prefill": self.lines.prefill}
+            yield OperatorGroup(rows, once, of[term.table](*term.coordinates))
+
+    def _token_operators(self, table: str, rows: IntArray, tokens: FloatArray) -> Iterator[OperatorGroup]:
+        """Of the sizes that are captured, and of those beyond."""
+        sizes, shard = captured(self.resolved), self.lines.shard
+        lines, ranks = (self.lines.rank, 1) if table == "rank" else (self.lines.group, shard.exchange_ranks)
+        largest = sizes[-1] * ranks if len(sizes) else 0.0
+        for graph, some in ((True, (tokens > 0) & (tokens <= largest)), (False, tokens > largest)):
+            if some.any():
+                yield OperatorGroup(rows[some], np.ones(int(some.sum())), lines(tokens[some], graph))
 
     def one_token(self) -> FloatArray:
         """Channels of what a further pass over the weights adds: a step of one token, without attention and logits."""
@@ -176,6 +261,20 @@ class StepTables:
     def logits_seconds(self) -> list[float]:
         """Seconds of `logits` for 0.. sequences."""
         return _expand(self.logits, np.arange(int(self.logits.axes[0][-1]) + 1))
+
+
+def _attention_terms(batches: BatchRows, counts: RankCountArrays) -> list[Term]:
+    """Of decodes alone, of decodes in steps with prompts, of prompts."""
+    *_, decodes, chunks = counts
+    found = []
+    for table, here in (("decode", chunks == 0), ("mixed", chunks > 0)):
+        some = np.flatnonzero((decodes > 0) & here)
+        at = (decodes[some], batches.mean_context[some], batches.max_context[some])
+        found.append(Term(table, some, at))
+    some = np.flatnonzero(chunks)
+    prompts = batches.only(some)
+    found.append(Term("prefill", some, (chunks[some], prompts.chunk_tokens, prompts.prior_tokens)))
+    return found
 
 
 def _launch_s(resolved: ResolvedDeployment, shard: Shard) -> float:
@@ -201,7 +300,7 @@ def captured(resolved: ResolvedDeployment) -> FloatArray:
     return np.array(sorted(s for s in sizes if s <= limit), dtype=np.float64)
 
 
-def _padding(sizes: FloatArray, top: int) -> npt.NDArray[np.int64]:
+def _padding(sizes: FloatArray, top: int) -> IntArray:
     """Tokens that run for 0..top scheduled ones: the next captured size, or as many."""
     tokens = np.arange(top + 1)
     if not len(sizes):
@@ -211,7 +310,7 @@ def _padding(sizes: FloatArray, top: int) -> npt.NDArray[np.int64]:
     return np.where(graphed, up, tokens)
 
 
-def _expand(table: MultilinearTable, tokens: npt.NDArray[np.int64]) -> list[float]:
+def _expand(table: MultilinearTable, tokens: IntArray) -> list[float]:
     seconds = table.values[:, :N_CLASSES].sum(axis=-1)
     out: list[float] = np.interp(tokens, table.axes[0], seconds).tolist()
     return out

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from copy import copy
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,9 +12,10 @@ import numpy.typing as npt
 from calibration.power.model import capped_w
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
-from simulator.core.step_log import RankStepLog, StepLog, with_share
+from simulator.core.step_log import COLUMNS, RankStepLog, StepLog
+from simulator.costs.partition import BatchRows
 from simulator.costs.pricing import INTERPOLATED_S, JOULES, MEASURED_S, N_CHANNELS, N_CLASSES
-from simulator.costs.tables import DraftTables, StepTables, graph_limit
+from simulator.costs.tables import DraftTables, StepTables, Term
 from simulator.layers.operator_call import CLASSES
 
 #: Accelerator power between kernels while the host is busy, as a share of the way from idle to TDP: clocks stay up and
@@ -27,6 +27,10 @@ ROOFLINE_ERROR: Final = 0.3
 
 #: Rows evaluated at once, to bound memory.
 CHUNK_ROWS: Final = 65536
+
+_STEPS: Final = COLUMNS.index("steps")
+
+_TOTAL_S: Final = COLUMNS.index("total_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,30 +84,31 @@ def priced(tables: StepTables, log: StepLog) -> Iterator[PricedRows]:
     rows, shares = log.table(), log.shares if isinstance(log, RankStepLog) else None
     for first in range(0, len(rows), CHUNK_ROWS):
         here = slice(first, first + CHUNK_ROWS)
-        batch = _Rows(rows[here])
+        steps, total_s = rows[here, _STEPS], rows[here, _TOTAL_S]
         if shares is None:
-            device, lags = step_channels(tables, batch), np.zeros(len(batch.steps))
+            device, lags = step_channels(tables, BatchRows.of_log(rows[here])), np.zeros(len(steps))
         else:
-            device, lags, _ = ranked_channels(tables, rows[here], shares[here])
-        device *= batch.steps[:, None]
-        lags *= batch.steps
-        waits = np.maximum(batch.total_s - device[:, :N_CLASSES].sum(axis=1), 0.0)
-        asked_j = device[:, JOULES] + (waits + lags) * gap_w(unit)
-        joules = np.minimum(asked_j, batch.total_s * capped_w(unit))
+            device, lags, _ = ranked_channels(tables, BatchRows.of_ranks(rows[here], shares[here]))
+        device *= steps[:, None]
+        lags *= steps
+        waits = np.maximum(total_s - device[:, :N_CLASSES].sum(axis=1), 0.0)
+        needed_j = device[:, JOULES] + (waits + lags) * gap_w(unit)
+        joules = np.minimum(needed_j, total_s * capped_w(unit))
         yield PricedRows(device * share, waits * share, joules * share, lags * share)
 
 
 def speculative_seconds(tables: StepTables, log: StepLog) -> FloatArray:
-    """Of every row: what drafting took, on the device, or on the host where drafts are looked up."""
-    rows = _Rows(log.table())
+    """Return what drafting took in every row, on the device, or on the host where drafts are looked up."""
+    table, steps = log.table(), log.steps
     if tables.draft is not None and isinstance(log, RankStepLog):
-        ranks = [_Rows(with_share(log.table(), log.shares[:, i])) for i in range(log.n_ranks)]
-        return np.asarray(_ranked_draft(tables.draft, ranks)[0][:, :N_CLASSES].sum(axis=1) * rows.steps)
+        drafting, _ = _ranked_draft(tables.draft, BatchRows.of_ranks(table, log.shares))
+        return np.asarray(drafting[:, :N_CLASSES].sum(axis=1) * steps)
+    batches = BatchRows.of_log(table)
     if tables.draft is not None:
-        return np.asarray(draft_channels(tables.draft, rows)[:, :N_CLASSES].sum(axis=1) * rows.steps)
+        return np.asarray(draft_channels(tables.draft, batches)[:, :N_CLASSES].sum(axis=1) * steps)
     host = tables.engine.host
-    each = host.ngram_s_per_sequence + host.ngram_s_per_token * rows.mean_context
-    return np.asarray(rows.decodes * each * rows.steps / tables.prompt_split)
+    each = host.ngram_s_per_sequence + host.ngram_s_per_token * batches.mean_context
+    return np.asarray(batches.decodes * each * steps / tables.partition.prompt_ranks)
 
 
 def gap_w(unit: Accelerator) -> float:
@@ -141,133 +146,87 @@ def _expected_error(tables: StepTables, seconds: dict[str, float], roofline: flo
     return float(np.sqrt(np.sum(np.square(terms))))
 
 
-class _Rows:
-    """Columns of a log table, by name."""
-
-    def __init__(self, table: FloatArray) -> None:
-        (_, self.steps, self.prefill_tokens, self.pairs, self.chunks, self.decodes, *rest) = table.T
-        context_sum, context_max, self.logits, _, _, self.total_s, self.passes, _, _ = rest
-        middle = (self.steps - 1.0) / 2.0
-        self.mean_context = context_sum / np.maximum(self.decodes, 1.0) + middle
-        self.max_context = context_max + middle
-
-    def newest(self, of_prompts: bool) -> _Rows:
-        """A further pass over the newest token of every sequence: decodes, and with `of_prompts` prompts as well."""
-        found = copy(self)
-        chunks = self.chunks * of_prompts
-        ends = self.pairs / np.maximum(self.prefill_tokens, 1.0) + 0.5 * self.prefill_tokens / np.maximum(chunks, 1.0)
-        found.decodes = found.logits = self.decodes + chunks
-        found.mean_context = (self.mean_context * self.decodes + ends * chunks) / np.maximum(found.decodes, 1.0)
-        found.max_context = np.where(chunks > 0, np.maximum(self.max_context, ends), self.max_context)
-        found.chunks = found.prefill_tokens = found.pairs = np.zeros_like(self.chunks)
-        found.passes = np.ones_like(self.passes)
-        return found
+def step_channels(tables: StepTables, batches: BatchRows) -> FloatArray:
+    """Return the channels of every batch, of shape (rows, N_CHANNELS): the same numbers that `StepCost` adds up."""
+    device = _pass_channels(tables, batches)
+    return device if tables.draft is None else device + draft_channels(tables.draft, batches)
 
 
-def step_channels(tables: StepTables, rows: _Rows) -> FloatArray:
-    """Channels of the middle step of every row, shape (rows, N_CHANNELS); the same numbers `StepCost` adds up."""
-    device = _pass_channels(tables, rows)
-    return device if tables.draft is None else device + draft_channels(tables.draft, rows)
-
-
-def draft_channels(draft: DraftTables, rows: _Rows) -> FloatArray:
-    """The same of drafting alone."""
-    device = _pass_channels(draft.first, rows)
+def draft_channels(draft: DraftTables, batches: BatchRows) -> FloatArray:
+    """Return the channels of drafting alone, of shape (rows, N_CHANNELS)."""
+    device = _pass_channels(draft.first, batches)
     if draft.passes:
-        newest = rows.newest(draft.after_prompts)
+        newest = batches.newest(draft.after_prompts)
         device += draft.passes * (newest.decodes > 0)[:, None] * _pass_channels(draft.again, newest)
     return device
 
 
-def _pass_channels(tables: StepTables, rows: _Rows) -> FloatArray:
-    split = tables.split
-    parts = np.clip(rows.chunks, 1.0, tables.prompt_split)
-    tokens = np.ceil(rows.decodes / split) * tables.queries
-    tokens += np.ceil(rows.prefill_tokens / (parts * tables.context_ranks))
-    graphed = tokens <= graph_limit(tables.resolved)
-    ran = _ran(tables, tokens)
-    dp = tables.group_ranks
-    group = np.where(graphed, dp * ran, np.minimum(dp * tokens, rows.decodes * tables.queries + rows.prefill_tokens))
-    scored = rows.logits + rows.decodes * (tables.scored - 1)
-    device = tables.rank.at(ran) + tables.group.at(group) + tables.logits.at(np.ceil(scored / split))
-    further = rows.passes - 1.0
-    if further.any():
-        device += further[:, None] * tables.one_token()
-    _add_decode(tables, rows, tables.split, device)
-    _add_prefill(tables, rows, parts, device)
+def _pass_channels(tables: StepTables, batches: BatchRows) -> FloatArray:
+    return _sum(tables, tables.terms(batches), len(batches))
+
+
+def _sum(tables: StepTables, terms: Iterable[Term], n: int) -> FloatArray:
+    """Add up terms of n batches."""
+    device = np.zeros((n, N_CHANNELS))
+    for term in terms:
+        _add(device, term, tables.read(term))
     return device
 
 
-def ranked_channels(
-    tables: StepTables, rows: FloatArray, shares: FloatArray
-) -> tuple[FloatArray, FloatArray, npt.NDArray[np.int64]]:
-    """Channels of the middle step of every row where ranks hold unequal shares (rows, ranks, 7), the seconds a rank
-    waits in it for the slowest, mean over ranks, and which that is; the same numbers as `StepCost.ranks_segment`.
-    Shapes (rows, N_CHANNELS), of the slowest rank but with the mean joules, (rows,) and (rows,)."""
-    ranks = [_Rows(with_share(rows, shares[:, i])) for i in range(shares.shape[1])]
-    device, lags, place = _ranked(tables, ranks)
-    if tables.draft is not None:
-        drafting, waits = _ranked_draft(tables.draft, ranks)
-        device, lags = device + drafting, lags + waits
-    return device, lags, place
+def _add(device: FloatArray, term: Term, channels: FloatArray) -> None:
+    if isinstance(term.rows, slice):  # all of them: an indexed sum would copy the array once more
+        device += channels
+    else:
+        device[term.rows] += channels
 
 
-def _ranked_draft(draft: DraftTables, ranks: Sequence[_Rows]) -> tuple[FloatArray, FloatArray]:
+class RankedChannels(NamedTuple):
+    """What steps take whose data-parallel ranks hold unequal shares.
+
+    device: Channels of the slowest rank, but with the mean joules. Shape (rows, N_CHANNELS).
+    wait_s: Seconds that a rank waits for the slowest, mean over ranks. Shape (rows,).
+    slowest: Which rank that is. Shape (rows,).
+    """
+
+    device: FloatArray
+    wait_s: FloatArray
+    slowest: npt.NDArray[np.int64]
+
+
+def ranked_channels(tables: StepTables, ranks: Sequence[BatchRows]) -> RankedChannels:
+    """Return what steps of ranks with these shares take: the same numbers as `StepCost.ranks_segment`."""
+    found = ranked_pass(tables, ranks)
+    if tables.draft is None:
+        return found
+    drafting, waits = _ranked_draft(tables.draft, ranks)
+    return RankedChannels(found.device + drafting, found.wait_s + waits, found.slowest)
+
+
+def _ranked_draft(draft: DraftTables, ranks: Sequence[BatchRows]) -> tuple[FloatArray, FloatArray]:
     """Channels of drafting where ranks hold unequal shares, and what a rank waits in it, mean over ranks."""
-    device, lags, _ = _ranked(draft.first, ranks)
+    device, lags, _ = ranked_pass(draft.first, ranks)
     if draft.passes:
         newest = [rank.newest(draft.after_prompts) for rank in ranks]
-        more, waits, _ = _ranked(draft.again, newest)
-        some = draft.passes * (sum(rank.decodes for rank in newest) > 0)
+        more, waits, _ = ranked_pass(draft.again, newest)
+        some = draft.passes * (np.sum([rank.decodes for rank in newest], axis=0) > 0)
         device, lags = device + some[:, None] * more, lags + some * waits
     return device, lags
 
 
-def _ranked(tables: StepTables, ranks: Sequence[_Rows]) -> tuple[FloatArray, FloatArray, npt.NDArray[np.int64]]:
-    own, queries, n = tables.split // tables.prompt_split, tables.queries, len(ranks[0].steps)
-    tokens = np.stack(
-        [np.ceil(r.decodes / own) * queries + np.ceil(r.prefill_tokens / tables.context_ranks) for r in ranks]
-    )
-    widest = tokens.max(axis=0)
-    graphed = widest <= graph_limit(tables.resolved)
+def ranked_pass(tables: StepTables, ranks: Sequence[BatchRows]) -> RankedChannels:
+    """Return what one model's pass over such steps takes."""
+    n, terms = len(ranks[0]), tables.rank_terms(ranks)
     slowest, slowest_s = np.zeros((n, N_CHANNELS)), np.full(n, -1.0)
     mean_s, joules = np.zeros(n), np.zeros(n)
     place = np.zeros(n, dtype=np.int64)
-    for i, (rank, held) in enumerate(zip(ranks, tokens, strict=True)):
-        device = tables.rank.at(_ran(tables, np.where(graphed, widest, held)))
-        _add_decode(tables, rank, own, device)
-        _add_prefill(tables, rank, np.ones(n), device)
+    for i, own in enumerate(terms.own):
+        device = _sum(tables, own, n)
         seconds = device[:, :N_CLASSES].sum(axis=1)
         later = seconds > slowest_s
         slowest[later], slowest_s[later], place[later] = device[later], seconds[later], i
         mean_s += seconds / len(ranks)
         joules += device[:, JOULES] / len(ranks)
     slowest[:, JOULES] = joules
-    dp, held = tables.group_ranks, sum(rank.decodes * queries + rank.prefill_tokens for rank in ranks)
-    group = np.where(graphed, dp * _ran(tables, widest), np.minimum(dp * widest, held))
-    scored = tables.scored - 1
-    logits = np.max([np.ceil((rank.logits + rank.decodes * scored) / own) for rank in ranks], axis=0)
-    return slowest + tables.group.at(group) + tables.logits.at(logits), slowest_s - mean_s, place
-
-
-def _ran(tables: StepTables, tokens: FloatArray) -> FloatArray:
-    """Tokens that run where so many were scheduled."""
-    padded = tables.padded
-    ran: FloatArray = np.where(
-        tokens < len(padded), padded[np.minimum(tokens, len(padded) - 1).astype(np.int64)], tokens
-    )
-    return ran
-
-
-def _add_decode(tables: StepTables, rows: _Rows, split: int, device: FloatArray) -> None:
-    for held, mine in ((tables.decode, rows.chunks == 0), (tables.mixed, rows.chunks > 0)):
-        some = np.flatnonzero((rows.decodes > 0) & mine)
-        n = np.ceil(rows.decodes[some] / split)
-        device[some] += held.at(n, rows.mean_context[some], rows.max_context[some])
-
-
-def _add_prefill(tables: StepTables, rows: _Rows, parts: FloatArray, device: FloatArray) -> None:
-    some = np.flatnonzero(rows.chunks)
-    each = rows.prefill_tokens[some] / rows.chunks[some]
-    prior = rows.pairs[some] / rows.prefill_tokens[some] - each / 2.0
-    device[some] += tables.prefill.at(rows.chunks[some] / parts[some], each, prior)
+    for term in terms.shared:
+        _add(slowest, term, tables.read(term))
+    return RankedChannels(slowest, slowest_s - mean_s, place)

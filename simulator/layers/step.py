@@ -93,8 +93,7 @@ def step_calls(shard: Shard, shape: BatchShape) -> list[OperatorCall]:
     if n:
         calls += decode_calls(shard, n, shape.decode_context_sum / n, shape.decode_context_max)
     if c:
-        each = shape.prefill_tokens / c
-        calls += prefill_calls(shard, c, each, shape.prefill_pairs / shape.prefill_tokens - each / 2)
+        calls += prefill_calls(shard, c, shape.chunk_tokens, shape.prior_tokens)
     return calls
 
 

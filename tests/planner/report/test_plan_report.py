@@ -13,13 +13,11 @@ from typing import Any
 import pytest
 
 from calibration.accuracy.reliability import load_reliability
-from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.html_page import render
 from catalogs.ui.terminal import PIPED
 from catalogs.ui.words import dollars, percent, rate, seconds
-from catalogs.workloads.workload import load_workload
 from planner.answer.schema import AnswerFile, parse_answer, read_answer
 from planner.cli.main import app
 from planner.evaluation.simulated import SimulatedEvaluator
@@ -35,10 +33,6 @@ from planner.report.tables import csv_text, tables_of, write_tables
 from planner.sections.registry import load_sections
 from planner.space.candidates import candidates
 from planner.studies.rerun import Rerun, found_again, request_of
-from planner.studies.step_sampling import take_apart
-from simulator.analysis.metrics import duration_s
-from simulator.cluster.compiled import build_plant
-from simulator.cluster.simulate import engine_rules, run_rules
 
 REQUEST = PlanRequest(
     "llama3.1-8b", "l40sx2", parse_slos(["ttft.p90=500ms,tpot.mean=60ms"]), trials=3, tariff=Tariff(3.0)
@@ -164,30 +158,6 @@ def test_the_front_is_what_nothing_beats() -> None:
     pairs = [(1.0, 5.0), (2.0, 3.0), (2.5, 4.0), (3.0, 3.0), (4.0, 1.0)]
     assert front(pairs) == [0, 1, 4]
     assert front([]) == []
-
-
-@pytest.mark.parametrize(
-    ("model", "hardware", "ranks"),
-    [
-        ("llama3.1-8b", "l40sx2", {"tensor_parallel": 2}),
-        ("qwen3-30b-a3b", "h100x4", {"data_parallel": 4, "expert_parallel": True}),
-        ("qwen3-30b-a3b", "h100x4", {"data_parallel": 4, "expert_parallel": True, "engine": "sglang"}),
-    ],
-)
-def test_time_of_operators_adds_up_to_the_run(model: str, hardware: str, ranks: dict[str, Any]) -> None:
-    plant = build_plant(Deployment(model=model, hardware=hardware, **ranks))
-    requests = load_workload("chat").materialise(0, 400, 12.0)
-    done = run_rules(engine_rules(plant), plant.cost, requests)
-    anatomy, totals = take_apart(done, plant), plant.cost.totals(done.logs[0])
-    ours: dict[str, float] = {}
-    for row in anatomy.rows:
-        ours[row.kind] = ours.get(row.kind, 0.0) + row.seconds
-    for kind, seconds_ in totals.seconds.items():
-        if kind != "host" and seconds_ > 0.02 * anatomy.device_s:
-            assert ours[kind] == pytest.approx(seconds_, rel=0.04), kind
-    assert anatomy.total_s == pytest.approx(duration_s(done), rel=0.01)
-    assert sum(anatomy.shares.values()) == pytest.approx(1.0)
-    assert 1 <= anatomy.mean_decodes <= anatomy.most_decodes
 
 
 def test_the_knee_is_where_the_curve_bends() -> None:

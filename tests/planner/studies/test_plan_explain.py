@@ -12,7 +12,7 @@ from catalogs.ui.entry_point import run_command
 from catalogs.ui.terminal import PIPED
 from planner.cli.main import app
 from planner.evaluation.variants import SlowerSteps, VariedWorkload, slower_host
-from planner.studies.bottleneck import uses
+from planner.studies.bottleneck import resource_uses
 from planner.studies.capacity_growth import GOAL, Growth, GrowthStep
 from planner.studies.explain import binding_words, explain, why_not
 from planner.studies.rerun import Rerun
@@ -20,16 +20,21 @@ from tests.planner.report.test_plan_report import answer, data, material, told
 
 
 def test_time_binds_where_there_is_room_and_space_where_there_is_none() -> None:
+    """What the run's analysis names is what binds, whatever a cache's peak was for a moment."""
     s, plan = material().simulated, answer().plans[0]
     assert s is not None
-    roomy = [u for u in uses(plan, s.parts) if u.binds]
+    roomy = [u for u in resource_uses(plan, s.parts) if u.binds]
     assert [u.of for u in roomy] == ["replica time"]
-    full = plan.model_copy(update={"metrics": (plan.metrics or {}) | {"kv_peak_fraction": 1.0, "n_preemptions": 40}})
-    binding = [u for u in uses(full, s.parts) if u.binds]
-    assert [u.resource for u in binding] == ["KV cache"]
-    assert "40 preemptions" in binding_words(full, binding)
-    seats = [replace(part, seats=part.anatomy.most_decodes) for part in s.parts]
-    assert [u.resource for u in uses(plan, seats) if u.binds] == ["sequence seats"]
+    peaked = plan.model_copy(update={"metrics": (plan.metrics or {}) | {"kv_peak_fraction": 1.0, "n_preemptions": 40}})
+    assert [u.resource for u in resource_uses(peaked, s.parts) if u.binds] == [u.resource for u in roomy]
+    for bound, resource in (("kv_capacity", "KV cache"), ("queue", "sequence seats")):
+        waiting = [
+            replace(part, bottleneck=replace(part.bottleneck, bounds_s=part.bottleneck.bounds_s | {bound: 1e9}))
+            for part in s.parts
+        ]
+        binding = [u for u in resource_uses(peaked, waiting) if u.binds]
+        assert [u.resource for u in binding] == [resource]
+        assert ("40 preemptions" in binding_words(peaked, binding)) == (resource == "KV cache")
 
 
 def test_why_not_speaks_in_the_answers_numbers() -> None:

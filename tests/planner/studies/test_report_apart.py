@@ -13,7 +13,7 @@ import pytest
 from catalogs.ui.entry_point import run_command
 from planner.answer.schema import AnswerFile, read_answer
 from planner.cli.main import app
-from planner.studies.bottleneck import PoolUse, parts_of, uses
+from planner.studies.bottleneck import PoolUse, pool_uses, resource_uses
 from planner.studies.rerun import Rerun
 
 
@@ -38,32 +38,34 @@ def answer(path: Path) -> AnswerFile:
 
 @pytest.fixture(scope="module")
 def parts(answer: AnswerFile) -> list[PoolUse]:
-    return parts_of(Rerun.of(answer), answer.plans[0])
+    return pool_uses(Rerun.of(answer), answer.plans[0])
 
 
 def test_each_kind_does_its_own_part(parts: list[PoolUse], answer: AnswerFile) -> None:
     """The prefill server's busy time is its steps; nobody decodes there and no prompt is computed on the other."""
     prefill, decode = parts
     assert (prefill.role, decode.role) == ("prefill", "decode")
-    assert prefill.anatomy.mean_decodes == 0
-    assert prefill.anatomy.prefill_step_fraction == 1
-    assert decode.anatomy.prefill_step_fraction == 0
-    assert not any("prefill" in row.name for row in decode.anatomy.rows)
-    assert not any("decode" in row.name for row in prefill.anatomy.rows)
+    assert prefill.bottleneck.samples.mean_decodes == 0
+    assert prefill.bottleneck.samples.prefill_step_fraction == 1
+    assert decode.bottleneck.samples.prefill_step_fraction == 0
+    assert not any("prefill" in row.name for row in decode.bottleneck.samples.operators)
+    assert not any("decode" in row.name for row in prefill.bottleneck.samples.operators)
     metrics = answer.plans[0].metrics or {}
     tokens = metrics["output_tokens_per_s"] * metrics["tpot_s"]["mean"]  # Little's law: sequences decoded at once
-    assert decode.anatomy.mean_decodes == pytest.approx(tokens, rel=0.15)
-    rate = prefill.anatomy.n_steps / prefill.anatomy.total_s  # one prompt a step, nearly always, at this load
+    assert decode.bottleneck.samples.mean_decodes == pytest.approx(tokens, rel=0.15)
+    rate = (
+        prefill.bottleneck.samples.n_steps / prefill.bottleneck.replica_s
+    )  # one prompt a step, nearly always, at this load
     assert rate == pytest.approx(answer.plans[0].requests_per_s, rel=0.15)
 
 
 def test_what_binds_is_of_the_kind_the_tightest_objective_waits_for(parts: list[PoolUse], answer: AnswerFile) -> None:
     plan = answer.plans[0]
     assert plan.tightest.metric == "tpot"
-    assert {u.resource.partition(":")[0] for u in uses(plan, parts) if u.binds} == {"decode"}
+    assert {u.resource.partition(":")[0] for u in resource_uses(plan, parts) if u.binds} == {"decode"}
     first = [row.model_copy(update={"value_s": row.limit_s}) for row in plan.slo if row.metric == "ttft"]
     waits = plan.model_copy(update={"slo": first})
-    assert {u.resource.partition(":")[0] for u in uses(waits, parts) if u.binds} <= {"prefill"}
+    assert {u.resource.partition(":")[0] for u in resource_uses(waits, parts) if u.binds} <= {"prefill"}
 
 
 def test_the_page_shows_both_kinds_and_says_what_it_has_not(path: Path, tmp_path: Path) -> None:

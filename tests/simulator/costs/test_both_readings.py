@@ -1,5 +1,9 @@
-"""A step is priced twice: as a run goes, one number at a time, and afterwards from its log. Every table that goes into
-one reading goes into the other; with a free host nothing may hide in what the host is said to have taken."""
+"""One decomposition of a batch, read twice: as a run goes, one batch at a time, and afterwards from its log.
+
+What a rank computes is counted by one function, for numbers as for arrays. Prices compiled from the tables are those of
+the tables: every table that goes into one reading goes into the other, and with a free host nothing may hide in what
+the host is said to have taken.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from catalogs.deployments.speculation import Speculative
 from catalogs.io.yaml_files import check
 from simulator.core.batch import Batch, BatchShape, together
 from simulator.core.step_log import RankStepLog, StepLog
 from simulator.costs.interpolation import MultilinearTable
+from simulator.costs.partition import BatchPartition, BatchRows
 from simulator.costs.pricing import N_CLASSES
 from simulator.costs.speculative import SpeculativeCost
 from simulator.costs.step_cost import StepCost
@@ -66,7 +73,7 @@ def timer_of(tables: StepTables) -> StepCost:
 def drawn(tables: StepTables, seed: int = 0) -> Iterator[Batch]:
     """Shares of ranks or whole batches: of decodes, of prompts, and of both."""
     rng, limits = np.random.default_rng(seed), tables.resolved.limits
-    most = min(limits.max_num_seqs, limits.max_num_batched_tokens // (2 * tables.queries))
+    most = min(limits.max_num_seqs, limits.max_num_batched_tokens // (2 * tables.partition.queries))
     for i in range(N_SHAPES):
         n = int(rng.integers(1, most)) if i % 3 != 1 else 0
         mean = int(rng.integers(1, limits.max_model_len // 2))
@@ -166,13 +173,70 @@ def named(tables: StepTables) -> Iterator[tuple[str, MultilinearTable]]:
             yield f"{field.name}.skew", value.skew
 
 
-def test_a_reading_that_forgets_a_term_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted: the log is read without the attention of prompts, or without what drafting takes."""
-    for forgotten, world in (("_add_prefill", "dense"), ("_add_decode", "ranks"), ("draft_channels", "eagle")):
+def test_a_term_that_one_reading_lacks_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Planted: the log is read without attention, or without what drafting takes."""
+    planted = (
+        ("costs.tables._attention_terms", lambda *_: [], "dense"),
+        ("costs.tables._attention_terms", lambda *_: [], "ranks"),
+        ("step_totals.draft_channels", lambda *_: 0.0, "eagle"),
+    )
+    for forgotten, nothing_, world in planted:
         tables = tables_of(world)
         steps = steps_of(tables, unequal=world == "ranks")
         whole = read_one_by_one(timer_of(tables), steps)
         with monkeypatch.context() as patch:
-            patch.setattr(f"simulator.costs.totals.{forgotten}", lambda *_: 0.0)
+            patch.setattr(f"simulator.{forgotten}", nothing_)
             with pytest.raises(AssertionError):
                 np.testing.assert_allclose(read_afterwards(tables, steps), whole, rtol=1e-9)
+
+
+COUNTS = st.integers(0, 10**6)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> BatchShape:
+    n, chunks = draw(COUNTS), draw(st.integers(0, 1000))
+    tokens = draw(st.integers(chunks, 10**6)) if chunks else 0
+    pairs = tokens * (draw(st.integers(0, 10**5)) + 0.5 * tokens / chunks) if chunks else 0.0
+    mean, above = draw(COUNTS), draw(COUNTS)
+    logits, passes = draw(COUNTS), draw(st.integers(1, 5))
+    return BatchShape(tokens, pairs, chunks, n, n * mean, mean + above if n else 0, logits, passes)
+
+
+@st.composite
+def partitions(draw: st.DrawFn) -> BatchPartition:
+    ranks, context = draw(st.integers(1, 16)), draw(st.integers(1, 8))
+    queries = draw(st.integers(1, 9))
+    decode_ranks = ranks * draw(st.sampled_from((1, context)))
+    return BatchPartition(decode_ranks, ranks, context, ranks * context, queries, draw(st.integers(1, queries)))
+
+
+@given(st.lists(batches(), min_size=1, max_size=8), partitions())
+def test_many_batches_are_counted_as_each_alone(shapes: list[BatchShape], partition: BatchPartition) -> None:
+    """To the last digit: there is one formula for numbers and arrays."""
+    rows = BatchRows.of_shapes(shapes)
+    for cut in (partition, partition.within_rank):
+        together = np.stack(np.broadcast_arrays(*cut.rank_counts(rows)))
+        alone = np.array([cut.rank_counts(shape) for shape in shapes], dtype=np.float64).T
+        np.testing.assert_array_equal(together, alone)
+        group = cut.eager_group_tokens(together[0], together[1])
+        each = [cut.eager_group_tokens(*cut.rank_counts(shape)[:2]) for shape in shapes]
+        np.testing.assert_array_equal(group, each)
+    prompts = rows.only(rows.prefill_chunks > 0)
+    chunked = [shape for shape in shapes if shape.prefill_chunks]
+    for name in ("chunk_tokens", "prior_tokens", "prompt_context_tokens"):
+        np.testing.assert_array_equal(getattr(prompts, name), [getattr(shape, name) for shape in chunked])
+
+
+def test_ranks_share_a_batch_by_hand() -> None:
+    """Two data-parallel ranks of two context-parallel ranks each; a decode brings 3 tokens, 2 of them with logits."""
+    partition = BatchPartition(4, 2, 2, 4, queries=3, scored=2)
+    batch = BatchShape(10, 10 * (4 + 2.5), 2, 5, 500, 200, 6, passes=2)
+    # decodes: ceil(5 / 4) = 2; prompts: a rank has one of two, half of its 5 tokens: ceil(10 / 4) = 3
+    assert partition.rank_counts(batch) == (2 * 3 + 3, 5 * 3 + 10, 3, 1, 2, 1.0)
+    # what a rank schedules itself: decodes are shared by its two, all prompts are its own
+    assert partition.within_rank.rank_counts(batch) == (3 * 3 + 5, 25, 6, 1, 3, 2.0)
+    lone = BatchShape(7, 7 * 3.5, 1, logits=1)
+    assert partition.rank_counts(lone) == (4, 7, 1, 0, 0, 1.0)
+    assert (batch.chunk_tokens, batch.prior_tokens, batch.prompt_context_tokens) == (5.0, 4.0, 9.0)
+    assert (partition.eager_group_tokens(9, 25), partition.eager_group_tokens(4, 25)) == (25, 16)

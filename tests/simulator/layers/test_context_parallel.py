@@ -14,9 +14,10 @@ from catalogs.errors import InputError
 from catalogs.models.catalog import load_model
 from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
+from simulator.costs.partition import BatchRows
 from simulator.costs.pricing import N_CLASSES
 from simulator.costs.step_cost import StepCost
-from simulator.costs.totals import _Rows, step_channels
+from simulator.costs.totals import step_channels
 from simulator.layers.operator_call import OperatorCall
 from simulator.layers.shard import Shard
 from simulator.layers.step import decode_calls, expert_calls, prefill_calls, token_calls
@@ -135,7 +136,7 @@ def test_a_run_adds_up_what_its_steps_took(keys: dict[str, object]) -> None:
     ]
     for shape in shapes:
         log.add(0.0, 1, shape, 1.0, 0.0, 1.0)
-    after = step_channels(cost_.tables, _Rows(log.table()))[:, :N_CLASSES].sum(axis=1)
+    after = step_channels(cost_.tables, BatchRows.of_log(log.table()))[:, :N_CLASSES].sum(axis=1)
     for shape, seconds in zip(shapes, after, strict=True):
         assert cost_._batch_s(shape) == pytest.approx(seconds, rel=1e-9)
     assert r.accelerators_per_replica == r.layout.accelerators

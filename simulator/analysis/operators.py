@@ -1,0 +1,218 @@
+"""Operators of engine steps against the roofline: what each computes and moves, how long it takes, what bounds it.
+
+The roofline of an accelerator gives two limits, arithmetic and bytes. An operator that takes many times its roofline
+time is bound by its fixed cost. A collective is bound by the links whatever its size: it waits for other accelerators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from calibration.operators.operators import Collective
+from calibration.operators.roofline import bytes_moved, compute_s, flops, link_bytes, memory_s, roofline_s
+from catalogs.arrays import FloatArray
+from catalogs.hardware.specs import Accelerator
+from simulator.costs.partition import BatchRows
+from simulator.costs.pricing import INTERPOLATED_S, MEASURED_S, N_CLASSES, Pricer
+from simulator.costs.tables import StepTables, Term
+from simulator.costs.totals import ranked_pass
+from simulator.layers.operator_call import OperatorCall
+
+#: An operator that takes this many times its roofline time is bound by neither arithmetic nor bytes: it is short, and
+#: what a kernel costs whatever it does (launch, waves that do not fill the device) decides.
+FIXED_COST_FACTOR: Final = 4.0
+
+COMPUTE, MEMORY, LINK, FIXED = "compute", "memory", "link", "fixed cost"
+
+BOUND_WORDS: Final = {
+    COMPUTE: "arithmetic",
+    MEMORY: "memory bandwidth",
+    LINK: "link between accelerators",
+    FIXED: "fixed cost per kernel",
+}
+
+ONE_STEP: Final = np.ones(())
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorRow:
+    """One operator of a step (or of many), all its executions on one rank together; SI units.
+
+    bytes: Through device memory; of a collective, what the rank sends. limit: The side of the roofline that its
+    roofline time comes from. seconds: By the calibration; measured_s and interpolated_s are the parts of it that rest
+    on measured rows.
+    """
+
+    name: str
+    kind: str  # operator class of a time breakdown
+    layers: int  # executions in one step
+    limit: str  # "compute" | "memory" | "link"
+    count: float  # executions in all
+    flops: float
+    bytes: float
+    roofline_s: float
+    seconds: float
+    measured_s: float
+    interpolated_s: float
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte."""
+        return self.flops / self.bytes if self.bytes else 0.0
+
+    @property
+    def bound(self) -> str:
+        """What it waits for: its roofline's limit, or where it is far from the roofline, its fixed cost."""
+        return FIXED if self.limit != LINK and self.seconds > FIXED_COST_FACTOR * self.roofline_s else self.limit
+
+    def scaled(self, factor: float) -> OperatorRow:
+        """Return the same operator with everything that is summed over executions multiplied."""
+        return replace(self, **{name: factor * getattr(self, name) for name in SUMMED})
+
+    @property
+    def efficiency(self) -> float:
+        """Share of the roofline it reaches."""
+        return self.roofline_s / self.seconds if self.seconds else 0.0
+
+
+SUMMED: Final = ("count", "flops", "bytes", "roofline_s", "seconds", "measured_s", "interpolated_s")
+
+
+def step_operators(tables: StepTables, ranks: Sequence[BatchRows], weights: FloatArray) -> list[OperatorRow]:
+    """Price the operators that steps run on one rank, those of drafting included, as their tables were priced.
+
+    Args:
+        tables: The deployment's.
+        ranks: The batches of the steps: one entry where all ranks are alike, else one for each data-parallel rank, of
+            which the slowest is priced.
+        weights: How many steps each batch stands for. Shape (rows,).
+    """
+    found = []
+    for each in _model_passes(tables, ranks):
+        for term in _terms(each.tables, each.ranks):
+            for group in each.tables.operators(term):
+                times = weights[group.rows] * each.times[group.rows] * group.times
+                found += operator_rows(group.lines, each.tables.pricer, times)
+    return found
+
+
+class _ModelPass(NamedTuple):
+    """A model's pass over part of each step. times: How often a step runs it. Shape (rows,)."""
+
+    tables: StepTables
+    ranks: Sequence[BatchRows]
+    times: FloatArray
+
+
+def _model_passes(tables: StepTables, ranks: Sequence[BatchRows]) -> Iterator[_ModelPass]:
+    """The model's own pass, and its drafter's."""
+    draft, once = tables.draft, np.ones(len(ranks[0]))
+    yield _ModelPass(tables, ranks, once)
+    if draft is not None:
+        yield _ModelPass(draft.first, ranks, once)
+    if draft is not None and draft.passes:
+        newest = [rank.newest(draft.after_prompts) for rank in ranks]
+        some = np.sum([rank.decodes for rank in newest], axis=0) > 0
+        yield _ModelPass(draft.again, newest, draft.passes * some)
+
+
+def _terms(tables: StepTables, ranks: Sequence[BatchRows]) -> Iterator[Term]:
+    """What a pass reads on one rank: the slowest, where they are not alike."""
+    if len(ranks) == 1:
+        yield from tables.terms(ranks[0])
+        return
+    found, slowest = tables.rank_terms(ranks), ranked_pass(tables, ranks).slowest
+    for i, own in enumerate(found.own):
+        for term in own:
+            rows = np.arange(len(slowest))[term.rows]
+            here = slowest[rows] == i
+            yield Term(term.table, rows[here], tuple(x[here] for x in term.coordinates))
+    yield from found.shared
+
+
+def operator_rows(lines: Iterable[OperatorCall], pricer: Pricer, weights: FloatArray = ONE_STEP) -> list[OperatorRow]:
+    """Price each operator by the calibration and by the roofline; leave out what takes no time.
+
+    Args:
+        lines: Operators with counts of the shape of `weights`.
+        pricer: The calibration.
+        weights: How many steps each entry stands for; sums are over all of them. Shape (n,), or () for one step.
+    """
+    return [row for line in lines for row in _rows(line, pricer, np.asarray(weights, dtype=np.float64))]
+
+
+def _rows(line: OperatorCall, pricer: Pricer, weights: FloatArray) -> Iterator[OperatorRow]:
+    """One row for each bound that the operator meets anywhere."""
+    channels = pricer.price([line], weights.shape, at_nodes=True)
+    seconds = channels[..., :N_CLASSES].sum(axis=-1)
+    columns = _columns(line, pricer.hardware.accelerator)
+    far = np.broadcast_to(seconds > FIXED_COST_FACTOR * columns[-1], weights.shape)
+    columns += [seconds, channels[..., MEASURED_S], channels[..., INTERPOLATED_S]]
+    for limit, here in _limits(line, pricer.hardware.accelerator, weights.shape):
+        for some in (here,) if limit == LINK else (here & ~far, here & far):
+            part = weights * some
+            sums = [float((np.broadcast_to(c, part.shape) * part).sum()) for c in columns]
+            if sums[SUMMED.index("seconds")] > 0:
+                yield OperatorRow(line.name, line.kind, line.count, limit, *sums)
+
+
+def _columns(line: OperatorCall, unit: Accelerator) -> list[FloatArray]:
+    """count, flops, bytes and roofline seconds of one step."""
+    op, n = line.op, float(line.count)
+    moved = link_bytes(op) if isinstance(op, Collective) else bytes_moved(op, unit)
+    return [np.asarray(n), n * flops(op), n * moved, n * roofline_s(op, unit)]
+
+
+def _limits(line: OperatorCall, unit: Accelerator, shape: tuple[int, ...]) -> list[tuple[str, npt.NDArray[np.bool_]]]:
+    """(limit, where it is the limit)."""
+    if isinstance(line.op, Collective):
+        return [(LINK, np.ones(shape, dtype=np.bool_))]
+    computes = np.broadcast_to(compute_s(line.op, unit) > memory_s(line.op, unit), shape)
+    return [(COMPUTE, computes), (MEMORY, ~computes)]
+
+
+def together(rows: Iterable[OperatorRow], by_layers: bool = False) -> list[OperatorRow]:
+    """Add up rows of one name, the longest first; the limit is that of most of their time.
+
+    With by_layers, groups of layers of different size remain separate rows.
+    """
+    groups: dict[tuple[str, int], list[OperatorRow]] = {}
+    for row in rows:
+        groups.setdefault((row.name, row.layers if by_layers else 0), []).append(row)
+    return sorted(map(_sum, groups.values()), key=lambda r: -r.seconds)
+
+
+def _sum(rows: Sequence[OperatorRow]) -> OperatorRow:
+    longest = max(rows, key=lambda r: r.seconds)
+    sums = [sum(getattr(r, name) for r in rows) for name in SUMMED]
+    layers = sum({r.layers for r in rows})
+    return OperatorRow(longest.name, longest.kind, layers, longest.limit, *sums)
+
+
+def seconds_by_bound(rows: Iterable[OperatorRow]) -> dict[str, float]:
+    """Seconds by what bounds each row, the largest first."""
+    found: dict[str, float] = {}
+    for row in rows:
+        found[row.bound] = found.get(row.bound, 0.0) + row.seconds
+    return dict(sorted(found.items(), key=lambda item: -item[1]))
+
+
+def origin_shares(rows: Sequence[OperatorRow]) -> dict[str, float]:
+    """Of the rows' time: measured, interpolated, roofline only (all 0 for no time)."""
+    total = sum(r.seconds for r in rows)
+    if not total:
+        return dict.fromkeys(("measured_fraction", "interpolated_fraction", "roofline_fraction"), 0.0)
+    measured = sum(r.measured_s for r in rows) / total
+    between = sum(r.interpolated_s for r in rows) / total
+    rest = max(1.0 - measured - between, 0.0)
+    return {"measured_fraction": measured, "interpolated_fraction": between, "roofline_fraction": rest}
+
+
+def operator_document(row: OperatorRow) -> dict[str, Any]:
+    """The row as JSON, what follows from it included."""
+    return asdict(row) | {"flops_per_byte": row.intensity, "bound": row.bound, "roofline_share": row.efficiency}

@@ -1,0 +1,169 @@
+"""How the ranks of a replica share a batch: the counts that one rank computes, of one batch or of many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from catalogs.arrays import FloatArray
+from catalogs.deployments.resolved import ResolvedDeployment
+from simulator.core.batch import BatchCounts, BatchShape
+from simulator.core.step_log import COLUMNS, StepLog, with_share
+
+#: What a rank computes of a batch: (tokens on a rank, tokens of the whole batch, sequences with logits on a rank,
+#: passes over the weights beyond the first, decodes on a rank, prompt chunks on a rank). Tokens are not padded.
+RankCounts = tuple[int, int, int, int, int, float]
+
+#: The same of many batches, each of shape (rows,).
+RankCountArrays = tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRows(BatchCounts):
+    """Many batches with the counts of a `BatchShape`, arrays of shape (rows,)."""
+
+    prefill_tokens: FloatArray
+    prefill_pairs: FloatArray
+    prefill_chunks: FloatArray
+    decodes: FloatArray
+    mean_context: FloatArray  # of the decodes
+    max_context: FloatArray
+    logits: FloatArray
+    passes: FloatArray
+
+    @classmethod
+    def of_log(cls, table: FloatArray, step: FloatArray | None = None) -> BatchRows:
+        """Return the batches of rows of a step log, each at one of the steps that it stands for.
+
+        Args:
+            table: Rows of a `StepLog`. Shape (rows, columns).
+            step: The step of each row, counted from 0; the middle one without it. Shape (rows,).
+        """
+        columns = dict(zip(COLUMNS, table.T, strict=True))
+        later = (columns["steps"] - 1.0) / 2.0 if step is None else step
+        decodes = columns["decodes"]
+        return cls(
+            columns["prefill_tokens"],
+            columns["prefill_pairs"],
+            columns["prefill_chunks"],
+            decodes,
+            columns["context_sum"] / np.maximum(decodes, 1.0) + later,
+            columns["context_max"] + later,
+            columns["logits"],
+            columns["passes"],
+        )
+
+    @classmethod
+    def of_ranks(cls, table: FloatArray, shares: FloatArray, step: FloatArray | None = None) -> list[BatchRows]:
+        """Return the batches of each data-parallel rank that schedules for itself.
+
+        Args:
+            table: Rows of a `RankLog`. Shape (rows, columns).
+            shares: What each rank held of them. Shape (rows, ranks, 7).
+            step: As in `of_log`.
+        """
+        return [cls.of_log(with_share(table, shares[:, rank]), step) for rank in range(shares.shape[1])]
+
+    @classmethod
+    def of_shapes(cls, shapes: Sequence[BatchShape]) -> BatchRows:
+        """Return batches that each run one step. Shape (shapes,)."""
+        log = StepLog()
+        for shape in shapes:
+            log.add(0.0, 1, shape, 0.0, 0.0, 0.0)
+        return cls.of_log(log.table())
+
+    def __len__(self) -> int:
+        return len(self.decodes)
+
+    def only(self, rows: npt.NDArray[Any]) -> BatchRows:
+        """Return the batches at some places, or where a mask is true."""
+        return BatchRows(*(getattr(self, field.name)[rows] for field in fields(self)))
+
+    def newest(self, of_prompts: bool) -> BatchRows:
+        """Return a further pass over the newest token of every decode; with `of_prompts`, of every prompt too."""
+        chunks = self.prefill_chunks * of_prompts
+        nothing = np.zeros_like(chunks)
+        ends, some = nothing.copy(), np.flatnonzero(chunks)
+        ends[some] = self.only(some).prompt_context_tokens
+        decodes = self.decodes + chunks
+        return replace(
+            self,
+            prefill_tokens=nothing,
+            prefill_pairs=nothing,
+            prefill_chunks=nothing,
+            decodes=decodes,
+            mean_context=(self.mean_context * self.decodes + ends * chunks) / np.maximum(decodes, 1.0),
+            max_context=np.where(chunks > 0, np.maximum(self.max_context, ends), self.max_context),
+            logits=decodes,
+            passes=np.ones_like(chunks),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPartition:
+    """The ranks that share the batch of one scheduler, and what each decode brings.
+
+    Decodes are shared by `decode_ranks`, prompts by `prompt_ranks` whole and by `context_ranks` each. Experts are
+    computed for the tokens of `group_ranks`. A decode brings `queries` tokens, of which `scored` get logits.
+    """
+
+    decode_ranks: int
+    prompt_ranks: int
+    context_ranks: int
+    group_ranks: int
+    queries: int
+    scored: int
+
+    @classmethod
+    def of(cls, resolved: ResolvedDeployment, queries: int, scored: int) -> BatchPartition:
+        """Return the partition of a replica whose ranks share every batch evenly.
+
+        Context-parallel ranks share decodes as well, unless they share every sequence's cache too and so compute each
+        decode together.
+        """
+        layout = resolved.layout
+        ranks, context = layout.data_parallel, layout.context_parallel
+        decode_ranks = ranks * (context if layout.decode_context_parallel == 1 else 1)
+        return cls(decode_ranks, ranks, context, ranks * context, queries, scored)
+
+    @property
+    def within_rank(self) -> BatchPartition:
+        """The partition of what one data-parallel rank schedules for itself."""
+        return replace(self, decode_ranks=self.decode_ranks // self.prompt_ranks, prompt_ranks=1)
+
+    @overload
+    def rank_counts(self, batch: BatchShape) -> RankCounts: ...
+
+    @overload
+    def rank_counts(self, batch: BatchRows) -> RankCountArrays: ...
+
+    def rank_counts(self, batch: Any) -> Any:
+        """Return what one rank computes of a batch, or of many. A lone prompt is on one rank, for which all wait."""
+        n, prompts, chunks, ranks = batch.decodes, batch.prefill_tokens, batch.prefill_chunks, self.decode_ranks
+        held, logits, further = n * self.queries + prompts, batch.logits + n * (self.scored - 1), batch.passes - 1
+        if ranks == 1 and self.context_ranks == 1:  # one rank computes all
+            return held, held, logits, further, n, chunks
+        decodes, parts = -(-n // ranks), _clipped(chunks, self.prompt_ranks)
+        tokens = decodes * self.queries + -(-prompts // (parts * self.context_ranks))
+        return tokens, held, -(-logits // ranks), further, decodes, chunks / parts
+
+    def eager_group_tokens(self, tokens: Any, batch_tokens: Any) -> Any:
+        """Return the tokens of an expert group whose ranks hold up to `tokens` each and `batch_tokens` together."""
+        return _least(self.group_ranks * tokens, batch_tokens)
+
+
+def _clipped(count: Any, most: int) -> Any:
+    """Clip counts to 1..most."""
+    if isinstance(count, np.ndarray):
+        return np.clip(count, 1.0, most)
+    return 1 if count < 1 else count if count < most else most
+
+
+def _least(a: Any, b: Any) -> Any:
+    if isinstance(a, np.ndarray):
+        return np.minimum(a, b)
+    return a if a < b else b
