@@ -1,11 +1,11 @@
-"""A published decode table: one step against the roofline, in the table's own conventions.
+"""A published decode table, reproduced to the digit.
 
 The published table (Llama-2-7B on an A6000, by a roofline viewer for LLMs) has conventions of its own, kept here only
 to reproduce it: every multiply-add of a linear layer counts 2 but lm_head's count 1; softmax, norm, residual and
 activation count 5, 7, 1 and 2 x hidden operations per token; attention runs without FlashAttention, so scores and
 softmax go through memory; residuals read one hidden vector and activations two; temporary activations are what one
 layer stores; weights in memory leave out lm_head and embedding. A simulated step
-(simulator/layers/step.py) counts lm_head twice and uses FlashAttention.
+(simulator/layers/step.py) counts 2 for lm_head and uses FlashAttention.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def published_decode_table(
     if len(model.groups) != 1:
         raise InputError("the published table covers models of identical dense layers", model.name, "llama-2-7b")
     (group,) = model.groups
-    a, mlp = group.mixer, group.ffn
-    if not isinstance(a, Attention) or not isinstance(mlp, Mlp):
+    a, mlp = group.plain_attention, group.dense_block
+    if a is None or mlp is None:
         raise InputError("the published table covers dense models with softmax attention", model.name, "llama-2-7b")
     view = _View(model, a, mlp, batch, context, bits / 8.0)
     rows = [_timed(row, accelerator, bits) for row in view.layer()]

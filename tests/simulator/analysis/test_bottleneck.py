@@ -23,7 +23,7 @@ from simulator.core.step_log import StepLog
 from simulator.costs.pricing import Pricer
 from simulator.engine.event_log import EventLog
 from simulator.layers.shard import Shard
-from simulator.layers.step import step_lines
+from simulator.layers.step import step_calls
 from tests.simulator.plants import ToySource, resolved
 
 DRAFTS = check(
@@ -115,7 +115,7 @@ def test_a_class_that_no_sample_met_is_a_fixed_cost() -> None:
 
 def roofline(deployment: ResolvedDeployment, shape: BatchShape) -> dict[str, OperatorRow]:
     pricer = Pricer(ToySource(deployment.hardware.accelerator), deployment.hardware)
-    return {row.name: row for row in operator_rows(step_lines(Shard.of(deployment), shape), pricer)}
+    return {row.name: row for row in operator_rows(step_calls(Shard.of(deployment), shape), pricer)}
 
 
 def test_the_real_model_counts_the_output_projection_twice_and_no_scores_in_memory() -> None:

@@ -178,7 +178,7 @@ def test_a_term_that_one_reading_lacks_is_seen(monkeypatch: pytest.MonkeyPatch) 
     planted = (
         ("costs.tables._attention_terms", lambda *_: [], "dense"),
         ("costs.tables._attention_terms", lambda *_: [], "ranks"),
-        ("step_totals.draft_channels", lambda *_: 0.0, "eagle"),
+        ("costs.totals.draft_channels", lambda *_: 0.0, "eagle"),
     )
     for forgotten, nothing_, world in planted:
         tables = tables_of(world)
