@@ -18,17 +18,19 @@ from typing import Final
 
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.ui.progress import said_meanwhile
-from planner.answer.answer import Answer, SearchBlock
-from planner.answer.hardware_ranking import RankingTerms, rank_hardware
+from planner.answer.assembly import assumptions, pareto, prices_of
+from planner.answer.hardware_ranking import HardwareRow, RankingTerms, rank_hardware
 from planner.answer.measure import BEST, OTHER, MapFn, Measure, MeasuredPlan, one_by_one
+from planner.answer.question import Asked, Reproduce
 from planner.answer.refusal import Refuser
+from planner.answer.schema import SCHEMA_VERSION, Answer, Refusal, SearchSummary
 from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.multi_hardware import open_world
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.problem.demand import NOTHING, FailureTolerance, RequiredRates
 from planner.problem.hardware_choice import is_one
-from planner.problem.reproduction import digest
+from planner.problem.reproduction import digest, reproduce_block
 from planner.problem.request import PlanRequest
 from planner.search.objectives import (
     TIE,
@@ -47,7 +49,8 @@ from planner.search.progress import search_progress
 from planner.search.search import Progress, SearchResult, search
 from planner.search.study import SearchSettings, need_storage, without_password
 from planner.search.workers import Hire, alone, shared, with_second_core
-from planner.sections.registry import sections
+from planner.sections.full_answer import FullAnswer
+from planner.sections.registry import compute_sections
 from planner.space.bounds import SURVIVAL, Discard
 from planner.space.candidates import plainness
 
@@ -95,7 +98,7 @@ def make_plan(
         raise KeyboardInterrupt
     refuser = Refuser(request, measure, elsewhere)
     refusal = None if entries else refuser.refuse(field.discards, result.outcomes)
-    block = SearchBlock(
+    summary = SearchSummary(
         n_space=field.n_space,
         n_bounded_out=len(field.discards),
         n_simulated=len(result.outcomes),
@@ -106,12 +109,40 @@ def make_plan(
         n_resumed=result.n_resumed,
         n_requests=sum(o.n_requests for o in result.outcomes),
         bounded_out=dict(Counter(d.reason for _, d in field.discards).most_common(4)),
+        interrupted=result.interrupted,
+        left_out=list(world.notices),
     )
     terms = _terms(request, world, field.left)
     ranking = [] if is_one(request.hardware) else rank_hardware(field.left, field.discards, result.outcomes, terms)
-    made = world.fingerprint, ranking, world.notices, result.interrupted
-    answer = Answer(request, entries, refusal, block, *made)
-    return replace(answer, sections=sections(answer, world))
+    return _answer(request, world, entries, refusal, (summary, ranking))
+
+
+def _answer(
+    request: PlanRequest,
+    world: Evaluator,
+    entries: Sequence[MeasuredPlan],
+    refusal: Refusal | None,
+    found: tuple[SearchSummary, list[HardwareRow]],
+) -> Answer:
+    """Return the answer with the sections that the request wants; an interrupted search has none."""
+    summary, ranking = found
+    plans = [entry.plan for entry in entries]
+    computed = compute_sections(request, entries[0], world) if plans and not summary.interrupted else {}
+    return FullAnswer(
+        schema_version=SCHEMA_VERSION,
+        request=Asked.model_validate(request.as_dict()),
+        feasible=bool(plans),
+        best=plans[0] if plans else None,
+        alternatives=plans[1:],
+        pareto=pareto(entries),
+        infeasible=refusal,
+        search=summary,
+        hardware=ranking,
+        assumptions=assumptions(request),
+        prices=prices_of(plans[0]) if plans else [],
+        reproduce=Reproduce.model_validate_json(json.dumps(reproduce_block(request, world.fingerprint))),
+        **computed,
+    )
 
 
 def _method(result: SearchResult, n_left: int) -> str:

@@ -18,15 +18,6 @@ from typing import Any
 from catalogs.errors import InputError
 
 
-def finite(value: Any) -> Any:
-    """The same structure with every number that is not finite replaced by None."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {k: finite(v) for k, v in value.items()}
-    return [finite(v) for v in value] if isinstance(value, list | tuple) else value
-
-
 def write_whole(path: Path, parts: Iterable[str]) -> None:
     """Write beside the target and rename; straight into what is no ordinary file (/dev/stderr, a named pipe), which a
     rename would replace. Raises InputError where that cannot be done."""
@@ -70,6 +61,15 @@ def write_json(data: dict[str, Any], target: str) -> None:
         sys.stdout.write(text)
     else:
         write_whole(Path(target), [text])
+
+
+def finite(value: Any) -> Any:
+    """Return the same structure with every number that is not finite replaced by None."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
+    return [finite(v) for v in value] if isinstance(value, list | tuple) else value
 
 
 def check_targets(json_target: str | None, *files: Path | None) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -98,7 +98,3 @@ def _evaluation(row: _Row) -> Evaluation:
         recovery = 100.0 * row.score / row.baseline
     kept = row.model_dump(exclude={"recovery"})
     return Evaluation(**kept, recovery_percent=recovery)
-
-
-def document(found: tuple[Evaluation, ...]) -> list[dict[str, Any]]:
-    return [asdict(e) | {"words": e.words} for e in found]

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from catalogs.errors import InputError
-from planner.answer.schema import AnswerFile, Plan
+from planner.answer.plan_schema import Plan
+from planner.answer.schema import Answer
 from planner.problem.request import DISAGGREGATED
 
 
@@ -64,7 +65,7 @@ def need_readable_kinds(command: str, kinds: Iterable[str]) -> None:
             raise feature.refusal(command)
 
 
-def chosen(command: str, answer: AnswerFile, alternative: int = 0) -> Plan:
+def chosen(command: str, answer: Answer, alternative: int = 0) -> Plan:
     """The best plan, or an alternative by its number from 1. Raises InputError where the answer has none such, or one
     that the command cannot read."""
     if not answer.feasible or not answer.plans:

@@ -6,13 +6,14 @@ What an answer tells of latencies beyond its objectives: the curve over the rate
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
+from planner.answer.plan_schema import CurvePoint, Known, Memory, Plan, SloResult, SloValue, Stats, Survival
 from planner.economics.money import Rates, energy, money
 from planner.evaluation.capacity import TOLERANCE, find_capacity
 from planner.evaluation.confidence import LEVEL, SAFE, LatencyCurve, Spread, confidence, safe_rate_per_s
@@ -57,13 +58,13 @@ OTHER: Final = MeasurementBudget(capacity=1, curve=1, figures=2, whole_cluster=F
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPlan:
-    """One plan of the answer. `block` is its JSON; the rest is what the screen and the comparison need."""
+    """A plan that was measured, with the candidate it is of and the verdict at its rate."""
 
     candidate: Candidate
     requests_per_s: float
     capacity_requests_per_s: float | None
     verdict: Verdict
-    block: dict[str, object]
+    plan: Plan
     survives: bool = True  # the loss of what was asked for
 
 
@@ -116,31 +117,26 @@ class Measure:
             if not safely[1].met:
                 break
             rate, (details, verdict) = safe, safely
-        block = self._block(candidate, capacity, verdict, details, seen)
+        plan = self._plan(candidate, capacity, verdict, details, seen)
         survival = self._survival(candidate, rate, effort.capacity)
         if survival is None:
-            return MeasuredPlan(candidate, rate, capacity, verdict, block)
-        return MeasuredPlan(candidate, rate, capacity, verdict, block | {"survival": survival}, bool(survival["met"]))
+            return MeasuredPlan(candidate, rate, capacity, verdict, plan)
+        surviving = plan.model_copy(update={"survival": survival})
+        return MeasuredPlan(candidate, rate, capacity, verdict, surviving, survival.met)
 
-    def _survival(self, candidate: Candidate, rate: float, n_seeds: int) -> dict[str, object] | None:
-        """The objectives when what was asked for is lost and the others carry the same load; None: nothing was."""
+    def _survival(self, candidate: Candidate, rate: float, n_seeds: int) -> Survival | None:
+        """Return the objectives under the same load after the loss that the request names; None: it names none."""
         held = self.bench.held_per_s(candidate)
         if held is None or held <= rate * (1 + 1e-9):
             return None
         left = round(candidate.replicas * rate / held)
+        slos = self.bench.slos
         if not left:
-            nobody = {"replicas_left": 0, "requests_per_s": None, "met": False, "stable": False}
-            unbounded = [
-                {"metric": s.metric, "stat": s.stat, "limit_s": s.limit_s, "value_s": None} for s in self.bench.slos
-            ]
-            return nobody | {"slo": unbounded}
+            rows = [SloValue.of(slo, None) for slo in slos]
+            return Survival(replicas_left=0, requests_per_s=None, met=False, stable=False, slo=rows)
         verdict = self._verdict(candidate, held, n_seeds)
-        rows = [
-            {"metric": s.metric, "stat": s.stat, "limit_s": s.limit_s, "value_s": verdict.value_s(s)}
-            for s in self.bench.slos
-        ]
-        told = {"replicas_left": left, "requests_per_s": rate, "met": verdict.met, "stable": verdict.stable}
-        return told | {"slo": rows}
+        rows = [SloValue.of(slo, verdict.value_s(slo)) for slo in slos]
+        return Survival(replicas_left=left, requests_per_s=rate, met=verdict.met, stable=verdict.stable, slo=rows)
 
     def _sure(self, verdict: Verdict, curves: Mapping[str, LatencyCurve], error: StatedError) -> bool:
         rows = (confidence(verdict, curves[slo.name], slo, error) for slo in self.bench.slos)
@@ -191,44 +187,43 @@ class Measure:
             rate *= (1 + TOLERANCE) ** step
         return rate if direction > 0 else None
 
-    def _block(
+    def _plan(
         self,
         candidate: Candidate,
         capacity: float | None,
         verdict: Verdict,
         details: Sequence[RunDetail],
         seen: list[Verdict],
-    ) -> dict[str, object]:
+    ) -> Plan:
         facts = self.world.facts(candidate)
         error = details[0].error
         curves = self._curves(seen)
-        rows = [_slo_row(slo, verdict, curves[slo.name], error) for slo in self.bench.slos]
+        rows = [_slo_result(slo, verdict, curves[slo.name], error) for slo in self.bench.slos]
         safe = None if capacity is None else self._safe_rate(capacity, verdict, curves, error)
-        if safe is not None and all(row["probability_met"] >= SAFE for row in rows):
+        if safe is not None and all(row.probability_met >= SAFE for row in rows):
             asked = self.bench.nominal_per_s(candidate)  # a higher rate that was only read from the curve is no promise
             safe = verdict.requests_per_s if asked is None else max(safe, verdict.requests_per_s)
         rates = _rates(details, verdict)
         price, grid = self.world.price(candidate), self.world.grid()
-        joules = energy(rates, grid)
-        return {
-            "deployment": facts.deployment,
-            "requests_per_s": verdict.requests_per_s,
-            "metrics": _steady_metrics(details, verdict),
-            "slo": rows,
-            "curve": curve_block([*seen, verdict]),
-            "latency_cdf": cdf_block(verdict),
-            "capacity_requests_per_s": capacity,
-            "limited_by": None if capacity is None else _limit(capacity, seen),
-            "safe_requests_per_s": safe,
-            "cost": asdict(money(rates, price)),
-            "energy": None if joules is None else asdict(joules),
-            "memory": facts.memory,
-            "time_breakdown": _shares(details),
-            "calibration": details[0].calibration,
-            "command": facts.command,
-            "command_notes": list(facts.command_notes),
-            "notices": list(dict.fromkeys((*details[0].notices, *facts.notices))),
-        }
+        return Plan(
+            deployment=facts.deployment,
+            requests_per_s=verdict.requests_per_s,
+            metrics=_steady_metrics(details, verdict),
+            slo=rows,
+            curve=curve_of([*seen, verdict]),
+            latency_cdf=cdf_of(verdict),
+            capacity_requests_per_s=capacity,
+            limited_by=None if capacity is None else _limit(capacity, seen),
+            safe_requests_per_s=safe,
+            cost=money(rates, price),
+            energy=energy(rates, grid),
+            memory=Memory.model_validate(facts.memory),
+            time_breakdown=_shares(details),
+            calibration=Known.model_validate(details[0].calibration),
+            command=facts.command,
+            command_notes=list(facts.command_notes),
+            notices=list(dict.fromkeys((*details[0].notices, *facts.notices))),
+        )
 
     def _safe_rate(
         self,
@@ -258,19 +253,9 @@ def _limit(capacity: float, seen: Sequence[Verdict]) -> str | None:
     return "beyond it the queue grows"
 
 
-def _slo_row(slo: Slo, verdict: Verdict, curve: LatencyCurve, error: StatedError) -> dict[str, Any]:
+def _slo_result(slo: Slo, verdict: Verdict, curve: LatencyCurve, error: StatedError) -> SloResult:
     bars = confidence(verdict, curve, slo, error)
-    return {
-        "metric": slo.metric,
-        "stat": slo.stat,
-        "limit_s": slo.limit_s,
-        "value_s": bars.value_s,
-        "ci_low_s": bars.low_s,
-        "ci_high_s": bars.high_s,
-        "ci_level": LEVEL,
-        "met": verdict.stable and bars.value_s <= slo.limit_s,
-        "probability_met": bars.probability_met,
-    }
+    return SloResult.of(slo, bars.value_s, bars, verdict.stable, ci_level=LEVEL)
 
 
 def _rates(details: Sequence[RunDetail], verdict: Verdict) -> Rates:
@@ -314,8 +299,8 @@ QUANTILES: Final = (*(q / 100 for q in range(100)), 0.995, 0.999)
 _DIGITS: Final = 6
 
 
-def curve_block(seen: Iterable[Verdict]) -> list[dict[str, object]]:
-    """One point per rate simulated, ascending; of equal rates the one with most seeds. Seconds.
+def curve_of(seen: Iterable[Verdict]) -> list[CurvePoint]:
+    """Return one point per rate simulated, ascending; of equal rates the one with most seeds. Seconds.
 
     whole_cluster: all replicas behind their router; otherwise one replica under its share of the requests.
     """
@@ -325,22 +310,28 @@ def curve_block(seen: Iterable[Verdict]) -> list[dict[str, object]]:
     return [_point(points[key], key[1]) for key in sorted(points)]
 
 
-def _point(verdict: Verdict, whole_cluster: bool) -> dict[str, object]:
+def _point(verdict: Verdict, whole_cluster: bool) -> CurvePoint:
     metrics = [m for m in METRICS if m in verdict.observations[0].samples_s]
-    return {
-        "requests_per_s": verdict.requests_per_s,
-        "whole_cluster": whole_cluster,
-        "n_seeds": len(verdict.observations),
-        "n_measured": sum(o.n_measured for o in verdict.observations),
-        "stable": verdict.stable,
-        "met": verdict.met,
-        **{f"{m}_s": {s: short(verdict.value_s(Slo(m, s, 1.0))) for s in CURVE_STATS} for m in metrics},
+    latencies = {
+        f"{m}_s": Stats.model_validate({s: short(verdict.value_s(Slo(m, s, 1.0))) for s in CURVE_STATS})
+        for m in metrics
     }
+    return CurvePoint.model_validate(
+        {
+            "requests_per_s": verdict.requests_per_s,
+            "whole_cluster": whole_cluster,
+            "n_seeds": len(verdict.observations),
+            "n_measured": sum(o.n_measured for o in verdict.observations),
+            "stable": verdict.stable,
+            "met": verdict.met,
+            **latencies,
+        }
+    )
 
 
-def cdf_block(verdict: Verdict) -> dict[str, list[float]]:
+def cdf_of(verdict: Verdict) -> dict[str, list[float | None]]:
     """Quantiles of each latency over all seeds of the verdict: {"quantiles": [...], "ttft_s": [...], ...}. Seconds."""
-    found: dict[str, list[float]] = {"quantiles": list(QUANTILES)}
+    found: dict[str, list[float | None]] = {"quantiles": list(QUANTILES)}
     for metric in METRICS:
         if metric in verdict.observations[0].samples_s:
             samples = np.sort(np.concatenate([o.samples_s[metric] for o in verdict.observations]))

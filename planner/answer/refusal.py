@@ -11,8 +11,9 @@ from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.words import human_s
-from planner.answer.answer import Refusal
 from planner.answer.measure import BEST, Measure, MeasuredPlan
+from planner.answer.plan_schema import Memory, Plan
+from planner.answer.schema import Refusal, Suggestion
 from planner.evaluation.evaluator import Evaluator, Verdict
 from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest
@@ -53,17 +54,22 @@ class Refuser:
         suggestions = [*self._hardware(own), *self._precision()]
         if closest is None:
             limit = f"{self.request.model} cannot be cut over {self.request.hardware}"
-            return Refusal(limit, None, tuple(suggestions))
+            return Refusal(binding_constraint=limit, closest=None, what_would_meet_it=suggestions)
         candidate, discard = closest
         if discard is not None and discard.constraint == "memory":
-            block = {"deployment": self.measure.world.facts(candidate).deployment} | _no_figures()
-            block["memory"] = self.measure.world.facts(candidate).memory
-            return Refusal(discard.reason + self._paid_for(), block, tuple(suggestions))
+            facts = self.measure.world.facts(candidate)
+            return self._refusal(
+                discard.reason, Plan.unstarted(facts.deployment, Memory.model_validate(facts.memory)), suggestions
+            )
         entry = self.measure.entry(candidate, None, replace(BEST, whole_cluster=False))
         binding = discard.reason if discard is not None else self._binding(entry)
         if discard is not None and discard.constraint == SURVIVAL:  # no load and no limit is low enough
-            return Refusal(binding + self._paid_for(), entry.block, tuple(suggestions))
-        return Refusal(binding + self._paid_for(), entry.block, (*self._load(entry), *suggestions))
+            return self._refusal(binding, entry.plan, suggestions)
+        return self._refusal(binding, entry.plan, [*self._load(entry), *suggestions])
+
+    def _refusal(self, binding: str, closest: Plan, suggestions: list[Suggestion]) -> Refusal:
+        binding += self._paid_for()
+        return Refusal(binding_constraint=binding, closest=closest, what_would_meet_it=suggestions)
 
     def _paid_for(self) -> str:
         """Of a budget: that it is what limits the hardware."""
@@ -79,7 +85,7 @@ class Refuser:
         load = at if asked is not None else f"{at}, when requests hardly meet"
         return f"{verdict.worst.name} is {human_s(value_s)} > {human_s(verdict.worst.limit_s)} {load}"
 
-    def _load(self, entry: MeasuredPlan) -> Iterator[dict[str, object]]:
+    def _load(self, entry: MeasuredPlan) -> Iterator[Suggestion]:
         """A looser objective, or less load, on the closest plan."""
         verdict = entry.verdict
         if verdict.stable:
@@ -91,7 +97,7 @@ class Refuser:
             if rate:
                 yield _met("rate", f"at most {rate:.3g} requests/s on the closest plan", rate, "simulation")
 
-    def _precision(self) -> Iterator[dict[str, object]]:
+    def _precision(self) -> Iterator[Suggestion]:
         """Narrower weights than were searched, on the same hardware."""
         searched = {c.weight_dtype for c in candidates(self.request, self.measure.world.names)}
         for dtype in NARROWER:
@@ -102,7 +108,7 @@ class Refuser:
                     yield _met("precision", f"{what}: {found.words}", dtype, "simulation")
                     return
 
-    def _hardware(self, own: Hardware) -> Iterator[dict[str, object]]:
+    def _hardware(self, own: Hardware) -> Iterator[Suggestion]:
         """More of the same, then something else; the first of each that does it. What is beyond the budget says so."""
         found_one: set[bool] = set()
         for text, same in _other_hardware(own):
@@ -117,7 +123,7 @@ class Refuser:
                 found_one.add(same)
                 yield self._met_by(text, found, world)
 
-    def _met_by(self, text: str, found: Candidate, world: Evaluator) -> dict[str, object]:
+    def _met_by(self, text: str, found: Candidate, world: Evaluator) -> Suggestion:
         price, budget = world.price(found), self.request.max_usd_per_hour
         if budget is None or price is None or price.usd_per_hour <= budget:
             return _met("hardware", f"{text}: {found.words}", text, "simulation")
@@ -184,11 +190,5 @@ def _other_hardware(hardware: Hardware) -> Iterator[tuple[str, bool]]:
     yield from ((f"{nodes}*{n}x{k}" if nodes > 1 else f"{n}x{k}", False) for n, k in (*alike, *whole))
 
 
-def _met(kind: str, change: str, value: object, verified_by: str) -> dict[str, object]:
-    return {"kind": kind, "change": change, "value": value, "verified_by": verified_by}
-
-
-def _no_figures() -> dict[str, object]:
-    """The figures of a plan that cannot even start."""
-    names = ("requests_per_s", "metrics", "capacity_requests_per_s", "cost", "energy", "time_breakdown", "calibration")
-    return dict.fromkeys(names) | {"slo": []}
+def _met(kind: str, change: str, value: str | float, verified_by: str) -> Suggestion:
+    return Suggestion(kind=kind, change=change, value=value, verified_by=verified_by)

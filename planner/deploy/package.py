@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from planner.answer.capabilities import chosen
-from planner.answer.schema import AnswerFile
+from planner.answer.schema import Answer
 from planner.deploy.benchmark import benchmark_files
 from planner.deploy.disaggregated import DisaggregatedServing
 from planner.deploy.files import MARK, DeploymentFiles
@@ -52,7 +52,7 @@ class Package:
         }
 
 
-def pack(answer: AnswerFile, source: Path, target: str, alternative: int = 0, image: str | None = None) -> Package:
+def pack(answer: Answer, source: Path, target: str, alternative: int = 0, image: str | None = None) -> Package:
     """Raises InputError for an answer without such a plan, or a plan the target cannot start.
 
     source: the answer's file, which goes with the others. alternative: 0 is the best plan.

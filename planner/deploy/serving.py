@@ -14,7 +14,7 @@ from catalogs.errors import InputError
 from catalogs.io.yaml_files import check
 from catalogs.launch.arguments import Arguments, weights_at
 from catalogs.launch.command import arguments, family
-from planner.answer.schema import Plan
+from planner.answer.plan_schema import Plan
 from planner.deploy.images import ContainerDevice, image_of
 
 #: Where a replica listens, and the router in front of several.

@@ -6,12 +6,13 @@ What the same hardware costs elsewhere: every cloud's price by commitment, of wh
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from catalogs.economics.electricity import DEFAULT_PUE, Grid
 from catalogs.economics.prices import COMMITMENTS, Price, list_clouds, list_prices, node_price
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
+from catalogs.io.json_block import JsonBlock
 
 SECONDS_PER_HOUR: Final = 3600.0
 
@@ -119,10 +120,27 @@ _RENTAL: Final = "tco-3-year"
 _RENTAL_COMMITMENT: Final = "reserved-3y"
 
 
-def price_rows(hardware: str, metrics: dict[str, Any]) -> list[dict[str, object]]:
-    """One row per cloud and commitment that has a price for `hardware`, the cheapest first; [] where none has.
+class PriceLine(JsonBlock):
+    """The price of a plan's hardware on one cloud under one contract, and what the plan's tokens cost there."""
 
-    metrics: `output_tokens_per_s` and `total_tokens_per_s` of the plan, which the prices per million tokens are of.
+    cloud: str
+    contract: str
+    usd_per_hour: float
+    usd_per_million_output_tokens: float | None
+    usd_per_million_total_tokens: float | None
+    instance: str | None
+    region: str | None
+    as_of: str
+    source: str
+    note: str | None
+    accelerators_per_instance: int | None = None
+    instances: int | None = None
+
+
+def price_rows(hardware: str, output_tokens_per_s: float, total_tokens_per_s: float) -> list[PriceLine]:
+    """Return one row per cloud and commitment with a price for `hardware`, the cheapest first; [] where none has.
+
+    The rates are the plan's: the prices per million tokens divide by them.
     """
     found = parse_hardware(hardware)
     owners = {r.cloud for r in list_prices() if r.kind == "ownership"} - {_RENTAL}
@@ -132,31 +150,26 @@ def price_rows(hardware: str, metrics: dict[str, Any]) -> list[dict[str, object]
             price = node_price(found, cloud=cloud, commitment=commitment)  # type: ignore[arg-type]
             if price is not None:
                 contract = OWNED if cloud in owners else CONTRACT_WORDS[commitment]
-                rows.append(_row(cloud, contract, price, metrics) | _instances(price, found))
-    return sorted(rows, key=lambda r: (float(str(r["usd_per_hour"])), str(r["cloud"])))
+                rows.append(_line(cloud, contract, price, found, (output_tokens_per_s, total_tokens_per_s)))
+    return sorted(rows, key=lambda row: (row.usd_per_hour, row.cloud))
 
 
-def _row(cloud: str, contract: str, price: Price, metrics: dict[str, Any]) -> dict[str, object]:
+def _line(cloud: str, contract: str, price: Price, hardware: Hardware, tokens_per_s: tuple[float, float]) -> PriceLine:
     per_s = price.usd_per_hour / SECONDS_PER_HOUR
-    return {
-        "cloud": cloud,
-        "contract": contract,
-        "usd_per_hour": price.usd_per_hour,
-        "usd_per_million_output_tokens": per_million(per_s, metrics["output_tokens_per_s"]),
-        "usd_per_million_total_tokens": per_million(per_s, metrics["total_tokens_per_s"]),
-        "instance": price.instance or None,
-        "region": price.region or None,
-        "as_of": price.as_of,
-        "source": price.source,
-        "note": price.note or None,
-    }
-
-
-def _instances(price: Price, hardware: Hardware) -> dict[str, object]:
-    """How many accelerators an instance has, and how many instances make the hardware (part of one counts as one)."""
-    if price.accelerators is None:
-        return {"accelerators_per_instance": None, "instances": None}
-    return {"accelerators_per_instance": price.accelerators, "instances": n_instances(price, hardware)}
+    return PriceLine(
+        cloud=cloud,
+        contract=contract,
+        usd_per_hour=price.usd_per_hour,
+        usd_per_million_output_tokens=per_million(per_s, tokens_per_s[0]),
+        usd_per_million_total_tokens=per_million(per_s, tokens_per_s[1]),
+        instance=price.instance or None,
+        region=price.region or None,
+        as_of=price.as_of,
+        source=price.source,
+        note=price.note or None,
+        accelerators_per_instance=price.accelerators,
+        instances=None if price.accelerators is None else n_instances(price, hardware),
+    )
 
 
 def n_instances(price: Price | None, hardware: Hardware) -> int:

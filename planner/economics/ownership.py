@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from catalogs.economics.electricity import DEFAULT_PUE, Grid
 from catalogs.errors import InputError
+from catalogs.io.json_block import JsonBlock
 from catalogs.io.yaml_files import check, read_yaml
 from planner.economics.money import SECONDS_PER_HOUR, per_million
 
@@ -75,8 +76,7 @@ class PowerDraw:
     idle_w: float
 
 
-@dataclass(frozen=True, slots=True)
-class OwnedCost:
+class OwnedCost(JsonBlock):
     """USD per hour of the calendar, busy or not; per token of what is produced in the hours in use."""
 
     capital_usd_per_hour: float
@@ -172,7 +172,3 @@ def _against(
     if share > 1:
         return None, payback, "renting costs less even at full use"
     return share, payback, None
-
-
-def owned_document(owned: OwnedHardware, cost: OwnedCost) -> dict[str, Any]:
-    return {"given": owned.model_dump(), **asdict(cost)}

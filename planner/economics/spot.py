@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
+from catalogs.io.json_block import JsonBlock
 from planner.economics.money import SECONDS_PER_HOUR
 
 #: How much of the time enough units are up, with the spares named.
@@ -48,8 +49,7 @@ class SpotFleet:
         return max(1, min(self.instances, self.replicas))
 
 
-@dataclass(frozen=True, slots=True)
-class SpotEffect:
+class SpotEffect(JsonBlock):
     """units: parts of the plan that are lost one at a time. hit_fraction: of requests, interrupted once at least."""
 
     units: int

@@ -40,6 +40,18 @@ _OWN: Final = {"itl": "tpot"}
 #: Two-sided 90 % quantile of Student's t by degrees of freedom 1..9.
 _T90: Final = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833)
 
+#: Probability levels of the stated error at which a run is repeated with steps that much slower.
+LEVELS: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+#: Independent seeds of a value whose error bars come from such runs.
+SEEDS: Final = 3
+
+#: Equally likely errors that a probability is averaged over.
+_DENSE: Final = 201
+
+#: Seconds that stand for an infinite latency between two levels: far beyond any limit.
+_ENDLESS_S: Final = 1e9
+
 
 @dataclass(frozen=True, slots=True)
 class LatencyCurve:
@@ -176,31 +188,25 @@ def safe_rate_per_s(curve: LatencyCurve, slo: Slo, highest_per_s: float, spread:
     return next((float(r) for r in rates if probability_met(curve, slo, float(r), spread) >= SAFE), None)
 
 
-LEVELS: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
-
-#: Two-sided 90 % quantile of Student's t for SEEDS - 1 degrees of freedom.
-_T90_THREE_SEEDS: Final = 2.920
-
-_DENSE: Final = 201
-
-#: What an infinite latency is taken as between two levels: far beyond any limit.
-_ENDLESS_S: Final = 1e9
-
-
 def interval(value: float, moved: FloatArray, noise: float, levels: Sequence[float] = LEVELS) -> tuple[float, float]:
-    """As `planner.evaluation.confidence.confidence` has it: moved (levels,) are the values at levels of the stated
-    error. Ends may
-    be infinite; both are nan where the value itself is."""
+    """Return the two-sided LEVEL interval of a value, from its values at levels of the stated error.
+
+    It is built as in `confidence`. `moved` has shape (levels,). `noise` is the standard error of the value's logarithm
+    over SEEDS seeds. Ends may be infinite; both are nan where the value itself is not a positive number.
+    """
     if not 0 < value < math.inf:
         return math.nan, math.nan
     logs = np.log(moved / value)
     middle = float(np.interp(0.5, levels, logs)) if np.isfinite(logs).all() else float(logs.min())
-    low, high = (math.hypot(float(end) - middle, _T90_THREE_SEEDS * noise) for end in (logs.min(), logs.max()))
+    low, high = (math.hypot(float(end) - middle, _T90[SEEDS - 2] * noise) for end in (logs.min(), logs.max()))
     return value * math.exp(middle - low), value * math.exp(middle + high)
 
 
 def probability(moved: FloatArray, noise: float, limit_s: float, levels: Sequence[float] = LEVELS) -> float:
-    """The share of the stated error (and of the noise) under which the limit is met."""
+    """Return the share of the stated error (and of the noise) under which the limit in seconds is met.
+
+    `moved` has shape (levels,): the values at levels of the stated error, in seconds.
+    """
     at = (np.arange(_DENSE) + 0.5) / _DENSE
     margins = math.log(limit_s) - np.interp(at, levels, np.log(np.minimum(moved, _ENDLESS_S)))
     if noise <= 0:

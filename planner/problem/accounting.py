@@ -1,5 +1,5 @@
-"""What a plan costs beyond its price tag, as far as the user says what is not in any catalog: users, owned hardware,
-spot interruptions, racks, hours of the day. The `accounts` block of an answer; formulas in docs/costs.md.
+"""What the user says of money and power that is in no catalog: users, owned hardware, spot interruptions, racks, hours
+of the day, power limits.
 """
 
 from __future__ import annotations

@@ -12,13 +12,14 @@ from calibration.accuracy.reliability import SAID, Reliability, load_reliability
 from catalogs.ui.charts import BELOW, MARGIN, PALE, REFERENCE, bar, linear, place
 from catalogs.ui.html_page import Markup, Section, bullets, chart, paragraph, table
 from catalogs.ui.words import percent, plan_name
-from planner.answer.schema import AnswerFile, Known
+from planner.answer.plan_schema import Known
+from planner.answer.schema import Answer
 from planner.report import latency_figures
 
 STATED_WORDS = latency_figures.METRIC_TITLES | {"power": "power", "j_per_token": "energy per token"}
 
 
-def certainty(answer: AnswerFile) -> Section:
+def certainty(answer: Answer) -> Section:
     known = [(plan_name(i), p.calibration) for i, p in enumerate(answer.plans)]
     plans = [(name, c) for name, c in known if c is not None]
     rows = [(name, c.bundle, f"{100 * c.of_operators:.1f} %") for name, c in plans]
@@ -47,7 +48,7 @@ def _stated(known: Known | None) -> list[Markup]:
     return [table(("Statistic", "Runs compared", "True value against the simulated one"), rows, said)]
 
 
-def _right_before(answer: AnswerFile) -> list[Markup]:
+def _right_before(answer: Answer) -> list[Markup]:
     """Whether probabilities like those of this answer were right on measured runs."""
     found = load_reliability()
     least = min((row.probability_met for row in answer.plans[0].slo), default=0.0)

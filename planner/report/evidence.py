@@ -9,7 +9,8 @@ from catalogs.hardware.specs import Accelerator
 from catalogs.ui.charts import time_text
 from catalogs.ui.html_page import Markup, Section, chart, note, paragraph, table
 from catalogs.ui.words import dollars, grams, joules, rate
-from planner.answer.schema import AnswerFile, Plan
+from planner.answer.plan_schema import Plan
+from planner.answer.schema import Answer
 from planner.economics.money import instance_words
 from planner.report import latency_figures, machine_figures, money_figures
 from planner.report.material import ReportData, SimulatedRuns, label
@@ -130,7 +131,7 @@ def _step_words(part: PoolUse) -> str:
     )
 
 
-def money(answer: AnswerFile, plan: Plan) -> Section:
+def money(answer: Answer, plan: Plan) -> Section:
     tokens = plan.metric("output_tokens_per_s") or 0.0
     if not answer.prices:
         return Section("Cost by cloud", [note("No price is known for this hardware.")], "Cost")

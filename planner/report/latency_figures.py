@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from catalogs.ui.charts import BELOW, COLOURS, MARGIN, REFERENCE, ceiling, linear, log, number, place
-from planner.answer.schema import CurvePoint, Plan
+from planner.answer.plan_schema import CurvePoint, Plan
 from planner.studies.load_sweep import SweepPoint
 
 METRIC_TITLES: Final = {

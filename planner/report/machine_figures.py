@@ -21,7 +21,7 @@ from catalogs.ui.charts import (
     time_text,
     vertical,
 )
-from planner.answer.schema import Memory
+from planner.answer.plan_schema import Memory
 from simulator.analysis.operators import BOUND_WORDS, COMPUTE, FIXED, LINK, MEMORY, OperatorRow, together
 
 GB: Final = 1e9

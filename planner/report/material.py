@@ -9,9 +9,10 @@ from catalogs.deployments.layout import Layout
 from catalogs.economics.electricity import DEFAULT_REGION, list_grids, load_grid
 from catalogs.hardware.specs import Accelerator
 from catalogs.ui.progress import Tell
-from planner.answer.schema import AnswerFile, Plan
+from planner.answer.plan_schema import Plan
+from planner.answer.schema import Answer
 from planner.problem.candidate import replicas_words
-from planner.report.pareto_file import ParetoFile
+from planner.search.pareto_search import FrontFile
 from planner.studies.bottleneck import PoolUse, ResourceUse, pool_uses, resource_uses
 from planner.studies.capacity_growth import Growth, growth
 from planner.studies.load_sweep import SweepPoint, sweep
@@ -70,13 +71,13 @@ class SimulatedRuns:
 class ReportData:
     """simulated: None where the answer is no."""
 
-    answer: AnswerFile
+    answer: Answer
     simulated: SimulatedRuns | None
     carbon: list[CarbonFigures]
-    fronts: tuple[ParetoFile, ...] = ()
+    fronts: tuple[FrontFile, ...] = ()
 
 
-def gather(answer: AnswerFile, tell: Tell = lambda _: None, swings: bool = True) -> ReportData:
+def gather(answer: Answer, tell: Tell = lambda _: None, swings: bool = True) -> ReportData:
     """Simulates some seconds (with `swings` half a minute). Raises InputError for an answer that cannot be rerun."""
     best = answer.best
     if best is None:
@@ -92,12 +93,12 @@ def gather(answer: AnswerFile, tell: Tell = lambda _: None, swings: bool = True)
     return ReportData(answer, found, carbon(answer, best))
 
 
-def apart(answer: AnswerFile) -> bool:
+def apart(answer: Answer) -> bool:
     """Whether a plan of it has prefill and decode servers."""
     return any(plan.deployment.get("disaggregation") for plan in answer.plans)
 
 
-def carbon(answer: AnswerFile, plan: Plan) -> list[CarbonFigures]:
+def carbon(answer: Answer, plan: Plan) -> list[CarbonFigures]:
     """The plan's energy on several grids, the cleanest first; [] where its energy is not known."""
     if plan.energy is None:
         return []
@@ -111,7 +112,7 @@ def carbon(answer: AnswerFile, plan: Plan) -> list[CarbonFigures]:
     return sorted(found, key=lambda c: c.gco2e_per_million_output_tokens)
 
 
-def label(answer: AnswerFile, i: int) -> str:
+def label(answer: Answer, i: int) -> str:
     """ "Best: 4 x TP2, fp8, KV bf16": enough to tell the plans of one answer apart."""
     plan = answer.plans[i]
     name = "Best" if i == 0 else f"Alternative {i}"

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from catalogs.ui.charts import BELOW, COLOURS, MARGIN, REFERENCE, bar, hatch, linear, log, number, place, vertical
 from catalogs.ui.words import dollars
-from planner.answer.schema import PriceLine, SloRow
-from planner.economics.money import CONTRACT_WORDS, OWNED
+from planner.answer.plan_schema import SloResult
+from planner.economics.money import CONTRACT_WORDS, OWNED, PriceLine
 from planner.report.latency_figures import METRIC_TITLES, MS
 from planner.report.material import CarbonFigures
 from planner.studies.load_sweep import SweepPoint
@@ -31,7 +31,9 @@ def front(pairs: Sequence[Pair]) -> list[int]:
     return found
 
 
-def against_latency(points: list[SweepPoint], labels: list[str], slo: SloRow, field: str, axis: tuple[str, str]) -> Any:
+def against_latency(
+    points: list[SweepPoint], labels: list[str], slo: SloResult, field: str, axis: tuple[str, str]
+) -> Any:
     """One line per plan, from light load to its capacity; the front of all of them drawn through. axis: words, unit."""
     import plotly.graph_objects as go
 
@@ -59,7 +61,7 @@ def against_latency(points: list[SweepPoint], labels: list[str], slo: SloRow, fi
     return figure.update_layout(legend=BELOW, margin=MARGIN)
 
 
-def _latency_ms(point: SweepPoint, slo: SloRow) -> float | None:
+def _latency_ms(point: SweepPoint, slo: SloResult) -> float | None:
     value = point.latency_s.get(slo.metric, {}).get(slo.stat)
     return None if value is None else MS * value
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from catalogs.ui.html_page import Markup, Page, Section, bullets, cards, chart, command, note, paragraph, table
 from catalogs.ui.words import change, dollars, joules, percent, plan_name, rate, seconds
-from planner.answer.schema import AnswerFile, Plan, RequestBlock
+from planner.answer.plan_schema import Plan
+from planner.answer.question import Asked
+from planner.answer.schema import Answer
 from planner.problem.candidate import deployment_words
 from planner.report import evidence, machine_figures, sensitivity_sections
 from planner.report.certainty import certainty
 from planner.report.material import ReportData, SimulatedRuns
-from planner.sections.accounts_page import accounts_sections
-from planner.sections.registry import load_sections
+from planner.sections.registry import section_pages
 
 #: Objectives that are not the lowest of what they name.
 GOALS = {"throughput": "highest throughput", "goodput": "highest goodput per accelerator"}
@@ -31,8 +32,7 @@ def answer_page(m: ReportData) -> Page:
             evidence.binds(m.answer.best, s),
             evidence.money(m.answer, m.answer.best),
             evidence.energy(m, m.answer.best),
-            *load_sections(m.answer),
-            *accounts_sections(m.answer),
+            *section_pages(m.answer),
             *sensitivity_sections.sensitivity(m.answer, m.answer.best, s),
             *sensitivity_sections.growth(s),
             _alternatives(m.answer),
@@ -43,7 +43,7 @@ def answer_page(m: ReportData) -> Page:
     return Page(title, subtitle, [*sections, _again(m.answer)], FOOTER)
 
 
-def _heading(answer: AnswerFile) -> tuple[str, str]:
+def _heading(answer: Answer) -> tuple[str, str]:
     """The model and what it is to run on; what was asked."""
     asked, best = answer.request, answer.best
     where = asked.hardware if best is None else str(best.deployment["hardware"])
@@ -55,7 +55,7 @@ def _heading(answer: AnswerFile) -> tuple[str, str]:
     return f"{asked.model} on {where}", ", ".join(said)
 
 
-def _load_words(asked: RequestBlock) -> str:
+def _load_words(asked: Asked) -> str:
     if asked.users is not None:
         carried = f"{asked.users:,} users who each wait {asked.think_s:g} s between answer and next request"
     elif asked.rate is not None:
@@ -65,7 +65,7 @@ def _load_words(asked: RequestBlock) -> str:
     return carried + (f" with {asked.survive}" if asked.survive else "")
 
 
-def _answer(answer: AnswerFile, plan: Plan, s: SimulatedRuns) -> Section:
+def _answer(answer: Answer, plan: Plan, s: SimulatedRuns) -> Section:
     parts = [cards(_cards(plan, s)), paragraph(f"Run {deployment_words(plan.deployment)}.")]
     parts += [_slo_table(answer, plan), paragraph(_capacity_words(plan)), command(plan.command)]
     parts.append(bullets([*plan.command_notes, *plan.notices]))
@@ -93,7 +93,7 @@ def _cards(plan: Plan, s: SimulatedRuns) -> list[tuple[str, str]]:
     return found
 
 
-def _slo_table(answer: AnswerFile, plan: Plan) -> Markup:
+def _slo_table(answer: Answer, plan: Plan) -> Markup:
     head = ("Objective", "Limit", "Simulated", "90 % interval", "Met", "Probability")
     rows = []
     for words, row in zip(answer.request.slo_words, plan.slo, strict=True):
@@ -112,7 +112,7 @@ def _capacity_words(plan: Plan) -> str:
     return text + sure + (f" At the planned rate it produces {tokens:,.0f} output tokens/s." if tokens else "")
 
 
-def _sources(answer: AnswerFile, plan: Plan) -> str:
+def _sources(answer: Answer, plan: Plan) -> str:
     """Where the numbers of the first section come from."""
     c = plan.calibration
     bundle = "" if c is None else f" on the calibration {c.bundle}"
@@ -123,7 +123,7 @@ def _sources(answer: AnswerFile, plan: Plan) -> str:
     return text
 
 
-def _alternatives(answer: AnswerFile) -> Section:
+def _alternatives(answer: Answer) -> Section:
     """Plans side by side: figures down, plans across."""
     plans = answer.plans
     names = [plan_name(i) for i in range(len(plans))]
@@ -157,7 +157,7 @@ def _figures(plan: Plan, best: Plan | None) -> dict[str, str]:
     return found
 
 
-def _hardware(answer: AnswerFile) -> list[Section]:
+def _hardware(answer: Answer) -> list[Section]:
     """What there was to choose from."""
     if not answer.hardware:
         return []
@@ -173,11 +173,11 @@ def _hardware(answer: AnswerFile) -> list[Section]:
     return [Section("Hardware to choose from", [paragraph(text), table(head, rows, words=3), *_left_out(answer)])]
 
 
-def _left_out(answer: AnswerFile) -> list[Markup]:
+def _left_out(answer: Answer) -> list[Markup]:
     return [bullets(answer.search.left_out)] if answer.search.left_out else []
 
 
-def _refused(answer: AnswerFile) -> list[Section]:
+def _refused(answer: Answer) -> list[Section]:
     no = answer.infeasible
     if no is None:
         return [Section("Answer", [note("No plan, and no reason recorded.")])]
@@ -201,7 +201,7 @@ def _refused(answer: AnswerFile) -> list[Section]:
     return [Section("Answer", parts)]
 
 
-def _again(answer: AnswerFile) -> Section:
+def _again(answer: Answer) -> Section:
     s, r = answer.search, answer.reproduce
     rows = [
         ("seed", str(r.seed)),
@@ -216,6 +216,6 @@ def _again(answer: AnswerFile) -> Section:
     return Section("How to reproduce", [*parts, table(("what", "value"), rows, words=2)], "Reproduce")
 
 
-def _bundle(answer: AnswerFile) -> str:
+def _bundle(answer: Answer) -> str:
     plans = answer.plans or ([answer.infeasible.closest] if answer.infeasible and answer.infeasible.closest else [])
     return next((p.calibration.bundle for p in plans if p.calibration is not None), "none used")

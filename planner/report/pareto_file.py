@@ -5,76 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from catalogs.errors import InputError
-from planner.answer.schema import AnswerFile, same_model
-from planner.search.pareto_search import SCHEMA_VERSION
+from planner.answer.schema import Answer, same_model
+from planner.search.pareto_search import SCHEMA_VERSION, FrontFile
 
 HOW = "plan front ... --json FRONT.json"
 
 
-class ParetoBlock(BaseModel):
-    """A part of the front. Keys that a newer minor version added are passed over."""
-
-    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
-
-
-class ParetoRequestBlock(ParetoBlock):
-    model: str
-    hardware: str
-    workload: str
-    engine: str
-
-
-class ParetoAxisBlock(ParetoBlock):
-    """slo: whether it is a latency (in seconds)."""
-
-    name: str
-    words: str
-    unit: str
-
-    @property
-    def is_latency(self) -> bool:
-        return self.unit == "s"
-
-
-class ParetoPoint(ParetoBlock):
-    """One deployment at one load. values: by the axis' name, in its unit."""
-
-    words: str
-    hardware: str
-    requests_per_s: float
-    values: dict[str, float | None]
-    holds: bool = True
-    stopped_early: bool = False
-    on_front: bool = True
-
-    def value(self, axis: ParetoAxisBlock) -> float | None:
-        return self.values.get(axis.name)
-
-
-class ParetoSearchBlock(ParetoBlock):
-    n_points: int
-    n_simulated: int
-    n_requests: int
-    exhausted: bool
-    seed: int
-
-
-class ParetoFile(ParetoBlock):
-    """axes: two or three, at least one a latency."""
-
-    schema_version: int
-    request: ParetoRequestBlock
-    axes: list[ParetoAxisBlock]
-    front: list[ParetoPoint]
-    simulated: list[ParetoPoint]
-    search: ParetoSearchBlock
-    calibration: str
-
-
-def read_front(path: Path, answer: AnswerFile) -> ParetoFile:
+def read_front(path: Path, answer: Answer) -> FrontFile:
     """Raises InputError for a file that is no front, or one that an answer cannot be shown beside: of another model,
     workload or engine, or made with another calibration of the same hardware."""
     try:
@@ -85,7 +25,7 @@ def read_front(path: Path, answer: AnswerFile) -> ParetoFile:
     except ValueError:
         raise InputError("a front is a JSON file", str(path), HOW) from None
     try:
-        found = ParetoFile.model_validate_json(text)
+        found = FrontFile.model_validate_json(text)
     except ValidationError as error:
         first = error.errors()[0]
         rule = f"not a front of `plan front --json`: {'.'.join(map(str, first['loc']))}: {first['msg']}"
@@ -96,7 +36,7 @@ def read_front(path: Path, answer: AnswerFile) -> ParetoFile:
     return found
 
 
-def _check(found: ParetoFile, answer: AnswerFile, path: str) -> None:
+def _check(found: FrontFile, answer: Answer, path: str) -> None:
     asked, ours = found.request, answer.request
     if not same_model(asked.model, ours.model):
         raise InputError(f"this front is of another model: the answer's is {ours.model}", asked.model, ours.model)

@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from catalogs.ui.charts import BELOW, COLOURS, MARGIN, MARKS, log, number
 from catalogs.ui.html_page import Markup, Page, Section, bullets, chart, command, note, paragraph, table
-from planner.answer.schema import AnswerFile, Plan
-from planner.report.pareto_file import ParetoAxisBlock, ParetoFile, ParetoPoint
-from planner.search.pareto_search import ParetoAnswer, footnotes, shown, shown_unit
+from planner.answer.plan_schema import Plan
+from planner.answer.schema import Answer
+from planner.search.pareto_search import FrontAxis, FrontFile, FrontPoint, ParetoAnswer, footnotes, shown, shown_unit
 from planner.search.pareto_space import ParetoAxis, ParetoCandidate
 
 FOOTER = "Written by plan front. This file loads nothing from elsewhere."
@@ -51,7 +51,7 @@ def front_page(found: ParetoAnswer) -> Page:
 
 def _caption(found: ParetoAnswer) -> str:
     s = found.search
-    return f"{s['n_simulated']} of {s['n_points']} points simulated, {s['n_requests']} requests, seed {s['seed']}."
+    return f"{s.n_simulated} of {s.n_points} points simulated, {s.n_requests} requests, seed {s.seed}."
 
 
 def _figure(found: ParetoAnswer, x: ParetoAxis, y: ParetoAxis) -> Any:
@@ -118,7 +118,7 @@ def _command(found: ParetoAnswer) -> str:
 MS: Final = 1e3
 
 
-def fronts(answer: AnswerFile, found: Sequence[ParetoFile]) -> list[Markup]:
+def fronts(answer: Answer, found: Sequence[FrontFile]) -> list[Markup]:
     """Charts of each front; without any, how to get one."""
     if not found:
         asked, name = answer.request, answer.plans[0].tightest.name
@@ -144,7 +144,7 @@ def fronts(answer: AnswerFile, found: Sequence[ParetoFile]) -> list[Markup]:
     return charts
 
 
-def _section_figure(front: ParetoFile, answer: AnswerFile, x: ParetoAxisBlock, y: ParetoAxisBlock) -> Any:
+def _section_figure(front: FrontFile, answer: Answer, x: FrontAxis, y: FrontAxis) -> Any:
     import plotly.graph_objects as go
 
     figure, flat = go.Figure(), len(front.axes) == 2
@@ -178,7 +178,7 @@ def _add(
     return [(x, y) for x, y, _ in known]
 
 
-def _of(plan: Plan, axis: ParetoAxisBlock) -> float | None:
+def _of(plan: Plan, axis: FrontAxis) -> float | None:
     """The plan's own value on an axis, in the axis' unit."""
     if axis.is_latency:
         metric, _, stat = axis.name.partition(".")
@@ -193,11 +193,11 @@ def _of(plan: Plan, axis: ParetoAxisBlock) -> float | None:
     return values.get(axis.name)
 
 
-def _shown(value: float | None, axis: ParetoAxisBlock) -> float | None:
+def _shown(value: float | None, axis: FrontAxis) -> float | None:
     return None if value is None else value * (MS if axis.is_latency else 1.0)
 
 
-def _section_unit(axis: ParetoAxisBlock) -> str:
+def _section_unit(axis: FrontAxis) -> str:
     return "ms" if axis.is_latency else axis.unit
 
 
@@ -205,5 +205,5 @@ def _rate(per_s: float | None) -> str:
     return "" if per_s is None else f"{number(per_s)} requests/s"
 
 
-def _section_hover(point: ParetoPoint) -> str:
+def _section_hover(point: FrontPoint) -> str:
     return f"{_rate(point.requests_per_s)}<br>{point.hardware}: {point.words}"

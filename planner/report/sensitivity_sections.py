@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from catalogs.ui.html_page import Section, chart, note, paragraph, table
 from catalogs.ui.words import dollars, rate
-from planner.answer.schema import AnswerFile, Plan
+from planner.answer.plan_schema import Plan
+from planner.answer.schema import Answer
 from planner.report import money_figures
 from planner.report.material import SimulatedRuns, apart
 from planner.studies.capacity_growth import GOAL
@@ -13,7 +14,7 @@ from planner.studies.explain import cheapest_words, extra_words
 from planner.studies.sensitivity import Effect, Input
 
 
-def sensitivity(answer: AnswerFile, plan: Plan, s: SimulatedRuns) -> list[Section]:
+def sensitivity(answer: Answer, plan: Plan, s: SimulatedRuns) -> list[Section]:
     title = "Sensitivity: what moves the answer"
     if s.sensitivity is None and apart(answer):
         said = "Not simulated: inputs are not varied yet for answers with prefill and decode servers."

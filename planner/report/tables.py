@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from catalogs.io.output_files import finite, make_folder, write_json, write_whole
 from planner.report.material import ReportData, label
-from planner.report.pareto_file import ParetoFile, ParetoPoint
+from planner.search.pareto_search import FrontFile, FrontPoint
 from planner.studies.bottleneck import PoolUse
 from planner.studies.sensitivity import Effect, Input
 from simulator.analysis.operators import OperatorRow, operator_document
@@ -114,7 +114,7 @@ def _operator(part: PoolUse, row: OperatorRow) -> Row:
     return ({} if part.role == "both" else {"pool": part.role}) | operator_document(row)
 
 
-def _front_point(front: ParetoFile, point: ParetoPoint) -> Row:
+def _front_point(front: FrontFile, point: FrontPoint) -> Row:
     values = {f"{a.name.replace('.', '_')}_{a.unit.lower()}": point.value(a) for a in front.axes}
     told = ("hardware", "words", "requests_per_s", "holds", "stopped_early", "on_front")
     return {name: getattr(point, name) for name in told} | values

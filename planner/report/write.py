@@ -9,19 +9,19 @@ from pathlib import Path
 from catalogs.io.output_files import write_whole
 from catalogs.ui.html_page import need_plotly, render
 from catalogs.ui.progress import telling
-from planner.answer.schema import AnswerFile
+from planner.answer.schema import Answer
 from planner.report.material import ReportData, gather
 from planner.report.page import answer_page
-from planner.report.pareto_file import ParetoFile
 from planner.report.tables import write_tables
+from planner.search.pareto_search import FrontFile
 
 
 def write_report(
-    answer: AnswerFile,
+    answer: Answer,
     html: Path | None,
     folder: Path | None,
     swings: bool = True,
-    fronts: Sequence[ParetoFile] = (),
+    fronts: Sequence[FrontFile] = (),
 ) -> ReportData:
     """Simulate what the answer does not hold; write the page and the tables that were asked for.
 

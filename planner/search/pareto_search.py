@@ -13,9 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from pydantic import Field
+
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
-from catalogs.io.output_files import finite
+from catalogs.io.json_block import JsonBlock
 from catalogs.ui.charts import number
 from catalogs.ui.words import human_s
 from planner.economics.money import SECONDS_PER_HOUR
@@ -23,6 +25,7 @@ from planner.evaluation.evaluator import Evaluator
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
+from planner.problem.tariff import Tariff
 from planner.search.objectives import RunSizes
 from planner.search.pareto_sampler import RESOLVED, ParetoSample, ParetoSampler, members
 from planner.search.pareto_space import ParetoAxis, ParetoCandidate, ParetoSpace, trade_points
@@ -47,6 +50,85 @@ def asked_slos(axes: Sequence[ParetoAxis], limits: Sequence[Slo]) -> tuple[Slo, 
     named = {slo.name for slo in limits}
     extra = (axis.slo for axis in axes if axis.slo is not None and axis.slo.name not in named)
     return (*limits, *(Slo(s.metric, s.stat, NO_LIMIT_S) for s in extra))
+
+
+class FrontRequest(JsonBlock):
+    """The question that a front answers."""
+
+    model: str
+    hardware: str
+    workload: str
+    rate: float | None = None
+    slo: list[str] = Field(default_factory=list)
+    engine: str
+    tariff: Tariff | None = None
+    seed: int = 0
+    trials: int | None = None
+
+
+class FrontAxis(JsonBlock):
+    """One axis of a front."""
+
+    name: str
+    words: str
+    unit: str
+
+    @property
+    def is_latency(self) -> bool:
+        """Return whether the axis is a latency in seconds."""
+        return self.unit == "s"
+
+
+class FrontPoint(JsonBlock):
+    """One deployment at one load. values: by the axis' name, in its unit.
+
+    A point of the front has its deployment; a simulated point says whether it holds and lies on the front.
+    """
+
+    words: str
+    hardware: str
+    requests_per_s: float
+    usd_per_hour: float | None = None
+    values: dict[str, float | None]
+    n_requests: int = 0
+    holds: bool = True
+    stopped_early: bool = False
+    on_front: bool = True
+    deployment: dict[str, Any] = Field(default_factory=dict)
+
+    def value(self, axis: FrontAxis) -> float | None:
+        """Return the value on an axis; None where it is not finite or not known."""
+        return self.values.get(axis.name)
+
+
+class FrontSearch(JsonBlock):
+    """How a front was found. n_requests: simulated, of resumed runs too."""
+
+    n_candidates: int = 0
+    n_bounded_out: int = 0
+    n_points: int
+    n_simulated: int
+    n_pruned: int = 0
+    n_requests: int
+    n_resumed: int = 0
+    exhausted: bool
+    interrupted: bool = False
+    seconds: float = 0.0
+    seed: int
+
+
+class FrontFile(JsonBlock):
+    """What `plan front --json` writes. axes: two or three, at least one of them a latency."""
+
+    schema_version: int
+    request: FrontRequest
+    axes: list[FrontAxis]
+    resolution: float = RESOLVED
+    front: list[FrontPoint]
+    simulated: list[FrontPoint]
+    search: FrontSearch
+    calibration: str
+    notices: list[str] = Field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -96,71 +178,66 @@ class ParetoAnswer:
         return [(self.trade.points[i], self.result.looks[i]) for i in self.result.members]
 
     def document(self) -> dict[str, Any]:
-        """What `plan front --json` writes. Numbers that are not finite are null."""
+        """Return what `plan front --json` writes. Numbers that are not finite are null."""
         on_front = set(self.result.members)
         facts = self.trade.world.facts
-        front = [self._row(p, look) | {"deployment": facts(p.candidate).deployment} for p, look in self.members]
+        r = self.request
+        asked = FrontRequest(
+            model=r.model,
+            hardware=r.hardware,
+            workload=r.workload,
+            rate=r.requests_per_s,
+            slo=[slo.text for slo in self.limits],
+            engine=r.engine,
+            tariff=r.tariff,
+            seed=r.seed,
+            trials=r.trials,
+        )
         looks = [
-            self._row(self.trade.points[i], look)
-            | {"holds": look.holds, "stopped_early": look.pruned, "on_front": i in on_front}
+            self._point(self.trade.points[i], look, holds=look.holds, stopped_early=look.pruned, on_front=i in on_front)
             for i, look in self.result.looks.items()
         ]
-        found = {
-            "schema_version": SCHEMA_VERSION,
-            "request": self._asked(),
-            "axes": [{"name": a.name, "words": a.words, "unit": a.unit} for a in self.axes],
-            "resolution": RESOLVED,
-            "front": front,
-            "simulated": looks,
-            "search": self.search,
-            "calibration": self.fingerprint,
-            "notices": list(self.notices),
-        }
-        clean: dict[str, Any] = finite(found)
-        return clean
+        return FrontFile(
+            schema_version=SCHEMA_VERSION,
+            request=asked,
+            axes=[FrontAxis(name=a.name, words=a.words, unit=a.unit) for a in self.axes],
+            resolution=RESOLVED,
+            front=[self._point(p, look, deployment=facts(p.candidate).deployment) for p, look in self.members],
+            simulated=looks,
+            search=self.search,
+            calibration=self.fingerprint,
+            notices=list(self.notices),
+        ).document()
 
-    def _asked(self) -> dict[str, Any]:
-        r = self.request
-        return {
-            "model": r.model,
-            "hardware": r.hardware,
-            "workload": r.workload,
-            "rate": r.requests_per_s,
-            "slo": [slo.text for slo in self.limits],
-            "engine": r.engine,
-            "tariff": asdict(r.tariff),
-            "seed": r.seed,
-            "trials": r.trials,
-        }
-
-    def _row(self, point: ParetoCandidate, look: ParetoSample) -> dict[str, Any]:
+    def _point(self, point: ParetoCandidate, look: ParetoSample, **more: Any) -> FrontPoint:
         price = self.trade.world.price(point.candidate)
-        return {
-            "words": point.candidate.words,
-            "hardware": point.candidate.hardware,
-            "requests_per_s": point.requests_per_s,
-            "usd_per_hour": None if price is None else point.usd_per_s * SECONDS_PER_HOUR,
-            "values": dict(zip((a.name for a in self.axes), look.values, strict=True)),
-            "n_requests": look.n_requests,
-        }
+        return FrontPoint(
+            words=point.candidate.words,
+            hardware=point.candidate.hardware,
+            requests_per_s=point.requests_per_s,
+            usd_per_hour=None if price is None else point.usd_per_s * SECONDS_PER_HOUR,
+            values=dict(zip((a.name for a in self.axes), look.values, strict=True)),
+            n_requests=look.n_requests,
+            **more,
+        )
 
     @property
-    def search(self) -> dict[str, Any]:
-        """How it was found; n_requests: simulated, of resumed runs too."""
+    def search(self) -> FrontSearch:
+        """Return how the front was found."""
         r = self.result
-        return {
-            "n_candidates": self.n_space,
-            "n_bounded_out": self.n_bounded_out,
-            "n_points": len(self.trade.points),
-            "n_simulated": len(r.looks),
-            "n_pruned": r.n_pruned,
-            "n_requests": r.n_requests,
-            "n_resumed": r.n_resumed,
-            "exhausted": r.exhausted,
-            "interrupted": r.interrupted,
-            "seconds": self.seconds,
-            "seed": self.request.seed,
-        }
+        return FrontSearch(
+            n_candidates=self.n_space,
+            n_bounded_out=self.n_bounded_out,
+            n_points=len(self.trade.points),
+            n_simulated=len(r.looks),
+            n_pruned=r.n_pruned,
+            n_requests=r.n_requests,
+            n_resumed=r.n_resumed,
+            exhausted=r.exhausted,
+            interrupted=r.interrupted,
+            seconds=self.seconds,
+            seed=self.request.seed,
+        )
 
 
 def make_front(
@@ -317,15 +394,15 @@ def footnotes(found: ParetoAnswer) -> list[str]:
     """What the figures are, and how they were found."""
     s = found.search
     lines = [f"{axis.name}: {axis.words} ({axis.unit})" for axis in found.axes]
-    if s["interrupted"]:
+    if s.interrupted:
         end = "interrupted"
-    elif s["exhausted"]:
+    elif s.exhausted:
         end = f"no other point is thought to be ahead by more than {RESOLVED:.0%}"
     else:
         end = f"stopped at --trials {found.request.trials}: more may be found with more"
     lines.append(
-        f"Search: {s['n_candidates']} candidates, {s['n_bounded_out']} ruled out by bounds, {s['n_points']} points "
-        f"(deployments at loads), {s['n_simulated']} simulated ({s['n_pruned']} stopped early, {s['n_resumed']} "
-        f"resumed), {s['n_requests']} requests, seed {s['seed']}, {s['seconds']:.1f} s; {end}"
+        f"Search: {s.n_candidates} candidates, {s.n_bounded_out} ruled out by bounds, {s.n_points} points "
+        f"(deployments at loads), {s.n_simulated} simulated ({s.n_pruned} stopped early, {s.n_resumed} "
+        f"resumed), {s.n_requests} requests, seed {s.seed}, {s.seconds:.1f} s; {end}"
     )
     return [*lines, *(f"Note: {notice}" for notice in found.notices)]

@@ -1,29 +1,31 @@
 """What a plan costs beyond its price tag, as far as the user says what is not in any catalog: users, owned hardware,
-spot interruptions, racks, hours of the day. The `accounts` block of an answer; formulas in docs/costs.md.
-
-The `accounts` and `quality` blocks of an answer on the screen: a few lines, and none for what was not asked.
+spot interruptions, racks, hours of the day. Formulas in docs/costs.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, Literal
 
 from catalogs.deployments.autoscaling import ColdStart
-from catalogs.economics.electricity import UNKNOWN, DayOfCarbon, Grid, read_day
-from catalogs.economics.prices import ON_DEMAND, Price
+from catalogs.economics.electricity import UNKNOWN, DayOfCarbon, read_day
 from catalogs.hardware.catalog import parse_hardware
-from catalogs.hardware.specs import Hardware
+from catalogs.io.json_block import JsonBlock
+from catalogs.ui import html_page
+from catalogs.ui.html_page import note, table
 from catalogs.ui.terminal import Line
-from catalogs.ui.words import digits, dollars
-from planner.economics.money import n_instances
-from planner.economics.ownership import HOURS_PER_YEAR, PowerDraw, RentalCost, owned_cost, owned_document
-from planner.economics.rack_power import idle_w, rack_power
-from planner.economics.spot import Interruptions, SpotFleet, spot_effect
+from catalogs.ui.words import digits, dollars, rate, seconds
+from planner.answer.plan_schema import Plan
+from planner.economics.money import CONTRACT_WORDS, Money, instance_words, n_instances
+from planner.economics.ownership import HOURS_PER_YEAR
+from planner.economics.rack_power import RackPower, rack_power
+from planner.economics.spot import Interruptions, SpotEffect, SpotFleet, spot_effect
 from planner.problem.accounting import SPOT, Accounting
 from planner.problem.hardware_choice import is_one
+from planner.problem.request import PlanRequest
+from planner.sections.ownership import HEAD, OwnedAccount, PricedPlan, owned_account, owned_lines, owned_parts
+from planner.sections.section import ChosenPlan
 
 HOURS_PER_MONTH: Final = HOURS_PER_YEAR / 12
 
@@ -35,246 +37,333 @@ NEW_NODE_S: Final = 120.0
 #: Hours of a day that work which can wait is moved to.
 CLEAN_HOURS: Final = 8
 
+AROUND_THE_CLOCK: Final = "the planned rate around the clock"
 
-@dataclass(frozen=True, slots=True)
-class PlanAccounts:
-    """One plan of an answer, looked up. block: its JSON; whole: of all the hardware that was named."""
-
-    block: dict[str, Any]
-    hardware: Hardware
-    whole: Hardware
-    price: Price | None
-    grid: Grid | None
-    users: int | None
-    commitment: str
-
-    @classmethod
-    def of(
-        cls,
-        block: dict[str, Any],
-        named: str,
-        price: Price | None,
-        grid: Grid | None,
-        users: int | None,
-        commitment: str,
-    ) -> PlanAccounts:
-        """named: the hardware of the request. Of a choice of several, what was chosen is the whole."""
-        hardware = parse_hardware(block["deployment"]["hardware"])
-        whole = parse_hardware(named) if is_one(named) else hardware
-        return cls(block, hardware, whole, price, grid, users, commitment)
-
-    @property
-    def deployment(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.block["deployment"]
-        return found
-
-    @property
-    def usd_per_hour(self) -> float | None:
-        return None if self.price is None else self.price.usd_per_hour
+Rows = list[tuple[str, str, str]]
 
 
-def accounts_block(asked: Accounting, plan: PlanAccounts) -> dict[str, Any]:
-    """The `accounts` block; a part that nothing was said of is None, what is unknown says so in `note`."""
-    return {
-        "per_user": _per_user(asked, plan),
-        "owned": _owned(asked, plan),
-        "spot": _spot(asked, plan),
-        "rack": _rack(asked, plan),
-        "carbon_hours": _carbon_hours(asked, plan),
-    }
+class PerUser(JsonBlock):
+    """What a user costs a month, at the planned rate around the clock."""
+
+    users: float
+    requests_per_user_day: float
+    usd_per_user_month: float | None
+    hours_per_month: float
 
 
-def _per_user(asked: Accounting, plan: PlanAccounts) -> dict[str, Any] | None:
+class SpotAccount(SpotEffect):
+    """What interruptions of spot instances do to the plan."""
+
+    interruptions_per_instance_hour: float
+    instances: int
+    recovery_s: float
+    recovery_source: str
+    note: Literal[None] = None
+
+
+class UnknownSpot(JsonBlock):
+    """Spot instances whose interruptions are not known, and why."""
+
+    interruptions_per_instance_hour: Literal[None] = None
+    note: str
+
+
+class CarbonHours(JsonBlock):
+    """Grams of CO2-equivalent per million output tokens by hour of the day, and in the cleanest hours."""
+
+    source: str
+    note: Literal[None] = None
+    gco2e_per_million_output_tokens: list[float]
+    mean_gco2e_per_million_output_tokens: float
+    cleanest_hours: list[int]
+    cleanest_gco2e_per_million_output_tokens: float
+
+
+class UnknownHours(JsonBlock):
+    """Carbon by the hour that is not known, and why."""
+
+    source: Literal[None] = None
+    note: str
+
+
+class PlanAccounts(JsonBlock):
+    """The accounts of a plan; None for one that the user gives nothing for."""
+
+    per_user: PerUser | None
+    owned: OwnedAccount | None
+    spot: SpotAccount | UnknownSpot | None
+    rack: RackPower | None
+    carbon_hours: CarbonHours | UnknownHours | None
+
+
+class AccountsSection:
+    """The costs of the best plan per user, owned, on spot, and the power of its racks."""
+
+    name = "accounts"
+    schema = PlanAccounts
+
+    def wanted(self, request: PlanRequest) -> bool:  # noqa: ARG002
+        """Every answer with a plan has the section."""
+        return True
+
+    def compute(self, chosen: ChosenPlan) -> PlanAccounts:
+        """Return the accounts that the request gives figures for."""
+        request, world = chosen.request, chosen.world
+        hardware = parse_hardware(chosen.plan.hardware)
+        priced = PricedPlan(
+            plan=chosen.plan,
+            hardware=hardware,
+            whole=parse_hardware(request.hardware) if is_one(request.hardware) else hardware,
+            price=world.price(chosen.candidate),
+            grid=world.grid(),
+            users=request.users,
+            commitment=request.tariff.committed,
+        )
+        return accounts_of(request.accounts, priced)
+
+    def screen(self, block: PlanAccounts, plan: Plan) -> Iterator[Line]:
+        """Return a few lines; none for what the user gives nothing for."""
+        yield from _user_lines(block.per_user, plan.cost)
+        yield from _spot_lines(block.spot)
+        yield from owned_lines(block.owned)
+        yield from _rack_lines(block.rack)
+        yield from _carbon_lines(block.carbon_hours)
+
+    def page(self, block: PlanAccounts, plan: Plan) -> Iterable[html_page.Section]:
+        """Return tables of every account, and a chart of owning against renting."""
+        rows = _price_rows(plan.cost) + _user_rows(block.per_user) + _spot_rows(block.spot)
+        parts = [table(HEAD, rows, "Of tokens, each figure divides the whole cost by that kind alone.", words=3)]
+        if isinstance(block.spot, UnknownSpot):
+            parts.append(note(f"{block.spot.note}."))
+        parts += owned_parts(block.owned)
+        power = _rack_rows(block.rack) + _carbon_rows(block.carbon_hours)
+        if power:
+            parts.append(table(HEAD, power, words=3))
+        title = "Cost in full: per token, request and user; power of a rack"
+        return [html_page.Section(title, parts, "Cost in full")]
+
+
+# ---- computed
+
+
+def accounts_of(given: Accounting, priced: PricedPlan) -> PlanAccounts:
+    """Return every account; one that the user gives nothing for is None, what is unknown says so in `note`."""
+    return PlanAccounts(
+        per_user=_per_user(given, priced),
+        owned=owned_account(given.owned, priced),
+        spot=_spot(given, priced),
+        rack=_rack(given, priced),
+        carbon_hours=_carbon_hours(given, priced),
+    )
+
+
+def _per_user(given: Accounting, priced: PricedPlan) -> PerUser | None:
     """Users at once share the hour; users with so many requests a day share the requests. Paid around the clock."""
-    usd, rate = plan.usd_per_hour, plan.block["requests_per_s"]
-    if asked.requests_per_user_day is not None:
-        users = rate * SECONDS_PER_DAY / asked.requests_per_user_day
-    elif plan.users is not None:
-        users = float(plan.users)
+    usd, per_s = priced.usd_per_hour, priced.requests_per_s
+    if given.requests_per_user_day is not None:
+        users = per_s * SECONDS_PER_DAY / given.requests_per_user_day
+    elif priced.users is not None:
+        users = float(priced.users)
     else:
         return None
-    return {
-        "users": users,
-        "requests_per_user_day": rate * SECONDS_PER_DAY / users,
-        "usd_per_user_month": None if usd is None else usd * HOURS_PER_MONTH / users,
-        "hours_per_month": HOURS_PER_MONTH,
-    }
+    return PerUser(
+        users=users,
+        requests_per_user_day=per_s * SECONDS_PER_DAY / users,
+        usd_per_user_month=None if usd is None else usd * HOURS_PER_MONTH / users,
+        hours_per_month=HOURS_PER_MONTH,
+    )
 
 
-def _owned(asked: Accounting, plan: PlanAccounts) -> dict[str, Any] | None:
-    if asked.owned is None or plan.block["energy"] is None:
-        return None
-    share = plan.hardware.n_accelerators / plan.whole.n_accelerators
-    update = {"capex": asked.owned.capex * share, "upkeep": asked.owned.upkeep * share}
-    owned = asked.owned.model_copy(update=update)
-    draw = PowerDraw(plan.block["energy"]["w_mean"], idle_w(plan.hardware))
-    metrics, rent = plan.block["metrics"], None
-    if plan.price is not None:
-        source = " ".join(p for p in (plan.price.cloud, plan.commitment) if p) or plan.price.source
-        rent = RentalCost(plan.price.usd_per_hour, source, plan.commitment not in (ON_DEMAND, SPOT))
-    cost = owned_cost(owned, draw, (metrics["output_tokens_per_s"], metrics["total_tokens_per_s"]), plan.grid, rent)
-    return owned_document(owned, cost) | {"share_of_hardware_named": share}
-
-
-def _spot(asked: Accounting, plan: PlanAccounts) -> dict[str, Any] | None:
+def _spot(given: Accounting, priced: PricedPlan) -> SpotAccount | UnknownSpot | None:
     """None unless spot instances are planned."""
-    if plan.commitment != SPOT or plan.price is None:
+    if priced.commitment != SPOT or priced.price is None:
         return None
-    if asked.spot_interruptions is None:
+    if given.spot_interruptions is None:
         note = "how often instances are taken is in no public table of this catalog: give --spot-interruptions PER_HOUR"
-        return {"interruptions_per_instance_hour": None, "note": note}
-    recovery_s, source = asked.spot_recovery_s, "given"
+        return UnknownSpot(interruptions_per_instance_hour=None, note=note)
+    recovery_s, source = given.spot_recovery_s, "given"
     if recovery_s is None:
         recovery_s, source = (
-            _cold_start_s(plan),
+            _cold_start_s(priced),
             "a new node, its image, weights and engine (catalogs/deployments/autoscaling.py)",
         )
     fleet = SpotFleet(
-        instances=n_instances(plan.price, plan.hardware),
-        replicas=plan.block["deployment"]["replicas"],
-        requests_per_s=plan.block["requests_per_s"],
-        capacity_requests_per_s=plan.block["capacity_requests_per_s"],
-        e2e_mean_s=plan.block["metrics"]["e2e_s"]["mean"] or 0.0,
-        usd_per_hour=plan.price.usd_per_hour,
+        instances=n_instances(priced.price, priced.hardware),
+        replicas=priced.replicas,
+        requests_per_s=priced.requests_per_s,
+        capacity_requests_per_s=priced.plan.capacity_requests_per_s,
+        e2e_mean_s=priced.plan.latency_s("e2e", "mean") or 0.0,
+        usd_per_hour=priced.price.usd_per_hour,
     )
-    given = {"interruptions_per_instance_hour": asked.spot_interruptions, "instances": fleet.instances}
-    effect = spot_effect(fleet, Interruptions(asked.spot_interruptions, recovery_s))
-    return {**given, "recovery_s": recovery_s, "recovery_source": source, **asdict(effect), "note": None}
+    effect = spot_effect(fleet, Interruptions(given.spot_interruptions, recovery_s))
+    return SpotAccount(
+        **effect.model_dump(),
+        interruptions_per_instance_hour=given.spot_interruptions,
+        instances=fleet.instances,
+        recovery_s=recovery_s,
+        recovery_source=source,
+        note=None,
+    )
 
 
-def _cold_start_s(plan: PlanAccounts) -> float:
-    replicas = max(plan.block["deployment"]["replicas"], 1)
-    weights = plan.block["memory"]["weights_bytes"] * plan.hardware.n_accelerators / replicas
-    return ColdStart(node_s=NEW_NODE_S).seconds(weights)
+def _cold_start_s(priced: PricedPlan) -> float:
+    weights_bytes = 0.0 if priced.plan.memory is None else priced.plan.memory.weights_bytes
+    each = weights_bytes * priced.hardware.n_accelerators / max(priced.replicas, 1)
+    return ColdStart(node_s=NEW_NODE_S).seconds(each)
 
 
-def _rack(asked: Accounting, plan: PlanAccounts) -> dict[str, Any] | None:
-    energy = plan.block["energy"]
+def _rack(given: Accounting, priced: PricedPlan) -> RackPower | None:
+    plan = priced.plan
+    if plan.energy is None:
+        return None
+    gpu_w = ((plan.metrics or {}).get("power") or {}).get("gpu_w_mean")
+    return rack_power(priced.hardware, plan.energy.w_mean, gpu_w, given.nodes_per_rack)
+
+
+def _carbon_hours(given: Accounting, priced: PricedPlan) -> CarbonHours | UnknownHours | None:
+    energy = priced.plan.energy
     if energy is None:
         return None
-    gpu_w = (plan.block["metrics"].get("power") or {}).get("gpu_w_mean")
-    return asdict(rack_power(plan.hardware, energy["w_mean"], gpu_w, asked.nodes_per_rack))
+    if given.carbon_hours is None:
+        return UnknownHours(source=None, note=UNKNOWN)
+    return _hours(read_day(Path(given.carbon_hours)), energy.kwh_per_million_output_tokens)
 
 
-def _carbon_hours(asked: Accounting, plan: PlanAccounts) -> dict[str, Any] | None:
-    energy = plan.block["energy"]
-    if energy is None:
-        return None
-    if asked.carbon_hours is None:
-        return {"source": None, "note": UNKNOWN}
-    return _hours(read_day(Path(asked.carbon_hours)), energy["kwh_per_million_output_tokens"])
-
-
-def _hours(day: DayOfCarbon, kwh_per_million: float) -> dict[str, Any]:
+def _hours(day: DayOfCarbon, kwh_per_million: float) -> CarbonHours:
     hours, cleanest = day.cleanest(CLEAN_HOURS)
-    return {
-        "source": day.source,
-        "note": None,
-        "gco2e_per_million_output_tokens": [kwh_per_million * g for g in day.gco2e_per_kwh],
-        "mean_gco2e_per_million_output_tokens": kwh_per_million * day.mean,
-        "cleanest_hours": list(hours),
-        "cleanest_gco2e_per_million_output_tokens": kwh_per_million * cleanest,
-    }
+    return CarbonHours(
+        source=day.source,
+        note=None,
+        gco2e_per_million_output_tokens=[kwh_per_million * g for g in day.gco2e_per_kwh],
+        mean_gco2e_per_million_output_tokens=kwh_per_million * day.mean,
+        cleanest_hours=list(hours),
+        cleanest_gco2e_per_million_output_tokens=kwh_per_million * cleanest,
+    )
 
 
-def accounts_lines(answer: dict[str, Any]) -> Iterator[Line]:
-    """Of a feasible answer; nothing for an answer of an older version."""
-    accounts = answer.get("accounts")
-    if not accounts:
-        return
-    cost = answer["best"]["cost"] or {}
-    yield from _cost(cost, accounts["per_user"])
-    yield from _spot_lines(accounts["spot"])
-    yield from _owned_lines(accounts["owned"])
-    yield from _rack_lines(accounts["rack"], asked=accounts["rack"] is not None and accounts["rack"]["nodes_per_rack"])
-    yield from _hours_lines(accounts["carbon_hours"])
+# ---- on the screen
 
 
-def _cost(cost: dict[str, Any], users: dict[str, Any] | None) -> Iterator[Line]:
+def _user_lines(users: PerUser | None, cost: Money | None) -> Iterator[Line]:
     if users is None:
         return
-    usd = users["usd_per_user_month"]
-    month = "unknown" if usd is None else dollars(usd)
-    each = cost.get("usd_per_request")
+    month = "unknown" if users.usd_per_user_month is None else dollars(users.usd_per_user_month)
+    each = None if cost is None else cost.usd_per_request
     per_request = "" if each is None else f"; {dollars(each)} per request"
-    per_day = users["requests_per_user_day"]
-    yield (
-        "Per user",
-        f"{month} per user-month for {users['users']:,.0f} users of {digits(per_day)} requests a day{per_request}",
-    )
+    per_day = f"{digits(users.requests_per_user_day)} requests a day"
+    yield "Per user", f"{month} per user-month for {users.users:,.0f} users of {per_day}{per_request}"
 
 
-def _spot_lines(spot: dict[str, Any] | None) -> Iterator[Line]:
+def _spot_lines(spot: SpotAccount | UnknownSpot | None) -> Iterator[Line]:
     if spot is None:
         return
-    if spot["interruptions_per_instance_hour"] is None:
-        yield "Spot", spot["note"]
+    if isinstance(spot, UnknownSpot):
+        yield "Spot", spot.note
         return
-    up, hit = spot["available_fraction"], spot["hit_fraction"]
+    each = "the one unit" if spot.units == 1 else f"each of {spot.units} units"
     yield (
         "Spot",
-        f"{spot['interruptions_per_hour']:.3g} interruptions an hour, {spot['recovery_s']:.0f} s to recover: "
-        f"{_each(spot['units'])} is up {up:.2%} of the time, {hit:.2%} of requests are hit and start again",
+        f"{spot.interruptions_per_hour:.3g} interruptions an hour, {spot.recovery_s:.0f} s to recover: {each} is up "
+        f"{spot.available_fraction:.2%} of the time, {spot.hit_fraction:.2%} of requests are hit and start again",
     )
     one = {True: "one down: the rest carries the load", False: "one down: the objectives are MISSED", None: ""}
-    spares, usd = spot["spares"], spot["usd_per_hour_with_spares"]
-    need = f"{spares} spare{'' if spares == 1 else 's'} for 99 % of the time: {dollars(usd)}/h with them"
-    yield "", "; ".join(part for part in (one[spot["holds_with_one_down"]], need) if part)
+    spares = f"{spot.spares} spare{'' if spot.spares == 1 else 's'} for 99 % of the time"
+    need = f"{spares}: {dollars(spot.usd_per_hour_with_spares)}/h with them"
+    yield "", "; ".join(part for part in (one[spot.holds_with_one_down], need) if part)
 
 
-def _each(units: int) -> str:
-    return "the one unit" if units == 1 else f"each of {units} units"
-
-
-def _owned_lines(owned: dict[str, Any] | None) -> Iterator[Line]:
-    if owned is None:
+def _rack_lines(rack: RackPower | None) -> Iterator[Line]:
+    if rack is None or (rack.nodes == 1 and not rack.nodes_per_rack):
         return
-    tokens = owned["usd_per_million_output_tokens"]
-    per_token = "" if tokens is None else f", {dollars(tokens)} per million output tokens"
-    yield (
-        "Owned",
-        f"{dollars(owned['usd_per_hour'])}/h (capital {dollars(owned['capital_usd_per_hour'])}, power "
-        f"{dollars(owned['energy_usd_per_hour'])}, upkeep {dollars(owned['upkeep_usd_per_hour'])}){per_token} "
-        f"at {owned['utilisation']:.0%} use",
-    )
-    yield "", owned_words(owned)
-
-
-def owned_words(owned: dict[str, Any]) -> str:
-    """Against renting."""
-    rent = owned["rent_usd_per_hour"]
-    if rent is None:
-        return "no rent of this hardware is known to compare with"
-    words = [f"renting at {dollars(rent)}/h ({owned['rent_source']})"]
-    if owned["break_even_utilisation"] is not None:
-        words.append(f"owning is cheaper from {owned['break_even_utilisation']:.0%} use on")
-    words.append(owned["never"] or "")
-    years = owned["payback_years"]
-    words.append(
-        "rent saved never pays the capex" if years is None else f"rent saved pays the capex in {years:.1f} years"
-    )
-    return "; ".join(w for w in words if w)
-
-
-def _rack_lines(rack: dict[str, Any] | None, asked: object) -> Iterator[Line]:
-    if rack is None or (rack["nodes"] == 1 and not asked):
-        return
-    full = min(rack["nodes_per_rack"] or rack["nodes"], rack["nodes"])
+    full = min(rack.nodes_per_rack or rack.nodes, rack.nodes)
     yield (
         "Rack",
-        f"{full} node{'' if full == 1 else 's'}: {rack['rack_w_mean'] / 1e3:.1f} kW on average, "
-        f"{rack['rack_w_most'] / 1e3:.1f} kW with every accelerator at its limit (each node "
-        f"{rack['node_w_mean'] / 1e3:.1f} and {rack['node_w_most'] / 1e3:.1f}; hosts as in the catalog)",
+        f"{full} node{'' if full == 1 else 's'}: {rack.rack_w_mean / 1e3:.1f} kW on average, "
+        f"{rack.rack_w_most / 1e3:.1f} kW with every accelerator at its limit (each node "
+        f"{rack.node_w_mean / 1e3:.1f} and {rack.node_w_most / 1e3:.1f}; hosts as in the catalog)",
     )
 
 
-def _hours_lines(hours: dict[str, Any] | None) -> Iterator[Line]:
-    if hours is None or hours["source"] is None:
+def _carbon_lines(hours: CarbonHours | UnknownHours | None) -> Iterator[Line]:
+    if not isinstance(hours, CarbonHours):
         return
-    mean, clean = hours["mean_gco2e_per_million_output_tokens"], hours["cleanest_gco2e_per_million_output_tokens"]
-    named = ", ".join(f"{h}" for h in hours["cleanest_hours"])
+    mean, clean = hours.mean_gco2e_per_million_output_tokens, hours.cleanest_gco2e_per_million_output_tokens
+    named = ", ".join(f"{h}" for h in hours.cleanest_hours)
     yield (
         "Carbon",
         f"{mean:.0f} gCO2e per million output tokens around the clock, {clean:.0f} in the cleanest hours ({named}), "
-        f"by {hours['source']}",
+        f"by {hours.source}",
     )
+
+
+# ---- on the page
+
+
+def _price_rows(cost: Money | None) -> Rows:
+    if cost is None or cost.usd_per_hour is None:
+        return [("Price", "unknown", "no price of this hardware is known (plan --price USD_PER_HOUR)")]
+    machine = instance_words(cost.instance, cost.accelerators_per_instance, 1)
+    source = "given with the question" if cost.price_as_of == "given" else f"{cost.price_source}, {cost.price_as_of}"
+    named = CONTRACT_WORDS.get(cost.commitment or "", "")
+    rows = [("Per hour", dollars(cost.usd_per_hour), "; ".join(p for p in (named, machine, source) if p))]
+    for kind in ("output", "input", "total"):
+        value = getattr(cost, f"usd_per_million_{kind}_tokens")
+        rows.append((f"Per million {kind} tokens", dollars(value), "per hour over tokens an hour, simulated"))
+    if cost.usd_per_request is not None:
+        rows.append(("Per 1,000 requests", dollars(1000 * cost.usd_per_request), "per hour over requests an hour"))
+    return rows
+
+
+def _user_rows(users: PerUser | None) -> Rows:
+    if users is None:
+        return []
+    per_day = f"{users.users:,.0f} users of {users.requests_per_user_day:,.3g} requests a day"
+    month = f"{per_day}, {AROUND_THE_CLOCK}, {users.hours_per_month:g} h a month"
+    return [("Per user and month", dollars(users.usd_per_user_month), month)]
+
+
+def _spot_rows(spot: SpotAccount | UnknownSpot | None) -> Rows:
+    if not isinstance(spot, SpotAccount):
+        return []
+    taken = f"{spot.interruptions_per_instance_hour:g} an hour of each instance ({spot.instances}), as you gave"
+    one = {True: "yes", False: "NO", None: "unknown"}[spot.holds_with_one_down]
+    units = "one unit" if spot.units == 1 else f"{spot.units} units"
+    spares = f"{spot.spares}, {dollars(spot.usd_per_hour_with_spares)} per hour"
+    capacity = rate(spot.effective_capacity_requests_per_s)
+    return [
+        ("Interruptions", f"{spot.interruptions_per_hour:.3g} an hour", taken),
+        ("Until a replacement serves", seconds(spot.recovery_s), spot.recovery_source),
+        ("A unit is up", f"{spot.available_fraction:.2%}", f"lost one at a time: {units}"),
+        ("Requests that start again", f"{spot.hit_fraction:.3%}", "in flight when their unit is taken"),
+        ("Mean capacity", capacity, "less what is down, and what is done again"),
+        ("Holds with one unit down", one, "capacity of the others against the planned rate"),
+        ("Spares for 99 % of the time", spares, "units independent of each other"),
+    ]
+
+
+def _rack_rows(rack: RackPower | None) -> Rows:
+    if rack is None:
+        return []
+    most = "every accelerator at its limit, hosts busy"
+    hosts = f"{rack.host_w_idle:.0f} W idle, {rack.host_w_per_busy_accelerator:.0f} W for each busy accelerator"
+    full = min(rack.nodes_per_rack or rack.nodes, rack.nodes)
+    rack_of = f"a rack of {full} node{'' if full == 1 else 's'}"
+    return [
+        ("Node, mean", f"{rack.node_w_mean / 1e3:.2f} kW", f"{rack.source}: {hosts}"),
+        ("Node, most", f"{rack.node_w_most / 1e3:.2f} kW", most),
+        ("Rack, mean", f"{rack.rack_w_mean / 1e3:.1f} kW", f"{rack_of}; {rack.racks} needed"),
+        ("Rack, most", f"{rack.rack_w_most / 1e3:.1f} kW", most),
+    ]
+
+
+def _carbon_rows(hours: CarbonHours | UnknownHours | None) -> Rows:
+    if hours is None:
+        return []
+    if isinstance(hours, UnknownHours):
+        return [("Carbon by hour", "unknown", hours.note)]
+    mean, clean = hours.mean_gco2e_per_million_output_tokens, hours.cleanest_gco2e_per_million_output_tokens
+    named = ", ".join(str(h) for h in hours.cleanest_hours)
+    return [
+        ("Carbon around the clock", f"{mean:,.0f} g CO2e", f"per million output tokens; {hours.source}"),
+        ("Carbon in the cleanest hours", f"{clean:,.0f} g CO2e", f"hours {named}: for work that can wait"),
+    ]

@@ -5,16 +5,12 @@ reckoned: the rate of the busiest window, and the mean, over that. The autoscale
 replica as there are at that rate (Little's law), less what the load grows while a new replica starts. Then each is
 simulated under all of the load, one request after the other, with the cold starts of
 catalogs/deployments/autoscaling.py, and what
-does not hold is made larger, or more careful. Nothing is said of a size that was not simulated.
-
-The best plan of an answer sized for a load that changes with time: brings `over_time` and the simulator together.
-
-A load over time on the screen: what it is, and the ways to have replicas for it.
+does not hold is made larger, or more careful. No figure is given for a size that was not simulated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any, Final
@@ -24,21 +20,24 @@ import numpy as np
 from calibration.accuracy.stated_error import StatedError
 from catalogs.deployments.autoscaling import Autoscaling, ColdStart, parse_autoscaling
 from catalogs.errors import InputError
+from catalogs.io.json_block import JsonBlock, every_key_set
+from catalogs.ui import html_page
+from catalogs.ui.html_page import paragraph, table
 from catalogs.ui.progress import said_meanwhile
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import hours_words, human_s, seconds
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
-from planner.answer.answer import Answer
-from planner.answer.measure import MeasuredPlan
-from planner.evaluation.confidence import LEVEL, LEVELS, SAFE, Factors, interval, probability
+from planner.answer.plan_schema import Plan, SloResult
+from planner.evaluation.confidence import LEVEL, LEVELS, SAFE, Confidence, Factors, interval, probability
 from planner.evaluation.evaluator import OfferedLoad, judge
-from planner.evaluation.simulated import SimulatedEvaluator, with_replicas
+from planner.evaluation.simulated import with_replicas
 from planner.problem.load_curve import LoadCurve
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.search.objectives import RunSizes
-from planner.sections.fleet_day import MOST_WINDOWS, DailyRun, FleetDay, FleetSize
+from planner.sections.fleet_day import MOST_WINDOWS, DailyRun, FleetDay, FleetSize, Name
+from planner.sections.section import SIMULATED, ChosenPlan
 from planner.space.layouts import replicas_of
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment
@@ -71,9 +70,195 @@ _ENDS: Final = (LEVELS[0], LEVELS[-1])
 
 _LONG: Final = 100_000
 
+#: How sure a capacity is, where no rate is SAFE.
+_EVEN: Final = 0.5
+
+_NAMES: Final = {"peak": "for the peak", "mean": "for the mean", "autoscaled": "autoscaled"}
+
+
+class WindowedSloResult(SloResult):
+    """An objective over the whole load, and its worst window: the value there and where the window begins."""
+
+    worst_window_s: float
+    worst_at_s: float
+
+
+class ReplicaOption(JsonBlock):
+    """One way to have replicas for the load. replicas: None where their number follows the load."""
+
+    name: Name
+    replicas: int | None
+    replicas_min: float
+    replicas_mean: float
+    replicas_max: float
+    replicas_over_time: list[float]
+    scaling: Autoscaling | None
+    accelerator_hours_per_day: float
+    usd_per_day: float | None
+    kwh_per_day: float | None
+    windows_met: float
+    windows_met_ci_low: float
+    windows_met_ci_high: float
+    n_windows: int
+    slo: list[WindowedSloResult]
+    holds: bool
+    simulated_part: int
+
+    @property
+    def price(self) -> float:
+        """Return dollars a day where they are known, else accelerator-hours; they are known for all or for none."""
+        return self.accelerator_hours_per_day if self.usd_per_day is None else self.usd_per_day
+
+
+class DailyLoad(JsonBlock):
+    """The load as it changes with time, what one replica carries, and the ways to have replicas for it."""
+
+    duration_s: float
+    n_requests: int
+    window_s: float
+    rates_per_s: list[float]
+    peak_per_s: float
+    mean_per_s: float
+    trough_per_s: float
+    replica_carries_per_s: float
+    replica_carries_sure: float
+    cold_start_s: float
+    least_accelerator_hours_per_day: float
+    windows_must_hold: float
+    ci_level: float
+    options: list[ReplicaOption]
+    cheapest: Name | None
+
+
+class DailyLoadSection:
+    """The best plan sized for a load that changes with time."""
+
+    name = "over_time"
+    schema = DailyLoad
+
+    def wanted(self, request: PlanRequest) -> bool:
+        """Only a request with a load over time has the section."""
+        return request.over_time
+
+    def compute(self, chosen: ChosenPlan) -> DailyLoad:
+        """Simulate every size, some minutes where the load is long.
+
+        Raises:
+            InputError: The autoscaling given has no place on the hardware.
+        """
+        request = chosen.request
+        workload = load_workload(request.workload)
+        curve = LoadCurve.of(workload, request.seed)
+        requests = workload.materialise(request.seed, curve.n_requests)
+        said: dict[str, Any] = dict(request.fixed.values.get("autoscaling") or {})  # type: ignore[call-overload]
+        hall = Hall(chosen.world.plant(chosen.candidate))
+        unit = _unit(chosen, hall.cold_start_s(ColdStart.model_validate(said.get("cold_start") or {})))
+        clock = DailyRun(request.slos, requests, curve.duration_s, hall.each, hall.serve)
+        with said_meanwhile(f"{curve.n_requests:,} requests over {curve.duration_s / HOUR_S:.3g} h"):
+            return OverTime(clock, curve, unit, chosen.error, said).block()
+
+    def screen(self, block: DailyLoad, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
+        """Return the load, every option with its objectives, and the cheapest."""
+        rates = f"{block.trough_per_s:.3g} to {block.peak_per_s:.3g}"
+        each = f"a replica carries {block.replica_carries_per_s:.3g}, {block.replica_carries_sure:.0%} sure"
+        yield (
+            "Load",
+            f"{block.n_requests:,} requests in {hours_words(block.duration_s)}, {rates} requests/s in windows of "
+            f"{human_s(block.window_s)}, {block.mean_per_s:.3g} on average; {each}",
+        )
+        for option in block.options:
+            yield "Replicas", _option_words(option, block.cheapest)
+            yield from (("", f"  {_row_words(row)}") for row in option.slo)
+            if option.scaling is not None:
+                yield "", f"  {_scaling_words(option.scaling, block.cold_start_s)}"
+                yield "", "  by hour: " + " ".join(f"{n:.3g}" for n in option.replicas_over_time)
+        yield "Cheapest", _cheapest_words(block)
+
+    def page(self, block: DailyLoad, plan: Plan) -> Iterable[html_page.Section]:
+        """Return the lines of the screen as a table."""
+        lines = table(("what", "found"), list(self.screen(block, plan)), words=2)
+        return [html_page.Section("Sized over time", [paragraph(SIMULATED), lines], "Over time")]
+
+
+def _row_words(row: WindowedSloResult) -> str:
+    span = f"{seconds(row.ci_low_s)} to {seconds(row.ci_high_s)}"
+    sure = f"{'met' if row.met else 'MISSED'}, {row.probability_met:.0%} sure"
+    worst = f"worst window {seconds(row.worst_window_s)} at {hours_words(row.worst_at_s)}"
+    return f"{row.name} = {seconds(row.value_s)} ({span}): {sure}; {worst}"
+
+
+def _option_words(option: ReplicaOption, cheapest: str | None) -> str:
+    count = f"{option.replicas}" if option.replicas else f"{option.replicas_mean:.3g} on average"
+    money = "" if option.usd_per_day is None else f", ${option.usd_per_day:,.0f} a day"
+    held = "holds" if option.holds else "FAILS"
+    span = f"{option.windows_met_ci_low:.0%} to {option.windows_met_ci_high:.0%}"
+    windows = f"{option.windows_met:.0%} of {option.n_windows} windows met ({span})"
+    best = ", the cheapest that holds" if option.name == cheapest else ""
+    hours = f"{option.accelerator_hours_per_day:,.4g} accelerator-hours a day"
+    energy = "energy unknown" if option.kwh_per_day is None else f"{option.kwh_per_day:,.3g} kWh"
+    return f"{_NAMES[option.name]}: {count}, {hours}{money}, {energy}: {held}, {windows}{best}"
+
+
+def _scaling_words(scaling: Autoscaling, cold_start_s: float) -> str:
+    return (
+        f"by {scaling.metric}, target {scaling.target:.3g} a replica, {scaling.min_replicas} to "
+        f"{scaling.max_replicas} replicas; {human_s(cold_start_s)} from an order to the first request"
+    )
+
+
+def _cheapest_words(block: DailyLoad) -> str:
+    hours = f"{block.least_accelerator_hours_per_day:,.4g} accelerator-hours a day"
+    least = f"following every window without delay would take {hours}"
+    if block.cheapest is None:
+        return f"none of the three holds every objective; {least}"
+    by_name = {option.name: option for option in block.options}
+    saved = 1 - by_name[block.cheapest].price / by_name["peak"].price
+    against = "" if block.cheapest == "peak" else f", {saved:.0%} less than for the peak"
+    return f"{_NAMES[block.cheapest]}{against}; {least}"
+
 
 @dataclass(frozen=True, slots=True)
-class ReplicaUnit:
+class Hall:
+    """Where fleets of one kind of replica run, as large as they need to be."""
+
+    plant: CompiledDeployment
+
+    @property
+    def each(self) -> int:
+        """Accelerators of a replica."""
+        return self.plant.resolved.accelerators_per_replica
+
+    def cold_start_s(self, cold: ColdStart) -> float:
+        return cold.seconds(self.plant.memory.weights_bytes * self.each)
+
+    def serve(self, size: FleetSize, requests: RequestSet, speed: float) -> Run:
+        """See planner.day.Serve."""
+        scaling = size.scaling
+        plant = with_replicas(self.plant, size.replicas, size.most)
+        plant = replace(plant, resolved=replace(plant.resolved, scaling=scaling))
+        if scaling is None:
+            return run(plant, requests)
+        follows = Autoscaler(0, scaling, self.cold_start_s(scaling.cold_start) / speed)
+        return run(plant, requests, RunOptions(controllers=(follows,)))
+
+
+def _unit(chosen: ChosenPlan, cold_start_s: float) -> Unit:
+    request, candidate, best = chosen.request, chosen.candidate, chosen.measured
+    safe = chosen.plan.safe_requests_per_s
+    carries = (safe or best.capacity_requests_per_s or best.requests_per_s) / candidate.replicas
+    sizes = RunSizes.for_slos(request.slos)
+    load = OfferedLoad(carries * candidate.replicas, sizes.full, request.seed)
+    seen = judge([chosen.world.observe(candidate, load)], request.slos)
+    price = chosen.world.price(candidate)
+    limit = max(replicas_of(chosen.world.names, candidate.layout), candidate.replicas)
+    usd = None if price is None else price.usd_per_hour / candidate.replicas
+    in_flight = carries * seen.mean_s("e2e")
+    sure = SAFE if safe else _EVEN
+    return Unit(carries, in_flight, limit, request.spare.lost(candidate), usd, cold_start_s, sure)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
     """One replica as the plan has it. carries_per_s: as surely as `sure` says; in_flight: unfinished requests it then
     has.
 
@@ -91,7 +276,7 @@ class ReplicaUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class DailyPlan:
+class Planned:
     """One way that was looked at: its day, and the same with steps as slow as at levels of the stated error."""
 
     day: FleetDay
@@ -106,38 +291,36 @@ class OverTime:
 
     clock: DailyRun
     curve: LoadCurve
-    unit: ReplicaUnit
+    unit: Unit
     error: StatedError
     said: Mapping[str, Any] = field(default_factory=dict)
     known: dict[object, FleetDay] = field(default_factory=dict)
 
-    def block(self) -> dict[str, Any]:
-        """What the answer says."""
-        found = list(self._found())
-        rows = [self._row(each) for each in found]
-        held = [row for row in rows if row["holds"]]
-        best = min(held, key=_price, default=None)
+    def block(self) -> DailyLoad:
+        """Simulate every option and return the section's block."""
+        options = [self._option(each) for each in self._found()]
+        best = min((option for option in options if option.holds), key=lambda option: option.price, default=None)
         curve = self.curve
         ideal = np.ceil(curve.rates / self.unit.carries_per_s) + self.unit.spare
-        return {
-            "duration_s": curve.duration_s,
-            "n_requests": curve.n_requests,
-            "window_s": curve.window_s,
-            "rates_per_s": curve.rates.tolist(),
-            "peak_per_s": curve.peak_per_s,
-            "mean_per_s": curve.mean_per_s,
-            "trough_per_s": curve.trough_per_s,
-            "replica_carries_per_s": self.unit.carries_per_s,
-            "replica_carries_sure": self.unit.sure,
-            "cold_start_s": self.unit.cold_start_s,
-            "least_accelerator_hours_per_day": float(ideal.mean()) * self.clock.each * 24.0,
-            "windows_must_hold": MOST_WINDOWS,
-            "ci_level": LEVEL,
-            "options": rows,
-            "cheapest": None if best is None else best["name"],
-        }
+        return DailyLoad(
+            duration_s=curve.duration_s,
+            n_requests=curve.n_requests,
+            window_s=curve.window_s,
+            rates_per_s=curve.rates.tolist(),
+            peak_per_s=curve.peak_per_s,
+            mean_per_s=curve.mean_per_s,
+            trough_per_s=curve.trough_per_s,
+            replica_carries_per_s=self.unit.carries_per_s,
+            replica_carries_sure=self.unit.sure,
+            cold_start_s=self.unit.cold_start_s,
+            least_accelerator_hours_per_day=float(ideal.mean()) * self.clock.each * 24.0,
+            windows_must_hold=MOST_WINDOWS,
+            ci_level=LEVEL,
+            options=options,
+            cheapest=None if best is None else best.name,
+        )
 
-    def _found(self) -> Iterator[DailyPlan]:
+    def _found(self) -> Iterator[Planned]:
         yield self._judged(*self._first_that_holds(self._at_peak()))
         yield self._judged(*self._day(FleetSize("mean", self._fits(self.curve.mean_per_s))))
         yield self._judged(*self._first_that_holds(self._scaled()))
@@ -210,177 +393,47 @@ class OverTime:
                 break
         return day, share
 
-    def _judged(self, day: FleetDay, share: int) -> DailyPlan:
+    def _judged(self, day: FleetDay, share: int) -> Planned:
         levels = _LEVELS if self.clock.requests.n <= _LONG * share else _ENDS
         speeds = self.error.factors("e2e", np.array(levels)).tolist()
-        return DailyPlan(day, levels, tuple(self._day_of(day.size, share, speed) for speed in speeds), share)
+        return Planned(day, levels, tuple(self._day_of(day.size, share, speed) for speed in speeds), share)
 
-    # ---- words
+    # ---- rows
 
-    def _row(self, planned: DailyPlan) -> dict[str, Any]:
+    def _option(self, planned: Planned) -> ReplicaOption:
         day, slos = planned.day, self.clock.slos
         per_day = DAY_S / day.duration_s
         hours = day.accelerator_s / HOUR_S * per_day
         each = self.unit.usd_per_hour
         scaling = day.size.scaling
-        return {
-            "name": day.size.name,
-            "replicas": day.size.replicas if scaling is None else None,
-            "replicas_min": round(float(day.replicas.min()), 3),
-            "replicas_mean": float(day.replicas.mean()),
-            "replicas_max": round(float(day.replicas.max()), 3),
-            "replicas_over_time": day.replicas.tolist(),
-            "scaling": None if scaling is None else scaling.model_dump(),
-            "accelerator_hours_per_day": hours,
-            "usd_per_day": None if each is None else each * hours / self.clock.each,
-            "kwh_per_day": day.joules / 3.6e6 * per_day,
-            "windows_met": day.windows_met(slos),
-            "windows_met_ci_low": min(each.windows_met(slos) for each in planned.days),
-            "windows_met_ci_high": max(each.windows_met(slos) for each in planned.days),
-            "n_windows": len(day.windows_s[slos[0].name]),
-            "slo": [self._slo_row(slo, planned) for slo in slos],
-            "holds": day.holds(slos),
-            "simulated_part": planned.share,
-        }
+        return ReplicaOption(
+            name=day.size.name,
+            replicas=day.size.replicas if scaling is None else None,
+            replicas_min=round(float(day.replicas.min()), 3),
+            replicas_mean=float(day.replicas.mean()),
+            replicas_max=round(float(day.replicas.max()), 3),
+            replicas_over_time=day.replicas.tolist(),
+            scaling=None if scaling is None else every_key_set(scaling),
+            accelerator_hours_per_day=hours,
+            usd_per_day=None if each is None else each * hours / self.clock.each,
+            kwh_per_day=day.joules / 3.6e6 * per_day,
+            windows_met=day.windows_met(slos),
+            windows_met_ci_low=min(each.windows_met(slos) for each in planned.days),
+            windows_met_ci_high=max(each.windows_met(slos) for each in planned.days),
+            n_windows=len(day.windows_s[slos[0].name]),
+            slo=[self._slo_result(slo, planned) for slo in slos],
+            holds=day.holds(slos),
+            simulated_part=planned.share,
+        )
 
-    def _slo_row(self, slo: Slo, planned: DailyPlan) -> dict[str, Any]:
+    def _slo_result(self, slo: Slo, planned: Planned) -> WindowedSloResult:
         day, name = planned.day, slo.name
         factors = Factors.at(np.array(planned.levels), slo, self.error).latency
         moved = factors * np.array([each.values_s[name] for each in planned.days])
-        low, high = interval(day.values_s[name], moved, 0.0, planned.levels)
+        span = interval(day.values_s[name], moved, 0.0, planned.levels)
+        bars = Confidence(day.values_s[name], *span, probability(moved, 0.0, slo.limit_s, planned.levels))
         windows = np.nan_to_num(day.windows_s[name], nan=0.0)
         worst = int(np.argmax(windows))
-        return {
-            "metric": slo.metric,
-            "stat": slo.stat,
-            "limit_s": slo.limit_s,
-            "value_s": day.values_s[name],
-            "ci_low_s": low,
-            "ci_high_s": high,
-            "met": day.values_s[name] <= slo.limit_s,
-            "probability_met": probability(moved, 0.0, slo.limit_s, planned.levels),
-            "worst_window_s": float(windows[worst]),
-            "worst_at_s": worst * self.curve.duration_s / len(windows),
-        }
-
-
-def _price(row: dict[str, Any]) -> float:
-    """Dollars where they are known; they are for all or for none."""
-    return float(row["accelerator_hours_per_day"] if row["usd_per_day"] is None else row["usd_per_day"])
-
-
-#: How sure a capacity is, where no rate is SAFE.
-_EVEN: Final = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class FleetRunner:
-    """Where fleets of one kind of replica run, as large as they need to be."""
-
-    plant: CompiledDeployment
-
-    @property
-    def each(self) -> int:
-        """Accelerators of a replica."""
-        return self.plant.resolved.accelerators_per_replica
-
-    def cold_start_s(self, cold: ColdStart) -> float:
-        return cold.seconds(self.plant.memory.weights_bytes * self.each)
-
-    def serve(self, size: FleetSize, requests: RequestSet, speed: float) -> Run:
-        """See planner.day.Serve."""
-        scaling = size.scaling
-        plant = with_replicas(self.plant, size.replicas, size.most)
-        plant = replace(plant, resolved=replace(plant.resolved, scaling=scaling))
-        if scaling is None:
-            return run(plant, requests)
-        follows = Autoscaler(0, scaling, self.cold_start_s(scaling.cold_start) / speed)
-        return run(plant, requests, RunOptions(controllers=(follows,)))
-
-
-def over_time_block(answer: Answer, world: SimulatedEvaluator) -> dict[str, Any]:
-    """Some minutes of simulation where the load is long. Raises InputError for scaling the hardware has no room for."""
-    request, best = answer.request, answer.entries[0]
-    workload = load_workload(request.workload)
-    curve = LoadCurve.of(workload, request.seed)
-    requests = workload.materialise(request.seed, curve.n_requests)
-    said: dict[str, Any] = dict(request.fixed.values.get("autoscaling") or {})  # type: ignore[call-overload]
-    hall = FleetRunner(world.plant(best.candidate))
-    error = StatedError.of(request.engine, float(best.block["calibration"]["operator_error"]))  # type: ignore[index]
-    unit = _unit(request, best, world, hall.cold_start_s(ColdStart.model_validate(said.get("cold_start") or {})))
-    clock = DailyRun(request.slos, requests, curve.duration_s, hall.each, hall.serve)
-    with said_meanwhile(f"{curve.n_requests:,} requests over {curve.duration_s / 3600:.3g} h"):
-        return OverTime(clock, curve, unit, error, said).block()
-
-
-def _unit(request: PlanRequest, best: MeasuredPlan, world: SimulatedEvaluator, cold_start_s: float) -> ReplicaUnit:
-    candidate, block = best.candidate, best.block
-    carries = (block["safe_requests_per_s"] or best.capacity_requests_per_s or best.requests_per_s) / candidate.replicas  # type: ignore[operator]
-    sizes = RunSizes.for_slos(request.slos)
-    seen = judge(
-        [world.observe(candidate, OfferedLoad(carries * candidate.replicas, sizes.full, request.seed))], request.slos
-    )
-    price = world.price(candidate)
-    limit = max(replicas_of(world.names, candidate.layout), candidate.replicas)
-    usd = None if price is None else price.usd_per_hour / candidate.replicas
-    in_flight = carries * seen.mean_s("e2e")
-    sure = SAFE if block["safe_requests_per_s"] else _EVEN
-    return ReplicaUnit(carries, in_flight, limit, request.spare.lost(candidate), usd, cold_start_s, sure)
-
-
-_NAMES: Final = {"peak": "for the peak", "mean": "for the mean", "autoscaled": "autoscaled"}
-
-
-def over_time_lines(found: dict[str, Any]) -> Iterator[Line]:
-    """Of the answer's block `over_time`."""
-    rates = " to ".join(f"{found[k]:.3g}" for k in ("trough_per_s", "peak_per_s"))
-    each = f"a replica carries {found['replica_carries_per_s']:.3g}, {found['replica_carries_sure']:.0%} sure"
-    yield (
-        "Load",
-        f"{found['n_requests']:,} requests in {hours_words(found['duration_s'])}, {rates} requests/s in windows of "
-        f"{human_s(found['window_s'])}, {found['mean_per_s']:.3g} on average; {each}",
-    )
-    for option in found["options"]:
-        yield "Replicas", _option(option, found["cheapest"])
-        for row in option["slo"]:
-            span = f"{seconds(row['ci_low_s'])} to {seconds(row['ci_high_s'])}"
-            verdict = "met" if row["met"] else "MISSED"
-            sure = f"{verdict}, {row['probability_met']:.0%} sure"
-            worst = f"worst window {seconds(row['worst_window_s'])} at {hours_words(row['worst_at_s'])}"
-            yield "", f"  {row['metric']}.{row['stat']} = {seconds(row['value_s'])} ({span}): {sure}; {worst}"
-        if option["scaling"] is not None:
-            yield "", f"  {_scaling(option, found)}"
-            yield "", "  by hour: " + " ".join(f"{n:.3g}" for n in option["replicas_over_time"])
-    yield "Cheapest", _cheapest(found)
-
-
-def _option(option: dict[str, Any], cheapest: str | None) -> str:
-    name = _NAMES[option["name"]]
-    count = f"{option['replicas']}" if option["replicas"] else f"{option['replicas_mean']:.3g} on average"
-    money = "" if option["usd_per_day"] is None else f", ${option['usd_per_day']:,.0f} a day"
-    held = "holds" if option["holds"] else "FAILS"
-    span = f"{option['windows_met_ci_low']:.0%} to {option['windows_met_ci_high']:.0%}"
-    windows = f"{option['windows_met']:.0%} of {option['n_windows']} windows met ({span})"
-    best = ", the cheapest that holds" if option["name"] == cheapest else ""
-    hours_ = f"{option['accelerator_hours_per_day']:,.4g} accelerator-hours a day"
-    return f"{name}: {count}, {hours_}{money}, {option['kwh_per_day']:,.3g} kWh: {held}, {windows}{best}"
-
-
-def _scaling(option: dict[str, Any], found: dict[str, Any]) -> str:
-    scaling = option["scaling"]
-    return (
-        f"by {scaling['metric']}, target {scaling['target']:.3g} a replica, {scaling['min_replicas']} to "
-        f"{scaling['max_replicas']} replicas; {human_s(found['cold_start_s'])} from an order to the first request"
-    )
-
-
-def _cheapest(found: dict[str, Any]) -> str:
-    hours_ = f"{found['least_accelerator_hours_per_day']:,.4g} accelerator-hours a day"
-    least = f"following every window without delay would take {hours_}"
-    if found["cheapest"] is None:
-        return f"none of the three holds every objective; {least}"
-    by_name = {option["name"]: option for option in found["options"]}
-    key = "accelerator_hours_per_day" if by_name["peak"]["usd_per_day"] is None else "usd_per_day"
-    saved = 1 - by_name[found["cheapest"]][key] / by_name["peak"][key]
-    against = "" if found["cheapest"] == "peak" else f", {saved:.0%} less than for the peak"
-    return f"{_NAMES[found['cheapest']]}{against}; {least}"
+        worst_at_s = worst * self.curve.duration_s / len(windows)
+        worst_s = float(windows[worst])
+        return WindowedSloResult.of(slo, bars.value_s, bars, worst_window_s=worst_s, worst_at_s=worst_at_s)

@@ -2,26 +2,33 @@
 
 The plan as chosen, simulated again without a limit and under each (simulator/costs/power_limit.py), with the same
 requests.
-
-The `power_caps` block of an answer on the screen: a line for each limit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+from pydantic import Field
 
 from calibration.bundles.clocked import LEAST_MEASURED, voltage_curve
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
+from catalogs.io.json_block import JsonBlock
+from catalogs.ui import html_page
+from catalogs.ui.charts import BELOW, MARGIN, place
+from catalogs.ui.html_page import chart, note, paragraph, table
 from catalogs.ui.terminal import Line
-from catalogs.ui.words import human_s
+from catalogs.ui.words import human_s, joules, rate, seconds
+from planner.answer.plan_schema import ObjectiveRow, Plan
 from planner.evaluation.evaluator import OfferedLoad, Verdict, judge
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate
+from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.search.objectives import CandidateTester, RunSizes
+from planner.sections.section import ChosenPlan
 from simulator.cluster.compiled import CompiledDeployment
 from simulator.costs.power_limit import CappedStepCost, PowerLimitedBoard
 
@@ -39,7 +46,169 @@ DRAW_CAUTION: Final = (
 _SHOWN: Final = (("ttft", "p99"), ("tpot", "p99"), ("e2e", "mean"))
 
 
-class PowerLimitedEvaluator(SimulatedEvaluator):
+class NamedSloValue(ObjectiveRow):
+    """One objective by its name ("ttft.p99") and its simulated value."""
+
+    name: str
+    limit_s: float
+    value_s: float | None
+
+
+class LimitedRun(JsonBlock):
+    """The plan under one power limit in watts per accelerator; cap_w None: without a limit.
+
+    latency_s and latency_change are by statistic ("ttft.p99"). Changes are shares, against the run without a limit.
+    """
+
+    cap_w: float | None
+    note: Literal[None] = None
+    met: bool
+    stable: bool = True
+    slo: list[NamedSloValue] = Field(default_factory=list)
+    latency_s: dict[str, float | None]
+    capacity_requests_per_s: float | None
+    gpu_w_mean: float | None
+    w_mean: float | None = None
+    j_per_output_token: float | None
+    capacity_change: float | None = None
+    energy_change: float | None = None
+    latency_change: dict[str, float | None] = Field(default_factory=dict)
+
+    @property
+    def words(self) -> str:
+        """Return the limit in words, "none" without one."""
+        return "none" if self.cap_w is None else f"{self.cap_w:g} W"
+
+
+class UnusableLimit(JsonBlock):
+    """A power limit that cannot be kept or that changes nothing, and why."""
+
+    cap_w: float
+    note: str
+
+
+class PowerLimits(JsonBlock):
+    """The plan without a limit, then under each, the highest first. note: why there are no rows."""
+
+    accelerator: str
+    own_limit_w: float
+    voltage_measured_on: str
+    voltage_measured_here: bool
+    source: str
+    least_measured_clock: float
+    caution: str | None
+    rows: list[LimitedRun | UnusableLimit]
+    note: str | None
+
+    @property
+    def measured(self) -> list[LimitedRun]:
+        """Return the runs, without the limits that could not be used."""
+        return [row for row in self.rows if isinstance(row, LimitedRun)]
+
+
+class PowerLimitsSection:
+    """The best plan simulated again under each power limit that the request names."""
+
+    name = "power_caps"
+    schema = PowerLimits
+
+    def wanted(self, request: PlanRequest) -> bool:
+        """Only a request with power limits has the section."""
+        return bool(request.accounts.power_caps_w)
+
+    def compute(self, chosen: ChosenPlan) -> PowerLimits:
+        """Simulate the plan without a limit and under each."""
+        best = chosen.measured
+        subject = Subject(best.candidate, best.requests_per_s, best.capacity_requests_per_s)
+        return power_limits(chosen.world, subject, chosen.request.accounts.power_caps_w)
+
+    def screen(self, block: PowerLimits, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
+        """Return a line for each limit, then what is measured and what is assumed."""
+        if not block.rows:
+            yield "Power cap", str(block.note)
+            return
+        for number, row in enumerate(block.rows):
+            yield "Power cap" if not number else "", _run_words(row)
+        yield "", _provenance_words(block)
+
+    def page(self, block: PowerLimits, plan: Plan) -> Iterable[html_page.Section]:  # noqa: ARG002
+        """Return a table of the runs and a chart of the changes."""
+        title = "Power limits: what they cost and save"
+        measured = block.measured
+        if not measured:
+            return [html_page.Section(title, [note(f"{block.note}.")], "Power limits")]
+        named = list(measured[0].latency_s)
+        head = ("Limit", *named, "Highest rate", "Mean power", "Per output token", "Holds")
+        said = _provenance_words(block)
+        text = (
+            "The plan simulated again with the accelerators' power limited (nvidia-smi -pl; "
+            f"the {block.accelerator}'s own limit is {block.own_limit_w:g} W). {said[0].upper()}{said[1:]}."
+        )
+        parts = [paragraph(text), table(head, map(_cells, measured), "Energy at the servers, hosts included.")]
+        unusable = (row for row in block.rows if isinstance(row, UnusableLimit))
+        parts += [note(f"{row.cap_w:g} W: {row.note}.") for row in unusable]
+        if len(measured) > 1:
+            below = "Change against no limit at the planned rate; capacity: of the highest rate that holds."
+            parts.append(chart(_change_lines(measured, block.own_limit_w), below, 380))
+        return [html_page.Section(title, parts, "Power limits")]
+
+
+def _run_words(row: LimitedRun | UnusableLimit) -> str:
+    """ "400 W: ttft.p99 120 ms (+20 %), ..., 0.41 J per output token (-18 %)"."""
+    if isinstance(row, UnusableLimit):
+        return f"{row.cap_w:g} W: {row.note}"
+    shown = ((k, v, row.latency_change.get(k)) for k, v in row.latency_s.items() if v is not None)
+    parts = [f"{k} {human_s(v)}{_change(row, change)}" for k, v, change in shown]
+    capacity = row.capacity_requests_per_s
+    held = "no rate holds" if capacity is None else f"{capacity:.3g} requests/s hold"
+    parts.append(held + _change(row, row.capacity_change))
+    if row.j_per_output_token is not None:
+        parts.append(f"{row.j_per_output_token:.3g} J per output token{_change(row, row.energy_change)}")
+    missed = "" if row.met else "; objectives MISSED at the planned rate"
+    return f"{row.words}: {', '.join(parts)}{missed}"
+
+
+def _provenance_words(block: PowerLimits) -> str:
+    """Return what is measured, and what is assumed."""
+    board = "this board" if block.voltage_measured_here else f"{block.voltage_measured_on}, assumed here"
+    felt = block.caution or "where a limit is felt rests on the predicted draw (docs/costs.md)"
+    return f"voltage against clock as measured on {board}; {felt}"
+
+
+def _change(row: LimitedRun, share: float | None) -> str:
+    return "" if share is None or row.cap_w is None else f" ({100 * share:+.0f} %)"
+
+
+def _cells(row: LimitedRun) -> tuple[str, ...]:
+    def changed(share: float | None) -> str:
+        return _change(row, share).replace("-", "−")
+
+    latencies = [seconds(v) + changed(row.latency_change.get(k)) for k, v in row.latency_s.items()]
+    capacity = rate(row.capacity_requests_per_s) + changed(row.capacity_change)
+    used = joules(row.j_per_output_token) + changed(row.energy_change)
+    power = "unknown" if row.gpu_w_mean is None else f"{row.gpu_w_mean:.0f} W each"
+    return (row.words, *latencies, capacity, power, used, "yes" if row.met else "NO")
+
+
+def _change_lines(rows: Sequence[LimitedRun], own_limit_w: float) -> Any:
+    """Changes against no limit, per cent, by limit; the row without one stands at the board's own."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    limits = [own_limit_w if row.cap_w is None else row.cap_w for row in rows]
+    series = {k: [row.latency_change.get(k) for row in rows] for k in rows[0].latency_s}
+    series |= {"highest rate": [row.capacity_change for row in rows]}
+    series |= {"energy per output token": [row.energy_change for row in rows]}
+    for i, (name, values) in enumerate(series.items()):
+        known = [(w, 100 * v) for w, v in zip(limits, values, strict=True) if v is not None]
+        x, y = [w for w, _ in known], [v for _, v in known]
+        figure.add_scatter(x=x, y=y, mode="lines+markers", name=name, **place(i))
+    figure.update_xaxes(title={"text": "limit of each accelerator (W)"})
+    figure.update_yaxes(title={"text": "change against no limit (%)"})
+    return figure.update_layout(legend=BELOW, margin=MARGIN)
+
+
+class CappedWorld(SimulatedEvaluator):
     """A world whose accelerators have a power limit."""
 
     def __init__(self, world: SimulatedEvaluator, boards: dict[Candidate, PowerLimitedBoard], cap_w: float) -> None:
@@ -59,7 +228,7 @@ class PowerLimitedEvaluator(SimulatedEvaluator):
 
 
 @dataclass(frozen=True, slots=True)
-class PowerLimitedPlan:
+class Subject:
     """A plan as chosen: its rate, and the capacity the answer says."""
 
     candidate: Candidate
@@ -67,71 +236,73 @@ class PowerLimitedPlan:
     capacity_requests_per_s: float | None
 
 
-def power_caps_block(world: SimulatedEvaluator, subject: PowerLimitedPlan, caps_w: Sequence[float]) -> dict[str, Any]:
-    """The `power_caps` block: a row without a limit, then one for each, the highest first.
+def power_limits(world: SimulatedEvaluator, subject: Subject, caps_w: Sequence[float]) -> PowerLimits:
+    """Simulate the plan without a limit and under each in watts, the highest first.
 
     A limit that cannot be kept, or changes nothing, is a row that says why. Capacities: found with one seed, scaled so
     that the row without a limit has the answer's own.
     """
     unit = world.names_of(subject.candidate).hardware.accelerator
+    rows: list[LimitedRun | UnusableLimit] = []
+    if unit.kind == "gpu":
+        boards: dict[Candidate, PowerLimitedBoard] = {}
+        plain = _Run(world, subject).measured(None)
+        capped = [_capped(world, subject, boards, cap_w, unit) for cap_w in sorted(set(caps_w), reverse=True)]
+        rows = [_compared(row, plain, subject) for row in (plain, *capped)]
     curve, here = voltage_curve(unit)
-    head = {
-        "accelerator": unit.name,
-        "own_limit_w": unit.tdp_w,
-        "voltage_measured_on": curve.measured_on,
-        "voltage_measured_here": here,
-        "source": curve.source,
-        "least_measured_clock": LEAST_MEASURED,
-        "caution": DRAW_CAUTION if unit.name.startswith(_FAR_OFF) else None,
-    }
-    if unit.kind != "gpu":
-        return head | {"rows": [], "note": "power limits are of GPUs"}
-    boards: dict[Candidate, PowerLimitedBoard] = {}
-    plain = _Row(world, subject).measured(None)
-    capped = [_capped_row(world, subject, boards, cap_w, unit) for cap_w in sorted(set(caps_w), reverse=True)]
-    return head | {"rows": [_compared(row, plain, subject) for row in (plain, *capped)], "note": None}
+    return PowerLimits(
+        accelerator=unit.name,
+        own_limit_w=unit.tdp_w,
+        voltage_measured_on=curve.measured_on,
+        voltage_measured_here=here,
+        source=curve.source,
+        least_measured_clock=LEAST_MEASURED,
+        caution=DRAW_CAUTION if unit.name.startswith(_FAR_OFF) else None,
+        rows=rows,
+        note=None if rows else "power limits are of GPUs",
+    )
 
 
-def _capped_row(
+def _capped(
     world: SimulatedEvaluator,
-    subject: PowerLimitedPlan,
+    subject: Subject,
     boards: dict[Candidate, PowerLimitedBoard],
     cap_w: float,
     unit: Accelerator,
-) -> dict[str, Any]:
+) -> LimitedRun | UnusableLimit:
     if cap_w >= unit.tdp_w:
-        return {"cap_w": cap_w, "note": f"no limit: the board's own is {unit.tdp_w:g} W"}
+        return UnusableLimit(cap_w=cap_w, note=f"no limit: the board's own is {unit.tdp_w:g} W")
     try:
-        return _Row(PowerLimitedEvaluator(world, boards, cap_w), subject).measured(cap_w)
+        return _Run(CappedWorld(world, boards, cap_w), subject).measured(cap_w)
     except InputError as error:
-        return {"cap_w": cap_w, "note": str(error)}
+        return UnusableLimit(cap_w=cap_w, note=str(error))
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _Run:
     world: SimulatedEvaluator
-    subject: PowerLimitedPlan
+    subject: Subject
 
-    def measured(self, cap_w: float | None) -> dict[str, Any]:
-        """At the planned rate, and the highest rate that holds."""
-        request, rate = self.world.request, self.subject.requests_per_s
-        detail = self.world.detail(self.subject.candidate, OfferedLoad(rate, self._sizes.full, request.seed))
+    def measured(self, cap_w: float | None) -> LimitedRun:
+        """Return the figures at the planned rate, and the highest rate that holds."""
+        request, planned = self.world.request, self.subject.requests_per_s
+        detail = self.world.detail(self.subject.candidate, OfferedLoad(planned, self._sizes.full, request.seed))
         verdict = judge([detail.observation], request.slos)
         tokens = detail.output_tokens_per_s
         power = detail.metrics["power"]
         assert isinstance(power, dict)
-        return {
-            "cap_w": cap_w,
-            "note": None,
-            "met": verdict.met,
-            "stable": verdict.stable,
-            "slo": [{"name": s.name, "limit_s": s.limit_s, "value_s": verdict.value_s(s)} for s in request.slos],
-            "latency_s": {f"{m}.{stat}": _value(verdict, m, stat) for m, stat in _SHOWN},
-            "capacity_requests_per_s": self._capacity(),
-            "gpu_w_mean": power["gpu_w_mean"],
-            "w_mean": detail.power_w,
-            "j_per_output_token": detail.power_w / tokens if tokens else None,
-        }
+        return LimitedRun(
+            cap_w=cap_w,
+            note=None,
+            met=verdict.met,
+            stable=verdict.stable,
+            slo=[NamedSloValue.of(slo, verdict.value_s(slo)) for slo in request.slos],
+            latency_s={f"{m}.{stat}": _value(verdict, m, stat) for m, stat in _SHOWN},
+            capacity_requests_per_s=self._capacity(),
+            gpu_w_mean=power["gpu_w_mean"],
+            w_mean=detail.power_w,
+            j_per_output_token=detail.power_w / tokens if tokens else None,
+        )
 
     @property
     def _sizes(self) -> RunSizes:
@@ -154,59 +325,18 @@ def _value(verdict: Verdict, metric: str, stat: str) -> float | None:
     return verdict.value_s(Slo(metric, stat, 1.0))
 
 
-def _compared(row: dict[str, Any], plain: dict[str, Any], subject: PowerLimitedPlan) -> dict[str, Any]:
-    """Capacity on the answer's scale, and changes against no limit, as shares."""
-    if row.get("j_per_output_token") is None:
+def _compared(row: LimitedRun | UnusableLimit, plain: LimitedRun, subject: Subject) -> LimitedRun | UnusableLimit:
+    """Return the row with its capacity on the answer's scale, and with changes against no limit as shares."""
+    if isinstance(row, UnusableLimit) or row.j_per_output_token is None or plain.j_per_output_token is None:
         return row
-    found = dict(row)
-    ours, own, stated = (
-        row["capacity_requests_per_s"],
-        plain["capacity_requests_per_s"],
-        subject.capacity_requests_per_s,
-    )
+    ours, own = row.capacity_requests_per_s, plain.capacity_requests_per_s
+    stated = subject.capacity_requests_per_s
+    pairs = {k: (v, plain.latency_s[k]) for k, v in row.latency_s.items()}
+    update = {
+        "capacity_change": None if not own or ours is None else ours / own - 1,
+        "energy_change": row.j_per_output_token / plain.j_per_output_token - 1,
+        "latency_change": {k: a / b - 1 if a is not None and b else None for k, (a, b) in pairs.items()},
+    }
     if ours and own and stated:
-        found["capacity_requests_per_s"] = stated * ours / own
-    found["capacity_change"] = None if not own or ours is None else ours / own - 1
-    found["energy_change"] = row["j_per_output_token"] / plain["j_per_output_token"] - 1
-    pairs = {k: (v, plain["latency_s"][k]) for k, v in row["latency_s"].items()}
-    found["latency_change"] = {k: a / b - 1 if a is not None and b else None for k, (a, b) in pairs.items()}
-    return found
-
-
-def power_cap_lines(answer: dict[str, Any]) -> Iterator[Line]:
-    """Nothing where no limit was asked for."""
-    caps = answer.get("power_caps")
-    if caps is None:
-        return
-    if not caps["rows"]:
-        yield "Power cap", caps["note"]
-        return
-    for number, row in enumerate(caps["rows"]):
-        yield "Power cap" if not number else "", row_words(row)
-    yield "", provenance_words(caps)
-
-
-def row_words(row: dict[str, Any]) -> str:
-    """ "400 W: ttft.p99 120 ms (+20 %), ..., 0.41 J per output token (-18 %)"."""
-    name = "none" if row["cap_w"] is None else f"{row['cap_w']:g} W"
-    if row["note"]:
-        return f"{name}: {row['note']}"
-    changes = row["latency_change"]
-    parts = [f"{k} {human_s(v)}{_change(row, changes[k])}" for k, v in row["latency_s"].items() if v is not None]
-    capacity = row["capacity_requests_per_s"]
-    held = "no rate holds" if capacity is None else f"{capacity:.3g} requests/s hold"
-    parts.append(held + _change(row, row["capacity_change"]))
-    parts.append(f"{row['j_per_output_token']:.3g} J per output token{_change(row, row['energy_change'])}")
-    missed = "" if row["met"] else "; objectives MISSED at the planned rate"
-    return f"{name}: {', '.join(parts)}{missed}"
-
-
-def provenance_words(caps: dict[str, Any]) -> str:
-    """What is measured, and what is assumed."""
-    whose = "this board" if caps["voltage_measured_here"] else f"{caps['voltage_measured_on']}, assumed here"
-    felt = caps["caution"] or "where a limit is felt rests on the predicted draw (docs/costs.md)"
-    return f"voltage against clock as measured on {whose}; {felt}"
-
-
-def _change(row: dict[str, Any], share: float | None) -> str:
-    return "" if share is None or row["cap_w"] is None else f" ({100 * share:+.0f} %)"
+        update["capacity_requests_per_s"] = stated * ours / own
+    return row.model_copy(update=update)

@@ -1,56 +1,132 @@
-"""What is publicly known of a plan's answers where it runs a model in another precision than its own."""
+"""What is publicly known of a plan's answers where it runs a model in another precision than the model's own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from catalogs.models.evaluations import Part, document, evaluations
+from catalogs.io.json_block import JsonBlock
+from catalogs.models.evaluations import Evaluation, Part, evaluations
 from catalogs.models.spec import ModelSpec
+from catalogs.ui import html_page
+from catalogs.ui.html_page import Markup, note, paragraph, table
 from catalogs.ui.terminal import Line
+from planner.answer.plan_schema import Plan
+from planner.problem.request import PlanRequest
+from planner.sections.section import ChosenPlan
 
 #: What keys and values are kept in by default: no note.
 WIDE: Final = ("bf16", "fp16", "fp32", "auto")
 
 
-def quality_block(model: ModelSpec, deployment: dict[str, Any]) -> list[dict[str, Any]]:
-    """One entry for weights and for the KV cache, each only where it is not the model's own; [] where both are."""
+class EvaluationRow(JsonBlock):
+    """One published evaluation, see `catalogs.models.evaluations.Evaluation`. words: all of it in one line."""
+
+    model: str
+    part: str
+    dtype: str
+    method: str
+    benchmark: str
+    score: float | None
+    baseline: float | None
+    recovery_percent: float | None
+    finding: str
+    by: str
+    as_of: str
+    source: str
+    words: str = ""
+
+    @classmethod
+    def of(cls, found: Evaluation) -> EvaluationRow:
+        """Return the row of a catalog evaluation."""
+        return cls.model_validate({name: getattr(found, name) for name in cls.model_fields})
+
+
+class QualityNote(JsonBlock):
+    """What is known of the weights or of the KV cache in a precision that is not the model's own."""
+
+    part: Part
+    dtype: str
+    own_dtype: str = ""
+    evaluations: list[EvaluationRow]
+    note: str | None
+
+    @property
+    def words(self) -> str:
+        """Return the precision in words, for example "fp8 weights"."""
+        return f"{self.dtype} {_PARTS[self.part]}"
+
+
+_PARTS: Final = {"weights": "weights", "kv": "KV cache"}
+
+
+class QualitySection:
+    """Published evaluations of the precisions that the plan chose; [] where it keeps the model's own."""
+
+    name = "quality"
+    schema = list[QualityNote]
+
+    def wanted(self, request: PlanRequest) -> bool:  # noqa: ARG002
+        """Every answer with a plan has the section."""
+        return True
+
+    def compute(self, chosen: ChosenPlan) -> list[QualityNote]:
+        """Return one note for the weights and one for the KV cache, each only where it is not the model's own."""
+        return quality_notes(chosen.world.names.model, chosen.plan.deployment)
+
+    def screen(self, block: list[QualityNote], plan: Plan) -> Iterator[Line]:  # noqa: ARG002
+        """Return the first of what is known, or that nothing is; the JSON and the page have all."""
+        for i, entry in enumerate(block):
+            known = entry.evaluations
+            more = f"; {len(known) - 1} more in the JSON" if len(known) > 1 else ""
+            text = f"{entry.words}: {_kept(known[0])}{more}" if known else str(entry.note)
+            yield "" if i else "Quality", text
+
+    def page(self, block: list[QualityNote], plan: Plan) -> Iterable[html_page.Section]:  # noqa: ARG002
+        """Return a table of every evaluation, and a note for each precision that has none."""
+        if not block:
+            return []
+        parts: list[Markup] = [
+            paragraph("Published by others, of the same model in its own precision; nothing here was measured.")
+        ]
+        rows = [_row(entry, e) for entry in block for e in entry.evaluations]
+        if rows:
+            parts.append(table(("Precision", "Kept", "Scores", "By", "Source"), rows, words=5))
+        notes = [note(f"{entry.note}.") for entry in block if entry.note]
+        title = "Quality: what narrower numbers cost the answers"
+        return [html_page.Section(title, [*parts, *notes], "Quality")]
+
+
+def quality_notes(model: ModelSpec, deployment: Mapping[str, Any]) -> list[QualityNote]:
+    """Return the notes on a deployment's weights and KV cache; [] where both are in the model's own precision."""
     found = []
     weights, kv = str(deployment["weight_dtype"]), str(deployment["kv_dtype"])
     if weights != model.weight_dtype:
-        found.append(_entry(model, "weights", weights))
+        found.append(_note(model, "weights", weights))
     if kv not in WIDE:
-        found.append(_entry(model, "kv", kv))
+        found.append(_note(model, "kv", kv))
     return found
 
 
-def _entry(model: ModelSpec, part: Part, dtype: str) -> dict[str, Any]:
-    known = evaluations(model.name, part, dtype)
-    named = "weights" if part == "weights" else "KV cache"
-    nothing = (
-        f"no public evaluation of {model.name} with {dtype} {named} is in the catalog: measure it on your own task"
+def _note(model: ModelSpec, part: Part, dtype: str) -> QualityNote:
+    known = [EvaluationRow.of(e) for e in evaluations(model.name, part, dtype)]
+    nothing = f"no public evaluation of {model.name} with {dtype} {_PARTS[part]} is in the catalog"
+    return QualityNote(
+        part=part,
+        dtype=dtype,
+        own_dtype=model.weight_dtype if part == "weights" else WIDE[0],
+        evaluations=known,
+        note=None if known else f"{nothing}: measure it on your own task",
     )
-    return {
-        "part": part,
-        "dtype": dtype,
-        "own_dtype": model.weight_dtype if part == "weights" else WIDE[0],
-        "evaluations": document(known),
-        "note": None if known else nothing,
-    }
 
 
-def quality_lines(answer: dict[str, Any]) -> Iterator[Line]:
-    """On the screen: the first of what is known, or that nothing is; the JSON and the page have all."""
-    label = "Quality"
-    for entry in answer.get("quality") or ():
-        named = f"{entry['dtype']} {'weights' if entry['part'] == 'weights' else 'KV cache'}"
-        known = entry["evaluations"]
-        more = f"; {len(known) - 1} more in the JSON" if len(known) > 1 else ""
-        yield label, f"{named}: {_kept(known[0])}{more}" if known else str(entry["note"])
-        label = ""
+def _kept(evaluation: EvaluationRow) -> str:
+    what = evaluation.finding or f"{evaluation.recovery_percent:.1f} % of {evaluation.benchmark}"
+    return f"{what} ({evaluation.by}, {evaluation.as_of})"
 
 
-def _kept(evaluation: dict[str, Any]) -> str:
-    what, percent = evaluation["finding"], evaluation["recovery_percent"]
-    what = what or f"{percent:.1f} % of {evaluation['benchmark']}"
-    return f"{what} ({evaluation['by']}, {evaluation['as_of']})"
+def _row(entry: QualityNote, e: EvaluationRow) -> tuple[str, ...]:
+    found = e.finding or f"{e.benchmark}: {e.recovery_percent:.1f} %"
+    scores = "" if e.score is None else f"{e.score:g} against {e.baseline:g}"
+    source = "; ".join(p for p in (e.method, e.by, e.as_of) if p)
+    return entry.words, found, scores, source, e.source.replace("https://", "")

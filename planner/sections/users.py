@@ -1,50 +1,120 @@
 """A number of users checked by themselves: they wait for answers, think, and ask again, on the deployment chosen.
 
 The search reckons with the rate they make (interactive response time law) and lets requests arrive at random. Users
-cannot pile up so: who waits does not ask. So latencies of the closed loop are mostly lower, and its rate tells whether
-the one reckoned with was right.
+cannot pile up so: a user who waits sends no request. So latencies of the closed loop are mostly lower, and its rate
+tells whether the one reckoned with was right.
 
 What slower steps would do is simulated, too: if every step took f times as long, users who think Z would see f times
 the latencies that users who think Z / f see at the original speed (rescale the clock).
-
-The users of a plan, simulated as they wait and think: brings `closed_loop` and the simulator together.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import BoolArray, FloatArray
+from catalogs.io.json_block import JsonBlock
+from catalogs.ui import html_page
+from catalogs.ui.html_page import paragraph, table
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import seconds
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import Workload
-from planner.answer.answer import Answer
 from planner.answer.measure import MOST_REPLICAS
-from planner.evaluation.confidence import LEVEL, LEVELS, Factors, interval, probability
+from planner.answer.plan_schema import Plan, SloResult
+from planner.evaluation.confidence import LEVEL, LEVELS, SEEDS, Confidence, Factors, interval, probability
 from planner.evaluation.evaluator import Observation, OfferedLoad, pooled_value_s
-from planner.evaluation.simulated import SimulatedEvaluator
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window
+from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.search.objectives import RunSizes
+from planner.sections.section import SIMULATED, ChosenPlan
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run
 
-#: Independent seeds of the value, and probability levels of the stated error at which a run is made besides.
-SEEDS: Final = 3
+#: Users simulated at most; of more, an even share of the replicas serves an even share of the users.
+MOST_USERS: Final = 20_000
 
 #: Requests of each user that are measured, on average, at least.
 _EACH: Final = 2
 
 #: Added to the seed of a run for the stream of its thinking times.
 _THINKING: Final = 7919
+
+
+class ClosedLoop(JsonBlock):
+    """The users in their closed loop: the rate they make, the objectives, with intervals of level `ci_level`.
+
+    open_requests_per_s: the rate the plan reckons with. share: one of so many even parts of the replicas was simulated.
+    """
+
+    users: int
+    think_s: float
+    open_requests_per_s: float
+    requests_per_s: float | None
+    ci_low_per_s: float | None
+    ci_high_per_s: float | None
+    ci_level: float
+    n_seeds: int = SEEDS
+    met: bool = True
+    slo: list[SloResult]
+    share: int = 1
+
+    def scaled(self, share: int, users: int) -> ClosedLoop:
+        """Return the figures of all `users`, of which one of `share` even parts was simulated."""
+        names = ("requests_per_s", "ci_low_per_s", "ci_high_per_s")
+        rates = {name: None if (rate := getattr(self, name)) is None else rate * share for name in names}
+        return self.model_copy(update={**rates, "users": users, "share": share})
+
+
+class UsersSection:
+    """The users of the request, simulated as they wait and think on the best plan."""
+
+    name = "closed_loop"
+    schema = ClosedLoop
+
+    def wanted(self, request: PlanRequest) -> bool:
+        """Only a request for users has the section."""
+        return request.users is not None
+
+    def compute(self, chosen: ChosenPlan) -> ClosedLoop:
+        """Simulate all replicas, or an even share of them where they or the users are many."""
+        request, world = chosen.request, chosen.world
+        users, replicas = request.users or 1, world.parts(chosen.candidate)
+        share = max(-(-replicas // MOST_REPLICAS), -(-users // MOST_USERS))
+        share = next(n for n in range(min(share, replicas), replicas + 1) if replicas % n == 0)
+        serve = partial(run, world.serves(chosen.candidate, share))
+        desk = Desk(serve, world.workload, request.slos, RunSizes.for_slos(request.slos).full, request.seed)
+        part = Users(max(1, round(users / share)), request.think_s)
+        return closed_loop(desk, part, chosen.measured.requests_per_s, chosen.error).scaled(share, users)
+
+    def screen(self, block: ClosedLoop, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
+        """Return the rate that the users make, then every objective."""
+        span = f"{_per_s(block.ci_low_per_s)} to {_per_s(block.ci_high_per_s)}"
+        rate = f"they make {_per_s(block.requests_per_s)} requests/s ({block.ci_level:.0%} interval {span})"
+        reckoned = f"{_per_s(block.open_requests_per_s)} was reckoned with, arriving at random"
+        yield "Users", f"{block.users} simulated as they wait and think: {rate}; {reckoned}"
+        for row in block.slo:
+            verdict = "met" if row.met else "MISSED"
+            values = f"{seconds(row.value_s)} ({seconds(row.ci_low_s)} to {seconds(row.ci_high_s)})"
+            yield "", f"{row.name} = {values}: {verdict}, {row.probability_met:.0%} sure"
+
+    def page(self, block: ClosedLoop, plan: Plan) -> Iterable[html_page.Section]:
+        """Return the lines of the screen as a table."""
+        lines = table(("what", "found"), list(self.screen(block, plan)), words=2)
+        return [html_page.Section("Users in a closed loop", [paragraph(SIMULATED), lines], "Users")]
+
+
+def _per_s(value: float | None) -> str:
+    """Return a rate with three digits."""
+    return "unknown" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +136,7 @@ class Users:
 
 
 @dataclass(frozen=True, slots=True)
-class ClosedLoopRun:
+class Loop:
     """One observed run: its rate, and the latencies of its steady part."""
 
     requests_per_s: float
@@ -74,7 +144,7 @@ class ClosedLoopRun:
 
 
 @dataclass(frozen=True, slots=True)
-class ClosedLoopEvaluator:
+class Desk:
     """What users ask. serve: what simulates the deployment. n_requests: measured at least."""
 
     serve: Callable[[RequestSet], Run]
@@ -83,7 +153,7 @@ class ClosedLoopEvaluator:
     n_requests: int
     seed: int
 
-    def observe(self, users: Users, seed: int = 0) -> ClosedLoopRun:
+    def observe(self, users: Users, seed: int = 0) -> Loop:
         """One run; seed counts from the desk's own."""
         n = 2 * users.n + max(self.n_requests, _EACH * users.n)
         done = self.serve(users.requests(self.workload, n, self.seed + seed))
@@ -91,7 +161,7 @@ class ClosedLoopEvaluator:
         rate = (int(measured.sum()) - 1) / float(np.ptp(done.arrival_s[measured]))
         load = OfferedLoad(rate, n, self.seed + seed, whole_cluster=True)
         reading = WindowStatistics(itl="itl" in {slo.metric for slo in self.slos})
-        return ClosedLoopRun(rate, observe_window(done, SteadyWindow(measured, 0.0), load, reading))
+        return Loop(rate, observe_window(done, SteadyWindow(measured, 0.0), load, reading))
 
 
 def _window(done: Run, users: int) -> BoolArray:
@@ -105,8 +175,8 @@ def _window(done: Run, users: int) -> BoolArray:
     return measured & np.less_equal(done.arrival_s, end_s)
 
 
-def closed_loop_block(desk: ClosedLoopEvaluator, users: Users, open_per_s: float, error: StatedError) -> dict[str, Any]:
-    """What the answer says of its users: rate and objectives in the closed loop, with LEVEL intervals.
+def closed_loop(desk: Desk, users: Users, open_per_s: float, error: StatedError) -> ClosedLoop:
+    """Simulate the users over seeds and at levels of the stated error: rate and objectives with LEVEL intervals.
 
     open_per_s: the rate the plan reckons with.
     """
@@ -116,37 +186,28 @@ def closed_loop_block(desk: ClosedLoopEvaluator, users: Users, open_per_s: float
     rates = np.array([loop.requests_per_s for loop in loops])
     moved = np.array([loop.requests_per_s for loop in slower]) / speeds
     low, high = interval(float(rates.mean()), moved, _noise(rates))
-    rows = [_row(slo, loops, slower, error) for slo in desk.slos]
-    return {
-        "users": users.n,
-        "think_s": users.think_s,
-        "open_requests_per_s": open_per_s,
-        "requests_per_s": float(rates.mean()),
-        "ci_low_per_s": low,
-        "ci_high_per_s": high,
-        "ci_level": LEVEL,
-        "n_seeds": SEEDS,
-        "met": all(row["met"] for row in rows),
-        "slo": rows,
-    }
+    rows = [_slo_result(slo, loops, slower, error) for slo in desk.slos]
+    return ClosedLoop(
+        users=users.n,
+        think_s=users.think_s,
+        open_requests_per_s=open_per_s,
+        requests_per_s=float(rates.mean()),
+        ci_low_per_s=low,
+        ci_high_per_s=high,
+        ci_level=LEVEL,
+        n_seeds=SEEDS,
+        met=all(row.met for row in rows),
+        slo=rows,
+    )
 
 
-def _row(slo: Slo, loops: list[ClosedLoopRun], slower: list[ClosedLoopRun], error: StatedError) -> dict[str, Any]:
+def _slo_result(slo: Slo, loops: list[Loop], slower: list[Loop], error: StatedError) -> SloResult:
     value_s = pooled_value_s([loop.observation for loop in loops], slo)
     factors = Factors.at(np.array(LEVELS), slo, error).latency
     moved = factors * np.array([slo.value_s(loop.observation.samples_s[slo.metric]) for loop in slower])
     noise = _noise(np.array([slo.value_s(loop.observation.samples_s[slo.metric]) for loop in loops]))
-    low, high = interval(value_s, moved, noise)
-    return {
-        "metric": slo.metric,
-        "stat": slo.stat,
-        "limit_s": slo.limit_s,
-        "value_s": value_s,
-        "ci_low_s": low,
-        "ci_high_s": high,
-        "met": bool(value_s <= slo.limit_s),
-        "probability_met": probability(moved, noise, slo.limit_s),
-    }
+    bars = Confidence(value_s, *interval(value_s, moved, noise), probability(moved, noise, slo.limit_s))
+    return SloResult.of(slo, value_s, bars)
 
 
 def _noise(values: FloatArray) -> float:
@@ -154,39 +215,3 @@ def _noise(values: FloatArray) -> float:
     if not (np.isfinite(values) & (values > 0)).all():
         return 0.0
     return float(np.std(np.log(values), ddof=1) / math.sqrt(len(values)))
-
-
-def users_lines(loop: dict[str, Any]) -> Iterator[Line]:
-    """Of a `closed_loop` block."""
-    span = f"{per_s(loop['ci_low_per_s'])} to {per_s(loop['ci_high_per_s'])}"
-    rate = f"they make {per_s(loop['requests_per_s'])} requests/s ({loop['ci_level']:.0%} interval {span})"
-    reckoned = f"{per_s(loop['open_requests_per_s'])} was reckoned with, arriving at random"
-    yield "Users", f"{loop['users']} simulated as they wait and think: {rate}; {reckoned}"
-    for row in loop["slo"]:
-        verdict = "met" if row["met"] else "MISSED"
-        values = f"{seconds(row['value_s'])} ({seconds(row['ci_low_s'])} to {seconds(row['ci_high_s'])})"
-        yield "", f"{row['metric']}.{row['stat']} = {values}: {verdict}, {row['probability_met']:.0%} sure"
-
-
-def per_s(value: float | None) -> str:
-    """A rate, three digits."""
-    return "unknown" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
-
-
-#: Users simulated at most; more are looked at on an even share of the replicas.
-MOST_USERS: Final = 20_000
-
-
-def users_block(answer: Answer, world: SimulatedEvaluator) -> dict[str, Any]:
-    """Of the best plan, on all its replicas, or an even share of them where they or the users are many. world: of its
-    hardware."""
-    request, best = answer.request, answer.entries[0]
-    users, replicas = request.users or 1, world.parts(best.candidate)
-    share = max(-(-replicas // MOST_REPLICAS), -(-users // MOST_USERS))
-    share = next(n for n in range(min(share, replicas), replicas + 1) if replicas % n == 0)
-    serve = partial(run, world.serves(best.candidate, share))
-    desk = ClosedLoopEvaluator(serve, world.workload, request.slos, RunSizes.for_slos(request.slos).full, request.seed)
-    error = StatedError.of(request.engine, float(best.block["calibration"]["operator_error"]))  # type: ignore[index]
-    block = closed_loop_block(desk, Users(max(1, round(users / share)), request.think_s), best.requests_per_s, error)
-    scaled = {key: block[key] * share for key in ("requests_per_s", "ci_low_per_s", "ci_high_per_s")}
-    return block | scaled | {"users": users, "share": share}

@@ -12,7 +12,7 @@ from typing import Final
 
 from catalogs.deployments.layout import Role
 from catalogs.ui.words import human_s
-from planner.answer.schema import Memory, Plan
+from planner.answer.plan_schema import Memory, Plan
 from planner.evaluation.simulated import memory_block
 from planner.studies.rerun import Rerun
 from simulator.analysis.bottleneck import (

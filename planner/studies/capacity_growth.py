@@ -16,7 +16,7 @@ from catalogs.hardware.specs import Hardware
 from catalogs.ui.progress import Tell
 from catalogs.ui.words import human_s
 from planner.answer.measure import Measure
-from planner.answer.schema import Plan
+from planner.answer.plan_schema import Plan
 from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate

@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Final
 
 from catalogs.hardware.catalog import parse_hardware
-from planner.answer.schema import AnswerFile, Plan
+from planner.answer.plan_schema import Plan
+from planner.answer.schema import Answer
 from planner.evaluation.capacity import find_capacity
 from planner.evaluation.evaluator import Verdict
 from planner.problem.candidate import Candidate
@@ -51,7 +52,7 @@ class Flip:
 class ChoiceFlips:
     """The plans of an answer under the same requests, one seed."""
 
-    answer: AnswerFile
+    answer: Answer
     rerun: Rerun
 
     @property

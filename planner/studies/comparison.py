@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from planner.answer.schema import AnswerFile, Plan, SloRow
+from planner.answer.plan_schema import Plan, SloResult
+from planner.answer.schema import Answer
 
 Unit = Literal["rate", "seconds", "usd", "joules", "grams", "share"]
 
@@ -118,7 +119,7 @@ def _latencies(a: Plan, b: Plan) -> Iterator[Figure]:
         yield Figure(f"sure of {name}", "share", _sure(one), _sure(two), False)
 
 
-def _value(row: SloRow | None, plan: Plan, name: str) -> float | None:
+def _value(row: SloResult | None, plan: Plan, name: str) -> float | None:
     """Of the objective; of a plan without it, what its metrics say."""
     if row is not None:
         return row.value_s
@@ -127,7 +128,7 @@ def _value(row: SloRow | None, plan: Plan, name: str) -> float | None:
     return float(found) if isinstance(found, int | float) else None
 
 
-def _sure(row: SloRow | None) -> float | None:
+def _sure(row: SloResult | None) -> float | None:
     return None if row is None else row.probability_met
 
 
@@ -149,7 +150,7 @@ def _text(value: object) -> str:
 _ASKED: Final = ("slo", "workload", "rate", "objective", "precisions", "seed")
 
 
-def compare_answers(a: AnswerFile, b: AnswerFile) -> PlanComparison:
+def compare_answers(a: Answer, b: Answer) -> PlanComparison:
     """Of a refused answer its closest plan is looked at, and a note says so."""
     one, two = _plan(a), _plan(b)
     differs = [*_questions(a, b)]
@@ -160,13 +161,13 @@ def compare_answers(a: AnswerFile, b: AnswerFile) -> PlanComparison:
     return PlanComparison(tuple(differs), tuple(found), tuple(_notes(a, b, one, two)))
 
 
-def _plan(answer: AnswerFile) -> Plan | None:
+def _plan(answer: Answer) -> Plan | None:
     if answer.best is not None or answer.infeasible is None:
         return answer.best
     return answer.infeasible.closest
 
 
-def _questions(a: AnswerFile, b: AnswerFile) -> Iterator[tuple[str, str, str]]:
+def _questions(a: Answer, b: Answer) -> Iterator[tuple[str, str, str]]:
     for key in _ASKED:
         one, two = getattr(a.request, key), getattr(b.request, key)
         if one != two:
@@ -187,7 +188,7 @@ def _words(value: object) -> str:
     )
 
 
-def _notes(a: AnswerFile, b: AnswerFile, one: Plan | None, two: Plan | None) -> Iterator[str]:
+def _notes(a: Answer, b: Answer, one: Plan | None, two: Plan | None) -> Iterator[str]:
     for name, answer, plan in (("A", a, one), ("B", b, two)):
         if not answer.feasible and answer.infeasible is not None:
             shown = "its closest plan is shown" if plan is not None else "it has no plan to show"

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from catalogs.ui.progress import Tell
 from catalogs.ui.words import human_s
-from planner.answer.schema import AnswerFile, Plan
+from planner.answer.plan_schema import Plan
+from planner.answer.schema import Answer
 from planner.problem.candidate import deployment_words
 from planner.search.objectives import TIE
 from planner.studies.bottleneck import ResourceUse, pool_uses, resource_uses
@@ -29,7 +30,7 @@ class Explanation:
     growth: Growth | None
 
 
-def explain(answer: AnswerFile, tell: Tell = lambda _: None) -> Explanation:
+def explain(answer: Answer, tell: Tell = lambda _: None) -> Explanation:
     """Simulates the plan once more and every change that could buy a fifth more. Raises InputError where the answer
     cannot be rerun, or is a no: that explains itself."""
     best = answer.best
@@ -44,7 +45,7 @@ def explain(answer: AnswerFile, tell: Tell = lambda _: None) -> Explanation:
     return Explanation(list(_why(answer, best)), others, found, binding_words(best, found), grown)
 
 
-def _why(answer: AnswerFile, best: Plan) -> Iterator[str]:
+def _why(answer: Answer, best: Plan) -> Iterator[str]:
     """How it was found, and what decided."""
     s, asked = answer.search, answer.request
     yield (
@@ -67,7 +68,7 @@ def _goal(objective: str, rate: float | None) -> str:
     return words.get(objective, objective)
 
 
-def why_not(answer: AnswerFile, best: Plan, other: Plan) -> str:
+def why_not(answer: Answer, best: Plan, other: Plan) -> str:
     """What the best has over an alternative, in the words of the objective."""
     ours, theirs = best.capacity_requests_per_s, other.capacity_requests_per_s
     said = []

@@ -7,7 +7,7 @@ from typing import Final
 
 from catalogs.ui.progress import Tell
 from planner.answer.measure import CURVE_STATS
-from planner.answer.schema import Plan
+from planner.answer.plan_schema import Plan
 from planner.economics.money import Rates, energy, money
 from planner.evaluation.evaluator import OfferedLoad, judge
 from planner.problem.candidate import Candidate

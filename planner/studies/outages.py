@@ -20,7 +20,7 @@ from catalogs.arrays import FloatArray
 from catalogs.deployments.faults import Fault, Retries
 from catalogs.errors import InputError
 from catalogs.workloads.workload import Workload
-from planner.answer.schema import Plan
+from planner.answer.plan_schema import Plan
 from planner.evaluation.evaluator import OfferedLoad
 from planner.evaluation.simulated import with_replicas
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window, steady_window

@@ -9,7 +9,8 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.workloads.workload import Workload
 from planner.answer.capabilities import need_readable
-from planner.answer.schema import AnswerFile, Plan
+from planner.answer.plan_schema import Plan
+from planner.answer.schema import Answer
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_world
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate
@@ -41,7 +42,7 @@ class Rerun:
     candidates: tuple[Candidate, ...]
 
     @classmethod
-    def of(cls, answer: AnswerFile, command: str = "report") -> Rerun:
+    def of(cls, answer: Answer, command: str = "report") -> Rerun:
         """For a command. Raises InputError for an answer that it cannot read, or that was made with another calibration
         or by a planner with another space."""
         need_readable(command, answer.plans)
@@ -74,7 +75,7 @@ class Rerun:
         return CandidateTester(self.world, request.slos, sizes, request.seed, request.requests_per_s)
 
 
-def request_of(answer: AnswerFile) -> PlanRequest:
+def request_of(answer: Answer) -> PlanRequest:
     """The question an answer is to."""
     asked, again = answer.request, answer.reproduce
     return PlanRequest(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from catalogs.ui.progress import Tell
-from planner.answer.schema import AnswerFile
+from planner.answer.schema import Answer
 from planner.studies.choice_flips import CAPACITY_TOLERANCE, ChoiceFlips, ComparedCandidate, Flip, flip_words
 from planner.studies.rerun import Rerun
 from planner.studies.sensitivity_inputs import InputChange, SensitivityInput, dials
@@ -49,7 +49,7 @@ class Sensitivity:
     inputs: list[Input]
 
 
-def sensitivity(answer: AnswerFile, rerun: Rerun, tell: Tell = lambda _: None) -> Sensitivity:
+def sensitivity(answer: Answer, rerun: Rerun, tell: Tell = lambda _: None) -> Sensitivity:
     """Simulates some dozens of capacities. tell: called with what is simulated next."""
     study = _Study(answer, ChoiceFlips(answer, rerun), tell)
     return Sensitivity([study.input(dial) for dial in dials(answer, rerun)])
@@ -57,7 +57,7 @@ def sensitivity(answer: AnswerFile, rerun: Rerun, tell: Tell = lambda _: None) -
 
 @dataclass(frozen=True, slots=True)
 class _Study:
-    answer: AnswerFile
+    answer: Answer
     rivals: ChoiceFlips
     tell: Tell
 

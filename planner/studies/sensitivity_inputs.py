@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from planner.answer.schema import AnswerFile, Plan
+from planner.answer.plan_schema import Plan
+from planner.answer.schema import Answer
 from planner.evaluation.evaluator import LoadEvaluator
 from planner.evaluation.variants import SlowerSteps, VariedEvaluators, VariedWorkload
 from planner.studies.rerun import Rerun
@@ -56,7 +57,7 @@ class SensitivityInput:
     turn: Callable[[float], InputChange]
 
 
-def dials(answer: AnswerFile, rerun: Rerun) -> Iterator[SensitivityInput]:
+def dials(answer: Answer, rerun: Rerun) -> Iterator[SensitivityInput]:
     """Those that this answer has."""
     plan = answer.plans[0]
     yield _factor(RATE, lambda f: InputChange(RATE, times(f), f, load=f))

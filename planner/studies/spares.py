@@ -15,17 +15,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import ceil
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
-from catalogs.io.output_files import finite
+from catalogs.io.json_block import JsonBlock
 from catalogs.ui.progress import Tell
 from planner.answer.capabilities import chosen
-from planner.answer.schema import AnswerFile, Plan
+from planner.answer.plan_schema import Plan
+from planner.answer.schema import Answer
 from planner.evaluation.confidence import LEVEL, LEVELS
 from planner.problem.slo import Slo
 from planner.studies.outages import FailingFleet, FailingReplicas, Outage, binomial_bounds
@@ -187,43 +188,62 @@ def needed_replicas(requests_per_s: float, carries_per_s: float) -> int:
     return max(1, ceil(requests_per_s / carries_per_s - 1e-9))
 
 
-def block_of(spares: Spares, fewest: int | None, slower: TriedSpares | None) -> dict[str, Any]:
-    """The document. slower: the fewest, tried with steps as slow as at the upper level of the stated error."""
-    ward, failing = spares.ward, spares.ward.failing
-    rows = [_row(ward, tried) for _, tried in sorted(spares.known.items())]
-    return {
-        "schema_version": 1,
-        "mtbf_s": failing.mtbf_s,
-        "restart_s": failing.restart_s,
-        "availability": failing.availability,
-        "requests_per_s": ward.requests_per_s,
-        "window_s": ward.length_s,
-        "windows_must_hold": ward.held,
-        "n_windows": ward.n_windows,
-        "ci_level": LEVEL,
-        "slo": [slo.text for slo in ward.slos],
-        "needed": ward.needed,
-        "formula": ward.first_guess() - ward.needed,
-        "spares": None if fewest is None else fewest - ward.needed,
-        "replicas": fewest,
-        "held_if_slow": None if slower is None else slower.held,
-        "tried": rows,
-    }
+class SparesTried(JsonBlock):
+    """One number of replicas. The shares of late requests and the outages are by how many replicas are down."""
+
+    replicas: int
+    spares: int
+    enough_up: float
+    windows_held: float
+    ci_low: float
+    ci_high: float
+    holds: bool
+    late_by_down: dict[str, float | None]
+    outages_by_down: dict[str, float]
+
+    @classmethod
+    def of(cls, ward: SpareStudy, tried: TriedSpares) -> SparesTried:
+        """Return the row of a number of replicas that was tried."""
+        low, high = tried.bounds
+        return cls(
+            replicas=tried.replicas,
+            spares=tried.replicas - ward.needed,
+            enough_up=ward.failing.enough_up(tried.replicas, ward.needed),
+            windows_held=tried.held,
+            ci_low=low,
+            ci_high=high,
+            holds=tried.held >= ward.held,
+            late_by_down={str(k): v for k, v in tried.late.items()},
+            outages_by_down={str(k): v for k, v in tried.outages.items()},
+        )
 
 
-def _row(ward: SpareStudy, tried: TriedSpares) -> dict[str, Any]:
-    low, high = tried.bounds
-    return {
-        "replicas": tried.replicas,
-        "spares": tried.replicas - ward.needed,
-        "enough_up": ward.failing.enough_up(tried.replicas, ward.needed),
-        "windows_held": tried.held,
-        "ci_low": low,
-        "ci_high": high,
-        "holds": tried.held >= ward.held,
-        "late_by_down": {str(k): v for k, v in tried.late.items()},
-        "outages_by_down": {str(k): v for k, v in tried.outages.items()},
-    }
+class SparesDocument(JsonBlock):
+    """What `plan spares --json` writes. spares and replicas: the fewest that hold; None where none do.
+
+    held_if_slow: share of windows held with steps as slow as at the upper level of the stated error.
+    """
+
+    schema_version: int
+    mtbf_s: float
+    restart_s: float
+    availability: float
+    requests_per_s: float
+    window_s: float
+    windows_must_hold: float
+    n_windows: int
+    ci_level: float
+    slo: list[str]
+    needed: int
+    formula: int
+    spares: int | None
+    replicas: int | None
+    held_if_slow: float | None
+    tried: list[SparesTried]
+    planned_replicas: int
+    usd_per_hour_planned: float | None
+    usd_per_hour: float | None
+    most: int
 
 
 #: Uptime over restart, at least: with less, outages have no end and no beginning.
@@ -250,8 +270,12 @@ class SpareObjective:
             raise InputError(rule, f"{self.window_s:g} s", f"--window {10 * self.restart_s / 3600:g}h")
 
 
-def spares_block(answer: AnswerFile, alternative: int, terms: SpareObjective, tell: Tell) -> dict[str, Any]:
-    """The document of `plan spares`. Raises InputError for a plan that cannot be looked at so."""
+def spares_block(answer: Answer, alternative: int, terms: SpareObjective, tell: Tell) -> SparesDocument:
+    """Return the document of `plan spares`.
+
+    Raises:
+        InputError: The command cannot read the plan.
+    """
     plan = chosen("spares", answer, alternative)
     rerun = Rerun.of(answer, "spares")
     fleet, candidate = FailingFleet.of(rerun, plan, alternative), rerun.candidates[alternative]
@@ -267,20 +291,32 @@ def spares_block(answer: AnswerFile, alternative: int, terms: SpareObjective, te
     if fewest is not None:
         tell("steps as slow as may be expected")
         slower = ward.tried(fewest, _slow(answer, plan))
-    return finite(block_of(found, fewest, slower) | _costs(plan, candidate.replicas, fewest) | {"most": MOST_SPARES})  # type: ignore[no-any-return]
+    each = None if plan.usd_per_hour is None else plan.usd_per_hour / candidate.replicas
+    return SparesDocument(
+        schema_version=1,
+        mtbf_s=failing.mtbf_s,
+        restart_s=failing.restart_s,
+        availability=failing.availability,
+        requests_per_s=ward.requests_per_s,
+        window_s=ward.length_s,
+        windows_must_hold=ward.held,
+        n_windows=ward.n_windows,
+        ci_level=LEVEL,
+        slo=[slo.text for slo in ward.slos],
+        needed=ward.needed,
+        formula=ward.first_guess() - ward.needed,
+        spares=None if fewest is None else fewest - ward.needed,
+        replicas=fewest,
+        held_if_slow=None if slower is None else slower.held,
+        tried=[SparesTried.of(ward, tried) for _, tried in sorted(found.known.items())],
+        planned_replicas=candidate.replicas,
+        usd_per_hour_planned=plan.usd_per_hour,
+        usd_per_hour=None if each is None or fewest is None else each * fewest,
+        most=MOST_SPARES,
+    )
 
 
-def _slow(answer: AnswerFile, plan: Plan) -> float:
+def _slow(answer: Answer, plan: Plan) -> float:
     """By which factor steps take longer at the upper level of the stated error."""
-    operators = plan.calibration.of_operators if plan.calibration else 0.0
-    error = StatedError.of(answer.request.engine, operators)
+    error = StatedError.of(answer.request.engine, plan.operator_error)
     return float(error.factors("e2e", np.array([LEVELS[-1]]))[0])
-
-
-def _costs(plan: Plan, replicas: int, fewest: int | None) -> dict[str, Any]:
-    each = None if plan.usd_per_hour is None else plan.usd_per_hour / replicas
-    return {
-        "planned_replicas": replicas,
-        "usd_per_hour_planned": plan.usd_per_hour,
-        "usd_per_hour": None if each is None or fewest is None else each * fewest,
-    }

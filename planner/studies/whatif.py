@@ -14,11 +14,11 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
-from catalogs.io.output_files import finite
 from catalogs.io.yaml_files import check
 from catalogs.ui.words import human_s
 from planner.answer.measure import BEST, Measure
-from planner.answer.schema import AnswerFile, Plan, parse_plan
+from planner.answer.plan_schema import Plan
+from planner.answer.schema import Answer
 from planner.evaluation.confidence import SAFE
 from planner.evaluation.multi_hardware import open_world
 from planner.evaluation.simulated import SimulatedEvaluator
@@ -50,11 +50,11 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """block: the changed plan as an answer's; None where it cannot start. breaks: in words, empty where all holds."""
+    """plan: the changed plan as an answer's; None where it cannot start. breaks: in words, empty where all holds."""
 
     comparison: PlanComparison
     breaks: tuple[str, ...]
-    block: dict[str, Any] | None
+    plan: Plan | None
 
     def document(self) -> dict[str, Any]:
         return {
@@ -62,7 +62,7 @@ class WhatIf:
             "holds": not self.breaks,
             "breaks": list(self.breaks),
             "comparison": self.comparison.document(),
-            "plan": self.block,
+            "plan": None if self.plan is None else self.plan.document(),
         }
 
 
@@ -91,7 +91,7 @@ def parse_rate(text: str, planned: float) -> float:
     return value
 
 
-def whatif(answer: AnswerFile, plan: Plan, changes: Changes) -> WhatIf:
+def whatif(answer: Answer, plan: Plan, changes: Changes) -> WhatIf:
     """Some seconds of simulation. Raises InputError for a deployment that makes no sense, and for an answer made with
     another calibration, whose figures would not compare."""
     request = _request(answer, plan, changes)
@@ -105,14 +105,13 @@ def whatif(answer: AnswerFile, plan: Plan, changes: Changes) -> WhatIf:
     found = memory_discard(size_memory(resolved), world.lengths.longest)
     if found is not None:
         return WhatIf(PlanComparison(differs, ()), (found.reason,), None)
-    block = finite(_measured(world, _candidate(resolved, plan, changes)))
-    changed = parse_plan(block)
+    changed = _measured(world, _candidate(resolved, plan, changes))
     notes = (*([caution] if caution else []), *_notes(plan, changed, world.request))
     comparison = PlanComparison(differs, tuple(figures(plan, changed)), notes)
-    return WhatIf(comparison, tuple(_breaks(changed)), block)
+    return WhatIf(comparison, tuple(_breaks(changed)), changed)
 
 
-def _request(answer: AnswerFile, plan: Plan, changes: Changes) -> PlanRequest:
+def _request(answer: Answer, plan: Plan, changes: Changes) -> PlanRequest:
     asked = request_of(answer)
     same = changes.hardware is None or changes.hardware == plan.deployment["hardware"]
     tariff = asked.tariff if same else replace(asked.tariff, usd_per_hour=None)
@@ -129,7 +128,7 @@ def _request(answer: AnswerFile, plan: Plan, changes: Changes) -> PlanRequest:
     )
 
 
-def _calibration_note(answer: AnswerFile) -> str:
+def _calibration_note(answer: Answer) -> str:
     """Empty where the calibration is the answer's. Raises InputError where it is another; where hardware was chosen by
     its price, which may have changed since, it cannot be told apart, and the note says so."""
     asked = request_of(answer)
@@ -173,20 +172,20 @@ def _candidate(resolved: ResolvedDeployment, plan: Plan, changes: Changes) -> Ca
     )
 
 
-def _measured(world: _World, candidate: Candidate) -> dict[str, Any]:
+def _measured(world: _World, candidate: Candidate) -> Plan:
     request = world.request
     asked = RequiredRates(request.demand, _no_users, _no_users) if request.spare else None
     bench = CandidateTester(
         world, request.slos, RunSizes.for_slos(request.slos), request.seed, request.requests_per_s, asked
     )
-    return Measure(world, bench).entry(candidate, None, BEST).block
+    return Measure(world, bench).entry(candidate, None, BEST).plan
 
 
 def _no_users(_: Candidate, requests_per_s: float) -> float:
     raise AssertionError(f"the load is a rate, {requests_per_s:g} requests/s: nobody's answer time is asked for")
 
 
-def _asked(answer: AnswerFile, plan: Plan, request: PlanRequest) -> Iterator[tuple[str, str, str]]:
+def _asked(answer: Answer, plan: Plan, request: PlanRequest) -> Iterator[tuple[str, str, str]]:
     planned, now = plan.requests_per_s, request.requests_per_s
     if planned != now:
         yield "requests/s", *(f"{x:.4g}" for x in (planned or 0.0, now or 0.0))  # type: ignore[misc]

@@ -11,7 +11,8 @@ import numpy as np
 
 from calibration.accuracy.stated_error import StatedError
 from catalogs.errors import InputError
-from planner.answer.schema import AnswerFile, Plan, Stats
+from planner.answer.plan_schema import Plan, Stats
+from planner.answer.schema import Answer
 from planner.evaluation.confidence import LEVEL, Factors, LatencyCurve
 from planner.problem.slo import Slo
 
@@ -56,14 +57,14 @@ class Expected:
 class Prediction:
     """Of one plan of an answer. Lengths are means in tokens."""
 
-    answer: AnswerFile
+    answer: Answer
     plan: Plan
     requests_per_s: float
     input_mean_tokens: float
     output_mean_tokens: float
 
     @classmethod
-    def of(cls, answer: AnswerFile, plan: Plan) -> Prediction:
+    def of(cls, answer: Answer, plan: Plan) -> Prediction:
         """Raises InputError for a plan that has no figures."""
         rate, out, total = plan.requests_per_s, plan.metric("output_tokens_per_s"), plan.metric("total_tokens_per_s")
         if not rate or out is None or total is None or plan.calibration is None:

@@ -17,8 +17,8 @@ def compare(
 ) -> None:
     """What differs between two answers, what it costs, and which is better at what."""
     from catalogs.io.output_files import check_targets
-    from planner.answer.schema import read_answer
     from planner.cli.screens.comparison import show_comparison
+    from planner.sections.full_answer import read_answer
     from planner.studies.comparison import compare_answers
 
     check_targets(json_file)

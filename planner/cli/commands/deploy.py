@@ -28,10 +28,10 @@ def deploy(
 ) -> None:
     """Files that start the plan, the benchmark that would verify it, and what it predicts."""
     from catalogs.io.output_files import check_targets
-    from planner.answer.schema import read_answer
     from planner.cli.screens.comparison import show_deployment
     from planner.deploy.files import check_folder, write_folder
     from planner.deploy.package import pack
+    from planner.sections.full_answer import read_answer
 
     check_targets(json_file)
     check_folder(out, force)

@@ -28,8 +28,8 @@ def drift(
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets
     from planner.answer.capabilities import chosen
-    from planner.answer.schema import read_answer
     from planner.cli.screens.validation import show_server
+    from planner.sections.full_answer import read_answer
     from planner.validation.drift import drift as compare
     from planner.validation.prediction import Prediction
     from planner.validation.prometheus import look

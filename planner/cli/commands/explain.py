@@ -15,8 +15,8 @@ def explain(
     """
     from catalogs.io.output_files import check_targets
     from catalogs.ui.progress import telling
-    from planner.answer.schema import read_answer
     from planner.cli.screens.explain import show
+    from planner.sections.full_answer import read_answer
     from planner.studies import explain as explaining
 
     check_targets(json_file)

@@ -35,7 +35,7 @@ from planner.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from planner.answer.answer import Answer
+    from planner.answer.schema import Answer
     from planner.problem.request import PlanRequest
 
 
@@ -228,15 +228,13 @@ class AnswerOutputs:
         """All of it, and the screen unless stdout is taken."""
         from planner.cli.screens.plan import show
 
-        data = answer.as_dict()
-        if self.deployment_to is not None and answer.feasible:
-            _write_deployment(data["best"]["deployment"], self.deployment_to)
-        put(data, self.json_to, lambda: show(data))
+        if self.deployment_to is not None and answer.best is not None:
+            _write_deployment(answer.best.deployment, self.deployment_to)
+        put(answer.document(), self.json_to, lambda: show(answer))
         if self.html_to is not None:
-            from planner.answer.schema import parse_answer
             from planner.report.write import write_report
 
-            write_report(parse_answer(data), self.html_to, None)
+            write_report(answer, self.html_to, None)
 
 
 def _write_deployment(deployment: dict[str, Any], path: Path) -> None:

@@ -27,10 +27,10 @@ def report(
     """
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets
-    from planner.answer.schema import read_answer
     from planner.cli.screens.report import show
     from planner.report.pareto_file import read_front
     from planner.report.write import write_report
+    from planner.sections.full_answer import read_answer
 
     check_targets(None, html)
     if csv is not None and csv.exists() and not csv.is_dir():

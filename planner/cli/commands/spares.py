@@ -25,13 +25,13 @@ def spares(
     from catalogs.io.output_files import check_targets
     from catalogs.ui.progress import telling
     from catalogs.ui.words import seconds_of
-    from planner.answer.schema import read_answer
     from planner.cli.screens.spares import show
+    from planner.sections.full_answer import read_answer
     from planner.studies.spares import SpareObjective, spares_block
 
     check_targets(json_file)
     terms = SpareObjective(seconds_of(mtbf), seconds_of(restart), seconds_of(window), held)
     with telling("spares") as tell:
         found = spares_block(read_answer(answer), alternative, terms, tell)
-    put(found, json_file, lambda: show(found))
-    raise typer.Exit(1 if found["spares"] is None else 0)
+    put(found.document(), json_file, lambda: show(found))
+    raise typer.Exit(1 if found.spares is None else 0)

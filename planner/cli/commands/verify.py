@@ -29,8 +29,8 @@ def verify(
     from calibration.importers.results import measured_run_file
     from catalogs.io.output_files import check_targets
     from planner.answer.capabilities import chosen
-    from planner.answer.schema import read_answer
     from planner.cli.screens.validation import show_run
+    from planner.sections.full_answer import read_answer
     from planner.validation.measured_run import verify as compare
     from planner.validation.prediction import Prediction
 

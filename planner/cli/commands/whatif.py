@@ -28,9 +28,9 @@ def whatif(
     from catalogs.io.output_files import check_targets
     from catalogs.ui.progress import telling
     from planner.answer.capabilities import chosen
-    from planner.answer.schema import read_answer
     from planner.cli.screens.comparison import show_whatif
     from planner.problem.overrides import parse_keys
+    from planner.sections.full_answer import read_answer
     from planner.studies.whatif import Changes, parse_rate
     from planner.studies.whatif import whatif as change
 

@@ -8,7 +8,8 @@ from pydantic import ValidationError
 from catalogs.models.catalog import list_models, load_model
 from catalogs.models.evaluations import ANY_MODEL, _Row, evaluations, list_evaluations
 from catalogs.units import DTYPE_BYTES
-from planner.sections.quality import quality_block, quality_lines
+from planner.answer.plan_schema import Plan
+from planner.sections.quality import QualityNote, QualitySection, quality_notes
 
 
 def test_every_evaluation_has_a_source_a_date_and_a_model_of_the_catalog() -> None:
@@ -47,20 +48,24 @@ def test_a_row_that_says_nothing_or_too_much_is_refused(rest: dict[str, object])
 
 def test_a_plan_in_the_models_own_precision_needs_no_note() -> None:
     model = load_model("llama3.1-8b")
-    assert quality_block(model, {"weight_dtype": "bf16", "kv_dtype": "bf16"}) == []
-    assert quality_block(load_model("llama3.1-8b-fp8"), {"weight_dtype": "fp8", "kv_dtype": "bf16"}) == []
+    assert quality_notes(model, {"weight_dtype": "bf16", "kv_dtype": "bf16"}) == []
+    assert quality_notes(load_model("llama3.1-8b-fp8"), {"weight_dtype": "fp8", "kv_dtype": "bf16"}) == []
+
+
+def screen(notes: list[QualityNote]) -> list[tuple[str, str]]:
+    return list(QualitySection().screen(notes, Plan.unstarted({}, None)))
 
 
 def test_what_nobody_published_is_said_to_be_unknown() -> None:
-    (entry,) = quality_block(load_model("yi-34b"), {"weight_dtype": "int4", "kv_dtype": "bf16"})
-    assert entry["evaluations"] == []
-    assert "no public evaluation of yi-34b with int4 weights" in entry["note"]
-    told = list(quality_lines({"quality": [entry]}))
-    assert told == [("Quality", entry["note"])]
+    (entry,) = quality_notes(load_model("yi-34b"), {"weight_dtype": "int4", "kv_dtype": "bf16"})
+    assert entry.evaluations == []
+    assert "no public evaluation of yi-34b with int4 weights" in str(entry.note)
+    told = screen([entry])
+    assert told == [("Quality", entry.note)]
 
 
 def test_the_screen_says_the_first_and_how_many_more() -> None:
-    block = quality_block(load_model("llama3.1-8b"), {"weight_dtype": "int4", "kv_dtype": "fp8"})
-    (weights, kv) = quality_lines({"quality": block})
+    block = quality_notes(load_model("llama3.1-8b"), {"weight_dtype": "int4", "kv_dtype": "fp8"})
+    (weights, kv) = screen(block)
     assert weights[1] == "int4 weights: 98.9 % of OpenLLM v1 average (Neural Magic, 2024-07-26); 2 more in the JSON"
     assert kv[0] == ""

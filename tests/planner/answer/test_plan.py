@@ -17,6 +17,7 @@ from planner.problem.demand import FailureTolerance
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo, parse_slos
 from planner.problem.tariff import Tariff
+from planner.sections.full_answer import parse_answer
 from planner.space.candidates import candidates
 from simulator.analysis.metrics import summarise
 from simulator.cluster.compiled import build_plant
@@ -28,7 +29,7 @@ TIGHT = "ttft.p90=50ms"
 def answer_to(model: str, hardware: str, slo: str, **asked: Any) -> dict[str, Any]:
     request = PlanRequest(model, hardware, parse_slos([slo]), **{"trials": 6, **asked})
     world = SimulatedEvaluator(request)
-    return make_plan(request, world, world.elsewhere).as_dict()
+    return make_plan(request, world, world.elsewhere).document()
 
 
 @cache
@@ -169,14 +170,14 @@ def test_an_unknown_price_is_null_and_said() -> None:
     assert plan["cost"]["usd_per_hour"] is None
     assert plan["cost"]["usd_per_million_output_tokens"] is None
     if answer["feasible"]:
-        assert "unknown: no price" in render(answer)
+        assert "unknown: no price" in render(parse_answer(answer))
 
 
 @pytest.mark.parametrize("answer", [small_plan, no_plan])
 def test_the_screen_is_one_screen(answer: Any) -> None:
-    narrow = render(answer(), 80).split("\n")
+    narrow = render(parse_answer(answer()), 80).split("\n")
     assert max(map(len, narrow)) <= 81
-    lines = render(answer()).split("\n")
+    lines = render(parse_answer(answer())).split("\n")
     assert len(lines) <= 34
     assert max(map(len, lines)) <= 101
     if answer()["feasible"]:

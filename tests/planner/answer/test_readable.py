@@ -16,13 +16,13 @@ from planner.answer.capabilities import (
     need_readable,
     need_readable_kinds,
 )
-from planner.answer.schema import Plan, SloRow
+from planner.answer.plan_schema import Plan, SloResult
 from planner.cli.main import app
 
 
 def plan(metric: str = "ttft", **deployment: Any) -> Plan:
     row = {"metric": metric, "stat": "p99", "limit_s": 1.0, "value_s": 0.5, "ci_low_s": 0.4, "ci_high_s": 0.6}
-    slo = SloRow.model_validate(row | {"ci_level": 0.9, "met": True, "probability_met": 1.0})
+    slo = SloResult.model_validate(row | {"ci_level": 0.9, "met": True, "probability_met": 1.0})
     nothing = dict.fromkeys(
         ("requests_per_s", "metrics", "capacity_requests_per_s", "cost", "energy", "time_breakdown", "calibration")
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from planner.answer.answer import Answer
+from planner.answer.schema import Answer
 from planner.evaluation.multi_hardware import open_world
 from planner.plan import make_plan
 from planner.problem.request import PlanRequest
@@ -21,29 +21,29 @@ def no() -> Answer:
 
 def test_the_reason_names_the_budget() -> None:
     assert not no().feasible
-    refusal = no().refusal
+    refusal = no().infeasible
     assert refusal is not None
     assert "GB" in refusal.binding_constraint
     assert refusal.binding_constraint.endswith("a budget of $5 per hour pays for")
 
 
 def test_the_budget_that_would_do_is_more_and_holds() -> None:
-    refusal = no().refusal
+    refusal = no().infeasible
     assert refusal is not None
-    budgets = [c for c in refusal.what_would_meet_it if c["kind"] == "budget"]
+    budgets = [c for c in refusal.what_would_meet_it if c.kind == "budget"]
     assert budgets
     for change in budgets:
-        value = change["value"]
+        value = change.value
         assert isinstance(value, float)
         assert value > 5.0
-        assert f"${value:.2f}" in str(change["change"])
-    cheapest = min(budgets, key=lambda c: float(str(c["value"])))
+        assert f"${value:.2f}" in change.change
+    cheapest = min(budgets, key=lambda c: float(str(c.value)))
     enough = PlanRequest(
         "llama3.1-405b",
-        str(cheapest["change"]).split(": ")[1],
+        cheapest.change.split(": ")[1],
         BUDGET.slos,
         trials=1,
-        max_usd_per_hour=float(str(cheapest["value"])) + 0.01,
+        max_usd_per_hour=float(str(cheapest.value)) + 0.01,
     )
     world = open_world(enough)
     assert make_plan(enough, world, world.elsewhere).feasible

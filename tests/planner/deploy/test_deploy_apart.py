@@ -16,10 +16,10 @@ import yaml
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
-from planner.answer.schema import parse_answer
 from planner.deploy.package import Package, pack
 from planner.deploy.serving import Serving
 from planner.deploy.targets.registry import TARGETS
+from planner.sections.full_answer import parse_answer
 from tests.planner.deploy.test_deploy_files import documents
 from tests.planner.report.test_plan_report import data
 

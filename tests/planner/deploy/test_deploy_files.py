@@ -24,7 +24,7 @@ from catalogs.launch.arguments import Arguments
 from catalogs.launch.command import arguments
 from catalogs.ui.entry_point import run_command
 from catalogs.workloads.workload import load_workload
-from planner.answer.schema import AnswerFile, parse_answer
+from planner.answer.schema import Answer
 from planner.cli.main import app
 from planner.deploy.benchmark import trace_rows
 from planner.deploy.files import write_folder
@@ -32,6 +32,7 @@ from planner.deploy.package import Package, pack
 from planner.deploy.serving import Serving
 from planner.deploy.targets.registry import TARGETS, find_target
 from planner.problem.slo import Slo
+from planner.sections.full_answer import parse_answer
 from planner.validation.prediction import Prediction
 from tests.planner.report.test_plan_report import answer, data
 
@@ -60,7 +61,7 @@ print("PARSED" + json.dumps([{k: v for k, v in f.items() if isinstance(v, plain)
 """
 
 
-def planned(engine: str = "vllm", hardware: str = "h100x8", **keys: Any) -> AnswerFile:
+def planned(engine: str = "vllm", hardware: str = "h100x8", **keys: Any) -> Answer:
     """The shared answer, its deployment another: files depend on that and on the figures alone."""
     written = data()
     plan = written["best"]

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from catalogs.ui.entry_point import run_command
-from planner.answer.schema import AnswerFile, Reproduce, RequestBlock
+from planner.answer.question import Asked, Reproduce
+from planner.answer.schema import Answer
 from planner.cli.main import app
 from planner.problem.accounting import Accounting
 from planner.problem.demand import FailureTolerance
@@ -76,6 +77,6 @@ def test_the_command_asks_the_same(name: str, monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("name", ASKED)
 def test_the_answer_asks_the_same(name: str) -> None:
     request = ASKED[name]
-    asked = RequestBlock.model_validate_json(json.dumps(request.as_dict()))
+    asked = Asked.model_validate_json(json.dumps(request.as_dict()))
     again = Reproduce.model_validate_json(json.dumps(reproduce_block(request, "")))
-    assert request_of(AnswerFile.model_construct(request=asked, reproduce=again)) == request
+    assert request_of(Answer.model_construct(request=asked, reproduce=again)) == request

@@ -19,9 +19,9 @@ from planner.problem.request import PlanRequest
 from planner.problem.tariff import Tariff
 from planner.report.material import ReportData, gather
 from planner.report.page import answer_page
-from planner.report.pareto_file import ParetoFile, read_front
+from planner.report.pareto_file import read_front
 from planner.report.tables import tables_of
-from planner.search.pareto_search import asked_slos, make_front
+from planner.search.pareto_search import FrontFile, asked_slos, make_front
 from planner.search.pareto_space import parse_axes
 from tests.planner.report.test_plan_report import answer, figures
 
@@ -46,7 +46,7 @@ def written(folder: Path, **change: Any) -> Path:
     return path
 
 
-def read(folder: Path) -> ParetoFile:
+def read(folder: Path) -> FrontFile:
     return read_front(written(folder), answer())
 
 

@@ -18,7 +18,7 @@ from catalogs.ui.entry_point import run_command
 from catalogs.ui.html_page import render
 from catalogs.ui.terminal import PIPED
 from catalogs.ui.words import dollars, percent, rate, seconds
-from planner.answer.schema import AnswerFile, parse_answer, read_answer
+from planner.answer.schema import Answer
 from planner.cli.main import app
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.plan import make_plan
@@ -30,7 +30,9 @@ from planner.report.material import ReportData, gather
 from planner.report.money_figures import front
 from planner.report.page import answer_page
 from planner.report.tables import csv_text, tables_of, write_tables
-from planner.sections.registry import load_sections
+from planner.sections.full_answer import parse_answer, read_answer
+from planner.sections.registry import section_pages
+from planner.sections.users import ClosedLoop, UsersSection
 from planner.space.candidates import candidates
 from planner.studies.rerun import Rerun, found_again, request_of
 
@@ -42,7 +44,7 @@ REQUEST = PlanRequest(
 @cache
 def told() -> str:
     world = SimulatedEvaluator(REQUEST)
-    return json.dumps(make_plan(REQUEST, world, world.elsewhere).as_dict())
+    return json.dumps(make_plan(REQUEST, world, world.elsewhere).document())
 
 
 def data() -> dict[str, Any]:
@@ -51,7 +53,7 @@ def data() -> dict[str, Any]:
 
 
 @cache
-def answer() -> AnswerFile:
+def answer() -> Answer:
     return parse_answer(data())
 
 
@@ -295,7 +297,7 @@ def test_the_command_writes_and_the_screen_fits_its_columns(tmp_path: Path, caps
 def test_a_no_has_a_page_too() -> None:
     request = PlanRequest("llama3.1-405b", "h100x4", parse_slos(["p99=2s"]), trials=3)
     world = SimulatedEvaluator(request)
-    no = parse_answer(make_plan(request, world, world.elsewhere).as_dict())
+    no = parse_answer(make_plan(request, world, world.elsewhere).document())
     text = render(answer_page(gather(no)))
     assert "NO" in words_of(text)
     assert no.infeasible is not None
@@ -303,19 +305,23 @@ def test_a_no_has_a_page_too() -> None:
 
 
 def test_users_that_wait_have_a_section_of_the_page() -> None:
-    row = {"metric": "ttft", "stat": "p90", "value_s": 0.25, "ci_low_s": 0.2, "ci_high_s": None, "met": True}
+    row = {"metric": "ttft", "stat": "p90", "limit_s": 1.0, "value_s": 0.25, "ci_low_s": 0.2, "ci_high_s": None}
     loop = {
         "users": 40,
+        "think_s": 5.0,
         "requests_per_s": 3.25,
         "ci_low_per_s": 3.0,
         "ci_high_per_s": 3.5,
         "ci_level": 0.9,
         "open_requests_per_s": 3.4,
-        "slo": [row | {"probability_met": 0.97}],
+        "slo": [row | {"met": True, "probability_met": 0.97}],
     }
-    found = load_sections(answer().model_copy(update={"closed_loop": loop}))
-    said = words_of("".join(part.text for section in found for part in section.parts))
+    block = ClosedLoop.model_validate_json(json.dumps(loop))
+    (section,) = UsersSection().page(block, answer().plans[0])
+    said = words_of("".join(part.text for part in section.parts))
     assert "40 simulated" in said
     assert "3.25 requests/s" in said
     assert "250 ms (200 ms to unbounded): met, 97% sure" in said
-    assert load_sections(answer()) == []
+    with_users = answer().model_copy(update={"closed_loop": block})
+    pages = {section.title for section in section_pages(with_users)}
+    assert pages - {section.title for section in section_pages(answer())} == {section.title}

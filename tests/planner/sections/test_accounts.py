@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from catalogs.economics.electricity import Grid, load_grid, read_day
 from catalogs.economics.prices import Price, node_price
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
-from planner.economics.money import instance_words, n_instances, price_rows
+from planner.answer.plan_schema import Plan
+from planner.economics.money import Energy, Money, instance_words, n_instances, price_rows
 from planner.economics.ownership import (
     HOURS_PER_YEAR,
     OwnedCost,
@@ -30,7 +32,8 @@ from planner.problem.accounting import Accounting
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff, require_price
-from planner.sections.accounts import PlanAccounts, accounts_block, accounts_lines
+from planner.sections.accounts import AccountsSection, PlanAccounts, SpotAccount, UnknownSpot, accounts_of
+from planner.sections.ownership import PricedPlan
 
 GRID = Grid("x", "X", 400.0, "test", 0.05, "test")
 
@@ -169,52 +172,71 @@ def test_hours_that_cannot_be_read_are_refused(tmp_path: Path, text: str) -> Non
         read_day(day_file(tmp_path, text))
 
 
-def planned(commitment: str = "on-demand", users: int | None = None) -> PlanAccounts:
-    hardware = parse_hardware("h100x8")
-    block: dict[str, Any] = {
-        "deployment": {"hardware": "h100x8", "replicas": 4},
+def plan() -> Plan:
+    metrics = {
+        "output_tokens_per_s": 1000.0,
+        "total_tokens_per_s": 4000.0,
+        "e2e_s": {"mean": 5.0},
+        "power": {"gpu_w_mean": 400.0},
+    }
+    figures = {
         "requests_per_s": 10.0,
         "capacity_requests_per_s": 20.0,
-        "metrics": {
-            "output_tokens_per_s": 1000.0,
-            "total_tokens_per_s": 4000.0,
-            "e2e_s": {"mean": 5.0},
-            "power": {"gpu_w_mean": 400.0},
-        },
-        "energy": {"w_mean": 5000.0, "kwh_per_million_output_tokens": 2.0},
-        "memory": {"weights_bytes": 16e9},
-        "cost": {"usd_per_request": 0.001},
+        "metrics": metrics,
+        "energy": Energy(5000.0, 5.0, 2.0, None, 1.3, None, None),
+        "cost": Money(36.0, None, None, "now", "test", usd_per_request=0.001),
     }
-    return PlanAccounts(
-        block, hardware, hardware, Price(36.0, "now", "test", commitment=commitment), GRID, users, commitment
-    )
+    return Plan.unstarted({"hardware": "h100x8", "replicas": 4}, None).model_copy(update=figures)
+
+
+def planned(commitment: str = "on-demand", users: int | None = None) -> PricedPlan:
+    hardware = parse_hardware("h100x8")
+    price = Price(36.0, "now", "test", commitment=commitment)
+    return PricedPlan(plan(), hardware, hardware, price, GRID, users, commitment)
 
 
 def test_a_user_month_by_hand() -> None:
     """36 $/h, 730.5 h a month; 10 requests/s are 864,000 a day: 43,200 users of 20 requests."""
-    found = accounts_block(Accounting(requests_per_user_day=20.0), planned())["per_user"]
-    assert found["users"] == pytest.approx(43_200.0)
-    assert found["usd_per_user_month"] == pytest.approx(36 * 730.5 / 43_200)
-    at_once = accounts_block(Accounting(), planned(users=100))["per_user"]
-    assert at_once["usd_per_user_month"] == pytest.approx(36 * 730.5 / 100)
-    assert accounts_block(Accounting(), planned())["per_user"] is None
+    found = accounts_of(Accounting(requests_per_user_day=20.0), planned()).per_user
+    assert found is not None
+    assert found.users == pytest.approx(43_200.0)
+    assert found.usd_per_user_month == pytest.approx(36 * 730.5 / 43_200)
+    at_once = accounts_of(Accounting(), planned(users=100)).per_user
+    assert at_once is not None
+    assert at_once.usd_per_user_month == pytest.approx(36 * 730.5 / 100)
+    assert accounts_of(Accounting(), planned()).per_user is None
 
 
 def test_an_interruption_rate_is_never_made_up() -> None:
-    spot = accounts_block(Accounting(), planned("spot"))["spot"]
-    assert spot["interruptions_per_instance_hour"] is None
-    assert "--spot-interruptions" in spot["note"]
-    assert accounts_block(Accounting(), planned())["spot"] is None
-    assert accounts_block(Accounting(), planned())["carbon_hours"]["source"] is None
-    known = accounts_block(Accounting(spot_interruptions=0.1, spot_recovery_s=360.0), planned("spot"))["spot"]
-    assert known["available_fraction"] == pytest.approx(1 / 1.01)  # one instance
+    spot = accounts_of(Accounting(), planned("spot")).spot
+    assert isinstance(spot, UnknownSpot)
+    assert "--spot-interruptions" in spot.note
+    assert accounts_of(Accounting(), planned()).spot is None
+    hours = accounts_of(Accounting(), planned()).carbon_hours
+    assert hours is not None
+    assert hours.source is None
+    known = accounts_of(Accounting(spot_interruptions=0.1, spot_recovery_s=360.0), planned("spot")).spot
+    assert isinstance(known, SpotAccount)
+    assert known.available_fraction == pytest.approx(1 / 1.01)  # one instance
+
+
+def test_the_block_is_read_back_as_it_was_written() -> None:
+    given = Accounting(owned=OwnedHardware(capex=100_000.0, years=4.0), spot_interruptions=0.1, spot_recovery_s=360.0)
+    for commitment, accounts in (("spot", given), ("spot", Accounting()), ("on-demand", Accounting(nodes_per_rack=2))):
+        block = accounts_of(accounts, planned(commitment))
+        again = PlanAccounts.model_validate_json(json.dumps(block.document()))
+        assert again == block
+        assert again.document() == block.document()
+    owned = accounts_of(given, planned()).document()["owned"]
+    assert owned["given"]["residual"] == 0.0  # defaults are written too
+    assert owned["share_of_hardware_named"] == 1.0
 
 
 def test_the_screen_says_what_was_asked_and_no_more() -> None:
-    bare = {"best": planned().block, "accounts": accounts_block(Accounting(), planned())}
-    assert list(accounts_lines(bare)) == []
-    asked = Accounting(owned=OwnedHardware(capex=100_000.0, years=4.0), requests_per_user_day=20.0, nodes_per_rack=4)
-    told = dict(accounts_lines({"best": planned().block, "accounts": accounts_block(asked, planned())}))
+    section = AccountsSection()
+    assert list(section.screen(accounts_of(Accounting(), planned()), plan())) == []
+    given = Accounting(owned=OwnedHardware(capex=100_000.0, years=4.0), requests_per_user_day=20.0, nodes_per_rack=4)
+    told = dict(section.screen(accounts_of(given, planned()), plan()))
     assert {"Per user", "Owned", "Rack"} <= set(told)
     assert "43,200 users" in told["Per user"]
 
@@ -262,11 +284,11 @@ def test_a_request_refuses_accounts_that_do_not_fit_it() -> None:
 
 
 def test_offers_say_of_which_instances_they_are() -> None:
-    rows = price_rows("h100x8", {"output_tokens_per_s": 1000.0, "total_tokens_per_s": 4000.0})
-    single = next(r for r in rows if r["cloud"] == "verda" and r["contract"] == "on demand")
-    assert (single["accelerators_per_instance"], single["instances"]) == (1, 8)
+    rows = price_rows("h100x8", 1000.0, 4000.0)
+    single = next(r for r in rows if r.cloud == "verda" and r.contract == "on demand")
+    assert (single.accelerators_per_instance, single.instances) == (1, 8)
     assert instance_words("1H100", 1, 8) == "8 x 1H100 (1 GPU each)"
     assert instance_words("p5.48xlarge", 8, 1) == "p5.48xlarge (8 GPUs)"
-    assert {"on demand", "spot", "reserved 3 years", "owned"} <= {str(r["contract"]) for r in rows}
+    assert {"on demand", "spot", "reserved 3 years", "owned"} <= {r.contract for r in rows}
     hardware = parse_hardware("2*h100x8")
     assert n_instances(node_price(hardware, cloud="aws"), hardware) == 2

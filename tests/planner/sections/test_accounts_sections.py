@@ -1,15 +1,18 @@
-"""Sections of costs in full, power limits and quality, from blocks as `plan --json` writes them."""
+"""Sections of the page: costs in full, power limits and quality, from blocks as `plan --json` writes them."""
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
+import json
+from collections.abc import Iterable
 
-from catalogs.ui.html_page import Section
-from planner.answer.schema import AnswerFile
-from planner.sections.accounts_page import accounts_sections
+from catalogs.ui import html_page
+from planner.answer.plan_schema import Plan
+from planner.sections.accounts import AccountsSection, PlanAccounts
+from planner.sections.power_limits import PowerLimits, PowerLimitsSection
+from planner.sections.quality import QualityNote, QualitySection
 
-CAPS = {
+PLAN = Plan.unstarted({"hardware": "h100x8"}, None)
+LIMITS = {
     "accelerator": "h100",
     "own_limit_w": 700.0,
     "voltage_measured_on": "a100-80gb",
@@ -32,23 +35,18 @@ ROW = {
 }
 
 
-def sections(**blocks: Any) -> list[Section]:
-    given = {"accounts": None, "power_caps": None, "quality": [], "best": None} | blocks
-    return accounts_sections(cast(AnswerFile, SimpleNamespace(**given)))
+def limits(**more: object) -> PowerLimits:
+    return PowerLimits.model_validate_json(json.dumps(LIMITS | more))
 
 
-def words(section: Section) -> str:
+def words(sections: Iterable[html_page.Section]) -> str:
+    (section,) = sections
     return " ".join(str(part) for part in section.parts)
-
-
-def test_an_older_answer_has_none_of_them() -> None:
-    assert sections() == []
 
 
 def test_limits_are_said_with_their_change_and_those_not_kept_with_the_reason() -> None:
     rows = [{**ROW, "cap_w": None}, {**ROW, "cap_w": 400.0, "met": False}, {"cap_w": 100.0, "note": "too low"}]
-    (section,) = sections(power_caps={**CAPS, "rows": rows})
-    said = words(section)
+    said = words(PowerLimitsSection().page(limits(rows=rows), PLAN))
     assert "+25 %" in said
     assert "−20 %" in said
     assert said.count(">NO<") == 1
@@ -56,19 +54,20 @@ def test_limits_are_said_with_their_change_and_those_not_kept_with_the_reason() 
 
 
 def test_an_accelerator_without_limits_says_why() -> None:
-    (section,) = sections(power_caps={**CAPS, "rows": [], "note": "power limits are of GPUs"})
-    assert "power limits are of GPUs" in words(section)
+    said = words(PowerLimitsSection().page(limits(rows=[], note="power limits are of GPUs"), PLAN))
+    assert "power limits are of GPUs" in said
 
 
-def test_a_precision_nobody_evaluated_is_said_to_have_no_figures() -> None:
-    entry = {"part": "kv", "dtype": "fp8", "note": "no published evaluation is known", "evaluations": []}
-    (section,) = sections(quality=[entry])
-    assert "no published evaluation is known" in words(section)
+def test_a_precision_that_was_never_evaluated_is_said_to_have_no_figures() -> None:
+    note = QualityNote(part="kv", dtype="fp8", note="no published evaluation is known", evaluations=[])
+    assert "no published evaluation is known" in words(QualitySection().page([note], PLAN))
+    assert list(QualitySection().page([], PLAN)) == []
 
 
 def test_hours_of_an_unknown_grid_are_unknown() -> None:
     hours = {"source": None, "note": "yours to give"}
-    blocks = {"per_user": None, "spot": None, "owned": None, "rack": None, "carbon_hours": hours}
-    (section,) = sections(accounts=blocks)
-    assert "unknown" in words(section)
-    assert "plan --price" in words(section)
+    data = {"per_user": None, "spot": None, "owned": None, "rack": None, "carbon_hours": hours}
+    block = PlanAccounts.model_validate_json(json.dumps(data))
+    said = words(AccountsSection().page(block, PLAN))
+    assert "unknown" in said
+    assert "plan --price" in said

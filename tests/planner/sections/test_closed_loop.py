@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from math import perm
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import Workload, load_workload
 from planner.cli.main import app
 from planner.problem.slo import parse_slos
-from planner.sections.users import ClosedLoopEvaluator, Users, closed_loop_block
+from planner.sections.users import ClosedLoop, Desk, Users, closed_loop
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_rules
 from simulator.core.batch import BatchShape
@@ -61,15 +62,13 @@ class Exponential(Workload):
         return RequestSet(np.arange(n) / (requests_per_s or 1.0), np.ones(n, dtype=np.int64), tokens)
 
 
-def desk(factor: float = 1.0, n: int = 3000) -> ClosedLoopEvaluator:
+def desk(factor: float = 1.0, n: int = 3000) -> Desk:
     plain = load_workload("chat")
 
     def serve(requests: RequestSet) -> Run:
         return run_rules(ONE_SEAT, Steady(factor), requests)
 
-    return ClosedLoopEvaluator(
-        serve, Exponential(plain.name, plain.source, plain.content), parse_slos(["e2e.mean=3s"]), n, 0
-    )
+    return Desk(serve, Exponential(plain.name, plain.source, plain.content), parse_slos(["e2e.mean=3s"]), n, 0)
 
 
 def throughput(users: int, think_s: float) -> float:
@@ -80,13 +79,16 @@ def throughput(users: int, think_s: float) -> float:
 
 @pytest.mark.parametrize(("users", "think_s"), [(4, 4.0), (3, 12.0)])
 def test_a_few_users_of_one_server(users: int, think_s: float) -> None:
-    block = closed_loop_block(desk(), Users(users, think_s), 0.9, StatedError("none", 0.05, {}))
+    block = closed_loop(desk(), Users(users, think_s), 0.9, StatedError("none", 0.05, {}))
     expected = throughput(users, think_s)
-    assert block["requests_per_s"] == pytest.approx(expected, rel=0.04)
-    assert block["ci_low_per_s"] < expected < block["ci_high_per_s"]
-    mean_s = block["slo"][0]["value_s"]
+    assert block.requests_per_s == pytest.approx(expected, rel=0.04)
+    assert block.ci_low_per_s is not None
+    assert block.ci_high_per_s is not None
+    assert block.ci_low_per_s < expected < block.ci_high_per_s
+    mean_s = block.slo[0].value_s
+    assert mean_s is not None
     assert mean_s == pytest.approx(users / expected - think_s, rel=0.12)  # interactive response time law
-    assert block["slo"][0]["met"] is (mean_s <= 3.0)
+    assert block.slo[0].met is (mean_s <= 3.0)
 
 
 def test_slower_steps_are_the_same_run_rescaled() -> None:
@@ -97,15 +99,25 @@ def test_slower_steps_are_the_same_run_rescaled() -> None:
     assert slow.observation.samples_s["e2e"] == pytest.approx(1.5 * same.observation.samples_s["e2e"], rel=1e-6)
 
 
+def span(block: ClosedLoop) -> tuple[float, float, float]:
+    """Return (low, value, high) of the first objective in seconds."""
+    row = block.slo[0]
+    found = row.ci_low_s, row.value_s, row.ci_high_s
+    assert None not in found
+    return cast(tuple[float, float, float], found)
+
+
 def test_the_greater_the_error_the_wider_the_interval() -> None:
     narrow, wide = (
-        closed_loop_block(desk(n=500), Users(4, 4.0), 0.9, StatedError("none", error, {})) for error in (0.01, 0.3)
+        closed_loop(desk(n=500), Users(4, 4.0), 0.9, StatedError("none", error, {})) for error in (0.01, 0.3)
     )
     for block in (narrow, wide):
-        row = block["slo"][0]
-        assert row["ci_low_s"] < row["value_s"] < row["ci_high_s"]
-    assert wide["slo"][0]["ci_high_s"] > narrow["slo"][0]["ci_high_s"]
-    assert wide["ci_low_per_s"] < narrow["ci_low_per_s"]
+        low, value, high = span(block)
+        assert low < value < high
+    assert span(wide)[2] > span(narrow)[2]
+    assert wide.ci_low_per_s is not None
+    assert narrow.ci_low_per_s is not None
+    assert wide.ci_low_per_s < narrow.ci_low_per_s
 
 
 def test_an_answer_for_users_is_checked_by_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

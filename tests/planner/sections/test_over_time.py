@@ -14,19 +14,19 @@ from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from catalogs.workloads.arrivals import Piecewise
 from catalogs.workloads.workload import load_workload
-from planner.answer.schema import read_answer
 from planner.cli.main import app
 from planner.problem.load_curve import LoadCurve, peak_of, steady
 from planner.problem.slo import parse_slos
-from planner.sections.daily_load import OverTime, ReplicaUnit
+from planner.sections.daily_load import OverTime, Unit
 from planner.sections.fleet_day import DailyRun, FleetSize
+from planner.sections.full_answer import read_answer
 from planner.studies.rerun import request_of, without_load
 from tests.planner.seats_toy import COLD_S, seats_requests, seats_serve
 
 HOUR_S = 3600.0
 SLOS = parse_slos(["ttft.p90=3s"])
 ERROR = StatedError("none", 0.01, {})
-UNIT = ReplicaUnit(carries_per_s=0.5, in_flight=2.5, limit=8, spare=0, usd_per_hour=2.0, cold_start_s=COLD_S)
+UNIT = Unit(carries_per_s=0.5, in_flight=2.5, limit=8, spare=0, usd_per_hour=2.0, cold_start_s=COLD_S)
 
 
 def diurnal(tmp_path: Path, more: str = "", mean: float = 1.0) -> str:
@@ -38,7 +38,7 @@ def diurnal(tmp_path: Path, more: str = "", mean: float = 1.0) -> str:
     return str(file)
 
 
-def toy(tmp_path: Path, unit: ReplicaUnit = UNIT, **more: object) -> OverTime:
+def toy(tmp_path: Path, unit: Unit = UNIT, **more: object) -> OverTime:
     curve = LoadCurve.of(load_workload(diurnal(tmp_path)))
     arrival_s = load_workload(diurnal(tmp_path)).materialise(0, curve.n_requests).arrival_s
     clock = DailyRun(SLOS, seats_requests(arrival_s), curve.duration_s, 1, seats_serve)
@@ -81,40 +81,42 @@ def test_a_steady_workload_keeps_its_requests(tmp_path: Path) -> None:
 def test_sizes_are_reckoned_from_what_a_replica_carries(tmp_path: Path) -> None:
     """0.5 a second each: 1.6 need four, 1.0 needs two, which carry 1.6 at the very most: late at the peak."""
     block = toy(tmp_path).block()
-    peak, mean, scaled = block["options"]
-    assert (peak["replicas"], mean["replicas"]) == (4, 2)
-    assert peak["holds"]
-    assert peak["windows_met"] == 1.0
-    assert not mean["holds"]
-    assert mean["windows_met"] < 0.95
-    assert mean["slo"][0]["worst_at_s"] == pytest.approx(3600, abs=1800)
-    assert peak["accelerator_hours_per_day"] == pytest.approx(4 * 24, rel=0.01)
-    assert peak["usd_per_day"] == pytest.approx(4 * 24 * 2.0, rel=0.01)
-    assert scaled["replicas_min"] < scaled["replicas_max"] <= 8
-    assert block["cheapest"] == ("autoscaled" if scaled["usd_per_day"] < peak["usd_per_day"] else "peak")
-    ideal = np.ceil(np.array(block["rates_per_s"]) / 0.5).mean() * 24
-    assert block["least_accelerator_hours_per_day"] == pytest.approx(ideal)
-    assert ideal < scaled["accelerator_hours_per_day"]
+    peak, mean, scaled = block.options
+    assert (peak.replicas, mean.replicas) == (4, 2)
+    assert peak.holds
+    assert peak.windows_met == 1.0
+    assert not mean.holds
+    assert mean.windows_met < 0.95
+    assert mean.slo[0].worst_at_s == pytest.approx(3600, abs=1800)
+    assert peak.accelerator_hours_per_day == pytest.approx(4 * 24, rel=0.01)
+    assert peak.usd_per_day == pytest.approx(4 * 24 * 2.0, rel=0.01)
+    assert scaled.replicas_min < scaled.replicas_max <= 8
+    assert block.cheapest == ("autoscaled" if scaled.price < peak.price else "peak")
+    ideal = np.ceil(np.array(block.rates_per_s) / 0.5).mean() * 24
+    assert block.least_accelerator_hours_per_day == pytest.approx(ideal)
+    assert ideal < scaled.accelerator_hours_per_day
 
 
 def test_an_autoscaled_fleet_follows_the_load(tmp_path: Path) -> None:
-    scaled = toy(tmp_path).block()["options"][2]
-    counts = scaled["replicas_over_time"]
+    scaled = toy(tmp_path).block().options[2]
+    counts = scaled.replicas_over_time
     assert max(counts[10:14]) > 1.5 * min(counts[0], counts[-1])
-    assert scaled["holds"]
-    assert scaled["scaling"]["target"] < 2.5
+    assert scaled.holds
+    assert scaled.scaling is not None
+    assert scaled.scaling.target < 2.5
 
 
 def test_a_spare_replica_is_always_there(tmp_path: Path) -> None:
-    peak, mean, scaled = toy(tmp_path, replace(UNIT, spare=1)).block()["options"]
-    assert (peak["replicas"], mean["replicas"]) == (5, 3)
-    assert scaled["scaling"]["min_replicas"] == 2
+    peak, mean, scaled = toy(tmp_path, replace(UNIT, spare=1)).block().options
+    assert (peak.replicas, mean.replicas) == (5, 3)
+    assert scaled.scaling is not None
+    assert scaled.scaling.min_replicas == 2
 
 
 def test_what_the_user_says_of_the_autoscaler_is_kept(tmp_path: Path) -> None:
     said = {"metric": "queue", "target": 1, "min_replicas": 3}
-    scaled = toy(tmp_path, said=said).block()["options"][2]
-    assert {key: scaled["scaling"][key] for key in said} == said
+    scaled = toy(tmp_path, said=said).block().options[2]
+    assert {key: getattr(scaled.scaling, key) for key in said} == said
     with pytest.raises(InputError, match="room for"):
         toy(tmp_path, said={"max_replicas": 9}).block()
 

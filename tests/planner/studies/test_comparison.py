@@ -11,9 +11,9 @@ import pytest
 from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.terminal import PIPED
-from planner.answer.schema import parse_answer
 from planner.cli.main import app
 from planner.problem.overrides import parse_keys
+from planner.sections.full_answer import parse_answer
 from planner.studies.comparison import Figure, compare_answers
 from planner.studies.whatif import Changes, parse_rate, whatif
 from tests.planner.report.test_plan_report import answer, data
@@ -123,8 +123,8 @@ def test_nothing_changed_is_the_plan_again() -> None:
     latencies = [f for f in found.comparison.figures if f.unit == "seconds"]
     assert latencies
     assert all(f.a == pytest.approx(f.b, rel=0.01) for f in latencies)
-    assert found.block is not None
-    assert found.block["capacity_requests_per_s"] == pytest.approx(plan.capacity_requests_per_s, rel=0.05)
+    assert found.plan is not None
+    assert found.plan.capacity_requests_per_s == pytest.approx(plan.capacity_requests_per_s, rel=0.05)
 
 
 def test_twice_and_more_the_rate_breaks_and_says_what() -> None:
@@ -145,7 +145,7 @@ def test_settings_no_search_chooses_are_simulated() -> None:
 def test_what_does_not_fit_is_an_answer_and_nonsense_is_not() -> None:
     plan = answer().plans[0]
     tight = whatif(answer(), plan, Changes(None, None, None, {"gpu_memory_utilization": 0.1}))
-    assert tight.block is None
+    assert tight.plan is None
     assert "weights" in tight.breaks[0]
     for keys in (
         {"replicas": 99},

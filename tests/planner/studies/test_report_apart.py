@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from catalogs.ui.entry_point import run_command
-from planner.answer.schema import AnswerFile, read_answer
+from planner.answer.schema import Answer
 from planner.cli.main import app
+from planner.sections.full_answer import read_answer
 from planner.studies.bottleneck import PoolUse, pool_uses, resource_uses
 from planner.studies.rerun import Rerun
 
@@ -32,16 +33,16 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def answer(path: Path) -> AnswerFile:
+def answer(path: Path) -> Answer:
     return read_answer(path)
 
 
 @pytest.fixture(scope="module")
-def parts(answer: AnswerFile) -> list[PoolUse]:
+def parts(answer: Answer) -> list[PoolUse]:
     return pool_uses(Rerun.of(answer), answer.plans[0])
 
 
-def test_each_kind_does_its_own_part(parts: list[PoolUse], answer: AnswerFile) -> None:
+def test_each_kind_does_its_own_part(parts: list[PoolUse], answer: Answer) -> None:
     """The prefill server's busy time is its steps; nobody decodes there and no prompt is computed on the other."""
     prefill, decode = parts
     assert (prefill.role, decode.role) == ("prefill", "decode")
@@ -59,7 +60,7 @@ def test_each_kind_does_its_own_part(parts: list[PoolUse], answer: AnswerFile) -
     assert rate == pytest.approx(answer.plans[0].requests_per_s, rel=0.15)
 
 
-def test_what_binds_is_of_the_kind_the_tightest_objective_waits_for(parts: list[PoolUse], answer: AnswerFile) -> None:
+def test_what_binds_is_of_the_kind_the_tightest_objective_waits_for(parts: list[PoolUse], answer: Answer) -> None:
     plan = answer.plans[0]
     assert plan.tightest.metric == "tpot"
     assert {u.resource.partition(":")[0] for u in resource_uses(plan, parts) if u.binds} == {"decode"}

@@ -13,7 +13,7 @@ import pytest
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.html_page import render
 from catalogs.ui.terminal import PIPED
-from planner.answer.schema import AnswerFile, parse_answer
+from planner.answer.schema import Answer
 from planner.cli.main import app
 from planner.evaluation.multi_hardware import open_world
 from planner.plan import make_plan
@@ -21,6 +21,7 @@ from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.report.material import gather
 from planner.report.page import answer_page
+from planner.sections.full_answer import parse_answer
 from planner.studies.choice_flips import HALVINGS, NONE_HERE, ChoiceFlips, ComparedCandidate, Flip, flip_words
 from planner.studies.rerun import Rerun
 from planner.studies.sensitivity_inputs import (
@@ -42,9 +43,9 @@ CHOICE = PlanRequest(
 
 
 @cache
-def choice() -> AnswerFile:
+def choice() -> Answer:
     world = open_world(CHOICE)
-    return parse_answer(json.loads(json.dumps(make_plan(CHOICE, world, world.elsewhere).as_dict())))
+    return parse_answer(json.loads(json.dumps(make_plan(CHOICE, world, world.elsewhere).document())))
 
 
 def dial(at: float = 1.0, ends: tuple[float, float] = (0.5, 2.0)) -> SensitivityInput:

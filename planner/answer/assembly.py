@@ -1,0 +1,49 @@
+"""From what was measured to the blocks of an answer that follow from it: assumptions, prices, the Pareto set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from planner.answer.measure import MOST_REPLICAS, MeasuredPlan
+from planner.answer.plan_schema import Plan
+from planner.economics.money import PriceLine, price_rows
+from planner.problem.request import PlanRequest
+
+
+def assumptions(request: PlanRequest) -> list[str]:
+    """Return what the figures take for granted, one sentence each."""
+    lines = [
+        f"workload {request.workload}: its lengths and arrivals, only the rate is scaled",
+        "the search and the alternatives look at one replica under its share of the requests; the best plan's figures "
+        f"come from all its replicas behind one round-robin router, up to {MOST_REPLICAS} of them",
+        "latencies of the steady part of each run, as a client sees them",
+    ]
+    if request.requests_per_s is None:
+        at = "a light load" if request.objective == "latency" else "the highest rate that holds every objective"
+        lines.append(f"no rate given: figures are at {at}")
+    return lines
+
+
+def prices_of(plan: Plan) -> list[PriceLine]:
+    """Return what the plan's hardware costs elsewhere, per hour and per token of the plan."""
+    output, total = plan.metric("output_tokens_per_s"), plan.metric("total_tokens_per_s")
+    return price_rows(plan.hardware, output or 0.0, total or 0.0)
+
+
+def pareto(entries: Sequence[MeasuredPlan]) -> list[Plan]:
+    """Return the plans that no other beats in cost, energy and latency at once; capacity stands for an unknown cost."""
+    axes = [_axes(e) for e in entries]
+    return [e.plan for e, a in zip(entries, axes, strict=True) if not any(_dominates(b, a) for b in axes)]
+
+
+def _axes(entry: MeasuredPlan) -> tuple[float, float, float]:
+    cost, energy = entry.plan.cost, entry.plan.energy
+    usd = None if cost is None else cost.usd_per_million_output_tokens
+    kwh = math.inf if energy is None else energy.kwh_per_million_output_tokens
+    money = -(entry.capacity_requests_per_s or 0.0) if usd is None else usd
+    return float(money), float(kwh), entry.verdict.ratio
+
+
+def _dominates(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
+    return a != b and all(x <= y for x, y in zip(a, b, strict=True))

@@ -1,0 +1,223 @@
+"""One plan of an answer: its deployment, its figures under load, its objectives, money, energy and memory."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Self
+
+from pydantic import Field, field_validator
+
+from catalogs.deployments.schema import Deployment
+from catalogs.io.json_block import JsonBlock
+from planner.economics.money import Energy, Money
+from planner.evaluation.confidence import Confidence
+from planner.problem.slo import Slo
+
+
+class Stats(JsonBlock):
+    """Statistics of one latency in seconds; None where a statistic is not finite or not known."""
+
+    mean: float | None = None
+    p50: float | None = None
+    p90: float | None = None
+    p95: float | None = None
+    p99: float | None = None
+
+    def at(self, stat: str) -> float | None:
+        """Return a statistic by its name; None also for a percentile that is not kept."""
+        found: float | None = getattr(self, stat.replace(".", "_"), None)
+        return found
+
+
+class ObjectiveRow(JsonBlock):
+    """Base of the rows that compare one objective with its simulated value."""
+
+    @classmethod
+    def of(
+        cls, slo: Slo, value_s: float | None, bars: Confidence | None = None, stable: bool = True, **more: object
+    ) -> Self:
+        """Return the row of one objective, with the keys that this kind of row has.
+
+        The value is in seconds. `bars` adds its confidence interval, the probability that the limit is met (0 where
+        the value is infinite), and whether the value meets it in a run that is `stable`. `more` holds the keys that
+        only some rows have.
+        """
+        row: dict[str, object] = {"name": slo.name, "metric": slo.metric, "stat": slo.stat, "limit_s": slo.limit_s}
+        row |= {"value_s": value_s, **more}
+        if bars is not None:
+            met = bool(stable and bars.value_s <= slo.limit_s)
+            row |= {"ci_low_s": bars.low_s, "ci_high_s": bars.high_s, "met": met}
+            row["probability_met"] = bars.probability_met if math.isfinite(bars.probability_met) else 0.0
+        return cls.model_validate({key: value for key, value in row.items() if key in cls.model_fields})
+
+
+class SloValue(ObjectiveRow):
+    """One objective and its simulated value, without error bars."""
+
+    metric: str
+    stat: str
+    limit_s: float
+    value_s: float | None
+
+    @property
+    def name(self) -> str:
+        """Return the objective's name, for example "ttft.p99"."""
+        return f"{self.metric}.{self.stat}"
+
+    @property
+    def share(self) -> float:
+        """Return the value over the limit; infinite where there is no value."""
+        return float("inf") if self.value_s is None else self.value_s / self.limit_s
+
+
+class SloResult(SloValue):
+    """One objective against its simulated value, with the confidence interval of level `ci_level`."""
+
+    ci_low_s: float | None
+    ci_high_s: float | None
+    ci_level: float | None = None  # None: the level stands once, in the block around the rows
+    met: bool
+    probability_met: float
+
+
+class CurvePoint(JsonBlock):
+    """Latencies at one rate. met: all objectives hold."""
+
+    requests_per_s: float
+    whole_cluster: bool
+    n_seeds: int
+    n_measured: int
+    stable: bool
+    met: bool
+    ttft_s: Stats
+    tpot_s: Stats
+    itl_s: Stats | None = None
+    e2e_s: Stats
+
+    def of(self, metric: str) -> Stats:
+        """Return the statistics of one latency metric; empty where it was not measured."""
+        found: Stats | None = getattr(self, f"{metric}_s")
+        return found or Stats()
+
+
+class Memory(JsonBlock):
+    """Bytes of one accelerator. why: what does not fit, where it does not."""
+
+    device_bytes: float
+    usable_bytes: float
+    weights_bytes: float
+    activation_bytes: float
+    non_torch_bytes: float
+    kv_bytes: float
+    kv_blocks: int
+    kv_tokens_per_replica: int
+    equation: str
+    fits: bool = True
+    why: str | None = None
+
+
+class Known(JsonBlock):
+    """The calibration block: which share of the step time rests on what, and how far off whole runs were."""
+
+    bundle: str
+    measured_fraction: float
+    interpolated_fraction: float
+    roofline_fraction: float
+    operator_error: float | None = None
+    expected_error: float
+    stated_error: dict[str, Any] = Field(default_factory=dict)  # intervals by metric; coverage, n, source
+
+    @property
+    def of_operators(self) -> float:
+        """Return the median relative error of a step's time, as the operators' own rows show it."""
+        return self.expected_error if self.operator_error is None else self.operator_error
+
+    @property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """Return (low, high) of true over simulated, minus one, by metric."""
+        return {k: (v[0], v[1]) for k, v in self.stated_error.items() if isinstance(v, list) and len(v) == 2}
+
+
+class Survival(JsonBlock):
+    """The objectives when what the request names is lost. met: all of them hold on the replicas that are left."""
+
+    replicas_left: int
+    requests_per_s: float | None = None
+    met: bool
+    stable: bool = True
+    slo: list[SloValue] = Field(default_factory=list)
+
+
+class Plan(JsonBlock):
+    """One plan of an answer. A plan that cannot start has None for every figure."""
+
+    deployment: dict[str, Any]
+    requests_per_s: float | None
+    metrics: dict[str, Any] | None
+    slo: list[SloResult]
+    curve: list[CurvePoint] = Field(default_factory=list)
+    latency_cdf: dict[str, list[float | None]] = Field(default_factory=dict)
+    capacity_requests_per_s: float | None
+    limited_by: str | None = None
+    safe_requests_per_s: float | None = None
+    cost: Money | None
+    energy: Energy | None
+    memory: Memory | None = None
+    time_breakdown: dict[str, float] | None
+    calibration: Known | None
+    command: str = ""
+    command_notes: list[str] = Field(default_factory=list)
+    notices: list[str] = Field(default_factory=list)
+    survival: Survival | None = None
+
+    @field_validator("deployment")
+    @classmethod
+    def with_defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Fill in the defaults of keys that deployments have learned since the answer was written."""
+        return Deployment(model="", hardware="").model_dump() | given
+
+    @classmethod
+    def unstarted(cls, deployment: dict[str, object], memory: Memory | None) -> Self:
+        """Return a plan that cannot start: its deployment and memory, and no figures."""
+        return cls(
+            deployment=deployment,
+            requests_per_s=None,
+            metrics=None,
+            slo=[],
+            capacity_requests_per_s=None,
+            cost=None,
+            energy=None,
+            memory=memory,
+            time_breakdown=None,
+            calibration=None,
+        )
+
+    @property
+    def hardware(self) -> str:
+        """Return the hardware of the deployment, as `--hw` names it."""
+        return str(self.deployment["hardware"])
+
+    @property
+    def tightest(self) -> SloResult:
+        """Return the objective nearest to its limit, or furthest beyond."""
+        return max(self.slo, key=lambda row: row.share)
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Return the price of an hour; None where no price is known."""
+        return None if self.cost is None else self.cost.usd_per_hour
+
+    @property
+    def operator_error(self) -> float:
+        """Return the median relative error of a step's time; 0 where no calibration is known."""
+        return 0.0 if self.calibration is None else self.calibration.of_operators
+
+    def metric(self, name: str) -> float | None:
+        """Return a number of the metrics block; None where there is none."""
+        found = (self.metrics or {}).get(name)
+        return float(found) if isinstance(found, int | float) else None
+
+    def latency_s(self, metric: str, stat: str) -> float | None:
+        """Return a latency statistic of the metrics block in seconds; None where there is none."""
+        found = ((self.metrics or {}).get(f"{metric}_s") or {}).get(stat)
+        return float(found) if isinstance(found, int | float) else None

@@ -1,0 +1,161 @@
+"""A plan with its price, and what owning its hardware costs against renting it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from catalogs.economics.electricity import Grid
+from catalogs.economics.prices import ON_DEMAND, Price
+from catalogs.hardware.specs import Hardware
+from catalogs.io.json_block import every_key_set
+from catalogs.ui.charts import BELOW, MARGIN, linear, place, vertical
+from catalogs.ui.html_page import Markup, chart, table
+from catalogs.ui.terminal import Line
+from catalogs.ui.words import dollars, percent
+from planner.answer.plan_schema import Plan
+from planner.economics.ownership import OwnedCost, OwnedHardware, PowerDraw, RentalCost, owned_cost
+from planner.economics.rack_power import idle_w
+from planner.problem.accounting import SPOT
+
+HEAD: Final = ("what", "value", "from")
+
+#: Points of a line of the chart of owning against renting.
+_POINTS: Final = 21
+
+
+@dataclass(frozen=True, slots=True)
+class PricedPlan:
+    """One plan of an answer with what its accounts are computed from. whole: all the hardware that was named."""
+
+    plan: Plan
+    hardware: Hardware
+    whole: Hardware
+    price: Price | None
+    grid: Grid | None
+    users: int | None
+    commitment: str
+
+    @property
+    def usd_per_hour(self) -> float | None:
+        """Return the price of an hour; None where no price is known."""
+        return None if self.price is None else self.price.usd_per_hour
+
+    @property
+    def requests_per_s(self) -> float:
+        """Return the planned rate."""
+        return self.plan.requests_per_s or 0.0
+
+    @property
+    def replicas(self) -> int:
+        """Return the replicas of the plan."""
+        return int(self.plan.deployment["replicas"])
+
+
+class OwnedAccount(OwnedCost):
+    """What owning the plan's part of the hardware costs. given: the part's capex and upkeep, the rest as given."""
+
+    given: OwnedHardware
+    share_of_hardware_named: float
+
+    @property
+    def words(self) -> str:
+        """Return how owning compares with renting."""
+        if self.rent_usd_per_hour is None:
+            return "no rent of this hardware is known to compare with"
+        words = [f"renting at {dollars(self.rent_usd_per_hour)}/h ({self.rent_source})"]
+        if self.break_even_utilisation is not None:
+            words.append(f"owning is cheaper from {self.break_even_utilisation:.0%} use on")
+        words.append(self.never or "")
+        years = self.payback_years
+        pays = "rent saved never pays the capex" if years is None else f"rent saved pays the capex in {years:.1f} years"
+        return "; ".join(w for w in (*words, pays) if w)
+
+
+def owned_account(given: OwnedHardware | None, priced: PricedPlan) -> OwnedAccount | None:
+    """Return what owning the plan's part of the hardware costs; None where nothing is given or energy is unknown."""
+    plan = priced.plan
+    if given is None or plan.energy is None:
+        return None
+    share = priced.hardware.n_accelerators / priced.whole.n_accelerators
+    update = {"capex": given.capex * share, "upkeep": given.upkeep * share}
+    owned = given.model_copy(update=update)
+    draw, rent = PowerDraw(plan.energy.w_mean, idle_w(priced.hardware)), None
+    tokens = plan.metric("output_tokens_per_s") or 0.0, plan.metric("total_tokens_per_s") or 0.0
+    if priced.price is not None:
+        source = " ".join(p for p in (priced.price.cloud, priced.commitment) if p) or priced.price.source
+        rent = RentalCost(priced.price.usd_per_hour, source, priced.commitment not in (ON_DEMAND, SPOT))
+    cost = owned_cost(owned, draw, tokens, priced.grid, rent)
+    return OwnedAccount(**cost.model_dump(), given=every_key_set(owned), share_of_hardware_named=share)
+
+
+def owned_lines(owned: OwnedAccount | None) -> Iterator[Line]:
+    """Return the lines of the screen; none where nothing is owned."""
+    if owned is None:
+        return
+    tokens = owned.usd_per_million_output_tokens
+    per_token = "" if tokens is None else f", {dollars(tokens)} per million output tokens"
+    yield (
+        "Owned",
+        f"{dollars(owned.usd_per_hour)}/h (capital {dollars(owned.capital_usd_per_hour)}, power "
+        f"{dollars(owned.energy_usd_per_hour)}, upkeep {dollars(owned.upkeep_usd_per_hour)}){per_token} "
+        f"at {owned.utilisation:.0%} use",
+    )
+    yield "", owned.words
+
+
+def owned_parts(owned: OwnedAccount | None) -> list[Markup]:
+    """Return a table and a chart for the page; none where nothing is owned."""
+    if owned is None:
+        return []
+    given, u = owned.given, owned.utilisation
+    rows = [
+        ("Capital", f"{dollars(owned.capital_usd_per_hour)} per hour", _capital_words(given)),
+        ("Power", f"{dollars(owned.energy_usd_per_hour)} per hour", _power_words(owned)),
+        ("Upkeep", f"{dollars(owned.upkeep_usd_per_hour)} per hour", f"{dollars(given.upkeep)} a year"),
+        ("Owned", f"{dollars(owned.usd_per_hour)} per hour", "every hour of the calendar"),
+        ("Owned, per million output tokens", dollars(owned.usd_per_million_output_tokens), f"at {percent(u)} use"),
+    ]
+    parts = [table(HEAD, rows, f"Against renting: {owned.words}.", words=3)]
+    if owned.rent_usd_per_hour is not None:
+        said = "An hour of the calendar by how much of it the hardware is in use; where the lines cross is break-even."
+        parts.append(chart(_own_or_rent(owned, owned.rent_usd_per_hour), said, 320))
+    return parts
+
+
+def _capital_words(given: OwnedHardware) -> str:
+    words = f"{dollars(given.capex)} over {given.years:g} years"
+    if given.residual:
+        words += f", {given.residual:.0%} of it got back"
+    return words + (f", {given.interest:.1%} interest" if given.interest else ", no interest")
+
+
+def _power_words(owned: OwnedAccount) -> str:
+    price = f"{owned.usd_per_kwh:g} USD per kWh ({owned.usd_per_kwh_source})"
+    return f"in use {percent(owned.utilisation)} of the time, else idle; PUE {owned.pue:g}; {price}"
+
+
+def _own_or_rent(owned: OwnedAccount, rent_usd_per_hour: float) -> Any:
+    """Dollars per hour of the calendar against the share of hours in use."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    shares = [i / (_POINTS - 1) for i in range(_POINTS)]
+    fixed = owned.capital_usd_per_hour + owned.upkeep_usd_per_hour
+    busy, idle = owned.busy_usd_per_hour, owned.idle_usd_per_hour
+    lines = {
+        "owned": [fixed + u * busy + (1 - u) * idle for u in shares],
+        f"rented ({owned.rent_source})": [
+            rent_usd_per_hour if owned.rent_always else u * rent_usd_per_hour for u in shares
+        ],
+    }
+    for i, (name, values) in enumerate(lines.items()):
+        x = [100 * u for u in shares]
+        figure.add_scatter(x=x, y=values, mode="lines+markers", name=name, **place(i))
+    if owned.break_even_utilisation is not None:
+        even = 100 * owned.break_even_utilisation
+        vertical(figure, even, f"break-even: {even:.0f} %")
+    figure.update_xaxes(**linear("hours in use", "%", range=[0, 100]))
+    figure.update_yaxes(**linear("an hour of the calendar", "USD"))
+    return figure.update_layout(legend=BELOW, margin=MARGIN)

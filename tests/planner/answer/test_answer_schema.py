@@ -1,0 +1,65 @@
+"""Blocks of an answer: keys that are set, numbers that are finite, and one builder of every objective row."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from pydantic import ValidationError
+
+from catalogs.io.json_block import JsonBlock, every_key_set
+from planner.answer.plan_schema import Plan, SloResult, SloValue
+from planner.evaluation.confidence import Confidence
+from planner.problem.slo import Slo
+from planner.sections.power_limits import NamedSloValue
+
+SLO = Slo("ttft", "p99", 2.0)
+
+
+class Toy(JsonBlock):
+    value_s: float | None
+    count: int = 3
+    inner: Toy | None = None
+
+
+def test_a_block_writes_the_keys_that_are_set_and_null_for_what_is_not_finite() -> None:
+    block = Toy(value_s=math.inf, inner=Toy(value_s=1.0, count=3))
+    assert block.value_s is None
+    assert block.document() == {"value_s": None, "inner": {"value_s": 1.0, "count": 3}}
+    assert every_key_set(Toy(value_s=1.0)).document() == {"value_s": 1.0, "count": 3, "inner": None}
+
+
+def test_keys_of_a_newer_version_are_ignored_and_text_is_no_number() -> None:
+    assert Toy.model_validate_json('{"value_s": 1.5, "newer": true}') == Toy(value_s=1.5)
+    with pytest.raises(ValidationError):
+        Toy.model_validate_json('{"value_s": "1.5"}')
+
+
+def test_every_kind_of_objective_row_has_its_own_keys() -> None:
+    named = NamedSloValue.of(SLO, math.inf)
+    assert named.document() == {"name": "ttft.p99", "limit_s": 2.0, "value_s": None}
+    plain = SloValue.of(SLO, 1.5)
+    assert plain.document() == {"metric": "ttft", "stat": "p99", "limit_s": 2.0, "value_s": 1.5}
+    row = SloResult.of(SLO, 1.5, Confidence(1.5, 1.0, math.inf, 0.8))
+    assert row.document() == {
+        **plain.document(),
+        "ci_low_s": 1.0,
+        "ci_high_s": None,
+        "met": True,
+        "probability_met": 0.8,
+    }
+    assert SloResult.of(SLO, 1.5, Confidence(1.5, 1.0, 2.0, 0.8), ci_level=0.9).document()["ci_level"] == 0.9
+
+
+@pytest.mark.parametrize(("value_s", "stable"), [(2.5, True), (1.5, False), (math.inf, True), (math.nan, True)])
+def test_a_limit_that_is_missed_or_a_growing_queue_is_not_met(value_s: float, stable: bool) -> None:
+    row = SloResult.of(SLO, value_s, Confidence(value_s, math.nan, math.nan, math.nan), stable)
+    assert not row.met
+    assert row.probability_met == 0.0
+
+
+def test_a_plan_that_cannot_start_has_null_for_every_figure() -> None:
+    data = Plan.unstarted({"hardware": "l4"}, None).document()
+    figures = {k: v for k, v in data.items() if k not in ("deployment", "slo")}
+    assert set(figures.values()) == {None}
+    assert "curve" not in data
