@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from catalogs.errors import InputError
-from catalogs.hardware.catalog import parse_hardware
 from catalogs.workloads.workload import LEAST_REQUESTS_PER_S
 from planner.problem.candidate import Candidate
 
@@ -56,7 +55,7 @@ class FailureTolerance:
         a replica across nodes goes with any of them."""
         if not self.nodes:
             return self.replicas
-        n_nodes = parse_hardware(candidate.hardware).n_nodes
+        n_nodes = candidate.hardware.n_nodes
         return min(candidate.replicas, self.nodes * math.ceil(candidate.replicas / n_nodes))
 
     def factor(self, candidate: Candidate) -> float:

@@ -11,7 +11,7 @@ from catalogs.deployments.layout import Layout
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import check
-from planner.problem.candidate import NO_KEYS
+from planner.problem.candidate import DeploymentOverrides
 
 #: Keys that follow from others, or are said by an option of their own.
 WHATIF_ELSEWHERE: Final = {"hardware": "--hw", "kv_blocks": "gpu_memory_utilization"}
@@ -82,10 +82,9 @@ class Overrides:
         return {k: v for k, v in self.values.items() if k in LAYOUT_KEYS}
 
     @property
-    def rest(self) -> str:
+    def rest(self) -> DeploymentOverrides:
         """As `Candidate.rest` keeps it."""
-        rest = {k: v for k, v in sorted(self.values.items()) if k not in (*CHOSEN, "autoscaling")}
-        return json.dumps(rest, sort_keys=True) if rest else NO_KEYS
+        return DeploymentOverrides({k: v for k, v in self.values.items() if k not in (*CHOSEN, "autoscaling")})
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ DISTRIBUTION = "llm-capacity-planner"
 
 
 def reproduce_block(request: PlanRequest, fingerprint: str) -> dict[str, object]:
-    """What `plan --json` says of its own origin. fingerprint: names the calibration (World.fingerprint)."""
+    """What `plan --json` says of its own origin. fingerprint: names the calibration (Evaluator.fingerprint)."""
     return {
         "command": command_of(request),
         "seed": request.seed,

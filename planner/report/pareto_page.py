@@ -37,7 +37,7 @@ def front_page(found: ParetoAnswer) -> Page:
     rows = [
         (
             point.candidate.words,
-            point.candidate.hardware,
+            point.candidate.hardware.text,
             number(point.requests_per_s),
             *(shown(a, v) for a, v in zip(found.axes, look.values, strict=True)),
         )
@@ -89,7 +89,7 @@ def _unit(axis: ParetoAxis) -> str:
 
 def _hover(point: ParetoCandidate) -> str:
     c = point.candidate
-    return f"{number(point.requests_per_s)} requests/s<br>{c.hardware}: {c.words}"
+    return f"{number(point.requests_per_s)} requests/s<br>{c.hardware.text}: {c.words}"
 
 
 def _command(found: ParetoAnswer) -> str:

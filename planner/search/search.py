@@ -185,7 +185,7 @@ class _Run:
         """Outcomes that the storage holds and this worker does not: of an earlier run, or of another worker."""
         for candidate, found in self.study.stored():
             if candidate not in self.seen:
-                self._add(Outcome.from_dict(found))
+                self._add(Outcome.from_dict(found, candidate))
 
     def _await(self) -> list[Candidate]:
         """What to choose from next, in order of promise; while others are at all that is left, what they find."""

@@ -11,12 +11,13 @@ from catalogs.workloads.workload import Workload
 from planner.answer.capabilities import need_readable
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
-from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_world
+from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate
 from planner.problem.demand import NOTHING, FailureTolerance
 from planner.problem.hardware_choice import is_one
 from planner.problem.overrides import Overrides
+from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
@@ -47,16 +48,13 @@ class Rerun:
         or by a planner with another space."""
         need_readable(command, answer.plans)
         request = request_of(answer)
-        world = open_world(request)
-        worlds = (
-            world if isinstance(world, HardwareChoiceEvaluator) else HardwareChoiceEvaluator({request.hardware: world})
-        )
-        made, here = answer.reproduce.calibration, digest(worlds.fingerprint)
+        world = open_evaluator(request)
+        made, here = answer.reproduce.calibration, digest(world.fingerprint)
         if made != here:
             other = "calibration" if is_one(request.hardware) else "calibration or another choice of hardware"
             raise InputError(f"the answer was made with another {other} ({made}, here {here}): plan again")
-        space = worlds.space()
-        return cls(request, worlds, tuple(found_again(plan, space, request) for plan in answer.plans))
+        space = world.space()
+        return cls(request, world, tuple(found_again(plan, space, request) for plan in answer.plans))
 
     @property
     def workload(self) -> Workload:
@@ -66,6 +64,11 @@ class Rerun:
     def world_of(self, plan: int) -> SimulatedEvaluator:
         """The world of the hardware that plan number `plan` is on, or a part of."""
         return self.world.of(self.candidates[plan])
+
+    @property
+    def prices(self) -> PriceList:
+        """Of all hardware of the request."""
+        return PriceList(self.request.tariff, self.world.names.hardware)
 
     @property
     def bench(self) -> CandidateTester:

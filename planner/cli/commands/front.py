@@ -60,7 +60,7 @@ def front(
     from catalogs.io.output_files import check_targets, write_whole
     from catalogs.ui.entry_point import INTERRUPTED
     from planner.cli.screens.pareto import show
-    from planner.evaluation.multi_hardware import open_world
+    from planner.evaluation.multi_hardware import open_evaluator
     from planner.problem.request import PlanRequest
     from planner.problem.slo import parse_slos
     from planner.problem.tariff import Tariff
@@ -92,7 +92,7 @@ def front(
         from catalogs.ui.html_page import need_plotly
 
         need_plotly()
-    world = open_world(request)
+    world = open_evaluator(request)
     try:
         with front_progress() as tell:
             found = make_front(request, world, wanted, limits, tell)

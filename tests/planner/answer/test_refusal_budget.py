@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from planner.answer.schema import Answer
-from planner.evaluation.multi_hardware import open_world
+from planner.evaluation.multi_hardware import open_evaluator
 from planner.plan import make_plan
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
@@ -15,7 +15,7 @@ BUDGET = PlanRequest("llama3.1-405b", "h100x8,h200x8", parse_slos(["p99=2s"]), t
 
 @cache
 def no() -> Answer:
-    world = open_world(BUDGET)
+    world = open_evaluator(BUDGET)
     return make_plan(BUDGET, world, world.elsewhere)
 
 
@@ -45,5 +45,5 @@ def test_the_budget_that_would_do_is_more_and_holds() -> None:
         trials=1,
         max_usd_per_hour=float(str(cheapest.value)) + 0.01,
     )
-    world = open_world(enough)
+    world = open_evaluator(enough)
     assert make_plan(enough, world, world.elsewhere).feasible

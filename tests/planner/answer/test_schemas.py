@@ -14,7 +14,7 @@ import pytest
 
 from planner import sections
 from planner.economics.ownership import OwnedHardware
-from planner.evaluation.multi_hardware import open_world
+from planner.evaluation.multi_hardware import open_evaluator
 from planner.plan import make_plan
 from planner.problem.accounting import Accounting
 from planner.problem.request import PlanRequest
@@ -46,7 +46,7 @@ def schema(name: str) -> dict[str, Any]:
 
 @cache
 def answer_text(name: str) -> str:
-    world = open_world(QUESTIONS[name])
+    world = open_evaluator(QUESTIONS[name])
     return json.dumps(make_plan(QUESTIONS[name], world, world.elsewhere).document(), allow_nan=False)
 
 
@@ -90,7 +90,7 @@ def test_what_is_no_answer_is_not_valid() -> None:
 def test_a_front_is_valid() -> None:
     axes = parse_axes("cost,ttft.p90")
     request = PlanRequest("llama3.2-1b", "l4", asked_slos(axes, ()), requests_per_s=2.0, trials=5, tariff=Tariff(3.0))
-    data = json.loads(json.dumps(make_front(request, open_world(request), axes, ()).document(), allow_nan=False))
+    data = json.loads(json.dumps(make_front(request, open_evaluator(request), axes, ()).document(), allow_nan=False))
     jsonschema.validate(data, schema("front.schema.json"))
     assert data["front"]
 

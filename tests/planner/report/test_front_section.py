@@ -14,7 +14,7 @@ from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.html_page import render
 from planner.cli.main import app
-from planner.evaluation.multi_hardware import open_world
+from planner.evaluation.multi_hardware import open_evaluator
 from planner.problem.request import PlanRequest
 from planner.problem.tariff import Tariff
 from planner.report.material import ReportData, gather
@@ -32,7 +32,7 @@ def told() -> str:
     request = PlanRequest(
         "llama3.1-8b", "l40sx2", asked_slos(axes, ()), requests_per_s=20.0, trials=5, tariff=Tariff(3.0)
     )
-    return json.dumps(make_front(request, open_world(request), axes, ()).document())
+    return json.dumps(make_front(request, open_evaluator(request), axes, ()).document())
 
 
 @cache

@@ -20,7 +20,7 @@ from catalogs.ui.terminal import PIPED
 from catalogs.ui.words import dollars, percent, rate, seconds
 from planner.answer.schema import Answer
 from planner.cli.main import app
-from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.multi_hardware import open_evaluator
 from planner.plan import make_plan
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
@@ -43,7 +43,7 @@ REQUEST = PlanRequest(
 
 @cache
 def told() -> str:
-    world = SimulatedEvaluator(REQUEST)
+    world = open_evaluator(REQUEST)
     return json.dumps(make_plan(REQUEST, world, world.elsewhere).document())
 
 
@@ -234,7 +234,7 @@ def test_the_answer_brings_its_candidates_back() -> None:
     again = Rerun.of(answer())
     assert again.request == REQUEST
     for plan, candidate in zip(answer().plans, again.candidates, strict=True):
-        assert candidate.hardware == plan.deployment["hardware"]
+        assert candidate.hardware.text == plan.deployment["hardware"]
         assert candidate.replicas == plan.deployment["replicas"]
         assert candidate.weight_dtype == plan.deployment["weight_dtype"]
     older = data()
@@ -296,7 +296,7 @@ def test_the_command_writes_and_the_screen_fits_its_columns(tmp_path: Path, caps
 
 def test_a_no_has_a_page_too() -> None:
     request = PlanRequest("llama3.1-405b", "h100x4", parse_slos(["p99=2s"]), trials=3)
-    world = SimulatedEvaluator(request)
+    world = open_evaluator(request)
     no = parse_answer(make_plan(request, world, world.elsewhere).document())
     text = render(answer_page(gather(no)))
     assert "NO" in words_of(text)

@@ -284,7 +284,7 @@ def test_a_request_refuses_accounts_that_do_not_fit_it() -> None:
 
 
 def test_offers_say_of_which_instances_they_are() -> None:
-    rows = price_rows("h100x8", 1000.0, 4000.0)
+    rows = price_rows(parse_hardware("h100x8"), 1000.0, 4000.0)
     single = next(r for r in rows if r.cloud == "verda" and r.contract == "on demand")
     assert (single.accelerators_per_instance, single.instances) == (1, 8)
     assert instance_words("1H100", 1, 8) == "8 x 1H100 (1 GPU each)"

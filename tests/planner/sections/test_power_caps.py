@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
 from planner.answer.plan_schema import Plan
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.accounting import Accounting
@@ -18,7 +19,7 @@ SLOS = parse_slos(["ttft.p90=500ms", "tpot.mean=40ms"])
 
 
 def world(hardware: str = "h100") -> SimulatedEvaluator:
-    return SimulatedEvaluator(PlanRequest("llama3.1-8b", hardware, SLOS))
+    return SimulatedEvaluator.of(PlanRequest("llama3.1-8b", hardware, SLOS), parse_hardware(hardware))
 
 
 PLAN = Plan.unstarted({"hardware": "h100"}, None)

@@ -14,7 +14,7 @@ from catalogs.io.yaml_files import check
 from catalogs.launch.command import serve_command
 from catalogs.ui.entry_point import run_command
 from planner.cli.main import app
-from planner.problem.candidate import Candidate, drafts_words
+from planner.problem.candidate import drafts_words
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.space.candidates import candidates
@@ -127,18 +127,3 @@ def test_drafts_that_are_good_are_chosen(tmp_path: Path) -> None:
     plain = [p for p in answer["alternatives"] if not p["deployment"]["speculative"]]
     assert plain
     assert plain[0]["metrics"]["tpot_s"]["mean"] > best["metrics"]["tpot_s"]["mean"]
-
-
-def test_a_candidate_of_an_older_study_has_no_drafts() -> None:
-    stored = {
-        "hardware": "h100x8",
-        "replicas": 1,
-        "layout": {"tensor_parallel": 8},
-        "weight_dtype": "bf16",
-        "kv_dtype": "bf16",
-        "max_num_seqs": 256,
-        "max_num_batched_tokens": 8192,
-    }
-    found = Candidate.of(stored)
-    assert not found.drafts
-    assert not found.split

@@ -8,7 +8,7 @@ import pytest
 
 from catalogs.deployments.resolve import CatalogLookup, resolve
 from catalogs.errors import InputError
-from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.multi_hardware import open_evaluator
 from planner.problem.candidate import Candidate
 from planner.problem.overrides import Overrides
 from planner.problem.reproduction import command_of
@@ -38,7 +38,7 @@ def test_the_default_space_has_not_grown(model: str, hardware: str, n: int) -> N
 
 def test_the_default_question_is_laid_out_and_bounded_in_no_time() -> None:
     """Processor time before anything is simulated, of the 15 s that the whole answer may take."""
-    world = SimulatedEvaluator(PlanRequest("llama3.1-405b", "h100x8", SLOS))
+    world = open_evaluator(PlanRequest("llama3.1-405b", "h100x8", SLOS))
     begun_s = time.process_time()
     left = [c for c in world.space() if world.discard(c) is None]
     assert left
@@ -117,13 +117,13 @@ def test_the_command_says_what_was_fixed() -> None:
 
 def test_a_rate_opens_fewer_nodes() -> None:
     found = space("llama3.1-70b", "3*h100x8", requests_per_s=9.0, precisions=("native",))
-    assert {c.hardware for c in found} == {"h100x8", "2*h100x8", "3*h100x8"}
+    assert {c.hardware.text for c in found} == {"h100x8", "2*h100x8", "3*h100x8"}
     for c in found:
         resolved = resolve(c.deployment("llama3.1-70b", "vllm"))
         assert resolved.replicas * resolved.accelerators_per_replica <= resolved.hardware.n_accelerators
     wide = space("llama3.1-405b", "4*h100x8", requests_per_s=9.0, precisions=("bf16",))
     over_two = [c for c in wide if c.layout.accelerators == 16]
-    assert {(c.hardware, c.replicas) for c in over_two} == {("2*h100x8", 1), ("3*h100x8", 1), ("4*h100x8", 2)}
-    many = {c.hardware for c in space("llama3.1-8b", "32*h100x8", requests_per_s=9.0, precisions=("native",))}
+    assert {(c.hardware.text, c.replicas) for c in over_two} == {("2*h100x8", 1), ("3*h100x8", 1), ("4*h100x8", 2)}
+    many = {c.hardware.text for c in space("llama3.1-8b", "32*h100x8", requests_per_s=9.0, precisions=("native",))}
     assert {"h100x8", "32*h100x8"} < many
     assert len(many) <= 9

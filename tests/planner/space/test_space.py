@@ -6,7 +6,6 @@ import pytest
 
 from catalogs.deployments.resolve import CatalogLookup, resolve
 from catalogs.errors import InputError
-from catalogs.hardware.catalog import parse_hardware
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.space.candidates import candidates, plainness
@@ -63,10 +62,10 @@ def test_fp8_is_offered_only_where_it_is_computed_and_int4_only_when_asked() -> 
 
 def test_a_rate_opens_smaller_parts_of_the_node_cheapest_first() -> None:
     found, _ = space("llama3.1-8b", "h100x8", requests_per_s=3.0)
-    sizes = [parse_hardware(c.hardware).n_accelerators for c in found]
+    sizes = [c.hardware.n_accelerators for c in found]
     assert sizes == sorted(sizes)
     assert set(sizes) == set(range(1, 9))
-    assert {c.accelerators for c in found if c.hardware == "h100x3"} == {3}
+    assert {c.accelerators for c in found if c.hardware.text == "h100x3"} == {3}
 
 
 def test_expert_parallel_only_for_mixtures() -> None:

@@ -15,7 +15,7 @@ from catalogs.ui.html_page import render
 from catalogs.ui.terminal import PIPED
 from planner.answer.schema import Answer
 from planner.cli.main import app
-from planner.evaluation.multi_hardware import open_world
+from planner.evaluation.multi_hardware import open_evaluator
 from planner.plan import make_plan
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
@@ -44,7 +44,7 @@ CHOICE = PlanRequest(
 
 @cache
 def choice() -> Answer:
-    world = open_world(CHOICE)
+    world = open_evaluator(CHOICE)
     return parse_answer(json.loads(json.dumps(make_plan(CHOICE, world, world.elsewhere).document())))
 
 
