@@ -1,6 +1,6 @@
 """From a question to an answer: space, bounds, search, a careful measurement of the winner and of what lost to it.
 
-A question put to the planner: on this machine, or with the hands of a cluster, with progress on stderr.
+A question put to the planner: answered on this machine or a cluster, with progress on stderr.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
+from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.progress import said_meanwhile
 from planner.answer.assembly import assumptions, pareto, prices_of
 from planner.answer.hardware_ranking import HardwareRow, RankingTerms, rank_hardware
-from planner.answer.measure import BEST, OTHER, MapFn, Measure, MeasuredPlan, one_by_one
+from planner.answer.measure import BEST, OTHER, Measure, MeasuredPlan
 from planner.answer.question import Asked, Reproduce
 from planner.answer.refusal import Refuser
 from planner.answer.schema import SCHEMA_VERSION, Answer, Refusal, SearchSummary
@@ -48,7 +49,7 @@ from planner.search.objectives import (
 from planner.search.progress import search_progress
 from planner.search.search import Progress, SearchResult, search
 from planner.search.study import SearchSettings, need_storage, without_password
-from planner.search.workers import Hire, alone, shared, with_second_core
+from planner.search.workers import ProcessPool, WorkerPool, usable_cores
 from planner.sections.full_answer import FullAnswer
 from planner.sections.registry import compute_sections
 from planner.space.bounds import SURVIVAL, Discard
@@ -65,6 +66,8 @@ GROUP_SHARE: Final = 4
 #: Capacity over the rate asked for that counts as room to spare.
 ROOM: Final = 1.1
 
+ONE_PROCESS: Final = ProcessPool(1)
+
 
 @dataclass(frozen=True, slots=True)
 class CandidateField:
@@ -80,11 +83,12 @@ def make_plan(
     world: HardwareChoiceEvaluator,
     elsewhere: Callable[[Hardware], Evaluator],
     progress: Progress | None = None,
-    hire: Hire = alone,
-    each: MapFn = one_by_one,
+    workers: WorkerPool = ONE_PROCESS,
 ) -> Answer:
-    """Answer one request. `elsewhere` opens the evaluator of other hardware, for what would meet a refused request;
-    `hire` finds who assesses candidates, `each` does runs of several seeds.
+    """Return the answer to one request.
+
+    `elsewhere` opens the evaluator of other hardware, for what would meet a refused request; `workers` evaluate the
+    candidates and make the runs of several seeds.
 
     Raises InputError for bad names; an objective that cannot be met is an answer with feasible False.
     """
@@ -92,8 +96,8 @@ def make_plan(
     field = bound(world.space(), world, request.demand.spare)
     bench = _bench(request, world, field.left)
     prices = PriceList(request.tariff, world.names.hardware)
-    measure = Measure(world, bench, prices, each)
-    result = _search(request, measure, field.left, hire if field.left else alone, progress)
+    measure = Measure(world, bench, prices, workers.map)
+    result = _search(request, measure, field.left, workers, progress)
     entries = _entries(request, world, measure, result)
     if result.interrupted and not entries:
         raise KeyboardInterrupt
@@ -191,7 +195,7 @@ def _search(
     request: PlanRequest,
     measure: Measure,
     left: Sequence[Candidate],
-    hire: Hire,
+    workers: WorkerPool,
     progress: Progress | None,
 ) -> SearchResult:
     """One search; by ascending hardware where the cheapest that carries a rate is wanted, stopping at the first that
@@ -204,12 +208,15 @@ def _search(
     groups = _groups(request, measure, left)
     trials = request.trials if len(groups) < 2 else max(request.trials // GROUP_SHARE, 1)
     made = digest(world.fingerprint)
-    with hire(CountedAssess(assess, counter)) as crew:
+    if not left:
+        return result
+    counted = CountedAssess(assess, counter)
+    with workers.lookahead(counted, len(left)) as lookahead:
         for group in groups:
             name = study_name(request, group)
             settings = SearchSettings(trials, request.seed, name, request.study, request.storage, made)
             promising = _by_promise(group, world, takes)
-            result.join(search(promising, assess, settings, progress, outclassed, crew))
+            result.join(search(promising, counted, settings, progress, outclassed, lookahead))
             if result.interrupted or _roomy(result.best, bench):
                 break
     return result
@@ -366,24 +373,34 @@ def _others(best: Outcome, outcomes: Sequence[Outcome], rank: Callable[[Outcome]
     return found
 
 
-def ask(request: PlanRequest, distributed: str | None = None) -> Answer:
-    """distributed: a Ray cluster's address. Raises InputError for bad names, and for storages and clusters that do not
-    answer; KeyboardInterrupt where nothing was found yet."""
+def ask(request: PlanRequest, distributed: str | None = None, workers: int | None = None) -> Answer:
+    """Return the answer to one request.
+
+    distributed: a Ray cluster's address, instead of this machine. workers: processes on this machine (default: one for
+    each usable core).
+
+    Raises:
+        InputError: a name is unknown, a storage or a cluster does not answer, or there are no workers.
+        KeyboardInterrupt: it was interrupted before anything was found.
+    """
+    if distributed is not None and workers is not None:
+        raise InputError("a cluster has a worker on each CPU, so their number is not chosen", workers, distributed)
+    pool = ProcessPool(usable_cores() if workers is None else workers)
     if request.storage is not None:
         need_storage(request.storage)
     world = open_evaluator(request)
     if distributed is None:
         with search_progress() as progress:
-            return make_plan(request, world, world.elsewhere, progress, with_second_core, shared)
+            return make_plan(request, world, world.elsewhere, progress, pool)
     from planner.search.ray_workers import join_cluster
 
     with ExitStack() as stack:
         with said_meanwhile(f"joining {distributed}"):
             cluster = stack.enter_context(join_cluster(distributed))
         with search_progress(lambda: cluster.words) as progress:
-            answer = make_plan(request, world, world.elsewhere, progress, cluster.crew)
-    if cluster.said:
-        print(cluster.said, file=sys.stderr)
+            answer = make_plan(request, world, world.elsewhere, progress, cluster)
+    if cluster.loss_notice:
+        print(cluster.loss_notice, file=sys.stderr)
     return answer
 
 

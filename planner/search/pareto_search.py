@@ -337,10 +337,10 @@ class _Run:
             if self.sampler.exhausted or point is None:
                 self.study.give_up(trial)
                 break
-            if self.study.first_to_ask(trial):
-                self._look(trial, point)
-            else:
+            if self.study.is_begun_elsewhere(trial):
                 self.study.give_up(trial)
+            else:
+                self._look(trial, point)
             self._learn()
             if tell is not None:
                 tell(len(self.result.looks), self.most, len(self.result.members))
@@ -353,8 +353,10 @@ class _Run:
         except BaseException:  # free for others at once
             self.study.give_up(trial)
             raise
-        self.result.looks[point] = look
-        self.study.store(trial, as_dict(look))
+        self._learn()
+        if point not in self.result.looks:  # else another process was the first
+            self.result.looks[point] = look
+            self.study.store(trial, as_dict(look))
         _tell(self.study.optuna, trial, look)
 
     def _learn(self) -> None:

@@ -142,6 +142,10 @@ def plan(
     seed: Seed = 0,
     study: StudyFile = None,
     storage: Storage = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Processes on this machine (default: one a core).", rich_help_panel=SEARCH),
+    ] = None,
     distributed: Annotated[
         str | None,
         typer.Option(help="Simulate on a Ray cluster: ray://HOST:PORT, ray://local or auto.", rich_help_panel=SEARCH),
@@ -213,7 +217,7 @@ def plan(
 
         need_plotly()
         need_readable_kinds("report", request.also)
-    raise typer.Exit(_answered(request, AnswerOutputs(json, deployment_out, html), distributed))
+    raise typer.Exit(_answered(request, AnswerOutputs(json, deployment_out, html), distributed, workers))
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,12 +250,12 @@ def _write_deployment(deployment: dict[str, Any], path: Path) -> None:
     write_whole(path, [yaml.safe_dump(again, sort_keys=False)])
 
 
-def _answered(request: PlanRequest, written: AnswerOutputs, distributed: str | None) -> int:
+def _answered(request: PlanRequest, written: AnswerOutputs, distributed: str | None, workers: int | None) -> int:
     """The exit status: 0 feasible, 1 not, 130 interrupted."""
     from planner.plan import ask, kept_words
 
     try:
-        answer = ask(request, distributed)
+        answer = ask(request, distributed, workers)
     except KeyboardInterrupt:
         print(f"interrupted{kept_words(request)}", file=sys.stderr)
         return INTERRUPTED

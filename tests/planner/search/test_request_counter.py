@@ -9,7 +9,6 @@ from planner.problem.candidate import Candidate
 from planner.search.objectives import CandidateTester, CountedAssess, Outcome
 from planner.search.search import search
 from planner.search.study import SearchSettings
-from planner.search.workers import SingleProcess
 from tests.planner.queue_toy import QueueToy, candidate
 from tests.planner.search.test_search import SIZES, SLOS, race_of, space
 
@@ -42,8 +41,8 @@ def test_a_run_that_is_remembered_counts_once_and_every_candidate_afresh() -> No
 def test_a_search_says_what_it_simulated() -> None:
     toy = CountingToy(0.4)
     counter = RequestCounter()
-    crew = SingleProcess(CountedAssess(race_of(CandidateTester(toy, SLOS, SIZES, 0, None, counter=counter)), counter))
-    found = search(space(), crew.assess, SearchSettings(100, 0), crew=crew)
+    counted = CountedAssess(race_of(CandidateTester(toy, SLOS, SIZES, 0, None, counter=counter)), counter)
+    found = search(space(), counted, SearchSettings(100, 0))
     assert sum(o.n_requests for o in found.outcomes) == sum(load.n_requests for _, load in set(toy.loads))
     pruned = [o.n_requests for o in found.outcomes if o.status == "pruned"]
     assert min(pruned) == SIZES.quick  # most losers cost one short run
