@@ -104,7 +104,10 @@ SPACES = {"developed": DEVELOPED, "opened": OPENED, "held-out": HELD_OUT}
 def world_of(space: Space) -> HardwareChoiceEvaluator:
     objective = "energy" if "energy" in space.axes else "throughput"
     slos = parse_slos(["e2e.mean=1000000s"])
-    return open_evaluator(PlanRequest(space.model, space.hardware, slos, space.workload, objective=objective))
+    request = PlanRequest(
+        model=space.model, hardware=space.hardware, slos=slos, workload=space.workload, objective=objective
+    )
+    return open_evaluator(request)
 
 
 def trade_of(space: Space, seed: int) -> ParetoSpace:

@@ -22,7 +22,7 @@ from catalogs.ui.progress import said_meanwhile
 from planner.answer.assembly import assumptions, pareto, prices_of
 from planner.answer.hardware_ranking import HardwareRow, RankingTerms, rank_hardware
 from planner.answer.measure import BEST, OTHER, Measure, MeasuredPlan
-from planner.answer.question import Asked, Reproduce
+from planner.answer.question import Reproduce
 from planner.answer.refusal import Refuser
 from planner.answer.schema import SCHEMA_VERSION, Answer, Refusal, SearchSummary
 from planner.evaluation.evaluator import Evaluator, RequestCounter
@@ -135,7 +135,7 @@ def _answer(
     computed = compute_sections(request, entries[0], world) if plans and not summary.interrupted else {}
     return FullAnswer(
         schema_version=SCHEMA_VERSION,
-        request=Asked.model_validate(request.as_dict()),
+        request=request,
         feasible=bool(plans),
         best=plans[0] if plans else None,
         alternatives=plans[1:],
@@ -301,7 +301,7 @@ def _by_promise(group: Sequence[Candidate], world: Evaluator, takes: Callable[[C
 
 def study_name(request: PlanRequest, group: Sequence[Candidate]) -> str:
     """Names the question, so that a journal is only resumed for the same."""
-    text = json.dumps([request.as_dict(), request.trials, [c.as_dict() for c in group]], sort_keys=True)
+    text = json.dumps([request.question(), request.trials, [c.as_dict() for c in group]], sort_keys=True)
     return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 

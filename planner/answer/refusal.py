@@ -102,7 +102,7 @@ class Refuser:
         searched = {c.weight_dtype for c in candidates(self.request, self.measure.world.names)}
         for dtype in NARROWER:
             if dtype not in searched:
-                found = self._try(replace(self.request, precisions=(dtype,)), self.measure.world)
+                found = self._try(self.request.replace(precisions=(dtype,)), self.measure.world)
                 if found is not None:
                     what = f"{dtype} weights (quality differs from {self.measure.world.names.model.weight_dtype})"
                     yield _met("precision", f"{what}: {found.words}", dtype, "simulation")
@@ -116,7 +116,7 @@ class Refuser:
                 continue
             try:
                 world = self.elsewhere(hardware)
-                found = self._try(replace(self.request, hardware=hardware.text), world)
+                found = self._try(self.request.replace(hardware=hardware.text), world)
             except InputError:
                 continue
             if found is not None:

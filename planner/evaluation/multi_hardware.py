@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 
 from catalogs.deployments.resolve import CatalogLookup
@@ -153,7 +152,7 @@ def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoice
     for hardware in found.hardware:
         try:
             workload = next((evaluator.workload for evaluator in evaluators.values()), None)
-            evaluator = SimulatedEvaluator.of(replace(request, hardware=hardware.text), hardware, workload)
+            evaluator = SimulatedEvaluator.of(request.replace(hardware=hardware.text), hardware, workload)
             PriceList(tariff, hardware).check()
             evaluator.space()
             evaluators[hardware] = evaluator

@@ -64,7 +64,7 @@ class SimulatedEvaluator:
 
     def elsewhere(self, hardware: Hardware) -> SimulatedEvaluator:
         """The same request on other hardware. Raises InputError where its names do not go together."""
-        return SimulatedEvaluator.of(replace(self.request, hardware=hardware.text), hardware, self.workload)
+        return SimulatedEvaluator.of(self.request.replace(hardware=hardware.text), hardware, self.workload)
 
     def with_(
         self,

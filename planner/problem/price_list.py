@@ -34,7 +34,7 @@ class PriceList:
 
     def of_other(self, hardware: Hardware) -> PriceList:
         """The prices of other hardware, looked up: the user's own price was for the hardware they named."""
-        return PriceList(replace(self.tariff, usd_per_hour=None), hardware)
+        return PriceList(self.tariff.replace(usd_per_hour=None), hardware)
 
     def check(self) -> None:
         """Look both up once. Raises InputError for a cloud, a region or a grid that is unknown."""

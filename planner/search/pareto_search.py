@@ -10,7 +10,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydantic import Field
@@ -273,7 +273,8 @@ def make_front(
 
 def _name(request: PlanRequest, trade: ParetoSpace) -> str:
     """Names the question, so that a study is only resumed for the same."""
-    asked = [request.as_dict(), [a.name for a in trade.axes], [s.text for s in trade.slos], asdict(request.tariff)]
+    axes, slos = [a.name for a in trade.axes], [s.text for s in trade.slos]
+    asked = [request.question(), axes, slos, request.tariff.model_dump()]
     text = json.dumps([asked, trade.params], sort_keys=True, default=str)
     return f"front-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -401,7 +402,7 @@ def footnotes(found: ParetoAnswer) -> list[str]:
     elif s.exhausted:
         end = f"no other point is thought to be ahead by more than {RESOLVED:.0%}"
     else:
-        end = f"stopped at --trials {found.request.trials}: more may be found with more"
+        end = f"stopped at search.trials={found.request.trials}: more may be found with more"
     lines.append(
         f"Search: {s.n_candidates} candidates, {s.n_bounded_out} ruled out by bounds, {s.n_points} points "
         f"(deployments at loads), {s.n_simulated} simulated ({s.n_pruned} stopped early, {s.n_resumed} "

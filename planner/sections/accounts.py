@@ -116,7 +116,7 @@ class AccountsSection:
             users=request.users,
             commitment=request.tariff.committed,
         )
-        return accounts_of(request.accounts, priced)
+        return accounts_of(request.accounting, priced)
 
     def screen(self, block: PlanAccounts, plan: Plan) -> Iterator[Line]:
         """Return a few lines; none for what the user gives nothing for."""
@@ -176,7 +176,7 @@ def _spot(given: Accounting, priced: PricedPlan) -> SpotAccount | UnknownSpot | 
     if priced.commitment != SPOT or priced.price is None:
         return None
     if given.spot_interruptions is None:
-        note = "how often instances are taken is in no public table of this catalog: give --spot-interruptions PER_HOUR"
+        note = "how often instances are taken is in no public table of this catalog: give accounting.spot_interruptions"
         return UnknownSpot(interruptions_per_instance_hour=None, note=note)
     recovery_s, source = given.spot_recovery_s, "given"
     if recovery_s is None:

@@ -112,13 +112,13 @@ class PowerLimitsSection:
 
     def wanted(self, request: PlanRequest) -> bool:
         """Only a request with power limits has the section."""
-        return bool(request.accounts.power_caps_w)
+        return bool(request.accounting.power_caps_w)
 
     def compute(self, chosen: ChosenPlan) -> PowerLimits:
         """Simulate the plan without a limit and under each."""
         best = chosen.measured
         subject = Subject(best.candidate, best.requests_per_s, best.capacity_requests_per_s)
-        return power_limits(chosen.world, subject, chosen.request.accounts.power_caps_w)
+        return power_limits(chosen.world, subject, chosen.request.accounting.power_caps_w)
 
     def screen(self, block: PowerLimits, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
         """Return a line for each limit, then what is measured and what is assumed."""

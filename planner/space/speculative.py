@@ -39,7 +39,7 @@ def parse_drafts(text: str) -> dict[str, Any]:
         found[key] = value if key in ("method", "model") else _number(key, value)
     if "acceptance" not in found and "acceptance_length" not in found:
         raise InputError("speculative decoding is a choice only with a measured acceptance", text, _EXAMPLE)
-    check(Deployment, {"model": "", "hardware": "", KEY: found}, "--speculative")
+    check(Deployment, {"model": "", "hardware": "", KEY: found}, "speculative")
     return found
 
 

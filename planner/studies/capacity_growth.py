@@ -157,8 +157,8 @@ class _Tries:
 
     def _first(self, hardware: str, precisions: tuple[str, ...], world: Evaluator) -> str | None:
         """The first of the fastest candidates with default limits that holds the goal, in words."""
-        request = replace(without_load(self.rerun.request), hardware=hardware, objective="throughput")
-        request = replace(request, precisions=precisions or self.rerun.request.precisions)
+        request = without_load(self.rerun.request).replace(hardware=hardware, objective="throughput")
+        request = request.replace(precisions=precisions or self.rerun.request.precisions)
         plain: dict[object, Candidate] = {}
         for c in candidates(request, world.names):
             plain.setdefault(c.placement, c)

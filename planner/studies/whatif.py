@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from catalogs.deployments.layout import Layout
@@ -30,7 +30,7 @@ from planner.problem.request import PlanRequest
 from planner.search.objectives import CandidateTester, RunSizes
 from planner.space.bounds import memory_discard
 from planner.studies.comparison import PlanComparison, deployment_differs, figures
-from planner.studies.rerun import request_of, without_load
+from planner.studies.rerun import without_load
 from simulator.memory.plan import size_memory
 
 #: Deployment keys that are fields of a candidate; the others travel beside them.
@@ -83,7 +83,7 @@ def whatif(answer: Answer, plan: Plan, changes: Changes) -> WhatIf:
     request = _request(answer, plan, changes)
     caution = _calibration_note(answer)
     resolved = _resolved(plan, changes)
-    request = replace(request, model=_model(request, changes), hardware=resolved.hardware.text)
+    request = request.replace(model=_model(request, changes), hardware=resolved.hardware.text)
     hardware = resolved.hardware.without_notices()
     world = SimulatedEvaluator.of(request, hardware, exact_limits=True)
     prices = PriceList(request.tariff, hardware)
@@ -102,13 +102,12 @@ def whatif(answer: Answer, plan: Plan, changes: Changes) -> WhatIf:
 
 
 def _request(answer: Answer, plan: Plan, changes: Changes) -> PlanRequest:
-    asked = request_of(answer)
+    asked = answer.request
     same = changes.hardware is None or changes.hardware == plan.deployment["hardware"]
-    tariff = asked.tariff if same else replace(asked.tariff, usd_per_hour=None)
+    tariff = asked.tariff if same else asked.tariff.replace(usd_per_hour=None)
     if same and tariff.usd_per_hour is not None and plan.usd_per_hour is not None:
-        tariff = replace(tariff, usd_per_hour=plan.usd_per_hour)  # of the part of the hardware that was chosen
-    return replace(
-        without_load(asked),
+        tariff = tariff.replace(usd_per_hour=plan.usd_per_hour)  # of the part of the hardware that was chosen
+    return without_load(asked).replace(
         hardware=changes.hardware or str(plan.deployment["hardware"]),
         requests_per_s=changes.requests_per_s or plan.requests_per_s,
         workload=changes.workload or asked.workload,
@@ -121,7 +120,7 @@ def _request(answer: Answer, plan: Plan, changes: Changes) -> PlanRequest:
 def _calibration_note(answer: Answer) -> str:
     """Empty where the calibration is the answer's. Raises InputError where it is another; where hardware was chosen by
     its price, which may have changed since, it cannot be told apart, and the note says so."""
-    asked = request_of(answer)
+    asked = answer.request
     made, here = answer.reproduce.calibration, digest(open_evaluator(asked).fingerprint)
     if made == here:
         return ""

@@ -24,7 +24,7 @@ MODEL, HARDWARE = "llama3.2-1b", "l4x4"
 
 
 def world(slo: str = "ttft.p90=1s", **asked: object) -> SimulatedEvaluator:
-    request = PlanRequest(MODEL, HARDWARE, parse_slos([slo]), also=(DISAGGREGATED,), **asked)  # type: ignore[arg-type]
+    request = PlanRequest(model=MODEL, hardware=HARDWARE, slos=parse_slos([slo]), also=(DISAGGREGATED,), **asked)  # type: ignore[arg-type]
     found = open_evaluator(request)
     return found.of(found.space()[0])
 
@@ -57,7 +57,7 @@ def test_only_a_handful_is_simulated_and_it_carries_most(plain: SimulatedEvaluat
     worst = min(min(queueing(plain, c).rates_per_s(plain.request.slos)) for c in kept)
     others = [c for c in ratios(plain.request, plain.names) if c not in kept and plain.discard(c) is None]
     assert all(min(queueing(plain, c).rates_per_s(plain.request.slos)) <= worst for c in others)
-    unasked = open_evaluator(PlanRequest(MODEL, HARDWARE, plain.request.slos)).space()
+    unasked = open_evaluator(PlanRequest(model=MODEL, hardware=HARDWARE, slos=plain.request.slos)).space()
     assert [c for c in plain.space() if not c.split] == unasked
 
 
@@ -117,7 +117,16 @@ def test_a_plan_apart_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
     """Decoding alone fits the time per token at a higher rate; what reads no such plan says so in one line."""
     target = tmp_path / "a.json"
     asked = ["--model", MODEL, "--hw", "l4x2", "--slo", "tpot.p99=12ms,ttft.p90=5s", "--precision", "native"]
-    wide = ["--also", "disaggregated", "--set", "tensor_parallel=1", "--set", "kv_dtype=bf16", "--trials", "4"]
+    wide = [
+        "--set",
+        "also=disaggregated",
+        "--set",
+        "tensor_parallel=1",
+        "--set",
+        "kv_dtype=bf16",
+        "--set",
+        "search.trials=4",
+    ]
     assert run_command("plan", app, [*asked, *wide, "--json", str(target)]) == 0
     answer = json.loads(target.read_text())
     plans = [answer["best"], *answer["alternatives"]]
@@ -131,11 +140,11 @@ def test_a_plan_apart_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "kv_producer" in (out / "serve.sh").read_text()
     capsys.readouterr()
     assert run_command("plan", app, ["spares", str(target), "--mtbf", "9d", "--restart", "1min"]) == 2
-    assert "without --also disaggregated" in capsys.readouterr().err
+    assert "without also: disaggregated" in capsys.readouterr().err
 
 
 def test_survival_is_not_reckoned_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["--model", MODEL, "--hw", HARDWARE, "--slo", "p99=2s", "--also", "disaggregated"]
+    asked = ["--model", MODEL, "--hw", HARDWARE, "--slo", "p99=2s", "--set", "also=disaggregated"]
     assert run_command("plan", app, [*asked, "--survive", "1", "--rate", "2"]) == 2
     assert "one kind of replica" in capsys.readouterr().err
 

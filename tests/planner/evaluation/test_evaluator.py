@@ -14,7 +14,7 @@ from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_eval
 from planner.evaluation.variants import VariedWorkload
 from planner.plan import make_plan
 from planner.problem.price_list import PriceList
-from planner.problem.request import PlanRequest
+from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
 
@@ -22,7 +22,7 @@ SLOS = parse_slos(["ttft.p90=2s"])
 
 
 def request(hardware: str, **asked: object) -> PlanRequest:
-    return PlanRequest("llama3.2-1b", hardware, SLOS, precisions=("native",), **asked)  # type: ignore[arg-type]
+    return PlanRequest(model="llama3.2-1b", hardware=hardware, slos=SLOS, precisions=("native",), **asked)  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 @pytest.mark.parametrize("hardware", ["l4x2", "l4x2,l40sx1"])
 def test_a_plan_parses_each_hardware_text_once(hardware: str, parsed: Counter[str]) -> None:
-    asked = request(hardware, requests_per_s=1.0, trials=2)
+    asked = request(hardware, requests_per_s=1.0, search=SearchOptions(trials=2))
     evaluator = open_evaluator(asked)
     answer = make_plan(asked, evaluator, evaluator.elsewhere).as_dict()
     assert answer["feasible"]

@@ -113,7 +113,7 @@ def test_a_server_that_is_down_is_one_line_without_the_password() -> None:
 def test_plan_refuses_a_storage_that_is_down_before_it_searches(tmp_path: Path) -> None:
     options = ["--model", "llama3.1-8b", "--hw", "h100x1", "--slo", "ttft.p99=2s"]
     where = f"postgresql+psycopg://127.0.0.1:{free_port()}/plans"
-    command = [sys.executable, "-m", "planner.cli.main", *options, "--storage", where]
+    command = [sys.executable, "-m", "planner.cli.main", *options, "--study", where]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert done.stdout == ""

@@ -181,7 +181,16 @@ def test_where_no_cpu_is_left_this_process_goes_on(
 
 def planned(folder: Path, name: str, *options: str) -> dict[str, Any]:
     """The answer of the command, without its seconds."""
-    asked = ["--model", "llama3.1-8b", "--hw", "h100x2", "--slo", "ttft.p99=2s,tpot.p99=40ms", "--trials", "12"]
+    asked = [
+        "--model",
+        "llama3.1-8b",
+        "--hw",
+        "h100x2",
+        "--slo",
+        "ttft.p99=2s,tpot.p99=40ms",
+        "--set",
+        "search.trials=12",
+    ]
     command = [sys.executable, "-m", "planner.cli.main", *asked, "--json", name, *options]
     subprocess.run(command, check=True, cwd=folder, stdout=subprocess.DEVNULL)
     answer: dict[str, Any] = json.loads((folder / name).read_text())
@@ -192,10 +201,10 @@ def planned(folder: Path, name: str, *options: str) -> dict[str, Any]:
 def test_plan_on_a_cluster_equals_plan_here(nodes: Any, tmp_path: Path) -> None:
     """A minute: pytest -m slow tests/planner/test_ray_cluster.py"""
     here = planned(tmp_path, "here.json")
-    assert planned(tmp_path, "there.json", "--distributed", nodes.url) == here
+    assert planned(tmp_path, "there.json", "--set", f"search.distributed={nodes.url}") == here
     kept = f"sqlite:///{tmp_path / 'study.db'}"
-    assert planned(tmp_path, "kept.json", "--distributed", "auto", "--storage", kept) == here
-    again = planned(tmp_path, "again.json", "--distributed", "auto", "--storage", kept)
+    assert planned(tmp_path, "kept.json", "--set", "search.distributed=auto", "--study", kept) == here
+    again = planned(tmp_path, "again.json", "--set", "search.distributed=auto", "--study", kept)
     assert again["search"].pop("n_resumed") == here["search"].pop("n_resumed") + 12
     assert again == here
 

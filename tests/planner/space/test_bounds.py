@@ -81,7 +81,7 @@ def worlds() -> dict[str, SimulatedEvaluator]:
     slos = parse_slos(["ttft.p99=2s"])
     return {
         hardware: SimulatedEvaluator.of(
-            PlanRequest("llama3.1-8b", hardware, slos, workload=workload), parse_hardware(hardware)
+            PlanRequest(model="llama3.1-8b", hardware=hardware, slos=slos, workload=workload), parse_hardware(hardware)
         )
         for hardware, workload in (("h100x8", "chat"), ("rtx4090", "azure-conv"))
     }

@@ -57,8 +57,8 @@ def test_what_is_missing_is_one_line(text: str, says: str) -> None:
 
 def test_one_more_candidate_for_each_placement() -> None:
     names = CatalogLookup.of("llama3.1-8b", "vllm", "h100x8")
-    plain = candidates(PlanRequest("llama3.1-8b", "h100x8", SLOS), names)
-    both = candidates(PlanRequest("llama3.1-8b", "h100x8", SLOS, speculative=SAID), names)
+    plain = candidates(PlanRequest(model="llama3.1-8b", hardware="h100x8", slos=SLOS), names)
+    both = candidates(PlanRequest(model="llama3.1-8b", hardware="h100x8", slos=SLOS, speculative=SAID), names)
     drafting = [c for c in both if c.drafts]
     assert [c for c in both if not c.drafts] == plain
     assert len(drafting) == len({c.placement for c in plain})
@@ -71,7 +71,7 @@ def test_one_more_candidate_for_each_placement() -> None:
 
 def test_what_drafts_do_not_go_with_has_none() -> None:
     names = CatalogLookup.of("llama3.1-8b", "vllm", "h100x8")
-    request = PlanRequest("llama3.1-8b", "h100x8", SLOS, speculative=SAID, also=("pipelines",))
+    request = PlanRequest(model="llama3.1-8b", hardware="h100x8", slos=SLOS, speculative=SAID, also=("pipelines",))
     found = candidates(request, names)
     assert {c.layout.pipeline_parallel for c in found if c.drafts} == {1}
     assert max(c.layout.pipeline_parallel for c in found) > 1
@@ -110,10 +110,10 @@ def test_drafts_that_are_good_are_chosen(tmp_path: Path) -> None:
     drafts = [
         "--objective",
         "latency",
-        "--speculative",
-        "method=ngram,k=3,acceptance=0.9",
-        "--trials",
-        "4",
+        "--set",
+        "speculative=method=ngram,k=3,acceptance=0.9",
+        "--set",
+        "search.trials=4",
         "--precision",
         "fp8",
     ]
@@ -123,7 +123,7 @@ def test_drafts_that_are_good_are_chosen(tmp_path: Path) -> None:
     best = answer["best"]
     assert best["deployment"]["speculative"]["method"] == "ngram"
     assert "--speculative-config" in best["command"]
-    assert "--speculative" in answer["reproduce"]["command"]
+    assert "--set speculative=method=ngram" in answer["reproduce"]["command"]
     plain = [p for p in answer["alternatives"] if not p["deployment"]["speculative"]]
     assert plain
     assert plain[0]["metrics"]["tpot_s"]["mean"] > best["metrics"]["tpot_s"]["mean"]

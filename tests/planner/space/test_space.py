@@ -23,7 +23,7 @@ CASES = [
 
 def space(model: str, hardware: str, **asked: object) -> tuple[list, CatalogLookup]:  # type: ignore[type-arg]
     names = CatalogLookup.of(model, "vllm", hardware)
-    return candidates(PlanRequest(model, hardware, SLOS, **asked), names), names  # type: ignore[arg-type]
+    return candidates(PlanRequest(model=model, hardware=hardware, slos=SLOS, **asked), names), names  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("model", "hardware"), CASES)
@@ -82,10 +82,10 @@ def test_expert_parallel_only_for_mixtures() -> None:
         {"requests_per_s": 0.0},
         {"requests_per_s": float("nan")},
         {"precisions": ("fp7",)},
-        {"trials": 0},
+        {"search": {"trials": 0}},
     ],
 )
 def test_bad_requests_are_one_line(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError) as caught:
-        PlanRequest("llama3.1-8b", "h100", SLOS, **wrong)  # type: ignore[arg-type]
+        PlanRequest(model="llama3.1-8b", hardware="h100", slos=SLOS, **wrong)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
