@@ -48,13 +48,13 @@ def test_capacity_does_not_depend_on_the_guess(guess: float) -> None:
 
 
 def test_a_statistic_at_its_limit_meets_it() -> None:
-    seen = [Observation(OfferedLoad(1.0, 4, 0), {"ttft": np.full(4, 0.5)}, 4, 0.0)]
+    seen = [Observation(Load(1.0, 4, 0), {"ttft": np.full(4, 0.5)}, 4, 0.0)]
     assert judge(seen, parse_slos(["ttft.p90=0.5s"])).met
     assert not judge(seen, parse_slos(["ttft.p90=0.499s"])).met
 
 
 def test_the_worst_objective_decides() -> None:
-    seen = [Observation(OfferedLoad(1.0, 4, 0), {"ttft": np.full(4, 0.5), "tpot": np.full(4, 0.02)}, 4, 0.0)]
+    seen = [Observation(Load(1.0, 4, 0), {"ttft": np.full(4, 0.5), "tpot": np.full(4, 0.02)}, 4, 0.0)]
     verdict = judge(seen, parse_slos(["tpot.mean=10ms", "ttft.mean=1s"]))
     assert (verdict.worst.metric, verdict.value_ratio, verdict.met) == ("tpot", 2.0, False)
 
