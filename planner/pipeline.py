@@ -373,7 +373,7 @@ def _others(best: Outcome, outcomes: Sequence[Outcome], rank: Callable[[Outcome]
     return found
 
 
-def ask(request: PlanRequest) -> Answer:
+def plan(request: PlanRequest) -> Answer:
     """Return the answer to one request, evaluated by the workers that its search options name.
 
     Raises:

@@ -21,6 +21,7 @@ from catalogs.ui.charts import number
 from catalogs.ui.words import human_s
 from planner.economics.money import SECONDS_PER_HOUR
 from planner.evaluation.evaluator import Evaluator
+from planner.evaluation.multi_hardware import open_evaluator
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
@@ -28,7 +29,7 @@ from planner.problem.slo import Slo
 from planner.problem.tariff import Tariff
 from planner.search.objectives import RunSizes
 from planner.search.pareto_sampler import RESOLVED, ParetoSample, ParetoSampler, members
-from planner.search.pareto_space import ParetoAxis, ParetoCandidate, ParetoSpace, trade_points
+from planner.search.pareto_space import ParetoAxis, ParetoCandidate, ParetoSpace, parse_axes, trade_points
 from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
 
 if TYPE_CHECKING:
@@ -238,6 +239,23 @@ class ParetoAnswer:
             seconds=self.seconds,
             seed=self.request.seed,
         )
+
+
+def pareto_front(request: PlanRequest, axes: str = "cost,ttft.p99") -> ParetoAnswer:
+    """Return the deployments and loads that nothing beats in all of the axes at once.
+
+    Args:
+        request: The question; every point of the front holds its objectives.
+        axes: Two or three of cost, energy, carbon and latencies such as ttft.p99.
+
+    Raises:
+        InputError: An axis is unknown, or cost is an axis and no price of the hardware is known.
+    """
+    wanted = parse_axes(axes)
+    names = {axis.name for axis in wanted}
+    objective = "energy" if names & {"energy", "carbon"} else "cost"
+    whole = request.replace(slos=asked_slos(wanted, request.slos), objective=objective)
+    return make_front(whole, open_evaluator(whole), wanted, request.slos)
 
 
 def make_front(

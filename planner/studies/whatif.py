@@ -77,7 +77,7 @@ def parse_rate(text: str, planned: float) -> float:
     return value
 
 
-def whatif(answer: Answer, plan: Plan, changes: Changes) -> WhatIf:
+def what_if(answer: Answer, plan: Plan, changes: Changes) -> WhatIf:
     """Some seconds of simulation. Raises InputError for a deployment that makes no sense, and for an answer made with
     another calibration, whose figures would not compare."""
     request = _request(answer, plan, changes)

@@ -56,7 +56,7 @@ class CompiledDeployment:
         return (*own, age) if age else tuple(own)
 
 
-def build_plant(
+def compile_deployment(
     deployment: Deployment, bundle_path: Path | None = None, measured_host: bool = True
 ) -> CompiledDeployment:
     """Resolves, sizes and prices a deployment; with `measured_host`, on the host times the user measured, if any.
@@ -92,7 +92,7 @@ class CompiledFleet:
         return cls(tuple(replace(p, resolved=replace(p.resolved, site=str(i))) for i, p in enumerate(plants)))
 
 
-def build_fleet(deployment: Deployment, bundle_path: Path | None = None, measured_host: bool = True) -> CompiledFleet:
+def compile_fleet(deployment: Deployment, bundle_path: Path | None = None, measured_host: bool = True) -> CompiledFleet:
     """The plant of every pool of a deployment. Raises what build_plant does."""
     apart = deployment.disaggregation
     plants = [

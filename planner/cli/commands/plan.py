@@ -82,10 +82,10 @@ def _write_deployment(deployment: dict[str, Any], path: Path) -> None:
 
 def _answered(request: PlanRequest, written: AnswerOutputs) -> int:
     """The exit status: 0 feasible, 1 not, 130 interrupted."""
-    from planner.pipeline import ask, kept_words
+    from planner.pipeline import kept_words, plan
 
     try:
-        answer = ask(request)
+        answer = plan(request)
     except KeyboardInterrupt:
         print(f"interrupted{kept_words(request)}", file=sys.stderr)
         return INTERRUPTED
