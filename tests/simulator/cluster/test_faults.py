@@ -225,7 +225,7 @@ class Auditor:
             arrived = int((self.work.arrival_s < now).sum())
             held = sum(r.outstanding for r in cluster.replicas if r.died_s > now)
             assert all(r.outstanding == 0 for r in cluster.replicas if r.died_s <= now)
-            waiting = len(cluster._stranded) + cluster.losses.n_waiting
+            waiting = len(cluster._stranded) + cluster.retries.n_waiting
             assert arrived == cluster.n_answered + held + waiting
 
         for i in range(120):
