@@ -30,7 +30,9 @@ ENGINE_RULES: Final = tuple(
 )
 
 
-def run(served: CompiledDeployment | CompiledFleet, requests: RequestSet, options: RunOptions | None = None) -> Run:
+def simulate(
+    served: CompiledDeployment | CompiledFleet, requests: RequestSet, options: RunOptions | None = None
+) -> Run:
     """Serve `requests` with a plant's replicas, or with those of a fleet of plants, behind one router.
 
     Raises InputError for requests without tokens or an unknown router; requests that can never run are rejected one by

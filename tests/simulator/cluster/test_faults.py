@@ -23,8 +23,8 @@ from simulator.cluster.controllers.faults import Faults, Placement
 from simulator.cluster.kv_transfer import LinkLoad, TransferLinks
 from simulator.cluster.run import Run
 from simulator.cluster.serving import serving_options
-from simulator.cluster.simulate import run as run_fleet
 from simulator.cluster.simulate import run_pools
+from simulator.cluster.simulate import simulate as run_fleet
 from simulator.core.outcomes import STATUS
 from tests.simulator.worlds import Linear, requests, rules
 
