@@ -5,9 +5,9 @@ from __future__ import annotations
 from catalogs.ui.html_page import Markup, Page, Section, bullets, cards, chart, command, note, paragraph, table
 from catalogs.ui.words import change, dollars, joules, percent, plan_name, rate, seconds
 from planner.answer.plan_schema import Plan
-from planner.answer.question import Asked
 from planner.answer.schema import Answer
 from planner.problem.candidate import deployment_words
+from planner.problem.request import PlanRequest
 from planner.report import evidence, machine_figures, sensitivity_sections
 from planner.report.certainty import certainty
 from planner.report.material import ReportData, SimulatedRuns
@@ -55,14 +55,14 @@ def _heading(answer: Answer) -> tuple[str, str]:
     return f"{asked.model} on {where}", ", ".join(said)
 
 
-def _load_words(asked: Asked) -> str:
+def _load_words(asked: PlanRequest) -> str:
     if asked.users is not None:
         carried = f"{asked.users:,} users who each wait {asked.think_s:g} s between answer and next request"
-    elif asked.rate is not None:
-        carried = rate(asked.rate)
+    elif asked.requests_per_s is not None:
+        carried = rate(asked.requests_per_s)
     else:
         carried = "a light load" if asked.objective == "latency" else "the highest rate it holds"
-    return carried + (f" with {asked.survive}" if asked.survive else "")
+    return carried + (f" with {asked.spare.words}" if asked.spare else "")
 
 
 def _answer(answer: Answer, plan: Plan, s: SimulatedRuns) -> Section:

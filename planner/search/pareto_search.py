@@ -10,18 +10,18 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydantic import Field
 
 from catalogs.errors import InputError
-from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.json_block import JsonBlock
 from catalogs.ui.charts import number
 from catalogs.ui.words import human_s
 from planner.economics.money import SECONDS_PER_HOUR
 from planner.evaluation.evaluator import Evaluator
+from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
@@ -210,10 +210,10 @@ class ParetoAnswer:
         ).document()
 
     def _point(self, point: ParetoCandidate, look: ParetoSample, **more: Any) -> FrontPoint:
-        price = self.trade.world.price(point.candidate)
+        price = self.trade.prices.price(point.candidate.hardware)
         return FrontPoint(
             words=point.candidate.words,
-            hardware=point.candidate.hardware,
+            hardware=point.candidate.hardware.text,
             requests_per_s=point.requests_per_s,
             usd_per_hour=None if price is None else point.usd_per_s * SECONDS_PER_HOUR,
             values=dict(zip((a.name for a in self.axes), look.values, strict=True)),
@@ -249,16 +249,16 @@ def make_front(
 ) -> ParetoAnswer:
     """Raises InputError where cost has no price; KeyboardInterrupt before anything was simulated."""
     started = time.perf_counter()
-    space = world.space()
+    space, prices = world.space(), PriceList(request.tariff, world.names.hardware)
     ruled_out = {c: d for c in space if (d := world.discard(c)) is not None}
     left = [c for c in space if c not in ruled_out]
-    unpriced = sorted({parse_hardware(c.hardware).accelerator.name for c in left if world.price(c) is None})
+    unpriced = sorted({c.hardware.accelerator.name for c in left if prices.price(c.hardware) is None})
     if unpriced and any(axis.name == "cost" for axis in axes):
         rule = "no price is known of this hardware, so a front of cost has no dollars"
         raise InputError(rule, ", ".join(unpriced), "--price USD, or --axes energy,...")
-    points = trade_points(world, left, request.requests_per_s)
+    points = trade_points(world, prices, left, request.requests_per_s)
     sizes = RunSizes.for_slos(asked_slos(axes, limits))
-    trade = ParetoSpace(world, points, axes, limits, request.seed, sizes)
+    trade = ParetoSpace(world, prices, points, axes, limits, request.seed, sizes)
     settings = SearchSettings(
         request.trials, request.seed, _name(request, trade), request.study, request.storage, digest(world.fingerprint)
     )
@@ -273,7 +273,8 @@ def make_front(
 
 def _name(request: PlanRequest, trade: ParetoSpace) -> str:
     """Names the question, so that a study is only resumed for the same."""
-    asked = [request.as_dict(), [a.name for a in trade.axes], [s.text for s in trade.slos], asdict(request.tariff)]
+    axes, slos = [a.name for a in trade.axes], [s.text for s in trade.slos]
+    asked = [request.question(), axes, slos, request.tariff.model_dump()]
     text = json.dumps([asked, trade.params], sort_keys=True, default=str)
     return f"front-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -337,10 +338,10 @@ class _Run:
             if self.sampler.exhausted or point is None:
                 self.study.give_up(trial)
                 break
-            if self.study.first_to_ask(trial):
-                self._look(trial, point)
-            else:
+            if self.study.is_begun_elsewhere(trial):
                 self.study.give_up(trial)
+            else:
+                self._look(trial, point)
             self._learn()
             if tell is not None:
                 tell(len(self.result.looks), self.most, len(self.result.members))
@@ -353,8 +354,10 @@ class _Run:
         except BaseException:  # free for others at once
             self.study.give_up(trial)
             raise
-        self.result.looks[point] = look
-        self.study.store(trial, as_dict(look))
+        self._learn()
+        if point not in self.result.looks:  # else another process was the first
+            self.result.looks[point] = look
+            self.study.store(trial, as_dict(look))
         _tell(self.study.optuna, trial, look)
 
     def _learn(self) -> None:
@@ -399,7 +402,7 @@ def footnotes(found: ParetoAnswer) -> list[str]:
     elif s.exhausted:
         end = f"no other point is thought to be ahead by more than {RESOLVED:.0%}"
     else:
-        end = f"stopped at --trials {found.request.trials}: more may be found with more"
+        end = f"stopped at search.trials={found.request.trials}: more may be found with more"
     lines.append(
         f"Search: {s.n_candidates} candidates, {s.n_bounded_out} ruled out by bounds, {s.n_points} points "
         f"(deployments at loads), {s.n_simulated} simulated ({s.n_pruned} stopped early, {s.n_resumed} "

@@ -30,8 +30,8 @@ from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
 from planner.answer.plan_schema import Plan, SloResult
 from planner.evaluation.confidence import LEVEL, LEVELS, SAFE, Confidence, Factors, interval, probability
-from planner.evaluation.evaluator import OfferedLoad, judge
-from planner.evaluation.simulated import with_replicas
+from planner.evaluation.deployments import with_replicas
+from planner.evaluation.evaluator import Load, judge
 from planner.problem.load_curve import LoadCurve
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
@@ -151,7 +151,7 @@ class DailyLoadSection:
         curve = LoadCurve.of(workload, request.seed)
         requests = workload.materialise(request.seed, curve.n_requests)
         said: dict[str, Any] = dict(request.fixed.values.get("autoscaling") or {})  # type: ignore[call-overload]
-        hall = Hall(chosen.world.plant(chosen.candidate))
+        hall = Hall(chosen.world.deployments.compiled(chosen.candidate))
         unit = _unit(chosen, hall.cold_start_s(ColdStart.model_validate(said.get("cold_start") or {})))
         clock = DailyRun(request.slos, requests, curve.duration_s, hall.each, hall.serve)
         with said_meanwhile(f"{curve.n_requests:,} requests over {curve.duration_s / HOUR_S:.3g} h"):
@@ -247,9 +247,9 @@ def _unit(chosen: ChosenPlan, cold_start_s: float) -> Unit:
     safe = chosen.plan.safe_requests_per_s
     carries = (safe or best.capacity_requests_per_s or best.requests_per_s) / candidate.replicas
     sizes = RunSizes.for_slos(request.slos)
-    load = OfferedLoad(carries * candidate.replicas, sizes.full, request.seed)
+    load = Load(carries * candidate.replicas, sizes.full, request.seed)
     seen = judge([chosen.world.observe(candidate, load)], request.slos)
-    price = chosen.world.price(candidate)
+    price = chosen.prices.price(candidate.hardware)
     limit = max(replicas_of(chosen.world.names, candidate.layout), candidate.replicas)
     usd = None if price is None else price.usd_per_hour / candidate.replicas
     in_flight = carries * seen.mean_s("e2e")

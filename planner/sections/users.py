@@ -30,7 +30,7 @@ from catalogs.workloads.workload import Workload
 from planner.answer.measure import MOST_REPLICAS
 from planner.answer.plan_schema import Plan, SloResult
 from planner.evaluation.confidence import LEVEL, LEVELS, SEEDS, Confidence, Factors, interval, probability
-from planner.evaluation.evaluator import Observation, OfferedLoad, pooled_value_s
+from planner.evaluation.evaluator import Load, Observation, pooled_value_s
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
@@ -87,10 +87,10 @@ class UsersSection:
     def compute(self, chosen: ChosenPlan) -> ClosedLoop:
         """Simulate all replicas, or an even share of them where they or the users are many."""
         request, world = chosen.request, chosen.world
-        users, replicas = request.users or 1, world.parts(chosen.candidate)
+        users, replicas = request.users or 1, world.deployments.even_parts(chosen.candidate)
         share = max(-(-replicas // MOST_REPLICAS), -(-users // MOST_USERS))
         share = next(n for n in range(min(share, replicas), replicas + 1) if replicas % n == 0)
-        serve = partial(run, world.serves(chosen.candidate, share))
+        serve = partial(run, world.deployments.part(chosen.candidate, share))
         desk = Desk(serve, world.workload, request.slos, RunSizes.for_slos(request.slos).full, request.seed)
         part = Users(max(1, round(users / share)), request.think_s)
         return closed_loop(desk, part, chosen.measured.requests_per_s, chosen.error).scaled(share, users)
@@ -159,7 +159,7 @@ class Desk:
         done = self.serve(users.requests(self.workload, n, self.seed + seed))
         measured = _window(done, users.n)
         rate = (int(measured.sum()) - 1) / float(np.ptp(done.arrival_s[measured]))
-        load = OfferedLoad(rate, n, self.seed + seed, whole_cluster=True)
+        load = Load(rate, n, self.seed + seed, whole_cluster=True)
         reading = WindowStatistics(itl="itl" in {slo.metric for slo in self.slos})
         return Loop(rate, observe_window(done, SteadyWindow(measured, 0.0), load, reading))
 

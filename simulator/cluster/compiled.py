@@ -117,9 +117,14 @@ def with_host(plant: CompiledDeployment, host: HostTimes) -> CompiledDeployment:
     return replace(plant, resolved=resolved, cost=StepCost.compile(resolved, plant.bundle))
 
 
-def fit(deployment: Deployment, measured_host: bool = True) -> tuple[ResolvedDeployment, MemoryPlan]:
-    """A deployment that fits, its kv_blocks filled, and its memory plan; InputError of one that does not fit."""
-    return _fit(resolve(deployment), deployment, measured_host)
+def fit(
+    deployment: Deployment, measured_host: bool = True, resolved: ResolvedDeployment | None = None
+) -> tuple[ResolvedDeployment, MemoryPlan]:
+    """A deployment that fits, its kv_blocks filled, and its memory plan; InputError of one that does not fit.
+
+    resolved: the same deployment with its names looked up, where the caller has done so already.
+    """
+    return _fit(resolved or resolve(deployment), deployment, measured_host)
 
 
 def _fit(

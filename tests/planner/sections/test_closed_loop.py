@@ -122,8 +122,19 @@ def test_the_greater_the_error_the_wider_the_interval() -> None:
 
 def test_an_answer_for_users_is_checked_by_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "a.json"
-    asked = ["--model", "llama3.2-1b", "--slo", "ttft.p90=1s", "--hw", "l4", "--trials", "2", "--precision", "native"]
-    assert run_command("plan", app, [*asked, "--users", "30", "--think-time", "20", "--json", str(target)]) == 0
+    asked = [
+        "--model",
+        "llama3.2-1b",
+        "--slo",
+        "ttft.p90=1s",
+        "--hw",
+        "l4",
+        "--set",
+        "search.trials=2",
+        "--precision",
+        "native",
+    ]
+    assert run_command("plan", app, [*asked, "--users", "30", "--set", "think_s=20", "--json", str(target)]) == 0
     loop = json.loads(target.read_text())["closed_loop"]
     assert loop["requests_per_s"] == pytest.approx(loop["open_requests_per_s"], rel=0.1)
     assert "Users     30 simulated as they wait and think" in capsys.readouterr().out

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
 from planner.answer.plan_schema import Plan
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.accounting import Accounting
@@ -18,7 +19,9 @@ SLOS = parse_slos(["ttft.p90=500ms", "tpot.mean=40ms"])
 
 
 def world(hardware: str = "h100") -> SimulatedEvaluator:
-    return SimulatedEvaluator(PlanRequest("llama3.1-8b", hardware, SLOS))
+    return SimulatedEvaluator.of(
+        PlanRequest(model="llama3.1-8b", hardware=hardware, slos=SLOS), parse_hardware(hardware)
+    )
 
 
 PLAN = Plan.unstarted({"hardware": "h100"}, None)
@@ -80,7 +83,7 @@ def test_limits_are_of_gpus() -> None:
 
 
 def test_what_is_no_limit_is_refused_at_once() -> None:
-    assert Accounting.parse(None, None, ["500,400", "300"]).power_caps_w == (500.0, 400.0, 300.0)
+    assert Accounting(power_caps_w=["500,400", 300]).power_caps_w == (500.0, 400.0, 300.0)
     for wrong in ("four hundred", "-5", "0"):
         with pytest.raises(InputError):
-            Accounting.parse(None, None, [wrong])
+            Accounting(power_caps_w=wrong)
