@@ -373,16 +373,14 @@ def _others(best: Outcome, outcomes: Sequence[Outcome], rank: Callable[[Outcome]
     return found
 
 
-def ask(request: PlanRequest, distributed: str | None = None, workers: int | None = None) -> Answer:
-    """Return the answer to one request.
-
-    distributed: a Ray cluster's address, instead of this machine. workers: processes on this machine (default: one for
-    each usable core).
+def ask(request: PlanRequest) -> Answer:
+    """Return the answer to one request, evaluated by the workers that its search options name.
 
     Raises:
         InputError: a name is unknown, a storage or a cluster does not answer, or there are no workers.
         KeyboardInterrupt: it was interrupted before anything was found.
     """
+    distributed, workers = request.search.distributed, request.search.workers
     if distributed is not None and workers is not None:
         raise InputError("a cluster has a worker on each CPU, so their number is not chosen", workers, distributed)
     pool = ProcessPool(usable_cores() if workers is None else workers)

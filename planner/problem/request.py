@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, get_args
 
-from pydantic import Field, InstanceOf, model_validator
+from pydantic import ConfigDict, Field, InstanceOf, model_validator
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.launch.command import family
@@ -17,7 +17,7 @@ from planner.problem.accounting import NO_ACCOUNTING, SPOT, Accounting
 from planner.problem.demand import NOTHING, Demand, FailureTolerance
 from planner.problem.hardware_choice import is_one
 from planner.problem.overrides import NOT_FIXED, Overrides
-from planner.problem.request_model import CHOICE, LOAD, SEARCH, Number, RequestModel, Texts, option, read_by
+from planner.problem.request_model import CHOICE, LOAD, OF_RUN, SEARCH, Number, RequestModel, Texts, option, read_by
 from planner.problem.slo import Slo, parse_slos
 from planner.problem.tariff import Tariff
 
@@ -138,12 +138,35 @@ class SearchOptions(RequestModel):
         return self.study if self.study is not None and "://" in self.study else None
 
 
+#: Options of a search that neither answers nor commands repeat: where it is kept, and where it runs.
+_OF_RUN: Final = {
+    name
+    for name, field in SearchOptions.model_fields.items()
+    if (field.json_schema_extra or {}).get(OF_RUN)  # type: ignore[union-attr]
+}
+
+
+def _as_written(schema: dict[str, Any]) -> None:
+    """Add what a written request has besides: the objectives in words, which reading ignores, and null precisions."""
+    schema["properties"]["slo_words"] = {
+        "description": "The objectives in words.",
+        "items": {"type": "string"},
+        "readOnly": True,
+        "title": "Slo Words",
+        "type": "array",
+    }
+    precisions = schema["properties"]["precisions"]
+    precisions["anyOf"] = [{"type": precisions.pop("type"), "items": precisions.pop("items")}, {"type": "null"}]
+
+
 class PlanRequest(RequestModel):
     """One question to the planner. requests_per_s and users None: whatever the hardware can carry.
 
     `PlanRequest(model="llama3.1-8b", hardware="h100x8", slos=parse_slos(["p99=2s"]))` asks as `plan` does. Keys of a
     scenario file are the aliases of the fields, and the names of those that have none.
     """
+
+    model_config = ConfigDict(json_schema_extra=_as_written)
 
     model: Annotated[
         str,
@@ -346,7 +369,7 @@ class PlanRequest(RequestModel):
         block = {key: written[key] or None if key == "precisions" else written[key] for key in _ALWAYS_WRITTEN}
         block |= self.scenario() | {"slo_words": self.slo_words}
         if "search" in block:
-            block["search"] = self.search.model_dump(exclude_defaults=True, exclude={"study", "distributed"})
+            block["search"] = self.search.model_dump(exclude_defaults=True, exclude=_OF_RUN)
         if self.users is not None:
             block["think_s"] = self.think_s
         if self.spare:

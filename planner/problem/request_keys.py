@@ -53,6 +53,8 @@ def request_keys() -> Mapping[str, RequestKey]:
 
 def _keys(schema: dict[str, Any], parts: dict[str, Any], prefix: str) -> Iterator[RequestKey]:
     for name, field in schema["properties"].items():
+        if field.get("readOnly"):
+            continue  # derived from other keys, and only written
         whole = prefix + name
         reference = field.get("$ref", "")
         if reference and "x-option" not in field:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from catalogs.ui.charts import BELOW, COLOURS, MARGIN, MARKS, log, number
-from catalogs.ui.html_page import Markup, Page, Section, bullets, chart, command, note, paragraph, table
+from catalogs.ui.html_page import Markup, Page, PageSection, bullets, chart, command, note, paragraph, table
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.problem.scenario import arguments_of, keys_of
@@ -45,9 +45,9 @@ def front_page(found: ParetoAnswer) -> Page:
         for point, look in found.members
     ]
     parts += [table(head, rows, "The front.", words=2)] if rows else []
-    again = Section("How to reproduce", [command(_command(found)), bullets(footnotes(found))], "Reproduce")
+    again = PageSection("How to reproduce", [command(_command(found)), bullets(footnotes(found))], "Reproduce")
     subtitle = f"workload {asked.workload}, {' against '.join(a.name for a in found.axes)}"
-    return Page(f"{asked.model} on {asked.hardware}", subtitle, [Section("Front", parts), again], FOOTER)
+    return Page(f"{asked.model} on {asked.hardware}", subtitle, [PageSection("Front", parts), again], FOOTER)
 
 
 def _caption(found: ParetoAnswer) -> str:

@@ -126,7 +126,7 @@ class AccountsSection:
         yield from _rack_lines(block.rack)
         yield from _carbon_lines(block.carbon_hours)
 
-    def page(self, block: PlanAccounts, plan: Plan) -> Iterable[html_page.Section]:
+    def page(self, block: PlanAccounts, plan: Plan) -> Iterable[html_page.PageSection]:
         """Return tables of every account, and a chart of owning against renting."""
         rows = _price_rows(plan.cost) + _user_rows(block.per_user) + _spot_rows(block.spot)
         parts = [table(HEAD, rows, "Of tokens, each figure divides the whole cost by that kind alone.", words=3)]
@@ -137,7 +137,7 @@ class AccountsSection:
         if power:
             parts.append(table(HEAD, power, words=3))
         title = "Cost in full: per token, request and user; power of a rack"
-        return [html_page.Section(title, parts, "Cost in full")]
+        return [html_page.PageSection(title, parts, "Cost in full")]
 
 
 # ---- computed

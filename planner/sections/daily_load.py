@@ -151,7 +151,7 @@ class DailyLoadSection:
         curve = LoadCurve.of(workload, request.seed)
         requests = workload.materialise(request.seed, curve.n_requests)
         said: dict[str, Any] = dict(request.fixed.values.get("autoscaling") or {})  # type: ignore[call-overload]
-        hall = Hall(chosen.world.deployments.compiled(chosen.candidate))
+        hall = FleetRunner(chosen.world.deployments.compiled(chosen.candidate))
         unit = _unit(chosen, hall.cold_start_s(ColdStart.model_validate(said.get("cold_start") or {})))
         clock = DailyRun(request.slos, requests, curve.duration_s, hall.each, hall.serve)
         with said_meanwhile(f"{curve.n_requests:,} requests over {curve.duration_s / HOUR_S:.3g} h"):
@@ -174,10 +174,10 @@ class DailyLoadSection:
                 yield "", "  by hour: " + " ".join(f"{n:.3g}" for n in option.replicas_over_time)
         yield "Cheapest", _cheapest_words(block)
 
-    def page(self, block: DailyLoad, plan: Plan) -> Iterable[html_page.Section]:
+    def page(self, block: DailyLoad, plan: Plan) -> Iterable[html_page.PageSection]:
         """Return the lines of the screen as a table."""
         lines = table(("what", "found"), list(self.screen(block, plan)), words=2)
-        return [html_page.Section("Sized over time", [paragraph(SIMULATED), lines], "Over time")]
+        return [html_page.PageSection("Sized over time", [paragraph(SIMULATED), lines], "Over time")]
 
 
 def _row_words(row: WindowedSloResult) -> str:
@@ -218,7 +218,7 @@ def _cheapest_words(block: DailyLoad) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Hall:
+class FleetRunner:
     """Where fleets of one kind of replica run, as large as they need to be."""
 
     plant: CompiledDeployment
@@ -242,7 +242,7 @@ class Hall:
         return run(plant, requests, RunOptions(controllers=(follows,)))
 
 
-def _unit(chosen: ChosenPlan, cold_start_s: float) -> Unit:
+def _unit(chosen: ChosenPlan, cold_start_s: float) -> ReplicaUnit:
     request, candidate, best = chosen.request, chosen.candidate, chosen.measured
     safe = chosen.plan.safe_requests_per_s
     carries = (safe or best.capacity_requests_per_s or best.requests_per_s) / candidate.replicas
@@ -254,11 +254,11 @@ def _unit(chosen: ChosenPlan, cold_start_s: float) -> Unit:
     usd = None if price is None else price.usd_per_hour / candidate.replicas
     in_flight = carries * seen.mean_s("e2e")
     sure = SAFE if safe else _EVEN
-    return Unit(carries, in_flight, limit, request.spare.lost(candidate), usd, cold_start_s, sure)
+    return ReplicaUnit(carries, in_flight, limit, request.spare.lost(candidate), usd, cold_start_s, sure)
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class ReplicaUnit:
     """One replica as the plan has it. carries_per_s: as surely as `sure` says; in_flight: unfinished requests it then
     has.
 
@@ -291,7 +291,7 @@ class OverTime:
 
     clock: DailyRun
     curve: LoadCurve
-    unit: Unit
+    unit: ReplicaUnit
     error: StatedError
     said: Mapping[str, Any] = field(default_factory=dict)
     known: dict[object, FleetDay] = field(default_factory=dict)

@@ -117,7 +117,7 @@ class PowerLimitsSection:
     def compute(self, chosen: ChosenPlan) -> PowerLimits:
         """Simulate the plan without a limit and under each."""
         best = chosen.measured
-        subject = Subject(best.candidate, best.requests_per_s, best.capacity_requests_per_s)
+        subject = PowerLimitedPlan(best.candidate, best.requests_per_s, best.capacity_requests_per_s)
         return power_limits(chosen.world, subject, chosen.request.accounting.power_caps_w)
 
     def screen(self, block: PowerLimits, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
@@ -129,12 +129,12 @@ class PowerLimitsSection:
             yield "Power cap" if not number else "", _run_words(row)
         yield "", _provenance_words(block)
 
-    def page(self, block: PowerLimits, plan: Plan) -> Iterable[html_page.Section]:  # noqa: ARG002
+    def page(self, block: PowerLimits, plan: Plan) -> Iterable[html_page.PageSection]:  # noqa: ARG002
         """Return a table of the runs and a chart of the changes."""
         title = "Power limits: what they cost and save"
         measured = block.measured
         if not measured:
-            return [html_page.Section(title, [note(f"{block.note}.")], "Power limits")]
+            return [html_page.PageSection(title, [note(f"{block.note}.")], "Power limits")]
         named = list(measured[0].latency_s)
         head = ("Limit", *named, "Highest rate", "Mean power", "Per output token", "Holds")
         said = _provenance_words(block)
@@ -148,7 +148,7 @@ class PowerLimitsSection:
         if len(measured) > 1:
             below = "Change against no limit at the planned rate; capacity: of the highest rate that holds."
             parts.append(chart(_change_lines(measured, block.own_limit_w), below, 380))
-        return [html_page.Section(title, parts, "Power limits")]
+        return [html_page.PageSection(title, parts, "Power limits")]
 
 
 def _run_words(row: LimitedRun | UnusableLimit) -> str:
@@ -207,7 +207,7 @@ def _change_lines(rows: Sequence[LimitedRun], own_limit_w: float) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class PowerLimitedPlan:
     """A plan as chosen: its rate, and the capacity the answer says."""
 
     candidate: Candidate
@@ -215,7 +215,7 @@ class Subject:
     capacity_requests_per_s: float | None
 
 
-def power_limits(world: SimulatedEvaluator, subject: Subject, caps_w: Sequence[float]) -> PowerLimits:
+def power_limits(world: SimulatedEvaluator, subject: PowerLimitedPlan, caps_w: Sequence[float]) -> PowerLimits:
     """Simulate the plan without a limit and under each in watts, the highest first.
 
     A limit that cannot be kept, or changes nothing, is a row that says why. Capacities: found with one seed, scaled so
@@ -243,7 +243,7 @@ def power_limits(world: SimulatedEvaluator, subject: Subject, caps_w: Sequence[f
 
 def _capped(
     world: SimulatedEvaluator,
-    subject: Subject,
+    subject: PowerLimitedPlan,
     cap_w: float,
     unit: Accelerator,
 ) -> LimitedRun | UnusableLimit:
@@ -258,7 +258,7 @@ def _capped(
 @dataclass(frozen=True, slots=True)
 class _Run:
     world: SimulatedEvaluator
-    subject: Subject
+    subject: PowerLimitedPlan
 
     def measured(self, cap_w: float | None) -> LimitedRun:
         """Return the figures at the planned rate, and the highest rate that holds."""
@@ -302,7 +302,9 @@ def _value(verdict: Verdict, metric: str, stat: str) -> float | None:
     return verdict.value_s(Slo(metric, stat, 1.0))
 
 
-def _compared(row: LimitedRun | UnusableLimit, plain: LimitedRun, subject: Subject) -> LimitedRun | UnusableLimit:
+def _compared(
+    row: LimitedRun | UnusableLimit, plain: LimitedRun, subject: PowerLimitedPlan
+) -> LimitedRun | UnusableLimit:
     """Return the row with its capacity on the answer's scale, and with changes against no limit as shares."""
     if isinstance(row, UnusableLimit) or row.j_per_output_token is None or plain.j_per_output_token is None:
         return row

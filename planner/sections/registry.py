@@ -46,7 +46,7 @@ def section_lines(answer: Answer) -> Iterator[Line]:
             yield from section.screen(block, answer.best)
 
 
-def section_pages(answer: Answer) -> Iterator[html_page.Section]:
+def section_pages(answer: Answer) -> Iterator[html_page.PageSection]:
     """Return the page's sections of the sections that a feasible answer has."""
     for section in SECTIONS:
         block = getattr(answer, section.name, None)

@@ -72,5 +72,5 @@ class Section(Protocol[B]):
     def screen(self, block: B, plan: Plan) -> Iterable[Line]:
         """Return the lines of the terminal; `plan` is the best plan of the answer."""
 
-    def page(self, block: B, plan: Plan) -> Iterable[html_page.Section]:
+    def page(self, block: B, plan: Plan) -> Iterable[html_page.PageSection]:
         """Return the sections of the HTML page; libraries for charts are imported inside."""

@@ -85,7 +85,7 @@ def _answered(request: PlanRequest, written: AnswerOutputs) -> int:
     from planner.plan import ask, kept_words
 
     try:
-        answer = ask(request, request.search.distributed, request.search.workers)
+        answer = ask(request)
     except KeyboardInterrupt:
         print(f"interrupted{kept_words(request)}", file=sys.stderr)
         return INTERRUPTED

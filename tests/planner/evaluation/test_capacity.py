@@ -47,6 +47,18 @@ def test_capacity_does_not_depend_on_the_guess(guess: float) -> None:
     assert found.requests_per_s == pytest.approx(reference.requests_per_s, rel=0.021)
 
 
+def test_a_statistic_at_its_limit_meets_it() -> None:
+    seen = [Observation(Load(1.0, 4, 0), {"ttft": np.full(4, 0.5)}, 4, 0.0)]
+    assert judge(seen, parse_slos(["ttft.p90=0.5s"])).met
+    assert not judge(seen, parse_slos(["ttft.p90=0.499s"])).met
+
+
+def test_the_worst_objective_decides() -> None:
+    seen = [Observation(Load(1.0, 4, 0), {"ttft": np.full(4, 0.5), "tpot": np.full(4, 0.02)}, 4, 0.0)]
+    verdict = judge(seen, parse_slos(["tpot.mean=10ms", "ttft.mean=1s"]))
+    assert (verdict.worst.metric, verdict.value_ratio, verdict.met) == ("tpot", 2.0, False)
+
+
 def test_a_growing_queue_is_infeasible_even_if_the_percentile_of_a_short_run_holds() -> None:
     toy, plan = QueueToy(0.1), candidate(tensor_parallel=1)
     loose = parse_slos(["ttft.p99=100000s"])

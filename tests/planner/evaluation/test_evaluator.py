@@ -43,7 +43,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 def test_a_plan_parses_each_hardware_text_once(hardware: str, parsed: Counter[str]) -> None:
     asked = request(hardware, requests_per_s=1.0, search=SearchOptions(trials=2))
     evaluator = open_evaluator(asked)
-    answer = make_plan(asked, evaluator, evaluator.elsewhere).as_dict()
+    answer = make_plan(asked, evaluator, evaluator.elsewhere).document()
     assert answer["feasible"]
     texts = hardware.split(",")
     assert [parsed[text] for text in texts] == [1] * len(texts)

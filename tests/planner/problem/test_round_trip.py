@@ -118,7 +118,7 @@ class Heard(Exception):
 
 
 def heard(args: list[str], patch: pytest.MonkeyPatch) -> PlanRequest:
-    def ask(request: PlanRequest, _: str | None) -> Any:
+    def ask(request: PlanRequest) -> Any:
         raise Heard(request)
 
     patch.setattr("planner.plan.ask", ask)
@@ -342,7 +342,7 @@ def test_a_front_takes_a_scenario_and_its_own_number_of_points(tmp_path: Path, m
     def world(request: PlanRequest) -> Any:
         raise Heard(request)
 
-    monkeypatch.setattr("planner.evaluation.multi_hardware.open_world", world)
+    monkeypatch.setattr("planner.evaluation.multi_hardware.open_evaluator", world)
     file = tmp_path / "scenario.yaml"
     file.write_text(yaml.safe_dump({"model": "llama3.2-1b", "hardware": "h100x2", "tariff": {"cloud": "aws"}}))
     for more, trials in ([], 60), (["--set", "search.trials=9"], 9):

@@ -32,7 +32,7 @@ from planner.report.page import answer_page
 from planner.report.tables import csv_text, tables_of, write_tables
 from planner.sections.full_answer import parse_answer, read_answer
 from planner.sections.registry import section_pages
-from planner.sections.users import ClosedLoop, UsersSection
+from planner.sections.users import UsersInClosedLoop, UsersSection
 from planner.space.candidates import candidates
 from planner.studies.rerun import Rerun, found_again
 
@@ -322,7 +322,7 @@ def test_users_that_wait_have_a_section_of_the_page() -> None:
         "open_requests_per_s": 3.4,
         "slo": [row | {"met": True, "probability_met": 0.97}],
     }
-    block = ClosedLoop.model_validate_json(json.dumps(loop))
+    block = UsersInClosedLoop.model_validate_json(json.dumps(loop))
     (section,) = UsersSection().page(block, answer().plans[0])
     said = words_of("".join(part.text for part in section.parts))
     assert "40 simulated" in said

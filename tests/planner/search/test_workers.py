@@ -198,7 +198,16 @@ def test_a_task_that_fails_fails_here() -> None:
 
 def planned(folder: Path, n_workers: int) -> dict[str, Any]:
     """The answer of the command, without its seconds."""
-    command = [sys.executable, "-m", "planner.cli.main", *QUESTION, "--workers", str(n_workers), "--json", "-"]
+    command = [
+        sys.executable,
+        "-m",
+        "planner.cli.main",
+        *QUESTION,
+        "--set",
+        f"search.workers={n_workers}",
+        "--json",
+        "-",
+    ]
     done = subprocess.run(command, check=True, cwd=folder, stdout=subprocess.PIPE)
     answer: dict[str, Any] = json.loads(done.stdout)
     del answer["search"]["seconds"]
@@ -232,7 +241,7 @@ def test_workers_end_with_the_process_that_started_them(sign: signal.Signals, tm
     command = [sys.executable, "-m", "planner.cli.main", "--model", "llama3.1-8b", "--hw", "h100x2", "--slo", "p99=2s"]
     study = str(tmp_path / "study.log")
     process = subprocess.Popen(
-        [*command, "--workers", "3", "--study", study],
+        [*command, "--set", "search.workers=3", "--study", study],
         start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

@@ -17,7 +17,7 @@ from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import Workload, load_workload
 from planner.cli.main import app
 from planner.problem.slo import parse_slos
-from planner.sections.users import ClosedLoop, Desk, Users, closed_loop
+from planner.sections.users import ClosedLoopEvaluator, Users, UsersInClosedLoop, closed_loop
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_rules
 from simulator.core.batch import BatchShape
@@ -62,13 +62,15 @@ class Exponential(Workload):
         return RequestSet(np.arange(n) / (requests_per_s or 1.0), np.ones(n, dtype=np.int64), tokens)
 
 
-def desk(factor: float = 1.0, n: int = 3000) -> Desk:
+def desk(factor: float = 1.0, n: int = 3000) -> ClosedLoopEvaluator:
     plain = load_workload("chat")
 
     def serve(requests: RequestSet) -> Run:
         return run_rules(ONE_SEAT, Steady(factor), requests)
 
-    return Desk(serve, Exponential(plain.name, plain.source, plain.content), parse_slos(["e2e.mean=3s"]), n, 0)
+    return ClosedLoopEvaluator(
+        serve, Exponential(plain.name, plain.source, plain.content), parse_slos(["e2e.mean=3s"]), n, 0
+    )
 
 
 def throughput(users: int, think_s: float) -> float:
@@ -99,7 +101,7 @@ def test_slower_steps_are_the_same_run_rescaled() -> None:
     assert slow.observation.samples_s["e2e"] == pytest.approx(1.5 * same.observation.samples_s["e2e"], rel=1e-6)
 
 
-def span(block: ClosedLoop) -> tuple[float, float, float]:
+def span(block: UsersInClosedLoop) -> tuple[float, float, float]:
     """Return (low, value, high) of the first objective in seconds."""
     row = block.slo[0]
     found = row.ci_low_s, row.value_s, row.ci_high_s

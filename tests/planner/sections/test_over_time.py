@@ -17,7 +17,7 @@ from catalogs.workloads.workload import load_workload
 from planner.cli.main import app
 from planner.problem.load_curve import LoadCurve, peak_of, steady
 from planner.problem.slo import parse_slos
-from planner.sections.daily_load import OverTime, Unit
+from planner.sections.daily_load import OverTime, ReplicaUnit
 from planner.sections.fleet_day import DailyRun, FleetSize
 from planner.sections.full_answer import read_answer
 from planner.studies.rerun import without_load
@@ -26,7 +26,7 @@ from tests.planner.seats_toy import COLD_S, seats_requests, seats_serve
 HOUR_S = 3600.0
 SLOS = parse_slos(["ttft.p90=3s"])
 ERROR = StatedError("none", 0.01, {})
-UNIT = Unit(carries_per_s=0.5, in_flight=2.5, limit=8, spare=0, usd_per_hour=2.0, cold_start_s=COLD_S)
+UNIT = ReplicaUnit(carries_per_s=0.5, in_flight=2.5, limit=8, spare=0, usd_per_hour=2.0, cold_start_s=COLD_S)
 
 
 def diurnal(tmp_path: Path, more: str = "", mean: float = 1.0) -> str:
@@ -38,7 +38,7 @@ def diurnal(tmp_path: Path, more: str = "", mean: float = 1.0) -> str:
     return str(file)
 
 
-def toy(tmp_path: Path, unit: Unit = UNIT, **more: object) -> OverTime:
+def toy(tmp_path: Path, unit: ReplicaUnit = UNIT, **more: object) -> OverTime:
     curve = LoadCurve.of(load_workload(diurnal(tmp_path)))
     arrival_s = load_workload(diurnal(tmp_path)).materialise(0, curve.n_requests).arrival_s
     clock = DailyRun(SLOS, seats_requests(arrival_s), curve.duration_s, 1, seats_serve)

@@ -13,7 +13,7 @@ from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.sections import power_limits as section
-from planner.sections.power_limits import PowerLimits, PowerLimitsSection, Subject, UnusableLimit, power_limits
+from planner.sections.power_limits import PowerLimitedPlan, PowerLimits, PowerLimitsSection, UnusableLimit, power_limits
 
 SLOS = parse_slos(["ttft.p90=500ms", "tpot.mean=40ms"])
 
@@ -39,7 +39,7 @@ def first(found: SimulatedEvaluator) -> Candidate:
 @pytest.fixture(scope="module")
 def block() -> PowerLimits:
     found = world()
-    subject = Subject(first(found), 30.0, 64.0)
+    subject = PowerLimitedPlan(first(found), 30.0, 64.0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(section, "MOST_REQUESTS", 300)  # enough to compare
         return power_limits(found, subject, [350.0, 50.0, 700.0])
@@ -77,7 +77,7 @@ def test_the_screen_has_a_line_for_each_and_what_is_assumed(block: PowerLimits) 
 
 def test_limits_are_of_gpus() -> None:
     found = world("epyc-9654")
-    block = power_limits(found, Subject(first(found), 0.1, 0.2), [100.0])
+    block = power_limits(found, PowerLimitedPlan(first(found), 0.1, 0.2), [100.0])
     assert block.rows == []
     assert block.note == "power limits are of GPUs"
 
