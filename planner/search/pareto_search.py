@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from pydantic import Field
 
 from catalogs.errors import InputError
-from catalogs.io.json_block import JsonBlock
+from catalogs.io.json_block import JsonBlock, every_key_set
 from catalogs.ui.charts import number
 from catalogs.ui.words import human_s
 from planner.economics.money import SECONDS_PER_HOUR
@@ -189,7 +189,7 @@ class ParetoAnswer:
             rate=r.requests_per_s,
             slo=[slo.text for slo in self.limits],
             engine=r.engine,
-            tariff=r.tariff,
+            tariff=every_key_set(r.tariff),
             seed=r.seed,
             trials=r.trials,
         )

@@ -82,7 +82,7 @@ def _write_deployment(deployment: dict[str, Any], path: Path) -> None:
 
 def _answered(request: PlanRequest, written: AnswerOutputs) -> int:
     """The exit status: 0 feasible, 1 not, 130 interrupted."""
-    from planner.plan import ask, kept_words
+    from planner.pipeline import ask, kept_words
 
     try:
         answer = ask(request)

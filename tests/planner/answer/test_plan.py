@@ -12,7 +12,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.workloads.workload import load_workload
 from planner.cli.screens.plan import render
 from planner.evaluation.multi_hardware import open_evaluator
-from planner.plan import make_plan
+from planner.pipeline import make_plan
 from planner.problem.demand import FailureTolerance
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import Slo, parse_slos

@@ -6,7 +6,7 @@ from functools import cache
 
 from planner.answer.schema import Answer
 from planner.evaluation.multi_hardware import open_evaluator
-from planner.plan import make_plan
+from planner.pipeline import make_plan
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 

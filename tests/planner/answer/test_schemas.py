@@ -15,7 +15,7 @@ import pytest
 from planner import sections
 from planner.economics.ownership import OwnedHardware
 from planner.evaluation.multi_hardware import open_evaluator
-from planner.plan import make_plan
+from planner.pipeline import make_plan
 from planner.problem.accounting import Accounting
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos

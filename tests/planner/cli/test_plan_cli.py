@@ -96,7 +96,7 @@ def test_ctrl_c_is_status_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("planner.plan.make_plan", interrupted)
+    monkeypatch.setattr("planner.pipeline.make_plan", interrupted)
     assert run_command("plan", app, GOOD) == 130
     assert "interrupted" in capsys.readouterr().err
 

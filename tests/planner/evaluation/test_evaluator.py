@@ -12,7 +12,7 @@ from catalogs.workloads.workload import load_workload
 from planner.evaluation.evaluator import Load
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.variants import VariedWorkload
-from planner.plan import make_plan
+from planner.pipeline import make_plan
 from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos

@@ -121,7 +121,7 @@ def heard(args: list[str], patch: pytest.MonkeyPatch) -> PlanRequest:
     def ask(request: PlanRequest) -> Any:
         raise Heard(request)
 
-    patch.setattr("planner.plan.ask", ask)
+    patch.setattr("planner.pipeline.ask", ask)
     with pytest.raises(Heard) as caught:
         run_command("plan", app, args)
     request: PlanRequest = caught.value.args[0]

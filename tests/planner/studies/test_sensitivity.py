@@ -16,7 +16,7 @@ from catalogs.ui.terminal import PIPED
 from planner.answer.schema import Answer
 from planner.cli.main import app
 from planner.evaluation.multi_hardware import open_evaluator
-from planner.plan import make_plan
+from planner.pipeline import make_plan
 from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.report.material import gather
