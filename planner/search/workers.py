@@ -21,7 +21,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from catalogs.errors import InputError
 from planner.problem.candidate import Candidate
