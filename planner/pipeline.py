@@ -31,6 +31,7 @@ from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.problem.demand import NOTHING, FailureTolerance, RequiredRates
 from planner.problem.hardware_choice import is_one
+from planner.problem.latency_metrics import E2E
 from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest, reproduce_block
 from planner.problem.request import PlanRequest
@@ -183,10 +184,10 @@ def _bench(request: PlanRequest, world: Evaluator, left: Sequence[Candidate]) ->
         return plain
 
     def run_e2e_s(candidate: Candidate, requests_per_s: float) -> float:
-        return plain.probe(candidate, requests_per_s, sizes.quick).mean_s("e2e")
+        return plain.probe(candidate, requests_per_s, sizes.quick).mean_s(E2E.name)
 
     def guess_e2e_s(candidate: Candidate, requests_per_s: float) -> float:
-        return world.guess_s(candidate, requests_per_s, "e2e")
+        return world.guess_s(candidate, requests_per_s, E2E.name)
 
     return replace(plain, asked=RequiredRates(request.demand, guess_e2e_s, run_e2e_s))
 

@@ -9,6 +9,7 @@ from typing import Final
 from catalogs.errors import InputError
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
+from planner.problem.latency_metrics import LATENCY_METRICS, TPOT
 from planner.problem.request import DISAGGREGATED
 
 
@@ -33,8 +34,13 @@ APART: Final = AnswerFeature(
     f"plan again without also: {DISAGGREGATED}",
 )
 
+_PER_REQUEST: Final = [name for name, metric in LATENCY_METRICS.items() if metric.is_per_request]
+
 TOKEN_GAPS: Final = AnswerFeature(
-    lambda plan: any(row.metric == "itl" for row in plan.slo), "objectives on ttft, tpot and e2e", "itl", "tpot"
+    lambda plan: not {row.metric for row in plan.slo} <= set(_PER_REQUEST),
+    f"objectives on {', '.join(_PER_REQUEST[:-1])} and {_PER_REQUEST[-1]}",
+    ", ".join(name for name in LATENCY_METRICS if name not in _PER_REQUEST),
+    TPOT.name,
 )
 
 #: What a command cannot read; of the others it reads everything.

@@ -19,6 +19,7 @@ from planner.evaluation.capacity import TOLERANCE, find_capacity
 from planner.evaluation.confidence import LEVEL, SAFE, LatencyCurve, Spread, confidence, safe_rate_per_s
 from planner.evaluation.evaluator import Evaluator, Load, RunDetail, Verdict, judge
 from planner.problem.candidate import Candidate
+from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.price_list import PriceList
 from planner.problem.slo import Slo, statistic_s
 from planner.search.objectives import CandidateTester
@@ -272,7 +273,7 @@ def _rates(details: Sequence[RunDetail], verdict: Verdict) -> Rates:
 def _steady_metrics(details: Sequence[RunDetail], verdict: Verdict) -> dict[str, object]:
     """The first run's metrics, its latencies replaced by those of the steady window of all seeds."""
     metrics = dict(details[0].metrics)
-    for metric in ("ttft", "tpot", "itl", "e2e"):
+    for metric in LATENCY_METRICS:
         if metric in verdict.observations[0].samples_s:
             stats = ("mean", "p50", "p90", "p95", "p99")
             metrics[f"{metric}_s"] = {s: _finite(verdict.value_s(Slo(metric, s, 1.0))) for s in stats}
@@ -289,9 +290,6 @@ def _shares(details: Sequence[RunDetail]) -> dict[str, float]:
     keys = details[0].time_breakdown
     return {k: float(np.mean([d.time_breakdown.get(k, 0.0) for d in details])) for k in keys}
 
-
-#: Metrics of a curve point and of a distribution; itl only where an objective asks for it.
-METRICS: Final = ("ttft", "tpot", "itl", "e2e")
 
 CURVE_STATS: Final = ("mean", "p50", "p90", "p95", "p99")
 
@@ -313,10 +311,9 @@ def curve_of(seen: Iterable[Verdict]) -> list[CurvePoint]:
 
 
 def _point(verdict: Verdict, whole_cluster: bool) -> CurvePoint:
-    metrics = [m for m in METRICS if m in verdict.observations[0].samples_s]
+    metrics = [m for m in LATENCY_METRICS if m in verdict.observations[0].samples_s]
     latencies = {
-        f"{m}_s": Stats.model_validate({s: short(verdict.value_s(Slo(m, s, 1.0))) for s in CURVE_STATS})
-        for m in metrics
+        m: Stats.model_validate({s: short(verdict.value_s(Slo(m, s, 1.0))) for s in CURVE_STATS}) for m in metrics
     }
     return CurvePoint.model_validate(
         {
@@ -326,7 +323,7 @@ def _point(verdict: Verdict, whole_cluster: bool) -> CurvePoint:
             "n_measured": sum(o.n_measured for o in verdict.observations),
             "stable": verdict.stable,
             "met": verdict.met,
-            **latencies,
+            "latency_s": latencies,
         }
     )
 
@@ -334,7 +331,7 @@ def _point(verdict: Verdict, whole_cluster: bool) -> CurvePoint:
 def cdf_of(verdict: Verdict) -> dict[str, list[float | None]]:
     """Quantiles of each latency over all seeds of the verdict: {"quantiles": [...], "ttft_s": [...], ...}. Seconds."""
     found: dict[str, list[float | None]] = {"quantiles": list(QUANTILES)}
-    for metric in METRICS:
+    for metric in LATENCY_METRICS:
         if metric in verdict.observations[0].samples_s:
             samples = np.sort(np.concatenate([o.samples_s[metric] for o in verdict.observations]))
             found[f"{metric}_s"] = [short(statistic_s(samples, q)) for q in QUANTILES]

@@ -5,12 +5,22 @@ from __future__ import annotations
 import math
 from typing import Any, Self
 
-from pydantic import Field, field_validator
+from pydantic import (
+    Field,
+    GetJsonSchemaHandler,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
 
 from catalogs.deployments.schema import Deployment
 from catalogs.io.json_block import JsonBlock
 from planner.economics.money import Energy, Money
 from planner.evaluation.confidence import Confidence
+from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
 
 
@@ -81,7 +91,7 @@ class SloResult(SloValue):
 
 
 class CurvePoint(JsonBlock):
-    """Latencies at one rate. met: all objectives hold."""
+    """Latencies at one rate. met: all objectives hold. In JSON, each metric of `latency_s` has a key of its own."""
 
     requests_per_s: float
     whole_cluster: bool
@@ -89,15 +99,35 @@ class CurvePoint(JsonBlock):
     n_measured: int
     stable: bool
     met: bool
-    ttft_s: Stats
-    tpot_s: Stats
-    itl_s: Stats | None = None
-    e2e_s: Stats
+    latency_s: dict[str, Stats | None]  # by metric
+
+    @model_validator(mode="before")
+    @classmethod
+    def _gather_latencies(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or "latency_s" in given:
+            return given
+        found = {name: given[metric.key] for name, metric in LATENCY_METRICS.items() if metric.key in given}
+        return {**given, "latency_s": found}
+
+    @model_serializer(mode="wrap")
+    def _spread_latencies(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        data: dict[str, Any] = write(self)
+        by_metric = data.pop("latency_s")
+        return data | {LATENCY_METRICS[name].key: stats for name, stats in by_metric.items()}
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        """Return the schema of what is written: a key for each metric."""
+        reference = handler(core_schema)
+        schema = handler.resolve_ref_schema(reference)
+        statistics = schema["properties"].pop("latency_s")["additionalProperties"]
+        schema["properties"] |= {metric.key: statistics for metric in LATENCY_METRICS.values()}
+        schema["required"].remove("latency_s")
+        return reference
 
     def of(self, metric: str) -> Stats:
         """Return the statistics of one latency metric; empty where it was not measured."""
-        found: Stats | None = getattr(self, f"{metric}_s")
-        return found or Stats()
+        return self.latency_s.get(metric) or Stats()
 
 
 class Memory(JsonBlock):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
+from catalogs.deployments.layout import Role
 from planner.evaluation.deployments import CandidateDeployments
 from planner.evaluation.disaggregated import DisaggregatedQueueing, DisaggregatedRunLength
 from planner.evaluation.queueing import ApiServerQueue, ColocatedQueueing, QueueingModel
@@ -14,9 +14,6 @@ from planner.problem.candidate import Candidate
 from planner.problem.slo import Slo
 from planner.space.bounds import Discard, latency_discard, memory_discard
 from planner.space.speculative import per_token
-
-#: Objectives that replicas of each role alone can rule out.
-_BOUNDED: Final = {"both": ("ttft", "tpot", "itl", "e2e"), "prefill": ("ttft",), "decode": ("tpot", "itl")}
 
 CandidateQueueing = ColocatedQueueing | DisaggregatedQueueing
 
@@ -39,14 +36,14 @@ class ClosedForms:
             if found is None:
                 key = (role, *pool.ranks, pool.max_num_seqs, pool.max_num_batched_tokens)
                 if key not in self._floors:  # a latency floor is the same for any number of replicas
-                    self._floors[key] = self._latency_discard(pool, _BOUNDED[role])
+                    self._floors[key] = self._latency_discard(pool, role)
                 found = self._floors[key]
             if found is not None:
                 return found
         return None
 
-    def _latency_discard(self, pool: Candidate, metrics: tuple[str, ...]) -> Discard | None:
-        slos = [slo for slo in self._slos if slo.metric in metrics]
+    def _latency_discard(self, pool: Candidate, role: Role) -> Discard | None:
+        slos = [slo for slo in self._slos if slo.latency.is_only_of(role)]
         if not slos:
             return None
         resolved = self._deployments.resolved(pool)

@@ -23,6 +23,7 @@ import numpy as np
 from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import FloatArray
 from planner.evaluation.evaluator import Observation, Verdict
+from planner.problem.latency_metrics import E2E
 from planner.problem.slo import Slo
 
 LEVEL: Final = 0.9  # of the intervals printed
@@ -31,11 +32,8 @@ SAFE: Final = 0.9  # the probability a cautious operator asks for
 
 _QUADRATURE: Final = 201  # equally likely errors averaged over
 
-#: Statistics whose stated error speaks for the speed, and for gaps between tokens: gaps themselves were only compared
-#: on a vLLM older than those planned for (steady-state points of 0.11.1), and the mean gap is the TPOT.
-_SPEED: Final = "e2e"
-
-_OWN: Final = {"itl": "tpot"}
+#: The statistic whose stated error is the error of the speed.
+SPEED: Final = E2E.stated_error
 
 #: Two-sided 90 % quantile of Student's t by degrees of freedom 1..9.
 _T90: Final = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833)
@@ -116,7 +114,7 @@ class Factors:
 
     @classmethod
     def at(cls, levels: FloatArray, slo: Slo, error: StatedError) -> Factors:
-        return cls(error.factors(_SPEED, levels), error.factors(_OWN.get(slo.metric, slo.metric), levels))
+        return cls(error.factors(SPEED, levels), error.factors(slo.latency.stated_error, levels))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from catalogs.hardware.specs import Hardware
 from planner.evaluation.evaluator import Load
 from planner.evaluation.queueing import LIGHT, ColocatedQueueing, Utilisation
 from planner.problem.candidate import Candidate, Split
+from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.space.candidates import kv_dtypes, limits, placements, weight_dtypes
@@ -57,10 +58,9 @@ class DisaggregatedQueueing:
 
     def latency_s(self, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
         """First tokens as the prefill replicas give them, later ones as the others do. See QueueingModel.latency_s."""
-        if metric == "ttft":
+        if LATENCY_METRICS[metric].is_only_of("prefill"):
             return self.prefill.latency_s(requests_per_s, metric, quantile)
-        decoding_s = self.decode.latency_s(requests_per_s, metric, quantile)
-        return decoding_s + (self.prefill.model.prefill_s if metric == "e2e" else 0.0)
+        return self.decode.latency_s(requests_per_s, metric, quantile, self.prefill.model.prefill_s)
 
     def utilisation(self, requests_per_s: float, quantile: float | None = None) -> Utilisation:
         """Of the decode replicas."""
@@ -71,14 +71,14 @@ class DisaggregatedQueueing:
         time per token is promised, as full as that allows (Little's law: seats over the time a request holds one)."""
         model = self.decode.model
         batch = _fullest(model.step_s, model.seats, slos)
-        busy = _BUSY if any(slo.metric in ("ttft", "e2e") for slo in slos) else 1.0
+        busy = _BUSY if any(slo.latency.involves("prefill") for slo in slos) else 1.0
         computed = busy * self.prefill.lanes / self.prefill.model.prefill_s
         return computed, self.decode.lanes * batch / (model.step_s(batch) * self._output_tokens)
 
 
 def _fullest(step_s: Callable[[int], float], seats: int, slos: Sequence[Slo]) -> int:
     """Sequences decoded at once at most: all seats, or as many as keep the time per token promised."""
-    limit_s = min((slo.limit_s for slo in slos if slo.metric in ("tpot", "itl")), default=math.inf)
+    limit_s = min((slo.limit_s for slo in slos if slo.latency.is_only_of("decode")), default=math.inf)
     low, high = 1, seats
     while low < high:
         middle = (low + high + 1) // 2

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from catalogs.engines.profile import HostTimes
+from planner.problem.latency_metrics import LATENCY_METRICS, ExpectedTimes
 from simulator.core.batch import BatchShape
 
 #: No queue is evaluated at a higher utilisation: its mean wait grows without bound.
@@ -138,9 +139,11 @@ class QueueingModel:
         """Requests/s at which requests hardly ever meet."""
         return LIGHT / (self.step_s(1) * max(self.output_tokens, 1.0))
 
-    def latency_s(self, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
+    def latency_s(
+        self, requests_per_s: float, metric: str, quantile: float | None = None, other_prefill_s: float = 0.0
+    ) -> float:
         """A guess at the mean of a latency metric at this rate, seconds; infinite where overloaded. A quantile is
-        guessed of the first token only, where it differs most.
+        guessed of the first token only, where it differs most. other_prefill_s: of prefill on other replicas.
 
         A token every step, of which prompts take their share. The first token waits at the API server, for a seat, for
         half of the step that runs, in the queue of prompts, and for its own step; then for the API server again.
@@ -149,10 +152,12 @@ class QueueingModel:
         if in_flight is None:
             return float("inf")
         step_s = self._shared_step_s(requests_per_s, in_flight)
-        if metric in ("tpot", "itl"):
-            return step_s
-        first_s = sum(self._first_s(requests_per_s, in_flight, step_s, quantile if metric == "ttft" else None))
-        return first_s if metric == "ttft" else first_s + max(self.output_tokens - 1, 0.0) * step_s
+
+        def first_token_s(at: float | None) -> float:
+            return sum(self._first_s(requests_per_s, in_flight, step_s, at))
+
+        expected = ExpectedTimes(first_token_s, step_s, self.output_tokens, other_prefill_s)
+        return LATENCY_METRICS[metric].guess(expected, quantile)
 
     def _shared_step_s(self, requests_per_s: float, in_flight: float) -> float:
         """A step with the prompts that come meanwhile. Between whole batches on a straight line."""
@@ -254,9 +259,11 @@ class ColocatedQueueing:
         """Requests/s of the whole deployment at which requests hardly ever meet."""
         return self.replicas * self.model.light_per_s
 
-    def latency_s(self, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
+    def latency_s(
+        self, requests_per_s: float, metric: str, quantile: float | None = None, other_prefill_s: float = 0.0
+    ) -> float:
         """See QueueingModel.latency_s; requests_per_s is of the whole deployment."""
-        return self.model.latency_s(requests_per_s / self.lanes, metric, quantile)
+        return self.model.latency_s(requests_per_s / self.lanes, metric, quantile, other_prefill_s)
 
     def utilisation(self, requests_per_s: float, quantile: float | None = None) -> Utilisation:
         """See QueueingModel.utilisation; requests_per_s is of the whole deployment."""

@@ -147,7 +147,7 @@ class SimulatedRuns:
         self._deployments = deployments
         self._length = length
         self.cache = cache
-        self._reading = WindowStatistics("itl" in {slo.metric for slo in request.slos}, request.objective == "energy")
+        self._reading = WindowStatistics.of(request.slos, request.objective == "energy")
 
     def observe(self, candidate: Candidate, load: Load) -> Observation:
         """The steady part of a run; simulated, unless it is remembered."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from catalogs.arrays import FloatArray
+from catalogs.arrays import BoolArray, FloatArray
 from planner.evaluation.evaluator import Load, Observation
+from planner.problem.latency_metrics import LATENCY_METRICS
+from planner.problem.slo import Slo
 from simulator.analysis.energy import joules_drawn
 from simulator.analysis.metrics import summarise
 from simulator.cluster.run import Run
@@ -58,10 +61,44 @@ def steady_window(arrival_s: FloatArray, finish_s: FloatArray) -> SteadyWindow:
 
 @dataclass(frozen=True, slots=True)
 class WindowStatistics:
-    """What to take from a run besides ttft, tpot and e2e; each costs a pass over its step log."""
+    """What to take from a run. Metrics that are not per request, and joules, cost a pass over its step log each."""
 
-    itl: bool = False
+    metrics: tuple[str, ...] = tuple(name for name, metric in LATENCY_METRICS.items() if metric.is_per_request)
     joules: bool = False
+
+    @classmethod
+    def of(cls, slos: Sequence[Slo], joules: bool = False) -> WindowStatistics:
+        """Return the metrics per request, and of the others those that an objective is set on."""
+        wanted = {slo.metric for slo in slos}
+        found = (name for name, metric in LATENCY_METRICS.items() if metric.is_per_request or name in wanted)
+        return cls(tuple(found), joules)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestWindow:
+    """The requests of a run that statistics are taken over. See planner.problem.latency_metrics.RunWindow."""
+
+    run: Run
+    requests: BoolArray  # shape (n,)
+    between_s: tuple[float, float] | None = None  # when steps start; None: from the first arrival to the last
+    lost: BoolArray | None = None  # shape (n,): requests with infinite latencies, whatever they received
+
+    def per_request(self, values_s: FloatArray, fewest_output_tokens: int = 1) -> FloatArray:
+        """Return the values of the requests with at least so many output tokens, infinite where they never came."""
+        counted = self.requests
+        if fewest_output_tokens > 1:
+            counted = counted & (self.run.requests.output_tokens >= fewest_output_tokens)
+        found = _endless(values_s[counted])
+        if self.lost is not None:
+            found[self.lost[counted]] = np.inf
+        return found
+
+    def token_gaps_s(self) -> FloatArray:
+        """Return the gaps between tokens as the function of the same name does."""
+        if self.between_s is not None:
+            return token_gaps_s(self.run, self.between_s)
+        arrived_s = self.run.arrival_s[self.requests]
+        return token_gaps_s(self.run, (float(arrived_s.min()), float(arrived_s.max())))
 
 
 def observe_run(run: Run, load: Load, reading: WindowStatistics) -> Observation:
@@ -72,11 +109,7 @@ def observe_run(run: Run, load: Load, reading: WindowStatistics) -> Observation:
 def observe_window(run: Run, window: SteadyWindow, load: Load, reading: WindowStatistics) -> Observation:
     """The observation of a part of a run. A request that was refused never had its first token: infinite."""
     seen = window.measured
-    samples = {"ttft": _endless(run.ttft_s[seen]), "e2e": _endless(run.e2e_s[seen])}
-    several = seen & (run.requests.output_tokens > 1)
-    samples["tpot"] = _endless(run.tpot_s[several])
-    if reading.itl:
-        samples["itl"] = token_gaps_s(run, (float(run.arrival_s[seen].min()), float(run.arrival_s[seen].max())))
+    samples = {name: LATENCY_METRICS[name].samples(RequestWindow(run, seen)) for name in reading.metrics}
     found = Observation(load, samples, int(seen.sum()), window.growth_fraction, n_simulated=run.requests.n)
     if not reading.joules:
         return found

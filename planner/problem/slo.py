@@ -12,17 +12,11 @@ import numpy as np
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError, nearest_name
 from catalogs.ui.words import human_s
-
-METRIC_WORDS: Final[dict[str, str]] = {
-    "ttft": "time to first token",
-    "tpot": "time per output token",
-    "itl": "time between two tokens",
-    "e2e": "end-to-end latency",
-}
+from planner.problem.latency_metrics import LATENCY_METRICS, TTFT, LatencyMetric
 
 UNIT_S: Final[dict[str, float]] = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 
-DEFAULT_METRIC: Final = "ttft"
+DEFAULT_METRIC: Final = TTFT.name
 
 MOST_PERCENTILE: Final = 99.99
 
@@ -45,6 +39,11 @@ class Slo:
         return f"{self.metric}.{self.stat}"
 
     @property
+    def latency(self) -> LatencyMetric:
+        """The metric's entry in `LATENCY_METRICS`."""
+        return LATENCY_METRICS[self.metric]
+
+    @property
     def text(self) -> str:
         """The objective in full, in its own grammar."""
         return f"{self.name}={seconds_text(self.limit_s)}"
@@ -58,9 +57,9 @@ class Slo:
     def words(self) -> str:
         """The objective as a sentence; says so where the metric was assumed."""
         limit = human_s(self.limit_s)
-        what = METRIC_WORDS[self.metric]
-        if self.metric == "itl" and self.quantile is not None:
-            return f"{self.stat[1:]} % of gaps between two tokens are at most {limit}"
+        what = self.latency.words
+        if not self.latency.is_per_request and self.quantile is not None:
+            return f"{self.stat[1:]} % of {self.latency.samples_called} are at most {limit}"
         if self.quantile is None:
             said = f"the mean {what} is at most {limit}"
         else:
@@ -119,9 +118,9 @@ def parse_slo(text: str) -> Slo:
         metric, stat, given = DEFAULT_METRIC, name.lower(), False
     else:
         given = True
-    if metric not in METRIC_WORDS:
+    if metric not in LATENCY_METRICS:
         raise InputError(
-            f"an SLO metric is one of {', '.join(METRIC_WORDS)}", metric, nearest_name(metric, METRIC_WORDS)
+            f"an SLO metric is one of {', '.join(LATENCY_METRICS)}", metric, nearest_name(metric, LATENCY_METRICS)
         )
     return Slo(metric, _stat(stat), _limit_s(limit), given)
 

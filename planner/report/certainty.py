@@ -14,9 +14,12 @@ from catalogs.ui.html_page import Markup, PageSection, bullets, chart, paragraph
 from catalogs.ui.words import percent, plan_name
 from planner.answer.plan_schema import Known
 from planner.answer.schema import Answer
-from planner.report import latency_figures
+from planner.problem.latency_metrics import LATENCY_METRICS
 
-STATED_WORDS = latency_figures.METRIC_TITLES | {"power": "power", "j_per_token": "energy per token"}
+STATED_WORDS = {name: metric.title for name, metric in LATENCY_METRICS.items()} | {
+    "power": "power",
+    "j_per_token": "energy per token",
+}
 
 
 def certainty(answer: Answer) -> PageSection:

@@ -12,6 +12,7 @@ from catalogs.ui.words import dollars, grams, joules, rate
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.economics.money import instance_words
+from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.report import latency_figures, machine_figures, money_figures
 from planner.report.material import ReportData, ReportSimulations, label
 from planner.report.pareto_page import fronts
@@ -53,7 +54,7 @@ def capacity(plan: Plan, s: ReportSimulations) -> PageSection:
     parts = []
     for metric in latency_figures.curve_metrics(plan):
         figure = latency_figures.capacity_curve(plan, s.points, metric)
-        title = latency_figures.METRIC_TITLES[metric]
+        title = LATENCY_METRICS[metric].title
         said = f"{title.capitalize()} against the rate, simulated. {ONE_REPLICA}hollow marks: the queue kept growing."
         parts.append(chart(figure, said, 420))
     parts.append(paragraph(_knee_words(plan, s)))

@@ -6,14 +6,8 @@ from typing import Any, Final
 
 from catalogs.ui.charts import BELOW, COLOURS, MARGIN, REFERENCE, ceiling, linear, log, number, place
 from planner.answer.plan_schema import CurvePoint, Plan
+from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.studies.load_sweep import SweepPoint
-
-METRIC_TITLES: Final = {
-    "ttft": "time to first token",
-    "tpot": "time per output token",
-    "itl": "gap between tokens",
-    "e2e": "end-to-end latency",
-}
 
 SHOWN: Final = ("p50", "p90", "p95", "p99")
 
@@ -31,7 +25,7 @@ LEAST_BEND: Final = 0.1
 def curve_metrics(plan: Plan) -> list[str]:
     """Those with an objective, and the time to first token and per token."""
     asked = [row.metric for row in plan.slo]
-    return [m for m in METRIC_TITLES if m in asked or m in ("ttft", "tpot")]
+    return [name for name, metric in LATENCY_METRICS.items() if name in asked or metric.always_plotted]
 
 
 def capacity_curve(plan: Plan, points: list[SweepPoint], metric: str) -> Any:
@@ -61,7 +55,7 @@ def capacity_curve(plan: Plan, points: list[SweepPoint], metric: str) -> Any:
             name = f"knee of {stat}: {number(bend)} requests/s"
             figure.add_scatter(**at, mode="markers", marker=mark, name=name, hoverinfo="name")
     figure.update_xaxes(**linear("rate of requests to the whole deployment", "requests/s"))
-    figure.update_yaxes(**log(METRIC_TITLES[metric], "ms", drawn))
+    figure.update_yaxes(**log(LATENCY_METRICS[metric].title, "ms", drawn))
     return figure.update_layout(legend=BELOW, margin=MARGIN | {"t": 34})
 
 
@@ -118,13 +112,13 @@ def distributions(plan: Plan) -> Any:
 
     figure, drawn = go.Figure(), []
     quantiles = [100.0 * (q or 0.0) for q in plan.latency_cdf.get("quantiles", [])]
-    metrics = [m for m in METRIC_TITLES if f"{m}_s" in plan.latency_cdf]
+    metrics = [name for name, metric in LATENCY_METRICS.items() if metric.key in plan.latency_cdf]
     for i, metric in enumerate(metrics):
         pairs = [(MS * v, q) for v, q in zip(plan.latency_cdf[f"{metric}_s"], quantiles, strict=True) if v is not None]
         x, y = [v for v, _ in pairs], [q for _, q in pairs]
         hover = "%{y:.4g} % within %{x:.4g} ms<extra></extra>"
         line = place(i)["line"]
-        figure.add_scatter(x=x, y=y, mode="lines", name=METRIC_TITLES[metric], line=line, hovertemplate=hover)
+        figure.add_scatter(x=x, y=y, mode="lines", name=LATENCY_METRICS[metric].title, line=line, hovertemplate=hover)
         drawn += x
         for row in (r for r in plan.slo if r.metric == metric and r.stat != "mean"):
             mark = {"symbol": "x-thin", "size": 12, "line": {"width": 3, "color": COLOURS[i % len(COLOURS)]}}

@@ -9,7 +9,8 @@ from catalogs.ui.charts import BELOW, COLOURS, MARGIN, REFERENCE, bar, hatch, li
 from catalogs.ui.words import dollars
 from planner.answer.plan_schema import SloResult
 from planner.economics.money import CONTRACT_WORDS, OWNED, PriceLine
-from planner.report.latency_figures import METRIC_TITLES, MS
+from planner.problem.latency_metrics import LATENCY_METRICS
+from planner.report.latency_figures import MS
 from planner.report.material import CarbonFigures
 from planner.studies.load_sweep import SweepPoint
 from planner.studies.sensitivity import Effect, Input
@@ -56,7 +57,7 @@ def against_latency(
     if shown and limit < 4 * max(shown):  # a limit far off would squeeze the points into a corner
         vertical(figure, limit, f"objective: {number(limit)} ms", log_axis=True)
         shown.append(limit)
-    figure.update_xaxes(**log(f"{METRIC_TITLES[slo.metric]}, {slo.stat}", "ms", shown))
+    figure.update_xaxes(**log(f"{LATENCY_METRICS[slo.metric].title}, {slo.stat}", "ms", shown))
     figure.update_yaxes(**log(*axis, [y for _, y in pairs]))
     return figure.update_layout(legend=BELOW, margin=MARGIN)
 

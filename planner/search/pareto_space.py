@@ -20,8 +20,9 @@ from planner.economics.money import JOULES_PER_KWH, MILLION, SECONDS_PER_HOUR
 from planner.evaluation.evaluator import HOPELESS_GROWTH, SHORT_RUN_MARGIN, Evaluator, Load, Verdict, judge
 from planner.evaluation.queueing import Utilisation
 from planner.problem.candidate import Candidate
+from planner.problem.latency_metrics import LATENCY_METRICS, TTFT
 from planner.problem.price_list import PriceList
-from planner.problem.slo import METRIC_WORDS, Slo, parse_slo
+from planner.problem.slo import Slo, parse_slo
 from planner.search.objectives import RunSizes
 from planner.search.pareto_sampler import ParetoSample, ParetoSampler
 from planner.search.study import Params
@@ -83,7 +84,7 @@ class ParetoAxis:
     def words(self) -> str:
         if self.slo is None:
             return PER_TOKEN[self.name][1]
-        return f"{METRIC_WORDS[self.slo.metric]}, {self.slo.stat}"
+        return f"{self.slo.latency.words}, {self.slo.stat}"
 
     @property
     def is_known(self) -> bool:
@@ -107,7 +108,7 @@ class ParetoSpace:
 
     @cached_property
     def utilisations(self) -> list[Utilisation]:
-        quantile = next((a.slo.quantile for a in self.axes if a.slo is not None and a.slo.metric == "ttft"), None)
+        quantile = next((a.slo.quantile for a in self.axes if a.slo is not None and a.slo.metric == TTFT.name), None)
         return [self.world.utilisation(p.candidate, p.requests_per_s, quantile) for p in self.points]
 
     @cached_property
@@ -287,9 +288,10 @@ def _axis(name: str) -> ParetoAxis:
     if name in PER_TOKEN:
         return ParetoAxis(name)
     metric = name.partition(".")[0]
-    if "." not in name or metric not in METRIC_WORDS:
-        near = nearest_name(metric, (*PER_TOKEN, *METRIC_WORDS)) or "cost"
-        rule = f"an objective of a front is {', '.join(PER_TOKEN)} or a latency's statistic ({', '.join(METRIC_WORDS)})"
+    if "." not in name or metric not in LATENCY_METRICS:
+        near = nearest_name(metric, (*PER_TOKEN, *LATENCY_METRICS)) or "cost"
+        metrics = ", ".join(LATENCY_METRICS)
+        rule = f"an objective of a front is {', '.join(PER_TOKEN)} or a latency's statistic ({metrics})"
         raise InputError(rule, name, near if near in PER_TOKEN else f"{near}.p99")
     slo = parse_slo(f"{name}=1s")
     return ParetoAxis(slo.name, slo)

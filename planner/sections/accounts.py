@@ -21,6 +21,7 @@ from planner.economics.ownership import HOURS_PER_YEAR
 from planner.economics.rack_power import RackPower, rack_power
 from planner.economics.spot import Interruptions, SpotEffect, SpotFleet, spot_effect
 from planner.problem.accounting import SPOT, Accounting
+from planner.problem.latency_metrics import E2E
 from planner.problem.request import PlanRequest
 from planner.sections.ownership import HEAD, OwnedAccount, PricedPlan, owned_account, owned_lines, owned_parts
 from planner.sections.section import ChosenPlan
@@ -189,7 +190,7 @@ def _spot(given: Accounting, priced: PricedPlan) -> SpotAccount | UnknownSpot | 
         replicas=priced.replicas,
         requests_per_s=priced.requests_per_s,
         capacity_requests_per_s=priced.plan.capacity_requests_per_s,
-        e2e_mean_s=priced.plan.latency_s("e2e", "mean") or 0.0,
+        e2e_mean_s=priced.plan.latency_s(E2E.name, "mean") or 0.0,
         usd_per_hour=priced.price.usd_per_hour,
     )
     effect = spot_effect(fleet, Interruptions(given.spot_interruptions, recovery_s))

@@ -29,9 +29,10 @@ from catalogs.ui.words import hours_words, human_s, seconds
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
 from planner.answer.plan_schema import Plan, SloResult
-from planner.evaluation.confidence import LEVEL, LEVELS, SAFE, Confidence, Factors, interval, probability
+from planner.evaluation.confidence import LEVEL, LEVELS, SAFE, SPEED, Confidence, Factors, interval, probability
 from planner.evaluation.deployments import with_replicas
 from planner.evaluation.evaluator import Load, judge
+from planner.problem.latency_metrics import E2E
 from planner.problem.load_curve import LoadCurve
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
@@ -252,7 +253,7 @@ def _unit(chosen: ChosenPlan, cold_start_s: float) -> ReplicaUnit:
     price = chosen.prices.price(candidate.hardware)
     limit = max(replicas_of(chosen.world.names, candidate.layout), candidate.replicas)
     usd = None if price is None else price.usd_per_hour / candidate.replicas
-    in_flight = carries * seen.mean_s("e2e")
+    in_flight = carries * seen.mean_s(E2E.name)
     sure = SAFE if safe else _EVEN
     return ReplicaUnit(carries, in_flight, limit, request.spare.lost(candidate), usd, cold_start_s, sure)
 
@@ -395,7 +396,7 @@ class OverTime:
 
     def _judged(self, day: FleetDay, share: int) -> Planned:
         levels = _LEVELS if self.clock.requests.n <= _LONG * share else _ENDS
-        speeds = self.error.factors("e2e", np.array(levels)).tolist()
+        speeds = self.error.factors(SPEED, np.array(levels)).tolist()
         return Planned(day, levels, tuple(self._day_of(day.size, share, speed) for speed in speeds), share)
 
     # ---- rows

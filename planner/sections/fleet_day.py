@@ -13,7 +13,7 @@ import numpy as np
 from catalogs.arrays import FloatArray
 from catalogs.deployments.autoscaling import Autoscaling
 from catalogs.workloads.request_set import RequestSet
-from planner.evaluation.steady_state import finish_s, token_gaps_s
+from planner.evaluation.steady_state import RequestWindow, finish_s
 from planner.problem.slo import Slo
 from simulator.cluster.run import Run
 
@@ -153,15 +153,9 @@ class _Reading:
     def _samples(self, slo: Slo, begin_s: float, end_s: float) -> FloatArray:
         """Of requests that arrive in between; those that were never served are infinite."""
         run = self.run
-        if slo.metric == "itl":
-            return token_gaps_s(run, (begin_s, end_s))
         inside = (run.arrival_s >= begin_s) & (run.arrival_s < end_s)
-        if slo.metric == "tpot":
-            inside &= run.requests.output_tokens > 1
-        values = {"ttft": run.ttft_s, "tpot": run.tpot_s, "e2e": run.e2e_s}[slo.metric]
         lost = ~np.isfinite(finish_s(run))
-        found: FloatArray = np.where(lost | np.isnan(values), np.inf, values)[inside]
-        return found
+        return slo.latency.samples(RequestWindow(run, inside, (begin_s, end_s), lost))
 
     def alive_s(self, edges_s: FloatArray) -> FloatArray:
         """Replica seconds paid for between neighbouring edges: from a replica's order to its death."""

@@ -25,6 +25,7 @@ from planner.answer.plan_schema import ObjectiveRow, Plan
 from planner.evaluation.evaluator import Load, Verdict, judge
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate
+from planner.problem.latency_metrics import E2E, TPOT, TTFT
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.search.objectives import CandidateTester, RunSizes
@@ -41,7 +42,7 @@ DRAW_CAUTION: Final = (
     "than said here"
 )
 
-_SHOWN: Final = (("ttft", "p99"), ("tpot", "p99"), ("e2e", "mean"))
+_SHOWN: Final = ((TTFT.name, "p99"), (TPOT.name, "p99"), (E2E.name, "mean"))
 
 
 class NamedSloValue(ObjectiveRow):

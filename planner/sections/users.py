@@ -29,7 +29,7 @@ from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import Workload
 from planner.answer.measure import MOST_REPLICAS
 from planner.answer.plan_schema import Plan, SloResult
-from planner.evaluation.confidence import LEVEL, LEVELS, SEEDS, Confidence, Factors, interval, probability
+from planner.evaluation.confidence import LEVEL, LEVELS, SEEDS, SPEED, Confidence, Factors, interval, probability
 from planner.evaluation.evaluator import Load, Observation, pooled_value_s
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window
 from planner.problem.request import PlanRequest
@@ -162,7 +162,7 @@ class ClosedLoopEvaluator:
         measured = _window(done, users.n)
         rate = (int(measured.sum()) - 1) / float(np.ptp(done.arrival_s[measured]))
         load = Load(rate, n, self.seed + seed, whole_cluster=True)
-        reading = WindowStatistics(itl="itl" in {slo.metric for slo in self.slos})
+        reading = WindowStatistics.of(self.slos)
         return ClosedLoopRun(rate, observe_window(done, SteadyWindow(measured, 0.0), load, reading))
 
 
@@ -183,7 +183,7 @@ def closed_loop(desk: ClosedLoopEvaluator, users: Users, open_per_s: float, erro
     open_per_s: the rate the plan reckons with.
     """
     loops = [desk.observe(users, seed) for seed in range(SEEDS)]
-    speeds = error.factors("e2e", np.array(LEVELS))
+    speeds = error.factors(SPEED, np.array(LEVELS))
     slower = [desk.observe(users.faster(float(f))) for f in speeds]
     rates = np.array([loop.requests_per_s for loop in loops])
     moved = np.array([loop.requests_per_s for loop in slower]) / speeds

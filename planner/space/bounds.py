@@ -18,6 +18,7 @@ from catalogs.arrays import FloatArray
 from catalogs.deployments.layout import Limits
 from catalogs.ui.words import human_s
 from catalogs.workloads.request_set import RequestSet
+from planner.problem.latency_metrics import LeastTimes
 from planner.problem.slo import Slo, statistic_s
 from simulator.cluster.compiled import SHORTEST_SEQUENCE_TOKENS
 from simulator.core.batch import BatchShape
@@ -66,24 +67,18 @@ def latency_discard(cycle_s: CycleS, limits: Limits, requests: RequestSet, slos:
     """The first objective whose floor alone is beyond its limit, or None."""
     step_s = fastest_decode_s(cycle_s, limits)
     prefill_s = prefill_floor_s(cycle_s, limits, shortest_new_tokens(requests))
+    least = LeastTimes(prefill_s, step_s, requests.output_tokens)
     for slo in slos:
-        found = _discard(slo, step_s, prefill_s, requests)
+        found = _discard(slo, least)
         if found is not None:
             return found
     return None
 
 
-def _discard(slo: Slo, step_s: float, prefill_s: FloatArray, requests: RequestSet) -> Discard | None:
-    decodes = requests.output_tokens - 1
-    if slo.metric in ("tpot", "itl"):
-        floor_s = step_s if np.any(decodes > 0) else 0.0
-        reason = f"one decode step already takes {human_s(step_s)} > {human_s(slo.limit_s)}"
-    elif slo.metric == "ttft":
-        floor_s = lucky_statistic_s(prefill_s, slo.quantile)
-        reason = f"prefill alone takes {human_s(floor_s)} at {slo.stat} > {human_s(slo.limit_s)}"
-    else:
-        floor_s = lucky_statistic_s(prefill_s + decodes * step_s, slo.quantile)
-        reason = f"an empty system already takes {human_s(floor_s)} at {slo.stat} end to end > {human_s(slo.limit_s)}"
+def _discard(slo: Slo, least: LeastTimes) -> Discard | None:
+    floor_s = lucky_statistic_s(slo.latency.floor(least), slo.quantile)
+    why = slo.latency.floor_words.format(floor=human_s(floor_s), stat=slo.stat)
+    reason = f"{why} > {human_s(slo.limit_s)}"
     return Discard(slo.name, reason, floor_s, slo.limit_s) if floor_s > slo.limit_s * MARGIN else None
 
 

@@ -14,6 +14,7 @@ from catalogs.deployments.layout import Role
 from catalogs.ui.words import human_s
 from planner.answer.plan_schema import Memory, Plan
 from planner.evaluation.facts import memory_block
+from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.studies.rerun import Rerun
 from simulator.analysis.bottleneck import (
     DEVICE_BOUNDS,
@@ -69,7 +70,7 @@ class PoolUse:
 
     def is_part_of(self, metric: str) -> bool:
         """Whether its time is part of a latency: first tokens of prefill servers, those after them of the others."""
-        return {"ttft": "decode", "tpot": "prefill", "itl": "prefill"}.get(metric) != self.role
+        return LATENCY_METRICS[metric].involves(self.role)
 
 
 def pool_uses(rerun: Rerun, plan: Plan, index: int = 0, samples: int = SAMPLES) -> list[PoolUse]:

@@ -11,6 +11,7 @@ from planner.answer.plan_schema import Plan
 from planner.economics.money import Rates, energy, money
 from planner.evaluation.evaluator import Load, judge
 from planner.problem.candidate import Candidate
+from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
 from planner.studies.rerun import Rerun
 
@@ -56,8 +57,7 @@ def _point(i: int, candidate: Candidate, rerun: Rerun, share: float, rate: float
     verdict = judge([detail.observation], bench.slos)
     rates = Rates(detail.output_tokens_per_s, detail.total_tokens_per_s, detail.power_w)
     used = energy(rates, prices.grid())
-    metrics = ("ttft", "tpot", "itl", "e2e")
-    known = [m for m in metrics if m in detail.observation.samples_s]
+    known = [m for m in LATENCY_METRICS if m in detail.observation.samples_s]
     wanted = sorted({*CURVE_STATS, *(slo.stat for slo in bench.slos)})
     return SweepPoint(
         plan=i,

@@ -10,6 +10,7 @@ from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.variants import VariedWorkload
+from planner.problem.latency_metrics import TPOT
 from planner.studies.rerun import Rerun
 
 #: A fifth more or less is what a forecast is off by on a good day; half and double bound most surprises.
@@ -80,7 +81,7 @@ def step_error(plan: Plan) -> tuple[float, float] | None:
     known = plan.calibration
     if known is None:
         return None
-    low, high = known.intervals.get("tpot", (-known.expected_error, known.expected_error))
+    low, high = known.intervals.get(TPOT.stated_error, (-known.expected_error, known.expected_error))
     return (1 + low, 1 + high) if low < high else None
 
 

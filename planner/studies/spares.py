@@ -27,7 +27,7 @@ from catalogs.ui.progress import Tell
 from planner.answer.capabilities import chosen
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
-from planner.evaluation.confidence import LEVEL, LEVELS
+from planner.evaluation.confidence import LEVEL, LEVELS, SPEED
 from planner.problem.slo import Slo
 from planner.studies.outages import FailingFleet, FailingReplicas, Outage, binomial_bounds
 from planner.studies.rerun import Rerun
@@ -325,4 +325,4 @@ def spares(answer: Answer, terms: SpareObjective, alternative: int = 0, tell: Te
 def _slow(answer: Answer, plan: Plan) -> float:
     """By which factor steps take longer at the upper level of the stated error."""
     error = StatedError.of(answer.request.engine, plan.operator_error)
-    return float(error.factors("e2e", np.array([LEVELS[-1]]))[0])
+    return float(error.factors(SPEED, np.array([LEVELS[-1]]))[0])

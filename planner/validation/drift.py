@@ -15,9 +15,10 @@ from typing import Any, Final, Literal
 from catalogs.errors import InputError
 from planner.answer.schema import same_model
 from planner.evaluation.confidence import LEVEL
+from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
 from planner.validation.measured_run import TOLERANCE, Comparison, untold
-from planner.validation.prediction import METRICS, STATS, Expected, Prediction
+from planner.validation.prediction import STATS, Expected, Prediction
 from planner.validation.prometheus import Interval
 
 Finding = Literal["inside", "faster", "slower", "too few", "not judged"]
@@ -115,7 +116,7 @@ def drift(prediction: Prediction, seen: Interval) -> Drift:
 
 
 def _rows(prediction: Prediction, seen: Interval, rate: float) -> Iterator[DriftRow]:
-    for metric in METRICS:
+    for metric in LATENCY_METRICS:
         histogram = seen.histogram(metric)
         if histogram.n <= 0:
             continue
@@ -148,6 +149,6 @@ def _notes(prediction: Prediction, seen: Interval, rows: tuple[DriftRow, ...]) -
         if not same_model(name, planned):
             yield f"the server calls its model {name}: taken as the plan's {planned}"
     told = {row.expected.metric for row in rows}
-    missing = [m for m in METRICS if m not in told]
+    missing = [m for m in LATENCY_METRICS if m not in told]
     if missing:
         yield f"no {', '.join(missing)} to compare: not in the server's metrics, or not in the plan's curve"

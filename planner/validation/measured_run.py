@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 import numpy as np
 
-from calibration.accuracy.measured_run import MeasuredRun, Metric
+from calibration.accuracy.measured_run import MeasuredRun
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from planner.answer.schema import same_model
 from planner.evaluation.confidence import LEVEL
+from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
-from planner.validation.prediction import METRICS, Expected, Prediction
+from planner.validation.prediction import Expected, Prediction
 
 Finding = Literal["inside", "faster", "slower", "too few", "not judged"]
 
@@ -122,12 +123,12 @@ def verify(prediction: Prediction, run: MeasuredRun, model: str | None) -> PlanV
     load = tuple(_same_load(prediction, run))
     rows = []
     for expected in prediction.rows():
-        samples = run.samples(cast(Metric, expected.metric))
+        samples = LATENCY_METRICS[expected.metric].measured(run)
         if len(samples):
             rows.append(_row(expected, samples))
     if not rows:
         raise InputError("this result holds none of the plan's latencies", run.source)
-    notes += [f"no {m} in this result" for m in METRICS if not len(run.samples(m))]
+    notes += [f"no {name} in this result" for name, m in LATENCY_METRICS.items() if not len(m.measured(run))]
     if run.n_failed:
         notes.append(f"{run.n_failed:,} of {run.n + run.n_failed:,} requests failed")
     return PlanVerification(prediction, run, load, tuple(rows), tuple(dict.fromkeys(notes)))
@@ -190,7 +191,8 @@ def _row(expected: Expected, samples: FloatArray) -> Row:
 
 def untold(expected: Expected) -> bool:
     """Percentiles of single gaps: no whole run tells how far off they are, an interval would be too narrow."""
-    return expected.metric == "itl" and expected.stat != "mean" and expected.limit_s is None
+    single = not LATENCY_METRICS[expected.metric].is_per_request
+    return single and expected.stat != "mean" and expected.limit_s is None
 
 
 def finding(measured_s: float, expected: Expected) -> Finding:

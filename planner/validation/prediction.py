@@ -14,9 +14,8 @@ from catalogs.errors import InputError
 from planner.answer.plan_schema import Plan, Stats
 from planner.answer.schema import Answer
 from planner.evaluation.confidence import LEVEL, Factors, LatencyCurve
+from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
-
-METRICS: Final = ("ttft", "tpot", "itl", "e2e")
 
 STATS: Final = ("mean", "p50", "p90", "p95", "p99")
 
@@ -80,7 +79,7 @@ class Prediction:
         """At the planned rate; an objective's own interval is the answer's."""
         objectives = {(row.metric, row.stat): row for row in self.plan.slo}
         found = []
-        for metric in METRICS:
+        for metric in LATENCY_METRICS:
             stats = Stats.model_validate((self.plan.metrics or {}).get(f"{metric}_s") or {})
             for stat in STATS:
                 value, row = stats.at(stat), objectives.get((metric, stat))

@@ -18,14 +18,10 @@ from urllib.parse import urlencode, urlsplit
 from urllib.request import Request, urlopen
 
 from catalogs.errors import InputError
+from planner.problem.latency_metrics import LATENCY_METRICS
 
 #: Names vLLM has had for what is read here; the newest first.
-HISTOGRAMS: Final = {
-    "ttft": ("vllm:time_to_first_token_seconds",),
-    "itl": ("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
-    "tpot": ("vllm:request_time_per_output_token_seconds",),
-    "e2e": ("vllm:e2e_request_latency_seconds",),
-}
+HISTOGRAMS: Final = {name: metric.histograms for name, metric in LATENCY_METRICS.items()}
 
 COUNTERS: Final = {
     "requests": ("vllm:request_success_total", "vllm:request_success"),

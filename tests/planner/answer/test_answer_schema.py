@@ -8,8 +8,9 @@ import pytest
 from pydantic import ValidationError
 
 from catalogs.io.json_block import JsonBlock, every_key_set
-from planner.answer.plan_schema import Plan, SloResult, SloValue
+from planner.answer.plan_schema import CurvePoint, Plan, SloResult, SloValue
 from planner.evaluation.confidence import Confidence
+from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
 from planner.sections.power_limits import NamedSloValue
 
@@ -63,3 +64,14 @@ def test_a_plan_that_cannot_start_has_null_for_every_figure() -> None:
     figures = {k: v for k, v in data.items() if k not in ("deployment", "slo")}
     assert set(figures.values()) == {None}
     assert "curve" not in data
+
+
+def test_a_curve_point_has_one_key_for_each_metric_that_was_measured() -> None:
+    head = {"requests_per_s": 2.0, "whole_cluster": False, "n_seeds": 1, "n_measured": 900, "stable": True, "met": True}
+    for measured in (["ttft", "tpot", "e2e"], list(LATENCY_METRICS)):
+        stats = {f"{name}_s": {"mean": 0.5 + i, "p99": 1.0 + i} for i, name in enumerate(measured)}
+        point = CurvePoint.model_validate(head | stats)
+        assert list(point.document().items()) == list((head | stats).items())
+        assert [point.of(name).at("p99") for name in LATENCY_METRICS] == [
+            stats[f"{name}_s"]["p99"] if name in measured else None for name in LATENCY_METRICS
+        ]

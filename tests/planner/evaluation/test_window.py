@@ -8,16 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalogs.deployments.schema import Deployment
+from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
 from planner.economics.rack_power import most_w
 from planner.evaluation.steady_state import (
     MOST_DRAIN,
     MOST_WARM_UP,
     WARM_UP,
+    RequestWindow,
+    WindowStatistics,
     finish_s,
     joules_per_output_token,
     steady_window,
 )
+from planner.problem.latency_metrics import LATENCY_METRICS
+from planner.problem.slo import parse_slos
 from simulator.analysis.energy import joules_drawn
 from simulator.analysis.metrics import summarise
 from simulator.cluster.compiled import compile_deployment
@@ -75,3 +80,22 @@ def test_the_parts_of_a_run_draw_what_the_whole_draws() -> None:
     assert parts == pytest.approx(joules_drawn(done, done.span_s), rel=1e-2)
     whole = summarise(done)["metrics"]["energy"]["total_j_per_output_token"] * done.requests.output_tokens.sum()
     assert joules_drawn(done, done.span_s) == pytest.approx(whole, rel=1e-3)
+
+
+def test_a_window_counts_requests_with_enough_tokens_and_lost_ones_as_infinite() -> None:
+    done = simulate(
+        compile_deployment(Deployment(model="llama3.1-8b", hardware="h100")),
+        RequestSet(np.zeros(4), np.full(4, 100), np.array([1, 5, 5, 5])),
+    )
+    mask = np.array([True, True, True, False])
+    window = RequestWindow(done, mask)
+    assert window.per_request(np.array([1.0, np.nan, 3.0, 4.0])).tolist() == [1.0, np.inf, 3.0]
+    assert LATENCY_METRICS["tpot"].samples(window).tolist() == done.tpot_s[1:3].tolist()
+    lost = RequestWindow(done, mask, lost=np.array([False, False, True, True]))
+    assert LATENCY_METRICS["tpot"].samples(lost).tolist() == [done.tpot_s[1], np.inf]
+
+
+def test_gaps_between_tokens_are_collected_only_for_an_objective_on_them() -> None:
+    plain = WindowStatistics.of(parse_slos(["ttft.p99=1s"]))
+    assert plain == WindowStatistics()
+    assert set(WindowStatistics.of(parse_slos(["itl.p99=1s"])).metrics) - set(plain.metrics) == {"itl"}

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalogs.errors import InputError
-from planner.problem.slo import METRIC_WORDS, UNIT_S, Slo, parse_slos, statistic_s
+from planner.problem.latency_metrics import LATENCY_METRICS
+from planner.problem.slo import UNIT_S, Slo, parse_slos, statistic_s
 
-metrics = st.sampled_from(sorted(METRIC_WORDS))
+metrics = st.sampled_from(sorted(LATENCY_METRICS))
 stats = st.one_of(st.just("mean"), st.integers(1, 99).map(lambda n: f"p{n}"), st.just("p99.9"))
 limits = st.tuples(st.integers(1, 10**6), st.sampled_from(sorted(UNIT_S)))
 

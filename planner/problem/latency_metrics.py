@@ -1,0 +1,172 @@
+"""The latency metrics that objectives are set on, each with everything that the planner needs to know about it.
+
+To add a metric, add a `LatencyMetric` to `LATENCY_METRICS`. Objectives, searches, answers, reports, `plan verify` and
+`plan drift` loop over that table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from catalogs.arrays import FloatArray, IntArray
+from catalogs.deployments.layout import Role
+
+if TYPE_CHECKING:
+    from calibration.accuracy.measured_run import MeasuredRun
+    from simulator.cluster.run import Run
+
+
+class RunWindow(Protocol):
+    """The part of a finished run that statistics are taken over."""
+
+    @property
+    def run(self) -> Run:
+        """The whole run."""
+
+    def per_request(self, values_s: FloatArray, fewest_output_tokens: int = 1) -> FloatArray:
+        """Return the values of the requests in the window that have at least so many output tokens, in seconds.
+
+        `values_s` has shape (n,), one value per request of the run. NaN, for a request that never got there, becomes
+        infinite.
+        """
+
+    def token_gaps_s(self) -> FloatArray:
+        """Return equally likely gaps between two tokens of a request, in seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeastTimes:
+    """The least times that any schedule needs, in seconds, from which floors are computed.
+
+    `prefill_s` and `output_tokens` have shape (n,), one value per request.
+    """
+
+    prefill_s: FloatArray
+    decode_step_s: float
+    output_tokens: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedTimes:
+    """The times that a queueing model expects under a load, in seconds, from which guesses are computed."""
+
+    first_token_s: Callable[[float | None], float]  # takes a quantile as a share in 0..1, or None for the mean
+    step_s: float
+    output_tokens: float
+    other_prefill_s: float = 0.0  # prefill on replicas that the queueing model does not cover
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyMetric:
+    """A latency metric: what it is called, and how each part of the planner obtains its values. Times in seconds."""
+
+    name: str  # in objectives; JSON keys append "_s"
+    words: str  # in sentences about one request
+    title: str  # of charts and their axes
+    pools: tuple[Role, ...]  # roles of a disaggregated deployment that contribute to it
+    samples: Callable[[RunWindow], FloatArray]  # from a simulated run
+    measured: Callable[[MeasuredRun], FloatArray]  # from a load client's result; finite values only
+    floor: Callable[[LeastTimes], FloatArray]  # a safe lower bound of the samples
+    floor_words: str  # why a floor rules a candidate out, with the fields {floor} and {stat}
+    guess: Callable[[ExpectedTimes, float | None], float]  # a closed-form estimate of a quantile, None for the mean
+    stated_error: str  # the statistic of `calibration.accuracy.stated_error` whose error applies
+    histograms: tuple[str, ...] = ()  # names that vLLM has given its Prometheus histogram, the newest first
+    samples_called: str = "requests"  # what the samples are; costly to collect unless they are requests
+    always_plotted: bool = False  # in reports also where no objective is set on it
+
+    @property
+    def key(self) -> str:
+        """The key of its statistics in JSON documents."""
+        return f"{self.name}_s"
+
+    @property
+    def is_per_request(self) -> bool:
+        """Whether each request has one value."""
+        return self.samples_called == "requests"
+
+    def involves(self, role: Role) -> bool:
+        """Return whether time on replicas of `role` is part of this latency."""
+        return role == "both" or role in self.pools
+
+    def is_only_of(self, role: Role) -> bool:
+        """Return whether replicas of `role` alone determine this latency."""
+        return role == "both" or self.pools == (role,)
+
+
+def _decode_floor_s(least: LeastTimes) -> FloatArray:
+    """Return one decode step where any request decodes, else 0. Shape (1,)."""
+    return np.full(1, least.decode_step_s if np.any(least.output_tokens > 1) else 0.0)
+
+
+def _end_to_end_s(expected: ExpectedTimes) -> float:
+    decoding_s = max(expected.output_tokens - 1, 0.0) * expected.step_s
+    return expected.first_token_s(None) + decoding_s + expected.other_prefill_s
+
+
+TTFT: Final = LatencyMetric(
+    name="ttft",
+    words="time to first token",
+    title="time to first token",
+    pools=("prefill",),
+    samples=lambda window: window.per_request(window.run.ttft_s),
+    measured=lambda run: run.samples("ttft"),
+    floor=lambda least: least.prefill_s,
+    floor_words="prefill alone takes {floor} at {stat}",
+    guess=lambda expected, quantile: expected.first_token_s(quantile),
+    stated_error="ttft",
+    histograms=("vllm:time_to_first_token_seconds",),
+    always_plotted=True,
+)
+
+TPOT: Final = LatencyMetric(
+    name="tpot",
+    words="time per output token",
+    title="time per output token",
+    pools=("decode",),
+    samples=lambda window: window.per_request(window.run.tpot_s, fewest_output_tokens=2),
+    measured=lambda run: run.samples("tpot"),
+    floor=_decode_floor_s,
+    floor_words="one decode step already takes {floor}",
+    guess=lambda expected, _: expected.step_s,
+    stated_error="tpot",
+    histograms=("vllm:request_time_per_output_token_seconds",),
+    always_plotted=True,
+)
+
+#: Its stated error is that of TPOT. Gaps themselves were only compared on a vLLM older than those planned for
+#: (steady-state points of 0.11.1), and the mean gap is the TPOT.
+ITL: Final = LatencyMetric(
+    name="itl",
+    words="time between two tokens",
+    title="gap between tokens",
+    pools=("decode",),
+    samples=lambda window: window.token_gaps_s(),
+    measured=lambda run: run.samples("itl"),
+    floor=_decode_floor_s,
+    floor_words="one decode step already takes {floor}",
+    guess=lambda expected, _: expected.step_s,
+    stated_error="tpot",
+    histograms=("vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds"),
+    samples_called="gaps between two tokens",
+)
+
+E2E: Final = LatencyMetric(
+    name="e2e",
+    words="end-to-end latency",
+    title="end-to-end latency",
+    pools=("prefill", "decode"),
+    samples=lambda window: window.per_request(window.run.e2e_s),
+    measured=lambda run: run.samples("e2e"),
+    floor=lambda least: least.prefill_s + (least.output_tokens - 1) * least.decode_step_s,
+    floor_words="an empty system already takes {floor} at {stat} end to end",
+    guess=lambda expected, _: _end_to_end_s(expected),
+    stated_error="e2e",
+    histograms=("vllm:e2e_request_latency_seconds",),
+)
+
+#: Every latency metric by its name, in the order of answers, reports and error messages.
+LATENCY_METRICS: Final[Mapping[str, LatencyMetric]] = {metric.name: metric for metric in (TTFT, TPOT, ITL, E2E)}
