@@ -19,7 +19,7 @@ from catalogs.errors import InputError
 from catalogs.workloads.workload import load_workload
 from simulator.cli import outputs
 from simulator.cli.outputs import RequestedOutputs
-from simulator.cluster.compiled import build_fleet
+from simulator.cluster.compiled import compile_fleet
 from simulator.cluster.run import Run
 from simulator.cluster.serving import serving_options
 from simulator.cluster.simulate import run
@@ -92,7 +92,7 @@ def run_case(case: Case, folder: Path, limit_s: float = 60.0) -> Outcome:
 def _run(case: Case, folder: Path) -> Outcome:
     deployment, workload = write(case, folder)
     written, asked = load_deployment(deployment), load_workload(str(workload))
-    fleet = build_fleet(written)
+    fleet = compile_fleet(written)
     requests = asked.materialise()
     views = RequestedOutputs.of(folder / "trace.json", None, folder / "series.csv", 1.0, case.seed % EXPLAINED == 0)
 

@@ -25,7 +25,7 @@ from catalogs.deployments.schema import load_deployment
 from catalogs.errors import InputError
 from catalogs.workloads.workload import load_workload
 from simulator.analysis.metrics import statistics, summarise
-from simulator.cluster.compiled import build_plant
+from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run
 
@@ -81,7 +81,7 @@ IDENTITY: dict[str, Callable[[dict[str, str]], str]] = {
 
 
 def simulated(deployment: Path, workload: Path) -> Run:
-    return run(build_plant(load_deployment(deployment)), load_workload(str(workload)).materialise())
+    return run(compile_deployment(load_deployment(deployment)), load_workload(str(workload)).materialise())
 
 
 def tables(score: ModuleType, data: Path, wanted: Callable[[bool], bool], refused: list[str]) -> Iterator[Compared]:

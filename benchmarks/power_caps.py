@@ -157,12 +157,12 @@ def clock_at(unlimited_w: float, limit_w: float, static_w: float) -> float:
 def simulated(data: dict[str, Any]) -> None:
     """The whole chain: predicted draw, predicted clock, predicted steps."""
     from catalogs.deployments.schema import Deployment
-    from simulator.cluster.compiled import build_plant
+    from simulator.cluster.compiled import compile_deployment
     from simulator.core.batch import BatchShape
     from simulator.costs.power_limit import CappedStepCost, PowerLimitedBoard, decode_kind
 
     print("4. simulated steps of Qwen3.5-27B in int4 (the same shape), context 300")
-    plant = build_plant(Deployment(model="qwen3.5-27b", hardware="rtxpro6000-workstation", weight_dtype="int4"))
+    plant = compile_deployment(Deployment(model="qwen3.5-27b", hardware="rtxpro6000-workstation", weight_dtype="int4"))
     board = PowerLimitedBoard(plant.cost, plant.bundle)
     for run in (r for r in data["limit_tables"]["runs"] if r["name"].startswith(FITTED_ON)):
         n = run["concurrency"]

@@ -15,7 +15,7 @@ import numpy as np
 
 from catalogs.deployments.schema import Deployment
 from catalogs.workloads.request_set import RequestSet
-from simulator.cluster.compiled import build_plant
+from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.simulate import run
 
 ENGINES = ("vllm", "vllm-0.15", "sglang", "trtllm")
@@ -47,7 +47,7 @@ def main() -> None:
         for even in (True, False):
             requests = workload(even, a.clients, 10 * a.clients, a.mean)
             for asked in ("balanced", None):
-                plant = build_plant(Deployment(**keys, expert_parallel=True, rank_dispatch=asked))
+                plant = compile_deployment(Deployment(**keys, expert_parallel=True, rank_dispatch=asked))
                 spent = []
                 for _ in range(a.repeats):
                     start = time.process_time()

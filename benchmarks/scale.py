@@ -24,7 +24,7 @@ from catalogs.workloads.arrivals import parse_arrivals
 from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import fleet_metrics, latency_metrics, summarise
 from simulator.cluster.cluster import RunOptions
-from simulator.cluster.compiled import CompiledFleet, build_fleet
+from simulator.cluster.compiled import CompiledFleet, compile_fleet
 from simulator.cluster.serving import serving_options
 from simulator.cluster.simulate import run
 
@@ -53,7 +53,7 @@ def peak_bytes() -> float:
 
 
 def many(n: int, replicas: int, processes: int) -> None:
-    fleet = build_fleet(Deployment(model="llama3.1-8b", hardware=f"{-(-replicas // 8)}*h100x8", replicas=replicas))
+    fleet = compile_fleet(Deployment(model="llama3.1-8b", hardware=f"{-(-replicas // 8)}*h100x8", replicas=replicas))
     gaps = np.random.default_rng(1).exponential(1.0 / (RATE_PER_REPLICA * replicas), n)
     work = conversations(np.cumsum(gaps))
     began, before_s = time.perf_counter(), cpu_s()
@@ -74,7 +74,7 @@ def day(requests_per_s: float) -> None:
     written = Deployment(
         model="llama3.1-8b", hardware="2*h100x8", replicas=1, router="least_outstanding", autoscaling=scaling
     )
-    fleet: CompiledFleet = build_fleet(written)
+    fleet: CompiledFleet = compile_fleet(written)
     curve = parse_arrivals({"diurnal": {"requests_per_s": requests_per_s, "swing": 0.8}})
     n = round(86400 * requests_per_s)
     work = conversations(curve.starts_s(np.random.default_rng(1), n, requests_per_s))

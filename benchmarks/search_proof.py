@@ -31,9 +31,11 @@ from pathlib import Path
 
 import numpy as np
 
-from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
+from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
+from planner.problem.tariff import Tariff
 from planner.search.objectives import RunSizes
 from planner.search.pareto_sampler import RESOLVED, ParetoSample, ParetoSampler, members
 from planner.search.pareto_search import as_dict, from_dict, search_front
@@ -99,10 +101,13 @@ SPACES = {"developed": DEVELOPED, "opened": OPENED, "held-out": HELD_OUT}
 
 
 @cache
-def world_of(space: Space) -> SimulatedEvaluator:
+def world_of(space: Space) -> HardwareChoiceEvaluator:
     objective = "energy" if "energy" in space.axes else "throughput"
     slos = parse_slos(["e2e.mean=1000000s"])
-    return SimulatedEvaluator(PlanRequest(space.model, space.hardware, slos, space.workload, objective=objective))
+    request = PlanRequest(
+        model=space.model, hardware=space.hardware, slos=slos, workload=space.workload, objective=objective
+    )
+    return open_evaluator(request)
 
 
 def trade_of(space: Space, seed: int) -> ParetoSpace:
@@ -110,7 +115,9 @@ def trade_of(space: Space, seed: int) -> ParetoSpace:
     world = world_of(space)
     wanted = (c for c in world.space() if c.max_num_seqs in space.seqs and c.max_num_batched_tokens in space.tokens)
     left = [c for c in wanted if world.discard(c) is None]
-    return ParetoSpace(world, trade_points(world, left, ladder=space.ladder), parse_axes(space.axes), (), seed, SIZES)
+    prices = PriceList(Tariff(), world.names.hardware)
+    points = trade_points(world, prices, left, ladder=space.ladder)
+    return ParetoSpace(world, prices, points, parse_axes(space.axes), (), seed, SIZES)
 
 
 @dataclass(frozen=True)

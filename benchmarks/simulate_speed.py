@@ -20,7 +20,7 @@ import numpy as np
 from catalogs.deployments.schema import Deployment
 from catalogs.engines.files import load_engine
 from catalogs.workloads.request_set import RequestSet
-from simulator.cluster.compiled import build_plant
+from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.simulate import engine_rules, run_rules
 from simulator.core.batch import BatchShape
 from simulator.core.step_timer import StepTimer
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--profile", action="store_true")
     asked = parser.parse_args()
-    plant = build_plant(Deployment(model="llama3.1-8b", hardware="h100"))
+    plant = compile_deployment(Deployment(model="llama3.1-8b", hardware="h100"))
     worlds: list[tuple[str, EngineRules, StepTimer]] = [
         ("trivial timer", RULES, TrivialTimer()),
         ("llama3.1-8b on h100", engine_rules(plant), plant.cost),

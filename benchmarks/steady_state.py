@@ -35,7 +35,7 @@ from error_budget import load
 from catalogs.deployments.schema import Deployment
 from catalogs.workloads.workload import load_workload
 from simulator.analysis.metrics import summarise
-from simulator.cluster.compiled import CompiledDeployment, build_plant
+from simulator.cluster.compiled import CompiledDeployment, compile_deployment
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run
 from simulator.core.batch import BatchShape
@@ -98,7 +98,7 @@ def serve(deployment: dict[str, Any], workload: dict[str, Any]) -> tuple[Compile
         file = Path(folder) / "workload.yaml"
         file.write_text(json.dumps(workload))
         requests = load_workload(str(file)).materialise()
-    plant = build_plant(Deployment(**deployment))
+    plant = compile_deployment(Deployment(**deployment))
     return plant, run(plant, requests)
 
 

@@ -1,1 +1,6 @@
 """Searches deployments that meet latency objectives, and explains, checks and deploys the answer."""
+
+import lazy_loader
+
+# The public names are those of __init__.pyi; a name is imported when it is first used.
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -8,7 +8,7 @@ from calibration.fitting.scores import EstimatorScore
 from calibration.report import model_figures as figures
 from calibration.whole_models.study import CHOSEN, TargetStudy, WholeModelStudy, study
 from calibration.whole_models.table import read_rows
-from catalogs.ui.html_page import Markup, Page, Section, bullets, cards, chart, note, paragraph, table
+from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, chart, note, paragraph, table
 
 HEAD = ("Predicted", "Held out", "Chosen", "Rows", "R²", "Aim", "Mean error", "9 of 10 within", "Leans")
 
@@ -24,7 +24,7 @@ def page_of_study(found: WholeModelStudy) -> Page:
     return Page("Whole models, measured and predicted", names, sections(found), "Written by calibrate report.")
 
 
-def sections(found: WholeModelStudy) -> list[Section]:
+def sections(found: WholeModelStudy) -> list[PageSection]:
     """The sections of a study: summary, then each target, then the rows themselves."""
     used = found.used
     power = [note("Not shown: no energy counter was readable while these rows were measured.")]
@@ -35,13 +35,13 @@ def sections(found: WholeModelStudy) -> list[Section]:
     return [
         _summary(found),
         *(_target(t) for t in found.targets),
-        Section("Latency and memory against batch", [batch], "Batch"),
-        Section("By type of architecture", [boxes], "Architecture"),
-        Section("Power", power),
+        PageSection("Latency and memory against batch", [batch], "Batch"),
+        PageSection("By type of architecture", [boxes], "Architecture"),
+        PageSection("Power", power),
     ]
 
 
-def _summary(found: WholeModelStudy) -> Section:
+def _summary(found: WholeModelStudy) -> PageSection:
     rows = found.rows
     status = rows["status"].value_counts()
     figures_first = [
@@ -55,7 +55,7 @@ def _summary(found: WholeModelStudy) -> Section:
         "the fit; which estimator to use was chosen on the other rows alone."
     )
     lines = [line for t in found.targets for line in _lines(t)]
-    return Section(
+    return PageSection(
         "Summary", [cards(figures_first), paragraph(text), table(HEAD, lines, words=3), bullets(found.notes)]
     )
 
@@ -73,7 +73,7 @@ def _figures(s: EstimatorScore, aim: str) -> tuple[str, ...]:
     return (f"{s.n:,}", f"{s.r2:.3f}", aim, f"{100 * s.mape:.1f} %", f"{100 * s.p90:.0f} %", lean)
 
 
-def _target(t: TargetStudy) -> Section:
+def _target(t: TargetStudy) -> PageSection:
     rows = [(s.estimator, *_figures(s, "")[1:2], *_figures(s, "")[3:]) for s in t.by_configuration.scores]
     head = ("Estimator", "R²", "Mean error", "9 of 10 within", "Leans")
     parts: list[Markup] = [
@@ -86,4 +86,4 @@ def _target(t: TargetStudy) -> Section:
     if any(i.added_error > 0 for i in t.importance):
         text = "What shuffling a column of held-out rows adds to the error. Work columns follow from the lengths."
         parts.append(chart(figures.importance_bars(t), text, 140 + 26 * min(len(t.importance), figures.MOST_FEATURES)))
-    return Section(t.target.title, parts)
+    return PageSection(t.target.title, parts)

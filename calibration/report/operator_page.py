@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from calibration.report import operator_figures as figures
 from calibration.report.material import EDGE, GROUP, OFF_GRID, CalibrationReport, FamilyLine, title_of
 from catalogs.ui.charts import FAMILY_WORDS
-from catalogs.ui.html_page import Page, Section, bullets, cards, chart, note, paragraph, table
+from catalogs.ui.html_page import Page, PageSection, bullets, cards, chart, note, paragraph, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,7 +46,7 @@ def operator_page(m: CalibrationReport) -> Page:
     return Page(m.title, m.subtitle, sections, "Written by calibrate report. This file loads nothing from elsewhere.")
 
 
-def _summary(m: CalibrationReport) -> Section:
+def _summary(m: CalibrationReport) -> PageSection:
     order = list(FAMILY_WORDS)
     lines = sorted(m.errors, key=lambda x: order.index(x.family) if x.family in order else len(order))
     text = (
@@ -61,7 +61,7 @@ def _summary(m: CalibrationReport) -> Section:
     if m.missing:
         wanted = "; ".join(m.missing)
         parts.append(note(f"Made from a bundle alone. Given its rows (--rows DIR) this page also shows {wanted}."))
-    return Section("Summary", parts)
+    return PageSection("Summary", parts)
 
 
 def _line(x: FamilyLine) -> tuple[str, ...]:
@@ -80,20 +80,20 @@ def verdict(x: FamilyLine) -> str:
     return word + (", wide tail" if x.p90 > WIDE_TAIL and word != "poor" else "")
 
 
-def _held(m: CalibrationReport) -> list[Section]:
+def _held(m: CalibrationReport) -> list[PageSection]:
     if m.held is None or m.held.empty:
         return []
     held, height = m.held, 120 + 62 * m.held.family.nunique()
     against = chart(figures.predicted_against_measured(held), _count(ON_THE_LINE, held), 540)
     spread = [chart(figures.residuals(held), RESIDUALS, 480), chart(figures.error_by_size(held), BY_SIZE, height)]
     return [
-        Section("Predicted against measured, unseen shapes only", [against], "Predictions"),
-        Section("Errors against size, and how they spread", [*map(paragraph, m.remarks), *spread], "Errors"),
+        PageSection("Predicted against measured, unseen shapes only", [against], "Predictions"),
+        PageSection("Errors against size, and how they spread", [*map(paragraph, m.remarks), *spread], "Errors"),
         *_importance(m),
     ]
 
 
-def _importance(m: CalibrationReport) -> list[Section]:
+def _importance(m: CalibrationReport) -> list[PageSection]:
     if not m.importance:
         return []
     text = (
@@ -105,10 +105,10 @@ def _importance(m: CalibrationReport) -> list[Section]:
     height = 150 + 24 * len(m.importance)
     caption = f"Longer bars matter more. With nothing shuffled, predictions are typically off by: {rest}."
     bars = chart(figures.importance_bars(m.importance), caption, height)
-    return [Section("What the time depends on", [paragraph(text), bars], "Importance")]
+    return [PageSection("What the time depends on", [paragraph(text), bars], "Importance")]
 
 
-def _coverage(m: CalibrationReport) -> Section:
+def _coverage(m: CalibrationReport) -> PageSection:
     text = (
         "The shapes that the catalog's models run on this machine, at the splits and batches the planner tries: how "
         "each would be answered."
@@ -117,10 +117,10 @@ def _coverage(m: CalibrationReport) -> Section:
     height = 130 + 42 * len(m.coverage)
     caption = f"Shapes counted: {counts}. Outside means beyond the largest measured, or no row of the family at all."
     bars = chart(figures.coverage_bars(m.coverage), caption, height)
-    return Section("Coverage of what the planner will ask", [paragraph(text), bars], "Coverage")
+    return PageSection("Coverage of what the planner will ask", [paragraph(text), bars], "Coverage")
 
 
-def _measured(m: CalibrationReport) -> list[Section]:
+def _measured(m: CalibrationReport) -> list[PageSection]:
     if m.measured is None or m.measured.empty:
         return []
     rows = m.measured
@@ -137,12 +137,12 @@ def _measured(m: CalibrationReport) -> list[Section]:
     if rows.watts.notna().any():
         text = "Mean power while an operator is repeated, by the device's energy counter."
         power = [chart(figures.power_chart(rows, m.accelerator), text, 440)]
-    return [Section("Roofline", parts), Section("Power against utilisation", power, "Power")]
+    return [PageSection("Roofline", parts), PageSection("Power against utilisation", power, "Power")]
 
 
-def _machine(m: CalibrationReport) -> Section:
+def _machine(m: CalibrationReport) -> PageSection:
     words = [(k.replace(".", ", ").replace("_", " "), v) for k, v in m.facts]
-    return Section("Machine and versions", [table(("what", "found"), words, words=2)], "Machine")
+    return PageSection("Machine and versions", [table(("what", "found"), words, words=2)], "Machine")
 
 
 def _count(text: str, rows: pd.DataFrame) -> str:

@@ -98,7 +98,7 @@ class LinearPhysics:
 
 
 @dataclass(slots=True)
-class Utilisation:
+class UtilisationEstimator:
     """Physics times a smooth factor: how much of what the physics promises this kind of point gets, interpolated.
 
     The logarithm of actual over physics is a kernel ridge (squared exponential over standardised log features), which
@@ -170,7 +170,7 @@ def estimator(name: str, target: str) -> Estimator:
         "random forest": Forest,
         "gradient boosting": Boosting,
         "linear physics": lambda: LinearPhysics(target),
-        "utilisation": lambda: Utilisation(target),
+        "utilisation": lambda: UtilisationEstimator(target),
     }
     return makers[name]()
 

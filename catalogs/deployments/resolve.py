@@ -77,8 +77,12 @@ class CatalogLookup:
     @classmethod
     def of(cls, model: str, engine: str, hardware: str) -> CatalogLookup:
         """Raises InputError with the nearest name for one that is unknown."""
-        found = parse_hardware(hardware)
-        return cls(load_model(model), load_engine(engine).on(found.accelerator.kind), found)
+        return cls.on(parse_hardware(hardware), model, engine)
+
+    @classmethod
+    def on(cls, hardware: Hardware, model: str, engine: str) -> CatalogLookup:
+        """On hardware that has been looked up already. Raises InputError with the nearest name for an unknown one."""
+        return cls(load_model(model), load_engine(engine).on(hardware.accelerator.kind), hardware)
 
     @property
     def default_limits(self) -> tuple[int, int]:
@@ -87,9 +91,11 @@ class CatalogLookup:
         return self.engine.default_limits(unit.memory_bytes, unit.name, unit.kind)
 
 
-def resolve_deployment(deployment: Deployment) -> tuple[ResolvedDeployment, ...]:
-    """See catalogs.deployment.resolve_pools."""
-    pools = tuple(replace(_resolve_pool(part.written), role=part.role, site=part.site) for part in deployment.slices)
+def resolve_deployment(deployment: Deployment, names: CatalogLookup | None = None) -> tuple[ResolvedDeployment, ...]:
+    """See catalogs.deployment.resolve_pools. names: of every pool, where they have been looked up already."""
+    pools = tuple(
+        replace(_resolve_pool(part.written, names), role=part.role, site=part.site) for part in deployment.slices
+    )
     shared = [pool for pool in pools if not pool.site]
     asked = sum(pool.most_replicas * pool.layout.accelerators for pool in shared)
     if shared and asked > shared[0].hardware.n_accelerators:
@@ -114,8 +120,8 @@ def _check_handover(pools: tuple[ResolvedDeployment, ...]) -> tuple[ResolvedDepl
     return pools
 
 
-def _resolve_pool(deployment: Deployment) -> ResolvedDeployment:
-    names = CatalogLookup.of(deployment.model, deployment.engine, deployment.hardware)
+def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) -> ResolvedDeployment:
+    names = names or CatalogLookup.of(deployment.model, deployment.engine, deployment.hardware)
     check_encoder(names.model)
     asked = FeatureContext(deployment, names.model, names.engine)
     check_together(asked)

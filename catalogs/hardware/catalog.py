@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from functools import cache
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware import files
@@ -50,8 +52,7 @@ def parse(text: str) -> Hardware:
         return local_hardware()
     nodes, rest = _split_nodes(plain)
     name, count = _split_count(rest)
-    if nodes < 1:
-        raise InputError("the number of nodes must be at least 1", text, f"1*{rest}")
+    _check_nodes(text, nodes, rest)
     if ":" in name:
         return _slices(plain, nodes, name, count)
     file = files.read(name)
@@ -59,15 +60,39 @@ def parse(text: str) -> Hardware:
     if nodes == 1 and count > most > 1 and count % most == 0:
         return _whole_nodes(plain, file, count)
     _check_count(text, file.name, count, most, f"a {file.name} node")
-    return Hardware(_text(nodes, file.name, count), files.node(file, count), count, nodes)
+    return _of(file.name, count, nodes)
+
+
+def resized(hardware: Hardware, count: int, n_nodes: int) -> Hardware:
+    """`n_nodes` nodes with `count` accelerators each, of the kind of `hardware`, without notices.
+
+    Raises InputError for a count that a node cannot hold, for no node, and where another size of this machine is meant.
+    """
+    if (count, n_nodes) == (hardware.accelerators_per_node, hardware.n_nodes):
+        return hardware.without_notices()
+    if hardware.text == "local":
+        raise InputError("this machine has as many accelerators as it has", count, "local")
+    name, text = hardware.accelerator.name, _text(n_nodes, hardware.accelerator.name, count)
+    _check_nodes(text, n_nodes, name)
+    _check_count(text, name, count, hardware.node.max_accelerators, f"a {name} node")
+    return _of(name, count, n_nodes)
+
+
+@cache
+def _of(name: str, count: int, nodes: int) -> Hardware:
+    """Equal hardware is one object. name: of a file, or `NAME:MIG` for slices of one."""
+    gpu, _, profile = name.partition(":")
+    file = files.read(gpu)
+    node = files.mig_node(file, profile) if profile else files.node(file, count)
+    return Hardware(_text(nodes, name, count), node, count, nodes)
 
 
 def _whole_nodes(plain: str, file: files.HardwareFile, count: int) -> Hardware:
     """More accelerators than a node holds, as many nodes as they fill."""
     most = file.node.max_accelerators
-    text = _text(count // most, file.name, most)
-    notice = f"a {file.name} node holds {most}: {plain} is taken as {text}"
-    return Hardware(text, files.node(file, most), most, count // most, (notice,))
+    found = _of(file.name, most, count // most)
+    notice = f"a {file.name} node holds {most}: {plain} is taken as {found.text}"
+    return replace(found, notices=(notice,))
 
 
 def _split_nodes(plain: str) -> tuple[int, str]:
@@ -95,7 +120,12 @@ def _slices(plain: str, nodes: int, name: str, count: int) -> Hardware:
         raise InputError(f"{file.name} has no such MIG profile", profile, f"{file.name}:{near}")
     label = f"{file.name}:{profile}"
     _check_count(plain, label, count, file.mig[profile].max_per_gpu, f"one {file.name} cut into {profile}")
-    return Hardware(_text(nodes, label, count), files.mig_node(file, profile), count, nodes)
+    return _of(label, count, nodes)
+
+
+def _check_nodes(text: str, nodes: int, rest: str) -> None:
+    if nodes < 1:
+        raise InputError("the number of nodes must be at least 1", text, f"1*{rest}")
 
 
 def _check_count(text: str, name: str, count: int, most: int, holder: str) -> None:

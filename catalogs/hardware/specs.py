@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class Hardware:
     """What `--hw` names: `n_nodes` x `accelerators_per_node` of one node type."""
 
     text: str  # "h100x8", "2*h100x8"
-    node: Node
+    node: Node = field(hash=False)  # its peaks are a dict; the text and the counts tell hardware apart well enough
     accelerators_per_node: int
     n_nodes: int = 1
-    notices: tuple[str, ...] = ()
+    notices: tuple[str, ...] = field(default=(), hash=False)
 
     @property
     def accelerator(self) -> Accelerator:
@@ -83,3 +83,23 @@ class Hardware:
     def link_domain(self) -> int:
         """Accelerators of this hardware that one link joins: a node's, or those of several nodes where it reaches."""
         return max(self.accelerators_per_node, min(self.node.reach, self.n_accelerators))
+
+    def without_notices(self) -> Hardware:
+        """The same hardware, where nothing is to be told about it again."""
+        return replace(self, notices=()) if self.notices else self
+
+    def with_count(self, n: int) -> Hardware:
+        """The same number of the same nodes with `n` accelerators each, without notices.
+
+        Raises InputError for a count that is not 1..the node's maximum, and for this machine's own hardware.
+        """
+        return self._sized(n, self.n_nodes)
+
+    def with_nodes(self, n: int) -> Hardware:
+        """The same nodes, `n` of them, without notices. Raises InputError as `with_count` does, and for no node."""
+        return self._sized(self.accelerators_per_node, n)
+
+    def _sized(self, count: int, n_nodes: int) -> Hardware:
+        from catalogs.hardware.catalog import resized  # reads the node's file: a pair may have a link of its own
+
+        return resized(self, count, n_nodes)

@@ -28,7 +28,7 @@ class Markup:
 
 
 @dataclass(frozen=True, slots=True)
-class Section:
+class PageSection:
     """A heading and what stands under it. `name` is how the list of contents calls it."""
 
     title: str
@@ -46,7 +46,7 @@ class Page:
 
     title: str
     subtitle: str
-    sections: Sequence[Section]
+    sections: Sequence[PageSection]
     footer: str = ""
     language: str = field(default="en")
 
@@ -125,7 +125,7 @@ def need_plotly() -> None:
         raise InputError("reports need plotly", "not installed", "pip install '.[report]'") from None
 
 
-def _section(number: int, section: Section) -> str:
+def _section(number: int, section: PageSection) -> str:
     parts = "".join(p.text for p in section.parts)
     return f'<section id="s{number}"><h2>{_safe(section.title)}</h2>{parts}</section>'
 

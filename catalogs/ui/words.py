@@ -81,10 +81,18 @@ _SHOWN: Final = (("d", 24 * HOUR_S), ("h", HOUR_S), ("min", 60.0))
 
 def seconds_of(text: str) -> float:
     """ "30d", "10min", "90s", "2h" in seconds. Raises InputError."""
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|m|h|d|y)\s*", text.lower())
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*(s|min|m|h|d|y)\s*", text.lower())
     if found is None or not float(found[1]) > 0:
         raise InputError(f"a length of time is a number above zero with a unit: {', '.join(_UNITS)}", text, "10min")
     return float(found[1]) * _UNITS[found[2]]
+
+
+def duration_text(value_s: float) -> str:
+    """Return a length of time as `seconds_of` takes it, exact: 120.0 -> "2min"."""
+    for unit, size_s in (("h", HOUR_S), ("min", 60.0)):
+        if value_s >= size_s and value_s % size_s == 0:
+            return f"{value_s / size_s:.0f}{unit}"
+    return f"{repr(float(value_s)).removesuffix('.0')}s"
 
 
 def long_words(value_s: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from catalogs.hardware.specs import Hardware
 from planner.answer.measure import MOST_REPLICAS, MeasuredPlan
 from planner.answer.plan_schema import Plan
 from planner.economics.money import PriceLine, price_rows
@@ -25,10 +26,10 @@ def assumptions(request: PlanRequest) -> list[str]:
     return lines
 
 
-def prices_of(plan: Plan) -> list[PriceLine]:
+def prices_of(plan: Plan, hardware: Hardware) -> list[PriceLine]:
     """Return what the plan's hardware costs elsewhere, per hour and per token of the plan."""
     output, total = plan.metric("output_tokens_per_s"), plan.metric("total_tokens_per_s")
-    return price_rows(plan.hardware, output or 0.0, total or 0.0)
+    return price_rows(hardware, output or 0.0, total or 0.0)
 
 
 def pareto(entries: Sequence[MeasuredPlan]) -> list[Plan]:

@@ -30,7 +30,7 @@ APART: Final = AnswerFeature(
     lambda plan: bool(plan.deployment.get("disaggregation")),
     "plans with one kind of replica",
     DISAGGREGATED,
-    f"plan again without --also {DISAGGREGATED}",
+    f"plan again without also: {DISAGGREGATED}",
 )
 
 TOKEN_GAPS: Final = AnswerFeature(

@@ -48,14 +48,14 @@ def rank_hardware(
     """One row for each hardware of the space; [] where there was no choice."""
     by_text: dict[str, list[Candidate]] = {}
     for c in (*left, *(c for c, _ in discards)):
-        by_text.setdefault(c.hardware, []).append(c)
+        by_text.setdefault(c.hardware.text, []).append(c)
     if len(by_text) < 2:
         return []
-    reasons = {c.hardware: d.reason for c, d in reversed(discards)}
+    reasons = {c.hardware.text: d.reason for c, d in reversed(discards)}
     remaining = set(left)
     ranked = []
     for text, own in by_text.items():
-        seen = [o for o in outcomes if o.candidate.hardware == text]
+        seen = [o for o in outcomes if o.candidate.hardware.text == text]
         open_ = [c for c in own if c in remaining]
         usd = terms.usd_per_hour(own[0])
         if seen:
@@ -76,16 +76,16 @@ def _seen(seen: Sequence[Outcome], terms: RankingTerms, usd: float | None) -> Ra
     if held:
         score, best = min(held, key=lambda item: item[0])
         words = best.candidate.words
-        row = HardwareRow(best.candidate.hardware, "holds", words, best.requests_per_s, None, usd, "")
+        row = HardwareRow(best.candidate.hardware.text, "holds", words, best.requests_per_s, None, usd, "")
         return (0.0, score), row
     nearest = max(seen, key=lambda o: o.upper_requests_per_s / terms.takes(o.candidate))
     c, upper = nearest.candidate, nearest.upper_requests_per_s
     if nearest.status == "pruned":
-        row = HardwareRow(c.hardware, "worse", c.words, None, upper, usd, "beaten by a better choice")
+        row = HardwareRow(c.hardware.text, "worse", c.words, None, upper, usd, "beaten by a better choice")
         return (1.0, -upper / terms.takes(c)), row
     missed = f"{nearest.binding} is {nearest.ratio:.2g} times its limit"
     why = "it does not keep up" if nearest.ratio >= UNSTABLE else missed
-    return (3.0, -upper / terms.takes(c)), HardwareRow(c.hardware, "fails", c.words, None, upper, usd, why)
+    return (3.0, -upper / terms.takes(c)), HardwareRow(c.hardware.text, "fails", c.words, None, upper, usd, why)
 
 
 def _passed_over(open_: Sequence[Candidate], terms: RankingTerms, usd: float | None) -> Ranked:
@@ -94,6 +94,6 @@ def _passed_over(open_: Sequence[Candidate], terms: RankingTerms, usd: float | N
     at_most = OVERLOAD * terms.fluid_per_s(best)
     if terms.with_load:
         why = "dearer than what was enough, or too slow with every seat taken"
-        return (2.0, usd or 0.0), HardwareRow(best.hardware, "worse", None, None, None, usd, why)
-    row = HardwareRow(best.hardware, "worse", best.words, None, at_most, usd, "even with every seat taken")
+        return (2.0, usd or 0.0), HardwareRow(best.hardware.text, "worse", None, None, None, usd, why)
+    row = HardwareRow(best.hardware.text, "worse", best.words, None, at_most, usd, "even with every seat taken")
     return (1.0, -at_most / terms.takes(best)), row

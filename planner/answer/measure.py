@@ -17,8 +17,9 @@ from planner.answer.plan_schema import CurvePoint, Known, Memory, Plan, SloResul
 from planner.economics.money import Rates, energy, money
 from planner.evaluation.capacity import TOLERANCE, find_capacity
 from planner.evaluation.confidence import LEVEL, SAFE, LatencyCurve, Spread, confidence, safe_rate_per_s
-from planner.evaluation.evaluator import Evaluator, OfferedLoad, RunDetail, Verdict, judge
+from planner.evaluation.evaluator import Evaluator, Load, RunDetail, Verdict, judge
 from planner.problem.candidate import Candidate
+from planner.problem.price_list import PriceList
 from planner.problem.slo import Slo, statistic_s
 from planner.search.objectives import CandidateTester
 
@@ -81,10 +82,11 @@ def one_by_one(work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Measures plans for one request. each: who simulates runs of other seeds."""
+    """Measures plans for one request. prices: of its hardware. each: who simulates runs of other seeds."""
 
     world: Evaluator
     bench: CandidateTester
+    prices: PriceList
     each: MapFn = one_by_one
 
     def entry(self, candidate: Candidate, start_per_s: float | None, effort: MeasurementBudget) -> MeasuredPlan:
@@ -151,7 +153,7 @@ class Measure:
         whole = effort.whole_cluster and 1 < candidate.replicas <= MOST_REPLICAS
         n_seeds = max(2, effort.figures // 2) if whole else effort.figures
         n = self.bench.sizes.full
-        loads = [OfferedLoad(rate, n, self.bench.seed + i, whole) for i in range(n_seeds)]
+        loads = [Load(rate, n, self.bench.seed + i, whole) for i in range(n_seeds)]
         details = self.each(partial(self.world.detail, candidate), loads)
         return details, judge([d.observation for d in details], self.bench.slos)
 
@@ -160,7 +162,7 @@ class Measure:
         return self._verdict(candidate, rate_per_s, 1).met and self._verdict(candidate, rate_per_s, BEST.capacity).met
 
     def _verdict(self, candidate: Candidate, rate: float, n_seeds: int) -> Verdict:
-        loads = [OfferedLoad(rate, self.bench.sizes.full, self.bench.seed + i) for i in range(n_seeds)]
+        loads = [Load(rate, self.bench.sizes.full, self.bench.seed + i) for i in range(n_seeds)]
         return judge(self.each(partial(self.world.observe, candidate), loads), self.bench.slos)
 
     def _capacity(self, candidate: Candidate, start: float | None, n_seeds: int, seen: list[Verdict]) -> float | None:
@@ -204,7 +206,7 @@ class Measure:
             asked = self.bench.nominal_per_s(candidate)  # a higher rate that was only read from the curve is no promise
             safe = verdict.requests_per_s if asked is None else max(safe, verdict.requests_per_s)
         rates = _rates(details, verdict)
-        price, grid = self.world.price(candidate), self.world.grid()
+        price, grid = self.prices.price(candidate.hardware), self.prices.grid()
         return Plan(
             deployment=facts.deployment,
             requests_per_s=verdict.requests_per_s,

@@ -35,7 +35,7 @@ _MAX_HARDWARE: Final = 4
 
 _MAX_TRIES: Final = 4
 
-Elsewhere = Callable[[str], Evaluator]
+Elsewhere = Callable[[Hardware], Evaluator]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ class Refuser:
         searched = {c.weight_dtype for c in candidates(self.request, self.measure.world.names)}
         for dtype in NARROWER:
             if dtype not in searched:
-                found = self._try(replace(self.request, precisions=(dtype,)), self.measure.world)
+                found = self._try(self.request.replace(precisions=(dtype,)), self.measure.world)
                 if found is not None:
                     what = f"{dtype} weights (quality differs from {self.measure.world.names.model.weight_dtype})"
                     yield _met("precision", f"{what}: {found.words}", dtype, "simulation")
@@ -111,20 +111,21 @@ class Refuser:
     def _hardware(self, own: Hardware) -> Iterator[Suggestion]:
         """More of the same, then something else; the first of each that does it. What is beyond the budget says so."""
         found_one: set[bool] = set()
-        for text, same in _other_hardware(own):
+        for hardware, same in _other_hardware(own):
             if same in found_one:
                 continue
             try:
-                world = self.elsewhere(text)
-                found = self._try(replace(self.request, hardware=text), world)
+                world = self.elsewhere(hardware)
+                found = self._try(self.request.replace(hardware=hardware.text), world)
             except InputError:
                 continue
             if found is not None:
                 found_one.add(same)
-                yield self._met_by(text, found, world)
+                yield self._met_by(hardware, found)
 
-    def _met_by(self, text: str, found: Candidate, world: Evaluator) -> Suggestion:
-        price, budget = world.price(found), self.request.max_usd_per_hour
+    def _met_by(self, hardware: Hardware, found: Candidate) -> Suggestion:
+        text, budget = hardware.text, self.request.max_usd_per_hour
+        price = self.measure.prices.of_other(hardware).price(found.hardware)
         if budget is None or price is None or price.usd_per_hour <= budget:
             return _met("hardware", f"{text}: {found.words}", text, "simulation")
         usd = price.usd_per_hour
@@ -139,7 +140,7 @@ class Refuser:
             plain.setdefault(c.placement, c)
         left = [c for c in plain.values() if world.discard(c) is None and math.isfinite(bench.floor_per_s(c))]
         left.sort(key=lambda c: -world.fluid_requests_per_s(c))
-        measure = Measure(world, bench)
+        measure = Measure(world, bench, self.measure.prices)
         for candidate in left[:_MAX_TRIES]:
             rate = bench.floor_per_s(candidate)
             if not bench.probe(candidate, rate, bench.sizes.quick).hopeless and measure.holds(candidate, rate):
@@ -173,21 +174,20 @@ def _relaxed(slo: Slo, verdict: Verdict) -> Slo:
     return replace(slo, limit_s=float(f"{math.ceil(room / digit) * digit:.3g}"), metric_given=True)
 
 
-def _other_hardware(hardware: Hardware) -> Iterator[tuple[str, bool]]:
-    """(text, more of the same): other counts of this accelerator, and as many of others, then a whole node of them. MIG
-    slices and this machine have no larger siblings here."""
+def _other_hardware(hardware: Hardware) -> Iterator[tuple[Hardware, bool]]:
+    """(hardware, more of the same): other counts of this accelerator, and as many of others, then a whole node of them.
+    MIG slices and this machine have no larger siblings here."""
     if hardware.text == "local" or hardware.accelerator.is_slice:
         return
     name, count, most = hardware.accelerator.name, hardware.accelerators_per_node, hardware.node.max_accelerators
     bigger = [n for n in (1, 2, 4, 8, 16) if count < n <= most]
-    yield from ((f"{name}x{n}", True) for n in bigger[:_MAX_HARDWARE])
+    yield from ((hardware.with_nodes(1).with_count(n), True) for n in bigger[:_MAX_HARDWARE])
     nodes = hardware.n_nodes
-    yield from ((f"{n}*{name}x{most}", True) for n in (2, 3, 4, 6, 8) if n > nodes)
-    others = [n for n in NEIGHBOURS if n != name]
-    sizes = {n: parse_hardware(n).node.max_accelerators for n in others}
-    alike = [(n, count) for n in others if count <= sizes[n]]
-    whole = [(n, sizes[n]) for n in others if nodes == 1 and count < sizes[n]]
-    yield from ((f"{nodes}*{n}x{k}" if nodes > 1 else f"{n}x{k}", False) for n, k in (*alike, *whole))
+    yield from ((hardware.with_count(most).with_nodes(n), True) for n in (2, 3, 4, 6, 8) if n > nodes)
+    others = [parse_hardware(n) for n in NEIGHBOURS if n != name]
+    alike = [(o, count) for o in others if count <= o.node.max_accelerators]
+    whole = [(o, o.node.max_accelerators) for o in others if nodes == 1 and count < o.node.max_accelerators]
+    yield from ((other.with_count(n).with_nodes(nodes), False) for other, n in (*alike, *whole))
 
 
 def _met(kind: str, change: str, value: str | float, verified_by: str) -> Suggestion:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from pydantic import Field
+from pydantic import Field, field_serializer
 
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock
 from planner.answer.hardware_ranking import HardwareRow
 from planner.answer.plan_schema import Plan
-from planner.answer.question import Asked, Reproduce
+from planner.answer.question import Reproduce
 from planner.economics.money import PriceLine
+from planner.problem.request import PlanRequest
 
 
 def same_model(name: str, planned: str) -> bool | None:
@@ -70,7 +71,7 @@ class Answer(JsonBlock):
     """The whole answer but its sections, which `planner.sections.full_answer` adds by their names."""
 
     schema_version: int
-    request: Asked
+    request: PlanRequest
     feasible: bool
     best: Plan | None
     alternatives: list[Plan]
@@ -81,6 +82,10 @@ class Answer(JsonBlock):
     assumptions: list[str]
     prices: list[PriceLine] = Field(default_factory=list)
     reproduce: Reproduce
+
+    @field_serializer("request")
+    def _written(self, request: PlanRequest) -> dict[str, Any]:
+        return request.as_dict()
 
     @property
     def plans(self) -> list[Plan]:

@@ -14,17 +14,22 @@ from planner.cli.commands.deploy import deploy
 from planner.cli.commands.drift import drift
 from planner.cli.commands.explain import explain
 from planner.cli.commands.front import front
+from planner.cli.commands.keys import keys
 from planner.cli.commands.plan import plan
 from planner.cli.commands.report import report
 from planner.cli.commands.spares import spares
 from planner.cli.commands.verify import verify
 from planner.cli.commands.whatif import whatif
+from planner.cli.request_options import ScenarioGroup
 
 app = typer.Typer(
+    cls=ScenarioGroup,
+    subcommand_metavar="[SCENARIO.yaml] | COMMAND [ARGS]...",
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Find the deployment that serves a model within its latency objectives at the lowest cost or energy.",
+    help="Find the deployment that serves a model within its latency objectives at the lowest cost or energy. "
+    "What has no option here is a key of SCENARIO.yaml or of --set KEY=VALUE: `plan keys` lists all.",
 )
 
 app.callback(invoke_without_command=True)(plan)
@@ -36,6 +41,8 @@ app.command()(report)
 app.command()(explain)
 
 app.command()(front)
+
+app.command()(keys)
 
 app.command()(deploy)
 

@@ -11,7 +11,7 @@ from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
 from planner.deploy.files import DeploymentFiles
 from planner.deploy.serving import Serving
-from planner.evaluation.simulated import open_loop
+from planner.evaluation.workload_statistics import open_loop
 from planner.validation.prediction import Prediction
 
 #: A run lasts so long where that is neither too few requests for percentiles nor too many to wait for. Seconds, counts.

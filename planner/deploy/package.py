@@ -11,9 +11,10 @@ from planner.answer.capabilities import chosen
 from planner.answer.schema import Answer
 from planner.deploy.benchmark import benchmark_files
 from planner.deploy.disaggregated import DisaggregatedServing
-from planner.deploy.files import MARK, DeploymentFiles
+from planner.deploy.files import MARK, DeploymentFiles, check_folder, write_folder
 from planner.deploy.serving import Serving
 from planner.deploy.targets.registry import find_target, write_target
+from planner.sections.full_answer import read_answer
 from planner.validation.prediction import Prediction
 
 
@@ -68,6 +69,24 @@ def pack(answer: Answer, source: Path, target: str, alternative: int = 0, image:
     files["plan.json"] = _only(source, alternative)
     package = Package(target, pools, files, tuple(written.steps), notes)
     files["README.md"] = _readme(package, prediction, written)
+    return package
+
+
+def write_deployment(answer_file: Path, target: str, folder: Path, alternative: int = 0) -> Package:
+    """Write the files that start a plan into a new folder, with the benchmark that checks it, and return them.
+
+    Args:
+        answer_file: What `plan --json` wrote.
+        target: vllm, compose, kubernetes, leaderworkerset, kserve, llm-d, ray-serve, triton, sglang or llama.cpp.
+        folder: The folder to make.
+        alternative: The plan's number; 0 is the recommended one.
+
+    Raises:
+        InputError: The answer holds no such plan, the target cannot start it, or the folder exists.
+    """
+    check_folder(folder, force=False)
+    package = pack(read_answer(answer_file), answer_file, target, alternative)
+    write_folder(folder, package.files, force=False)
     return package
 
 

@@ -10,7 +10,6 @@ from typing import Final
 
 from catalogs.economics.electricity import DEFAULT_PUE, Grid
 from catalogs.economics.prices import COMMITMENTS, Price, list_clouds, list_prices, node_price
-from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from catalogs.io.json_block import JsonBlock
 
@@ -137,20 +136,19 @@ class PriceLine(JsonBlock):
     instances: int | None = None
 
 
-def price_rows(hardware: str, output_tokens_per_s: float, total_tokens_per_s: float) -> list[PriceLine]:
+def price_rows(hardware: Hardware, output_tokens_per_s: float, total_tokens_per_s: float) -> list[PriceLine]:
     """Return one row per cloud and commitment with a price for `hardware`, the cheapest first; [] where none has.
 
     The rates are the plan's: the prices per million tokens divide by them.
     """
-    found = parse_hardware(hardware)
     owners = {r.cloud for r in list_prices() if r.kind == "ownership"} - {_RENTAL}
     rows = []
     for cloud in list_clouds():
         for commitment in COMMITMENTS if cloud != _RENTAL else (_RENTAL_COMMITMENT,):
-            price = node_price(found, cloud=cloud, commitment=commitment)  # type: ignore[arg-type]
+            price = node_price(hardware, cloud=cloud, commitment=commitment)  # type: ignore[arg-type]
             if price is not None:
                 contract = OWNED if cloud in owners else CONTRACT_WORDS[commitment]
-                rows.append(_line(cloud, contract, price, found, (output_tokens_per_s, total_tokens_per_s)))
+                rows.append(_line(cloud, contract, price, hardware, (output_tokens_per_s, total_tokens_per_s)))
     return sorted(rows, key=lambda row: (row.usd_per_hour, row.cloud))
 
 

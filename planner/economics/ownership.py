@@ -65,7 +65,7 @@ def parse_owned(text: str) -> OwnedHardware:
     for needed in ("capex", "years"):
         if needed not in named:
             raise InputError(f"hardware of one's own needs {needed}", text, EXAMPLE)
-    return check(OwnedHardware, named, "--owned")
+    return check(OwnedHardware, named, "accounting.owned")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def _power_price(owned: OwnedHardware, grid: Grid | None) -> tuple[float, str]:
         raise InputError(
             f"no price of power is known in {grid.name if grid else 'this grid'}",
             None,
-            f"--owned power-price=0.08,{EXAMPLE}",
+            f"accounting.owned=power-price=0.08,{EXAMPLE}",
         )
     return grid.usd_per_kwh, grid.usd_source
 

@@ -1,13 +1,14 @@
-"""What the planner asks of a simulator: put a load on a candidate, look at the steady part of the run.
+"""The protocol of everything that tries a candidate under a load, and what it returns.
 
-Everything planning asks of the packages below: facts of a candidate, bounds, and simulated runs.
+A `Load` is put on a candidate, the steady part of the run is an `Observation`, and `judge` compares observations with
+the objectives of a request.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import numpy as np
@@ -15,8 +16,7 @@ import numpy as np
 from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import FloatArray
 from catalogs.deployments.resolve import CatalogLookup
-from catalogs.economics.electricity import Grid
-from catalogs.economics.prices import Price
+from catalogs.hardware.specs import Hardware
 from planner.evaluation.queueing import Utilisation
 from planner.problem.candidate import Candidate
 from planner.problem.slo import Slo
@@ -35,7 +35,7 @@ HOPELESS_GROWTH: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class OfferedLoad:
+class Load:
     """Open-loop requests on a whole deployment: equal seeds give equal lengths, and arrivals scaled by the rate."""
 
     requests_per_s: float
@@ -49,7 +49,7 @@ class OfferedLoad:
 class Observation:
     """The steady window of one run. samples_s: seconds by metric (ttft, tpot, itl, e2e), one per request or token."""
 
-    load: OfferedLoad
+    load: Load
     samples_s: Mapping[str, FloatArray]
     n_measured: int
     growth_fraction: float  # growth of requests in the system over the window, as a share of the arrivals in it
@@ -67,17 +67,114 @@ class Observation:
         return self.growth_fraction <= max(GROWTH_LIMIT, 2 / math.sqrt(max(self.n_measured, 1)))
 
 
-class LoadEvaluator(Protocol):
-    """The simulator as the search sees it; tests put a toy with a known answer here."""
+@dataclass(frozen=True, slots=True)
+class CandidateFacts:
+    """What is known of a candidate without simulating: the deployment with every default filled in, its memory, the
+    command that starts it, and what a reader should know."""
+
+    deployment: dict[str, object]
+    memory: dict[str, object]
+    command: str
+    command_notes: tuple[str, ...] = ()
+    notices: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunDetail:
+    """One simulated run in full. power_w: of all accelerators and hosts of the whole deployment, at the socket.
+
+    error: how far whole runs of its engine were from measured ones.
+    """
+
+    observation: Observation
+    metrics: dict[str, object]
+    time_breakdown: dict[str, float]
+    calibration: dict[str, object]
+    output_tokens_per_s: float
+    total_tokens_per_s: float
+    power_w: float
+    error: StatedError
+    notices: tuple[str, ...] = ()
+
+
+class Evaluator(Protocol):
+    """Everything that planning needs to know about candidates under a load.
+
+    A search needs the guesses of rates and `observe` alone; tests put a queue with a known answer in their place.
+    """
+
+    @property
+    def names(self) -> CatalogLookup:
+        """The model, the engine and the hardware; of several kinds of hardware the first."""
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """Hardware that was left out of the choice, one sentence each."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the calibration: equal requests to evaluators with equal fingerprints have equal answers."""
+
+    @property
+    def mean_output_tokens(self) -> float:
+        """Output tokens of a request of the workload, on average."""
+
+    @property
+    def n_requests_simulated(self) -> int:
+        """Requests simulated so far in all runs together: the cost of planning."""
+
+    def space(self) -> list[Candidate]:
+        """Every legal candidate, in a fixed order."""
+
+    def elsewhere(self, hardware: Hardware) -> Evaluator:
+        """The same workload, model and engine on other hardware."""
+
+    def names_of(self, candidate: Candidate) -> CatalogLookup:
+        """The names of the hardware that a candidate is on, or on a part of."""
+
+    def discard(self, candidate: Candidate) -> Discard | None:
+        """Why a candidate can never meet the objectives, or None."""
+
+    def facts(self, candidate: Candidate) -> CandidateFacts:
+        """The candidate resolved and described. Never simulates."""
 
     def fluid_requests_per_s(self, candidate: Candidate) -> float:
-        """A guess at the saturation rate of the whole deployment: a place to start looking, never a bound."""
+        """A guess at the saturation rate of the whole deployment: a place to start a search, never a bound."""
 
     def light_requests_per_s(self, candidate: Candidate) -> float:
-        """A rate at which requests hardly ever meet."""
+        """A rate of the whole deployment at which requests hardly ever meet."""
 
-    def observe(self, candidate: Candidate, load: OfferedLoad) -> Observation:
-        """Simulate and measure."""
+    def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
+        """A guess at a latency metric at a rate, seconds; infinite where overloaded. quantile: None for the mean."""
+
+    def utilisation(self, candidate: Candidate, requests_per_s: float, quantile: float | None = None) -> Utilisation:
+        """A guess at how much of each resource a rate takes. quantile: of the parts of the time to the first token."""
+
+    def observe(self, candidate: Candidate, load: Load) -> Observation:
+        """Simulate a load, unless it is remembered, and return the steady part of the run."""
+
+    def detail(self, candidate: Candidate, load: Load) -> RunDetail:
+        """Simulate a load, unless it is remembered, and return everything about the run."""
+
+
+@dataclass(slots=True)
+class RequestCounter:
+    """Counts the requests of observed runs, each run once however often it is observed: equal questions have equal
+    counts, whether their runs were simulated or remembered."""
+
+    n_requests: int = 0
+    _counted: set[tuple[Candidate, Load]] = field(default_factory=set)
+
+    def add(self, candidate: Candidate, seen: Observation) -> None:
+        """Count the run behind an observation."""
+        if (candidate, seen.load) not in self._counted:
+            self._counted.add((candidate, seen.load))
+            self.n_requests += seen.n_simulated
+
+    def restart(self) -> None:
+        """Forget every run."""
+        self.n_requests = 0
+        self._counted.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,83 +231,3 @@ def judge(observations: Iterable[Observation], slos: Sequence[Slo]) -> Verdict:
 
 def _ratio(value_s: float, limit_s: float) -> float:
     return 0.0 if np.isnan(value_s) else value_s / limit_s
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateFacts:
-    """A candidate looked up: the resolved deployment, its memory and what a reader should know."""
-
-    deployment: dict[str, object]
-    memory: dict[str, object]
-    command: str
-    command_notes: tuple[str, ...] = ()
-    notices: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class RunDetail:
-    """One simulated run in full. error: how far whole runs of its engine were from measured ones."""
-
-    observation: Observation
-    metrics: dict[str, object]
-    time_breakdown: dict[str, float]
-    calibration: dict[str, object]
-    output_tokens_per_s: float
-    total_tokens_per_s: float
-    power_w: float
-    error: StatedError
-    notices: tuple[str, ...] = ()
-
-
-class Evaluator(LoadEvaluator, Protocol):
-    """The catalogs, the calibration and the simulator behind one door."""
-
-    @property
-    def names(self) -> CatalogLookup:
-        """Of the hardware, or of the first of several; the model and the engine are the same for all."""
-
-    def names_of(self, candidate: Candidate) -> CatalogLookup:
-        """Of the hardware that a candidate is on, or a part of."""
-
-    @property
-    def notices(self) -> tuple[str, ...]:
-        """What was left out of the choice, one sentence each."""
-
-    @property
-    def mean_output_tokens(self) -> float:
-        """Of a request of the workload."""
-
-    def space(self) -> list[Candidate]:
-        """Every legal candidate."""
-
-    def elsewhere(self, hardware: str) -> Evaluator:
-        """The same question about other hardware."""
-
-    def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
-        """A guess at a latency metric at a rate, seconds; infinite where overloaded. quantile: None for the mean."""
-
-    def strain(self, candidate: Candidate, requests_per_s: float, quantile: float | None = None) -> Utilisation:
-        """A guess at how much of each thing that can run out a rate takes; quantile: of the first token's parts."""
-
-    @property
-    def n_requests_simulated(self) -> int:
-        """So far, in all runs together: what planning has cost."""
-
-    @property
-    def fingerprint(self) -> str:
-        """Names the calibration: equal requests to equal fingerprints have equal answers."""
-
-    def discard(self, candidate: Candidate) -> Discard | None:
-        """Why a candidate can never meet the objectives, or None."""
-
-    def facts(self, candidate: Candidate) -> CandidateFacts:
-        """Never simulates."""
-
-    def detail(self, candidate: Candidate, load: OfferedLoad) -> RunDetail:
-        """Simulate (or remember) this load and tell all."""
-
-    def price(self, candidate: Candidate) -> Price | None:
-        """US dollars per hour of the candidate's hardware, None where unknown."""
-
-    def grid(self) -> Grid | None:
-        """Carbon intensity, None where unknown."""

@@ -1,11 +1,9 @@
-"""A replica as a fluid at mean lengths: guesses of where it saturates and how full it runs. Never a bound.
+"""Closed-form guesses of a replica: where it saturates, how long requests wait and how full it runs. Never bounds.
 
-The API server in front of one replica as queues, in closed form: how busy it is and how long requests wait there.
-
-Its two queues are those of simulator/engine/api_server.py: the tokeniser on the way in, the event loop on the way out.
-Waits
-are Kingman's approximation of a queue of one server (J. F. C. Kingman, 1961): the mean of utilisation, variability
-and service time. Guesses, never bounds.
+The engine is a fluid at mean lengths. The API server in front of it has the two queues of
+simulator/engine/api_server.py: the
+tokeniser on the way in, the event loop on the way out. Waits are Kingman's approximation of a queue with one server
+(J. F. C. Kingman, 1961): a mean from utilisation, variability and service time.
 """
 
 from __future__ import annotations
@@ -18,6 +16,12 @@ from typing import Final
 from catalogs.engines.profile import HostTimes
 from simulator.core.batch import BatchShape
 
+#: No queue is evaluated at a higher utilisation: its mean wait grows without bound.
+FULLEST: Final = 0.97
+
+#: Squared coefficient of variation of the work that steps put out: their batches swing slowly.
+_STEPS_CV2: Final = 1.0
+
 #: Utilisation of a light load: one request in twenty finds another one.
 LIGHT: Final = 0.05
 
@@ -27,24 +31,15 @@ OVERLOAD: Final = 1.15
 _ROUNDS: Final = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Utilisation:
-    """How much of each thing that can run out a load takes, as a share: of the engine's time, of the API server's, of
-    the seats, and of the tokens a step may hold. full: of the saturation rate; step_s: seconds of a step under it;
-    first_s: what the time to the first token is made of, seconds."""
-
-    full: float
-    engine: float
-    door: float
-    seats: float
-    tokens: float
-    step_s: float
-    first_s: tuple[float, ...]
+def queue_s(busy: float, service_s: float, variability: float) -> float:
+    """Mean wait in seconds; variability: squared coefficients of variation of gaps and of services, added."""
+    busy = min(busy, FULLEST)
+    return busy / (1 - busy) * variability / 2 * service_s
 
 
 @dataclass(frozen=True, slots=True)
 class ApiServerQueue:
-    """processes: of the API server, which share a replica's requests evenly."""
+    """The API server in front of one replica. processes: its processes, which share the requests evenly."""
 
     host: HostTimes
     processes: int = 1
@@ -74,7 +69,7 @@ class ApiServerQueue:
         return queue_s(busy, self._work_s(batch), _STEPS_CV2)
 
     def alone_s(self, input_tokens: float, batch: float) -> float:
-        """What a request spends there though nobody is in its way: on the way in, and with its step on the way out."""
+        """What a request spends there when it meets no other: on the way in, and with its step on the way out."""
         host = self.host
         return host.request_s + host.request_s_per_input_token * input_tokens + self._work_s(batch) + host.output_s
 
@@ -83,8 +78,26 @@ class ApiServerQueue:
 
 
 @dataclass(frozen=True, slots=True)
+class Utilisation:
+    """How much of each resource a load takes, as shares: of the engine's time, of the API server's time, of the seats,
+    and of the tokens that a step may hold.
+
+    full: share of the saturation rate. step_s: seconds of a step under the load. first_s: the parts of the time to the
+    first token, seconds.
+    """
+
+    full: float
+    engine: float
+    api_server: float
+    seats: float
+    tokens: float
+    step_s: float
+    first_s: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class QueueingModel:
-    """One replica. seats: sequences that can run at once (limits and KV); token means of the workload.
+    """One replica under the workload's mean lengths. seats: sequences that can run at once (limits and KV cache).
 
     variability: squared coefficients of variation of the gaps between arrivals and of prompt lengths, added.
     """
@@ -94,7 +107,7 @@ class QueueingModel:
     max_num_batched_tokens: int
     input_tokens: float
     output_tokens: float
-    door: ApiServerQueue
+    api_server: ApiServerQueue
     variability: float
     input_quantile: Callable[[float], float]
 
@@ -118,7 +131,7 @@ class QueueingModel:
         """Requests/s with every seat taken, or with the API server streaming all it can."""
         step_s = self.step_s(self.seats)
         engine_per_s = 1.0 / (step_s * self.output_tokens / self.seats + self.prefill_s)
-        return min(engine_per_s, self.door.most_per_s(step_s, self.output_tokens))
+        return min(engine_per_s, self.api_server.most_per_s(step_s, self.output_tokens))
 
     @property
     def light_per_s(self) -> float:
@@ -153,17 +166,17 @@ class QueueingModel:
     ) -> tuple[float, ...]:
         """Waits as if they were exponential, its own step by the quantile of prompt lengths."""
         own_tokens = self.input_tokens if quantile is None else self.input_quantile(quantile)
-        loop = self.door.busy(requests_per_s, step_s, self.output_tokens)
+        loop = self.api_server.busy(requests_per_s, step_s, self.output_tokens)
         waits_s = (
-            self.door.read_s(requests_per_s, self.input_tokens, self.variability),
+            self.api_server.read_s(requests_per_s, self.input_tokens, self.variability),
             self._seat_s(in_flight, step_s),
             0.5 * step_s,
             queue_s(requests_per_s * self.prefill_s, self.prefill_s, self.variability),
-            self.door.loop_s(loop, in_flight),
+            self.api_server.loop_s(loop, in_flight),
         )
         late = 1.0 if quantile is None else -math.log(1.0 - quantile)
         own_s = self._lone_prefill_s(int(in_flight), own_tokens)
-        return (*(late * wait_s for wait_s in waits_s), own_s, self.door.alone_s(own_tokens, in_flight))
+        return (*(late * wait_s for wait_s in waits_s), own_s, self.api_server.alone_s(own_tokens, in_flight))
 
     def _seat_s(self, in_flight: float, step_s: float) -> float:
         """For one of the seats: as many servers as there are seats (H. Sakasegawa, 1977)."""
@@ -194,15 +207,15 @@ class QueueingModel:
         )
         return n * self.cycle_s(shape)
 
-    def strain(self, requests_per_s: float, quantile: float | None = None) -> Utilisation:
-        """See Strain; shares may be above one. quantile: of the first token, None its mean."""
+    def utilisation(self, requests_per_s: float, quantile: float | None = None) -> Utilisation:
+        """See Utilisation; shares may be above one. quantile: of the first token, None its mean."""
         batch = self.in_flight(requests_per_s)
         batch = float(self.seats) if batch is None else batch
         step_s = self._shared_step_s(requests_per_s, batch)
         return Utilisation(
             full=requests_per_s / self.saturation_per_s,
             engine=requests_per_s * self.prefill_s,
-            door=self.door.busy(requests_per_s, step_s, self.output_tokens),
+            api_server=self.api_server.busy(requests_per_s, step_s, self.output_tokens),
             seats=batch / self.seats,
             tokens=(batch + requests_per_s * step_s * self.input_tokens) / self.max_num_batched_tokens,
             step_s=step_s,
@@ -220,14 +233,35 @@ class QueueingModel:
         return batch
 
 
-#: A queue is not looked at closer to saturation than this: what it would say is infinite.
-FULLEST: Final = 0.97
+@dataclass(frozen=True, slots=True)
+class ColocatedQueueing:
+    """A deployment of equal replicas that serve whole requests, each under an even share of the rate.
 
-#: Squared coefficient of variation of the work that steps put out: their batches swing slowly.
-_STEPS_CV2: Final = 1.0
+    lanes: batches in flight at once in all replicas together (see Candidate.lanes).
+    """
 
+    model: QueueingModel
+    replicas: int
+    lanes: int
 
-def queue_s(busy: float, service_s: float, variability: float) -> float:
-    """Mean wait in seconds; variability: squared coefficients of variation of gaps and of services, added."""
-    busy = min(busy, FULLEST)
-    return busy / (1 - busy) * variability / 2 * service_s
+    @property
+    def saturation_per_s(self) -> float:
+        """Requests/s of the whole deployment with every seat taken."""
+        return self.lanes * self.model.saturation_per_s
+
+    @property
+    def light_per_s(self) -> float:
+        """Requests/s of the whole deployment at which requests hardly ever meet."""
+        return self.replicas * self.model.light_per_s
+
+    def latency_s(self, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
+        """See QueueingModel.latency_s; requests_per_s is of the whole deployment."""
+        return self.model.latency_s(requests_per_s / self.lanes, metric, quantile)
+
+    def utilisation(self, requests_per_s: float, quantile: float | None = None) -> Utilisation:
+        """See QueueingModel.utilisation; requests_per_s is of the whole deployment."""
+        return self.model.utilisation(requests_per_s / self.lanes, quantile)
+
+    def in_flight(self, requests_per_s: float) -> float | None:
+        """Requests that one lane runs at once; None where it is overloaded."""
+        return self.model.in_flight(requests_per_s / self.lanes)

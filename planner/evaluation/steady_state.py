@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from catalogs.arrays import FloatArray
-from planner.evaluation.evaluator import Observation, OfferedLoad
+from planner.evaluation.evaluator import Load, Observation
 from simulator.analysis.energy import joules_drawn
 from simulator.analysis.metrics import summarise
 from simulator.cluster.run import Run
@@ -64,12 +64,12 @@ class WindowStatistics:
     joules: bool = False
 
 
-def observe_run(run: Run, load: OfferedLoad, reading: WindowStatistics) -> Observation:
+def observe_run(run: Run, load: Load, reading: WindowStatistics) -> Observation:
     """The observation of a finished run of arrivals that follow no answer."""
     return observe_window(run, steady_window(run.arrival_s, finish_s(run)), load, reading)
 
 
-def observe_window(run: Run, window: SteadyWindow, load: OfferedLoad, reading: WindowStatistics) -> Observation:
+def observe_window(run: Run, window: SteadyWindow, load: Load, reading: WindowStatistics) -> Observation:
     """The observation of a part of a run. A request that was refused never had its first token: infinite."""
     seen = window.measured
     samples = {"ttft": _endless(run.ttft_s[seen]), "e2e": _endless(run.e2e_s[seen])}

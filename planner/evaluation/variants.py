@@ -1,26 +1,17 @@
-"""The same question asked of a world that differs in one thing: lengths, shared prompts, host times, step times."""
+"""What a changed input of an evaluator is made of: other requests, and time that passes more slowly."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from catalogs.engines.profile import HostTimes
+from catalogs.arrays import FloatArray
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import Workload
-from planner.evaluation.evaluator import LoadEvaluator, Observation, OfferedLoad
-from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
-from planner.evaluation.simulated import SimulatedEvaluator
-from planner.problem.candidate import Candidate
-from simulator.cluster.compiled import CompiledDeployment, with_host
-
-#: Host times that a busier or slower host has more of. What one process streams, and how ranks wait, is not the host's.
-_HOST_SECONDS: Final = frozenset(
-    {"step_s", "step_s_per_sequence", "step_gap_s", "request_s", "request_s_per_input_token", "output_s"}
-)
+from planner.evaluation.evaluator import Load, Observation
 
 _SHARED_BLOCK_TOKENS: Final = 16
 
@@ -67,72 +58,15 @@ def _sharing(requests: RequestSet, share: float) -> RequestSet:
     return replace(requests, block_hashes=hashes, hash_block_tokens=_SHARED_BLOCK_TOKENS)
 
 
-class VariedEvaluator(SimulatedEvaluator):
-    """A world of other requests, or of a host that takes `host_factor` times as long."""
-
-    def __init__(self, world: SimulatedEvaluator, workload: Workload | None, host_factor: float) -> None:
-        super().__init__(world.request, workload or world.workload)
-        self._world = world
-        self._host_factor = host_factor
-        self._hosted: dict[Candidate, CompiledDeployment] = {}
-
-    def plant(self, candidate: Candidate) -> CompiledDeployment:
-        """The other world's, which depends on no workload; on its own host."""
-        plain = self._world.plant(candidate)
-        if self._host_factor == 1.0:
-            return plain
-        if candidate not in self._hosted:
-            self._hosted[candidate] = with_host(plain, slower_host(plain.resolved.engine.host, self._host_factor))
-        return self._hosted[candidate]
+def faster_load(load: Load, step_factor: float) -> Load:
+    """The load whose run, with every time in it `step_factor` times as long, is the run of `load` on slower steps."""
+    return load if step_factor == 1.0 else replace(load, requests_per_s=load.requests_per_s * step_factor)
 
 
-class VariedEvaluators:
-    """The same change of every world behind one door (see planner.worlds.Worlds)."""
-
-    def __init__(
-        self, worlds: HardwareChoiceEvaluator, workload: Workload | None = None, host_factor: float = 1.0
-    ) -> None:
-        self._worlds, self._workload, self._host_factor = worlds, workload, host_factor
-        self._varied: dict[str, VariedEvaluator] = {}
-
-    def of(self, candidate: Candidate) -> VariedEvaluator:
-        """The changed world that simulates this candidate."""
-        plain = self._worlds.of(candidate)
-        text = plain.request.hardware
-        if text not in self._varied:
-            self._varied[text] = VariedEvaluator(plain, self._workload, self._host_factor)
-        return self._varied[text]
-
-    def fluid_requests_per_s(self, candidate: Candidate) -> float:
-        return self.of(candidate).fluid_requests_per_s(candidate)
-
-    def light_requests_per_s(self, candidate: Candidate) -> float:
-        return self.of(candidate).light_requests_per_s(candidate)
-
-    def observe(self, candidate: Candidate, load: OfferedLoad) -> Observation:
-        return self.of(candidate).observe(candidate, load)
-
-
-def slower_host(host: HostTimes, factor: float) -> HostTimes:
-    """The same host, every time of its own `factor` times as long."""
-    values = {f.name: getattr(host, f.name) * factor for f in fields(host) if f.name in _HOST_SECONDS}
-    return replace(host, **values)
-
-
-@dataclass(frozen=True, slots=True)
-class SlowerSteps:
-    """A world in which every step takes `factor` times as long: the same runs, the clock rescaled."""
-
-    world: LoadEvaluator
-    factor: float
-
-    def fluid_requests_per_s(self, candidate: Candidate) -> float:
-        return self.world.fluid_requests_per_s(candidate) / self.factor
-
-    def light_requests_per_s(self, candidate: Candidate) -> float:
-        return self.world.light_requests_per_s(candidate) / self.factor
-
-    def observe(self, candidate: Candidate, load: OfferedLoad) -> Observation:
-        seen = self.world.observe(candidate, replace(load, requests_per_s=load.requests_per_s * self.factor))
-        samples: Mapping[str, np.ndarray] = {m: v * self.factor for m, v in seen.samples_s.items()}
-        return replace(seen, load=load, samples_s=samples)
+def slower_observation(seen: Observation, load: Load, step_factor: float) -> Observation:
+    """What is observed under `load` where every step takes `step_factor` times as long, from the run of `faster_load`:
+    the same run, the clock rescaled."""
+    if step_factor == 1.0:
+        return seen
+    samples_s: Mapping[str, FloatArray] = {metric: times_s * step_factor for metric, times_s in seen.samples_s.items()}
+    return replace(seen, load=load, samples_s=samples_s)

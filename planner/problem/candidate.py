@@ -1,35 +1,16 @@
-"""One point of the search space: what the planner may still choose about a deployment."""
+"""One point of the search space: what the planner may still choose about a deployment, and how it is put in words."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, astuple, dataclass, fields, replace
-from typing import Any, Final
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from typing import Any, Final, NamedTuple
 
-from catalogs.deployments.layout import Layout
+from catalogs.deployments.layout import Layout, Role
 from catalogs.deployments.schema import Deployment
+from catalogs.hardware.specs import Hardware
 from catalogs.io.yaml_files import check
-
-
-def replicas_words(d: dict[str, Any]) -> str:
-    """What serves: "2 replicas x TP4", or "1 prefill x TP2 + 3 decode x TP2"."""
-    layout = Layout(**{f.name: d[f.name] for f in fields(Layout)})
-    apart, split = d.get("disaggregation"), WHOLE
-    if apart:
-        first = {f.name: apart["prefill"][f.name] for f in fields(Layout)}
-        split = Split(apart["prefill_replicas"], Layout(**first))
-    return count_words(apart["decode_replicas"] if apart else d["replicas"], layout, split)
-
-
-def deployment_words(d: dict[str, Any]) -> str:
-    """One line for a deployment block."""
-    return (
-        f"{replicas_words(d)} on {d['hardware']}, {d['weight_dtype']} weights, {d['kv_dtype']} KV, "
-        f"{d['max_num_seqs']} sequences, {d['max_num_batched_tokens']} batched tokens"
-        f"{drafts_words(d.get('speculative'))}"
-    )
-
 
 _ONE: Final = Layout()
 
@@ -47,18 +28,46 @@ class Split:
 
 WHOLE: Final = Split()
 
-NO_KEYS: Final = "{}"
+
+@dataclass(frozen=True, slots=True)
+class DeploymentOverrides:
+    """Keys of deployment.yaml that a candidate has beside its own choices. Equal values are equal, however ordered."""
+
+    values: Mapping[str, Any] = field(default_factory=dict, compare=False)  # JSON types, every mapping sorted by key
+    text: str = field(init=False, repr=False)  # `values` as JSON
+
+    def __post_init__(self) -> None:
+        text = json.dumps(dict(self.values), sort_keys=True)
+        object.__setattr__(self, "text", text)
+        object.__setattr__(self, "values", json.loads(text))
+
+    def __bool__(self) -> bool:
+        return bool(self.values)
+
+    def with_value(self, key: str, value: object) -> DeploymentOverrides:
+        """These keys and one more."""
+        return DeploymentOverrides({**self.values, key: value})
 
 
-@dataclass(frozen=True, slots=True, order=True)
+NO_OVERRIDES: Final = DeploymentOverrides()
+
+
+class CandidatePool(NamedTuple):
+    """Replicas of one role. candidate: these replicas alone, as a candidate without a split."""
+
+    role: Role
+    candidate: Candidate
+
+
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """A complete deployment of one model on one engine; `hardware` may be a part of what the user named.
 
-    split: where prompts are computed apart. rest: further keys of deployment.yaml, as JSON (a candidate is a
-    key of many tables).
+    split: the replicas that compute prompts, where they are separate. rest: further keys of deployment.yaml.
+    Candidates are keys of many tables; they are ordered by the text of their hardware, then by their fields.
     """
 
-    hardware: str
+    hardware: Hardware
     replicas: int
     layout: Layout
     weight_dtype: str
@@ -66,10 +75,20 @@ class Candidate:
     max_num_seqs: int
     max_num_batched_tokens: int
     split: Split = WHOLE
-    rest: str = NO_KEYS
+    rest: DeploymentOverrides = NO_OVERRIDES
+
+    def __lt__(self, other: Candidate) -> bool:
+        return self._order < other._order
+
+    @property
+    def _order(self) -> tuple[Any, ...]:
+        limits = (self.max_num_seqs, self.max_num_batched_tokens)
+        own = (self.replicas, self.layout, self.weight_dtype, self.kv_dtype)
+        return (self.hardware.text, *own, *limits, self.split, self.rest.text)
 
     @property
     def accelerators(self) -> int:
+        """Of all its replicas."""
         return self.replicas * self.layout.accelerators + self.split.replicas * self.split.layout.accelerators
 
     @property
@@ -79,35 +98,38 @@ class Candidate:
 
     @property
     def placement(self) -> tuple[object, ...]:
-        """Everything but the batching limits."""
-        return (self.hardware, self.replicas, *self.ranks, *(self._apart if self.split else ()))
+        """Everything but the batching limits, as a study names it."""
+        return (self.hardware.text, self.replicas, *self.ranks, *(self._prefill if self.split else ()))
 
     @property
     def ranks(self) -> tuple[object, ...]:
         """One replica without its batching limits: what decides memory for weights and the time of a given step."""
-        more = () if self.rest == NO_KEYS else (self.rest,)
+        more = (self.rest.text,) if self.rest else ()
         return (*astuple(self.layout), self.weight_dtype, self.kv_dtype, *more)
 
     @property
     def family(self) -> tuple[object, ...]:
         """What makes two plans different in kind (parallelism and weights), for choosing alternatives."""
-        apart = self._apart if self.split else ()
-        return (self.hardware, *astuple(self.layout), self.weight_dtype, *apart, self.drafts)
+        prefill = self._prefill if self.split else ()
+        return (self.hardware, *astuple(self.layout), self.weight_dtype, *prefill, self.drafts)
 
     @property
     def drafts(self) -> bool:
         """Whether it decodes speculatively."""
-        return self.rest != NO_KEYS and "speculative" in json.loads(self.rest)
+        return "speculative" in self.rest.values
 
     @property
-    def _apart(self) -> tuple[object, ...]:
+    def _prefill(self) -> tuple[object, ...]:
         return (self.split.replicas, *astuple(self.split.layout))
 
     @property
-    def halves(self) -> tuple[Candidate, Candidate]:
-        """(prefill, decode) replicas of a split candidate, each as a candidate of its own."""
+    def pools(self) -> tuple[CandidatePool, ...]:
+        """Its kinds of replica in the order in which a request visits them: one, or prefill and then decode."""
+        if not self.split:
+            return (CandidatePool("both", self),)
         decode = replace(self, split=WHOLE)
-        return replace(decode, replicas=self.split.replicas, layout=self.split.layout), decode
+        prefill = replace(decode, replicas=self.split.replicas, layout=self.split.layout)
+        return CandidatePool("prefill", prefill), CandidatePool("decode", decode)
 
     @property
     def words(self) -> str:
@@ -118,19 +140,18 @@ class Candidate:
             f"{', speculating' if self.drafts else ''}"
         )
 
-    @classmethod
-    def of(cls, stored: Mapping[str, Any]) -> Candidate:
-        """The candidate that `dataclasses.asdict` was taken of."""
-        split = stored.get("split")
-        found = WHOLE if split is None else Split(split["replicas"], Layout(**split["layout"]))
-        return cls(**{**stored, "layout": Layout(**stored["layout"]), "split": found})
+    def as_dict(self) -> dict[str, object]:
+        """As JSON keeps it: hardware as its text, further keys as JSON text."""
+        kept: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self)}
+        layouts: dict[str, object] = {"layout": asdict(self.layout), "split": asdict(self.split)}
+        return kept | {"hardware": self.hardware.text, "rest": self.rest.text} | layouts
 
     def deployment(self, model: str, engine: str) -> Deployment:
         """The deployment.yaml of this candidate, every choice written out."""
         written: dict[str, Any] = {
             "model": model,
             "engine": engine,
-            "hardware": self.hardware,
+            "hardware": self.hardware.text,
             "replicas": self.replicas,
             **asdict(self.layout),
             "weight_dtype": self.weight_dtype,
@@ -139,11 +160,9 @@ class Candidate:
             "max_num_batched_tokens": self.max_num_batched_tokens,
         }
         if self.split:
-            apart = {"prefill_replicas": self.split.replicas, "decode_replicas": self.replicas}
-            written |= {"replicas": 1, "disaggregation": {**apart, "prefill": asdict(self.split.layout)}}
-        if self.rest != NO_KEYS:
-            written |= json.loads(self.rest)
-        return check(Deployment, written, "the deployment")
+            counts = {"prefill_replicas": self.split.replicas, "decode_replicas": self.replicas}
+            written |= {"replicas": 1, "disaggregation": {**counts, "prefill": asdict(self.split.layout)}}
+        return check(Deployment, written | dict(self.rest.values), "the deployment")
 
 
 def count_words(replicas: int, layout: Layout, split: Split = WHOLE) -> str:
@@ -151,6 +170,25 @@ def count_words(replicas: int, layout: Layout, split: Split = WHOLE) -> str:
     if split:
         return f"{split.replicas} prefill x {split.layout.words} + {replicas} decode x {layout.words}"
     return f"{'1 replica' if replicas == 1 else f'{replicas} replicas'} x {layout.words}"
+
+
+def replicas_words(d: dict[str, Any]) -> str:
+    """What serves, of a deployment block: "2 replicas x TP4", or "1 prefill x TP2 + 3 decode x TP2"."""
+    layout = Layout(**{f.name: d[f.name] for f in fields(Layout)})
+    disaggregated, split = d.get("disaggregation"), WHOLE
+    if disaggregated:
+        first = {f.name: disaggregated["prefill"][f.name] for f in fields(Layout)}
+        split = Split(disaggregated["prefill_replicas"], Layout(**first))
+    return count_words(disaggregated["decode_replicas"] if disaggregated else d["replicas"], layout, split)
+
+
+def deployment_words(d: dict[str, Any]) -> str:
+    """One line for a deployment block of an answer."""
+    return (
+        f"{replicas_words(d)} on {d['hardware']}, {d['weight_dtype']} weights, {d['kv_dtype']} KV, "
+        f"{d['max_num_seqs']} sequences, {d['max_num_batched_tokens']} batched tokens"
+        f"{drafts_words(d.get('speculative'))}"
+    )
 
 
 def drafts_words(speculative: dict[str, Any] | None) -> str:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from catalogs.errors import InputError
-from catalogs.hardware.catalog import parse_hardware
 from catalogs.workloads.workload import LEAST_REQUESTS_PER_S
 from planner.problem.candidate import Candidate
 
@@ -30,8 +29,8 @@ class FailureTolerance:
 
     @classmethod
     def parse(cls, text: str) -> FailureTolerance:
-        """ "1" replica, "node", "2nodes". Raises InputError."""
-        found = re.fullmatch(r"(\d*)\s*(nodes?|replicas?)?", text.strip().lower())
+        """ "1" replica, "node", "2nodes", "1 node lost". Raises InputError."""
+        found = re.fullmatch(r"(\d*)\s*(nodes?|replicas?)?(?:\s+lost)?", text.strip().lower())
         if found is None or not (found[1] or found[2]):
             raise InputError("what must be survived is a number of replicas or nodes", text, "1")
         count = int(found[1] or 1)
@@ -56,7 +55,7 @@ class FailureTolerance:
         a replica across nodes goes with any of them."""
         if not self.nodes:
             return self.replicas
-        n_nodes = parse_hardware(candidate.hardware).n_nodes
+        n_nodes = candidate.hardware.n_nodes
         return min(candidate.replicas, self.nodes * math.ceil(candidate.replicas / n_nodes))
 
     def factor(self, candidate: Candidate) -> float:
@@ -89,7 +88,7 @@ class Demand:
         if not 0 <= self.think_s < float("inf"):
             raise InputError("a think time is a number of seconds, not below zero", self.think_s, "30")
         if self.think_s and self.users is None:
-            raise InputError("a think time is of users", self.think_s, "--users N --think-time S")
+            raise InputError("a think time is of users", self.think_s, "--users N --set think_s=S")
         if self.spare and not self.given:
             raise InputError("what is survived is the loss of replicas under a load", None, "--rate or --users")
 

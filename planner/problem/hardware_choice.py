@@ -2,55 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from catalogs.economics.prices import Price
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import list_hardware, parse_hardware
+from catalogs.hardware.specs import Hardware
 
 ANY: Final = "any"
 
 #: Accelerators of one node that `any` looks at; a rate may still be carried by fewer (`space.placements`).
 _COUNTS: Final = (16, 8, 4, 2, 1)
 
-PriceOf = Callable[[str], Price | None]
+PriceOf = Callable[[Hardware], Price | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """texts: hardware to look at, as parse_hardware takes it. notices: what was left out, and why."""
+    """hardware: what is evaluated. notices: what was left out, and why."""
 
-    texts: tuple[str, ...]
+    hardware: tuple[Hardware, ...]
     notices: tuple[str, ...] = ()
 
 
-def choose_hardware(text: str, price_of: PriceOf, needs_price: bool, budget: float | None = None) -> Choices:
+def choose_hardware(
+    text: str, price_of: PriceOf, needs_price: bool, budget: float | None = None, named: Hardware | None = None
+) -> Choices:
     """What `text` names, without what costs more than `budget` (USD per hour) or has no price where one is needed.
 
-    Raises InputError where nothing is left; for a single name without a budget nothing is left out.
+    named: the hardware of a text that names one, parsed already. Raises InputError where nothing is left; for a single
+    name without a budget nothing is left out.
     """
     anything = text.strip().lower() == ANY
-    names = _anything() if anything else _named(text)
-    if not anything and len(names) == 1 and budget is None:
-        return Choices(tuple(names))
-    priced = {name: price_of(name) for name in names}
-    unknown = [n for n, price in priced.items() if price is None and (needs_price or budget is not None)]
-    dear = [n for n, p in priced.items() if p is not None and budget is not None and p.usd_per_hour > budget]
-    left = [n for n in names if n not in unknown and n not in dear]
+    found = _anything() if anything else _named(text) if named is None else [named]
+    if not anything and len(found) == 1 and budget is None:
+        return Choices(tuple(found))
+    priced = {hardware: price_of(hardware) for hardware in found}
+    unknown = [h for h, price in priced.items() if price is None and (needs_price or budget is not None)]
+    dear = [h for h, p in priced.items() if p is not None and budget is not None and p.usd_per_hour > budget]
+    left = [h for h in found if h not in unknown and h not in dear]
     if budget is not None and not anything:
-        left += [part for n in dear if (part := _affordable(n, price_of, budget)) and part not in left]
+        left += [part for h in dear if (part := _affordable(h, price_of, budget)) and part not in left]
     if not left:
         raise _nothing(text, priced, budget, price_of)
+    no_price, too_dear = _texts(unknown), _texts(dear)
     if anything:
         left = _largest(left)
-        unknown, dear = _types(unknown), [n for n in _types(dear) if n not in _types(left)]
+        no_price, too_dear = _types(unknown), [name for name in _types(dear) if name not in _types(left)]
     said = []
-    if unknown:
-        said.append(f"left out, no price is known: {', '.join(unknown)}")
-    if dear:
-        said.append(f"left out, over the budget of ${budget:g} per hour: {', '.join(dear)}")
+    if no_price:
+        said.append(f"left out, no price is known: {', '.join(no_price)}")
+    if too_dear:
+        said.append(f"left out, over the budget of ${budget:g} per hour: {', '.join(too_dear)}")
     return Choices(tuple(left), tuple(said))
 
 
@@ -59,51 +64,58 @@ def is_one(text: str) -> bool:
     return text.strip().lower() != ANY and "," not in text
 
 
-def _named(text: str) -> list[str]:
+def _named(text: str) -> list[Hardware]:
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
         raise InputError("hardware is a name, or several with commas between them", text, "h100x8,h200x8")
-    return list(dict.fromkeys(parse_hardware(part).text for part in parts))
+    return list(dict.fromkeys(parse_hardware(part).without_notices() for part in parts))
 
 
-def _anything() -> list[str]:
+def _anything() -> list[Hardware]:
     """Every GPU of the catalog in parts and wholes of a node, the largest first."""
     found = []
     for name in list_hardware():
-        node = parse_hardware(name).node
-        if node.accelerator.kind == "gpu":
-            counts = dict.fromkeys([n for n in _COUNTS if n <= node.max_accelerators])
-            found += [f"{name}x{n}" for n in counts]
+        one = parse_hardware(name)
+        if one.accelerator.kind == "gpu":
+            counts = dict.fromkeys([n for n in _COUNTS if n <= one.node.max_accelerators])
+            found += [one.with_count(n) for n in counts]
     return found
 
 
-def _affordable(text: str, price_of: PriceOf, budget: float) -> str | None:
+def _affordable(hardware: Hardware, price_of: PriceOf, budget: float) -> Hardware | None:
     """The largest part of a node that the budget pays for."""
-    hardware = parse_hardware(text)
-    for count in _COUNTS if hardware.n_nodes == 1 and not hardware.accelerator.is_slice else ():
-        part = f"{hardware.accelerator.name}x{count}"
-        price = price_of(part) if count < hardware.accelerators_per_node else None
+    if hardware.n_nodes > 1 or hardware.accelerator.is_slice:
+        return None
+    for count in (count for count in _COUNTS if count < hardware.accelerators_per_node):
+        part = hardware.with_count(count)
+        price = price_of(part)
         if price is not None and price.usd_per_hour <= budget:
             return part
     return None
 
 
-def _largest(texts: list[str]) -> list[str]:
-    kept: dict[str, str] = {}
-    for text in texts:
-        kept.setdefault(parse_hardware(text).accelerator.name, text)
+def _largest(found: list[Hardware]) -> list[Hardware]:
+    kept: dict[str, Hardware] = {}
+    for hardware in found:
+        kept.setdefault(hardware.accelerator.name, hardware)
     return list(kept.values())
 
 
-def _types(texts: list[str]) -> list[str]:
-    return list(dict.fromkeys(parse_hardware(t).accelerator.name for t in texts))
+def _types(found: list[Hardware]) -> list[str]:
+    return list(dict.fromkeys(hardware.accelerator.name for hardware in found))
 
 
-def _nothing(text: str, priced: dict[str, Price | None], budget: float | None, price_of: PriceOf) -> InputError:
+def _texts(found: list[Hardware]) -> list[str]:
+    return [hardware.text for hardware in found]
+
+
+def _nothing(text: str, priced: Mapping[Hardware, Price | None], budget: float | None, price_of: PriceOf) -> InputError:
+    prices = {hardware.text: price for hardware, price in priced.items()}
     if budget is not None:  # a single accelerator is the least one can rent
-        singles = {f"{parse_hardware(n).accelerator.name}x1" for n in priced if parse_hardware(n).n_nodes == 1}
-        priced = priced | {s: price_of(s) for s in sorted(singles) if ":" not in s and s != "localx1"}
-    known = [(p.usd_per_hour, name) for name, p in priced.items() if p is not None]
+        whole = [h for h in priced if h.n_nodes == 1 and not h.accelerator.is_slice and h.text != "local"]
+        singles = {f"{h.accelerator.name}x1": h for h in whole}
+        prices |= {single: price_of(singles[single].with_count(1)) for single in sorted(singles)}
+    known = [(p.usd_per_hour, name) for name, p in prices.items() if p is not None]
     if not known or budget is None:
         near = "--price USD" if is_one(text) else "--objective throughput, or one of them with --price USD"
         return InputError("no price is known of this hardware, so its cost cannot be compared", text, near)

@@ -119,9 +119,9 @@ def steady(workload: Workload) -> Workload:
     return replace(workload, content=replace(content, trace=replace(content.trace, arrival_s=None), rate_scale=1.0))
 
 
-def peak_of(trace: str, workload: str | None, requests_per_s: float | None, users: int | None) -> float:
-    """Requests per second of the busiest window of `trace`. Raises InputError where a load is given beside it."""
-    for option, value in (("--workload", workload), ("--rate", requests_per_s), ("--users", users)):
-        if value is not None:
-            raise InputError(f"a load over time is workload and rate in one: without {option}", value, "--trace W")
-    return LoadCurve.of(load_workload(trace)).peak_per_s
+def peak_of(workload: str) -> float:
+    """Return the requests per second of the busiest window of a workload that has a rate of its own.
+
+    Raises InputError for one that has none.
+    """
+    return LoadCurve.of(load_workload(workload)).peak_per_s

@@ -7,11 +7,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
+import yaml
+
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import check
-from planner.problem.candidate import NO_KEYS
+from planner.problem.candidate import DeploymentOverrides
 
 #: Keys that follow from others, or are said by an option of their own.
 WHATIF_ELSEWHERE: Final = {"hardware": "--hw", "kv_blocks": "gpu_memory_utilization"}
@@ -22,7 +24,7 @@ PLAN_ELSEWHERE: Final = {
     "engine": "--engine",
     "replicas": "--rate",
     "weight_dtype": "--precision",
-    "disaggregation": "--also disaggregated",
+    "disaggregation": "also: disaggregated",
     "pools": "simulate DEPLOYMENT.yaml",
     "router": "simulate DEPLOYMENT.yaml",
     "router_staleness_s": "simulate DEPLOYMENT.yaml",
@@ -38,26 +40,41 @@ CHOSEN: Final = (*LAYOUT_KEYS, "kv_dtype", "max_num_seqs", "max_num_batched_toke
 
 def parse_keys(settings: Sequence[str], elsewhere: Mapping[str, str] = WHATIF_ELSEWHERE) -> dict[str, object]:
     """`KEY=VALUE` of deployment.yaml, the value as YAML. Raises InputError naming the nearest key."""
-    import yaml
-
     found: dict[str, object] = {}
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
         if not equals:
             raise InputError("a setting is KEY=VALUE of deployment.yaml", setting, "kv_dtype=fp8")
-        if key not in Deployment.model_fields or key in elsewhere:
-            near = elsewhere.get(key) or nearest_name(key, _settable(elsewhere)) or "kv_dtype"
-            raise InputError("this is no key of deployment.yaml that can be set", key, near)
+        check_key(key, elsewhere)
         if key in found:
             raise InputError("a key is set once", setting, f"{key}={json.dumps(found[key])}")
         try:
-            found[key] = yaml.safe_load(value)
+            found[key] = parse_value(value)
         except yaml.YAMLError:
             raise InputError(f"the value of {key} is no YAML", value, f"{key}=1") from None
     return found
 
 
-def _settable(elsewhere: Collection[str]) -> list[str]:
+def parse_value(text: str) -> object:
+    """Return a value of the command line: JSON, which knows 1e-05 as a number, else YAML. Raises YAMLError."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except ValueError:
+        return yaml.safe_load(text)
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(name)
+
+
+def check_key(key: str, elsewhere: Mapping[str, str]) -> None:
+    """Raises InputError for what is no key of deployment.yaml, or is given elsewhere."""
+    if key not in Deployment.model_fields or key in elsewhere:
+        near = elsewhere.get(key) or nearest_name(key, settable(elsewhere)) or "kv_dtype"
+        raise InputError("this is no key of deployment.yaml that can be set", key, near)
+
+
+def settable(elsewhere: Collection[str]) -> list[str]:
     return [key for key in Deployment.model_fields if key not in elsewhere]
 
 
@@ -74,6 +91,14 @@ class Overrides:
         check(Deployment, {"model": "", "hardware": "", **values}, "--set")
         return cls(values)
 
+    @classmethod
+    def of(cls, values: Mapping[str, object]) -> Overrides:
+        """Keys and values of deployment.yaml, as a scenario file holds them. Raises InputError."""
+        for key in values:
+            check_key(key, PLAN_ELSEWHERE)
+        check(Deployment, {"model": "", "hardware": "", **values}, "fixed")
+        return cls(dict(values))
+
     def __bool__(self) -> bool:
         return bool(self.values)
 
@@ -82,10 +107,9 @@ class Overrides:
         return {k: v for k, v in self.values.items() if k in LAYOUT_KEYS}
 
     @property
-    def rest(self) -> str:
+    def rest(self) -> DeploymentOverrides:
         """As `Candidate.rest` keeps it."""
-        rest = {k: v for k, v in sorted(self.values.items()) if k not in (*CHOSEN, "autoscaling")}
-        return json.dumps(rest, sort_keys=True) if rest else NO_KEYS
+        return DeploymentOverrides({k: v for k, v in self.values.items() if k not in (*CHOSEN, "autoscaling")})
 
     @property
     def texts(self) -> tuple[str, ...]:

@@ -1,19 +1,24 @@
-"""What the user asked, in full: the first block of every answer."""
+"""One question to the planner. The command line, scenario files, the command that repeats an answer, and the request
+block of an answer all derive from the fields of `PlanRequest`: a new option is a new field here.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
+
+from pydantic import ConfigDict, Field, InstanceOf, model_validator
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.launch.command import family
 from catalogs.units import DTYPE_BYTES
-from planner.problem.accounting import NO_ACCOUNTS, SPOT, Accounting
+from planner.problem.accounting import NO_ACCOUNTING, SPOT, Accounting
 from planner.problem.demand import NOTHING, Demand, FailureTolerance
 from planner.problem.hardware_choice import is_one
 from planner.problem.overrides import NOT_FIXED, Overrides
-from planner.problem.slo import Slo
+from planner.problem.request_model import CHOICE, LOAD, OF_RUN, SEARCH, Number, RequestModel, Texts, option, read_by
+from planner.problem.slo import Slo, parse_slos
 from planner.problem.tariff import Tariff
 
 Objective = Literal["cost", "energy", "carbon", "throughput", "goodput", "latency"]
@@ -22,7 +27,7 @@ OBJECTIVES: Final[tuple[str, ...]] = get_args(Objective)
 
 NATIVE: Final = "native"
 
-#: Kinds of candidate beyond the default space, by the name `--also` takes.
+#: Kinds of candidate beyond the default space, by the name that the key `also` takes.
 DISAGGREGATED: Final = "disaggregated"
 
 PIPELINES: Final = "pipelines"
@@ -37,117 +42,340 @@ DEFAULT_WORKLOAD: Final = "chat"
 
 MOST_SEED: Final = 2**31 - 1  # what the sampler of the search takes, with room for the seeds after it
 
+#: Keys that the request block of every answer has, given or not.
+_ALWAYS_WRITTEN: Final = (
+    "model", "hardware", "slo", "workload", "rate", "objective", "precisions", "engine", "seed",
+)  # fmt: skip
 
-@dataclass(frozen=True, slots=True)
-class PlanRequest:
+#: Keys of the request block that change no plan of a search, or are named beside it.
+_BESIDE_THE_QUESTION: Final = ("search", "tariff", "accounting")
+
+
+def _slos(value: object) -> object:
+    """Text, or a list of texts and objectives, as objectives."""
+    items = [value] if isinstance(value, str) else value
+    if not isinstance(items, list | tuple):
+        return value
+    if all(isinstance(slo, Slo) for slo in items):
+        return tuple(items)
+    return parse_slos([slo.text if isinstance(slo, Slo) else str(slo) for slo in items])
+
+
+def _with_words(slo: Slo, words: str) -> Slo:
+    """The objective, with its metric assumed where the words say so."""
+    assumed = replace(slo, metric_given=False)
+    return assumed if assumed.words == words else slo
+
+
+def _spare(value: object) -> object:
+    if value is None:
+        return NOTHING
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return FailureTolerance.parse(str(value)) if isinstance(value, str) or whole else value
+
+
+def _fixed(value: object) -> object:
+    if value is None:
+        return NOT_FIXED
+    return Overrides.of(value) if isinstance(value, dict) else value
+
+
+_ONE_OR_MORE: Final = {"type": "array", "items": {"type": "string"}}
+
+_SLOS: Final = read_by(_slos, lambda slos: [slo.text for slo in slos], _ONE_OR_MORE)
+
+_SPARE: Final = read_by(_spare, lambda spare: spare.text if spare else None, {"type": "string"})
+
+_FIXED: Final = read_by(_fixed, lambda fixed: dict(fixed.values), {"type": "object"})
+
+
+class SearchOptions(RequestModel):
+    """How far a search goes, where it is kept, and where it runs."""
+
+    trials: Annotated[
+        int,
+        Field(
+            description="Candidates that are simulated at most.",
+            json_schema_extra=option(panel=SEARCH, metavar="N", former=["--trials"]),
+        ),
+    ] = 40
+    study: Annotated[
+        str | None,
+        Field(
+            description="Keeps, resumes and shares the search: a file, or a database, e.g. sqlite:///s.db.",
+            json_schema_extra=option("--study", SEARCH, metavar="PATH_OR_URL", former=["--storage"], of_run=True),
+        ),
+    ] = None
+    workers: Annotated[
+        int | None,
+        Field(
+            description="Processes that simulate on this machine (default: one for each core).",
+            json_schema_extra=option(panel=SEARCH, metavar="N", of_run=True),
+        ),
+    ] = None
+    distributed: Annotated[
+        str | None,
+        Field(
+            description="Simulate on a Ray cluster: ray://HOST:PORT, ray://local or auto.",
+            json_schema_extra=option(panel=SEARCH, metavar="ADDRESS", former=["--distributed"], of_run=True),
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.trials < 1:
+            raise InputError("trials is a whole number of at least 1", self.trials, "1")
+        return self
+
+    @property
+    def journal(self) -> Path | None:
+        """The journal file that keeps the search; None where a database does, or nothing."""
+        return None if self.study is None or "://" in self.study else Path(self.study)
+
+    @property
+    def storage(self) -> str | None:
+        """The URL of the database that keeps the search; None where a file does, or nothing."""
+        return self.study if self.study is not None and "://" in self.study else None
+
+
+#: Options of a search that neither answers nor commands repeat: where it is kept, and where it runs.
+_OF_RUN: Final = {
+    name
+    for name, field in SearchOptions.model_fields.items()
+    if (field.json_schema_extra or {}).get(OF_RUN)  # type: ignore[union-attr]
+}
+
+
+def _as_written(schema: dict[str, Any]) -> None:
+    """Add what a written request has besides: the objectives in words, which reading ignores, and null precisions."""
+    schema["properties"]["slo_words"] = {
+        "description": "The objectives in words.",
+        "items": {"type": "string"},
+        "readOnly": True,
+        "title": "Slo Words",
+        "type": "array",
+    }
+    precisions = schema["properties"]["precisions"]
+    precisions["anyOf"] = [{"type": precisions.pop("type"), "items": precisions.pop("items")}, {"type": "null"}]
+
+
+class PlanRequest(RequestModel):
     """One question to the planner. requests_per_s and users None: whatever the hardware can carry.
 
-    hardware may name several, with commas, or be `any`; max_usd_per_hour then says how much may be spent.
+    `PlanRequest(model="llama3.1-8b", hardware="h100x8", slos=parse_slos(["p99=2s"]))` asks as `plan` does. Keys of a
+    scenario file are the aliases of the fields, and the names of those that have none.
     """
 
-    model: str
-    hardware: str
-    slos: tuple[Slo, ...]
-    workload: str = DEFAULT_WORKLOAD
-    requests_per_s: float | None = None
-    objective: str = "cost"
-    precisions: tuple[str, ...] = ()  # weight dtypes to choose from; empty: native, and fp8 where computed natively
-    engine: str = "vllm"
-    trials: int = 40
-    seed: int = 0
-    study: Path | None = None
-    tariff: Tariff = field(default_factory=Tariff)
-    max_usd_per_hour: float | None = None
-    users: int | None = None
-    think_s: float = 0.0
-    spare: FailureTolerance = NOTHING
-    storage: str | None = None  # an Optuna storage URL, instead of a study file
-    also: tuple[str, ...] = ()  # kinds of candidate beyond the default space
-    fixed: Overrides = NOT_FIXED  # what every candidate has
-    speculative: str | None = None  # drafts that candidates may use, with their measured acceptance
-    over_time: bool = False  # the load is the workload's own, as it changes with time; requests_per_s is its peak
-    accounts: Accounting = NO_ACCOUNTS  # changes no plan, only what is said of its costs
+    model_config = ConfigDict(json_schema_extra=_as_written)
 
-    def __post_init__(self) -> None:
+    model: Annotated[
+        str,
+        Field(
+            description="Alias, Hugging Face id, or a directory with a config.json.",
+            json_schema_extra=option("--model"),
+        ),
+    ]
+    hardware: Annotated[
+        str,
+        Field(
+            description="Hardware: h100x8, 2*h100x8, local; several with commas; or any.",
+            json_schema_extra=option("--hw"),
+        ),
+    ]
+    slos: Annotated[
+        tuple[InstanceOf[Slo], ...],
+        *_SLOS,
+        Field(
+            alias="slo",
+            description="METRIC.STAT=LIMIT, e.g. ttft.p99=2s; repeat or use commas.",
+            json_schema_extra=option("--slo"),
+        ),
+    ]
+    workload: Annotated[
+        str,
+        Field(description="Name, trace file or YAML file.", json_schema_extra=option("--workload")),
+    ] = DEFAULT_WORKLOAD
+    requests_per_s: Annotated[
+        Number | None,
+        Field(
+            alias="rate",
+            description="Requests per second it must carry (default: all it can).",
+            json_schema_extra=option("--rate", LOAD),
+        ),
+    ] = None
+    over_time: Annotated[
+        bool,
+        Field(
+            description="The load is the workload's own rate, as it changes with time; --trace W names that workload.",
+            json_schema_extra=option("--trace", LOAD, metavar="W", value_of="workload"),
+        ),
+    ] = False
+    users: Annotated[
+        int | None,
+        Field(description="Users at once it must serve, instead of a rate.", json_schema_extra=option("--users", LOAD)),
+    ] = None
+    think_s: Annotated[
+        Number,
+        Field(
+            description="Seconds that a user waits between an answer and the next request.",
+            json_schema_extra=option(panel=LOAD, metavar="S", former=["--think-time"]),
+        ),
+    ] = 0.0
+    spare: Annotated[
+        InstanceOf[FailureTolerance],
+        *_SPARE,
+        Field(
+            alias="survive",
+            description="Replicas (or nodes) whose loss the objectives must survive.",
+            json_schema_extra=option("--survive", LOAD, metavar="N|node"),
+        ),
+    ] = NOTHING
+    max_usd_per_hour: Annotated[
+        Number | None,
+        Field(description="Budget, US dollars per hour.", json_schema_extra=option("--max-usd-per-hour")),
+    ] = None
+    objective: Annotated[
+        str,
+        Field(
+            description="cost, energy, carbon, throughput, goodput or latency.",
+            json_schema_extra=option("--objective", CHOICE),
+        ),
+    ] = "cost"
+    precisions: Annotated[
+        Texts,
+        Field(
+            description="Weight dtypes to choose from; native is one (default: native, and fp8 where it is computed).",
+            json_schema_extra=option("--precision", CHOICE),
+        ),
+    ] = ()
+    also: Annotated[
+        Texts,
+        Field(
+            description="Kinds of candidate beyond the default ones: disaggregated, pipelines, context, wide-experts.",
+            json_schema_extra=option(panel=CHOICE, former=["--also"]),
+        ),
+    ] = ()
+    speculative: Annotated[
+        str | None,
+        Field(
+            description="Drafts that candidates may use: method=ngram,k=3,acceptance=0.6.",
+            json_schema_extra=option(panel=CHOICE, metavar="KEY=VALUE,..", former=["--speculative"]),
+        ),
+    ] = None
+    engine: Annotated[str, Field(description="Serving engine.", json_schema_extra=option("--engine", CHOICE))] = "vllm"
+    fixed: Annotated[
+        InstanceOf[Overrides],
+        *_FIXED,
+        Field(
+            description="Keys of deployment.yaml that every candidate has, e.g. kv_dtype: fp8.",
+            json_schema_extra=option(panel=CHOICE),
+        ),
+    ] = NOT_FIXED
+    tariff: Annotated[Tariff, Field(description="What an hour of hardware costs.")] = Tariff()
+    accounting: Annotated[Accounting, Field(description="Costs and power beyond the price tag.")] = NO_ACCOUNTING
+    search: Annotated[SearchOptions, Field(description="How the search runs.")] = SearchOptions()
+    seed: Annotated[
+        int, Field(description="Seed of workload and search.", json_schema_extra=option("--seed", SEARCH))
+    ] = 0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_block(cls, values: Any) -> Any:
+        """The request block of an answer repeats the objectives in words, and these say where a metric was assumed."""
+        if not isinstance(values, dict) or "slo_words" not in values:
+            return values
+        found = {key: value for key, value in values.items() if key != "slo_words"}
+        texts, words = found.get("slo"), values["slo_words"]
+        if isinstance(texts, list) and isinstance(words, list):
+            found["slo"] = tuple(map(_with_words, parse_slos(texts), words))
+        return found
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.objective not in OBJECTIVES:
             near = nearest_name(self.objective, OBJECTIVES) or OBJECTIVES[0]
             raise InputError(f"an objective is one of {', '.join(OBJECTIVES)}", self.objective, near)
         family(self.engine)  # what cannot be started is not planned
-        if self.trials < 1:
-            raise InputError("trials is a whole number of at least 1", self.trials, "1")
         if self.seed > MOST_SEED:
             raise InputError(f"a seed is a whole number up to {MOST_SEED}", self.seed, "0")
         self.demand  # noqa: B018 - refuses a load that is none
-        self._check_search()
-        self._check_over_time()
-        self._check_accounts()
+        self._check_space()
+        self._check_money()
+        return self
+
+    def _check_space(self) -> None:
         for kind in self.also:
             if kind not in ALSO:
                 raise InputError(f"beyond the default space lie {', '.join(ALSO)}", kind, nearest_name(kind, ALSO))
         if DISAGGREGATED in self.also and (self.over_time or self.spare):
             rule = "sizes over time and survival are reckoned of one kind of replica"
             raise InputError(rule, DISAGGREGATED, "--rate or --users without --survive")
-        price = self.tariff.usd_per_hour
-        if price is not None and not is_one(self.hardware):
-            raise InputError("a price of one's own is of one piece of hardware", self.hardware, "--max-usd-per-hour")
+        if not self.over_time and "autoscaling" in self.fixed.values:
+            raise InputError("autoscaling follows a load that changes", "autoscaling", "--trace FILE")
         for precision in self.precisions:
             if precision not in (NATIVE, *DTYPE_BYTES):
                 known = (NATIVE, *DTYPE_BYTES)
                 raise InputError(f"a precision is one of {', '.join(known)}", precision, nearest_name(precision, known))
 
-    def _check_accounts(self) -> None:
-        daily, owned = self.accounts.requests_per_user_day, self.accounts.owned
-        if daily is not None and self.users is not None:
-            raise InputError("users are said at once or by requests a day", daily, "--users or --requests-per-user-day")
-        if owned is not None and not is_one(self.hardware):
-            raise InputError("owned hardware is one piece of hardware", self.hardware, "h100x8")
-        if self.accounts.spot_interruptions is not None and self.tariff.committed != SPOT:
-            raise InputError("interruptions are of spot instances", self.tariff.committed, "--commitment spot")
-
-    def _check_over_time(self) -> None:
-        if not self.over_time and "autoscaling" in self.fixed.values:
-            raise InputError("autoscaling follows a load that changes", "autoscaling", "--trace FILE")
-
-    def _check_search(self) -> None:
-        budget = self.max_usd_per_hour
+    def _check_money(self) -> None:
+        budget, accounting = self.max_usd_per_hour, self.accounting
         if budget is not None and not 0 < budget < float("inf"):
             raise InputError("a budget is a number of US dollars per hour above zero", budget, "100")
-        if self.storage is not None and self.study is not None:
-            raise InputError("the study is a file or a storage, not both", self.storage, "--study or --storage")
+        if self.tariff.usd_per_hour is not None and not is_one(self.hardware):
+            raise InputError("a price of one's own is of one piece of hardware", self.hardware, "--max-usd-per-hour")
+        if accounting.requests_per_user_day is not None and self.users is not None:
+            nearest = "users or accounting.requests_per_user_day"
+            raise InputError("users are given at once or by requests a day", accounting.requests_per_user_day, nearest)
+        if accounting.owned is not None and not is_one(self.hardware):
+            raise InputError("owned hardware is one piece of hardware", self.hardware, "h100x8")
+        if accounting.spot_interruptions is not None and self.tariff.committed != SPOT:
+            raise InputError("interruptions are of spot instances", self.tariff.committed, "tariff.commitment=spot")
 
     @property
     def demand(self) -> Demand:
-        """Raises InputError for a load that is none."""
+        """The load as one object. Raises InputError for a load that is none."""
         return Demand(self.requests_per_s, self.users, self.think_s, self.spare)
 
-    def as_dict(self) -> dict[str, object]:
-        """The request block of the answer; the SLO in full and in words."""
-        return self._named() | self._sized()
+    @property
+    def given(self) -> bool:
+        """Whether the request names a load, rather than all that the hardware can carry."""
+        return self.demand.given
 
-    def _sized(self) -> dict[str, object]:
-        """Only what was asked for."""
-        given = {
-            "max_usd_per_hour": self.max_usd_per_hour,
-            "users": self.users,
-            "think_s": self.think_s if self.users is not None else None,
-            "survive": self.spare.words if self.spare else None,
-            "also": list(self.also) or None,
-            "fixed": dict(self.fixed.values) or None,
-            "speculative": self.speculative,
-            "over_time": self.over_time or None,
-        }
-        return {k: v for k, v in given.items() if v is not None}
+    @property
+    def slo_words(self) -> list[str]:
+        """Each objective as a sentence."""
+        return [slo.words for slo in self.slos]
 
-    def _named(self) -> dict[str, object]:
-        return {
-            "model": self.model,
-            "hardware": self.hardware,
-            "slo": [slo.text for slo in self.slos],
-            "slo_words": [slo.words for slo in self.slos],
-            "workload": self.workload,
-            "rate": self.requests_per_s,
-            "objective": self.objective,
-            "precisions": list(self.precisions) or None,
-            "engine": self.engine,
-            "seed": self.seed,
-        }
+    @property
+    def trials(self) -> int:
+        return self.search.trials
+
+    @property
+    def study(self) -> Path | None:
+        return self.search.journal
+
+    @property
+    def storage(self) -> str | None:
+        return self.search.storage
+
+    def scenario(self) -> dict[str, Any]:
+        """Return the keys that differ from their defaults, as a scenario file holds them."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the request block of an answer: the scenario without what concerns the run alone, the objectives in
+        full and in words, and the keys that every answer has."""
+        written = self.model_dump(mode="json", by_alias=True)
+        block = {key: written[key] or None if key == "precisions" else written[key] for key in _ALWAYS_WRITTEN}
+        block |= self.scenario() | {"slo_words": self.slo_words}
+        if "search" in block:
+            block["search"] = self.search.model_dump(exclude_defaults=True, exclude=_OF_RUN)
+        if self.users is not None:
+            block["think_s"] = self.think_s
+        if self.spare:
+            block["survive"] = self.spare.words
+        return {key: value for key, value in block.items() if value != {}}
+
+    def question(self) -> dict[str, Any]:
+        """Return the part of the request block that names a search: one with the same is the same search."""
+        return {k: v for k, v in self.as_dict().items() if k not in _BESIDE_THE_QUESTION}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
@@ -38,7 +38,7 @@ class Slo:
     metric: str
     stat: str
     limit_s: float
-    metric_given: bool = True  # False: the metric was left out and ttft assumed
+    metric_given: bool = field(default=True, compare=False)  # False: the metric was left out and ttft assumed
 
     @property
     def name(self) -> str:

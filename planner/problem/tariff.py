@@ -2,45 +2,83 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Final
+from typing import Annotated, Final, Self
+
+from pydantic import Field, model_validator
 
 from catalogs.economics.prices import COMMITMENTS, ON_DEMAND, Price, discounted, list_clouds, node_price
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.specs import Hardware
+from planner.problem.request_model import POWER, PRICE, Number, RequestModel, option
 
 #: A discount to show as an example: what AWS gives for a year without upfront payment (data/prices.csv).
-_EXAMPLE_DISCOUNT: Final = "--discount 0.37"
+_EXAMPLE_DISCOUNT: Final = "--set tariff.discount=0.37"
 
 
-@dataclass(frozen=True, slots=True)
-class Tariff:
-    """What an hour and a kilowatt-hour cost: an override, or how to read the catalogs.
+class Tariff(RequestModel):
+    """What an hour and a kilowatt-hour cost: an override, or how to read the catalogs."""
 
-    discount: the user's own, a share of the on-demand price, for the commitment named.
-    """
+    usd_per_hour: Annotated[
+        Number | None,
+        Field(
+            description="US dollars per hour of all the hardware named, instead of the catalog's price.",
+            json_schema_extra=option("--price", PRICE, metavar="USD"),
+        ),
+    ] = None
+    reading: Annotated[
+        str,
+        Field(
+            description="Which of the catalog's prices is meant: cheapest, median, list or spot.",
+            json_schema_extra=option(panel=PRICE, former=["--price-reading"]),
+        ),
+    ] = "cheapest"
+    cloud: Annotated[
+        str | None,
+        Field(description="The cloud whose price is meant.", json_schema_extra=option(panel=PRICE, former=["--cloud"])),
+    ] = None
+    region: Annotated[
+        str | None,
+        Field(
+            description="The region whose price is meant.", json_schema_extra=option(panel=PRICE, former=["--region"])
+        ),
+    ] = None
+    commitment: Annotated[
+        str,
+        Field(
+            description="on-demand, spot, reserved-1y or reserved-3y.",
+            json_schema_extra=option(panel=PRICE, former=["--commitment"]),
+        ),
+    ] = ON_DEMAND
+    discount: Annotated[
+        Number | None,
+        Field(
+            description="Your own share off the on-demand price for that commitment, e.g. 0.4.",
+            json_schema_extra=option(panel=PRICE, metavar="SHARE", former=["--discount"]),
+        ),
+    ] = None
+    grid: Annotated[
+        str | None,
+        Field(
+            description="The grid that the electricity comes from (default: us).",
+            json_schema_extra=option(panel=POWER, former=["--grid"]),
+        ),
+    ] = None
 
-    usd_per_hour: float | None = None
-    reading: str = "cheapest"
-    cloud: str | None = None
-    region: str | None = None
-    grid: str | None = None
-    commitment: str = ON_DEMAND
-    discount: float | None = None
-
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.commitment not in COMMITMENTS:
             near = nearest_name(self.commitment, COMMITMENTS) or ON_DEMAND
             raise InputError(f"a commitment is one of {', '.join(COMMITMENTS)}", self.commitment, near)
         if self.reading == "spot" and self.commitment not in (ON_DEMAND, "spot"):
-            raise InputError("a price is read as spot or as reserved", self.commitment, "--price-reading cheapest")
+            raise InputError("a price is read as spot or as reserved", self.commitment, "tariff.reading=cheapest")
         if self.usd_per_hour is not None and self.committed != ON_DEMAND:
-            raise InputError("a price of one's own excludes --commitment", self.committed, "--price or --commitment")
+            raise InputError("a price of one's own excludes tariff.commitment", self.committed, "one of the two")
         if self.discount is not None and self.committed == ON_DEMAND:
-            raise InputError("a discount is for a commitment", self.discount, "--commitment reserved-1y")
+            raise InputError("a discount is for a commitment", self.discount, "tariff.commitment=reserved-1y")
         if self.discount is not None and not 0 < self.discount < 1:
             raise InputError("a discount is a share of the on-demand price between 0 and 1", self.discount, "0.35")
         self._check_own_price()
+        return self
 
     def _check_own_price(self) -> None:
         price = self.usd_per_hour
@@ -50,11 +88,11 @@ class Tariff:
             raise InputError("a price is a number of US dollars per hour above zero", price, "24.5")
         for name, chosen in (("cloud", self.cloud), ("region", self.region)):
             if chosen is not None:
-                raise InputError(f"a price of one's own excludes --{name}", chosen, f"--price or --{name}")
+                raise InputError(f"a price of one's own excludes tariff.{name}", chosen, f"--price or tariff.{name}")
 
     @property
     def committed(self) -> str:
-        """`--price-reading spot` is short for the commitment."""
+        """The commitment; the reading `spot` is short for it."""
         return "spot" if self.reading == "spot" else self.commitment
 
 
@@ -89,10 +127,11 @@ def _nearest(hardware: Hardware, tariff: Tariff) -> str:
     """Another commitment there, the user's own discount, or another cloud; else a price of one's own."""
     here = [c for c in COMMITMENTS if _read(hardware, tariff, c) is not None]
     if here:
-        others = f"--commitment {here[0]}" + (f" ({', '.join(here)} are known)" if len(here) > 1 else "")
+        others = f"--set tariff.commitment={here[0]}" + (f" ({', '.join(here)} are known)" if len(here) > 1 else "")
         reserved = ON_DEMAND in here and tariff.committed not in (ON_DEMAND, "spot")
         return f"{_EXAMPLE_DISCOUNT} (yours), or {others}" if reserved else others
-    clouds = [c for c in list_clouds() if _read(hardware, replace(tariff, cloud=c, region=None), tariff.committed)]
+    clouds = [c for c in list_clouds() if _read(hardware, tariff.replace(cloud=c, region=None), tariff.committed)]
     if clouds:
-        return f"--cloud {clouds[0]} ({', '.join(clouds)} are known)" if len(clouds) > 1 else f"--cloud {clouds[0]}"
+        known = f" ({', '.join(clouds)} are known)" if len(clouds) > 1 else ""
+        return f"--set tariff.cloud={clouds[0]}{known}"
     return "--price USD_PER_HOUR"

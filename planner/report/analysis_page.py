@@ -6,7 +6,7 @@ from pathlib import Path
 
 from catalogs.io.output_files import write_whole
 from catalogs.ui.charts import si, time_text
-from catalogs.ui.html_page import Markup, Page, Section, bullets, cards, chart, need_plotly, render, table
+from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, chart, need_plotly, render, table
 from planner.report import machine_figures
 from planner.studies.step_analysis import Analysis, bound_words, document, headlines, memory_words
 from simulator.analysis.operators import BOUND_WORDS, together
@@ -33,14 +33,14 @@ def analysis_page(a: Analysis) -> Page:
         chart(machine_figures.time_by_layer(a.rows, 1.0), "One layer of each kind, and everything outside.", 260),
     ]
     sections = [
-        Section(
+        PageSection(
             "Step",
             [cards(_cards(a)), bullets([bound_words(told["bound_s"]), memory_words(told["memory"]), *a.notices])],
         ),
-        Section("Roofline", charts),
-        Section("Operators", [_operators(a)]),
-        Section("Precision", [_precisions(a)]),
-        Section("Scaling with batch and context", [_scaling(a)], "Scaling"),
+        PageSection("Roofline", charts),
+        PageSection("Operators", [_operators(a)]),
+        PageSection("Precision", [_precisions(a)]),
+        PageSection("Scaling with batch and context", [_scaling(a)], "Scaling"),
     ]
     return Page(title, subtitle, sections, "Written by plan analyze. This file loads nothing from elsewhere.")
 

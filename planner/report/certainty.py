@@ -10,7 +10,7 @@ from typing import Any
 
 from calibration.accuracy.reliability import SAID, Reliability, load_reliability
 from catalogs.ui.charts import BELOW, MARGIN, PALE, REFERENCE, bar, linear, place
-from catalogs.ui.html_page import Markup, Section, bullets, chart, paragraph, table
+from catalogs.ui.html_page import Markup, PageSection, bullets, chart, paragraph, table
 from catalogs.ui.words import percent, plan_name
 from planner.answer.plan_schema import Known
 from planner.answer.schema import Answer
@@ -19,7 +19,7 @@ from planner.report import latency_figures
 STATED_WORDS = latency_figures.METRIC_TITLES | {"power": "power", "j_per_token": "energy per token"}
 
 
-def certainty(answer: Answer) -> Section:
+def certainty(answer: Answer) -> PageSection:
     known = [(plan_name(i), p.calibration) for i, p in enumerate(answer.plans)]
     plans = [(name, c) for name, c in known if c is not None]
     rows = [(name, c.bundle, f"{100 * c.of_operators:.1f} %") for name, c in plans]
@@ -31,7 +31,7 @@ def certainty(answer: Answer) -> Section:
     parts = [paragraph(text), chart(coverage(plans), "From the answer.", 120 + 40 * len(plans))]
     parts += [table(head, rows, words=2), *_stated(plans[0][1] if plans else None), *_right_before(answer)]
     parts += [paragraph("What is taken for granted:"), bullets(answer.assumptions)]
-    return Section("How sure: calibration and assumptions", parts, "How sure")
+    return PageSection("How sure: calibration and assumptions", parts, "How sure")
 
 
 def _stated(known: Known | None) -> list[Markup]:

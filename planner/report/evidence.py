@@ -7,13 +7,13 @@ from typing import Final
 
 from catalogs.hardware.specs import Accelerator
 from catalogs.ui.charts import time_text
-from catalogs.ui.html_page import Markup, Section, chart, note, paragraph, table
+from catalogs.ui.html_page import Markup, PageSection, chart, note, paragraph, table
 from catalogs.ui.words import dollars, grams, joules, rate
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.economics.money import instance_words
 from planner.report import latency_figures, machine_figures, money_figures
-from planner.report.material import ReportData, SimulatedRuns, label
+from planner.report.material import ReportData, ReportSimulations, label
 from planner.report.pareto_page import fronts
 from planner.studies.bottleneck import PoolUse
 from simulator.analysis.bottleneck import IDLE
@@ -24,7 +24,7 @@ TERA: Final = 1e12
 ONE_REPLICA = "One replica under its share of the requests stands for all; "
 
 
-def trade_offs(m: ReportData, s: SimulatedRuns) -> Section:
+def trade_offs(m: ReportData, s: ReportSimulations) -> PageSection:
     answer, labels = m.answer, [label(m.answer, i) for i in range(len(m.answer.plans))]
     slo, points = m.answer.plans[0].tightest, [p for p in s.points if p.share <= 1]
     parts = [
@@ -44,10 +44,12 @@ def trade_offs(m: ReportData, s: SimulatedRuns) -> Section:
     if any(p.j_per_output_token is not None for p in points):
         figure = money_figures.against_latency(points, labels, slo, field, axis)
         parts.append(chart(figure, f"Energy against latency, at the servers. {said}", 480))
-    return Section("Trade-offs: cost and energy against latency", [*parts, *fronts(m.answer, m.fronts)], "Trade-offs")
+    return PageSection(
+        "Trade-offs: cost and energy against latency", [*parts, *fronts(m.answer, m.fronts)], "Trade-offs"
+    )
 
 
-def capacity(plan: Plan, s: SimulatedRuns) -> Section:
+def capacity(plan: Plan, s: ReportSimulations) -> PageSection:
     parts = []
     for metric in latency_figures.curve_metrics(plan):
         figure = latency_figures.capacity_curve(plan, s.points, metric)
@@ -58,10 +60,10 @@ def capacity(plan: Plan, s: SimulatedRuns) -> Section:
     n = max((p.n_measured for p in plan.curve), default=0)
     text = f"Latencies at {rate(plan.requests_per_s)}, as a client sees them; up to {n:,} requests measured."
     parts.append(chart(latency_figures.distributions(plan), text, 420))
-    return Section("Capacity: latency against the rate", parts, "Capacity")
+    return PageSection("Capacity: latency against the rate", parts, "Capacity")
 
 
-def _knee_words(plan: Plan, s: SimulatedRuns) -> str:
+def _knee_words(plan: Plan, s: ReportSimulations) -> str:
     """Where the statistics with an objective begin to climb."""
     found = []
     for row in plan.slo:
@@ -71,7 +73,7 @@ def _knee_words(plan: Plan, s: SimulatedRuns) -> str:
     return f"{said}; {', '.join(found)}. Planned: {rate(plan.requests_per_s)}."
 
 
-def binds(plan: Plan, s: SimulatedRuns) -> Section:
+def binds(plan: Plan, s: ReportSimulations) -> PageSection:
     parts: list[Markup] = [paragraph(_step_words(part)) for part in s.parts]
     rows = [(u.resource, u.words, u.of, f"{100 * u.share:.1f} %", "binds" if u.binds else "") for u in s.uses]
     parts.append(table(("Resource", "What of it", "Share of", "Used", ""), rows, words=3))
@@ -81,7 +83,7 @@ def binds(plan: Plan, s: SimulatedRuns) -> Section:
         parts.append(chart(figure, said, 90 + 30 * len([v for v in plan.time_breakdown.values() if v > 0])))
     for part in s.parts:
         parts += _machine(part, s.accelerator)
-    return Section("What binds: time and memory", parts, "What binds")
+    return PageSection("What binds: time and memory", parts, "What binds")
 
 
 def _machine(part: PoolUse, unit: Accelerator) -> Iterator[Markup]:
@@ -131,10 +133,10 @@ def _step_words(part: PoolUse) -> str:
     )
 
 
-def money(answer: Answer, plan: Plan) -> Section:
+def money(answer: Answer, plan: Plan) -> PageSection:
     tokens = plan.metric("output_tokens_per_s") or 0.0
     if not answer.prices:
-        return Section("Cost by cloud", [note("No price is known for this hardware.")], "Cost")
+        return PageSection("Cost by cloud", [note("No price is known for this hardware.")], "Cost")
     text = (
         f"What the same hardware costs elsewhere, at the {tokens:,.0f} output tokens/s of the plan. Owned: total cost "
         "of ownership, power and financing included. Spot can be taken away at any time."
@@ -151,13 +153,13 @@ def money(answer: Answer, plan: Plan) -> Section:
     bars = chart(
         money_figures.price_bars(answer.prices), "Prices are public list prices of the date in the table.", height
     )
-    return Section("Cost by cloud", [paragraph(text), bars, table(head, rows, words=3)], "Cost")
+    return PageSection("Cost by cloud", [paragraph(text), bars, table(head, rows, words=3)], "Cost")
 
 
-def energy(m: ReportData, plan: Plan) -> Section:
+def energy(m: ReportData, plan: Plan) -> PageSection:
     e = plan.energy
     if e is None or not m.carbon:
-        return Section("Energy and carbon", [note("Energy is not known: nothing was simulated.")], "Energy")
+        return PageSection("Energy and carbon", [note("Energy is not known: nothing was simulated.")], "Energy")
     rows = [
         ("Mean power at the servers", f"{e.w_mean / 1e3:.2f} kW", "simulated: accelerators by operator, hosts by load"),
         ("Energy per output token", joules(e.j_per_output_token), "simulated, at the servers"),
@@ -171,7 +173,7 @@ def energy(m: ReportData, plan: Plan) -> Section:
         "The same energy on other grids, yearly means. Making the hardware is not counted.",
         90 + 26 * len(m.carbon),
     )
-    return Section(
+    return PageSection(
         "Energy and carbon by region",
         [table(("what", "value", "from"), [(a, b, c) for a, b, c in rows], words=3), bars],
         "Energy",

@@ -55,7 +55,7 @@ class CarbonFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class SimulatedRuns:
+class ReportSimulations:
     """What the answer does not hold: simulated again for the page, with the answer's seed. parts: one for each kind of
     replica of the best plan. sensitivity: None where it was not asked for, or cannot be simulated."""
 
@@ -72,7 +72,7 @@ class ReportData:
     """simulated: None where the answer is no."""
 
     answer: Answer
-    simulated: SimulatedRuns | None
+    simulated: ReportSimulations | None
     carbon: list[CarbonFigures]
     fronts: tuple[FrontFile, ...] = ()
 
@@ -89,7 +89,7 @@ def gather(answer: Answer, tell: Tell = lambda _: None, swings: bool = True) -> 
     moved = sensitivity(answer, rerun, tell) if swings and not apart(answer) else None
     grown = growth(rerun, best, tell) if swings and best.capacity_requests_per_s else None
     unit = rerun.world_of(0).names.hardware.accelerator
-    found = SimulatedRuns(points, parts, resource_uses(best, parts), moved, grown, unit)
+    found = ReportSimulations(points, parts, resource_uses(best, parts), moved, grown, unit)
     return ReportData(answer, found, carbon(answer, best))
 
 

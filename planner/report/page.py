@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from catalogs.ui.html_page import Markup, Page, Section, bullets, cards, chart, command, note, paragraph, table
+from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, chart, command, note, paragraph, table
 from catalogs.ui.words import change, dollars, joules, percent, plan_name, rate, seconds
 from planner.answer.plan_schema import Plan
-from planner.answer.question import Asked
 from planner.answer.schema import Answer
 from planner.problem.candidate import deployment_words
+from planner.problem.request import PlanRequest
 from planner.report import evidence, machine_figures, sensitivity_sections
 from planner.report.certainty import certainty
-from planner.report.material import ReportData, SimulatedRuns
+from planner.report.material import ReportData, ReportSimulations
 from planner.sections.registry import section_pages
 
 #: Objectives that are not the lowest of what they name.
@@ -55,25 +55,25 @@ def _heading(answer: Answer) -> tuple[str, str]:
     return f"{asked.model} on {where}", ", ".join(said)
 
 
-def _load_words(asked: Asked) -> str:
+def _load_words(asked: PlanRequest) -> str:
     if asked.users is not None:
         carried = f"{asked.users:,} users who each wait {asked.think_s:g} s between answer and next request"
-    elif asked.rate is not None:
-        carried = rate(asked.rate)
+    elif asked.requests_per_s is not None:
+        carried = rate(asked.requests_per_s)
     else:
         carried = "a light load" if asked.objective == "latency" else "the highest rate it holds"
-    return carried + (f" with {asked.survive}" if asked.survive else "")
+    return carried + (f" with {asked.spare.words}" if asked.spare else "")
 
 
-def _answer(answer: Answer, plan: Plan, s: SimulatedRuns) -> Section:
+def _answer(answer: Answer, plan: Plan, s: ReportSimulations) -> PageSection:
     parts = [cards(_cards(plan, s)), paragraph(f"Run {deployment_words(plan.deployment)}.")]
     parts += [_slo_table(answer, plan), paragraph(_capacity_words(plan)), command(plan.command)]
     parts.append(bullets([*plan.command_notes, *plan.notices]))
     parts.append(paragraph(_sources(answer, plan)))
-    return Section("Answer", parts)
+    return PageSection("Answer", parts)
 
 
-def _cards(plan: Plan, s: SimulatedRuns) -> list[tuple[str, str]]:
+def _cards(plan: Plan, s: ReportSimulations) -> list[tuple[str, str]]:
     d, least = plan.deployment, min((row.probability_met for row in plan.slo), default=0.0)
     binding = [u.resource for u in s.uses if u.binds]
     found = [("Rent", str(d["hardware"]))]
@@ -123,17 +123,19 @@ def _sources(answer: Answer, plan: Plan) -> str:
     return text
 
 
-def _alternatives(answer: Answer) -> Section:
+def _alternatives(answer: Answer) -> PageSection:
     """Plans side by side: figures down, plans across."""
     plans = answer.plans
     names = [plan_name(i) for i in range(len(plans))]
     if len(plans) == 1:
-        return Section("Alternatives", [note("This answer holds no plan of another kind that meets the objectives.")])
+        return PageSection(
+            "Alternatives", [note("This answer holds no plan of another kind that meets the objectives.")]
+        )
     columns = [_figures(plan, plans[0] if i else None) for i, plan in enumerate(plans)]
     rows = [(what, *(column[what] for column in columns)) for what in columns[0]]
     text = "Each at its own planned rate. Alternatives are measured with fewer seeds than the best plan."
     told = [f"{name}: {deployment_words(p.deployment)}" for name, p in zip(names, plans, strict=True)]
-    return Section("Alternatives", [paragraph(text), bullets(told), table(("", *names), rows)])
+    return PageSection("Alternatives", [paragraph(text), bullets(told), table(("", *names), rows)])
 
 
 def _figures(plan: Plan, best: Plan | None) -> dict[str, str]:
@@ -157,7 +159,7 @@ def _figures(plan: Plan, best: Plan | None) -> dict[str, str]:
     return found
 
 
-def _hardware(answer: Answer) -> list[Section]:
+def _hardware(answer: Answer) -> list[PageSection]:
     """What there was to choose from."""
     if not answer.hardware:
         return []
@@ -170,17 +172,17 @@ def _hardware(answer: Answer) -> list[Section]:
         rows.append((f"{place}. {row.hardware}", row.state, said, dollars(row.usd_per_hour), found))
     text = "Ranked by what the objective asks for. A rate is of the search, one seed; under: a rate it does not hold."
     head = ("Hardware", "Found", "Its best deployment, or why not", "Per hour", "Highest rate")
-    return [Section("Hardware to choose from", [paragraph(text), table(head, rows, words=3), *_left_out(answer)])]
+    return [PageSection("Hardware to choose from", [paragraph(text), table(head, rows, words=3), *_left_out(answer)])]
 
 
 def _left_out(answer: Answer) -> list[Markup]:
     return [bullets(answer.search.left_out)] if answer.search.left_out else []
 
 
-def _refused(answer: Answer) -> list[Section]:
+def _refused(answer: Answer) -> list[PageSection]:
     no = answer.infeasible
     if no is None:
-        return [Section("Answer", [note("No plan, and no reason recorded.")])]
+        return [PageSection("Answer", [note("No plan, and no reason recorded.")])]
     parts: list[Markup] = [cards([("Answer", "NO"), ("What binds", no.binding_constraint)])]
     parts.append(bullets(answer.request.slo_words))
     if no.closest is not None:
@@ -198,10 +200,10 @@ def _refused(answer: Answer) -> list[Section]:
     )
     ruled = [(reason, f"{n:,}") for reason, n in answer.search.bounded_out.items()]
     parts += [found, *([table(("Ruled out unseen, because", "Candidates"), ruled)] if ruled else [])]
-    return [Section("Answer", parts)]
+    return [PageSection("Answer", parts)]
 
 
-def _again(answer: Answer) -> Section:
+def _again(answer: Answer) -> PageSection:
     s, r = answer.search, answer.reproduce
     rows = [
         ("seed", str(r.seed)),
@@ -213,7 +215,7 @@ def _again(answer: Answer) -> Section:
     ]
     text = "The same command with the same versions gives the same answer; this page is then made from its JSON."
     parts = [paragraph(text), command(f"{r.command} --json answer.json\nplan report answer.json --html answer.html")]
-    return Section("How to reproduce", [*parts, table(("what", "value"), rows, words=2)], "Reproduce")
+    return PageSection("How to reproduce", [*parts, table(("what", "value"), rows, words=2)], "Reproduce")
 
 
 def _bundle(answer: Answer) -> str:

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from catalogs.ui.charts import BELOW, COLOURS, MARGIN, MARKS, log, number
-from catalogs.ui.html_page import Markup, Page, Section, bullets, chart, command, note, paragraph, table
+from catalogs.ui.html_page import Markup, Page, PageSection, bullets, chart, command, note, paragraph, table
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
+from planner.problem.scenario import arguments_of, keys_of
 from planner.search.pareto_search import FrontAxis, FrontFile, FrontPoint, ParetoAnswer, footnotes, shown, shown_unit
 from planner.search.pareto_space import ParetoAxis, ParetoCandidate
 
@@ -37,16 +38,16 @@ def front_page(found: ParetoAnswer) -> Page:
     rows = [
         (
             point.candidate.words,
-            point.candidate.hardware,
+            point.candidate.hardware.text,
             number(point.requests_per_s),
             *(shown(a, v) for a, v in zip(found.axes, look.values, strict=True)),
         )
         for point, look in found.members
     ]
     parts += [table(head, rows, "The front.", words=2)] if rows else []
-    again = Section("How to reproduce", [command(_command(found)), bullets(footnotes(found))], "Reproduce")
+    again = PageSection("How to reproduce", [command(_command(found)), bullets(footnotes(found))], "Reproduce")
     subtitle = f"workload {asked.workload}, {' against '.join(a.name for a in found.axes)}"
-    return Page(f"{asked.model} on {asked.hardware}", subtitle, [Section("Front", parts), again], FOOTER)
+    return Page(f"{asked.model} on {asked.hardware}", subtitle, [PageSection("Front", parts), again], FOOTER)
 
 
 def _caption(found: ParetoAnswer) -> str:
@@ -89,30 +90,14 @@ def _unit(axis: ParetoAxis) -> str:
 
 def _hover(point: ParetoCandidate) -> str:
     c = point.candidate
-    return f"{number(point.requests_per_s)} requests/s<br>{c.hardware}: {c.words}"
+    return f"{number(point.requests_per_s)} requests/s<br>{c.hardware.text}: {c.words}"
 
 
 def _command(found: ParetoAnswer) -> str:
-    r, t = found.request, found.request.tariff
-    parts = ["plan", "front", "--model", r.model, "--hw", r.hardware, "--axes", ",".join(a.name for a in found.axes)]
-    given: dict[str, object] = {
-        "--slo": ",".join(s.text for s in found.limits) or None,
-        "--workload": r.workload,
-        "--rate": r.requests_per_s,
-        "--precision": ",".join(r.precisions) or None,
-        "--max-usd-per-hour": r.max_usd_per_hour,
-        "--price": t.usd_per_hour,
-        "--price-reading": t.reading,
-        "--cloud": t.cloud,
-        "--region": t.region,
-        "--grid": t.grid,
-        "--engine": r.engine,
-        "--trials": r.trials,
-        "--seed": r.seed,
-    }
-    for option, value in given.items():
-        parts += [] if value is None else [option, str(value)]
-    return shlex.join(parts)
+    given = keys_of(found.request) | {"search.trials": found.request.trials, "seed": found.request.seed}
+    given |= {"slo": [slo.text for slo in found.limits]}
+    kept = {name: value for name, value in given.items() if name != "objective" and value != []}
+    return shlex.join(["plan", "front", *arguments_of(kept), "--axes", ",".join(a.name for a in found.axes)])
 
 
 MS: Final = 1e3

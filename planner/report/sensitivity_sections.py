@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from catalogs.ui.html_page import Section, chart, note, paragraph, table
+from catalogs.ui.html_page import PageSection, chart, note, paragraph, table
 from catalogs.ui.words import dollars, rate
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.report import money_figures
-from planner.report.material import SimulatedRuns, apart
+from planner.report.material import ReportSimulations, apart
 from planner.studies.capacity_growth import GOAL
 from planner.studies.choice_flips import CAPACITY_TOLERANCE
 from planner.studies.explain import cheapest_words, extra_words
 from planner.studies.sensitivity import Effect, Input
 
 
-def sensitivity(answer: Answer, plan: Plan, s: SimulatedRuns) -> list[Section]:
+def sensitivity(answer: Answer, plan: Plan, s: ReportSimulations) -> list[PageSection]:
     title = "Sensitivity: what moves the answer"
     if s.sensitivity is None and apart(answer):
         said = "Not simulated: inputs are not varied yet for answers with prefill and decode servers."
-        return [Section(title, [note(said)], "Sensitivity")]
+        return [PageSection(title, [note(said)], "Sensitivity")]
     if s.sensitivity is None:
         return []
     inputs = s.sensitivity.inputs
@@ -47,10 +47,10 @@ def sensitivity(answer: Answer, plan: Plan, s: SimulatedRuns) -> list[Section]:
     rows = [row for i in inputs for row in _input_rows(i)]
     said = "Nearest objective: its value as a share of its limit at the planned rate; over 100 % it is missed."
     parts.append(table(head, rows, said, words=3))
-    return [Section(title, parts, "Sensitivity")]
+    return [PageSection(title, parts, "Sensitivity")]
 
 
-def growth(s: SimulatedRuns) -> list[Section]:
+def growth(s: ReportSimulations) -> list[PageSection]:
     if s.growth is None:
         return []
     g = s.growth
@@ -63,7 +63,7 @@ def growth(s: SimulatedRuns) -> list[Section]:
     text = f"What would carry {rate(g.goal_per_s)} at even odds, simulated at that rate. {said}"
     text += " Prices are read as the answer's."
     found = table(("Change", "Holds", "Then, per hour", "More per hour"), rows)
-    return [Section(f"{GOAL - 1:.0%} more capacity", [paragraph(text), found], "More capacity")]
+    return [PageSection(f"{GOAL - 1:.0%} more capacity", [paragraph(text), found], "More capacity")]
 
 
 def _input_rows(i: Input) -> list[tuple[str, ...]]:

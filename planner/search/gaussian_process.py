@@ -2,6 +2,10 @@
 
 Its scale, its length and how linear it is are not chosen but drawn, by how well each choice explains what was seen:
 with few looks a single best choice is too sure of itself.
+
+The gain (`benchmarks/search_proof.py`, docs/search.md; 100 searches of held-out spaces, a fifth of the points each):
+96 found the whole front within 2 % with this correction, 72 with the guess alone, 32 with Optuna's TPE and 7 with its
+NSGA-II.
 """
 
 from __future__ import annotations

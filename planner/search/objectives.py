@@ -1,16 +1,13 @@
-"""How one candidate is measured against the best so far, with as few simulated requests as the question needs.
-
-How much was simulated for an outcome: a world that counts the requests of what it is asked to observe.
-"""
+"""How one candidate is measured against the best so far, with as few simulated requests as the question needs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from typing import Final, Literal, Protocol
 
 from planner.evaluation.capacity import find_capacity
-from planner.evaluation.evaluator import SHORT_RUN_MARGIN, LoadEvaluator, Observation, OfferedLoad, Verdict, judge
+from planner.evaluation.evaluator import SHORT_RUN_MARGIN, Evaluator, Load, RequestCounter, Verdict, judge
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.problem.slo import Slo
@@ -60,19 +57,32 @@ class Outcome:
         return self.status in ("measured", "tied")
 
     def as_dict(self) -> dict[str, object]:
-        return asdict(self)
+        """As a study keeps it."""
+        return {f.name: getattr(self, f.name) for f in fields(self)} | {"candidate": self.candidate.as_dict()}
 
     @classmethod
-    def from_dict(cls, stored: dict[str, object]) -> Outcome:
-        values = dict(stored)
-        values["candidate"] = Candidate.of(values["candidate"])  # type: ignore[arg-type]
-        return cls(**values)  # type: ignore[arg-type]
+    def from_dict(cls, stored: dict[str, object], candidate: Candidate) -> Outcome:
+        """What `as_dict` was taken of; the candidate as the study knows it, which is not read again."""
+        return cls(**(stored | {"candidate": candidate}))  # type: ignore[arg-type]
 
 
 class Assess(Protocol):
     """Measures a candidate, given the best outcome so far (None: nothing feasible yet)."""
 
     def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CountedAssess:
+    """Assesses, and puts into the outcome how many requests were simulated for it. counter: of the assess's bench."""
+
+    assess: Assess
+    counter: RequestCounter
+
+    def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
+        self.counter.restart()
+        outcome = self.assess(candidate, best)
+        return replace(outcome, n_requests=self.counter.n_requests)
 
 
 class RequiredRate(Protocol):
@@ -92,12 +102,13 @@ def one(_: Candidate) -> float:
 class CandidateTester:
     """The simulator, the objectives and one seed: every candidate sees the same requests."""
 
-    evaluator: LoadEvaluator
+    evaluator: Evaluator
     slos: tuple[Slo, ...]
     sizes: RunSizes
     seed: int
     requests_per_s: float | None  # the rate that must be carried; None: any
     asked: RequiredRate | None = None  # where the rate depends on the candidate
+    counter: RequestCounter | None = None  # counts the requests of every probe
 
     def nominal_per_s(self, candidate: Candidate) -> float | None:
         """The rate asked of a candidate with all its replicas alive; None: any."""
@@ -108,8 +119,11 @@ class CandidateTester:
         return self.requests_per_s if self.asked is None else self.asked.held_per_s(candidate)
 
     def probe(self, candidate: Candidate, requests_per_s: float, n_requests: int) -> Verdict:
-        load = OfferedLoad(requests_per_s, n_requests, self.seed, patient=n_requests >= self.sizes.full)
-        return judge([self.evaluator.observe(candidate, load)], self.slos)
+        load = Load(requests_per_s, n_requests, self.seed, patient=n_requests >= self.sizes.full)
+        seen = self.evaluator.observe(candidate, load)
+        if self.counter is not None:
+            self.counter.add(candidate, seen)
+        return judge([seen], self.slos)
 
     def floor_per_s(self, candidate: Candidate) -> float:
         """The rate a candidate must at least hold: the one asked for, else a light load."""
@@ -242,42 +256,3 @@ class LowestLatency:
         if not full.met:
             return bench.refuse(candidate, "infeasible" if best is None else "pruned", full)
         return Outcome(candidate, "measured", rate, float("inf"), full.ratio, full.worst.name, full.ratio)
-
-
-@dataclass(slots=True)
-class RequestCounter:
-    """n_requests: of all runs seen, each counted once, whoever made them: equal questions have equal counts."""
-
-    evaluator: LoadEvaluator
-    n_requests: int = 0
-    _seen: set[tuple[Candidate, OfferedLoad]] = field(default_factory=set)
-
-    def fluid_requests_per_s(self, candidate: Candidate) -> float:
-        return self.evaluator.fluid_requests_per_s(candidate)
-
-    def light_requests_per_s(self, candidate: Candidate) -> float:
-        return self.evaluator.light_requests_per_s(candidate)
-
-    def observe(self, candidate: Candidate, load: OfferedLoad) -> Observation:
-        found = self.evaluator.observe(candidate, load)
-        if (candidate, load) not in self._seen:
-            self._seen.add((candidate, load))
-            self.n_requests += found.n_simulated
-        return found
-
-    def restart(self) -> None:
-        self.n_requests = 0
-        self._seen.clear()
-
-
-@dataclass(frozen=True, slots=True)
-class CountedRuns:
-    """Assesses, and says in the outcome what that took."""
-
-    assess: Assess
-    tally: RequestCounter
-
-    def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
-        self.tally.restart()
-        outcome = self.assess(candidate, best)
-        return replace(outcome, n_requests=self.tally.n_requests)

@@ -20,7 +20,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from catalogs.arrays import FloatArray
 from planner.search.gaussian_process import ResidualModel, kernel, normal_draws, standard
-from planner.search.study import Params, space_of
+from planner.search.study import Params, is_abandoned, space_of
 
 #: A point is ahead where it is better by more than this share: differences below are not looked for.
 RESOLVED: Final = 0.02
@@ -212,14 +212,18 @@ class ParetoOptunaSampler(optuna.samplers.BaseSampler):
         raise ValueError(f"a front is searched over its own parameters, not {param_name}")
 
     def _told(self, study: optuna.Study, own: FrozenTrial) -> tuple[dict[int, ParetoSample], set[int]]:
-        """What finished trials say of their points, in the order of their numbers; points of running ones."""
+        """Return the looks of finished trials by point, in the order of their numbers, and the points of running ones.
+
+        A trial that a dead process left is neither.
+        """
         looks, busy = dict[int, ParetoSample](), set[int]()
         for trial in study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.RUNNING)):
             place = self._places.get(tuple(trial.params.get(name, "") for name in self._names))
             if place is None or trial.number == own.number:
                 continue
             if trial.state == TrialState.RUNNING:
-                busy.add(place)
+                if not is_abandoned(trial):
+                    busy.add(place)
             elif place not in looks:
                 slack = max(trial.constraints.values(), default=0.0)
                 looks[place] = ParetoSample(tuple(trial.values), slack, 0, bool(trial.user_attrs.get(PRUNED_KEY)))

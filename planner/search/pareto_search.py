@@ -10,25 +10,26 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pydantic import Field
 
 from catalogs.errors import InputError
-from catalogs.hardware.catalog import parse_hardware
-from catalogs.io.json_block import JsonBlock
+from catalogs.io.json_block import JsonBlock, every_key_set
 from catalogs.ui.charts import number
 from catalogs.ui.words import human_s
 from planner.economics.money import SECONDS_PER_HOUR
 from planner.evaluation.evaluator import Evaluator
+from planner.evaluation.multi_hardware import open_evaluator
+from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.problem.tariff import Tariff
 from planner.search.objectives import RunSizes
 from planner.search.pareto_sampler import RESOLVED, ParetoSample, ParetoSampler, members
-from planner.search.pareto_space import ParetoAxis, ParetoCandidate, ParetoSpace, trade_points
+from planner.search.pareto_space import ParetoAxis, ParetoCandidate, ParetoSpace, parse_axes, trade_points
 from planner.search.study import CandidateStudy, Params, SearchSettings, storage_faults
 
 if TYPE_CHECKING:
@@ -189,7 +190,7 @@ class ParetoAnswer:
             rate=r.requests_per_s,
             slo=[slo.text for slo in self.limits],
             engine=r.engine,
-            tariff=r.tariff,
+            tariff=every_key_set(r.tariff),
             seed=r.seed,
             trials=r.trials,
         )
@@ -210,10 +211,10 @@ class ParetoAnswer:
         ).document()
 
     def _point(self, point: ParetoCandidate, look: ParetoSample, **more: Any) -> FrontPoint:
-        price = self.trade.world.price(point.candidate)
+        price = self.trade.prices.price(point.candidate.hardware)
         return FrontPoint(
             words=point.candidate.words,
-            hardware=point.candidate.hardware,
+            hardware=point.candidate.hardware.text,
             requests_per_s=point.requests_per_s,
             usd_per_hour=None if price is None else point.usd_per_s * SECONDS_PER_HOUR,
             values=dict(zip((a.name for a in self.axes), look.values, strict=True)),
@@ -240,6 +241,23 @@ class ParetoAnswer:
         )
 
 
+def pareto_front(request: PlanRequest, axes: str = "cost,ttft.p99") -> ParetoAnswer:
+    """Return the deployments and loads that nothing beats in all of the axes at once.
+
+    Args:
+        request: The question; every point of the front holds its objectives.
+        axes: Two or three of cost, energy, carbon and latencies such as ttft.p99.
+
+    Raises:
+        InputError: An axis is unknown, or cost is an axis and no price of the hardware is known.
+    """
+    wanted = parse_axes(axes)
+    names = {axis.name for axis in wanted}
+    objective = "energy" if names & {"energy", "carbon"} else "cost"
+    whole = request.replace(slos=asked_slos(wanted, request.slos), objective=objective)
+    return make_front(whole, open_evaluator(whole), wanted, request.slos)
+
+
 def make_front(
     request: PlanRequest,
     world: Evaluator,
@@ -249,16 +267,16 @@ def make_front(
 ) -> ParetoAnswer:
     """Raises InputError where cost has no price; KeyboardInterrupt before anything was simulated."""
     started = time.perf_counter()
-    space = world.space()
+    space, prices = world.space(), PriceList(request.tariff, world.names.hardware)
     ruled_out = {c: d for c in space if (d := world.discard(c)) is not None}
     left = [c for c in space if c not in ruled_out]
-    unpriced = sorted({parse_hardware(c.hardware).accelerator.name for c in left if world.price(c) is None})
+    unpriced = sorted({c.hardware.accelerator.name for c in left if prices.price(c.hardware) is None})
     if unpriced and any(axis.name == "cost" for axis in axes):
         rule = "no price is known of this hardware, so a front of cost has no dollars"
         raise InputError(rule, ", ".join(unpriced), "--price USD, or --axes energy,...")
-    points = trade_points(world, left, request.requests_per_s)
+    points = trade_points(world, prices, left, request.requests_per_s)
     sizes = RunSizes.for_slos(asked_slos(axes, limits))
-    trade = ParetoSpace(world, points, axes, limits, request.seed, sizes)
+    trade = ParetoSpace(world, prices, points, axes, limits, request.seed, sizes)
     settings = SearchSettings(
         request.trials, request.seed, _name(request, trade), request.study, request.storage, digest(world.fingerprint)
     )
@@ -273,7 +291,8 @@ def make_front(
 
 def _name(request: PlanRequest, trade: ParetoSpace) -> str:
     """Names the question, so that a study is only resumed for the same."""
-    asked = [request.as_dict(), [a.name for a in trade.axes], [s.text for s in trade.slos], asdict(request.tariff)]
+    axes, slos = [a.name for a in trade.axes], [s.text for s in trade.slos]
+    asked = [request.question(), axes, slos, request.tariff.model_dump()]
     text = json.dumps([asked, trade.params], sort_keys=True, default=str)
     return f"front-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
@@ -337,10 +356,10 @@ class _Run:
             if self.sampler.exhausted or point is None:
                 self.study.give_up(trial)
                 break
-            if self.study.first_to_ask(trial):
-                self._look(trial, point)
-            else:
+            if self.study.is_begun_elsewhere(trial):
                 self.study.give_up(trial)
+            else:
+                self._look(trial, point)
             self._learn()
             if tell is not None:
                 tell(len(self.result.looks), self.most, len(self.result.members))
@@ -353,8 +372,10 @@ class _Run:
         except BaseException:  # free for others at once
             self.study.give_up(trial)
             raise
-        self.result.looks[point] = look
-        self.study.store(trial, as_dict(look))
+        self._learn()
+        if point not in self.result.looks:  # else another process was the first
+            self.result.looks[point] = look
+            self.study.store(trial, as_dict(look))
         _tell(self.study.optuna, trial, look)
 
     def _learn(self) -> None:
@@ -399,7 +420,7 @@ def footnotes(found: ParetoAnswer) -> list[str]:
     elif s.exhausted:
         end = f"no other point is thought to be ahead by more than {RESOLVED:.0%}"
     else:
-        end = f"stopped at --trials {found.request.trials}: more may be found with more"
+        end = f"stopped at search.trials={found.request.trials}: more may be found with more"
     lines.append(
         f"Search: {s.n_candidates} candidates, {s.n_bounded_out} ruled out by bounds, {s.n_points} points "
         f"(deployments at loads), {s.n_simulated} simulated ({s.n_pruned} stopped early, {s.n_resumed} "

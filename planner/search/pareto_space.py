@@ -16,11 +16,11 @@ import numpy as np
 from catalogs.arrays import FloatArray
 from catalogs.economics.electricity import DEFAULT_PUE
 from catalogs.errors import InputError, nearest_name
-from catalogs.hardware.catalog import parse_hardware
 from planner.economics.money import JOULES_PER_KWH, MILLION, SECONDS_PER_HOUR
-from planner.evaluation.evaluator import HOPELESS_GROWTH, SHORT_RUN_MARGIN, Evaluator, OfferedLoad, Verdict, judge
+from planner.evaluation.evaluator import HOPELESS_GROWTH, SHORT_RUN_MARGIN, Evaluator, Load, Verdict, judge
 from planner.evaluation.queueing import Utilisation
 from planner.problem.candidate import Candidate
+from planner.problem.price_list import PriceList
 from planner.problem.slo import METRIC_WORDS, Slo, parse_slo
 from planner.search.objectives import RunSizes
 from planner.search.pareto_sampler import ParetoSample, ParetoSampler
@@ -96,6 +96,7 @@ class ParetoSpace:
     """The space of one question. slos: limits that a point must hold to be on the front."""
 
     world: Evaluator
+    prices: PriceList
     points: tuple[ParetoCandidate, ...]
     axes: tuple[ParetoAxis, ...]
     slos: tuple[Slo, ...]
@@ -105,9 +106,9 @@ class ParetoSpace:
     # ---- guesses
 
     @cached_property
-    def strains(self) -> list[Utilisation]:
+    def utilisations(self) -> list[Utilisation]:
         quantile = next((a.slo.quantile for a in self.axes if a.slo is not None and a.slo.metric == "ttft"), None)
-        return [self.world.strain(p.candidate, p.requests_per_s, quantile) for p in self.points]
+        return [self.world.utilisation(p.candidate, p.requests_per_s, quantile) for p in self.points]
 
     @cached_property
     def guesses(self) -> FloatArray:
@@ -122,7 +123,7 @@ class ParetoSpace:
             )
         if axis.name == "cost":
             return self._usd_per_million(point)
-        hardware = parse_hardware(point.candidate.hardware)
+        hardware = point.candidate.hardware
         full = min(point.requests_per_s / self.world.fluid_requests_per_s(point.candidate), 1.0)
         watts = hardware.accelerator.tdp_w * (
             _IDLE * hardware.n_accelerators + (1 - _IDLE) * full * point.candidate.accelerators
@@ -133,7 +134,7 @@ class ParetoSpace:
         return point.usd_per_request / self.world.mean_output_tokens * MILLION
 
     def _per_token(self, joules: float, axis: ParetoAxis) -> float:
-        grid = self.world.grid() if axis.name == "carbon" else None
+        grid = self.prices.grid() if axis.name == "carbon" else None
         if grid is None:
             return joules
         return joules * MILLION / JOULES_PER_KWH * DEFAULT_PUE * grid.gco2e_per_kwh
@@ -141,17 +142,17 @@ class ParetoSpace:
     @cached_property
     def holds(self) -> FloatArray:
         """(n,) in -1..1: whether a point is guessed to keep up."""
-        full = np.array([max(s.full, s.door, s.engine) for s in self.strains])
+        full = np.array([max(s.full, s.api_server, s.engine) for s in self.utilisations])
         return np.asarray(np.clip((_EVEN - full) / _DOUBT, -1.0, 1.0), np.float64)
 
     @property
     def features(self) -> FloatArray:
         """(n, m): what decides how far the guess is off."""
-        return np.array([self._features(p, s) for p, s in zip(self.points, self.strains, strict=True)])
+        return np.array([self._features(p, s) for p, s in zip(self.points, self.utilisations, strict=True)])
 
     def _features(self, p: ParetoCandidate, s: Utilisation) -> tuple[float, ...]:
         c = p.candidate
-        accelerator = parse_hardware(c.hardware).accelerator
+        accelerator = c.hardware.accelerator
         return (
             math.log2(c.layout.accelerators),
             math.log2(c.layout.data_parallel),
@@ -162,7 +163,7 @@ class ParetoSpace:
             math.log2(p.requests_per_s / c.replicas),
             math.log(s.step_s),
             -math.log(max(1 - s.full, 0.03)),
-            -math.log(max(1 - s.door, 0.03)),
+            -math.log(max(1 - s.api_server, 0.03)),
             -math.log(max(1 - s.engine, 0.03)),
             -math.log(max(1 - s.seats, 0.03)),
             -math.log(max(1 - s.tokens, 0.03)),
@@ -203,7 +204,7 @@ class ParetoSpace:
         point, world = self.points[index], self.world
         before = world.n_requests_simulated
         patient = n_requests >= self.sizes.full
-        load = OfferedLoad(point.requests_per_s, n_requests, self.seed, patient=patient)
+        load = Load(point.requests_per_s, n_requests, self.seed, patient=patient)
         latencies = tuple(axis.slo for axis in self.axes if axis.slo is not None)
         verdict = judge([world.observe(point.candidate, load)], (*latencies, *self.slos))
         values = tuple(self._value(point, axis, verdict) for axis in self.axes)
@@ -225,13 +226,17 @@ class ParetoSpace:
 
 
 def trade_points(
-    world: Evaluator, left: Sequence[Candidate], requests_per_s: float | None = None, ladder: Sequence[float] = LADDER
+    world: Evaluator,
+    prices: PriceList,
+    left: Sequence[Candidate],
+    requests_per_s: float | None = None,
+    ladder: Sequence[float] = LADDER,
 ) -> tuple[ParetoCandidate, ...]:
     """left: deployments that fit. Loads are equal in requests per dollar, so that points compare: of each deployment
     those it has room for. Where no price is known, an hour of an accelerator counts as a dollar."""
     if not left:
         return ()
-    usd = {c: _usd_per_s(world, c) for c in left}
+    usd = {c: _usd_per_s(prices, c) for c in left}
     if requests_per_s is not None:
         return tuple(ParetoCandidate(c, 1.0, requests_per_s, usd[c]) for c in left)
     most = max(world.fluid_requests_per_s(c) / usd[c] for c in left)
@@ -249,9 +254,9 @@ def _far_behind(values: tuple[float, ...], best: tuple[float, ...], axes: Sequen
     return all(v >= margin * b for v, b, margin in zip(values, best, margins, strict=True))
 
 
-def _usd_per_s(world: Evaluator, candidate: Candidate) -> float:
-    price = world.price(candidate)
-    hourly = parse_hardware(candidate.hardware).n_accelerators if price is None else price.usd_per_hour
+def _usd_per_s(prices: PriceList, candidate: Candidate) -> float:
+    price = prices.price(candidate.hardware)
+    hourly = candidate.hardware.n_accelerators if price is None else price.usd_per_hour
     return hourly / SECONDS_PER_HOUR
 
 

@@ -1,11 +1,7 @@
-"""Hands on the machines of a Ray cluster that assess the candidates of one search.
+"""A Ray cluster as the workers of a search: joined where it is, or started on this machine.
 
-Hands are sent the question once, with all that was read to answer it, so no file needs to be on their machines; the
-planner itself must be, in the same version. A hand that dies gives its candidate to another one, and a machine that
-joins gets hands. Where none is left this process goes on alone.
-
-A Ray cluster that a search runs on: joined where it is, or started on this machine. This process keeps the study and
-decides; see `planner.search.ray_workers` for who assesses.
+Ray keeps the question (with all that was read to answer it, so other machines need the same planner but no files), runs
+evaluations on free CPUs and on machines that join. This process decides in the order of a search by itself.
 """
 
 from __future__ import annotations
@@ -19,55 +15,186 @@ import socket
 import threading
 import time
 import warnings
-from collections import Counter, deque
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from catalogs.errors import InputError
 from catalogs.ui.entry_point import OUR_PACKAGES
 from planner.problem.candidate import Candidate
 from planner.search.objectives import Assess, Outcome
 
+LOCAL: Final = "ray://local"
+
+AUTO: Final = "auto"
+
 INSTALL: Final = "pip install '.[ray]'"
 
-#: Candidates begun with for each hand: so many that none waits while the first in line is bisected.
-_AHEAD: Final = 3
-
-#: Seconds to wait for the first hand, and for a new one where all were lost.
+#: Seconds without a result after which a candidate is evaluated in this process.
 PATIENCE_S: Final = 60.0
 
-_LOOK_S: Final = 1.0
+_CONNECT_S: Final = 5.0
 
-#: A candidate whose hands died so often is looked at here.
-_TRIES: Final = 3
+_POLL_S: Final = 1.0
 
-#: Hands lost, for each there was, after which nobody is hired any more.
-_LOSSES: Final = 3
+#: Workers that may die at a candidate before it is evaluated in this process.
+_MAX_LOSSES: Final = 3
+
+T = TypeVar("T")
+
+R = TypeVar("R")
 
 
-class RayWorker:
-    """What runs on the cluster, one on each CPU."""
+class RayPool:
+    """A Ray cluster that this process has joined. n_lost: workers that died so far."""
 
-    def __init__(self, assess: Assess) -> None:
-        self._assess = assess
+    def __init__(self, ray: Any) -> None:
+        self.ray = ray
+        self.n_lost = 0
 
-    def code(self) -> str:
-        """Names the planner it runs."""
-        return code_digest()
+    @property
+    def n_cpus(self) -> int:
+        return int(self.ray.cluster_resources().get("CPU", 0))
 
-    def look(self, candidate: Candidate, best: Outcome | None) -> Outcome:
-        """Assess; what was simulated for earlier candidates is remembered."""
-        return self._assess(candidate, best)
+    @property
+    def words(self) -> str:
+        """The number of workers, for a progress bar."""
+        return f"{self.n_cpus} worker{'' if self.n_cpus == 1 else 's'}"
+
+    @property
+    def loss_notice(self) -> str:
+        """What a user should know afterwards; empty where no worker died."""
+        if not self.n_lost:
+            return ""
+        workers, they = (f"{self.n_lost} workers", "they") if self.n_lost > 1 else ("1 worker", "it")
+        return f"{workers} of the cluster died; what {they} had begun was evaluated again"
+
+    def map(self, work: Callable[[T], R], tasks: Sequence[T], /) -> list[R]:
+        """Return `work(task)` for each task. They are done in this process: only the search is spread."""
+        return [work(task) for task in tasks]
+
+    @contextmanager
+    def lookahead(self, assess: Assess, n_candidates: int) -> Iterator[RayLookahead]:  # noqa: ARG002
+        """Return the cluster's workers for one search.
+
+        Raises:
+            InputError: no CPU is free, or the machines have no planner or another version of it.
+        """
+        lookahead = RayLookahead(self, assess)
+        lookahead.check()
+        try:
+            yield lookahead
+        finally:
+            lookahead.close()
+
+
+class RayLookahead:
+    """Evaluates candidates on a cluster, as many at once as it has CPUs. What fails there is evaluated here."""
+
+    def __init__(self, pool: RayPool, assess: Assess) -> None:
+        self.assess = assess
+        self._pool = pool
+        self._question = [pool.ray.put(assess)]  # in a list: Ray hands the reference on, and each worker reads it once
+        self._task = pool.ray.remote(num_cpus=1, max_retries=0)(_evaluate)
+        self._running: dict[Any, tuple[Candidate, Outcome | None]] = {}
+        self._found: dict[tuple[Candidate, Outcome | None], Outcome] = {}
+        self._n_losses: Counter[Candidate] = Counter()
+        self._is_gone = False  # the whole cluster
+
+    @property
+    def depth(self) -> int:
+        return 0 if self._is_gone else self._pool.n_cpus
+
+    def check(self) -> None:
+        """Raise InputError unless a worker of the cluster can run this planner."""
+        ray = self._pool.ray
+        try:
+            digest = ray.get(ray.remote(num_cpus=1)(_digest_there).remote(), timeout=PATIENCE_S)
+        except ray.exceptions.GetTimeoutError:
+            rule = f"no CPU of the cluster became free in {PATIENCE_S:.0f} s"
+            raise InputError(rule, f"{self._pool.n_cpus} CPUs") from None
+        except ray.exceptions.RayError as error:
+            why = [line.strip() for line in str(error).splitlines() if line.strip()]
+            rule = f"the cluster's machines cannot run the planner ({why[-1] if why else 'no reason given'})"
+            raise InputError(rule, None, INSTALL) from None
+        if digest != code_digest():
+            raise InputError("a machine of the cluster has another version of the planner", digest, code_digest())
+
+    def evaluate(self, candidate: Candidate, best: Outcome | None, upcoming: Sequence[Candidate]) -> Outcome:
+        self._found = {(c, b): outcome for (c, b), outcome in self._found.items() if b == best}
+        until = time.monotonic() + PATIENCE_S
+        try:
+            while not self._is_gone and (candidate, best) not in self._found:
+                n_cpus = self._pool.n_cpus
+                if not n_cpus or self._n_losses[candidate] >= _MAX_LOSSES or time.monotonic() > until:
+                    break
+                self._submit([candidate, *upcoming], best, n_cpus)
+                self._collect()
+        except ConnectionError:
+            self._is_gone = True
+            self._pool.n_lost += len(self._running)
+            self._running.clear()
+        outcome = self._found.pop((candidate, best), None)
+        return self.assess(candidate, best) if outcome is None else outcome
+
+    def close(self) -> None:
+        """Give the CPUs back, whatever is being evaluated."""
+        with suppress(ConnectionError, self._pool.ray.exceptions.RayError):
+            for reference in self._running:
+                self._pool.ray.cancel(reference, force=True)
+
+    def _submit(self, candidates: Sequence[Candidate], best: Outcome | None, n_cpus: int) -> None:
+        """Begin with the first candidate in any case, with the others where CPUs are free."""
+        begun = {*self._running.values(), *self._found}
+        for candidate in candidates:
+            if (candidate, best) in begun or self._n_losses[candidate] >= _MAX_LOSSES:
+                continue
+            if candidate != candidates[0] and len(self._running) >= n_cpus:
+                break
+            self._running[self._task.remote(code_digest(), self._question, candidate, best)] = (candidate, best)
+
+    def _collect(self) -> None:
+        """Wait a little for a result."""
+        ray = self._pool.ray
+        ready, _ = ray.wait(list(self._running), num_returns=1, timeout=_POLL_S)
+        for reference in ready:
+            candidate, best = self._running.pop(reference)
+            try:
+                self._found[candidate, best] = ray.get(reference)
+            except ray.exceptions.RayTaskError:  # raised again here, at the candidate's turn
+                self._n_losses[candidate] = _MAX_LOSSES
+            except ray.exceptions.RayError:
+                self._n_losses[candidate] += 1
+                self._pool.n_lost += 1
+
+
+def _digest_there() -> str:
+    """Return the digest of a worker's planner. Ray runs plain functions only, not cached ones."""
+    return code_digest()
+
+
+def _evaluate(code: str, question: list[Any], candidate: Candidate, best: Outcome | None) -> Outcome:
+    """Evaluate a candidate on a worker, which remembers what was simulated for earlier ones."""
+    if code != code_digest():
+        raise InputError("a machine of the cluster has another version of the planner", code_digest(), code)
+    return _read(question[0])(candidate, best)
+
+
+@lru_cache(maxsize=1)
+def _read(question: Any) -> Assess:
+    import ray
+
+    assess: Assess = ray.get(question)
+    return assess
 
 
 @cache
 def code_digest() -> str:
-    """Names the source code of our packages, wherever they are installed."""
+    """Return a digest of the source code of our packages, wherever they are installed."""
     root, found = Path(__file__).resolve().parents[2], hashlib.sha256()
     for package in OUR_PACKAGES:
         for path in sorted((root / package).rglob("*.py")):
@@ -75,201 +202,12 @@ def code_digest() -> str:
     return found.hexdigest()[:16]
 
 
-@dataclass(slots=True)
-class _Job:
-    hand: Any
-    candidate: Candidate
-    best: Outcome | None
-
-
-class RayCluster:
-    """A Ray cluster this process has joined. lost: hands that died so far."""
-
-    def __init__(self, ray: Any) -> None:
-        self.ray = ray
-        self.lost = 0
-        self.n_hands = 0
-
-    @property
-    def cpus(self) -> int:
-        return int(self.ray.cluster_resources().get("CPU", 0))
-
-    @property
-    def words(self) -> str:
-        """For a progress bar."""
-        return f"{self.n_hands} worker{'' if self.n_hands == 1 else 's'}"
-
-    @property
-    def said(self) -> str:
-        """What a user should know afterwards; empty where nothing happened."""
-        if not self.lost:
-            return ""
-        who, what = (f"{self.lost} workers", "they") if self.lost > 1 else ("1 worker", "it")
-        return f"{who} of the cluster died; what {what} had begun was looked at again"
-
-    @contextmanager
-    def crew(self, assess: Assess) -> Iterator[RayWorkerPool]:
-        """Hands for one question, gone when the block ends. Raises InputError where none can be had."""
-        crew = RayWorkerPool(self, assess)
-        try:
-            crew.open()
-            yield crew
-        finally:
-            crew.close()
-
-
-@dataclass(slots=True)
-class RayWorkerPool:
-    """Hands, what each is at, and what they found. An outcome against an older best is asked for again."""
-
-    cluster: RayCluster
-    assess: Assess
-    hands: int = 1
-    _question: Any = None
-    _hired: dict[Any, Any] = field(default_factory=dict)  # hands that have not reported yet, by their first answer
-    _free: list[Any] = field(default_factory=list)
-    _busy: dict[Any, _Job] = field(default_factory=dict)
-    _asked: set[Candidate] = field(default_factory=set)
-    _queue: deque[Candidate] = field(default_factory=deque)
-    _found: dict[Candidate, tuple[Outcome | None, Outcome]] = field(default_factory=dict)
-    _losses: Counter[Candidate] = field(default_factory=Counter)
-    _why: str = ""
-    _counted_s: float = 0.0
-
-    @property
-    def ahead(self) -> int:
-        return _AHEAD * self.hands
-
-    def open(self) -> None:
-        """Hire one hand for each CPU and wait for the first."""
-        self._question = self.cluster.ray.put(self.assess)
-        self.hands = max(1, self.cluster.cpus)
-        for _ in range(self.hands):
-            self._hire()
-        until = time.monotonic() + PATIENCE_S
-        while not self._free:
-            if not self._hired:
-                raise InputError(f"the cluster's machines cannot run the planner ({self._why})", None, INSTALL)
-            if time.monotonic() > until:
-                raise InputError(
-                    f"no CPU of the cluster became free in {PATIENCE_S:.0f} s", f"{self.cluster.cpus} CPUs"
-                )
-            self._collect()
-
-    def close(self) -> None:
-        with suppress(ConnectionError, self.cluster.ray.exceptions.RayError):
-            for hand in (*self._free, *self._hired.values(), *(job.hand for job in self._busy.values())):
-                self.cluster.ray.kill(hand)
-
-    def begin(self, candidate: Candidate) -> None:
-        if candidate not in self._asked:
-            self._asked.add(candidate)
-            self._queue.append(candidate)
-
-    def outcome(self, candidate: Candidate, best: Outcome | None) -> Outcome:
-        self.begin(candidate)
-        found = self._wait(candidate, best)
-        self._asked.discard(candidate)
-        return found
-
-    def _wait(self, candidate: Candidate, best: Outcome | None) -> Outcome:
-        alone_at = time.monotonic() + PATIENCE_S
-        while True:
-            against, outcome = self._found.pop(candidate, (None, None))
-            if outcome is not None and against == best:
-                return outcome
-            if outcome is not None:
-                self._queue.appendleft(candidate)
-            nobody = not (self._free or self._busy or self._hired) or time.monotonic() > alone_at
-            if nobody or self._losses[candidate] >= _TRIES:
-                self._queue.remove(candidate)
-                return self.assess(candidate, best)
-            self._dispatch(best)
-            if self._busy:
-                alone_at = time.monotonic() + PATIENCE_S
-            try:
-                self._collect()
-                self._grow()
-            except ConnectionError as error:  # to the whole cluster
-                self._lose_all(error)
-
-    # ---- hands
-
-    def _hire(self) -> None:
-        hand = self.cluster.ray.remote(num_cpus=1, max_restarts=0)(RayWorker).remote(self._question)
-        self._hired[hand.code.remote()] = hand
-
-    def _dispatch(self, best: Outcome | None) -> None:
-        while self._free and self._queue:
-            hand, candidate = self._free.pop(), self._queue.popleft()
-            self._busy[hand.look.remote(candidate, best)] = _Job(hand, candidate, best)
-
-    def _collect(self) -> None:
-        """Wait a little for anybody to report."""
-        waiting = [*self._busy, *self._hired]
-        ready, _ = self.cluster.ray.wait(waiting, num_returns=1, timeout=_LOOK_S) if waiting else ([], [])
-        for ref in ready:
-            if ref in self._hired:
-                self._welcome(ref, self._hired.pop(ref))
-            else:
-                self._take(ref, self._busy.pop(ref))
-        self.cluster.n_hands = len(self._free) + len(self._busy)
-
-    def _grow(self) -> None:
-        """Hands for machines that have joined, and in place of those that died."""
-        if time.monotonic() > self._counted_s + _LOOK_S and self.cluster.lost < _LOSSES * self.hands:
-            self._counted_s = time.monotonic()
-            for _ in range(self.cluster.cpus - self.cluster.n_hands - len(self._hired)):
-                self._hire()
-
-    def _welcome(self, ref: Any, hand: Any) -> None:
-        try:
-            code = self.cluster.ray.get(ref)
-        except self.cluster.ray.exceptions.RayError as error:
-            self._lose(error)
-            return
-        if code != code_digest():
-            raise InputError("a machine of the cluster has another version of the planner", code, code_digest())
-        self._free.append(hand)
-
-    def _take(self, ref: Any, job: _Job) -> None:
-        try:
-            outcome = self.cluster.ray.get(ref)
-        except self.cluster.ray.exceptions.RayTaskError as error:  # what assessing raises here, too
-            raise error.cause from None
-        except self.cluster.ray.exceptions.RayError as error:
-            self._losses[job.candidate] += 1
-            self._queue.appendleft(job.candidate)
-            self._lose(error)
-            return
-        self._free.append(job.hand)
-        self._found[job.candidate] = (job.best, outcome)
-
-    def _lose(self, error: Exception) -> None:
-        self._why = next(
-            (line.strip() for line in reversed(str(error).splitlines()) if line.strip()), "no reason given"
-        )
-        self.cluster.lost += 1
-
-    def _lose_all(self, error: Exception) -> None:
-        for job in self._busy.values():
-            self._queue.appendleft(job.candidate)
-        for _ in (*self._busy, *self._free):
-            self._lose(error)
-        for held in (self._busy, self._free, self._hired):
-            held.clear()
-        self.cluster.n_hands = 0
-
-
-LOCAL: Final = "ray://local"
-
-AUTO: Final = "auto"
-
-_CONNECT_S: Final = 5.0
-
-
 def check_address(text: str) -> tuple[str, int] | None:
-    """Host and port of ray://HOST:PORT, None of the other two ways to name a cluster. Raises InputError."""
+    """Return host and port of ray://HOST:PORT, None for the other two names of a cluster.
+
+    Raises:
+        InputError: the text is no address.
+    """
     if text in (AUTO, LOCAL):
         return None
     found = re.fullmatch(r"ray://(\[[0-9a-fA-F:.]+\]|[^:/\s]+):(\d{1,5})", text)
@@ -279,13 +217,14 @@ def check_address(text: str) -> tuple[str, int] | None:
 
 
 @contextmanager
-def join_cluster(address: str) -> Iterator[RayCluster]:
-    """Connected to a cluster, or with one of this machine's own started, until the block ends.
+def join_cluster(address: str) -> Iterator[RayPool]:
+    """Connect to a cluster, or start one on this machine, until the block ends.
 
-    Raises InputError in one line: Ray is not installed, the address is none, nobody answers there.
+    Raises:
+        InputError: Ray is not installed, the text is no address, or no cluster answers there.
     """
     server = check_address(address)
-    if server is not None and _has_token():  # Ray itself looks for one only where it starts or joins without a client
+    if server is not None and _has_token():  # Ray itself reads it only where it starts or joins without a client
         os.environ.setdefault("RAY_AUTH_MODE", "token")
     try:
         import ray
@@ -293,12 +232,13 @@ def join_cluster(address: str) -> Iterator[RayCluster]:
         raise InputError("a search on a cluster needs Ray, which is not installed", address, INSTALL) from None
     if server is not None:
         _need_server(address, *server)
-    handlers = _handlers()
+    in_main = threading.current_thread() is threading.main_thread()
+    handlers = {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)} if in_main else {}
     _connect(ray, address)
     for sign, handler in handlers.items():  # Ray's own ends this process without a word
         signal.signal(sign, handler)
     try:
-        yield RayCluster(ray)
+        yield RayPool(ray)
     finally:
         ray.shutdown()
 
@@ -308,21 +248,15 @@ def _need_server(address: str, host: str, port: int) -> None:
         socket.create_connection((host, port), _CONNECT_S).close()
     except OSError as error:
         why = error.strerror or str(error)
-        raise InputError(f"nobody answers at this cluster's address ({why})", address, LOCAL) from None
+        raise InputError(f"no cluster answers at this address ({why})", address, LOCAL) from None
     if find_spec("grpc") is None:
         raise InputError("a cluster elsewhere needs Ray's client, which is not installed", address, INSTALL)
 
 
 def _has_token() -> bool:
-    """Of clusters that ask for one, as Ray keeps it."""
+    """Return whether there is a token for clusters that want one, where Ray keeps it."""
     kept = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     return "RAY_AUTH_TOKEN" in os.environ or kept.is_file()
-
-
-def _handlers() -> dict[signal.Signals, Any]:
-    if threading.current_thread() is not threading.main_thread():
-        return {}
-    return {s: signal.getsignal(s) for s in (signal.SIGTERM, signal.SIGINT)}
 
 
 def _connect(ray: Any, address: str) -> None:
@@ -336,7 +270,5 @@ def _connect(ray: Any, address: str) -> None:
     except Exception as error:  # of many kinds, from connections to versions that differ
         why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         if "timeout" in why:
-            why += (
-                ": not the port for clients (10001 unless changed), or a cluster that asks for a token (RAY_AUTH_TOKEN)"
-            )
+            why += ": not the port for clients (10001 unless changed), or a cluster that wants a token (RAY_AUTH_TOKEN)"
         raise InputError(f"the cluster cannot be joined ({why})", address, LOCAL) from None

@@ -1,23 +1,21 @@
 """Search over the candidates that the bounds leave: everything if there are few, else Optuna's TPE sampler.
 
-A candidate is never simulated twice, and every decision is by simulated requests, never by the clock, so equal seeds
+No process simulates a candidate twice, and every decision is by simulated requests, never by the clock, so equal seeds
 give equal answers. In a journal file or a database each finished trial is kept: a later run with the same request
-continues, and several processes share the work. A crew may look at several candidates at once: they are finished in the
-order in which they were begun with, each judged against the best of those before it, as one process would.
+continues, and several processes share the work. Candidates are evaluated one after another, each against the best of
+those before it; a `Lookahead` may evaluate the next ones meanwhile.
 """
 
 from __future__ import annotations
 
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from planner.problem.candidate import Candidate
 from planner.search.objectives import Assess, Outcome
-from planner.search.study import POLL_S, CandidateStudy, SearchSettings, storage_faults
-from planner.search.workers import SingleProcess, WorkerPool
+from planner.search.study import CandidateStudy, SearchSettings, storage_faults
+from planner.search.workers import Lookahead, SerialLookahead
 
 if TYPE_CHECKING:
     import optuna
@@ -71,16 +69,17 @@ def search(
     settings: SearchSettings,
     progress: Progress | None = None,
     outclassed: Outclassed | None = None,
-    crew: WorkerPool | None = None,
+    lookahead: Lookahead | None = None,
 ) -> SearchResult:
     """Assess candidates, given in order of promise; those `outclassed` by the best so far are passed over.
 
-    crew: who assesses, where it is not this process. Ctrl-C ends it: the result holds what was found until then.
+    lookahead: what evaluates them, where it is not this process alone. Ctrl-C ends the search: the result holds what
+    was found until then.
     """
     if not candidates:
         return SearchResult()
     study = _study(candidates, settings)
-    run = _Run(candidates, crew or SingleProcess(assess), study, SearchResult(), outclassed or (lambda _c, _b: False))
+    run = _Run(candidates, lookahead or SerialLookahead(assess), study, outclassed or (lambda _c, _b: False))
     run.planned = min(len(candidates), settings.n_trials)
     with storage_faults(settings):
         try:
@@ -90,121 +89,110 @@ def search(
     return run.close()
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """A trial on its way. candidate: None where there is nothing to look at."""
-
-    trial: optuna.Trial
-    named: Candidate | None  # what the trial's parameters say
-    candidate: Candidate | None
-    best: Outcome | None  # when it was begun with
-    sampled: bool  # whether the trial before it was worth a look
-
-
 @dataclass(slots=True)
 class _Run:
-    """One worker of a study: other processes may look at other candidates meanwhile."""
+    """One process's part in a study: other processes may evaluate other candidates meanwhile."""
 
     candidates: Sequence[Candidate]
-    crew: WorkerPool
+    lookahead: Lookahead
     study: CandidateStudy[Candidate]
-    result: SearchResult
     outclassed: Outclassed
+    result: SearchResult = field(default_factory=SearchResult)
     planned: int = 0
     seen: dict[Candidate, Outcome] = field(default_factory=dict)
-    begun: deque[_Begun] = field(default_factory=deque)
-    _proposals: int = 0
-    _sampled: bool = True  # whether the last trial was worth a look
+    _claims: dict[Candidate, optuna.Trial] = field(default_factory=dict)  # trials of candidates that come next
+    _repeats: bool = False  # whether only candidates are left that other processes have begun
+    _sampled: bool = True  # whether the last trial named a candidate to evaluate
 
     def go(self, progress: Progress | None) -> None:
-        self.learn()
+        self._learn()
         self.result.n_resumed = len(self.seen)
         try:
-            while self._begin_ahead():
-                if self._finish(self.begun[0]) and progress is not None:
+            for _ in range(PROPOSALS_PER_TRIAL * self.planned):
+                waiting = self._waiting()
+                if not waiting or len(self.seen) >= self.planned:
+                    break
+                if self._try_one(waiting) and progress is not None:
                     progress(len(self.seen), self.planned, self.result.best)
-                self.begun.popleft()
-                self.learn()
-        finally:  # where it is interrupted, what was begun with is free for others at once
-            for begun in self.begun:
-                self.study.give_up(begun.trial)
+                self._learn()
+        finally:  # what was begun is free for other processes at once
+            for trial in self._claims.values():
+                self.study.give_up(trial)
 
-    def _begin_ahead(self) -> bool:
-        """Begin with as many candidates as the crew likes; whether any is under way.
-
-        The sampler is asked when all before is known, as in one process; what is next in line is looked at meanwhile.
-        """
-        while len(self.begun) < self.crew.ahead and self._proposals < PROPOSALS_PER_TRIAL * self.planned:
-            if len(self.seen) + len(self.begun) >= self.planned:
-                break
-            waiting = self._await()
-            wanted = self._next(waiting) if waiting else None
-            if waiting and (wanted is not None or not self.begun):
-                self._begin(wanted, waiting)
-            if not waiting or (wanted is None and self.begun):
-                for candidate in waiting[: self.crew.ahead - len(self.begun)]:
-                    self.crew.begin(candidate)
-                break
-        return bool(self.begun)
-
-    def _begin(self, wanted: Candidate | None, waiting: Sequence[Candidate]) -> None:
-        self._proposals += 1
-        trial, named = self.study.ask(wanted)
-        if not self.study.first_to_ask(trial):
-            self.study.give_up(trial)
-            return
+    def _try_one(self, waiting: Sequence[Candidate]) -> bool:
+        """Evaluate one candidate. Return whether that gave an outcome."""
+        wanted = self._next(waiting)
+        self._claim([] if wanted is None else waiting[: 1 + self.lookahead.depth])
+        trial, named = self._trial(wanted)
+        if trial is None:
+            return False
         candidate = named if named in waiting else None
-        self.begun.append(_Begun(trial, named, candidate, self.result.best, self._sampled))
         self._sampled = candidate is not None
-        if candidate is not None:
-            self.crew.begin(candidate)
+        try:
+            if candidate is not None:
+                # What is evaluated first is most often the best then, and all begun ahead of it would be in vain.
+                upcoming = [c for c in waiting if c != candidate] if self.seen else []
+                self._keep(trial, self.lookahead.evaluate(candidate, self.result.best, upcoming))
+        except BaseException:
+            self.study.give_up(trial)
+            raise
+        _tell(self.study.optuna, trial, None if named is None else self.seen.get(named))
+        return candidate is not None
 
-    def _finish(self, begun: _Begun) -> bool:
-        """Whether an outcome was found."""
-        self.learn()  # another worker may just have finished with it
-        candidate, best = begun.candidate, self.result.best
-        looked = candidate is not None and candidate not in self.seen
-        if candidate is not None and looked:
-            if best is not None and best != begun.best and self.outclassed(candidate, best):
-                self._drop(begun)
-                return False
-            outcome = self.crew.outcome(candidate, best)
+    def _trial(self, wanted: Candidate | None) -> tuple[optuna.Trial | None, Candidate | None]:
+        """Return a trial of `wanted`, or of what the sampler proposes; None where another process has begun with it."""
+        if wanted in self._claims:
+            return self._claims.pop(wanted), wanted
+        trial, named = self.study.ask(wanted)
+        if not self._repeats and self.study.is_begun_elsewhere(trial):
+            self.study.give_up(trial)
+            return None, None
+        return trial, named
+
+    def _claim(self, upcoming: Sequence[Candidate]) -> None:
+        """Let other processes know what comes next here, so that they begin elsewhere."""
+        for candidate in [c for c in self._claims if c not in upcoming]:
+            self.study.give_up(self._claims.pop(candidate))
+        if not self.study.shared:
+            return
+        for candidate in upcoming:
+            if candidate not in self._claims:
+                trial, _ = self._trial(candidate)
+                if trial is not None:
+                    self._claims[candidate] = trial
+
+    def _keep(self, trial: optuna.Trial, outcome: Outcome) -> None:
+        """Store an outcome, unless another process was the first to find one."""
+        self._learn()
+        if outcome.candidate not in self.seen:
             self._add(outcome)
-            self.study.store(begun.trial, outcome.as_dict())
-        _tell(self.study.optuna, begun.trial, self.seen.get(begun.named) if begun.named is not None else None)
-        return looked
+            self.study.store(trial, outcome.as_dict())
 
-    def _drop(self, begun: _Begun) -> None:
-        """One process would not have begun with it: outclassed by what was found since."""
-        self.study.give_up(begun.trial)
-        self._proposals -= 1
-        if len(self.begun) == 1:
-            self._sampled = begun.sampled
-
-    def learn(self) -> None:
-        """Outcomes that the storage holds and this worker does not: of an earlier run, or of another worker."""
+    def _learn(self) -> None:
+        """Add outcomes that the storage holds and this process lacks: of an earlier run, or of another process."""
         for candidate, found in self.study.stored():
             if candidate not in self.seen:
-                self._add(Outcome.from_dict(found))
+                self._add(Outcome.from_dict(found, candidate))
 
-    def _await(self) -> list[Candidate]:
-        """What to choose from next, in order of promise; while others are at all that is left, what they find."""
-        own = {b.candidate for b in self.begun}
-        while True:
-            best = self.result.best
-            left = [c for c in self.candidates if c not in self.seen and c not in own]
-            left = [c for c in left if best is None or not self.outclassed(c, best)]
-            taken = self.study.taken()
-            free = [c for c in left if c not in taken]
-            if free or not left or own:
-                return free
-            time.sleep(POLL_S)
-            self.learn()
+    def _waiting(self) -> list[Candidate]:
+        """Return what to choose from next, in order of promise.
+
+        Candidates that other processes have begun come when the rest is done, the last of them first: a process that
+        died finishes none, and one that lives arrives there last.
+        """
+        best = self.result.best
+        left = [c for c in self.candidates if c not in self.seen]
+        left = [c for c in left if best is None or not self.outclassed(c, best)]
+        begun_elsewhere = self.study.begun_elsewhere()
+        free = [c for c in left if c not in begun_elsewhere]
+        begun = [c for c in left if c in begun_elsewhere]
+        self._repeats = bool(begun) and (not free or len(self.seen) + len(begun) >= self.planned)
+        return begun[::-1] if self._repeats else free
 
     def _next(self, waiting: Sequence[Candidate]) -> Candidate | None:
-        """The most promising while there is time for all, in the first half of it, and where the sampler's last choice
-        was no use; else the sampler's choice."""
-        done = len(self.seen) + len(self.begun)
+        """Return the most promising while there are trials for all, in the first half of them, and where the sampler's
+        last choice was of no use; else None, for the sampler's choice."""
+        done = len(self.seen)
         by_promise = len(waiting) <= self.planned - done or done <= self.planned // 2 or not self._sampled
         return waiting[0] if by_promise else None
 

@@ -1,7 +1,8 @@
-"""The Optuna study behind a search over a finite set: every trial is one of its items, and no item is looked at twice.
+"""The Optuna study behind a search over a finite set: every trial is one of its items.
 
 A sampler proposes, or the search says what it wants. In a journal file or a database each finished trial is kept: a
-later run with the same question continues, and several processes share the work.
+later run with the same question continues, and several processes share the work. A process prefers items that no other
+has begun. Two may still evaluate the same item; then the first result counts.
 
 Where a study is kept: a journal file, or a database that many machines reach.
 """
@@ -9,12 +10,13 @@ Where a study is kept: a journal file, or a database that many machines reach.
 from __future__ import annotations
 
 import json
+import os
 import re
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -29,12 +31,15 @@ OUTCOME_KEY: Final = "outcome"
 
 CALIBRATION_KEY: Final = "calibration"
 
-#: An item that a worker began with so long ago is looked at by another.
-ABANDONED: Final = timedelta(seconds=45)
+#: Names the process that began a trial.
+PROCESS_KEY: Final = "process"
 
-POLL_S: Final = 0.2
+_CREATE_PAUSE_S: Final = 0.2
 
 _CREATE_TRIES: Final = 5
+
+#: What databases say where two processes create their tables at once.
+_RACED: Final = ("already exists", "UNIQUE constraint", "duplicate key")
 
 #: A storage that takes so long to refuse is not asked again.
 _CREATE_S: Final = 5.0
@@ -83,16 +88,15 @@ class CandidateStudy(Generic[Item]):
         self._by_params = by_params
         self._params = {item: params for params, item in by_params.items()}
         self._space = space_of(names, list(by_params))
-        self._shared = bool(settings.kept)
+        self.shared = bool(settings.kept)
         self._own: set[int] = set()
         self._read: set[int] = set()  # numbers of trials that were read to the end
-        self._first_seen: dict[int, float] = {}  # others' trials by number, monotonic seconds
         self._sampler = sampler
         self.optuna = _create(settings, n_objectives)
 
     def stored(self) -> list[tuple[Item, Stored]]:
         """What trials of this process and of others have left since it was last asked for."""
-        if not self._shared:
+        if not self.shared:
             return []
         found = []
         for trial in self.optuna.get_trials(deepcopy=False):
@@ -104,26 +108,20 @@ class CandidateStudy(Generic[Item]):
                     found.append((item, json.loads(text)))
         return found
 
-    def taken(self) -> set[Item]:
-        """Items another worker has begun with, not so long ago that it must have been killed."""
-        if not self._shared:
-            return set()
-        found = (self._of(t.params) for t in self._others() if OUTCOME_KEY not in t.user_attrs)
-        return {item for item in found if item is not None}
-
-    def _others(self) -> list[optuna.trial.FrozenTrial]:
-        """Running trials of workers that may still be alive."""
+    def begun_elsewhere(self, before: int | None = None) -> set[Item]:
+        """Return the items that other processes have begun and not finished; `before`: by trials of a lower number."""
         import optuna
 
+        if not self.shared:
+            return set()
         running = self.optuna.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,))
-        return [t for t in running if t.number not in self._own and self._alive(t)]
+        others = (t for t in running if t.number not in self._own and not is_abandoned(t))
+        found = (self._of(t.params) for t in others if before is None or t.number < before)
+        return {item for item in found if item is not None}
 
-    def _alive(self, trial: optuna.trial.FrozenTrial) -> bool:
-        """By when it was begun with and, as clocks of machines may disagree, by how long it has been seen here."""
-        seen_s = time.monotonic() - self._first_seen.setdefault(trial.number, time.monotonic())
-        began = trial.datetime_start  # the storage keeps it in UTC and hands it out in local time
-        age = timedelta(0) if began is None else datetime.now() - began
-        return max(timedelta(seconds=seen_s), age) < ABANDONED
+    def is_begun_elsewhere(self, trial: optuna.Trial) -> bool:
+        """Return whether another process began with the item of `trial` before."""
+        return self._of(trial.params) in self.begun_elsewhere(before=trial.number)
 
     def _of(self, params: Mapping[str, Any]) -> Item | None:
         return self._by_params.get(tuple(params.get(name, "") for name in self._space))
@@ -134,20 +132,9 @@ class CandidateStudy(Generic[Item]):
         self.optuna.sampler = self._sampler if wanted is None else _wanting(dict(params))
         trial = self.optuna.ask(self._space)
         self._own.add(trial.number)
+        if self.shared:
+            trial.set_user_attr(PROCESS_KEY, this_process())
         return trial, self._of(trial.params)
-
-    def first_to_ask(self, trial: optuna.Trial) -> bool:
-        """Whether no other worker began with the same item before. Trials are numbered by the storage; one that
-        was numbered lower but has no parameters yet is waited for."""
-        if not self._shared:
-            return True
-        while True:
-            earlier = [t for t in self._others() if t.number < trial.number]
-            if any(t.params == trial.params for t in earlier):
-                return False
-            if all(len(t.params) == len(self._space) for t in earlier):
-                return True
-            time.sleep(POLL_S / 4)
 
     def store(self, trial: optuna.Trial, found: Mapping[str, Any]) -> None:
         """Kept from here on, also where the worker dies before the trial is told."""
@@ -158,6 +145,25 @@ class CandidateStudy(Generic[Item]):
         import optuna
 
         self.optuna.tell(trial, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
+
+
+def this_process() -> str:
+    """Return what names this process among those of all machines."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def is_abandoned(trial: optuna.trial.FrozenTrial) -> bool:
+    """Return whether the process that began `trial` is known to be dead: it ran on this machine and is gone."""
+    host, _, pid = trial.user_attrs.get(PROCESS_KEY, "").rpartition(":")
+    if host != socket.gethostname() or os.name != "posix":
+        return False
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # another user's
+        return False
+    return False
 
 
 @contextmanager
@@ -206,10 +212,11 @@ def _create(settings: SearchSettings, n_objectives: int) -> optuna.Study:
         try:
             study = _open(settings, n_objectives)
             break
-        except InputError:
-            if settings.storage is None or not tries_left or time.monotonic() - began > _CREATE_S:
+        except InputError as error:
+            raced = any(text in str(error) for text in _RACED)
+            if settings.storage is None or not tries_left or not (raced or time.monotonic() - began < _CREATE_S):
                 raise
-            time.sleep(POLL_S)  # two workers that create the tables of a database at once
+            time.sleep(_CREATE_PAUSE_S)
     with storage_faults(settings):
         _check_calibration(study, settings)
     return study

@@ -1,197 +1,329 @@
-"""A second core that works beside this process: it assesses other candidates of a search, and runs of other seeds.
+"""Worker processes that share the work of one plan.
 
-What it found counts only if the best so far is still the one it was told, so the answer is that of one process.
-
-Who assesses the candidates of a search: this process, or hands elsewhere that look at several at once.
+A search evaluates candidates one after another, because each is compared with the best before it. A `Lookahead` keeps
+the other processors busy: while a candidate is evaluated, workers evaluate the next ones against the same best. An
+outcome that was computed against another best is never used, so the answer does not depend on the number of workers.
 """
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
+import pickle
 import signal
+import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
-from multiprocessing.connection import Connection
-from typing import Final, Protocol, TypeVar
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
 
+from catalogs.errors import InputError
 from planner.problem.candidate import Candidate
 from planner.search.objectives import Assess, Outcome
 
-#: Candidates begun with: the one wanted, one there, and one to look at here while that takes longer.
-_AHEAD: Final = 3
+#: Forked workers inherit what was compiled and simulated before; elsewhere a fork is not safe.
+START_METHOD: Final = "fork" if sys.platform == "linux" else "spawn"
 
-_GIVEN_UP_S: Final = 5.0
+#: Candidates begun ahead for each other worker: the one it evaluates and the one it takes next.
+_DEPTH_PER_WORKER: Final = 2
 
-Question = tuple[Candidate, Outcome | None]
+#: Pools whose workers died before this process goes on alone.
+_MAX_LOSSES: Final = 3
+
+_CGROUP_CPU_LIMIT: Final = Path("/sys/fs/cgroup/cpu.max")
 
 T = TypeVar("T")
 
 R = TypeVar("R")
 
 
-@dataclass(slots=True)
-class SecondCore:
-    """This process and another one, at the end of `pipe`. Where that one is lost this one goes on alone."""
+class Lookahead(Protocol):
+    """Evaluates candidates in order, and later ones ahead of their turn."""
 
-    assess: Assess
-    pipe: Connection | None
-    ahead: int = _AHEAD
-    _queue: deque[Candidate] = field(default_factory=deque)  # begun with, and nobody is at it
-    _there: Question | None = None  # what the other process is at
-    _found: dict[Candidate, tuple[Outcome | None, Outcome]] = field(default_factory=dict)
+    @property
+    def depth(self) -> int:
+        """The number of later candidates that are worth naming."""
 
-    def begin(self, candidate: Candidate) -> None:
-        at = self._there
-        if candidate not in self._queue and candidate not in self._found and (at is None or at[0] != candidate):
-            self._queue.append(candidate)
-
-    def outcome(self, candidate: Candidate, best: Outcome | None) -> Outcome:
-        if self._there is not None and self.pipe is not None and self.pipe.poll():
-            self._collect()
-        if self._there == (candidate, best):
-            self._one_more(best)
-            self._collect()
-        against, outcome = self._found.pop(candidate, (None, None))
-        with suppress(ValueError):
-            self._queue.remove(candidate)
-        self._hand_on(best)
-        if outcome is None or against != best:
-            outcome = self.assess(candidate, best)
-        return outcome
-
-    def _one_more(self, best: Outcome | None) -> None:
-        """What this process does while it would wait."""
-        if self._queue and self.pipe is not None and not self.pipe.poll():
-            other = self._queue.popleft()
-            self._found[other] = best, self.assess(other, best)
-
-    def _hand_on(self, best: Outcome | None) -> None:
-        """Give the other process something to do, if it has nothing."""
-        if self._queue and self._there is None and self.pipe is not None:
-            self._there = self._queue.popleft(), best
-            with suppress(OSError):  # it is gone: found out when its answer is collected
-                self.pipe.send(self._there)
-
-    def _collect(self) -> None:
-        """Wait for what it finds; nothing where it failed: the question is then asked here."""
-        assert self.pipe is not None
-        assert self._there is not None
-        (candidate, best), self._there = self._there, None
-        try:
-            outcome = self.pipe.recv()
-        except (EOFError, OSError):
-            self.pipe = None
-            return
-        if outcome is not None:
-            self._found[candidate] = best, outcome
-
-
-def shared(work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-    """[work(task) for task in tasks], every second one done by a forked process where there is a core for it."""
-    if len(tasks) < 2 or not _second_core():
-        return [work(task) for task in tasks]
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_send_all, args=(work, tasks[1::2], there, here), daemon=True)
-    process.start()
-    there.close()
-    try:
-        mine = [work(task) for task in tasks[::2]]
-        with suppress(EOFError, OSError):
-            theirs = here.recv()
-            return [theirs[i // 2] if i % 2 else mine[i // 2] for i in range(len(tasks))]
-        return [work(task) if i % 2 else mine[i // 2] for i, task in enumerate(tasks)]  # it is lost
-    finally:
-        here.close()
-        process.kill()
-        process.join(_GIVEN_UP_S)
-
-
-def _send_all(work: Callable[[T], R], tasks: Sequence[T], pipe: Connection, other_end: Connection) -> None:
-    """What fails here is done again, and fails, in the process that asked."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    other_end.close()
-    with suppress(Exception):
-        pipe.send([work(task) for task in tasks])
-
-
-def _second_core() -> bool:
-    """This machine has two cores for us, and processes can be forked; whoever works there already has none."""
-    if multiprocessing.current_process().daemon:
-        return False
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-    return cores > 1 and "fork" in multiprocessing.get_all_start_methods()
-
-
-def with_second_core(assess: Assess) -> AbstractContextManager[WorkerPool]:
-    """A crew of two where this machine has two cores for us and processes can be forked, else of one."""
-    return _forked(assess) if _second_core() else alone(assess)
-
-
-@contextmanager
-def _forked(assess: Assess) -> Iterator[WorkerPool]:
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe()
-    process = context.Process(target=_work, args=(assess, there, here), daemon=True)
-    process.start()
-    there.close()
-    try:
-        yield SecondCore(assess, here)
-    finally:
-        here.close()
-        process.kill()  # what it is at is wanted by nobody
-        process.join(_GIVEN_UP_S)
-
-
-def _work(assess: Assess, pipe: Connection, other_end: Connection) -> None:
-    """Answer questions until nobody is there to ask. Ctrl-C is for the other process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    other_end.close()
-    with suppress(EOFError, OSError):
-        while True:
-            candidate, best = pipe.recv()
-            try:
-                found = assess(candidate, best)
-            except Exception:  # asked again there, where it can be raised
-                found = None
-            pipe.send(found)
+    def evaluate(self, candidate: Candidate, best: Outcome | None, upcoming: Sequence[Candidate]) -> Outcome:
+        """Return the outcome of `candidate` against `best`; free workers begin with `upcoming` against that."""
 
 
 class WorkerPool(Protocol):
-    """A search begins with candidates in an order and finishes them in that order, so its answer is one process's."""
+    """What evaluates the candidates of a plan: processes of this machine, or a cluster."""
 
-    @property
-    def ahead(self) -> int:
-        """Candidates that may be begun with before the first of them is finished."""
+    def lookahead(self, assess: Assess, n_candidates: int) -> AbstractContextManager[Lookahead]:
+        """Return the workers for one search over `n_candidates` candidates; they end with the block."""
 
-    def begin(self, candidate: Candidate) -> None:
-        """It may be wanted soon."""
-
-    def outcome(self, candidate: Candidate, best: Outcome | None) -> Outcome:
-        """What assessing it, given the best so far, finds. Waits."""
+    def map(self, work: Callable[[T], R], tasks: Sequence[T], /) -> list[R]:
+        """Return `work(task)` for each task, in order."""
 
 
 @dataclass(frozen=True, slots=True)
-class SingleProcess:
-    """This process."""
+class SerialLookahead:
+    """Evaluates every candidate in this process, at its turn."""
 
     assess: Assess
-    ahead: int = 1
+    depth: int = 0
 
-    def begin(self, candidate: Candidate) -> None:
-        """Nothing is done ahead."""
-
-    def outcome(self, candidate: Candidate, best: Outcome | None) -> Outcome:
+    def evaluate(self, candidate: Candidate, best: Outcome | None, upcoming: Sequence[Candidate]) -> Outcome:  # noqa: ARG002
         return self.assess(candidate, best)
 
 
-#: A crew for as long as it is needed.
-Hire = Callable[[Assess], AbstractContextManager[WorkerPool]]
+@dataclass(frozen=True, slots=True)
+class ProcessPool:
+    """This process and `n_workers - 1` others on this machine.
+
+    Raises:
+        InputError: `n_workers` is less than one.
+    """
+
+    n_workers: int = 1
+    start_method: str = START_METHOD
+
+    def __post_init__(self) -> None:
+        if self.n_workers < 1:
+            raise InputError("a plan needs at least one worker process", self.n_workers, "1")
+
+    @contextmanager
+    def lookahead(self, assess: Assess, n_candidates: int) -> Iterator[Lookahead]:
+        n_others = self._n_others(n_candidates, assess)
+        if n_others == 0:
+            yield SerialLookahead(assess)
+            return
+        lookahead = ProcessLookahead(assess, n_others, self.start_method)
+        try:
+            yield lookahead
+        finally:
+            lookahead.close()
+
+    def map(self, work: Callable[[T], R], tasks: Sequence[T], /) -> list[R]:
+        """Return `work(task)` for each task, in order. What a worker loses is done again in this process."""
+        n_others = self._n_others(len(tasks), work)
+        if n_others == 0:
+            return [work(task) for task in tasks]
+        do_all = _Batch(work)
+        shares = [tasks[k :: n_others + 1] for k in range(n_others + 1)]
+        processes = _Processes(_Attempt(do_all), n_others, self.start_method)
+        try:
+            futures = [processes.submit(share) for share in shares[1:]]
+            done = [do_all(shares[0])]
+            done += [_result(f) or do_all(share) for f, share in zip(futures, shares[1:], strict=True)]
+        finally:
+            processes.kill()
+        return [done[i % (n_others + 1)][i // (n_others + 1)] for i in range(len(tasks))]
+
+    def _n_others(self, n_tasks: int, work: object) -> int:
+        """Return the number of processes to start: none inside a worker, or for work that cannot be sent to one."""
+        n_others = min(self.n_workers, n_tasks) - 1
+        if n_others < 1 or multiprocessing.parent_process() is not None:
+            return 0
+        return n_others if self.start_method == "fork" or _is_picklable(work) else 0
 
 
-def alone(assess: Assess) -> AbstractContextManager[WorkerPool]:
-    """Nobody is hired."""
-    return nullcontext(SingleProcess(assess))
+class ProcessLookahead:
+    """Evaluates candidates in this process and in `n_others` that are started when first needed.
+
+    Raises what evaluating a candidate raises, at the turn of that candidate. When a worker dies, its candidate is
+    evaluated here and new workers are started; after three such losses this process goes on alone.
+    """
+
+    def __init__(self, assess: Assess, n_others: int, start_method: str = START_METHOD) -> None:
+        self.assess = assess
+        self.depth = _DEPTH_PER_WORKER * n_others + 1
+        self._n_others = n_others
+        self._start_method = start_method
+        self._lock = threading.RLock()  # of all below: the executor's thread submits the next when a worker is free
+        self._best: Outcome | None = None
+        self._queue: deque[Candidate] = deque()
+        self._futures: dict[Candidate, Future[Outcome | None]] = {}  # begun, all against `_best`
+        self._n_running = 0  # those against an earlier best included
+        self._processes: _Processes | None = None
+        self._n_losses = 0
+
+    def evaluate(self, candidate: Candidate, best: Outcome | None, upcoming: Sequence[Candidate]) -> Outcome:
+        with self._lock:
+            if best != self._best:
+                self._best = best
+                self._futures.clear()
+            future = self._futures.pop(candidate, None)
+            self._queue = deque(c for c in upcoming[: self.depth] if c not in self._futures)
+        self._replace_lost()
+        self._submit_next()
+        if future is None:
+            return self.assess(candidate, best)
+        while not future.done() and self._evaluate_next():
+            pass
+        outcome = _result(future)
+        return self.assess(candidate, best) if outcome is None else outcome
+
+    def close(self) -> None:
+        """End the workers, whatever they are evaluating."""
+        with self._lock:
+            self._queue.clear()
+            processes, self._processes = self._processes, None
+        if processes is not None:
+            processes.kill()
+
+    def _replace_lost(self) -> None:
+        """Start other workers where one died: the executor then ends all of them."""
+        if self._processes is None or not self._processes.is_broken:
+            return
+        queue = self._queue.copy()
+        self.close()
+        self._queue, self._n_losses = queue, self._n_losses + 1
+        for candidate in [c for c, f in self._futures.items() if _result(f) is None]:
+            del self._futures[candidate]
+
+    def _submit_next(self) -> None:
+        """Give each free worker the next candidate."""
+        with self._lock:
+            while self._queue and self._n_running < self._n_others and self._n_losses < _MAX_LOSSES:
+                if self._processes is None:
+                    evaluate = _Attempt(self.assess)
+                    self._processes = _Processes(evaluate, self._n_others, self._start_method)
+                if self._processes.is_broken:
+                    break
+                candidate = self._queue.popleft()
+                self._n_running += 1
+                future = self._futures[candidate] = self._processes.submit(candidate, self._best)
+                future.add_done_callback(self._on_done)
+
+    def _on_done(self, _: Future[Outcome | None]) -> None:
+        with self._lock:
+            self._n_running -= 1
+            if self._processes is not None:
+                self._submit_next()
+
+    def _evaluate_next(self) -> bool:
+        """Evaluate one candidate here that no worker has begun. Return whether there was one."""
+        with self._lock:
+            if not self._queue:
+                return False
+            candidate, best = self._queue.popleft(), self._best
+            future = self._futures[candidate] = Future()
+        future.set_result(_Attempt(self.assess)(candidate, best))
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """Calls a function. Returns None where it fails: what fails is done again where it is wanted, and raises there."""
+
+    function: Callable[..., Any]
+
+    def __call__(self, *arguments: object) -> Any:
+        try:
+            return self.function(*arguments)
+        except Exception:
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Does several tasks, one after another."""
+
+    work: Callable[[Any], Any]
+
+    def __call__(self, tasks: Sequence[Any]) -> list[Any]:
+        return [self.work(task) for task in tasks]
+
+
+class _Processes:
+    """`n` worker processes that run one function. A forked worker inherits it, a spawned one gets it once, pickled."""
+
+    def __init__(self, function: Callable[..., Any], n: int, start_method: str) -> None:
+        context = multiprocessing.get_context(start_method)
+        self._executor = ProcessPoolExecutor(n, context, initializer=_start_worker, initargs=(function,))
+        self.is_broken = False
+
+    def submit(self, *arguments: object) -> Future[Any]:
+        """Return the future of the function's result. Workers that died fail it."""
+        future: Future[Any] = Future()
+        try:
+            with _interrupts_held():  # the first call starts the processes, which keep this
+                future = self._executor.submit(_run, *arguments)
+        except BrokenProcessPool as error:
+            self.is_broken = True
+            future.set_exception(error)
+        future.add_done_callback(self._note_loss)
+        return future
+
+    def kill(self) -> None:
+        """End all processes at once and wait until they are gone."""
+        for process in list((self._executor._processes or {}).values()):
+            process.kill()
+        self._executor.shutdown(wait=True)
+
+    def _note_loss(self, future: Future[Any]) -> None:
+        self.is_broken = self.is_broken or isinstance(future.exception(), BrokenProcessPool)
+
+
+def usable_cores() -> int:
+    """Return the number of processor cores this process may use, by its affinity and its control group's limit."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = _CGROUP_CPU_LIMIT.read_text().split()
+        return cores if quota == "max" else max(1, min(cores, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):
+        return cores
+
+
+_function: Callable[..., Any] | None = None  # of a worker process
+
+
+def _start_worker(function: Callable[..., Any]) -> None:
+    """Prepare a worker: Ctrl-C is for the process that started it, with which it ends."""
+    global _function
+    _function = function
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def _run(*arguments: object) -> Any:
+    assert _function is not None
+    return _function(*arguments)
+
+
+def _result(future: Future[T]) -> T | None:
+    """Return the result of a worker; None where it died or could not send one."""
+    try:
+        return future.result()
+    except Exception:  # of many kinds: BrokenProcessPool, what pickling raises
+        return None
+
+
+def _is_picklable(work: object) -> bool:
+    try:
+        pickle.dumps(work)
+    except Exception:  # of many kinds: AttributeError of a lambda, TypeError of a lock
+        return False
+    return True
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Deliver Ctrl-C only after the block. A process forked in it never gets one."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -10,7 +10,6 @@ from typing import Final, Literal
 
 from catalogs.deployments.autoscaling import ColdStart
 from catalogs.economics.electricity import UNKNOWN, DayOfCarbon, read_day
-from catalogs.hardware.catalog import parse_hardware
 from catalogs.io.json_block import JsonBlock
 from catalogs.ui import html_page
 from catalogs.ui.html_page import note, table
@@ -22,7 +21,6 @@ from planner.economics.ownership import HOURS_PER_YEAR
 from planner.economics.rack_power import RackPower, rack_power
 from planner.economics.spot import Interruptions, SpotEffect, SpotFleet, spot_effect
 from planner.problem.accounting import SPOT, Accounting
-from planner.problem.hardware_choice import is_one
 from planner.problem.request import PlanRequest
 from planner.sections.ownership import HEAD, OwnedAccount, PricedPlan, owned_account, owned_lines, owned_parts
 from planner.sections.section import ChosenPlan
@@ -108,18 +106,17 @@ class AccountsSection:
 
     def compute(self, chosen: ChosenPlan) -> PlanAccounts:
         """Return the accounts that the request gives figures for."""
-        request, world = chosen.request, chosen.world
-        hardware = parse_hardware(chosen.plan.hardware)
+        request, hardware = chosen.request, chosen.candidate.hardware
         priced = PricedPlan(
             plan=chosen.plan,
             hardware=hardware,
-            whole=parse_hardware(request.hardware) if is_one(request.hardware) else hardware,
-            price=world.price(chosen.candidate),
-            grid=world.grid(),
+            whole=chosen.named or hardware,
+            price=chosen.prices.price(hardware),
+            grid=chosen.prices.grid(),
             users=request.users,
             commitment=request.tariff.committed,
         )
-        return accounts_of(request.accounts, priced)
+        return accounts_of(request.accounting, priced)
 
     def screen(self, block: PlanAccounts, plan: Plan) -> Iterator[Line]:
         """Return a few lines; none for what the user gives nothing for."""
@@ -129,7 +126,7 @@ class AccountsSection:
         yield from _rack_lines(block.rack)
         yield from _carbon_lines(block.carbon_hours)
 
-    def page(self, block: PlanAccounts, plan: Plan) -> Iterable[html_page.Section]:
+    def page(self, block: PlanAccounts, plan: Plan) -> Iterable[html_page.PageSection]:
         """Return tables of every account, and a chart of owning against renting."""
         rows = _price_rows(plan.cost) + _user_rows(block.per_user) + _spot_rows(block.spot)
         parts = [table(HEAD, rows, "Of tokens, each figure divides the whole cost by that kind alone.", words=3)]
@@ -140,7 +137,7 @@ class AccountsSection:
         if power:
             parts.append(table(HEAD, power, words=3))
         title = "Cost in full: per token, request and user; power of a rack"
-        return [html_page.Section(title, parts, "Cost in full")]
+        return [html_page.PageSection(title, parts, "Cost in full")]
 
 
 # ---- computed
@@ -179,7 +176,7 @@ def _spot(given: Accounting, priced: PricedPlan) -> SpotAccount | UnknownSpot | 
     if priced.commitment != SPOT or priced.price is None:
         return None
     if given.spot_interruptions is None:
-        note = "how often instances are taken is in no public table of this catalog: give --spot-interruptions PER_HOUR"
+        note = "how often instances are taken is in no public table of this catalog: give accounting.spot_interruptions"
         return UnknownSpot(interruptions_per_instance_hour=None, note=note)
     recovery_s, source = given.spot_recovery_s, "given"
     if recovery_s is None:

@@ -30,8 +30,8 @@ from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
 from planner.answer.plan_schema import Plan, SloResult
 from planner.evaluation.confidence import LEVEL, LEVELS, SAFE, Confidence, Factors, interval, probability
-from planner.evaluation.evaluator import OfferedLoad, judge
-from planner.evaluation.simulated import with_replicas
+from planner.evaluation.deployments import with_replicas
+from planner.evaluation.evaluator import Load, judge
 from planner.problem.load_curve import LoadCurve
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
@@ -151,7 +151,7 @@ class DailyLoadSection:
         curve = LoadCurve.of(workload, request.seed)
         requests = workload.materialise(request.seed, curve.n_requests)
         said: dict[str, Any] = dict(request.fixed.values.get("autoscaling") or {})  # type: ignore[call-overload]
-        hall = Hall(chosen.world.plant(chosen.candidate))
+        hall = FleetRunner(chosen.world.deployments.compiled(chosen.candidate))
         unit = _unit(chosen, hall.cold_start_s(ColdStart.model_validate(said.get("cold_start") or {})))
         clock = DailyRun(request.slos, requests, curve.duration_s, hall.each, hall.serve)
         with said_meanwhile(f"{curve.n_requests:,} requests over {curve.duration_s / HOUR_S:.3g} h"):
@@ -174,10 +174,10 @@ class DailyLoadSection:
                 yield "", "  by hour: " + " ".join(f"{n:.3g}" for n in option.replicas_over_time)
         yield "Cheapest", _cheapest_words(block)
 
-    def page(self, block: DailyLoad, plan: Plan) -> Iterable[html_page.Section]:
+    def page(self, block: DailyLoad, plan: Plan) -> Iterable[html_page.PageSection]:
         """Return the lines of the screen as a table."""
         lines = table(("what", "found"), list(self.screen(block, plan)), words=2)
-        return [html_page.Section("Sized over time", [paragraph(SIMULATED), lines], "Over time")]
+        return [html_page.PageSection("Sized over time", [paragraph(SIMULATED), lines], "Over time")]
 
 
 def _row_words(row: WindowedSloResult) -> str:
@@ -218,7 +218,7 @@ def _cheapest_words(block: DailyLoad) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Hall:
+class FleetRunner:
     """Where fleets of one kind of replica run, as large as they need to be."""
 
     plant: CompiledDeployment
@@ -242,23 +242,23 @@ class Hall:
         return run(plant, requests, RunOptions(controllers=(follows,)))
 
 
-def _unit(chosen: ChosenPlan, cold_start_s: float) -> Unit:
+def _unit(chosen: ChosenPlan, cold_start_s: float) -> ReplicaUnit:
     request, candidate, best = chosen.request, chosen.candidate, chosen.measured
     safe = chosen.plan.safe_requests_per_s
     carries = (safe or best.capacity_requests_per_s or best.requests_per_s) / candidate.replicas
     sizes = RunSizes.for_slos(request.slos)
-    load = OfferedLoad(carries * candidate.replicas, sizes.full, request.seed)
+    load = Load(carries * candidate.replicas, sizes.full, request.seed)
     seen = judge([chosen.world.observe(candidate, load)], request.slos)
-    price = chosen.world.price(candidate)
+    price = chosen.prices.price(candidate.hardware)
     limit = max(replicas_of(chosen.world.names, candidate.layout), candidate.replicas)
     usd = None if price is None else price.usd_per_hour / candidate.replicas
     in_flight = carries * seen.mean_s("e2e")
     sure = SAFE if safe else _EVEN
-    return Unit(carries, in_flight, limit, request.spare.lost(candidate), usd, cold_start_s, sure)
+    return ReplicaUnit(carries, in_flight, limit, request.spare.lost(candidate), usd, cold_start_s, sure)
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
+class ReplicaUnit:
     """One replica as the plan has it. carries_per_s: as surely as `sure` says; in_flight: unfinished requests it then
     has.
 
@@ -291,7 +291,7 @@ class OverTime:
 
     clock: DailyRun
     curve: LoadCurve
-    unit: Unit
+    unit: ReplicaUnit
     error: StatedError
     said: Mapping[str, Any] = field(default_factory=dict)
     known: dict[object, FleetDay] = field(default_factory=dict)

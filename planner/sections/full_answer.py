@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from pydantic import ValidationError, create_model
 
 from catalogs.errors import InputError
 from planner.answer.schema import SCHEMA_VERSION, Answer
+from planner.problem.scenario import known_keys
 from planner.sections.registry import SECTIONS
 
 HOW: Final = "plan ... --json ANSWER.json"
@@ -52,9 +53,19 @@ def parse_answer(data: object, where: str = "answer") -> Answer:
     if "reproduce" not in data:
         raise InputError("this answer does not say how to make it again; plan again with this version", where, HOW)
     try:
-        return FullAnswer.model_validate_json(json.dumps(data))  # strict types as JSON has them
+        whole = data | {"request": _request_block(data)}
+        return FullAnswer.model_validate_json(json.dumps(whole))  # strict types as JSON has them
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
         given = first["input"] if isinstance(first["input"], str | int | float) else None
         raise InputError(f"{where}: {place}: {first['msg']}", given, HOW) from None
+
+
+def _request_block(data: dict[str, Any]) -> Any:
+    """Return the request block; a block without trials and tariff gets those that `reproduce` holds."""
+    block, again = data["request"], data["reproduce"]
+    if not isinstance(block, dict) or not isinstance(again, dict):
+        return block
+    beside = {"tariff": again.get("tariff", {}), "search": {"trials": again.get("trials", 1)}}
+    return known_keys(beside | block)

@@ -7,7 +7,7 @@ requests.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from pydantic import Field
@@ -22,15 +22,13 @@ from catalogs.ui.html_page import chart, note, paragraph, table
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import human_s, joules, rate, seconds
 from planner.answer.plan_schema import ObjectiveRow, Plan
-from planner.evaluation.evaluator import OfferedLoad, Verdict, judge
+from planner.evaluation.evaluator import Load, Verdict, judge
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.search.objectives import CandidateTester, RunSizes
 from planner.sections.section import ChosenPlan
-from simulator.cluster.compiled import CompiledDeployment
-from simulator.costs.power_limit import CappedStepCost, PowerLimitedBoard
 
 #: Requests of a run at most: the rows are compared with each other, the answer's own figures stay as they are.
 MOST_REQUESTS: Final = 4000
@@ -114,13 +112,13 @@ class PowerLimitsSection:
 
     def wanted(self, request: PlanRequest) -> bool:
         """Only a request with power limits has the section."""
-        return bool(request.accounts.power_caps_w)
+        return bool(request.accounting.power_caps_w)
 
     def compute(self, chosen: ChosenPlan) -> PowerLimits:
         """Simulate the plan without a limit and under each."""
         best = chosen.measured
-        subject = Subject(best.candidate, best.requests_per_s, best.capacity_requests_per_s)
-        return power_limits(chosen.world, subject, chosen.request.accounts.power_caps_w)
+        subject = PowerLimitedPlan(best.candidate, best.requests_per_s, best.capacity_requests_per_s)
+        return power_limits(chosen.world, subject, chosen.request.accounting.power_caps_w)
 
     def screen(self, block: PowerLimits, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
         """Return a line for each limit, then what is measured and what is assumed."""
@@ -131,12 +129,12 @@ class PowerLimitsSection:
             yield "Power cap" if not number else "", _run_words(row)
         yield "", _provenance_words(block)
 
-    def page(self, block: PowerLimits, plan: Plan) -> Iterable[html_page.Section]:  # noqa: ARG002
+    def page(self, block: PowerLimits, plan: Plan) -> Iterable[html_page.PageSection]:  # noqa: ARG002
         """Return a table of the runs and a chart of the changes."""
         title = "Power limits: what they cost and save"
         measured = block.measured
         if not measured:
-            return [html_page.Section(title, [note(f"{block.note}.")], "Power limits")]
+            return [html_page.PageSection(title, [note(f"{block.note}.")], "Power limits")]
         named = list(measured[0].latency_s)
         head = ("Limit", *named, "Highest rate", "Mean power", "Per output token", "Holds")
         said = _provenance_words(block)
@@ -150,7 +148,7 @@ class PowerLimitsSection:
         if len(measured) > 1:
             below = "Change against no limit at the planned rate; capacity: of the highest rate that holds."
             parts.append(chart(_change_lines(measured, block.own_limit_w), below, 380))
-        return [html_page.Section(title, parts, "Power limits")]
+        return [html_page.PageSection(title, parts, "Power limits")]
 
 
 def _run_words(row: LimitedRun | UnusableLimit) -> str:
@@ -208,27 +206,8 @@ def _change_lines(rows: Sequence[LimitedRun], own_limit_w: float) -> Any:
     return figure.update_layout(legend=BELOW, margin=MARGIN)
 
 
-class CappedWorld(SimulatedEvaluator):
-    """A world whose accelerators have a power limit."""
-
-    def __init__(self, world: SimulatedEvaluator, boards: dict[Candidate, PowerLimitedBoard], cap_w: float) -> None:
-        super().__init__(world.request, world.workload)
-        self._world, self._boards, self._cap_w = world, boards, cap_w
-        self._capped: dict[Candidate, CompiledDeployment] = {}
-
-    def plant(self, candidate: Candidate) -> CompiledDeployment:
-        """The other world's, its steps as long as the limit makes them. Raises InputError for one too low."""
-        if candidate not in self._capped:
-            plain = self._world.plant(candidate)
-            if candidate not in self._boards:
-                self._boards[candidate] = PowerLimitedBoard(plain.cost, plain.bundle)
-            cost = CappedStepCost(self._boards[candidate], self._cap_w)
-            self._capped[candidate] = replace(plain, cost=cost)
-        return self._capped[candidate]
-
-
 @dataclass(frozen=True, slots=True)
-class Subject:
+class PowerLimitedPlan:
     """A plan as chosen: its rate, and the capacity the answer says."""
 
     candidate: Candidate
@@ -236,7 +215,7 @@ class Subject:
     capacity_requests_per_s: float | None
 
 
-def power_limits(world: SimulatedEvaluator, subject: Subject, caps_w: Sequence[float]) -> PowerLimits:
+def power_limits(world: SimulatedEvaluator, subject: PowerLimitedPlan, caps_w: Sequence[float]) -> PowerLimits:
     """Simulate the plan without a limit and under each in watts, the highest first.
 
     A limit that cannot be kept, or changes nothing, is a row that says why. Capacities: found with one seed, scaled so
@@ -245,9 +224,8 @@ def power_limits(world: SimulatedEvaluator, subject: Subject, caps_w: Sequence[f
     unit = world.names_of(subject.candidate).hardware.accelerator
     rows: list[LimitedRun | UnusableLimit] = []
     if unit.kind == "gpu":
-        boards: dict[Candidate, PowerLimitedBoard] = {}
         plain = _Run(world, subject).measured(None)
-        capped = [_capped(world, subject, boards, cap_w, unit) for cap_w in sorted(set(caps_w), reverse=True)]
+        capped = [_capped(world, subject, cap_w, unit) for cap_w in sorted(set(caps_w), reverse=True)]
         rows = [_compared(row, plain, subject) for row in (plain, *capped)]
     curve, here = voltage_curve(unit)
     return PowerLimits(
@@ -265,15 +243,14 @@ def power_limits(world: SimulatedEvaluator, subject: Subject, caps_w: Sequence[f
 
 def _capped(
     world: SimulatedEvaluator,
-    subject: Subject,
-    boards: dict[Candidate, PowerLimitedBoard],
+    subject: PowerLimitedPlan,
     cap_w: float,
     unit: Accelerator,
 ) -> LimitedRun | UnusableLimit:
     if cap_w >= unit.tdp_w:
         return UnusableLimit(cap_w=cap_w, note=f"no limit: the board's own is {unit.tdp_w:g} W")
     try:
-        return _Run(CappedWorld(world, boards, cap_w), subject).measured(cap_w)
+        return _Run(world.with_(power_limit_w=cap_w), subject).measured(cap_w)
     except InputError as error:
         return UnusableLimit(cap_w=cap_w, note=str(error))
 
@@ -281,12 +258,12 @@ def _capped(
 @dataclass(frozen=True, slots=True)
 class _Run:
     world: SimulatedEvaluator
-    subject: Subject
+    subject: PowerLimitedPlan
 
     def measured(self, cap_w: float | None) -> LimitedRun:
         """Return the figures at the planned rate, and the highest rate that holds."""
         request, planned = self.world.request, self.subject.requests_per_s
-        detail = self.world.detail(self.subject.candidate, OfferedLoad(planned, self._sizes.full, request.seed))
+        detail = self.world.detail(self.subject.candidate, Load(planned, self._sizes.full, request.seed))
         verdict = judge([detail.observation], request.slos)
         tokens = detail.output_tokens_per_s
         power = detail.metrics["power"]
@@ -325,7 +302,9 @@ def _value(verdict: Verdict, metric: str, stat: str) -> float | None:
     return verdict.value_s(Slo(metric, stat, 1.0))
 
 
-def _compared(row: LimitedRun | UnusableLimit, plain: LimitedRun, subject: Subject) -> LimitedRun | UnusableLimit:
+def _compared(
+    row: LimitedRun | UnusableLimit, plain: LimitedRun, subject: PowerLimitedPlan
+) -> LimitedRun | UnusableLimit:
     """Return the row with its capacity on the answer's scale, and with changes against no limit as shares."""
     if isinstance(row, UnusableLimit) or row.j_per_output_token is None or plain.j_per_output_token is None:
         return row

@@ -82,7 +82,7 @@ class QualitySection:
             text = f"{entry.words}: {_kept(known[0])}{more}" if known else str(entry.note)
             yield "" if i else "Quality", text
 
-    def page(self, block: list[QualityNote], plan: Plan) -> Iterable[html_page.Section]:  # noqa: ARG002
+    def page(self, block: list[QualityNote], plan: Plan) -> Iterable[html_page.PageSection]:  # noqa: ARG002
         """Return a table of every evaluation, and a note for each precision that has none."""
         if not block:
             return []
@@ -94,7 +94,7 @@ class QualitySection:
             parts.append(table(("Precision", "Kept", "Scores", "By", "Source"), rows, words=5))
         notes = [note(f"{entry.note}.") for entry in block if entry.note]
         title = "Quality: what narrower numbers cost the answers"
-        return [html_page.Section(title, [*parts, *notes], "Quality")]
+        return [html_page.PageSection(title, [*parts, *notes], "Quality")]
 
 
 def quality_notes(model: ModelSpec, deployment: Mapping[str, Any]) -> list[QualityNote]:

@@ -11,7 +11,7 @@ from planner.answer.measure import MeasuredPlan
 from planner.answer.schema import Answer
 from planner.evaluation.evaluator import Evaluator
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator
-from planner.evaluation.simulated import SimulatedEvaluator
+from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
 from planner.sections.accounts import AccountsSection
 from planner.sections.daily_load import DailyLoadSection
@@ -31,9 +31,10 @@ SECTIONS: Final[tuple[Section[Any], ...]] = (
 
 def compute_sections(request: PlanRequest, best: MeasuredPlan, world: Evaluator) -> dict[str, Any]:
     """Return the blocks of the best plan by section name; none for an evaluator that does not simulate."""
-    if not isinstance(world, SimulatedEvaluator | HardwareChoiceEvaluator):
+    if not isinstance(world, HardwareChoiceEvaluator):
         return {}
-    chosen = ChosenPlan(request, best, world.of(best.candidate))
+    prices = PriceList(request.tariff, world.names.hardware)
+    chosen = ChosenPlan(request, best, world.of(best.candidate), prices, world.named)
     return {section.name: section.compute(chosen) for section in SECTIONS if section.wanted(request)}
 
 
@@ -45,7 +46,7 @@ def section_lines(answer: Answer) -> Iterator[Line]:
             yield from section.screen(block, answer.best)
 
 
-def section_pages(answer: Answer) -> Iterator[html_page.Section]:
+def section_pages(answer: Answer) -> Iterator[html_page.PageSection]:
     """Return the page's sections of the sections that a feasible answer has."""
     for section in SECTIONS:
         block = getattr(answer, section.name, None)

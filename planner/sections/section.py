@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from calibration.accuracy.stated_error import StatedError
+from catalogs.hardware.specs import Hardware
 from catalogs.ui import html_page
 from catalogs.ui.terminal import Line
 from planner.answer.measure import MeasuredPlan
 from planner.answer.plan_schema import Plan
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate
+from planner.problem.price_list import PriceList
 from planner.problem.request import PlanRequest
 
 B = TypeVar("B")
@@ -28,6 +30,8 @@ class ChosenPlan:
     request: PlanRequest
     measured: MeasuredPlan
     world: SimulatedEvaluator
+    prices: PriceList
+    named: Hardware | None  # all of the hardware of the request; None where the request names several kinds
 
     @property
     def candidate(self) -> Candidate:
@@ -68,5 +72,5 @@ class Section(Protocol[B]):
     def screen(self, block: B, plan: Plan) -> Iterable[Line]:
         """Return the lines of the terminal; `plan` is the best plan of the answer."""
 
-    def page(self, block: B, plan: Plan) -> Iterable[html_page.Section]:
+    def page(self, block: B, plan: Plan) -> Iterable[html_page.PageSection]:
         """Return the sections of the HTML page; libraries for charts are imported inside."""

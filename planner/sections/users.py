@@ -30,7 +30,7 @@ from catalogs.workloads.workload import Workload
 from planner.answer.measure import MOST_REPLICAS
 from planner.answer.plan_schema import Plan, SloResult
 from planner.evaluation.confidence import LEVEL, LEVELS, SEEDS, Confidence, Factors, interval, probability
-from planner.evaluation.evaluator import Observation, OfferedLoad, pooled_value_s
+from planner.evaluation.evaluator import Load, Observation, pooled_value_s
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
@@ -49,7 +49,7 @@ _EACH: Final = 2
 _THINKING: Final = 7919
 
 
-class ClosedLoop(JsonBlock):
+class UsersInClosedLoop(JsonBlock):
     """The users in their closed loop: the rate they make, the objectives, with intervals of level `ci_level`.
 
     open_requests_per_s: the rate the plan reckons with. share: one of so many even parts of the replicas was simulated.
@@ -67,7 +67,7 @@ class ClosedLoop(JsonBlock):
     slo: list[SloResult]
     share: int = 1
 
-    def scaled(self, share: int, users: int) -> ClosedLoop:
+    def scaled(self, share: int, users: int) -> UsersInClosedLoop:
         """Return the figures of all `users`, of which one of `share` even parts was simulated."""
         names = ("requests_per_s", "ci_low_per_s", "ci_high_per_s")
         rates = {name: None if (rate := getattr(self, name)) is None else rate * share for name in names}
@@ -78,24 +78,26 @@ class UsersSection:
     """The users of the request, simulated as they wait and think on the best plan."""
 
     name = "closed_loop"
-    schema = ClosedLoop
+    schema = UsersInClosedLoop
 
     def wanted(self, request: PlanRequest) -> bool:
         """Only a request for users has the section."""
         return request.users is not None
 
-    def compute(self, chosen: ChosenPlan) -> ClosedLoop:
+    def compute(self, chosen: ChosenPlan) -> UsersInClosedLoop:
         """Simulate all replicas, or an even share of them where they or the users are many."""
         request, world = chosen.request, chosen.world
-        users, replicas = request.users or 1, world.parts(chosen.candidate)
+        users, replicas = request.users or 1, world.deployments.even_parts(chosen.candidate)
         share = max(-(-replicas // MOST_REPLICAS), -(-users // MOST_USERS))
         share = next(n for n in range(min(share, replicas), replicas + 1) if replicas % n == 0)
-        serve = partial(run, world.serves(chosen.candidate, share))
-        desk = Desk(serve, world.workload, request.slos, RunSizes.for_slos(request.slos).full, request.seed)
+        serve = partial(run, world.deployments.part(chosen.candidate, share))
+        desk = ClosedLoopEvaluator(
+            serve, world.workload, request.slos, RunSizes.for_slos(request.slos).full, request.seed
+        )
         part = Users(max(1, round(users / share)), request.think_s)
         return closed_loop(desk, part, chosen.measured.requests_per_s, chosen.error).scaled(share, users)
 
-    def screen(self, block: ClosedLoop, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
+    def screen(self, block: UsersInClosedLoop, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
         """Return the rate that the users make, then every objective."""
         span = f"{_per_s(block.ci_low_per_s)} to {_per_s(block.ci_high_per_s)}"
         rate = f"they make {_per_s(block.requests_per_s)} requests/s ({block.ci_level:.0%} interval {span})"
@@ -106,10 +108,10 @@ class UsersSection:
             values = f"{seconds(row.value_s)} ({seconds(row.ci_low_s)} to {seconds(row.ci_high_s)})"
             yield "", f"{row.name} = {values}: {verdict}, {row.probability_met:.0%} sure"
 
-    def page(self, block: ClosedLoop, plan: Plan) -> Iterable[html_page.Section]:
+    def page(self, block: UsersInClosedLoop, plan: Plan) -> Iterable[html_page.PageSection]:
         """Return the lines of the screen as a table."""
         lines = table(("what", "found"), list(self.screen(block, plan)), words=2)
-        return [html_page.Section("Users in a closed loop", [paragraph(SIMULATED), lines], "Users")]
+        return [html_page.PageSection("Users in a closed loop", [paragraph(SIMULATED), lines], "Users")]
 
 
 def _per_s(value: float | None) -> str:
@@ -136,7 +138,7 @@ class Users:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class ClosedLoopRun:
     """One observed run: its rate, and the latencies of its steady part."""
 
     requests_per_s: float
@@ -144,7 +146,7 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class ClosedLoopEvaluator:
     """What users ask. serve: what simulates the deployment. n_requests: measured at least."""
 
     serve: Callable[[RequestSet], Run]
@@ -153,15 +155,15 @@ class Desk:
     n_requests: int
     seed: int
 
-    def observe(self, users: Users, seed: int = 0) -> Loop:
+    def observe(self, users: Users, seed: int = 0) -> ClosedLoopRun:
         """One run; seed counts from the desk's own."""
         n = 2 * users.n + max(self.n_requests, _EACH * users.n)
         done = self.serve(users.requests(self.workload, n, self.seed + seed))
         measured = _window(done, users.n)
         rate = (int(measured.sum()) - 1) / float(np.ptp(done.arrival_s[measured]))
-        load = OfferedLoad(rate, n, self.seed + seed, whole_cluster=True)
+        load = Load(rate, n, self.seed + seed, whole_cluster=True)
         reading = WindowStatistics(itl="itl" in {slo.metric for slo in self.slos})
-        return Loop(rate, observe_window(done, SteadyWindow(measured, 0.0), load, reading))
+        return ClosedLoopRun(rate, observe_window(done, SteadyWindow(measured, 0.0), load, reading))
 
 
 def _window(done: Run, users: int) -> BoolArray:
@@ -175,7 +177,7 @@ def _window(done: Run, users: int) -> BoolArray:
     return measured & np.less_equal(done.arrival_s, end_s)
 
 
-def closed_loop(desk: Desk, users: Users, open_per_s: float, error: StatedError) -> ClosedLoop:
+def closed_loop(desk: ClosedLoopEvaluator, users: Users, open_per_s: float, error: StatedError) -> UsersInClosedLoop:
     """Simulate the users over seeds and at levels of the stated error: rate and objectives with LEVEL intervals.
 
     open_per_s: the rate the plan reckons with.
@@ -187,7 +189,7 @@ def closed_loop(desk: Desk, users: Users, open_per_s: float, error: StatedError)
     moved = np.array([loop.requests_per_s for loop in slower]) / speeds
     low, high = interval(float(rates.mean()), moved, _noise(rates))
     rows = [_slo_result(slo, loops, slower, error) for slo in desk.slos]
-    return ClosedLoop(
+    return UsersInClosedLoop(
         users=users.n,
         think_s=users.think_s,
         open_requests_per_s=open_per_s,
@@ -201,7 +203,7 @@ def closed_loop(desk: Desk, users: Users, open_per_s: float, error: StatedError)
     )
 
 
-def _slo_result(slo: Slo, loops: list[Loop], slower: list[Loop], error: StatedError) -> SloResult:
+def _slo_result(slo: Slo, loops: list[ClosedLoopRun], slower: list[ClosedLoopRun], error: StatedError) -> SloResult:
     value_s = pooled_value_s([loop.observation for loop in loops], slo)
     factors = Factors.at(np.array(LEVELS), slo, error).latency
     moved = factors * np.array([slo.value_s(loop.observation.samples_s[slo.metric]) for loop in slower])

@@ -9,7 +9,6 @@ from typing import Final
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.errors import InputError
-from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Hardware
 from planner.problem.candidate import Candidate
 from planner.problem.overrides import NOT_FIXED, Overrides
@@ -48,41 +47,40 @@ def candidates(request: PlanRequest, names: CatalogLookup) -> list[Candidate]:
         own = limits(names, request.fixed)[0]
         plain = [c for c in found if (c.max_num_seqs, c.max_num_batched_tokens) == own and may_draft(c)]
         found += with_drafts(plain, parse_drafts(request.speculative))
-    order = {text: parse_hardware(text).n_accelerators for text in {c.hardware for c in found}}
-    return sorted(found, key=lambda c: (order[c.hardware], plainness(c, names), c))
+    return sorted(found, key=lambda c: (c.hardware.n_accelerators, plainness(c, names), c))
 
 
-def placements(request: PlanRequest, names: CatalogLookup, layout: Layout) -> Iterator[tuple[str, int]]:
-    """(hardware text, replicas): everything; where a rate is given and money counts, also any part of one node, or
+def placements(request: PlanRequest, names: CatalogLookup, layout: Layout) -> Iterator[tuple[Hardware, int]]:
+    """(hardware, replicas): everything; where a rate is given and money counts, also any part of one node, or
     fewer nodes."""
-    hardware = names.hardware
+    hardware = names.hardware.without_notices()
     most = replicas_of(names, layout)
     if most < 1:
         return
     whole_only = hardware.text == "local" or hardware.accelerator.is_slice
     if not request.demand.given or request.objective not in ("cost", "energy", "carbon") or whole_only:
-        yield hardware.text, most
+        yield hardware, most
         return
     if hardware.n_nodes > 1:
         yield from _nodes(names, layout)
-        yield hardware.text, most
+        yield hardware, most
         return
     for replicas in range(1, most):
-        yield f"{hardware.accelerator.name}x{replicas * layout.accelerators}", replicas
-    yield hardware.text, most
+        yield hardware.with_count(replicas * layout.accelerators), replicas
+    yield hardware, most
 
 
-def _nodes(names: CatalogLookup, layout: Layout) -> Iterator[tuple[str, int]]:
+def _nodes(names: CatalogLookup, layout: Layout) -> Iterator[tuple[Hardware, int]]:
     """Fewer nodes than all, each of them full: every number of a few, of many some that are evenly far apart."""
     hardware = names.hardware
     counts: Sequence[int] = range(1, hardware.n_nodes)
     if len(counts) > _MOST_COUNTS:
         counts = sorted({round(hardware.n_nodes ** (i / _MOST_COUNTS)) for i in range(_MOST_COUNTS)})
     for n in counts:
-        text = f"{n}*{hardware.accelerator.name}x{hardware.accelerators_per_node}".removeprefix("1*")
-        replicas = replicas_of(replace(names, hardware=parse_hardware(text)), layout)
+        fewer = hardware.with_nodes(n)
+        replicas = replicas_of(replace(names, hardware=fewer), layout)
         if replicas:
-            yield text, replicas
+            yield fewer, replicas
 
 
 def weight_dtypes(request: PlanRequest, names: CatalogLookup) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from itertools import product
@@ -10,7 +9,7 @@ from typing import Final
 
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.parallelism import tensor_parallel_choices
-from catalogs.deployments.resolve import CatalogLookup, resolve
+from catalogs.deployments.resolve import CatalogLookup, resolve_deployment
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import check
@@ -99,7 +98,7 @@ def _legal(request: PlanRequest, names: CatalogLookup, layout: Layout) -> bool:
     if not replicas_of(names, layout):
         return False
     try:
-        resolve(_written(request, layout))
+        resolve_deployment(_written(request, names, layout), names)
     except InputError:
         return False
     return True
@@ -108,19 +107,19 @@ def _legal(request: PlanRequest, names: CatalogLookup, layout: Layout) -> bool:
 def _holds(request: PlanRequest, names: CatalogLookup, layout: Layout) -> bool:
     """Whether the weights fit, at the narrowest precision there is to choose from."""
     for dtype in request.precisions or (NATIVE, _NARROW):
-        written = _written(request, layout, names.model.weight_dtype if dtype == NATIVE else dtype)
+        written = _written(request, names, layout, names.model.weight_dtype if dtype == NATIVE else dtype)
         try:
-            if size_memory(resolve(written)).free_bytes > 0:
+            if size_memory(resolve_deployment(written, names)[0]).free_bytes > 0:
                 return True
         except InputError:
             continue
     return False
 
 
-def _written(request: PlanRequest, layout: Layout, weight_dtype: str | None = None) -> Deployment:
-    named = {"model": request.model, "engine": request.engine, "hardware": request.hardware}
-    rest = json.loads(request.fixed.rest)
-    return check(Deployment, {**named, "weight_dtype": weight_dtype, **asdict(layout), **rest}, "the deployment")
+def _written(request: PlanRequest, names: CatalogLookup, layout: Layout, weight_dtype: str | None = None) -> Deployment:
+    named = {"model": request.model, "engine": request.engine, "hardware": names.hardware.text}
+    own = {"weight_dtype": weight_dtype, **asdict(layout)}
+    return check(Deployment, {**named, **own, **request.fixed.rest.values}, "the deployment")
 
 
 def _implied(fixed: Overrides) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -40,7 +39,7 @@ def parse_drafts(text: str) -> dict[str, Any]:
         found[key] = value if key in ("method", "model") else _number(key, value)
     if "acceptance" not in found and "acceptance_length" not in found:
         raise InputError("speculative decoding is a choice only with a measured acceptance", text, _EXAMPLE)
-    check(Deployment, {"model": "", "hardware": "", KEY: found}, "--speculative")
+    check(Deployment, {"model": "", "hardware": "", KEY: found}, "speculative")
     return found
 
 
@@ -72,7 +71,7 @@ def may_draft(candidate: Candidate) -> bool:
 def with_drafts(candidates: Iterable[Candidate], speculative: dict[str, Any]) -> Iterator[Candidate]:
     """The same candidates, speculating."""
     for candidate in candidates:
-        yield replace(candidate, rest=json.dumps({**json.loads(candidate.rest), KEY: speculative}, sort_keys=True))
+        yield replace(candidate, rest=candidate.rest.with_value(KEY, speculative))
 
 
 def per_token(cycle_s: CycleS, resolved: ResolvedDeployment, most: bool = False) -> CycleS:

@@ -13,7 +13,7 @@ from typing import Final
 from catalogs.deployments.layout import Role
 from catalogs.ui.words import human_s
 from planner.answer.plan_schema import Memory, Plan
-from planner.evaluation.simulated import memory_block
+from planner.evaluation.facts import memory_block
 from planner.studies.rerun import Rerun
 from simulator.analysis.bottleneck import (
     DEVICE_BOUNDS,
@@ -75,8 +75,8 @@ class PoolUse:
 def pool_uses(rerun: Rerun, plan: Plan, index: int = 0, samples: int = SAMPLES) -> list[PoolUse]:
     """Simulate an even part of a plan under its share of the planned rate: one pool, or prefill and decode servers."""
     candidate, world = rerun.candidates[index], rerun.world_of(index)
-    share = world.parts(candidate)
-    served = world.serves(candidate, share)
+    share = world.deployments.even_parts(candidate)
+    served = world.deployments.part(candidate, share)
     plants = served.plants if isinstance(served, CompiledFleet) else (served,)
     n = 2 * rerun.bench.sizes.full * max(plant.resolved.replicas for plant in plants) * share
     requests = rerun.workload.materialise(rerun.request.seed, n, plan.requests_per_s).every(share)

@@ -118,19 +118,23 @@ class _Tries:
 
     def _own_world(self) -> SimulatedEvaluator:
         """Of exactly the hardware of the plan, which may be a part of what was named."""
-        world, text = self.rerun.world_of(0), str(self.plan.deployment["hardware"])
-        return world if world.names.hardware.text == text else world.elsewhere(text)
+        world, own = self.rerun.world_of(0), self._own
+        return world if world.names.hardware.text == own.text else world.elsewhere(own)
+
+    @property
+    def _own(self) -> Hardware:
+        return self.rerun.candidates[0].hardware
 
     def hardware(self, tell: Tell) -> Iterator[GrowthStep]:
         """Larger numbers of the same, and other accelerators, by price; of each the first that does it."""
         done: set[str] = set()
-        for text, usd in self._offers():
-            name = parse_hardware(text).accelerator.name
+        for hardware, usd in self._offers():
+            text, name = hardware.text, hardware.accelerator.name
             if name in done:
                 continue
             tell(text)
             try:
-                found = self._first(text, (), self.rerun.world_of(0).elsewhere(text))
+                found = self._first(text, (), self.rerun.world_of(0).elsewhere(hardware))
             except InputError:
                 continue
             extra = None if usd is None or self.plan.usd_per_hour is None else usd - self.plan.usd_per_hour
@@ -141,29 +145,27 @@ class _Tries:
             if len(done) == ENOUGH:
                 return
 
-    def _offers(self) -> list[tuple[str, float | None]]:
+    def _offers(self) -> list[tuple[Hardware, float | None]]:
         """(hardware, dollars per hour), the cheapest first; more of the same comes before others of its price."""
-        own, world = parse_hardware(str(self.plan.deployment["hardware"])), self.rerun.world_of(0).elsewhere
-        texts = dict.fromkeys([*_more(own), *_others(own)])
-        priced = []
-        for text in texts:
-            price = world(text).price_of(text)
-            priced.append((text, None if price is None else price.usd_per_hour))
+        priced: list[tuple[Hardware, float | None]] = []
+        for hardware in dict.fromkeys([*_more(self._own), *_others(self._own)]):
+            price = self.rerun.prices.of_other(hardware).price(hardware)
+            priced.append((hardware, None if price is None else price.usd_per_hour))
         most = MOST_DEARER * (self.plan.usd_per_hour or float("inf"))
-        kept = [(text, usd) for text, usd in priced if usd is None or usd <= most]
+        kept = [(hardware, usd) for hardware, usd in priced if usd is None or usd <= most]
         return sorted(kept, key=lambda item: float("inf") if item[1] is None else item[1])
 
     def _first(self, hardware: str, precisions: tuple[str, ...], world: Evaluator) -> str | None:
         """The first of the fastest candidates with default limits that holds the goal, in words."""
-        request = replace(without_load(self.rerun.request), hardware=hardware, objective="throughput")
-        request = replace(request, precisions=precisions or self.rerun.request.precisions)
+        request = without_load(self.rerun.request).replace(hardware=hardware, objective="throughput")
+        request = request.replace(precisions=precisions or self.rerun.request.precisions)
         plain: dict[object, Candidate] = {}
         for c in candidates(request, world.names):
             plain.setdefault(c.placement, c)
         left = [c for c in plain.values() if world.discard(c) is None]
         left.sort(key=lambda c: -world.fluid_requests_per_s(c))
         bench = replace(self.rerun.bench, evaluator=world, requests_per_s=self.goal)
-        measure = Measure(world, bench)
+        measure = Measure(world, bench, self.rerun.prices)
         for candidate in left[:MOST_TRIES]:
             quick = bench.probe(candidate, self.goal, bench.sizes.quick)
             if not quick.hopeless and measure.holds(candidate, self.goal):
@@ -176,25 +178,26 @@ def _up(value_s: float) -> float:
     return float(f"{value_s * 1.1:.2g}")
 
 
-def _more(own: Hardware) -> Iterator[str]:
+def _more(own: Hardware) -> Iterator[Hardware]:
     """Larger numbers of the same accelerator. Slices and this machine have none here."""
     if own.text == "local" or own.accelerator.is_slice:
         return
-    name, count, most = own.accelerator.name, own.accelerators_per_node, own.node.max_accelerators
+    count, most = own.accelerators_per_node, own.node.max_accelerators
     if own.n_nodes == 1:
-        yield from (f"{name}x{n}" for n in range(count + 1, most + 1) if n in (2, 3, 4, 6, 8, 16))
-    yield from (f"{n}*{name}x{most}" for n in (2, 3, 4) if n > own.n_nodes)
+        yield from (own.with_count(n) for n in range(count + 1, most + 1) if n in (2, 3, 4, 6, 8, 16))
+    yield from (own.with_count(most).with_nodes(n) for n in (2, 3, 4) if n > own.n_nodes)
 
 
-def _others(own: Hardware) -> Iterator[str]:
+def _others(own: Hardware) -> Iterator[Hardware]:
     """As many of other accelerators, and half and twice as many."""
     if own.text == "local":
         return
     for name in (n for n in OTHERS if n != own.accelerator.name):
-        most = parse_hardware(name).node.max_accelerators
+        other = parse_hardware(name)
+        most = other.node.max_accelerators
         total = own.n_accelerators
         for n in (total // 2, total, 2 * total):
             if 1 <= n <= most:
-                yield f"{name}x{n}"
+                yield other.with_count(n)
             elif n and n % most == 0:
-                yield f"{n // most}*{name}x{most}"
+                yield other.with_count(most).with_nodes(n // most)

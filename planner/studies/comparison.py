@@ -168,8 +168,9 @@ def _plan(answer: Answer) -> Plan | None:
 
 
 def _questions(a: Answer, b: Answer) -> Iterator[tuple[str, str, str]]:
+    ours, theirs = a.request.as_dict(), b.request.as_dict()
     for key in _ASKED:
-        one, two = getattr(a.request, key), getattr(b.request, key)
+        one, two = ours[key], theirs[key]
         if one != two:
             yield key, _words(one), _words(two)
     if a.feasible != b.feasible:

@@ -50,7 +50,7 @@ def _why(answer: Answer, best: Plan) -> Iterator[str]:
     s, asked = answer.search, answer.request
     yield (
         f"Of {s.n_space:,} deployments {s.n_bounded_out:,} can never meet the objectives (bounds), "
-        f"{s.n_simulated:,} were simulated and this one is best in {_goal(asked.objective, asked.rate)}."
+        f"{s.n_simulated:,} were simulated and this one is best in {_goal(asked.objective, asked.requests_per_s)}."
     )
     for reason, n in s.bounded_out.items():
         yield f"{n:,} of them ruled out: {reason}."

@@ -9,7 +9,7 @@ from catalogs.ui.progress import Tell
 from planner.answer.measure import CURVE_STATS
 from planner.answer.plan_schema import Plan
 from planner.economics.money import Rates, energy, money
-from planner.evaluation.evaluator import OfferedLoad, judge
+from planner.evaluation.evaluator import Load, judge
 from planner.problem.candidate import Candidate
 from planner.problem.slo import Slo
 from planner.studies.rerun import Rerun
@@ -51,11 +51,11 @@ def sweep(plans: list[Plan], rerun: Rerun, tell: Tell = lambda _: None) -> list[
 
 
 def _point(i: int, candidate: Candidate, rerun: Rerun, share: float, rate: float) -> SweepPoint:
-    bench, world = rerun.bench, rerun.world
-    detail = world.detail(candidate, OfferedLoad(rate, bench.sizes.full, bench.seed))
+    bench, prices = rerun.bench, rerun.prices
+    detail = rerun.world.detail(candidate, Load(rate, bench.sizes.full, bench.seed))
     verdict = judge([detail.observation], bench.slos)
     rates = Rates(detail.output_tokens_per_s, detail.total_tokens_per_s, detail.power_w)
-    used = energy(rates, world.grid())
+    used = energy(rates, prices.grid())
     metrics = ("ttft", "tpot", "itl", "e2e")
     known = [m for m in metrics if m in detail.observation.samples_s]
     wanted = sorted({*CURVE_STATS, *(slo.stat for slo in bench.slos)})
@@ -66,7 +66,7 @@ def _point(i: int, candidate: Candidate, rerun: Rerun, share: float, rate: float
         stable=verdict.stable,
         met=verdict.met,
         output_tokens_per_s=detail.output_tokens_per_s,
-        usd_per_million_output_tokens=money(rates, world.price(candidate)).usd_per_million_output_tokens,
+        usd_per_million_output_tokens=money(rates, prices.price(candidate.hardware)).usd_per_million_output_tokens,
         j_per_output_token=None if used is None else used.j_per_output_token,
         kwh_per_million_output_tokens=None if used is None else used.kwh_per_million_output_tokens,
         latency_s={m: {s: verdict.value_s(Slo(m, s, 1.0)) for s in wanted} for m in known},

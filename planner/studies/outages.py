@@ -21,8 +21,8 @@ from catalogs.deployments.faults import Fault, Retries
 from catalogs.errors import InputError
 from catalogs.workloads.workload import Workload
 from planner.answer.plan_schema import Plan
-from planner.evaluation.evaluator import OfferedLoad
-from planner.evaluation.simulated import with_replicas
+from planner.evaluation.deployments import with_replicas
+from planner.evaluation.evaluator import Load
 from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, finish_s, observe_window, steady_window
 from planner.studies.rerun import Rerun
 from simulator.cluster.cluster import RunOptions
@@ -139,7 +139,7 @@ class FailingFleet:
         stay_s = None if plan.metrics is None else plan.metrics["e2e_s"]["mean"]
         if not plan.requests_per_s or stay_s is None:
             raise InputError("a plan without a rate it holds has no spares", plan.deployment["hardware"])
-        plant = rerun.world_of(index).plant(rerun.candidates[index])
+        plant = rerun.world_of(index).deployments.compiled(rerun.candidates[index])
         return cls(plant, rerun.workload, plan.requests_per_s, rerun.bench.sizes.full, stay_s, rerun.request.seed)
 
     def shortened(self, outage: Outage) -> Outage:
@@ -181,6 +181,6 @@ class FailingFleet:
         return run(plant, requests, RunOptions(controllers=(Faults(faults, (ground,)),), retries=Retries()))
 
     def _samples(self, done: Run, window: SteadyWindow, speed: float) -> Mapping[str, FloatArray]:
-        load = OfferedLoad(self.requests_per_s, done.requests.n, self.seed, whole_cluster=True)
+        load = Load(self.requests_per_s, done.requests.n, self.seed, whole_cluster=True)
         found = observe_window(done, window, load, WindowStatistics())
         return {metric: values * speed for metric, values in found.samples_s.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from catalogs.errors import InputError
@@ -11,23 +11,18 @@ from catalogs.workloads.workload import Workload
 from planner.answer.capabilities import need_readable
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
-from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_world
+from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate
-from planner.problem.demand import NOTHING, FailureTolerance
+from planner.problem.demand import NOTHING
 from planner.problem.hardware_choice import is_one
-from planner.problem.overrides import Overrides
+from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
-from planner.problem.slo import parse_slos
-from planner.problem.tariff import Tariff
 from planner.search.objectives import CandidateTester, RunSizes
 
 #: Deployment keys that say the same in other words, or follow from others.
 _NAMES: Final = ("model", "engine", "kv_blocks")
-
-#: How the answer ends what it says of a loss ("1 replica lost").
-_LOST: Final = " lost"
 
 #: Requests of a run at most.
 MOST_REQUESTS: Final = 4000
@@ -46,17 +41,14 @@ class Rerun:
         """For a command. Raises InputError for an answer that it cannot read, or that was made with another calibration
         or by a planner with another space."""
         need_readable(command, answer.plans)
-        request = request_of(answer)
-        world = open_world(request)
-        worlds = (
-            world if isinstance(world, HardwareChoiceEvaluator) else HardwareChoiceEvaluator({request.hardware: world})
-        )
-        made, here = answer.reproduce.calibration, digest(worlds.fingerprint)
+        request = answer.request
+        world = open_evaluator(request)
+        made, here = answer.reproduce.calibration, digest(world.fingerprint)
         if made != here:
             other = "calibration" if is_one(request.hardware) else "calibration or another choice of hardware"
             raise InputError(f"the answer was made with another {other} ({made}, here {here}): plan again")
-        space = worlds.space()
-        return cls(request, worlds, tuple(found_again(plan, space, request) for plan in answer.plans))
+        space = world.space()
+        return cls(request, world, tuple(found_again(plan, space, request) for plan in answer.plans))
 
     @property
     def workload(self) -> Workload:
@@ -68,6 +60,11 @@ class Rerun:
         return self.world.of(self.candidates[plan])
 
     @property
+    def prices(self) -> PriceList:
+        """Of all hardware of the request."""
+        return PriceList(self.request.tariff, self.world.names.hardware)
+
+    @property
     def bench(self) -> CandidateTester:
         """The seed and run sizes of the answer's own search, runs of far percentiles cut short: what is simulated
         again compares loads and plans under the same requests, the answer's own figures stay as they are."""
@@ -75,35 +72,9 @@ class Rerun:
         return CandidateTester(self.world, request.slos, sizes, request.seed, request.requests_per_s)
 
 
-def request_of(answer: Answer) -> PlanRequest:
-    """The question an answer is to."""
-    asked, again = answer.request, answer.reproduce
-    return PlanRequest(
-        model=asked.model,
-        hardware=asked.hardware,
-        slos=parse_slos(asked.slo),
-        workload=asked.workload,
-        requests_per_s=asked.rate,
-        objective=asked.objective,
-        precisions=tuple(asked.precisions or ()),
-        engine=asked.engine,
-        trials=again.trials,
-        seed=again.seed,
-        tariff=Tariff(**again.tariff.model_dump()),
-        max_usd_per_hour=asked.max_usd_per_hour,
-        users=asked.users,
-        think_s=asked.think_s,
-        spare=NOTHING if asked.survive is None else FailureTolerance.parse(asked.survive.removesuffix(_LOST)),
-        also=tuple(asked.also),
-        fixed=Overrides(asked.fixed),
-        over_time=asked.over_time,
-        speculative=asked.speculative,
-    )
-
-
 def without_load(request: PlanRequest) -> PlanRequest:
     """The same question of all that the hardware can carry."""
-    return replace(request, requests_per_s=None, users=None, think_s=0.0, spare=NOTHING)
+    return request.replace(requests_per_s=None, users=None, think_s=0.0, spare=NOTHING)
 
 
 def found_again(plan: Plan, space: Sequence[Candidate], request: PlanRequest) -> Candidate:

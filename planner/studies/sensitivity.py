@@ -49,8 +49,18 @@ class Sensitivity:
     inputs: list[Input]
 
 
-def sensitivity(answer: Answer, rerun: Rerun, tell: Tell = lambda _: None) -> Sensitivity:
-    """Simulates some dozens of capacities. tell: called with what is simulated next."""
+def sensitivity(answer: Answer, rerun: Rerun | None = None, tell: Tell = lambda _: None) -> Sensitivity:
+    """Return how much the answer depends on each of its inputs, from some dozens of simulated capacities.
+
+    Args:
+        answer: An answer with at least one plan.
+        rerun: The answer's evaluator, where one is open already.
+        tell: Called with a description of each simulation before it starts.
+
+    Raises:
+        InputError: The answer was made with another calibration, or its plan cannot be simulated this way.
+    """
+    rerun = Rerun.of(answer) if rerun is None else rerun
     study = _Study(answer, ChoiceFlips(answer, rerun), tell)
     return Sensitivity([study.input(dial) for dial in dials(answer, rerun)])
 

@@ -8,8 +8,8 @@ from typing import Final
 
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
-from planner.evaluation.evaluator import LoadEvaluator
-from planner.evaluation.variants import SlowerSteps, VariedEvaluators, VariedWorkload
+from planner.evaluation.evaluator import Evaluator
+from planner.evaluation.variants import VariedWorkload
 from planner.studies.rerun import Rerun
 
 #: A fifth more or less is what a forecast is off by on a good day; half and double bound most surprises.
@@ -34,7 +34,7 @@ class InputChange:
     name: str
     change: str  # "x 0.8"
     value: float  # where the dial stands
-    world: LoadEvaluator | None = None  # None: simulated as it is
+    world: Evaluator | None = None  # None: simulated as it is
     load: float = 1.0
     price: float = 1.0
     tokens: float = 1.0
@@ -65,10 +65,10 @@ def dials(answer: Answer, rerun: Rerun) -> Iterator[SensitivityInput]:
     yield _factor(PROMPT, lambda f: _longer(rerun, PROMPT, f))
     if plan.deployment.get("prefix_caching"):
         yield _prefix(plan, rerun)
-    yield _factor(HOST, lambda f: InputChange(HOST, times(f), f, VariedEvaluators(rerun.world, host_factor=f)), WIDE)
+    yield _factor(HOST, lambda f: InputChange(HOST, times(f), f, rerun.world.with_(host_factor=f)), WIDE)
     span = step_error(plan)
     if span is not None:
-        turn = lambda f: InputChange(STEP, percent(f), f, SlowerSteps(rerun.world, f))  # noqa: E731
+        turn = lambda f: InputChange(STEP, percent(f), f, rerun.world.with_(step_factor=f))  # noqa: E731
         yield SensitivityInput(STEP, 1.0, span, span, percent, turn)  # as far as is stated
     if plan.usd_per_hour is not None:
         yield _factor(PRICE, lambda f: InputChange(PRICE, times(f), f, price=f))
@@ -90,9 +90,9 @@ def _factor(name: str, turn: Callable[[float], InputChange], swing: tuple[float,
 
 def _longer(rerun: Rerun, name: str, factor: float) -> InputChange:
     inputs, outputs = (1.0, factor) if name == OUTPUT else (factor, 1.0)
-    worlds = VariedEvaluators(rerun.world, VariedWorkload.of(rerun.workload, inputs, outputs))
-    tokens = worlds.of(rerun.candidates[0]).lengths.output_mean / rerun.world_of(0).lengths.output_mean
-    return InputChange(name, times(factor), factor, worlds, tokens=tokens)
+    varied = rerun.world.with_(workload=VariedWorkload.of(rerun.workload, inputs, outputs))
+    tokens = varied.of(rerun.candidates[0]).mean_output_tokens / rerun.world_of(0).mean_output_tokens
+    return InputChange(name, times(factor), factor, varied, tokens=tokens)
 
 
 def _prefix(plan: Plan, rerun: Rerun) -> SensitivityInput:
@@ -102,8 +102,8 @@ def _prefix(plan: Plan, rerun: Rerun) -> SensitivityInput:
     more = HALF if at < 0.8 * HALF else MOST_SHARED
 
     def turn(share: float) -> InputChange:
-        worlds = VariedEvaluators(rerun.world, VariedWorkload.of(rerun.workload, shared=share))
-        return InputChange(PREFIX, of_prompts(share), share, worlds)
+        varied = rerun.world.with_(workload=VariedWorkload.of(rerun.workload, shared=share))
+        return InputChange(PREFIX, of_prompts(share), share, varied)
 
     return SensitivityInput(PREFIX, at, (none, more), (0.0, MOST_SHARED), of_prompts, turn)
 

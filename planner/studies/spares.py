@@ -270,8 +270,14 @@ class SpareObjective:
             raise InputError(rule, f"{self.window_s:g} s", f"--window {10 * self.restart_s / 3600:g}h")
 
 
-def spares_block(answer: Answer, alternative: int, terms: SpareObjective, tell: Tell) -> SparesDocument:
-    """Return the document of `plan spares`.
+def spares(answer: Answer, terms: SpareObjective, alternative: int = 0, tell: Tell = lambda _: None) -> SparesDocument:
+    """Return the fewest spare replicas with which the objectives hold although replicas fail.
+
+    Args:
+        answer: An answer with at least one plan.
+        terms: How replicas fail, and in which share of windows the objectives must hold.
+        alternative: The plan's number; 0 is the recommended one.
+        tell: Called with a description of each simulation before it starts.
 
     Raises:
         InputError: The command cannot read the plan.

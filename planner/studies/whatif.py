@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from catalogs.deployments.layout import Layout
@@ -20,18 +19,18 @@ from planner.answer.measure import BEST, Measure
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.evaluation.confidence import SAFE
-from planner.evaluation.multi_hardware import open_world
+from planner.evaluation.multi_hardware import open_evaluator
 from planner.evaluation.simulated import SimulatedEvaluator
-from planner.problem.candidate import Candidate
+from planner.problem.candidate import Candidate, DeploymentOverrides
 from planner.problem.demand import RequiredRates
 from planner.problem.hardware_choice import is_one
+from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
 from planner.search.objectives import CandidateTester, RunSizes
 from planner.space.bounds import memory_discard
 from planner.studies.comparison import PlanComparison, deployment_differs, figures
-from planner.studies.rerun import request_of, without_load
-from simulator.cluster.compiled import CompiledDeployment, build_plant
+from planner.studies.rerun import without_load
 from simulator.memory.plan import size_memory
 
 #: Deployment keys that are fields of a candidate; the others travel beside them.
@@ -66,19 +65,6 @@ class WhatIf:
         }
 
 
-class _World(SimulatedEvaluator):
-    """Compiled for exactly the limits given, which may lie beyond those a search looks at."""
-
-    def __init__(self, request: PlanRequest) -> None:
-        super().__init__(request)
-        self._built: dict[Candidate, CompiledDeployment] = {}
-
-    def plant(self, candidate: Candidate) -> CompiledDeployment:
-        if candidate not in self._built:
-            self._built[candidate] = build_plant(candidate.deployment(self.request.model, self.request.engine))
-        return self._built[candidate]
-
-
 def parse_rate(text: str, planned: float) -> float:
     """`x2` is twice the planned rate, `12` twelve requests per second. Raises InputError for anything else."""
     times = text[:1] in ("x", "X")
@@ -91,34 +77,37 @@ def parse_rate(text: str, planned: float) -> float:
     return value
 
 
-def whatif(answer: Answer, plan: Plan, changes: Changes) -> WhatIf:
+def what_if(answer: Answer, plan: Plan, changes: Changes) -> WhatIf:
     """Some seconds of simulation. Raises InputError for a deployment that makes no sense, and for an answer made with
     another calibration, whose figures would not compare."""
     request = _request(answer, plan, changes)
     caution = _calibration_note(answer)
     resolved = _resolved(plan, changes)
-    world = _World(replace(request, model=_model(request, changes), hardware=resolved.hardware.text))
+    request = request.replace(model=_model(request, changes), hardware=resolved.hardware.text)
+    hardware = resolved.hardware.without_notices()
+    world = SimulatedEvaluator.of(request, hardware, exact_limits=True)
+    prices = PriceList(request.tariff, hardware)
+    prices.check()
     differs = (
         *_asked(answer, plan, world.request),
         *deployment_differs(plan.deployment, _block(plan, changes, resolved)),
     )
-    found = memory_discard(size_memory(resolved), world.lengths.longest)
+    found = memory_discard(size_memory(resolved), world.statistics.longest)
     if found is not None:
         return WhatIf(PlanComparison(differs, ()), (found.reason,), None)
-    changed = _measured(world, _candidate(resolved, plan, changes))
+    changed = _measured(world, prices, _candidate(resolved, plan, changes))
     notes = (*([caution] if caution else []), *_notes(plan, changed, world.request))
     comparison = PlanComparison(differs, tuple(figures(plan, changed)), notes)
     return WhatIf(comparison, tuple(_breaks(changed)), changed)
 
 
 def _request(answer: Answer, plan: Plan, changes: Changes) -> PlanRequest:
-    asked = request_of(answer)
+    asked = answer.request
     same = changes.hardware is None or changes.hardware == plan.deployment["hardware"]
-    tariff = asked.tariff if same else replace(asked.tariff, usd_per_hour=None)
+    tariff = asked.tariff if same else asked.tariff.replace(usd_per_hour=None)
     if same and tariff.usd_per_hour is not None and plan.usd_per_hour is not None:
-        tariff = replace(tariff, usd_per_hour=plan.usd_per_hour)  # of the part of the hardware that was chosen
-    return replace(
-        without_load(asked),
+        tariff = tariff.replace(usd_per_hour=plan.usd_per_hour)  # of the part of the hardware that was chosen
+    return without_load(asked).replace(
         hardware=changes.hardware or str(plan.deployment["hardware"]),
         requests_per_s=changes.requests_per_s or plan.requests_per_s,
         workload=changes.workload or asked.workload,
@@ -131,8 +120,8 @@ def _request(answer: Answer, plan: Plan, changes: Changes) -> PlanRequest:
 def _calibration_note(answer: Answer) -> str:
     """Empty where the calibration is the answer's. Raises InputError where it is another; where hardware was chosen by
     its price, which may have changed since, it cannot be told apart, and the note says so."""
-    asked = request_of(answer)
-    made, here = answer.reproduce.calibration, digest(open_world(asked).fingerprint)
+    asked = answer.request
+    made, here = answer.reproduce.calibration, digest(open_evaluator(asked).fingerprint)
     if made == here:
         return ""
     if is_one(asked.hardware):
@@ -161,24 +150,24 @@ def _block(plan: Plan, changes: Changes, resolved: ResolvedDeployment) -> dict[s
 def _candidate(resolved: ResolvedDeployment, plan: Plan, changes: Changes) -> Candidate:
     rest = {k: v for k, v in _written(plan, changes).items() if k not in _OWN | {"model", "engine", "hardware"}}
     return Candidate(
-        hardware=resolved.hardware.text,
+        hardware=resolved.hardware.without_notices(),
         replicas=resolved.replicas,
         layout=resolved.layout,
         weight_dtype=resolved.weight_dtype,
         kv_dtype=resolved.kv_dtype,
         max_num_seqs=resolved.limits.max_num_seqs,
         max_num_batched_tokens=resolved.limits.max_num_batched_tokens,
-        rest=json.dumps(rest),
+        rest=DeploymentOverrides(rest),
     )
 
 
-def _measured(world: _World, candidate: Candidate) -> Plan:
+def _measured(world: SimulatedEvaluator, prices: PriceList, candidate: Candidate) -> Plan:
     request = world.request
     asked = RequiredRates(request.demand, _no_users, _no_users) if request.spare else None
     bench = CandidateTester(
         world, request.slos, RunSizes.for_slos(request.slos), request.seed, request.requests_per_s, asked
     )
-    return Measure(world, bench).entry(candidate, None, BEST).plan
+    return Measure(world, bench, prices).entry(candidate, None, BEST).plan
 
 
 def _no_users(_: Candidate, requests_per_s: float) -> float:

@@ -152,7 +152,7 @@ class Prediction:
             "output_tokens_per_s": plan.metric("output_tokens_per_s"),
             "interval_level": LEVEL,
             "latencies": [row.as_dict() for row in self.rows()],
-            "objectives": asked.slo,
+            "objectives": [slo.text for slo in asked.slos],
             "kv_peak_fraction": plan.metric("kv_peak_fraction"),
             "deployment": plan.deployment,
             "calibration": None if plan.calibration is None else plan.calibration.bundle,

@@ -64,14 +64,14 @@ def simulate(
     from catalogs.workloads.workload import load_workload
     from simulator.cli import outputs
     from simulator.cli.outputs import RequestedOutputs
-    from simulator.cluster.compiled import build_fleet
+    from simulator.cluster.compiled import compile_fleet
     from simulator.cluster.serving import serving_options
     from simulator.cluster.simulate import run
 
     check_targets(json_file, requests_out, chrome_trace, time_series)
     views = RequestedOutputs.of(chrome_trace, trace_window, time_series, time_step, explain)
     written = _with_router(load_deployment(deployment), router, router_staleness)
-    fleet = build_fleet(written)
+    fleet = compile_fleet(written)
     options = serving_options(written, fleet)
     asked = load_workload(workload)
     drawn = asked.materialise(seed, requests, rate)

@@ -56,7 +56,7 @@ class CompiledDeployment:
         return (*own, age) if age else tuple(own)
 
 
-def build_plant(
+def compile_deployment(
     deployment: Deployment, bundle_path: Path | None = None, measured_host: bool = True
 ) -> CompiledDeployment:
     """Resolves, sizes and prices a deployment; with `measured_host`, on the host times the user measured, if any.
@@ -92,7 +92,7 @@ class CompiledFleet:
         return cls(tuple(replace(p, resolved=replace(p.resolved, site=str(i))) for i, p in enumerate(plants)))
 
 
-def build_fleet(deployment: Deployment, bundle_path: Path | None = None, measured_host: bool = True) -> CompiledFleet:
+def compile_fleet(deployment: Deployment, bundle_path: Path | None = None, measured_host: bool = True) -> CompiledFleet:
     """The plant of every pool of a deployment. Raises what build_plant does."""
     apart = deployment.disaggregation
     plants = [
@@ -117,9 +117,14 @@ def with_host(plant: CompiledDeployment, host: HostTimes) -> CompiledDeployment:
     return replace(plant, resolved=resolved, cost=StepCost.compile(resolved, plant.bundle))
 
 
-def fit(deployment: Deployment, measured_host: bool = True) -> tuple[ResolvedDeployment, MemoryPlan]:
-    """A deployment that fits, its kv_blocks filled, and its memory plan; InputError of one that does not fit."""
-    return _fit(resolve(deployment), deployment, measured_host)
+def fit(
+    deployment: Deployment, measured_host: bool = True, resolved: ResolvedDeployment | None = None
+) -> tuple[ResolvedDeployment, MemoryPlan]:
+    """A deployment that fits, its kv_blocks filled, and its memory plan; InputError of one that does not fit.
+
+    resolved: the same deployment with its names looked up, where the caller has done so already.
+    """
+    return _fit(resolved or resolve(deployment), deployment, measured_host)
 
 
 def _fit(

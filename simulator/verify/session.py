@@ -12,7 +12,7 @@ from calibration.serve.clients import Client
 from calibration.serve.contention import CONTENDED_CORES
 from calibration.serve.probe import BURST_INPUT_TOKENS, OUTPUT_TOKENS
 from catalogs.errors import InputError
-from simulator.cluster.compiled import CompiledDeployment, build_plant, with_host
+from simulator.cluster.compiled import CompiledDeployment, compile_deployment, with_host
 from simulator.cluster.simulate import engine_rules, run, run_rules
 from simulator.costs.measured_steps import MeasuredStepTimer
 from simulator.verify.comparison import BOTTOM_UP, ENGINE_LEVEL, STANDARD, STANDARDS, ComparisonLine, Standard, lines
@@ -60,7 +60,7 @@ class Verification:
 
 def verify(subject: EngineSubject, client: Client, effort: VerificationEffort, out: Path, told: Told) -> Verification:
     """Measure and simulate; everything measured stays in the folder `out`. InputError as engine or client raise it."""
-    plant = build_plant(subject.deployment, measured_host=False)
+    plant = compile_deployment(subject.deployment, measured_host=False)
     seats, most_input_tokens = plant.resolved.limits.max_num_seqs, _most_input_tokens(plant, effort.size.lengths)
     with EngineUnderTest(subject, client, out, told) as bench:
         probed = bench.probe(most_input_tokens, seats)

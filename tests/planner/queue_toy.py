@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from catalogs.deployments.layout import Layout
-from planner.evaluation.evaluator import Observation, OfferedLoad
+from catalogs.hardware.catalog import parse_hardware
+from planner.evaluation.evaluator import Load, Observation
 from planner.problem.candidate import Candidate
 
 
 def candidate(tensor_parallel: int = 8, **changes: object) -> Candidate:
     values: dict[str, object] = {
-        "hardware": "h100x8",
+        "hardware": parse_hardware("h100x8"),
         "replicas": 1,
         "layout": Layout(tensor_parallel),
         "weight_dtype": "bf16",
@@ -38,7 +39,7 @@ class QueueToy:
     service_s: float = 0.1
     joules: float = 1.0
     n_observed: int = 0
-    loads: list[tuple[Candidate, OfferedLoad]] = field(default_factory=list)
+    loads: list[tuple[Candidate, Load]] = field(default_factory=list)
 
     def candidate_service_s(self, c: Candidate) -> float:
         return (
@@ -54,7 +55,7 @@ class QueueToy:
     def light_requests_per_s(self, c: Candidate) -> float:
         return 0.01 * self.fluid_requests_per_s(c)
 
-    def observe(self, c: Candidate, load: OfferedLoad) -> Observation:
+    def observe(self, c: Candidate, load: Load) -> Observation:
         self.n_observed += 1
         self.loads.append((c, load))
         rng = np.random.default_rng(load.seed)

@@ -1,4 +1,4 @@
-"""Candidates assessed by a toy that says who is at it and can be told to die: what a hand of a cluster is given."""
+"""Candidates evaluated by a toy that notes in which process, and that can be made to die: what a cluster is given."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from planner.search.objectives import Assess, Outcome
 class Watched:
     """Writes a file NAME.PID for each candidate begun with. pause_s: of each, while there is a file `hold`.
 
-    dies: the first hand at this candidate kills itself.
+    dies: the first worker that evaluates this candidate kills itself. here: every process but this one kills itself.
     """
 
     inner: Assess
@@ -25,6 +25,7 @@ class Watched:
     pause_s: float = 0.0
     dies: Candidate | None = None
     refuses: Candidate | None = None
+    here: int | None = None
 
     def __call__(self, c: Candidate, best: Outcome | None) -> Outcome:
         name = f"{c.layout.tensor_parallel}-{c.max_num_seqs}-{c.max_num_batched_tokens}"
@@ -32,7 +33,7 @@ class Watched:
         (self.folder / f"{name}.{os.getpid()}").touch()
         if c == self.refuses:
             raise InputError("nothing like this is assessed", c.max_num_seqs, "256")
-        if c == self.dies and not again:
+        if (c == self.dies and not again) or self.here not in (None, os.getpid()):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.hold.exists():
             time.sleep(self.pause_s)

@@ -13,7 +13,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.engines.profile import HostTimes
 from catalogs.workloads.request_set import RequestSet
 from simulator.cluster.cluster import RunOptions
-from simulator.cluster.compiled import CompiledDeployment, build_plant, with_host
+from simulator.cluster.compiled import CompiledDeployment, compile_deployment, with_host
 from simulator.cluster.simulate import run
 from simulator.core.step_log import StepLog
 
@@ -23,7 +23,7 @@ def synchronous_plant(host: HostTimes) -> CompiledDeployment:
     written = Deployment(
         model="qwen2.5-0.5b", hardware="rtx4090", max_num_seqs=16, max_num_batched_tokens=512, max_model_len=2048
     )
-    plant = build_plant(written)
+    plant = compile_deployment(written)
     engine = replace(plant.resolved.engine, async_scheduling=False)
     return with_host(replace(plant, resolved=replace(plant.resolved, engine=engine)), host)
 

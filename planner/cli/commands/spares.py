@@ -27,11 +27,11 @@ def spares(
     from catalogs.ui.words import seconds_of
     from planner.cli.screens.spares import show
     from planner.sections.full_answer import read_answer
-    from planner.studies.spares import SpareObjective, spares_block
+    from planner.studies.spares import SpareObjective, spares
 
     check_targets(json_file)
     terms = SpareObjective(seconds_of(mtbf), seconds_of(restart), seconds_of(window), held)
     with telling("spares") as tell:
-        found = spares_block(read_answer(answer), alternative, terms, tell)
+        found = spares(read_answer(answer), terms, alternative, tell)
     put(found.document(), json_file, lambda: show(found))
     raise typer.Exit(1 if found.spares is None else 0)

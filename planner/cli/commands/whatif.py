@@ -32,16 +32,16 @@ def whatif(
     from planner.problem.overrides import parse_keys
     from planner.sections.full_answer import read_answer
     from planner.studies.whatif import Changes, parse_rate
-    from planner.studies.whatif import whatif as change
+    from planner.studies.whatif import what_if as change
 
     check_targets(json_file)
     if not (rate or hw or workload or settings):
         raise InputError("nothing is changed", None, "--rate x2, --hw h200x8, --workload W or --set KEY=VALUE")
     read = read_answer(answer)
-    plan = chosen("whatif", read, alternative)
+    plan = chosen("what_if", read, alternative)
     per_s = None if rate is None else parse_rate(rate, plan.requests_per_s or 0.0)
     changes = Changes(per_s, hw, workload, parse_keys(settings or []))
-    with telling("whatif") as tell:
+    with telling("what_if") as tell:
         tell("the changed deployment")
         found = change(read, plan, changes)
     put(found.document(), json_file, lambda: show_whatif(found))

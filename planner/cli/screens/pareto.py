@@ -19,7 +19,7 @@ def show(found: ParetoAnswer) -> None:
         head = ("deployment", "requests/s", *(f"{axis.name} ({shown_unit(axis)})" for axis in found.axes))
         rows = [
             (
-                f"{p.candidate.hardware}: {p.candidate.words}",
+                f"{p.candidate.hardware.text}: {p.candidate.words}",
                 number(p.requests_per_s),
                 *(shown(axis, v) for axis, v in zip(found.axes, look.values, strict=True)),
             )

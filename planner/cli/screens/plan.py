@@ -11,11 +11,11 @@ from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, beside
 from catalogs.ui.words import digits, dollars, seconds
 from planner.answer.hardware_ranking import HardwareRow
 from planner.answer.plan_schema import Known, Memory, Plan
-from planner.answer.question import Asked
 from planner.answer.schema import Answer, SearchSummary
 from planner.economics.money import Energy
 from planner.evaluation.confidence import LEVEL, SAFE
 from planner.problem.candidate import deployment_words
+from planner.problem.request import PlanRequest
 from planner.search.objectives import TIE
 from planner.sections.registry import section_lines
 
@@ -94,18 +94,18 @@ def _yes(answer: Answer, best: Plan) -> Iterator[Line]:
     yield from _foot(answer, best)
 
 
-def _question(request: Asked) -> Line:
+def _question(request: PlanRequest) -> Line:
     free = "a light load" if request.objective == "latency" else "the highest rate it holds"
-    rate = free if request.rate is None else f"{request.rate:g} requests/s"
+    rate = free if request.requests_per_s is None else f"{request.requests_per_s:g} requests/s"
     if request.users is not None:
         rate = f"{request.users} users who each wait {request.think_s:g} s between answer and next request"
-    rate += "" if request.survive is None else f", {request.survive}"
+    rate += f", {request.spare.words}" if request.spare else ""
     best = {"throughput": "highest throughput", "goodput": "highest goodput per accelerator"}
     goal = best.get(request.objective, f"lowest {request.objective}")
     return "Plan", f"{request.model} on {request.hardware}, workload {request.workload}, {rate}, {goal}"
 
 
-def _slo_lines(plan: Plan, request: Asked) -> Iterator[Line]:
+def _slo_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
     for words, row in zip(request.slo_words, plan.slo, strict=True):
         yield "Objective", words
         span = f"{seconds(row.ci_low_s)} to {seconds(row.ci_high_s)}"
@@ -160,9 +160,11 @@ def _found_words(row: HardwareRow) -> str:
     return f"{row.state}: {row.why}"
 
 
-def _money_lines(plan: Plan, request: Asked) -> Iterator[Line]:
+def _money_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
     cost, energy = plan.cost, plan.energy
-    idles = request.objective == "latency" and request.rate is None  # a light load: cost per token has no meaning
+    idles = (
+        request.objective == "latency" and request.requests_per_s is None
+    )  # a light load: cost per token has no meaning
     if cost is None or cost.usd_per_hour is None:
         yield "Cost", "unknown: no price for this hardware (give one with --price USD_PER_HOUR)"
     else:

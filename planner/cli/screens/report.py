@@ -8,7 +8,7 @@ from rich.table import Table
 
 from catalogs.ui.terminal import grid, open_console
 from catalogs.ui.words import dollars, grams, joules, percent, rate, seconds
-from planner.report.material import ReportData, SimulatedRuns, label
+from planner.report.material import ReportData, ReportSimulations, label
 
 _GRIDS: Final = 8
 
@@ -49,12 +49,12 @@ def plans_table(m: ReportData) -> Table:
     return grid(("plan", "carries", "per M out", "per token", "nearest objective", "sure"), rows, 1, "Plans")
 
 
-def binds_table(s: SimulatedRuns) -> Table:
+def binds_table(s: ReportSimulations) -> Table:
     rows = [(u.resource, u.words, f"{100 * u.share:.0f} %", "binds" if u.binds else "") for u in s.uses]
     return grid(("resource", "what of it", "used", ""), rows, 2, "What binds")
 
 
-def trade_off_table(m: ReportData, s: SimulatedRuns) -> Table:
+def trade_off_table(m: ReportData, s: ReportSimulations) -> Table:
     """The best plan from light load to capacity."""
     slo = m.answer.plans[0].tightest
     rows = []
@@ -65,7 +65,7 @@ def trade_off_table(m: ReportData, s: SimulatedRuns) -> Table:
     return grid(("rate", slo.name, "per M output", "per token", "holds"), rows, 1, "Best plan by load")
 
 
-def sensitivity_table(s: SimulatedRuns) -> Table:
+def sensitivity_table(s: ReportSimulations) -> Table:
     rows = []
     for i in s.sensitivity.inputs if s.sensitivity else []:
         for n, e in enumerate(e for e in (i.low, i.high) if e is not None):

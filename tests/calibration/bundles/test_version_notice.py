@@ -10,7 +10,7 @@ import pytest
 from calibration.bundles.bundle import USUAL_LAG, Bundle, load_bundle, shipped_folder
 from catalogs.deployments.schema import Deployment
 from catalogs.hardware.catalog import parse_hardware
-from simulator.cluster.compiled import build_plant
+from simulator.cluster.compiled import compile_deployment
 
 
 def bundle(version: str, shipped: bool = False, engine: str = "vllm") -> Bundle:
@@ -43,8 +43,8 @@ def test_other_engines_and_unknown_versions_are_not_compared() -> None:
 
 def test_a_plant_says_it_once_and_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    old = build_plant(Deployment(model="llama3.1-8b", engine="vllm", hardware="a100-80gb"))
+    old = compile_deployment(Deployment(model="llama3.1-8b", engine="vllm", hardware="a100-80gb"))
     assert old.bundle.shipped
     assert old.notices[-1] == "operator tables are from vllm 0.14.0; the engine simulated is 0.33"
-    usual = build_plant(Deployment(model="llama3.1-8b", engine="vllm", hardware="h100"))
+    usual = compile_deployment(Deployment(model="llama3.1-8b", engine="vllm", hardware="h100"))
     assert not any("the engine simulated" in n for n in usual.notices)

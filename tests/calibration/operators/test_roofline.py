@@ -43,6 +43,8 @@ CASES: list[tuple[Operator, float, float]] = [
     (Gemm(2, 3, 5, "fp8"), 60, 15 + 10 + 2 * 6),
     (Gemm(2, 3, 5, "int4"), 60, 15 * 0.53125 + 2 * (10 + 6)),  # weight-only: 16-bit activations
     (GroupedGemm(1, 8, 4, 4, 2, 1, "bf16"), 2 * 6 * 8 * 4, 2 * 3 * 8 * 4 * 2 + 2 * 2 * (16 + 12)),
+    # two tokens touch 4 (1 - (1 - 2/4)^2) = 3 of 4 experts
+    (GroupedGemm(2, 8, 4, 4, 2, 1, "bf16"), 2 * 2 * 6 * 8 * 4, 3 * 3 * 8 * 4 * 2 + 4 * 2 * (16 + 12)),
     # 10 new tokens after 90: pairs 10 * 95; keys seen 100
     (PrefillAttention(1, 10, 950, 4, 2, 8, "bf16"), 4 * 950 * 32, 100 * 2 * 16 * 2 + 2 * 10 * 32 * 2),
     (DecodeAttention(3, 300, 150, 4, 2, 8, "fp8"), 4 * 300 * 32, 300 * 2 * 16 + 2 * 3 * 32 * 2),

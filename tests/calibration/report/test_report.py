@@ -21,7 +21,7 @@ from calibration.report.operator_page import operator_page, verdict
 from calibration.report.write import write_report
 from calibration.rows.dataset import write_rows
 from catalogs.errors import InputError
-from catalogs.ui.html_page import Page, Section, cards, paragraph, render, table
+from catalogs.ui.html_page import Page, PageSection, cards, paragraph, render, table
 from tests.calibration.invented_accelerator import decode_rows
 from tests.calibration.profile_bench import QUIET, UNIT, RooflineBench, job
 
@@ -75,7 +75,7 @@ def test_names_are_escaped_in_text_and_in_charts(page: str) -> None:
     assert ODD not in page
     assert "&lt;/script&gt;&lt;img src=&quot;http://evil.example/x.png&quot;&gt;&amp;" in page
     odd = [paragraph(ODD), cards([(ODD, ODD)]), table((ODD,), [(ODD,)], ODD)]
-    assert ODD not in render(Page(ODD, ODD, [Section(ODD, odd)], ODD))
+    assert ODD not in render(Page(ODD, ODD, [PageSection(ODD, odd)], ODD))
 
 
 def test_summary_comes_first_and_every_family_has_its_error(page: str, material: CalibrationReport) -> None:

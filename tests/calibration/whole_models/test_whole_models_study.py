@@ -10,7 +10,7 @@ import pytest
 
 from calibration.fitting.scores import score
 from calibration.whole_models import predictor, table
-from calibration.whole_models.estimators import LinearPhysics, Utilisation, estimator
+from calibration.whole_models.estimators import LinearPhysics, UtilisationEstimator, estimator
 from calibration.whole_models.folds import LeakError, check, grouped_folds, groups
 from calibration.whole_models.study import CHOSEN, TARGETS, WholeModelStudy, choose, study
 from calibration.whole_models.workloads import Point
@@ -58,11 +58,11 @@ def test_smooth_deviations_from_physics_are_learned(rows: pd.DataFrame) -> None:
     assert choose(bent, "prefill_s", FAST) == "utilisation"
     train, test = grouped_folds(bent, "configuration", 4)[0]
     errors = {}
-    for model in (LinearPhysics("prefill_s"), Utilisation("prefill_s")):
+    for model in (LinearPhysics("prefill_s"), UtilisationEstimator("prefill_s")):
         model.fit(bent.iloc[train], bent.iloc[train]["prefill_s"].to_numpy())
         actual = bent.iloc[test]["prefill_s"].to_numpy()
         errors[type(model).__name__] = score("", actual, model.predict(bent.iloc[test])).mape
-    assert errors["Utilisation"] < 0.5 * errors["LinearPhysics"]
+    assert errors["UtilisationEstimator"] < 0.5 * errors["LinearPhysics"]
 
 
 @pytest.mark.parametrize("name", ["random forest", "gradient boosting"])

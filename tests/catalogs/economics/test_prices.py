@@ -70,6 +70,13 @@ def test_pro_rata_says_so() -> None:
     assert exact.note == ""
 
 
+def test_an_instance_of_exactly_the_size_comes_first() -> None:
+    price = node_price(parse_hardware("h100x1"), cloud="digitalocean")
+    assert price is not None
+    assert price.usd_per_hour == pytest.approx(6.74)  # an eighth of the instance of eight is cheaper
+    assert price.note == ""
+
+
 def test_added_up_says_so() -> None:
     price = node_price(parse_hardware("mi300xx8"), cloud="vultr")
     assert price is not None

@@ -11,24 +11,25 @@ import pytest
 from catalogs.deployments.schema import Deployment
 from catalogs.workloads.workload import load_workload
 from planner.cli.screens.plan import render
-from planner.evaluation.simulated import SimulatedEvaluator
-from planner.plan import make_plan
+from planner.evaluation.multi_hardware import open_evaluator
+from planner.pipeline import make_plan
 from planner.problem.demand import FailureTolerance
-from planner.problem.request import PlanRequest
+from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import Slo, parse_slos
 from planner.problem.tariff import Tariff
 from planner.sections.full_answer import parse_answer
 from planner.space.candidates import candidates
 from simulator.analysis.metrics import summarise
-from simulator.cluster.compiled import build_plant
+from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.simulate import run
 
 TIGHT = "ttft.p90=50ms"
 
 
 def answer_to(model: str, hardware: str, slo: str, **asked: Any) -> dict[str, Any]:
-    request = PlanRequest(model, hardware, parse_slos([slo]), **{"trials": 6, **asked})
-    world = SimulatedEvaluator(request)
+    search = SearchOptions(trials=asked.pop("trials", 6))
+    request = PlanRequest(model=model, hardware=hardware, slos=parse_slos([slo]), search=search, **asked)
+    world = open_evaluator(request)
     return make_plan(request, world, world.elsewhere).document()
 
 
@@ -92,7 +93,7 @@ def simulated_p90_s(plan: dict[str, Any]) -> float:
     requests = load_workload("chat").materialise(
         seed=99, n_requests=4000, requests_per_s=plan["capacity_requests_per_s"]
     )
-    return float(summarise(run(build_plant(deployment), requests))["metrics"]["ttft_s"]["p90"])
+    return float(summarise(run(compile_deployment(deployment), requests))["metrics"]["ttft_s"]["p90"])
 
 
 def test_the_plan_holds_its_objective_when_simulated_anew() -> None:
@@ -188,8 +189,8 @@ def test_the_screen_is_one_screen(answer: Any) -> None:
 
 
 def test_a_precision_taken_because_the_native_one_does_not_fit_says_so() -> None:
-    request = PlanRequest("llama3.1-405b", "h100x8", parse_slos(["p99=2s"]))
-    world = SimulatedEvaluator(request)
+    request = PlanRequest(model="llama3.1-405b", hardware="h100x8", slos=parse_slos(["p99=2s"]))
+    world = open_evaluator(request)
     fits = [c for c in candidates(request, world.names) if world.discard(c) is None]
     assert {c.weight_dtype for c in fits} == {"fp8"}
     (notice,) = (n for n in world.facts(fits[0]).notices if "instead of" in n)

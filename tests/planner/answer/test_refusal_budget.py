@@ -5,17 +5,23 @@ from __future__ import annotations
 from functools import cache
 
 from planner.answer.schema import Answer
-from planner.evaluation.multi_hardware import open_world
-from planner.plan import make_plan
-from planner.problem.request import PlanRequest
+from planner.evaluation.multi_hardware import open_evaluator
+from planner.pipeline import make_plan
+from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 
-BUDGET = PlanRequest("llama3.1-405b", "h100x8,h200x8", parse_slos(["p99=2s"]), trials=3, max_usd_per_hour=5.0)
+BUDGET = PlanRequest(
+    model="llama3.1-405b",
+    hardware="h100x8,h200x8",
+    slos=parse_slos(["p99=2s"]),
+    search=SearchOptions(trials=3),
+    max_usd_per_hour=5.0,
+)
 
 
 @cache
 def no() -> Answer:
-    world = open_world(BUDGET)
+    world = open_evaluator(BUDGET)
     return make_plan(BUDGET, world, world.elsewhere)
 
 
@@ -39,11 +45,11 @@ def test_the_budget_that_would_do_is_more_and_holds() -> None:
         assert f"${value:.2f}" in change.change
     cheapest = min(budgets, key=lambda c: float(str(c.value)))
     enough = PlanRequest(
-        "llama3.1-405b",
-        cheapest.change.split(": ")[1],
-        BUDGET.slos,
-        trials=1,
+        model="llama3.1-405b",
+        hardware=cheapest.change.split(": ")[1],
+        slos=BUDGET.slos,
+        search=SearchOptions(trials=1),
         max_usd_per_hour=float(str(cheapest.value)) + 0.01,
     )
-    world = open_world(enough)
+    world = open_evaluator(enough)
     assert make_plan(enough, world, world.elsewhere).feasible

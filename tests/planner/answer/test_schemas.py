@@ -14,10 +14,10 @@ import pytest
 
 from planner import sections
 from planner.economics.ownership import OwnedHardware
-from planner.evaluation.multi_hardware import open_world
-from planner.plan import make_plan
+from planner.evaluation.multi_hardware import open_evaluator
+from planner.pipeline import make_plan
 from planner.problem.accounting import Accounting
-from planner.problem.request import PlanRequest
+from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
 from planner.search.pareto_search import asked_slos, make_front
@@ -27,14 +27,19 @@ from planner.sections.registry import SECTIONS
 
 ROOT = Path(__file__).resolve().parents[3]
 FOLDER = ROOT / "planner" / "schemas"
-SMALL = {"model": "llama3.2-1b", "hardware": "l4", "slos": parse_slos(["ttft.p90=1s"]), "trials": 1}
+SMALL = {
+    "model": "llama3.2-1b",
+    "hardware": "l4",
+    "slos": parse_slos(["ttft.p90=1s"]),
+    "search": SearchOptions(trials=1),
+}
 GIVEN = Accounting(
     owned=OwnedHardware(capex=9000.0, years=4.0, power_price=0.1), power_caps_w=(60.0, 90.0), nodes_per_rack=2
 )
 QUESTIONS = {
-    "users": PlanRequest(**SMALL, users=10, think_s=10.0, precisions=("fp8",), accounts=GIVEN),  # type: ignore[arg-type]
+    "users": PlanRequest(**SMALL, users=10, think_s=10.0, precisions=("fp8",), accounting=GIVEN),  # type: ignore[arg-type]
     "refused": PlanRequest(**SMALL, requests_per_s=1e4),  # type: ignore[arg-type]
-    "too large": PlanRequest("llama3.1-70b", "l4", SMALL["slos"], trials=1),  # type: ignore[arg-type]
+    "too large": PlanRequest(model="llama3.1-70b", hardware="l4", slos=SMALL["slos"], search=SearchOptions(trials=1)),  # type: ignore[arg-type]
 }
 
 
@@ -46,7 +51,7 @@ def schema(name: str) -> dict[str, Any]:
 
 @cache
 def answer_text(name: str) -> str:
-    world = open_world(QUESTIONS[name])
+    world = open_evaluator(QUESTIONS[name])
     return json.dumps(make_plan(QUESTIONS[name], world, world.elsewhere).document(), allow_nan=False)
 
 
@@ -89,8 +94,15 @@ def test_what_is_no_answer_is_not_valid() -> None:
 
 def test_a_front_is_valid() -> None:
     axes = parse_axes("cost,ttft.p90")
-    request = PlanRequest("llama3.2-1b", "l4", asked_slos(axes, ()), requests_per_s=2.0, trials=5, tariff=Tariff(3.0))
-    data = json.loads(json.dumps(make_front(request, open_world(request), axes, ()).document(), allow_nan=False))
+    request = PlanRequest(
+        model="llama3.2-1b",
+        hardware="l4",
+        slos=asked_slos(axes, ()),
+        requests_per_s=2.0,
+        search=SearchOptions(trials=5),
+        tariff=Tariff(usd_per_hour=3.0),
+    )
+    data = json.loads(json.dumps(make_front(request, open_evaluator(request), axes, ()).document(), allow_nan=False))
     jsonschema.validate(data, schema("front.schema.json"))
     assert data["front"]
 

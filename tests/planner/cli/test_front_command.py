@@ -25,7 +25,7 @@ def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any
 
 
 def test_a_front_is_ordered_simulated_and_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "--axes", "cost,ttft.p90", "--trials", "5")
+    found = answer(capsys, "--axes", "cost,ttft.p90", "--set", "search.trials=5")
     values = [tuple(row["values"].values()) for row in found["front"]]
     assert values == sorted(values)
     assert [v[1] for v in values] == sorted((v[1] for v in values), reverse=True)
@@ -39,8 +39,8 @@ def test_a_front_is_ordered_simulated_and_counted(capsys: pytest.CaptureFixture[
 
 def test_a_kept_front_is_resumed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     kept = ("--axes", "cost,ttft.p90", "--study", str(tmp_path / "s.log"))
-    first = answer(capsys, *kept, "--trials", "3")
-    again = answer(capsys, *kept, "--trials", "5")
+    first = answer(capsys, *kept, "--set", "search.trials=3")
+    again = answer(capsys, *kept, "--set", "search.trials=5")
     assert again["search"]["n_resumed"] == 3
     assert again["simulated"][:3] == first["simulated"]
 
@@ -48,7 +48,9 @@ def test_a_kept_front_is_resumed(capsys: pytest.CaptureFixture[str], tmp_path: P
 def test_the_screen_and_the_page(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("plotly")
     page = tmp_path / "front.html"
-    assert run(*ASKED, "--axes", "energy,tpot.mean", "--trials", "3", "--rate", "2", "--html", str(page)) == 0
+    assert (
+        run(*ASKED, "--axes", "energy,tpot.mean", "--set", "search.trials=3", "--rate", "2", "--html", str(page)) == 0
+    )
     screen = capsys.readouterr().out
     assert "3 simulated" in screen
     assert "energy per output token" in screen
@@ -56,7 +58,7 @@ def test_the_screen_and_the_page(capsys: pytest.CaptureFixture[str], tmp_path: P
 
 
 def test_limits_that_nothing_holds_are_a_no(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(*ASKED, "--axes", "cost,ttft.p90", "--slo", "e2e.p90=1ms", "--trials", "2") == 1
+    assert run(*ASKED, "--axes", "cost,ttft.p90", "--slo", "e2e.p90=1ms", "--set", "search.trials=2") == 1
     assert "NO: No deployment can hold every limit" in capsys.readouterr().out
 
 

@@ -12,7 +12,7 @@ import pytest
 from catalogs.ui.entry_point import run_command
 from planner.cli.main import app
 
-GOOD = ["--model", "llama3.1-8b", "--slo", "p99=2s", "--hw", "rtx4090", "--trials", "2"]
+GOOD = ["--model", "llama3.1-8b", "--slo", "p99=2s", "--hw", "rtx4090", "--set", "search.trials=2"]
 
 
 def but(option: str, value: str) -> list[str]:
@@ -37,7 +37,7 @@ def but(option: str, value: str) -> list[str]:
         (but("--precision", "fp7"), "fp"),
         (but("--precision", ""), "precision"),
         (but("--price", "0"), "above zero"),
-        (but("--grid", "mars"), "grid"),
+        (but("--set", "tariff.grid=mars"), "grid"),
         (but("--engine", "vlm"), "vllm"),
         (but("--seed", "-1"), "seed"),
         (but("--nonsense", "1"), "--nonsense"),
@@ -50,8 +50,8 @@ def but(option: str, value: str) -> list[str]:
         (but("--rate", "1e-12"), "at least 1e-06"),
         (but("--slo", "p99.99999=2s"), "p99.9"),
         (but("--hw", "tpu-v5e"), "h100"),
-        (but("--cloud", "zzz"), "aws"),
-        ([*but("--price", "3"), "--cloud", "aws"], "--price or --cloud"),
+        (but("--set", "tariff.cloud=zzz"), "aws"),
+        ([*but("--price", "3"), "--set", "tariff.cloud=aws"], "--price or tariff.cloud"),
         ([*but("--json", "a.json"), "--deployment-out", "a.json"], "name of its own"),
     ],
 )
@@ -96,7 +96,7 @@ def test_ctrl_c_is_status_130(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("planner.plan.make_plan", interrupted)
+    monkeypatch.setattr("planner.pipeline.make_plan", interrupted)
     assert run_command("plan", app, GOOD) == 130
     assert "interrupted" in capsys.readouterr().err
 

@@ -63,13 +63,15 @@ def test_a_checkpoint_that_cannot_be_made_on_the_fly_is_asked_for() -> None:
 )
 def test_what_can_be_started_can_be_planned(engine: str, kind: str) -> None:
     assert family(engine) == kind
-    assert PlanRequest("llama3.1-8b", "h100", parse_slos(["p99=2s"]), engine=engine).engine == engine
+    assert (
+        PlanRequest(model="llama3.1-8b", hardware="h100", slos=parse_slos(["p99=2s"]), engine=engine).engine == engine
+    )
 
 
 @pytest.mark.parametrize("engine", ["vllm-v0", "trtllm", "transformers", "triton", "vlm"])
 def test_what_cannot_be_started_is_not_planned(engine: str) -> None:
     with pytest.raises(InputError, match="no start command"):
-        PlanRequest("llama3.1-8b", "h100", parse_slos(["p99=2s"]), engine=engine)
+        PlanRequest(model="llama3.1-8b", hardware="h100", slos=parse_slos(["p99=2s"]), engine=engine)
 
 
 @pytest.mark.parametrize("named", ["", "config.json"])

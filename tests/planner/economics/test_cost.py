@@ -14,6 +14,7 @@ def test_dollars_by_hand() -> None:
     found = money(rates, Price(36.0, "2026-01-01", "test"))
     assert found.usd_per_million_output_tokens == pytest.approx(10.0)  # 36 $/h = 0.01 $/s = 10 $ in the 1000 s of 1e6
     assert found.usd_per_million_total_tokens == pytest.approx(2.5)
+    assert found.usd_per_million_input_tokens == pytest.approx(0.01 / 3000 * 1e6)  # 4000 less the 1000 of output
 
 
 def test_joules_by_hand() -> None:

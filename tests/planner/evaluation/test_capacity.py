@@ -10,7 +10,7 @@ import pytest
 from calibration.accuracy.stated_error import StatedError
 from planner.evaluation.capacity import find_capacity
 from planner.evaluation.confidence import LatencyCurve, confidence
-from planner.evaluation.evaluator import Observation, OfferedLoad, judge
+from planner.evaluation.evaluator import Load, Observation, judge
 from planner.problem.slo import Slo, parse_slos
 from planner.search.objectives import CandidateTester, RunSizes
 from tests.planner.queue_toy import QueueToy, candidate
@@ -47,29 +47,39 @@ def test_capacity_does_not_depend_on_the_guess(guess: float) -> None:
     assert found.requests_per_s == pytest.approx(reference.requests_per_s, rel=0.021)
 
 
+def test_a_statistic_at_its_limit_meets_it() -> None:
+    seen = [Observation(Load(1.0, 4, 0), {"ttft": np.full(4, 0.5)}, 4, 0.0)]
+    assert judge(seen, parse_slos(["ttft.p90=0.5s"])).met
+    assert not judge(seen, parse_slos(["ttft.p90=0.499s"])).met
+
+
+def test_the_worst_objective_decides() -> None:
+    seen = [Observation(Load(1.0, 4, 0), {"ttft": np.full(4, 0.5), "tpot": np.full(4, 0.02)}, 4, 0.0)]
+    verdict = judge(seen, parse_slos(["tpot.mean=10ms", "ttft.mean=1s"]))
+    assert (verdict.worst.metric, verdict.value_ratio, verdict.met) == ("tpot", 2.0, False)
+
+
 def test_a_growing_queue_is_infeasible_even_if_the_percentile_of_a_short_run_holds() -> None:
     toy, plan = QueueToy(0.1), candidate(tensor_parallel=1)
     loose = parse_slos(["ttft.p99=100000s"])
     overload = 1.3 * toy.fluid_requests_per_s(plan)
-    verdict = judge([toy.observe(plan, OfferedLoad(overload, 2000, 0))], loose)
+    verdict = judge([toy.observe(plan, Load(overload, 2000, 0))], loose)
     assert verdict.value_s(loose[0]) < loose[0].limit_s
     assert not verdict.stable
     assert not verdict.met
-    below = judge([toy.observe(plan, OfferedLoad(0.8 * toy.fluid_requests_per_s(plan), 2000, 0))], loose)
+    below = judge([toy.observe(plan, Load(0.8 * toy.fluid_requests_per_s(plan), 2000, 0))], loose)
     assert below.met
 
 
 def test_a_higher_rate_never_shortens_the_wait_under_common_random_numbers() -> None:
     toy, plan = QueueToy(0.1), candidate(tensor_parallel=1)
-    values = [
-        judge([toy.observe(plan, OfferedLoad(r, 2000, 5))], MEAN).value_s(MEAN[0]) for r in np.geomspace(0.1, 20, 30)
-    ]
+    values = [judge([toy.observe(plan, Load(r, 2000, 5))], MEAN).value_s(MEAN[0]) for r in np.geomspace(0.1, 20, 30)]
     assert all(a <= b for a, b in itertools.pairwise(values))
 
 
 def verdicts(toy: QueueToy, rates: list[float], slo: Slo, seeds: int = 4) -> list:  # type: ignore[type-arg]
     plan = candidate(tensor_parallel=1)
-    return [judge([toy.observe(plan, OfferedLoad(r, 4000, s)) for s in range(seeds)], (slo,)) for r in rates]
+    return [judge([toy.observe(plan, Load(r, 4000, s)) for s in range(seeds)], (slo,)) for r in rates]
 
 
 def test_probability_is_even_at_the_limit_and_certain_far_from_it() -> None:
@@ -100,11 +110,11 @@ def test_more_calibration_error_means_a_wider_interval() -> None:
 def test_a_slower_machine_is_the_same_machine_at_a_higher_rate() -> None:
     """The identity that carries the calibration error: value(f x service, rate) = f x value(service, f x rate)."""
     plan, f, slo = candidate(tensor_parallel=1), 1.17, MEAN[0]
-    slow = judge([QueueToy(0.1 * f).observe(plan, OfferedLoad(5.0, 3000, 1))], MEAN).value_s(slo)
-    fast = judge([QueueToy(0.1).observe(plan, OfferedLoad(5.0 * f, 3000, 1))], MEAN).value_s(slo)
+    slow = judge([QueueToy(0.1 * f).observe(plan, Load(5.0, 3000, 1))], MEAN).value_s(slo)
+    fast = judge([QueueToy(0.1).observe(plan, Load(5.0 * f, 3000, 1))], MEAN).value_s(slo)
     assert slow == pytest.approx(f * fast, rel=1e-9)
 
 
 def test_one_token_outputs_have_no_tpot_and_meet_any_limit() -> None:
-    empty = Observation(OfferedLoad(1.0, 10, 0), {"tpot": np.array([])}, 10, 0.0)
+    empty = Observation(Load(1.0, 10, 0), {"tpot": np.array([])}, 10, 0.0)
     assert judge([empty], parse_slos(["tpot.p99=1ms"])).met

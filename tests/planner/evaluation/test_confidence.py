@@ -9,7 +9,7 @@ import pytest
 
 from calibration.accuracy.stated_error import Group, StatedError, fit_group
 from planner.evaluation.confidence import SAFE, LatencyCurve, Spread, confidence, probability_met, safe_rate_per_s
-from planner.evaluation.evaluator import OfferedLoad, Verdict, judge
+from planner.evaluation.evaluator import Load, Verdict, judge
 from planner.problem.slo import Slo, parse_slo
 from tests.planner.queue_toy import QueueToy, candidate
 
@@ -18,7 +18,7 @@ ERROR = StatedError("toy", 0.05, {})  # no whole runs: log-normal
 
 
 def verdict(rate_per_s: float, slo: Slo) -> Verdict:
-    return judge([QueueToy().observe(candidate(), OfferedLoad(rate_per_s, 4000, seed)) for seed in range(4)], [slo])
+    return judge([QueueToy().observe(candidate(), Load(rate_per_s, 4000, seed)) for seed in range(4)], [slo])
 
 
 def curve(slo: Slo) -> LatencyCurve:

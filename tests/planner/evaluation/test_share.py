@@ -7,16 +7,16 @@ import pytest
 
 from catalogs.deployments.schema import Deployment
 from catalogs.workloads.workload import load_workload
-from simulator.cluster.compiled import build_plant
+from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.simulate import run
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_a_share_of_the_requests_runs_as_in_the_cluster(replicas: int) -> None:
-    cluster = build_plant(
+    cluster = compile_deployment(
         Deployment(model="llama3.1-8b", hardware=f"h100x{replicas}", replicas=replicas, max_model_len=8192)
     )
-    alone = build_plant(Deployment(model="llama3.1-8b", hardware="h100", max_model_len=8192))
+    alone = compile_deployment(Deployment(model="llama3.1-8b", hardware="h100", max_model_len=8192))
     # Arrivals are routed when they reach the engine, after tokenisation: equal prompts keep the order of arrival.
     workload = load_workload("chat")
     requests = workload.materialise(seed=5, n_requests=600, requests_per_s=12.0 * replicas)

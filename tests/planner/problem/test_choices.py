@@ -7,50 +7,54 @@ import pytest
 from catalogs.economics.prices import Price, node_price
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
-from planner.problem.hardware_choice import choose_hardware
+from catalogs.hardware.specs import Hardware
+from planner.problem.hardware_choice import Choices, choose_hardware
 
 
-def price_of(text: str) -> Price | None:
-    return node_price(parse_hardware(text))
+def price_of(hardware: Hardware) -> Price | None:
+    return node_price(hardware)
+
+
+def texts(found: Choices) -> tuple[str, ...]:
+    return tuple(hardware.text for hardware in found.hardware)
 
 
 def test_one_name_is_taken_as_it_is_whatever_it_costs() -> None:
-    assert choose_hardware("rtx4090x2", price_of, True).texts == ("rtx4090x2",)
+    assert texts(choose_hardware("rtx4090x2", price_of, True)) == ("rtx4090x2",)
 
 
 def test_several_names_in_their_order_once_each() -> None:
     found = choose_hardware("h100x8, h200x8,h100x8", price_of, True)
-    assert found.texts == ("h100x8", "h200x8")
+    assert texts(found) == ("h100x8", "h200x8")
     assert found.notices == ()
 
 
 def test_what_has_no_price_is_left_out_and_said_only_where_cost_is_compared() -> None:
-    assert price_of("rtx4090") is None
+    assert price_of(parse_hardware("rtx4090")) is None
     found = choose_hardware("h100x8,rtx4090x8", price_of, True)
-    assert found.texts == ("h100x8",)
+    assert texts(found) == ("h100x8",)
     assert "rtx4090" in found.notices[0]
-    assert len(choose_hardware("h100x8,rtx4090x8", price_of, False).texts) == 2
+    assert len(choose_hardware("h100x8,rtx4090x8", price_of, False).hardware) == 2
 
 
 def test_any_is_the_largest_of_every_gpu_that_the_budget_pays_for() -> None:
     found = choose_hardware("any", price_of, True, budget=10.0)
-    prices = [price_of(text) for text in found.texts]
+    prices = [price_of(hardware) for hardware in found.hardware]
     assert all(p is not None and p.usd_per_hour <= 10.0 for p in prices)
-    names = [parse_hardware(text).accelerator.name for text in found.texts]
+    names = [hardware.accelerator.name for hardware in found.hardware]
     assert len(names) == len(set(names)) >= 10
-    for text in found.texts:
-        hardware = parse_hardware(text)
+    for hardware in found.hardware:
         twice = 2 * hardware.accelerators_per_node
         if twice <= min(hardware.node.max_accelerators, 8):
-            larger = price_of(f"{hardware.accelerator.name}x{twice}")
+            larger = price_of(hardware.with_count(twice))
             assert larger is None or larger.usd_per_hour > 10.0
 
 
 def test_a_named_node_over_the_budget_is_cut_down_to_what_it_pays_for() -> None:
-    whole = price_of("h100x8")
+    whole = price_of(parse_hardware("h100x8"))
     assert whole is not None
     found = choose_hardware("h100x8", price_of, True, budget=whole.usd_per_hour / 2)
-    assert [parse_hardware(t).accelerators_per_node for t in found.texts] == [4]
+    assert [hardware.accelerators_per_node for hardware in found.hardware] == [4]
 
 
 @pytest.mark.parametrize(("text", "budget", "says"), [("h100x8", 0.5, "cheapest"), ("any", 0.01, "--max-usd-per-hour")])

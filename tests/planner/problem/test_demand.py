@@ -7,6 +7,7 @@ import math
 import pytest
 
 from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
 from planner.problem.demand import Demand, FailureTolerance, RequiredRates, users_rate_per_s
 from tests.planner.queue_toy import candidate
 
@@ -66,7 +67,9 @@ def test_survivors_carry_the_load_of_the_lost() -> None:
 
 
 def test_a_lost_node_takes_its_replicas() -> None:
-    two_nodes = candidate(hardware="2*h100x8", tensor_parallel=4, replicas=4)
+    two_nodes = candidate(hardware=parse_hardware("2*h100x8"), tensor_parallel=4, replicas=4)
     assert FailureTolerance(nodes=1).lost(two_nodes) == 2
     assert FailureTolerance(nodes=1).factor(two_nodes) == 2.0
+    three = candidate(hardware=parse_hardware("2*h100x8"), tensor_parallel=4, replicas=3)
+    assert FailureTolerance(nodes=1).lost(three) == 2  # the fuller node
     assert FailureTolerance(nodes=1).factor(candidate(tensor_parallel=1, replicas=8)) == math.inf

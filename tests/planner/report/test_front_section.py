@@ -14,8 +14,8 @@ from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.html_page import render
 from planner.cli.main import app
-from planner.evaluation.multi_hardware import open_world
-from planner.problem.request import PlanRequest
+from planner.evaluation.multi_hardware import open_evaluator
+from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.tariff import Tariff
 from planner.report.material import ReportData, gather
 from planner.report.page import answer_page
@@ -30,9 +30,14 @@ from tests.planner.report.test_plan_report import answer, figures
 def told() -> str:
     axes = parse_axes("cost,ttft.p90")
     request = PlanRequest(
-        "llama3.1-8b", "l40sx2", asked_slos(axes, ()), requests_per_s=20.0, trials=5, tariff=Tariff(3.0)
+        model="llama3.1-8b",
+        hardware="l40sx2",
+        slos=asked_slos(axes, ()),
+        requests_per_s=20.0,
+        search=SearchOptions(trials=5),
+        tariff=Tariff(usd_per_hour=3.0),
     )
-    return json.dumps(make_front(request, open_world(request), axes, ()).document())
+    return json.dumps(make_front(request, open_evaluator(request), axes, ()).document())
 
 
 @cache

@@ -20,9 +20,9 @@ from catalogs.ui.terminal import PIPED
 from catalogs.ui.words import dollars, percent, rate, seconds
 from planner.answer.schema import Answer
 from planner.cli.main import app
-from planner.evaluation.simulated import SimulatedEvaluator
-from planner.plan import make_plan
-from planner.problem.request import PlanRequest
+from planner.evaluation.multi_hardware import open_evaluator
+from planner.pipeline import make_plan
+from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.problem.tariff import Tariff
 from planner.report.latency_figures import knee
@@ -32,18 +32,22 @@ from planner.report.page import answer_page
 from planner.report.tables import csv_text, tables_of, write_tables
 from planner.sections.full_answer import parse_answer, read_answer
 from planner.sections.registry import section_pages
-from planner.sections.users import ClosedLoop, UsersSection
+from planner.sections.users import UsersInClosedLoop, UsersSection
 from planner.space.candidates import candidates
-from planner.studies.rerun import Rerun, found_again, request_of
+from planner.studies.rerun import Rerun, found_again
 
 REQUEST = PlanRequest(
-    "llama3.1-8b", "l40sx2", parse_slos(["ttft.p90=500ms,tpot.mean=60ms"]), trials=3, tariff=Tariff(3.0)
+    model="llama3.1-8b",
+    hardware="l40sx2",
+    slos=parse_slos(["ttft.p90=500ms,tpot.mean=60ms"]),
+    search=SearchOptions(trials=3),
+    tariff=Tariff(usd_per_hour=3.0),
 )
 
 
 @cache
 def told() -> str:
-    world = SimulatedEvaluator(REQUEST)
+    world = open_evaluator(REQUEST)
     return json.dumps(make_plan(REQUEST, world, world.elsewhere).document())
 
 
@@ -234,7 +238,7 @@ def test_the_answer_brings_its_candidates_back() -> None:
     again = Rerun.of(answer())
     assert again.request == REQUEST
     for plan, candidate in zip(answer().plans, again.candidates, strict=True):
-        assert candidate.hardware == plan.deployment["hardware"]
+        assert candidate.hardware.text == plan.deployment["hardware"]
         assert candidate.replicas == plan.deployment["replicas"]
         assert candidate.weight_dtype == plan.deployment["weight_dtype"]
     older = data()
@@ -242,7 +246,7 @@ def test_the_answer_brings_its_candidates_back() -> None:
     assert parse_answer(older).plans[0].deployment["sampling"] == "random"
     changed = copy.deepcopy(answer().plans[0].deployment) | {"max_num_seqs": 77}
     plan = answer().plans[0].model_copy(update={"deployment": changed})
-    space = candidates(request_of(answer()), again.world.names)
+    space = candidates(answer().request, again.world.names)
     with pytest.raises(InputError, match="no candidate"):
         found_again(plan, space, again.request)
 
@@ -295,8 +299,10 @@ def test_the_command_writes_and_the_screen_fits_its_columns(tmp_path: Path, caps
 
 
 def test_a_no_has_a_page_too() -> None:
-    request = PlanRequest("llama3.1-405b", "h100x4", parse_slos(["p99=2s"]), trials=3)
-    world = SimulatedEvaluator(request)
+    request = PlanRequest(
+        model="llama3.1-405b", hardware="h100x4", slos=parse_slos(["p99=2s"]), search=SearchOptions(trials=3)
+    )
+    world = open_evaluator(request)
     no = parse_answer(make_plan(request, world, world.elsewhere).document())
     text = render(answer_page(gather(no)))
     assert "NO" in words_of(text)
@@ -316,7 +322,7 @@ def test_users_that_wait_have_a_section_of_the_page() -> None:
         "open_requests_per_s": 3.4,
         "slo": [row | {"met": True, "probability_met": 0.97}],
     }
-    block = ClosedLoop.model_validate_json(json.dumps(loop))
+    block = UsersInClosedLoop.model_validate_json(json.dumps(loop))
     (section,) = UsersSection().page(block, answer().plans[0])
     said = words_of("".join(part.text for part in section.parts))
     assert "40 simulated" in said

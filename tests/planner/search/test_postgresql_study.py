@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
-from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,13 +12,21 @@ import pytest
 
 from catalogs.errors import InputError
 from planner.problem.candidate import Candidate
-from planner.search import study
 from planner.search.objectives import Outcome
 from planner.search.search import search
 from planner.search.study import need_storage
 from tests.planner.postgres_server import Server, binaries, free_port
 from tests.planner.search.test_search import space
-from tests.planner.search.test_shared_study import alone, race, settings_of, start
+from tests.planner.search.test_shared_study import (
+    alone,
+    check_shared,
+    killed_in_the_fourth,
+    lines_of,
+    looks_of,
+    race,
+    settings_of,
+    start,
+)
 
 FAR_APART = ("NZST-12", "PST8")  # in the form that needs no time zone database
 
@@ -58,33 +62,21 @@ def test_machines_of_other_time_zones_share_the_work(database: str, monkeypatch:
     workers = []
     for zone in FAR_APART:
         monkeypatch.setenv("TZ", zone)
-        workers.append(start((None, database), 0.03, 20.0))
-    lines = [w.communicate(timeout=120)[0].splitlines() for w in workers]
-    looks = [line for worker in lines for line in worker if line.startswith("look")]
-    assert len(looks) == len(set(looks)) == len(space())
-    words, n = alone()
-    assert {worker[-1] for worker in lines} == {f"best {words} {n}"}
+        workers.append(start((None, database), 0.1))
+    check_shared(workers)
 
 
 def test_a_killed_worker_loses_nothing_in_a_database(database: str) -> None:
-    victim = start((None, database), 0.1, 60.0)
-    assert victim.stdout is not None
-    done = [victim.stdout.readline().strip() for _ in range(4)]  # in the middle of the fourth
-    os.kill(victim.pid, signal.SIGKILL)
-    victim.wait()
-    time.sleep(1.0)
-    survivor = start((None, database), 0.0, 1.0).communicate(timeout=120)[0].splitlines()
-    looks = [line for line in survivor if line.startswith("look")]
-    assert done[3] in looks
+    done = killed_in_the_fourth((None, database))
+    survivor = lines_of(start((None, database), 0.0))
+    looks = looks_of(survivor)
+    assert looks[0] == done[3]
     assert not set(done[:3]) & set(looks)
     words, n = alone()
     assert survivor[-1] == f"best {words} {n}"
 
 
-def test_a_server_that_dies_in_the_middle_is_one_line_and_loses_nothing(
-    server: Server, database: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(study, "ABANDONED", timedelta(seconds=1))  # the sixth was begun with and never given up
+def test_a_server_that_dies_in_the_middle_is_one_line_and_loses_nothing(server: Server, database: str) -> None:
     looked: list[Candidate] = []
     inner = race()
 
@@ -121,7 +113,7 @@ def test_a_server_that_is_down_is_one_line_without_the_password() -> None:
 def test_plan_refuses_a_storage_that_is_down_before_it_searches(tmp_path: Path) -> None:
     options = ["--model", "llama3.1-8b", "--hw", "h100x1", "--slo", "ttft.p99=2s"]
     where = f"postgresql+psycopg://127.0.0.1:{free_port()}/plans"
-    command = [sys.executable, "-m", "planner.cli.main", *options, "--storage", where]
+    command = [sys.executable, "-m", "planner.cli.main", *options, "--study", where]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
     assert done.returncode == 2
     assert done.stdout == ""

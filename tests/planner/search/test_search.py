@@ -154,7 +154,7 @@ class IgnoresSlo:
 
 
 def holds_its_slo(outcome: Outcome, toy: QueueToy) -> bool:
-    load = observation.OfferedLoad(outcome.requests_per_s, SIZES.full, 0)
+    load = observation.Load(outcome.requests_per_s, SIZES.full, 0)
     return observation.judge([toy.observe(outcome.candidate, load)], SLOS).met
 
 

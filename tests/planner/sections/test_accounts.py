@@ -210,7 +210,7 @@ def test_a_user_month_by_hand() -> None:
 def test_an_interruption_rate_is_never_made_up() -> None:
     spot = accounts_of(Accounting(), planned("spot")).spot
     assert isinstance(spot, UnknownSpot)
-    assert "--spot-interruptions" in spot.note
+    assert "accounting.spot_interruptions" in spot.note
     assert accounts_of(Accounting(), planned()).spot is None
     hours = accounts_of(Accounting(), planned()).carbon_hours
     assert hours is not None
@@ -244,8 +244,8 @@ def test_the_screen_says_what_was_asked_and_no_more() -> None:
 def test_a_price_asked_for_by_name_is_known_or_refused_with_the_nearest() -> None:
     require_price(parse_hardware("rtx4090"), Tariff())  # nothing named: unknown is unknown
     for text, tariff, near in (
-        ("h100x8", Tariff(commitment="reserved-1y"), "--discount"),
-        ("l40s", Tariff(cloud="azure"), "--cloud aws"),
+        ("h100x8", Tariff(commitment="reserved-1y"), "tariff.discount"),
+        ("l40s", Tariff(cloud="azure"), "tariff.cloud=aws"),
         ("rtx4090", Tariff(cloud="aws"), "--price"),
         ("a100-80gbx8", Tariff(commitment="reserved-3y"), "reserved-1y"),
     ):
@@ -278,13 +278,13 @@ def test_a_request_refuses_accounts_that_do_not_fit_it() -> None:
         (Accounting(owned=OwnedHardware(capex=1.0, years=1.0)), {"hardware": "h100x8,h200x8"}),
     ):
         with pytest.raises(InputError):
-            PlanRequest(**{"model": "llama3.1-8b", "hardware": "h100x8", "slos": slos, "accounts": accounts} | rest)  # type: ignore[arg-type]
+            PlanRequest(**{"model": "llama3.1-8b", "hardware": "h100x8", "slos": slos, "accounting": accounts} | rest)  # type: ignore[arg-type]
     with pytest.raises(InputError):
         Accounting(spot_interruptions=-1.0)
 
 
 def test_offers_say_of_which_instances_they_are() -> None:
-    rows = price_rows("h100x8", 1000.0, 4000.0)
+    rows = price_rows(parse_hardware("h100x8"), 1000.0, 4000.0)
     single = next(r for r in rows if r.cloud == "verda" and r.contract == "on demand")
     assert (single.accelerators_per_instance, single.instances) == (1, 8)
     assert instance_words("1H100", 1, 8) == "8 x 1H100 (1 GPU each)"

@@ -39,7 +39,7 @@ def limits(**more: object) -> PowerLimits:
     return PowerLimits.model_validate_json(json.dumps(LIMITS | more))
 
 
-def words(sections: Iterable[html_page.Section]) -> str:
+def words(sections: Iterable[html_page.PageSection]) -> str:
     (section,) = sections
     return " ".join(str(part) for part in section.parts)
 

@@ -17,7 +17,7 @@ from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import Workload, load_workload
 from planner.cli.main import app
 from planner.problem.slo import parse_slos
-from planner.sections.users import ClosedLoop, Desk, Users, closed_loop
+from planner.sections.users import ClosedLoopEvaluator, Users, UsersInClosedLoop, closed_loop
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_rules
 from simulator.core.batch import BatchShape
@@ -62,13 +62,15 @@ class Exponential(Workload):
         return RequestSet(np.arange(n) / (requests_per_s or 1.0), np.ones(n, dtype=np.int64), tokens)
 
 
-def desk(factor: float = 1.0, n: int = 3000) -> Desk:
+def desk(factor: float = 1.0, n: int = 3000) -> ClosedLoopEvaluator:
     plain = load_workload("chat")
 
     def serve(requests: RequestSet) -> Run:
         return run_rules(ONE_SEAT, Steady(factor), requests)
 
-    return Desk(serve, Exponential(plain.name, plain.source, plain.content), parse_slos(["e2e.mean=3s"]), n, 0)
+    return ClosedLoopEvaluator(
+        serve, Exponential(plain.name, plain.source, plain.content), parse_slos(["e2e.mean=3s"]), n, 0
+    )
 
 
 def throughput(users: int, think_s: float) -> float:
@@ -99,7 +101,7 @@ def test_slower_steps_are_the_same_run_rescaled() -> None:
     assert slow.observation.samples_s["e2e"] == pytest.approx(1.5 * same.observation.samples_s["e2e"], rel=1e-6)
 
 
-def span(block: ClosedLoop) -> tuple[float, float, float]:
+def span(block: UsersInClosedLoop) -> tuple[float, float, float]:
     """Return (low, value, high) of the first objective in seconds."""
     row = block.slo[0]
     found = row.ci_low_s, row.value_s, row.ci_high_s
@@ -122,8 +124,19 @@ def test_the_greater_the_error_the_wider_the_interval() -> None:
 
 def test_an_answer_for_users_is_checked_by_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "a.json"
-    asked = ["--model", "llama3.2-1b", "--slo", "ttft.p90=1s", "--hw", "l4", "--trials", "2", "--precision", "native"]
-    assert run_command("plan", app, [*asked, "--users", "30", "--think-time", "20", "--json", str(target)]) == 0
+    asked = [
+        "--model",
+        "llama3.2-1b",
+        "--slo",
+        "ttft.p90=1s",
+        "--hw",
+        "l4",
+        "--set",
+        "search.trials=2",
+        "--precision",
+        "native",
+    ]
+    assert run_command("plan", app, [*asked, "--users", "30", "--set", "think_s=20", "--json", str(target)]) == 0
     loop = json.loads(target.read_text())["closed_loop"]
     assert loop["requests_per_s"] == pytest.approx(loop["open_requests_per_s"], rel=0.1)
     assert "Users     30 simulated as they wait and think" in capsys.readouterr().out

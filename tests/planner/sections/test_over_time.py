@@ -17,16 +17,16 @@ from catalogs.workloads.workload import load_workload
 from planner.cli.main import app
 from planner.problem.load_curve import LoadCurve, peak_of, steady
 from planner.problem.slo import parse_slos
-from planner.sections.daily_load import OverTime, Unit
+from planner.sections.daily_load import OverTime, ReplicaUnit
 from planner.sections.fleet_day import DailyRun, FleetSize
 from planner.sections.full_answer import read_answer
-from planner.studies.rerun import request_of, without_load
+from planner.studies.rerun import without_load
 from tests.planner.seats_toy import COLD_S, seats_requests, seats_serve
 
 HOUR_S = 3600.0
 SLOS = parse_slos(["ttft.p90=3s"])
 ERROR = StatedError("none", 0.01, {})
-UNIT = Unit(carries_per_s=0.5, in_flight=2.5, limit=8, spare=0, usd_per_hour=2.0, cold_start_s=COLD_S)
+UNIT = ReplicaUnit(carries_per_s=0.5, in_flight=2.5, limit=8, spare=0, usd_per_hour=2.0, cold_start_s=COLD_S)
 
 
 def diurnal(tmp_path: Path, more: str = "", mean: float = 1.0) -> str:
@@ -38,7 +38,7 @@ def diurnal(tmp_path: Path, more: str = "", mean: float = 1.0) -> str:
     return str(file)
 
 
-def toy(tmp_path: Path, unit: Unit = UNIT, **more: object) -> OverTime:
+def toy(tmp_path: Path, unit: ReplicaUnit = UNIT, **more: object) -> OverTime:
     curve = LoadCurve.of(load_workload(diurnal(tmp_path)))
     arrival_s = load_workload(diurnal(tmp_path)).materialise(0, curve.n_requests).arrival_s
     clock = DailyRun(SLOS, seats_requests(arrival_s), curve.duration_s, 1, seats_serve)
@@ -65,7 +65,7 @@ def test_the_curve_of_a_trace_is_counted(tmp_path: Path) -> None:
     curve = LoadCurve.of(load_workload(str(file)))
     assert (curve.trough_per_s, curve.peak_per_s) == pytest.approx((1.0, 4.0), rel=0.03)
     assert curve.mean_per_s == pytest.approx(2.5, rel=0.01)
-    assert peak_of(str(file), None, None, None) == curve.peak_per_s
+    assert peak_of(str(file)) == curve.peak_per_s
     even = steady(load_workload(str(file))).materialise(0, 2000, 4.0)
     assert np.ptp(even.arrival_s) == pytest.approx(500.0, rel=0.1)
     assert set(even.input_tokens.tolist()) == {100}
@@ -165,13 +165,24 @@ def test_a_load_is_said_once(tmp_path: Path, more: list[str], says: str, capsys:
 
 def test_a_rate_that_never_changes_has_no_peak_of_its_own() -> None:
     with pytest.raises(InputError, match="rate of its own"):
-        peak_of("chat", None, None, None)
+        peak_of("chat")
     assert Piecewise(rates={0: 1.0}, period_s=10.0).curve().mean == 1.0
 
 
 def test_a_question_over_time_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "a.json"
-    asked = ["--model", "llama3.2-1b", "--slo", "ttft.p90=2s", "--hw", "l4x2", "--trials", "1", "--precision", "native"]
+    asked = [
+        "--model",
+        "llama3.2-1b",
+        "--slo",
+        "ttft.p90=2s",
+        "--hw",
+        "l4x2",
+        "--set",
+        "search.trials=1",
+        "--precision",
+        "native",
+    ]
     fixed = ["--set", "tensor_parallel=1", "--set", "autoscaling={cold_start: {image_gb: 0}}"]
     status = run_command("plan", app, [*asked, *fixed, "--trace", diurnal(tmp_path), "--json", str(target)])
     assert status == 0
@@ -180,7 +191,7 @@ def test_a_question_over_time_end_to_end(tmp_path: Path, capsys: pytest.CaptureF
     assert answer["request"]["rate"] == pytest.approx(1.6, rel=0.01)
     assert "--trace" in answer["reproduce"]["command"]
     assert "--rate" not in answer["reproduce"]["command"]
-    asked_again = request_of(read_answer(target))
+    asked_again = read_answer(target).request
     assert asked_again.over_time
     assert without_load(asked_again).requests_per_s is None  # what reports ask
     shown = capsys.readouterr().out

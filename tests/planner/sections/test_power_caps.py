@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from catalogs.errors import InputError
+from catalogs.hardware.catalog import parse_hardware
 from planner.answer.plan_schema import Plan
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.accounting import Accounting
@@ -12,13 +13,15 @@ from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.sections import power_limits as section
-from planner.sections.power_limits import PowerLimits, PowerLimitsSection, Subject, UnusableLimit, power_limits
+from planner.sections.power_limits import PowerLimitedPlan, PowerLimits, PowerLimitsSection, UnusableLimit, power_limits
 
 SLOS = parse_slos(["ttft.p90=500ms", "tpot.mean=40ms"])
 
 
 def world(hardware: str = "h100") -> SimulatedEvaluator:
-    return SimulatedEvaluator(PlanRequest("llama3.1-8b", hardware, SLOS))
+    return SimulatedEvaluator.of(
+        PlanRequest(model="llama3.1-8b", hardware=hardware, slos=SLOS), parse_hardware(hardware)
+    )
 
 
 PLAN = Plan.unstarted({"hardware": "h100"}, None)
@@ -36,7 +39,7 @@ def first(found: SimulatedEvaluator) -> Candidate:
 @pytest.fixture(scope="module")
 def block() -> PowerLimits:
     found = world()
-    subject = Subject(first(found), 30.0, 64.0)
+    subject = PowerLimitedPlan(first(found), 30.0, 64.0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(section, "MOST_REQUESTS", 300)  # enough to compare
         return power_limits(found, subject, [350.0, 50.0, 700.0])
@@ -74,13 +77,13 @@ def test_the_screen_has_a_line_for_each_and_what_is_assumed(block: PowerLimits) 
 
 def test_limits_are_of_gpus() -> None:
     found = world("epyc-9654")
-    block = power_limits(found, Subject(first(found), 0.1, 0.2), [100.0])
+    block = power_limits(found, PowerLimitedPlan(first(found), 0.1, 0.2), [100.0])
     assert block.rows == []
     assert block.note == "power limits are of GPUs"
 
 
 def test_what_is_no_limit_is_refused_at_once() -> None:
-    assert Accounting.parse(None, None, ["500,400", "300"]).power_caps_w == (500.0, 400.0, 300.0)
+    assert Accounting(power_caps_w=["500,400", 300]).power_caps_w == (500.0, 400.0, 300.0)
     for wrong in ("four hundred", "-5", "0"):
         with pytest.raises(InputError):
-            Accounting.parse(None, None, [wrong])
+            Accounting(power_caps_w=wrong)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from catalogs.deployments.layout import Layout, Limits
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
+from catalogs.hardware.catalog import parse_hardware
 from catalogs.workloads.request_set import RequestSet
-from planner.evaluation.evaluator import OfferedLoad, judge
+from planner.evaluation.evaluator import Load, judge
 from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate
 from planner.problem.request import PlanRequest
@@ -79,7 +80,9 @@ def test_shared_prompts_are_not_counted_in_full() -> None:
 def worlds() -> dict[str, SimulatedEvaluator]:
     slos = parse_slos(["ttft.p99=2s"])
     return {
-        hardware: SimulatedEvaluator(PlanRequest("llama3.1-8b", hardware, slos, workload=workload))
+        hardware: SimulatedEvaluator.of(
+            PlanRequest(model="llama3.1-8b", hardware=hardware, slos=slos, workload=workload), parse_hardware(hardware)
+        )
         for hardware, workload in (("h100x8", "chat"), ("rtx4090", "azure-conv"))
     }
 
@@ -108,13 +111,13 @@ def test_what_is_refused_would_fail_in_simulation(
     tp = tp if hardware == "h100x8" else 1
     world = worlds[hardware]
     tokens = max(tokens, seqs)
-    candidate = Candidate(hardware, 1, Layout(tp), "bf16", "bf16", seqs, tokens)
-    seen = world.observe(candidate, OfferedLoad(world.light_requests_per_s(candidate), 1000, seed))
+    candidate = Candidate(world.names.hardware, 1, Layout(tp), "bf16", "bf16", seqs, tokens)
+    seen = world.observe(candidate, Load(world.light_requests_per_s(candidate), 1000, seed))
     reached = Slo(metric, stat, judge([seen], (Slo(metric, stat, 1.0),)).value_s(Slo(metric, stat, 1.0)))
-    cost, limits = world.plant(candidate).cost, Limits(seqs, tokens, 4096)
-    assert latency_discard(cost.cycle_s, limits, world.lengths.sample, [reached]) is None
+    cost, limits = world.deployments.compiled(candidate).cost, Limits(seqs, tokens, 4096)
+    assert latency_discard(cost.cycle_s, limits, world.statistics.sample, [reached]) is None
     far_off = Slo(metric, stat, reached.limit_s / 20)
-    assert latency_discard(cost.cycle_s, limits, world.lengths.sample, [far_off]) is not None
+    assert latency_discard(cost.cycle_s, limits, world.statistics.sample, [far_off]) is not None
 
 
 def test_a_model_of_short_contexts_fits() -> None:

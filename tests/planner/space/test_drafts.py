@@ -14,7 +14,7 @@ from catalogs.io.yaml_files import check
 from catalogs.launch.command import serve_command
 from catalogs.ui.entry_point import run_command
 from planner.cli.main import app
-from planner.problem.candidate import Candidate, drafts_words
+from planner.problem.candidate import drafts_words
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.space.candidates import candidates
@@ -57,8 +57,8 @@ def test_what_is_missing_is_one_line(text: str, says: str) -> None:
 
 def test_one_more_candidate_for_each_placement() -> None:
     names = CatalogLookup.of("llama3.1-8b", "vllm", "h100x8")
-    plain = candidates(PlanRequest("llama3.1-8b", "h100x8", SLOS), names)
-    both = candidates(PlanRequest("llama3.1-8b", "h100x8", SLOS, speculative=SAID), names)
+    plain = candidates(PlanRequest(model="llama3.1-8b", hardware="h100x8", slos=SLOS), names)
+    both = candidates(PlanRequest(model="llama3.1-8b", hardware="h100x8", slos=SLOS, speculative=SAID), names)
     drafting = [c for c in both if c.drafts]
     assert [c for c in both if not c.drafts] == plain
     assert len(drafting) == len({c.placement for c in plain})
@@ -71,7 +71,7 @@ def test_one_more_candidate_for_each_placement() -> None:
 
 def test_what_drafts_do_not_go_with_has_none() -> None:
     names = CatalogLookup.of("llama3.1-8b", "vllm", "h100x8")
-    request = PlanRequest("llama3.1-8b", "h100x8", SLOS, speculative=SAID, also=("pipelines",))
+    request = PlanRequest(model="llama3.1-8b", hardware="h100x8", slos=SLOS, speculative=SAID, also=("pipelines",))
     found = candidates(request, names)
     assert {c.layout.pipeline_parallel for c in found if c.drafts} == {1}
     assert max(c.layout.pipeline_parallel for c in found) > 1
@@ -110,10 +110,10 @@ def test_drafts_that_are_good_are_chosen(tmp_path: Path) -> None:
     drafts = [
         "--objective",
         "latency",
-        "--speculative",
-        "method=ngram,k=3,acceptance=0.9",
-        "--trials",
-        "4",
+        "--set",
+        "speculative=method=ngram,k=3,acceptance=0.9",
+        "--set",
+        "search.trials=4",
         "--precision",
         "fp8",
     ]
@@ -123,22 +123,7 @@ def test_drafts_that_are_good_are_chosen(tmp_path: Path) -> None:
     best = answer["best"]
     assert best["deployment"]["speculative"]["method"] == "ngram"
     assert "--speculative-config" in best["command"]
-    assert "--speculative" in answer["reproduce"]["command"]
+    assert "--set speculative=method=ngram" in answer["reproduce"]["command"]
     plain = [p for p in answer["alternatives"] if not p["deployment"]["speculative"]]
     assert plain
     assert plain[0]["metrics"]["tpot_s"]["mean"] > best["metrics"]["tpot_s"]["mean"]
-
-
-def test_a_candidate_of_an_older_study_has_no_drafts() -> None:
-    stored = {
-        "hardware": "h100x8",
-        "replicas": 1,
-        "layout": {"tensor_parallel": 8},
-        "weight_dtype": "bf16",
-        "kv_dtype": "bf16",
-        "max_num_seqs": 256,
-        "max_num_batched_tokens": 8192,
-    }
-    found = Candidate.of(stored)
-    assert not found.drafts
-    assert not found.split

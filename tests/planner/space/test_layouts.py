@@ -8,11 +8,11 @@ import pytest
 
 from catalogs.deployments.resolve import CatalogLookup, resolve
 from catalogs.errors import InputError
-from planner.evaluation.simulated import SimulatedEvaluator
+from planner.evaluation.multi_hardware import open_evaluator
 from planner.problem.candidate import Candidate
 from planner.problem.overrides import Overrides
-from planner.problem.reproduction import command_of
 from planner.problem.request import ALSO, PlanRequest
+from planner.problem.scenario import command_of
 from planner.problem.slo import parse_slos
 from planner.space.candidates import candidates, widest_limits
 from planner.space.layouts import replicas_of
@@ -21,7 +21,7 @@ SLOS = parse_slos(["p99=2s"])
 
 
 def space(model: str, hardware: str, fixed: tuple[str, ...] = (), **asked: object) -> list[Candidate]:
-    request = PlanRequest(model, hardware, SLOS, fixed=Overrides.parse(fixed), **asked)  # type: ignore[arg-type]
+    request = PlanRequest(model=model, hardware=hardware, slos=SLOS, fixed=Overrides.parse(fixed), **asked)  # type: ignore[arg-type]
     return candidates(request, CatalogLookup.of(model, "vllm", hardware))
 
 
@@ -38,7 +38,7 @@ def test_the_default_space_has_not_grown(model: str, hardware: str, n: int) -> N
 
 def test_the_default_question_is_laid_out_and_bounded_in_no_time() -> None:
     """Processor time before anything is simulated, of the 15 s that the whole answer may take."""
-    world = SimulatedEvaluator(PlanRequest("llama3.1-405b", "h100x8", SLOS))
+    world = open_evaluator(PlanRequest(model="llama3.1-405b", hardware="h100x8", slos=SLOS))
     begun_s = time.process_time()
     left = [c for c in world.space() if world.discard(c) is None]
     assert left
@@ -109,21 +109,21 @@ def test_an_unknown_kind_names_the_nearest() -> None:
 
 def test_the_command_says_what_was_fixed() -> None:
     fixed = Overrides.parse(["prefix_caching=false", "kv_dtype=fp8"])
-    request = PlanRequest("llama3.1-8b", "h100x8", SLOS, also=("pipelines",), fixed=fixed)
+    request = PlanRequest(model="llama3.1-8b", hardware="h100x8", slos=SLOS, also=("pipelines",), fixed=fixed)
     command = command_of(request)
-    assert "--also pipelines" in command
-    assert Overrides.parse([part.strip("'") for part in command.split() if "=" in part and "p99" not in part]) == fixed
+    assert "--set also=pipelines" in command
+    assert "--set prefix_caching=false --set 'kv_dtype=\"fp8\"'" in command
 
 
 def test_a_rate_opens_fewer_nodes() -> None:
     found = space("llama3.1-70b", "3*h100x8", requests_per_s=9.0, precisions=("native",))
-    assert {c.hardware for c in found} == {"h100x8", "2*h100x8", "3*h100x8"}
+    assert {c.hardware.text for c in found} == {"h100x8", "2*h100x8", "3*h100x8"}
     for c in found:
         resolved = resolve(c.deployment("llama3.1-70b", "vllm"))
         assert resolved.replicas * resolved.accelerators_per_replica <= resolved.hardware.n_accelerators
     wide = space("llama3.1-405b", "4*h100x8", requests_per_s=9.0, precisions=("bf16",))
     over_two = [c for c in wide if c.layout.accelerators == 16]
-    assert {(c.hardware, c.replicas) for c in over_two} == {("2*h100x8", 1), ("3*h100x8", 1), ("4*h100x8", 2)}
-    many = {c.hardware for c in space("llama3.1-8b", "32*h100x8", requests_per_s=9.0, precisions=("native",))}
+    assert {(c.hardware.text, c.replicas) for c in over_two} == {("2*h100x8", 1), ("3*h100x8", 1), ("4*h100x8", 2)}
+    many = {c.hardware.text for c in space("llama3.1-8b", "32*h100x8", requests_per_s=9.0, precisions=("native",))}
     assert {"h100x8", "32*h100x8"} < many
     assert len(many) <= 9

@@ -6,7 +6,6 @@ import pytest
 
 from catalogs.deployments.resolve import CatalogLookup, resolve
 from catalogs.errors import InputError
-from catalogs.hardware.catalog import parse_hardware
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 from planner.space.candidates import candidates, plainness
@@ -24,7 +23,7 @@ CASES = [
 
 def space(model: str, hardware: str, **asked: object) -> tuple[list, CatalogLookup]:  # type: ignore[type-arg]
     names = CatalogLookup.of(model, "vllm", hardware)
-    return candidates(PlanRequest(model, hardware, SLOS, **asked), names), names  # type: ignore[arg-type]
+    return candidates(PlanRequest(model=model, hardware=hardware, slos=SLOS, **asked), names), names  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("model", "hardware"), CASES)
@@ -63,10 +62,10 @@ def test_fp8_is_offered_only_where_it_is_computed_and_int4_only_when_asked() -> 
 
 def test_a_rate_opens_smaller_parts_of_the_node_cheapest_first() -> None:
     found, _ = space("llama3.1-8b", "h100x8", requests_per_s=3.0)
-    sizes = [parse_hardware(c.hardware).n_accelerators for c in found]
+    sizes = [c.hardware.n_accelerators for c in found]
     assert sizes == sorted(sizes)
     assert set(sizes) == set(range(1, 9))
-    assert {c.accelerators for c in found if c.hardware == "h100x3"} == {3}
+    assert {c.accelerators for c in found if c.hardware.text == "h100x3"} == {3}
 
 
 def test_expert_parallel_only_for_mixtures() -> None:
@@ -83,10 +82,10 @@ def test_expert_parallel_only_for_mixtures() -> None:
         {"requests_per_s": 0.0},
         {"requests_per_s": float("nan")},
         {"precisions": ("fp7",)},
-        {"trials": 0},
+        {"search": {"trials": 0}},
     ],
 )
 def test_bad_requests_are_one_line(wrong: dict[str, object]) -> None:
     with pytest.raises(InputError) as caught:
-        PlanRequest("llama3.1-8b", "h100", SLOS, **wrong)  # type: ignore[arg-type]
+        PlanRequest(model="llama3.1-8b", hardware="h100", slos=SLOS, **wrong)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)

@@ -19,7 +19,7 @@ from planner.cli.main import app
 from planner.studies.analyzed_steps import PromptLimits, decode_step, prefill_steps
 from planner.studies.step_analysis import Question, analyze, document
 from simulator.analysis.operators import FIXED, LINK, MEMORY, together
-from simulator.cluster.compiled import build_plant
+from simulator.cluster.compiled import compile_deployment
 from simulator.core.batch import BatchShape
 
 
@@ -41,7 +41,7 @@ def test_operators_add_up_and_none_of_much_work_beats_its_roofline() -> None:
 @pytest.mark.parametrize("batch", [16, 17])
 def test_the_device_time_is_the_simulators(batch: int) -> None:
     """Up to interpolation between nodes: 16 is a captured size, and 17 sequences are padded to one."""
-    plant = build_plant(Deployment(model="llama3.1-8b", hardware="h100"))
+    plant = compile_deployment(Deployment(model="llama3.1-8b", hardware="h100"))
     (shape,) = decode_step(batch, 1024).shapes
     host = plant.resolved.engine.host
     device = plant.cost.cycle_s(shape) - host.step_gap_s
@@ -131,7 +131,7 @@ def test_long_prompts_take_the_time_of_their_chunks() -> None:
     a = analyze(asked(stage="prefill", batch=64))
     assert a.steps.n == 8
     assert any("8 steps" in text for text in a.notices)
-    plant = build_plant(Deployment(model="llama3.1-8b", hardware="h100"))
+    plant = compile_deployment(Deployment(model="llama3.1-8b", hardware="h100"))
     assert a.time.engine_s == pytest.approx(a.steps.seconds(plant.cost.cycle_s))
     assert 0.9 * a.time.engine_s < a.time.device_s <= 1.01 * a.time.engine_s
     once = analyze(asked(stage="prefill", batch=8))

@@ -15,7 +15,7 @@ from planner.cli.main import app
 from planner.problem.overrides import parse_keys
 from planner.sections.full_answer import parse_answer
 from planner.studies.comparison import Figure, compare_answers
-from planner.studies.whatif import Changes, parse_rate, whatif
+from planner.studies.whatif import Changes, parse_rate, what_if
 from tests.planner.report.test_plan_report import answer, data
 
 NOTHING = Changes(None, None, None, {})
@@ -117,7 +117,7 @@ def test_settings() -> None:
 def test_nothing_changed_is_the_plan_again() -> None:
     """The same requests on the same deployment: the plan's own figures; its capacity is sought from elsewhere."""
     plan = answer().plans[0]
-    found = whatif(answer(), plan, NOTHING)
+    found = what_if(answer(), plan, NOTHING)
     assert found.comparison.differs == ()
     assert found.breaks == ()
     latencies = [f for f in found.comparison.figures if f.unit == "seconds"]
@@ -129,7 +129,7 @@ def test_nothing_changed_is_the_plan_again() -> None:
 
 def test_twice_and_more_the_rate_breaks_and_says_what() -> None:
     plan = answer().plans[0]
-    found = whatif(answer(), plan, Changes(4 * (plan.requests_per_s or 0.0), None, None, {}))
+    found = what_if(answer(), plan, Changes(4 * (plan.requests_per_s or 0.0), None, None, {}))
     assert any("it carries" in line for line in found.breaks)
     assert [what for what, *_ in found.comparison.differs] == ["requests/s"]
 
@@ -137,14 +137,14 @@ def test_twice_and_more_the_rate_breaks_and_says_what() -> None:
 def test_settings_no_search_chooses_are_simulated() -> None:
     """Four seats: the batch stays small and the queue grows."""
     plan = answer().plans[0]
-    found = whatif(answer(), plan, Changes(None, None, None, {"max_num_seqs": 4, "max_model_len": 4096}))
+    found = what_if(answer(), plan, Changes(None, None, None, {"max_num_seqs": 4, "max_model_len": 4096}))
     assert found.breaks
     assert {what for what, *_ in found.comparison.differs} == {"max_num_seqs", "max_model_len"}
 
 
 def test_what_does_not_fit_is_an_answer_and_nonsense_is_not() -> None:
     plan = answer().plans[0]
-    tight = whatif(answer(), plan, Changes(None, None, None, {"gpu_memory_utilization": 0.1}))
+    tight = what_if(answer(), plan, Changes(None, None, None, {"gpu_memory_utilization": 0.1}))
     assert tight.plan is None
     assert "weights" in tight.breaks[0]
     for keys in (
@@ -154,7 +154,7 @@ def test_what_does_not_fit_is_an_answer_and_nonsense_is_not() -> None:
         {"disaggregation": {"prefill_replicas": 1}},
     ):
         with pytest.raises(InputError):
-            whatif(answer(), plan, Changes(None, None, None, dict(keys)))
+            what_if(answer(), plan, Changes(None, None, None, dict(keys)))
 
 
 def test_another_calibration_is_refused() -> None:
@@ -162,15 +162,18 @@ def test_another_calibration_is_refused() -> None:
     stale["reproduce"]["calibration"] = "0" * 16
     found = parse_answer(stale)
     with pytest.raises(InputError, match="another calibration"):
-        whatif(found, found.plans[0], NOTHING)
+        what_if(found, found.plans[0], NOTHING)
 
 
 def test_the_command_asks_what_if(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps(data()))
-    assert run_command("plan", app, ["whatif", str(path)]) == 2
+    assert run_command("plan", app, ["what_if", str(path)]) == 2
     assert "nothing is changed" in capsys.readouterr().err
-    assert run_command("plan", app, ["whatif", str(path), "--hw", "rtx4090x2", "--set", "max_model_len=8192"]) in (0, 1)
+    assert run_command("plan", app, ["what_if", str(path), "--hw", "rtx4090x2", "--set", "max_model_len=8192"]) in (
+        0,
+        1,
+    )
     screen = capsys.readouterr().out
     assert "rtx4090x2" in screen
     assert max(map(len, screen.splitlines())) <= PIPED

@@ -11,7 +11,8 @@ import pytest
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.terminal import PIPED
 from planner.cli.main import app
-from planner.evaluation.variants import SlowerSteps, VariedWorkload, slower_host
+from planner.evaluation.deployments import slower_host
+from planner.evaluation.variants import VariedWorkload
 from planner.studies.bottleneck import resource_uses
 from planner.studies.capacity_growth import GOAL, Growth, GrowthStep
 from planner.studies.explain import binding_words, explain, why_not
@@ -112,7 +113,7 @@ def test_slower_steps_stretch_time_exactly() -> None:
     again = Rerun.of(answer())
     bench, candidate = again.bench, again.candidates[0]
     plain = bench.probe(candidate, 4.0, 300).observations[0].samples_s["ttft"]
-    slower = SlowerSteps(again.world, 2.0)
+    slower = again.world.with_(step_factor=2.0)
     from dataclasses import replace
 
     stretched = replace(bench, evaluator=slower).probe(candidate, 2.0, 300).observations[0].samples_s["ttft"]
@@ -121,7 +122,11 @@ def test_slower_steps_stretch_time_exactly() -> None:
 
 def test_a_slower_host_keeps_what_is_not_its_own() -> None:
     again = Rerun.of(answer())
-    host = again.world_of(0).plant(again.candidates[0]).resolved.engine.host
+    evaluator, candidate = again.world_of(0), again.candidates[0]
+    host = evaluator.deployments.compiled(candidate).resolved.engine.host
     twice = slower_host(host, 2.0)
+    slower = evaluator.with_(host_factor=2.0).deployments
+    assert slower.compiled(candidate).resolved.engine.host == twice
+    assert slower.resolved(candidate) is evaluator.deployments.resolved(candidate)  # only what changes is made again
     assert twice.step_s == 2 * host.step_s
     assert twice.collective_skew_s == host.collective_skew_s

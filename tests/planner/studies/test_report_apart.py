@@ -23,7 +23,16 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An answer whose best plan is 1 prefill + 1 decode: the search's own, put first."""
     target = tmp_path_factory.mktemp("apart") / "a.json"
     asked = ["--model", "llama3.2-1b", "--hw", "l4x2", "--slo", "tpot.p99=12ms,ttft.p90=5s", "--precision", "native"]
-    wide = ["--also", "disaggregated", "--set", "tensor_parallel=1", "--set", "kv_dtype=bf16", "--trials", "4"]
+    wide = [
+        "--set",
+        "also=disaggregated",
+        "--set",
+        "tensor_parallel=1",
+        "--set",
+        "kv_dtype=bf16",
+        "--set",
+        "search.trials=4",
+    ]
     assert run_command("plan", app, [*asked, *wide, "--json", str(target)]) == 0
     answer = json.loads(target.read_text())
     plans = [answer["best"], *answer["alternatives"]]

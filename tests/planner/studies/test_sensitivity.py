@@ -15,9 +15,9 @@ from catalogs.ui.html_page import render
 from catalogs.ui.terminal import PIPED
 from planner.answer.schema import Answer
 from planner.cli.main import app
-from planner.evaluation.multi_hardware import open_world
-from planner.plan import make_plan
-from planner.problem.request import PlanRequest
+from planner.evaluation.multi_hardware import open_evaluator
+from planner.pipeline import make_plan
+from planner.problem.request import PlanRequest, SearchOptions
 from planner.problem.slo import parse_slos
 from planner.report.material import gather
 from planner.report.page import answer_page
@@ -38,13 +38,17 @@ from tests.planner.report.test_plan_report import answer as on_one_kind
 from tests.planner.report.test_plan_report import words_of
 
 CHOICE = PlanRequest(
-    "llama3.1-8b", "l40sx1,h100x1", parse_slos(["ttft.p90=500ms,tpot.mean=60ms"]), trials=6, workload="alpaca"
+    model="llama3.1-8b",
+    hardware="l40sx1,h100x1",
+    slos=parse_slos(["ttft.p90=500ms,tpot.mean=60ms"]),
+    search=SearchOptions(trials=6),
+    workload="alpaca",
 )
 
 
 @cache
 def choice() -> Answer:
-    world = open_world(CHOICE)
+    world = open_evaluator(CHOICE)
     return parse_answer(json.loads(json.dumps(make_plan(CHOICE, world, world.elsewhere).document())))
 
 
@@ -56,7 +60,7 @@ def test_a_load_beyond_the_capacity_flips_the_choice_where_it_lies() -> None:
     """With a rate asked for and no alternative, the plan is the choice up to its capacity."""
     best = on_one_kind().plans[0]
     rate = 0.7 * (best.capacity_requests_per_s or 0.0)
-    asked = on_one_kind().request.model_copy(update={"rate": rate})
+    asked = on_one_kind().request.replace(requests_per_s=rate)
     loaded = best.model_copy(update={"requests_per_s": rate})
     one = on_one_kind().model_copy(update={"request": asked, "best": loaded, "alternatives": []})
     rerun = Rerun.of(one)

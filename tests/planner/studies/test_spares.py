@@ -114,7 +114,18 @@ def test_needed_and_times() -> None:
 
 def test_spares_of_a_plan_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     answer, target = tmp_path / "a.json", tmp_path / "s.json"
-    asked = ["--model", "llama3.2-1b", "--slo", "ttft.p90=1s", "--hw", "l4x4", "--trials", "1", "--precision", "native"]
+    asked = [
+        "--model",
+        "llama3.2-1b",
+        "--slo",
+        "ttft.p90=1s",
+        "--hw",
+        "l4x4",
+        "--set",
+        "search.trials=1",
+        "--precision",
+        "native",
+    ]
     fixed = ["--set", "tensor_parallel=1", "--rate", "8", "--json", str(answer)]
     assert run_command("plan", app, [*asked, *fixed]) == 0
     terms = ["--mtbf", "1d", "--restart", "2min", "--window", "4h"]

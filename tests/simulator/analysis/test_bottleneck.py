@@ -15,7 +15,7 @@ from catalogs.workloads.workload import load_workload
 from simulator.analysis.bottleneck import DEVICE_BOUNDS, STEP_BOUNDS, bottleneck, pool_bottlenecks, sampled_operators
 from simulator.analysis.operators import COMPUTE, FIXED, LINK, MEMORY, OperatorRow, operator_rows
 from simulator.cluster.cluster import RunOptions
-from simulator.cluster.compiled import CompiledDeployment, build_plant
+from simulator.cluster.compiled import CompiledDeployment, compile_deployment
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run
 from simulator.core.batch import BatchShape
@@ -49,7 +49,7 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
 
 
 def served(name: str) -> tuple[CompiledDeployment, Run]:
-    plant = build_plant(Deployment(**DEPLOYMENTS[name]))
+    plant = compile_deployment(Deployment(**DEPLOYMENTS[name]))
     requests = load_workload("chat").materialise(0, 300, 10.0)
     return plant, run(plant, requests, RunOptions(journal=EventLog()))
 

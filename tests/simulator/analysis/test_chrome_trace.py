@@ -16,7 +16,7 @@ from simulator.analysis import chrome_trace
 from simulator.analysis.chrome_trace import TraceWindow, write_chrome_trace
 from simulator.cli.outputs import RequestedOutputs, parse_window
 from simulator.cluster.cluster import Cluster, RunOptions
-from simulator.cluster.compiled import Pool, build_fleet
+from simulator.cluster.compiled import Pool, compile_fleet
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run, run_pools, run_rules
 from simulator.engine.event_log import EventLog
@@ -86,7 +86,7 @@ def done(request: pytest.FixtureRequest) -> Run:
         "pipeline": {"hardware": "h100x2", "pipeline_parallel": 2},
         "apart": {"hardware": "h100x2", "disaggregation": {"prefill_replicas": 1, "decode_replicas": 1}},
     }[request.param]
-    fleet = build_fleet(Deployment(model="llama3.1-8b", max_model_len=4096, **layout))  # type: ignore[arg-type]
+    fleet = compile_fleet(Deployment(model="llama3.1-8b", max_model_len=4096, **layout))  # type: ignore[arg-type]
     work = load_workload("azure-conv").materialise(0, 150, 20.0)
     return run(fleet, work, RunOptions(journal=EventLog()))
 

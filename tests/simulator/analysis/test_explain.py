@@ -22,7 +22,7 @@ from simulator.analysis.request_phases import PHASES, phases
 from simulator.cache.offload import SwapRules
 from simulator.cli import main as cli
 from simulator.cluster.cluster import Cluster, RunOptions
-from simulator.cluster.compiled import CompiledDeployment, Pool, build_plant
+from simulator.cluster.compiled import CompiledDeployment, Pool, compile_deployment
 from simulator.cluster.kv_transfer import TransferLinks
 from simulator.cluster.options import DisaggregationPolicy
 from simulator.cluster.run import Run
@@ -204,7 +204,7 @@ def test_the_band_of_a_percentile(n: int, percent: float, found: int) -> None:
 
 @pytest.fixture(scope="module")
 def plant() -> CompiledDeployment:
-    return build_plant(Deployment(model="llama3.1-8b", hardware="h100", max_model_len=4096, max_num_seqs=64))
+    return compile_deployment(Deployment(model="llama3.1-8b", hardware="h100", max_model_len=4096, max_num_seqs=64))
 
 
 def served(plant: CompiledDeployment, rate: float, **limits: int) -> Run:

@@ -16,7 +16,7 @@ from catalogs.workloads.workload import load_workload
 from simulator.analysis.metrics import summarise
 from simulator.analysis.time_series import ALL, COLUMNS, FIGURES, edges, series, write_time_series
 from simulator.cluster.cluster import Cluster, RunOptions
-from simulator.cluster.compiled import Pool, build_fleet
+from simulator.cluster.compiled import Pool, compile_fleet
 from simulator.cluster.run import Run
 from simulator.cluster.serving import serving_options
 from simulator.cluster.simulate import run, run_pools, run_rules
@@ -46,7 +46,7 @@ def totals(done: Run, step_s: float) -> dict[str, float]:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("step_s", [1.0, 0.37])
 def test_sums_are_the_totals_of_the_run(layout: dict[str, object], step_s: float) -> None:
-    fleet = build_fleet(Deployment(model="llama3.1-8b", max_model_len=4096, **layout))  # type: ignore[arg-type]
+    fleet = compile_fleet(Deployment(model="llama3.1-8b", max_model_len=4096, **layout))  # type: ignore[arg-type]
     work = load_workload("azure-conv").materialise(0, 120, 10.0)
     done = run(fleet, work, RunOptions(journal=EventLog()))
     found, metrics = totals(done, step_s), summarise(done)["metrics"]
@@ -63,7 +63,7 @@ def test_sums_are_the_totals_of_the_run(layout: dict[str, object], step_s: float
 def test_replicas_that_start_draw_power() -> None:
     scaled = {"metric": "queue", "target": 2, "max_replicas": 2, "interval_s": 2, "cold_start": {"image_gb": 0}}
     written = Deployment(model="llama3.1-8b", hardware="h100x2", max_model_len=4096, kv_blocks=600, autoscaling=scaled)  # type: ignore[arg-type]
-    fleet = build_fleet(written)
+    fleet = compile_fleet(written)
     work = load_workload("azure-conv").materialise(0, 500, 25.0)
     done = run(fleet, work, replace(serving_options(written, fleet), journal=EventLog()))
     assert len(done.orders)

@@ -16,7 +16,7 @@ from catalogs.workloads.arrivals import parse_arrivals
 from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import fleet_metrics, summarise
 from simulator.cluster.cluster import Cluster, RunOptions
-from simulator.cluster.compiled import Pool, build_fleet
+from simulator.cluster.compiled import Pool, compile_fleet
 from simulator.cluster.controllers.autoscaler import Autoscaler, LoadMeter
 from simulator.cluster.run import Run
 from simulator.cluster.serving import cold_start_s, serving_options
@@ -216,7 +216,7 @@ def test_a_cold_start_is_the_sum_of_its_parts() -> None:
     start = ColdStart(node_s=90, image_gb=8, image_gb_per_s=0.1, weights_gb_per_s=2.0, engine_s=30, graph_capture_s=5)
     assert start.seconds(16e9) == 90 + 80 + 8 + 30 + 5
     keys = {"metric": "queue", "target": 1, "max_replicas": 2, "cold_start": {"image_gb": 0, "weights_gb_per_s": 1.0}}
-    fleet = build_fleet(Deployment(model="llama3.1-8b", hardware="h100x2", autoscaling=keys))
+    fleet = compile_fleet(Deployment(model="llama3.1-8b", hardware="h100x2", autoscaling=keys))
     assert cold_start_s(fleet.plants[0]) == pytest.approx(57 + 7 + 16.06, abs=0.1)  # 8.03 G weights of 2 bytes
 
 
@@ -237,7 +237,7 @@ def test_a_deployment_scales_and_pays_for_what_it_uses() -> None:
     work = RequestSet(times, np.full(360, 200), np.full(360, 100))
     runs, shown = [], []
     for deployment in (written, fixed):
-        fleet = build_fleet(deployment)
+        fleet = compile_fleet(deployment)
         run = run_fleet(fleet, work, serving_options(deployment, fleet))
         runs.append(run)
         shown.append(summarise(run)["metrics"] | fleet_metrics(run))
@@ -275,4 +275,4 @@ def test_scaling_that_makes_no_sense_is_refused(changes: dict[str, object], repl
 def test_all_replicas_there_may_ever_be_must_fit() -> None:
     keys: dict[str, object] = {"metric": "queue", "target": 1, "max_replicas": 5}
     with pytest.raises(InputError, match="must fit in the 8"):
-        build_fleet(Deployment(model="llama3.1-8b", hardware="h100x8", tensor_parallel=2, autoscaling=keys))
+        compile_fleet(Deployment(model="llama3.1-8b", hardware="h100x8", tensor_parallel=2, autoscaling=keys))

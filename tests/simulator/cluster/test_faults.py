@@ -17,7 +17,7 @@ from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import output_tokens
 from simulator.cluster.cluster import Cluster, Controller, RunOptions
-from simulator.cluster.compiled import Pool, build_fleet
+from simulator.cluster.compiled import Pool, compile_fleet
 from simulator.cluster.controllers.autoscaler import Autoscaler
 from simulator.cluster.controllers.faults import Faults, Placement
 from simulator.cluster.kv_transfer import LinkLoad, TransferLinks
@@ -329,7 +329,7 @@ def test_what_a_deployment_says_happens() -> None:
         faults=[{"kind": "node", "at_s": 1.0, "node": 1, "lasts_s": 2.0}],
         retries={"backoff_s": 0.1, "jitter": 0},
     )
-    fleet = build_fleet(written)
+    fleet = compile_fleet(written)
     work = RequestSet(np.linspace(0.0, 4.0, 80), np.full(80, 100), np.full(80, 20))
     run = run_fleet(fleet, work, serving_options(written, fleet))
     assert [r.died_s for r in run.replicas] == [np.inf, np.inf, 1.0, 1.0, np.inf, np.inf]
@@ -341,8 +341,8 @@ def test_what_a_deployment_says_happens() -> None:
 def test_slow_links_slow_what_ranks_say_to_each_other_only() -> None:
     from simulator.cluster.serving import _slow_links
 
-    two = build_fleet(Deployment(model="llama3.1-8b", hardware="h100x2", tensor_parallel=2))
-    one = build_fleet(Deployment(model="llama3.1-8b", hardware="h100"))
+    two = compile_fleet(Deployment(model="llama3.1-8b", hardware="h100x2", tensor_parallel=2))
+    one = compile_fleet(Deployment(model="llama3.1-8b", hardware="h100"))
     slowed = _slow_links(two)(0, 10.0).decode_segment(8, 8000, 1000)[0]
     plain = two.plants[0].cost.decode_segment(8, 8000, 1000)[0]
     assert 1.2 * plain < slowed < 10.0 * plain
@@ -383,7 +383,7 @@ def test_faults_that_make_no_sense_are_refused(fault: dict[str, object], said: s
 def test_faults_of_what_is_not_there_are_refused(fault: dict[str, object], nearest: str) -> None:
     written = Deployment(model="llama3.1-8b", hardware="2*h100x2", replicas=4, faults=[fault])
     with pytest.raises(InputError, match=f"nearest valid choice: {nearest}"):
-        serving_options(written, build_fleet(written))
+        serving_options(written, compile_fleet(written))
 
 
 def test_retries_are_checked() -> None:

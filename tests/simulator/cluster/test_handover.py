@@ -15,7 +15,7 @@ from catalogs.io.yaml_files import check
 from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import latency_metrics
 from simulator.cluster.cluster import RunOptions
-from simulator.cluster.compiled import CompiledFleet, Pool, build_fleet, build_plant
+from simulator.cluster.compiled import CompiledFleet, Pool, compile_deployment, compile_fleet
 from simulator.cluster.kv_path import NetworkCards, RankPath, ports_of
 from simulator.cluster.kv_transfer import LinkLoad, TransferLinks, TransferModel, TransferPath
 from simulator.cluster.options import DisaggregationPolicy
@@ -251,7 +251,9 @@ def test_more_replicas_where_the_work_is_serve_it_sooner() -> None:
 def disaggregated(hardware: str = "2*h100x8", engine: str = "vllm", **apart: object) -> CompiledFleet:
     split = {"prefill_replicas": 1, "decode_replicas": 1, **apart}
     keys = {"max_model_len": 8192, "max_num_seqs": 32, "max_num_batched_tokens": 4096}
-    return build_fleet(Deployment(model="llama3.1-8b", engine=engine, hardware=hardware, disaggregation=split, **keys))  # type: ignore[arg-type]
+    return compile_fleet(
+        Deployment(model="llama3.1-8b", engine=engine, hardware=hardware, disaggregation=split, **keys)
+    )  # type: ignore[arg-type]
 
 
 def path_of(fleet: CompiledFleet) -> RankPath:
@@ -331,7 +333,7 @@ def test_slices_send_through_the_card_of_their_gpu() -> None:
         "prefill": {"hardware": "h100:3g.40gbx2"},
     }
     keys = {"max_model_len": 4096, "max_num_seqs": 16, "max_num_batched_tokens": 2048}
-    fleet = build_fleet(Deployment(model="llama3.2-3b", hardware="h100x2", disaggregation=split, **keys))  # type: ignore[arg-type]
+    fleet = compile_fleet(Deployment(model="llama3.2-3b", hardware="h100x2", disaggregation=split, **keys))  # type: ignore[arg-type]
     path = path_of(fleet)
     assert (path.source_bytes_per_s, path.target_bytes_per_s) == (50e9, 50e9)
     assert isinstance(ports_of(fleet), TransferLinks)
@@ -357,7 +359,7 @@ def test_replicas_of_one_node_share_its_card() -> None:
     """Eight A10G have one interface of 100 Gb/s: a lone transfer gets all of it, four get a quarter each."""
     split = {"prefill_replicas": 8, "decode_replicas": 8}
     keys = {"max_model_len": 4096, "max_num_seqs": 16, "max_num_batched_tokens": 2048}
-    fleet = build_fleet(Deployment(model="llama3.2-3b", hardware="2*a10gx8", disaggregation=split, **keys))  # type: ignore[arg-type]
+    fleet = compile_fleet(Deployment(model="llama3.2-3b", hardware="2*a10gx8", disaggregation=split, **keys))  # type: ignore[arg-type]
     path = path_of(fleet)
     assert path.source_bytes_per_s == 12.5e9
     done = run(fleet, RequestSet(np.zeros(4), np.full(4, 1000), np.full(4, 3)), RunOptions(check_laws=True))
@@ -380,6 +382,6 @@ def test_bad_hand_overs_are_refused(key: dict[str, object]) -> None:
 
 
 def test_without_pools_nothing_is_handed_over() -> None:
-    plant = build_plant(Deployment(model="llama3.1-8b", hardware="h100", max_model_len=8192, max_num_seqs=32))
+    plant = compile_deployment(Deployment(model="llama3.1-8b", hardware="h100", max_model_len=8192, max_num_seqs=32))
     done = run(plant, replace(WORK, output_tokens=np.full(30, 2)))
     assert not len(done.handovers)

@@ -8,7 +8,7 @@ import pytest
 
 from catalogs.deployments.schema import Deployment
 from simulator.cluster.cluster import Cluster, RunOptions
-from simulator.cluster.compiled import Pool, build_plant
+from simulator.cluster.compiled import Pool, compile_deployment
 from simulator.schedulers.registry import POLICIES, VARIANTS, make_scheduler
 from tests.simulator.schedulers.test_variants import ASKED, WHOLE
 from tests.simulator.worlds import Linear, requests, rules
@@ -39,5 +39,7 @@ def test_clusters_replicas_and_lanes() -> None:
 
 @pytest.mark.parametrize("asked", [None, DRAFTS])
 def test_costs_of_steps(asked: dict[str, Any] | None) -> None:
-    made = build_plant(Deployment.model_validate({"model": "llama3.1-8b", "hardware": "h100", "speculative": asked}))
+    made = compile_deployment(
+        Deployment.model_validate({"model": "llama3.1-8b", "hardware": "h100", "speculative": asked})
+    )
     assert len(vars(made.cost)) <= MOST

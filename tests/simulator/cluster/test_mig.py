@@ -7,13 +7,13 @@ import pytest
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
-from simulator.cluster.compiled import CompiledDeployment, build_plant
+from simulator.cluster.compiled import CompiledDeployment, compile_deployment
 from simulator.core.batch import BatchShape
 
 
 def plant(hardware: str, **keys: object) -> CompiledDeployment:
     limits = {"max_model_len": 4096, "max_num_seqs": 64, "max_num_batched_tokens": 2048}
-    return build_plant(Deployment(model="llama3.2-3b", hardware=hardware, **(limits | keys)))  # type: ignore[arg-type]
+    return compile_deployment(Deployment(model="llama3.2-3b", hardware=hardware, **(limits | keys)))  # type: ignore[arg-type]
 
 
 PROMPT = BatchShape(2048, 2048 * 1024.0, 1, 0, 0, 0, 1)

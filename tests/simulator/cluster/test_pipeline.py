@@ -12,7 +12,7 @@ from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import output_tokens, summarise
 from simulator.cluster.cluster import RunOptions
-from simulator.cluster.compiled import build_plant
+from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run, run_rules
 from simulator.core.batch import BatchShape
@@ -85,8 +85,8 @@ def test_laws_hold_in_every_pipeline(work: RequestSet, stages: int, blocks: int,
 
 def test_stages_share_layers_and_time() -> None:
     keys = {"model": "llama3.1-8b", "max_model_len": 4096, "max_num_seqs": 64, "max_num_batched_tokens": 1024}
-    whole = build_plant(Deployment(hardware="h100", **keys))  # type: ignore[arg-type]
-    piped = build_plant(Deployment(hardware="h100x4", pipeline_parallel=4, **keys))  # type: ignore[arg-type]
+    whole = compile_deployment(Deployment(hardware="h100", **keys))  # type: ignore[arg-type]
+    piped = compile_deployment(Deployment(hardware="h100x4", pipeline_parallel=4, **keys))  # type: ignore[arg-type]
     shape = BatchShape(decodes=8, decode_context_sum=8000, decode_context_max=1000, logits=8)
     extra = piped.cost.cycle_s(shape) - whole.cost.cycle_s(shape)
     assert 0.0 < extra < 3 * 50e-6  # three sends

@@ -15,7 +15,7 @@ from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import itl_statistics, latency_metrics, output_tokens, summarise
 from simulator.cluster.cluster import Cluster, RunOptions
-from simulator.cluster.compiled import CompiledFleet, Pool, build_plant
+from simulator.cluster.compiled import CompiledFleet, Pool, compile_deployment
 from simulator.cluster.kv_transfer import LinkLoad, TransferLinks
 from simulator.cluster.options import DisaggregationPolicy
 from simulator.cluster.run import Run
@@ -303,7 +303,7 @@ def test_one_router_before_two_models_and_two_kinds_of_hardware() -> None:
 def test_a_fleet_of_two_models_and_two_kinds_of_hardware_adds_up() -> None:
     keys = {"max_model_len": 4096, "max_num_seqs": 32, "max_num_batched_tokens": 512}
     two = [("llama3.1-8b", "h100"), ("qwen2.5-0.5b", "l40s"), ("qwen2.5-0.5b", "l40s")]
-    plants = [build_plant(Deployment(model=m, hardware=h, **keys)) for m, h in two]  # type: ignore[arg-type]
+    plants = [compile_deployment(Deployment(model=m, hardware=h, **keys)) for m, h in two]  # type: ignore[arg-type]
     work = RequestSet(np.linspace(0.0, 2.0, 40), np.full(40, 100), np.full(40, 20))
     work = replace(work, wanted_models=np.arange(40) % 2)
     done = run(CompiledFleet.apart(*plants), work, RunOptions(check_laws=True))

@@ -16,7 +16,7 @@ from catalogs.engines.files import list_engines, load_engine
 from catalogs.workloads.files import parse_workload_file
 from catalogs.workloads.request_set import RequestSet
 from simulator.cluster.cluster import RunOptions
-from simulator.cluster.compiled import CompiledFleet, build_fleet
+from simulator.cluster.compiled import CompiledFleet, compile_fleet
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run
 from simulator.core.outcomes import STATUS
@@ -29,7 +29,7 @@ FEW = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck
 def built(keys: tuple[tuple[str, Any], ...]) -> CompiledFleet:
     queue = {k[6:]: v for k, v in keys if k.startswith("queue_")}
     plain = {k: v for k, v in keys if not k.startswith("queue_")}
-    return build_fleet(Deployment(**plain, queue=queue or None))
+    return compile_fleet(Deployment(**plain, queue=queue or None))
 
 
 @st.composite

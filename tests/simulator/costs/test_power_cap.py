@@ -21,7 +21,7 @@ from catalogs.hardware.catalog import parse_hardware
 from catalogs.workloads.workload import load_workload
 from simulator.analysis.metrics import summarise
 from simulator.cluster.cluster import RunOptions
-from simulator.cluster.compiled import CompiledDeployment, build_plant
+from simulator.cluster.compiled import CompiledDeployment, compile_deployment
 from simulator.cluster.simulate import run
 from simulator.core.batch import BatchShape
 from simulator.costs.power_limit import CLOCKS, CappedStepCost, PowerLimitedBoard, decode_kind
@@ -33,7 +33,7 @@ seconds = st.floats(1e-6, 1e-2)
 
 @pytest.fixture(scope="module")
 def plant() -> CompiledDeployment:
-    return build_plant(Deployment(model="llama3.1-8b", hardware="h100"))
+    return compile_deployment(Deployment(model="llama3.1-8b", hardware="h100"))
 
 
 @pytest.fixture(scope="module")

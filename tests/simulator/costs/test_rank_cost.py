@@ -18,7 +18,7 @@ from simulator.analysis.bottleneck import bottleneck
 from simulator.analysis.metrics import summarise
 from simulator.analysis.request_phases import phases
 from simulator.cluster.cluster import RunOptions
-from simulator.cluster.compiled import CompiledDeployment, build_plant
+from simulator.cluster.compiled import CompiledDeployment, compile_deployment
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run
 from simulator.core.batch import Batch, BatchShape, together
@@ -122,7 +122,7 @@ def test_one_long_prompt_holds_up_all_ranks_but_only_once() -> None:
 
 def plant(**keys: Any) -> CompiledDeployment:
     given_keys = KEYS | {"expert_parallel": True, "data_parallel": 4, "max_num_seqs": 16, "max_model_len": 4096} | keys
-    return build_plant(Deployment(**given_keys), measured_host=False)
+    return compile_deployment(Deployment(**given_keys), measured_host=False)
 
 
 def served(made: CompiledDeployment, n: int = 60, clients: int = 24) -> Run:

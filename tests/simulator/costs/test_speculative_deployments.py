@@ -19,7 +19,7 @@ from catalogs.io.yaml_files import check
 from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import summarise
 from simulator.cluster.cluster import RunOptions
-from simulator.cluster.compiled import build_fleet, build_plant
+from simulator.cluster.compiled import compile_deployment, compile_fleet
 from simulator.cluster.kv_path import RankPath
 from simulator.cluster.simulate import run
 from simulator.core.batch import BatchShape
@@ -121,7 +121,7 @@ def test_both_readings_agree_of_ranks_with_unequal_shares(asked: dict[str, objec
 
 def test_ranks_of_a_deployment_speculate() -> None:
     told = plant_of(MTP, model="deepseek-v3", hardware="h200x8", data_parallel=8, expert_parallel=True)
-    done = run(build_plant(told), work(24, 12), RunOptions(check_laws=True))  # type: ignore[arg-type]
+    done = run(compile_deployment(told), work(24, 12), RunOptions(check_laws=True))  # type: ignore[arg-type]
     found = summarise(done)["metrics"]
     assert done.completed.all()
     assert found["ranks"]["dispatch"] == "least_requests"
@@ -195,7 +195,7 @@ def work(n: int = 40, concurrency: int = 4, seed: int = 0) -> RequestSet:
 
 
 def test_tokens_come_faster_by_what_is_accepted_and_slower_by_what_a_step_takes_longer() -> None:
-    plant, plain = (build_plant(plant_of(asked)) for asked in (EAGLE, None))  # type: ignore[arg-type]
+    plant, plain = (compile_deployment(plant_of(asked)) for asked in (EAGLE, None))  # type: ignore[arg-type]
     found = summarise(run(plant, work(), RunOptions(check_laws=True)))["metrics"]
     other = summarise(run(plain, work()))["metrics"]
     told = found["speculative"]
@@ -210,7 +210,7 @@ def test_tokens_come_faster_by_what_is_accepted_and_slower_by_what_a_step_takes_
 
 
 def test_seeds_draw_other_acceptances_and_one_seed_the_same() -> None:
-    plant = build_plant(plant_of(EAGLE))  # type: ignore[arg-type]
+    plant = compile_deployment(plant_of(EAGLE))  # type: ignore[arg-type]
     ends = [run(plant, work(seed=seed)).last_token_s.tolist() for seed in (0, 0, 1)]
     assert ends[0] == ends[1] != ends[2]
 
@@ -218,7 +218,7 @@ def test_seeds_draw_other_acceptances_and_one_seed_the_same() -> None:
 def test_decode_pools_speculate() -> None:
     apart = {"prefill_replicas": 1, "decode_replicas": 1}
     told = plant_of(EAGLE, hardware="h100x2", disaggregation=apart)
-    done = run(build_fleet(told), work(), RunOptions(check_laws=True))  # type: ignore[arg-type]
+    done = run(compile_fleet(told), work(), RunOptions(check_laws=True))  # type: ignore[arg-type]
     assert done.completed.all()
     assert summarise(done)["metrics"]["speculative"]["mean_acceptance_length"] > 2.2
 
@@ -227,11 +227,11 @@ def test_what_travels_and_what_hybrid_caches_hold_counts_the_drafter() -> None:
     apart = {"prefill_replicas": 1, "decode_replicas": 1}
     wire_s = []
     for asked in (None, EAGLE):
-        fleet = build_fleet(plant_of(asked, hardware="h100x2", disaggregation=apart))  # type: ignore[arg-type]
+        fleet = compile_fleet(plant_of(asked, hardware="h100x2", disaggregation=apart))  # type: ignore[arg-type]
         wire_s.append(RankPath.between(*fleet.plants, fleet).load(1000).wire_s)
     assert wire_s[1] / wire_s[0] == pytest.approx(33 / 32)  # a head of one layer beside 32
     keys = {"model": "gemma-3-12b", "speculative": EAGLE}
-    plant = build_plant(plant_of(EAGLE, **keys))  # type: ignore[arg-type]
+    plant = compile_deployment(plant_of(EAGLE, **keys))  # type: ignore[arg-type]
     tokens = np.full(10, 3000)
     long = RequestSet(np.zeros(10), tokens, np.full(10, 10), concurrency=1)
     with_drafter = even_blocks(plant.resolved, plant.memory, long)
@@ -242,9 +242,9 @@ def test_what_travels_and_what_hybrid_caches_hold_counts_the_drafter() -> None:
 def test_pools_of_one_request_draft_alike() -> None:
     apart = {"prefill_replicas": 1, "decode_replicas": 1, "decode": {"speculative": EAGLE}}
     with pytest.raises(InputError, match="KV of the same drafter"):
-        build_fleet(plant_of(None, hardware="h100x2", disaggregation=apart))  # type: ignore[arg-type]
+        compile_fleet(plant_of(None, hardware="h100x2", disaggregation=apart))  # type: ignore[arg-type]
     apart["decode"] = {"speculative": NGRAM}  # looks at the host's tokens only
-    assert build_fleet(plant_of(None, hardware="h100x2", disaggregation=apart)).plants  # type: ignore[arg-type]
+    assert compile_fleet(plant_of(None, hardware="h100x2", disaggregation=apart)).plants  # type: ignore[arg-type]
 
 
 def test_the_command_tells_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -296,7 +296,7 @@ def test_laws_hold_for_random_deployments(data: st.DataObject) -> None:
     requests = RequestSet(
         np.zeros(n), np.array(draw(sizes)), np.array(draw(sizes)), concurrency=draw(st.integers(1, n))
     )
-    plant = build_plant(told)  # type: ignore[arg-type]
+    plant = compile_deployment(told)  # type: ignore[arg-type]
     done = run(plant, requests, RunOptions(check_laws=True))
     assert (done.completed | done.rejected).all()
     log = StepLog.merged(done.logs)

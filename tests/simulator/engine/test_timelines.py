@@ -128,6 +128,20 @@ def test_preemption_takes_the_newest_and_recovers_its_prefix(fast: bool) -> None
 
 
 @BOTH
+def test_a_preempted_request_is_served_before_those_that_wait(fast: bool) -> None:
+    """As above, and a third of one block that waits from 0.5 on: a block is free from 2 on, but B is before it."""
+    run = simulate(rules(kv_blocks=4), requests([0.0, 0.0, 0.5], [7, 7, 4], [6, 6, 1]), fast)
+    assert run.preemptions.tolist() == [0, 1, 0]
+    assert run.last_token_s.tolist() == [6.0, 10.0, 7.0]
+
+
+@BOTH
+def test_no_more_requests_run_than_there_are_seats(fast: bool) -> None:
+    run = simulate(rules(max_num_seqs=2), requests([0.0, 0.0, 0.0], [4, 4, 4], [3, 3, 1]), fast)
+    assert run.last_token_s.tolist() == [3.0, 3.0, 4.0]
+
+
+@BOTH
 def test_preempted_with_its_last_token_in_flight(fast: bool) -> None:
     """With lag 1 a request can lose its blocks when nothing is left to schedule; it still finishes."""
     run = simulate(rules(kv_blocks=4, lag=1), requests([0.0, 0.0], [7, 7], [6, 2]), fast)

@@ -13,7 +13,7 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from simulator.cluster.cluster import RunOptions
-from simulator.cluster.compiled import build_plant
+from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_rules
 from simulator.core.batch import BatchShape
@@ -257,7 +257,7 @@ def test_thirty_seconds_of_sound_end_to_end() -> None:
     """One request: API server and host apart, its first token takes no less than the encoder's arithmetic."""
     from simulator.cluster.simulate import run
 
-    plant = build_plant(Deployment(model="whisper-large-v3", hardware="h100", max_num_seqs=16))
+    plant = compile_deployment(Deployment(model="whisper-large-v3", hardware="h100", max_num_seqs=16))
     done = run(plant, requests([0.0], [4], [100]))
     peak = plant.resolved.hardware.accelerator.flops_for("bf16")
     least_s = total_flops(list(encoder_calls(Shard.of(plant.resolved), np.array(1.0)))) / peak

@@ -11,7 +11,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.models.catalog import list_models, load_model
 from catalogs.models.layers import Moe
-from simulator.cluster.compiled import build_plant
+from simulator.cluster.compiled import compile_deployment
 from simulator.layers.shard import Shard
 from simulator.layers.step import decode_calls, expert_calls, prefill_calls
 
@@ -50,7 +50,7 @@ def test_mla_blocks_never_take_less_time_for_more_or_longer_sequences(name: str)
 def test_whole_steps_fall_by_noise_of_other_operators_at_most(name: str, model: str) -> None:
     """Steps of decodes, of every size that is captured. Products and attention are as measured: 2 % from one size to
     the next, once (attention of one sequence on B200); all else below 0.5 %."""
-    plant = build_plant(Deployment(model=model, engine="vllm", hardware=f"{name}x8", tensor_parallel=8))
+    plant = compile_deployment(Deployment(model=model, engine="vllm", hardware=f"{name}x8", tensor_parallel=8))
     steps = np.array([plant.cost.decode_segment(n, 1000 * n, 1000)[0] for n in (1, 2, 4, *range(8, 257, 8))])
     falls = np.sort(np.diff(steps) / steps[:-1])
     assert falls[0] > -0.02
@@ -60,7 +60,7 @@ def test_whole_steps_fall_by_noise_of_other_operators_at_most(name: str, model: 
 def test_mixtral_decodes_rise_with_the_batch() -> None:
     """Eight experts at TP2, from two touched to all. It was 20.8 ms at 8 and 18.3 at 16: one row of the table lies 17 %
     above its neighbours."""
-    plant = build_plant(Deployment(model="mixtral-8x7b", engine="vllm", hardware="h100x2", tensor_parallel=2))
+    plant = compile_deployment(Deployment(model="mixtral-8x7b", engine="vllm", hardware="h100x2", tensor_parallel=2))
     steps = [plant.cost.decode_segment(n, 700 * n, 700)[0] for n in (1, 2, 4, 8, 16, 32, 64, 128)]
     assert (np.diff(steps) > 0).all()
     assert steps[3] < 0.95 * steps[4]  # seven of eight experts

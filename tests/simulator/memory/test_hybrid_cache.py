@@ -12,7 +12,7 @@ from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.models.catalog import load_model
-from simulator.cluster.compiled import build_plant
+from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.simulate import pool_of
 from simulator.layers.shard import Shard
 from simulator.memory.cache_groups import CacheGroup, cache_groups, even_blocks, held_bytes, varies
@@ -86,7 +86,7 @@ def test_longer_sequences_make_more_blocks_of_the_same_bytes() -> None:
 
 
 def test_models_whose_lengths_cost_alike_keep_their_blocks() -> None:
-    plant = build_plant(Deployment(model="llama-3.1-8b", hardware="h100"))
+    plant = compile_deployment(Deployment(model="llama-3.1-8b", hardware="h100"))
     assert not varies(Shard.of(plant.resolved))
     assert pool_of(plant, 0, requests([0.0], [100], [10])).rules.kv_blocks == plant.memory.kv_blocks
     asked = resolve(Deployment(model="gpt-oss-20b", hardware="h100", kv_blocks=777))
@@ -110,4 +110,4 @@ def _known(name: str) -> bool:
 
 def test_an_encoder_is_named_in_the_refusal() -> None:
     with pytest.raises(InputError, match=r"decoder-only models.*bart"):
-        build_plant(Deployment(model="bart-base", hardware="h100"))
+        compile_deployment(Deployment(model="bart-base", hardware="h100"))

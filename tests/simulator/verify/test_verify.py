@@ -15,7 +15,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.engines.profile import HostTimes
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
-from simulator.cluster.compiled import HOST_NOTICE, _with_measured_host, build_plant
+from simulator.cluster.compiled import HOST_NOTICE, _with_measured_host, compile_deployment
 from simulator.cluster.simulate import run
 from simulator.verify.comparison import STANDARD, THROUGHPUT, lines
 from simulator.verify.trials import SHARES, MeanLengths, TrialSize, trials
@@ -102,13 +102,13 @@ def user_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_measured_host_times_are_used_on_their_hardware_only(user_data: Path) -> None:  # noqa: ARG001
     engine_calibration.save(_calibration())
     small = {"model": "qwen2.5-0.5b", "max_num_seqs": 8, "max_num_batched_tokens": 512, "max_model_len": 2048}
-    here, elsewhere = (build_plant(Deployment(hardware=name, **small)) for name in ("rtx4090", "h100"))
+    here, elsewhere = (compile_deployment(Deployment(hardware=name, **small)) for name in ("rtx4090", "h100"))
     assert here.resolved.engine.host.step_s == 5e-3
     assert here.resolved.engine.host.collective_skew_s == elsewhere.resolved.engine.host.collective_skew_s
     assert elsewhere.resolved.engine.host.step_s != 5e-3
     assert any("host times of vllm measured here" in text for text in here.notices)
     assert HOST_NOTICE not in here.notices
-    other_engine = build_plant(Deployment(hardware="rtx4090", engine="sglang", **small))
+    other_engine = compile_deployment(Deployment(hardware="rtx4090", engine="sglang", **small))
     assert not other_engine.resolved.engine.host.measured
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planner.evaluation.evaluator import Observation, OfferedLoad
+from planner.evaluation.evaluator import Load, Observation, RequestCounter
 from planner.problem.candidate import Candidate
-from planner.search.objectives import CandidateTester, CountedRuns, Outcome, RequestCounter
+from planner.search.objectives import CandidateTester, CountedAssess, Outcome
 from planner.search.search import search
 from planner.search.study import SearchSettings
-from planner.search.workers import SingleProcess
 from tests.planner.queue_toy import QueueToy, candidate
 from tests.planner.search.test_search import SIZES, SLOS, race_of, space
 
@@ -17,7 +16,7 @@ from tests.planner.search.test_search import SIZES, SLOS, race_of, space
 class CountingToy(QueueToy):
     """A toy whose runs say how long they were."""
 
-    def observe(self, c: Candidate, load: OfferedLoad) -> Observation:
+    def observe(self, c: Candidate, load: Load) -> Observation:
         return replace(super().observe(c, load), n_simulated=load.n_requests)
 
 
@@ -25,25 +24,25 @@ class CountingToy(QueueToy):
 class LooksThrice:
     """At two loads, at one of them twice."""
 
-    tally: RequestCounter
+    bench: CandidateTester
 
     def __call__(self, c: Candidate, best: Outcome | None) -> Outcome:  # noqa: ARG002
         for rate, n in ((1.0, 300), (1.0, 300), (2.0, 1500)):
-            self.tally.observe(c, OfferedLoad(rate, n, 0))
+            self.bench.probe(c, rate, n)
         return Outcome(c, "measured", 1.0, 2.0, 0.5, "ttft.p90", -1.0)
 
 
 def test_a_run_that_is_remembered_counts_once_and_every_candidate_afresh() -> None:
-    tally = RequestCounter(CountingToy(0.4))
-    counted = CountedRuns(LooksThrice(tally), tally)
+    bench = CandidateTester(CountingToy(0.4), SLOS, SIZES, 0, None, counter=RequestCounter())
+    counted = CountedAssess(LooksThrice(bench), bench.counter)
     assert [counted(candidate(max_num_seqs=s), None).n_requests for s in (64, 256)] == [1800, 1800]
 
 
 def test_a_search_says_what_it_simulated() -> None:
     toy = CountingToy(0.4)
-    tally = RequestCounter(toy)
-    crew = SingleProcess(CountedRuns(race_of(CandidateTester(tally, SLOS, SIZES, 0, None)), tally))
-    found = search(space(), crew.assess, SearchSettings(100, 0), crew=crew)
+    counter = RequestCounter()
+    counted = CountedAssess(race_of(CandidateTester(toy, SLOS, SIZES, 0, None, counter=counter)), counter)
+    found = search(space(), counted, SearchSettings(100, 0))
     assert sum(o.n_requests for o in found.outcomes) == sum(load.n_requests for _, load in set(toy.loads))
     pruned = [o.n_requests for o in found.outcomes if o.status == "pruned"]
     assert min(pruned) == SIZES.quick  # most losers cost one short run

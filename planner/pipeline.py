@@ -1,6 +1,6 @@
 """From a question to an answer: space, bounds, search, a careful measurement of the winner and of what lost to it.
 
-A question put to the planner: on this machine, or with the hands of a cluster, with progress on stderr.
+A question put to the planner: answered on this machine or a cluster, with progress on stderr.
 """
 
 from __future__ import annotations
@@ -16,20 +16,22 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from catalogs.hardware.catalog import parse_hardware
+from catalogs.errors import InputError
+from catalogs.hardware.specs import Hardware
 from catalogs.ui.progress import said_meanwhile
 from planner.answer.assembly import assumptions, pareto, prices_of
 from planner.answer.hardware_ranking import HardwareRow, RankingTerms, rank_hardware
-from planner.answer.measure import BEST, OTHER, MapFn, Measure, MeasuredPlan, one_by_one
-from planner.answer.question import Asked, Reproduce
+from planner.answer.measure import BEST, OTHER, Measure, MeasuredPlan
+from planner.answer.question import Reproduce
 from planner.answer.refusal import Refuser
 from planner.answer.schema import SCHEMA_VERSION, Answer, Refusal, SearchSummary
-from planner.evaluation.evaluator import Evaluator
-from planner.evaluation.multi_hardware import open_world
+from planner.evaluation.evaluator import Evaluator, RequestCounter
+from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.queueing import OVERLOAD
 from planner.problem.candidate import Candidate
 from planner.problem.demand import NOTHING, FailureTolerance, RequiredRates
 from planner.problem.hardware_choice import is_one
+from planner.problem.price_list import PriceList
 from planner.problem.reproduction import digest, reproduce_block
 from planner.problem.request import PlanRequest
 from planner.search.objectives import (
@@ -37,18 +39,17 @@ from planner.search.objectives import (
     Assess,
     CandidateTester,
     CapacityRace,
-    CountedRuns,
+    CountedAssess,
     LowestEnergy,
     LowestLatency,
     Outcome,
-    RequestCounter,
     RunSizes,
     one,
 )
 from planner.search.progress import search_progress
 from planner.search.search import Progress, SearchResult, search
 from planner.search.study import SearchSettings, need_storage, without_password
-from planner.search.workers import Hire, alone, shared, with_second_core
+from planner.search.workers import ProcessPool, WorkerPool, usable_cores
 from planner.sections.full_answer import FullAnswer
 from planner.sections.registry import compute_sections
 from planner.space.bounds import SURVIVAL, Discard
@@ -65,6 +66,8 @@ GROUP_SHARE: Final = 4
 #: Capacity over the rate asked for that counts as room to spare.
 ROOM: Final = 1.1
 
+ONE_PROCESS: Final = ProcessPool(1)
+
 
 @dataclass(frozen=True, slots=True)
 class CandidateField:
@@ -77,22 +80,24 @@ class CandidateField:
 
 def make_plan(
     request: PlanRequest,
-    world: Evaluator,
-    elsewhere: Callable[[str], Evaluator],
+    world: HardwareChoiceEvaluator,
+    elsewhere: Callable[[Hardware], Evaluator],
     progress: Progress | None = None,
-    hire: Hire = alone,
-    each: MapFn = one_by_one,
+    workers: WorkerPool = ONE_PROCESS,
 ) -> Answer:
-    """Answer one request. `elsewhere` opens the world of other hardware, for what would meet a refused request; `hire`
-    finds who assesses candidates, `each` does runs of several seeds.
+    """Return the answer to one request.
+
+    `elsewhere` opens the evaluator of other hardware, for what would meet a refused request; `workers` evaluate the
+    candidates and make the runs of several seeds.
 
     Raises InputError for bad names; an objective that cannot be met is an answer with feasible False.
     """
     started = time.perf_counter()
     field = bound(world.space(), world, request.demand.spare)
     bench = _bench(request, world, field.left)
-    result = _search(request, world, bench, field.left, hire if field.left else alone, progress)
-    measure = Measure(world, bench, each)
+    prices = PriceList(request.tariff, world.names.hardware)
+    measure = Measure(world, bench, prices, workers.map)
+    result = _search(request, measure, field.left, workers, progress)
     entries = _entries(request, world, measure, result)
     if result.interrupted and not entries:
         raise KeyboardInterrupt
@@ -112,7 +117,7 @@ def make_plan(
         interrupted=result.interrupted,
         left_out=list(world.notices),
     )
-    terms = _terms(request, world, field.left)
+    terms = _terms(request, world, prices, field.left)
     ranking = [] if is_one(request.hardware) else rank_hardware(field.left, field.discards, result.outcomes, terms)
     return _answer(request, world, entries, refusal, (summary, ranking))
 
@@ -130,7 +135,7 @@ def _answer(
     computed = compute_sections(request, entries[0], world) if plans and not summary.interrupted else {}
     return FullAnswer(
         schema_version=SCHEMA_VERSION,
-        request=Asked.model_validate(request.as_dict()),
+        request=request,
         feasible=bool(plans),
         best=plans[0] if plans else None,
         alternatives=plans[1:],
@@ -139,7 +144,7 @@ def _answer(
         search=summary,
         hardware=ranking,
         assumptions=assumptions(request),
-        prices=prices_of(plans[0]) if plans else [],
+        prices=prices_of(plans[0], entries[0].candidate.hardware) if plans else [],
         reproduce=Reproduce.model_validate_json(json.dumps(reproduce_block(request, world.fingerprint))),
         **computed,
     )
@@ -188,27 +193,30 @@ def _bench(request: PlanRequest, world: Evaluator, left: Sequence[Candidate]) ->
 
 def _search(
     request: PlanRequest,
-    world: Evaluator,
-    bench: CandidateTester,
+    measure: Measure,
     left: Sequence[Candidate],
-    hire: Hire,
+    workers: WorkerPool,
     progress: Progress | None,
 ) -> SearchResult:
     """One search; by ascending hardware where the cheapest that carries a rate is wanted, stopping at the first that
     does so with room to spare (the first that does at all is the answer, the roomy one then an alternative)."""
-    tally = RequestCounter(world)
-    assess = _assess(request.objective, replace(bench, evaluator=tally), world, left)
+    world, bench, prices, counter = measure.world, measure.bench, measure.prices, RequestCounter()
+    takes = _takes(request.objective, prices, left)
+    assess = _assess(request.objective, replace(bench, counter=counter), world, takes)
     outclassed = assess.outclassed if isinstance(assess, CapacityRace) else None
     result = SearchResult()
-    groups = _groups(request, world, bench, left)
+    groups = _groups(request, measure, left)
     trials = request.trials if len(groups) < 2 else max(request.trials // GROUP_SHARE, 1)
     made = digest(world.fingerprint)
-    with hire(CountedRuns(assess, tally)) as crew:
+    if not left:
+        return result
+    counted = CountedAssess(assess, counter)
+    with workers.lookahead(counted, len(left)) as lookahead:
         for group in groups:
             name = study_name(request, group)
             settings = SearchSettings(trials, request.seed, name, request.study, request.storage, made)
-            promising = _by_promise(group, world, _takes(request.objective, world, left))
-            result.join(search(promising, assess, settings, progress, outclassed, crew))
+            promising = _by_promise(group, world, takes)
+            result.join(search(promising, counted, settings, progress, outclassed, lookahead))
             if result.interrupted or _roomy(result.best, bench):
                 break
     return result
@@ -219,9 +227,7 @@ def _roomy(best: Outcome | None, bench: CandidateTester) -> bool:
     return best is not None and best.requests_per_s >= ROOM * (bench.held_per_s(best.candidate) or 0.0)
 
 
-def _groups(
-    request: PlanRequest, world: Evaluator, bench: CandidateTester, left: Sequence[Candidate]
-) -> list[list[Candidate]]:
+def _groups(request: PlanRequest, measure: Measure, left: Sequence[Candidate]) -> list[list[Candidate]]:
     """Everything at once; but where the cheapest that carries a rate is wanted, one group for each hardware (ascending)
     and precision (plainest first): at equal price the first group that holds the rate is the answer.
 
@@ -229,7 +235,7 @@ def _groups(
     """
     if request.objective != "cost" or not request.demand.given or not left:
         return [list(left)]
-    sizes = _sizes(world, left)
+    world, bench, sizes = measure.world, measure.bench, _sizes(measure.prices, left)
     most = max(sizes.values())
     groups: dict[object, list[Candidate]] = {}
     for c in sorted(left, key=lambda c: (sizes[c.hardware], plain(c, world)[:2])):
@@ -238,14 +244,13 @@ def _groups(
     return list(groups.values())
 
 
-def _sizes(world: Evaluator, left: Sequence[Candidate]) -> dict[str, float]:
+def _sizes(prices: PriceList, left: Sequence[Candidate]) -> dict[Hardware, float]:
     """By hardware: dollars per hour, where all prices are known; else accelerators."""
-    one_of_each = {c.hardware: c for c in left}
-    prices = {text: world.price(c) for text, c in one_of_each.items()}
-    known = {text: price.usd_per_hour for text, price in prices.items() if price is not None}
-    if len(known) == len(prices) and len({parse_hardware(t).accelerator.name for t in known}) > 1:
+    found = {hardware: prices.price(hardware) for hardware in dict.fromkeys(c.hardware for c in left)}
+    known = {hardware: price.usd_per_hour for hardware, price in found.items() if price is not None}
+    if len(known) == len(found) and len({hardware.accelerator.name for hardware in known}) > 1:
         return known
-    return {text: float(parse_hardware(text).n_accelerators) for text in one_of_each}
+    return {hardware: float(hardware.n_accelerators) for hardware in found}
 
 
 def _group(candidate: Candidate, world: Evaluator) -> tuple[object, ...]:
@@ -257,32 +262,32 @@ def plain(candidate: Candidate, world: Evaluator) -> tuple[int, ...]:
     return plainness(candidate, world.names_of(candidate))
 
 
-def _takes(objective: str, world: Evaluator, left: Sequence[Candidate]) -> Callable[[Candidate], float]:
+def _takes(objective: str, prices: PriceList, left: Sequence[Candidate]) -> Callable[[Candidate], float]:
     """What a candidate takes, for which capacity is compared: dollars, accelerators, or nothing that differs."""
     if objective == "cost" and len({c.hardware for c in left}) > 1:
-        sizes = _sizes(world, left)
+        sizes = _sizes(prices, left)
         return lambda c: sizes[c.hardware]
     if objective == "goodput":
-        return lambda c: float(parse_hardware(c.hardware).n_accelerators)
+        return lambda c: float(c.hardware.n_accelerators)
     return one
 
 
-def _terms(request: PlanRequest, world: Evaluator, left: Sequence[Candidate]) -> RankingTerms:
+def _terms(request: PlanRequest, world: Evaluator, prices: PriceList, left: Sequence[Candidate]) -> RankingTerms:
     def usd(candidate: Candidate) -> float | None:
-        price = world.price(candidate)
+        price = prices.price(candidate.hardware)
         return None if price is None else price.usd_per_hour
 
-    takes = _takes(request.objective, world, left)
+    takes = _takes(request.objective, prices, left)
     return RankingTerms(takes, world.fluid_requests_per_s, usd, request.demand.given)
 
 
-def _assess(objective: str, bench: CandidateTester, world: Evaluator, left: Sequence[Candidate]) -> Assess:
+def _assess(objective: str, bench: CandidateTester, world: Evaluator, takes: Callable[[Candidate], float]) -> Assess:
     if objective in ("energy", "carbon"):
         return LowestEnergy(bench)
     if objective == "latency":
         return LowestLatency(bench)
-    takes = one if bench.requests_per_s is not None or bench.asked is not None else _takes(objective, world, left)
-    return CapacityRace(bench, lambda c: plain(c, world), takes)
+    with_load = bench.requests_per_s is not None or bench.asked is not None
+    return CapacityRace(bench, lambda c: plain(c, world), one if with_load else takes)
 
 
 def _by_promise(group: Sequence[Candidate], world: Evaluator, takes: Callable[[Candidate], float]) -> list[Candidate]:
@@ -296,7 +301,7 @@ def _by_promise(group: Sequence[Candidate], world: Evaluator, takes: Callable[[C
 
 def study_name(request: PlanRequest, group: Sequence[Candidate]) -> str:
     """Names the question, so that a journal is only resumed for the same."""
-    text = json.dumps([request.as_dict(), request.trials, [str(c) for c in group]], sort_keys=True)
+    text = json.dumps([request.question(), request.trials, [c.as_dict() for c in group]], sort_keys=True)
     return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -314,7 +319,7 @@ def _entries(request: PlanRequest, world: Evaluator, measure: Measure, result: S
     best, first = _winner(request, measure, result.outcomes, races)
     if best is None or first is None:
         return []
-    takes = _takes(request.objective, world, [o.candidate for o in result.outcomes])
+    takes = _takes(request.objective, measure.prices, [o.candidate for o in result.outcomes])
     others = [] if result.interrupted else _others(best, result.outcomes, partial(_rank, world, races, takes))
     rest = measure.each(lambda o: measure.entry(o.candidate, None, OTHER), others)
     held = [e for e in rest if e.capacity_requests_per_s is not None]
@@ -368,24 +373,32 @@ def _others(best: Outcome, outcomes: Sequence[Outcome], rank: Callable[[Outcome]
     return found
 
 
-def ask(request: PlanRequest, distributed: str | None = None) -> Answer:
-    """distributed: a Ray cluster's address. Raises InputError for bad names, and for storages and clusters that do not
-    answer; KeyboardInterrupt where nothing was found yet."""
+def plan(request: PlanRequest) -> Answer:
+    """Return the answer to one request, evaluated by the workers that its search options name.
+
+    Raises:
+        InputError: a name is unknown, a storage or a cluster does not answer, or there are no workers.
+        KeyboardInterrupt: it was interrupted before anything was found.
+    """
+    distributed, workers = request.search.distributed, request.search.workers
+    if distributed is not None and workers is not None:
+        raise InputError("a cluster has a worker on each CPU, so their number is not chosen", workers, distributed)
+    pool = ProcessPool(usable_cores() if workers is None else workers)
     if request.storage is not None:
         need_storage(request.storage)
-    world = open_world(request)
+    world = open_evaluator(request)
     if distributed is None:
         with search_progress() as progress:
-            return make_plan(request, world, world.elsewhere, progress, with_second_core, shared)
+            return make_plan(request, world, world.elsewhere, progress, pool)
     from planner.search.ray_workers import join_cluster
 
     with ExitStack() as stack:
         with said_meanwhile(f"joining {distributed}"):
             cluster = stack.enter_context(join_cluster(distributed))
         with search_progress(lambda: cluster.words) as progress:
-            answer = make_plan(request, world, world.elsewhere, progress, cluster.crew)
-    if cluster.said:
-        print(cluster.said, file=sys.stderr)
+            answer = make_plan(request, world, world.elsewhere, progress, cluster)
+    if cluster.loss_notice:
+        print(cluster.loss_notice, file=sys.stderr)
     return answer
 
 

@@ -1,4 +1,4 @@
-"""Prompts and decoding apart: ratios by closed form, halves that keep their bounds, runs of a part and of the whole."""
+"""Prompts and decoding apart: ratios by closed form, pools that keep their bounds, runs of a part and of the whole."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from catalogs.deployments.resolve import resolve_pools
 from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
 from planner.cli.main import app
-from planner.evaluation.disaggregated import MOST, MOST_OF_A_PART, DisaggregatedEvaluator, ratios
-from planner.evaluation.evaluator import OfferedLoad
-from planner.evaluation.multi_hardware import open_world
+from planner.evaluation.disaggregated import MOST, MOST_OF_A_PART, DisaggregatedQueueing, ratios
+from planner.evaluation.evaluator import Load
+from planner.evaluation.multi_hardware import open_evaluator
+from planner.evaluation.simulated import SimulatedEvaluator
 from planner.problem.candidate import Candidate
 from planner.problem.request import DISAGGREGATED, PlanRequest
 from planner.problem.slo import parse_slos
@@ -22,23 +23,26 @@ from planner.problem.slo import parse_slos
 MODEL, HARDWARE = "llama3.2-1b", "l4x4"
 
 
-def world(slo: str = "ttft.p90=1s", **asked: object) -> DisaggregatedEvaluator:
-    request = PlanRequest(MODEL, HARDWARE, parse_slos([slo]), also=(DISAGGREGATED,), **asked)  # type: ignore[arg-type]
-    found = open_world(request)
-    assert isinstance(found, DisaggregatedEvaluator)
-    return found
+def world(slo: str = "ttft.p90=1s", **asked: object) -> SimulatedEvaluator:
+    request = PlanRequest(model=MODEL, hardware=HARDWARE, slos=parse_slos([slo]), also=(DISAGGREGATED,), **asked)  # type: ignore[arg-type]
+    found = open_evaluator(request)
+    return found.of(found.space()[0])
+
+
+def queueing(found: SimulatedEvaluator, c: Candidate) -> DisaggregatedQueueing:
+    return found.closed_forms.disaggregated(c)
 
 
 @pytest.fixture(scope="module")
-def plain() -> DisaggregatedEvaluator:
+def plain() -> SimulatedEvaluator:
     return world()
 
 
-def splits(found: DisaggregatedEvaluator) -> list[Candidate]:
+def splits(found: SimulatedEvaluator) -> list[Candidate]:
     return [c for c in found.space() if c.split]
 
 
-def test_every_ratio_fits_and_leaves_no_room(plain: DisaggregatedEvaluator) -> None:
+def test_every_ratio_fits_and_leaves_no_room(plain: SimulatedEvaluator) -> None:
     found = list(ratios(plain.request, plain.names))
     assert len(set(found)) == len(found) > 4 * MOST
     for c in found[::3]:
@@ -47,38 +51,39 @@ def test_every_ratio_fits_and_leaves_no_room(plain: DisaggregatedEvaluator) -> N
         assert [(p.role, p.replicas) for p in pools] == [("prefill", c.split.replicas), ("decode", c.replicas)]
 
 
-def test_only_a_handful_is_simulated_and_it_carries_most(plain: DisaggregatedEvaluator) -> None:
+def test_only_a_handful_is_simulated_and_it_carries_most(plain: SimulatedEvaluator) -> None:
     kept = splits(plain)
     assert 0 < len(kept) <= MOST
-    worst = min(min(plain.rates_per_s(c)) for c in kept)
+    worst = min(min(queueing(plain, c).rates_per_s(plain.request.slos)) for c in kept)
     others = [c for c in ratios(plain.request, plain.names) if c not in kept and plain.discard(c) is None]
-    assert all(min(plain.rates_per_s(c)) <= worst for c in others)
-    unasked = open_world(PlanRequest(MODEL, HARDWARE, plain.request.slos)).space()
+    assert all(min(queueing(plain, c).rates_per_s(plain.request.slos)) <= worst for c in others)
+    unasked = open_evaluator(PlanRequest(model=MODEL, hardware=HARDWARE, slos=plain.request.slos)).space()
     assert [c for c in plain.space() if not c.split] == unasked
 
 
-def test_the_rates_of_both_sides_by_hand(plain: DisaggregatedEvaluator) -> None:
+def test_the_rates_of_both_sides_by_hand(plain: SimulatedEvaluator) -> None:
     """Prompts: 80 % of a replica's time over what one takes. Decoding: Little's law, seats over their holding time."""
     c = splits(plain)[0]
-    prefill, decode = c.halves
-    computed, decoded = plain.rates_per_s(c)
-    assert computed == pytest.approx(0.8 * prefill.replicas / plain.flow(prefill).prefill_s)
-    flow = plain.flow(decode)
-    holding_s = flow.step_s(flow.seats) * plain.lengths.output_mean
-    assert decoded == pytest.approx(decode.replicas * flow.seats / holding_s)
+    (_, prefill), (_, decode) = c.pools
+    sides = queueing(plain, c)
+    computed, decoded = sides.rates_per_s(plain.request.slos)
+    assert computed == pytest.approx(0.8 * prefill.replicas / sides.prefill.model.prefill_s)
+    model = sides.decode.model
+    holding_s = model.step_s(model.seats) * plain.mean_output_tokens
+    assert decoded == pytest.approx(decode.replicas * model.seats / holding_s)
     assert plain.fluid_requests_per_s(c) == pytest.approx(min(computed / 0.8, decoded))
 
 
 def test_a_promised_time_per_token_bounds_the_batch() -> None:
     tight = world("tpot.mean=12ms")
     c = splits(tight)[0]
-    flow = tight.flow(c.halves[1])
-    _, decoded = tight.rates_per_s(c)
-    full = c.replicas * flow.seats / (flow.step_s(flow.seats) * tight.lengths.output_mean)
+    model = queueing(tight, c).decode.model
+    _, decoded = queueing(tight, c).rates_per_s(tight.request.slos)
+    full = c.replicas * model.seats / (model.step_s(model.seats) * tight.mean_output_tokens)
     assert decoded < full
 
 
-def test_each_half_is_bounded_by_what_it_does() -> None:
+def test_each_pool_is_bounded_by_what_it_does() -> None:
     tokens = world("tpot.mean=1us")
     assert not splits(tokens)
     c = next(ratios(tokens.request, tokens.names))
@@ -90,17 +95,17 @@ def test_each_half_is_bounded_by_what_it_does() -> None:
 def test_a_rate_asks_for_parts_of_the_hardware() -> None:
     by_text: dict[str, int] = {}
     for c in splits(world(requests_per_s=2.0)):
-        by_text[c.hardware] = by_text.get(c.hardware, 0) + 1
+        by_text[c.hardware.text] = by_text.get(c.hardware.text, 0) + 1
     assert set(by_text) == {"l4x2", "l4x3", "l4x4"}
     assert max(by_text.values()) <= MOST_OF_A_PART
 
 
-def test_an_even_part_stands_for_the_whole(plain: DisaggregatedEvaluator) -> None:
+def test_an_even_part_stands_for_the_whole(plain: SimulatedEvaluator) -> None:
     """Two pairs under twice the load of one, which is what is simulated first."""
     c = next(c for c in ratios(plain.request, plain.names) if (c.split.replicas, c.replicas) == (2, 2))
-    assert plain.parts(c) == math.gcd(2, 2)
+    assert plain.deployments.even_parts(c) == math.gcd(2, 2)
     rate = 0.4 * plain.fluid_requests_per_s(c)
-    part, whole = (plain.observe(c, OfferedLoad(rate, 600, 0, entire)) for entire in (False, True))
+    part, whole = (plain.observe(c, Load(rate, 600, 0, entire)) for entire in (False, True))
     assert part.stable
     assert whole.stable
     for metric in ("tpot", "e2e"):
@@ -112,7 +117,16 @@ def test_a_plan_apart_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
     """Decoding alone fits the time per token at a higher rate; what reads no such plan says so in one line."""
     target = tmp_path / "a.json"
     asked = ["--model", MODEL, "--hw", "l4x2", "--slo", "tpot.p99=12ms,ttft.p90=5s", "--precision", "native"]
-    wide = ["--also", "disaggregated", "--set", "tensor_parallel=1", "--set", "kv_dtype=bf16", "--trials", "4"]
+    wide = [
+        "--set",
+        "also=disaggregated",
+        "--set",
+        "tensor_parallel=1",
+        "--set",
+        "kv_dtype=bf16",
+        "--set",
+        "search.trials=4",
+    ]
     assert run_command("plan", app, [*asked, *wide, "--json", str(target)]) == 0
     answer = json.loads(target.read_text())
     plans = [answer["best"], *answer["alternatives"]]
@@ -126,11 +140,11 @@ def test_a_plan_apart_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "kv_producer" in (out / "serve.sh").read_text()
     capsys.readouterr()
     assert run_command("plan", app, ["spares", str(target), "--mtbf", "9d", "--restart", "1min"]) == 2
-    assert "without --also disaggregated" in capsys.readouterr().err
+    assert "without also: disaggregated" in capsys.readouterr().err
 
 
 def test_survival_is_not_reckoned_apart(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = ["--model", MODEL, "--hw", HARDWARE, "--slo", "p99=2s", "--also", "disaggregated"]
+    asked = ["--model", MODEL, "--hw", HARDWARE, "--slo", "p99=2s", "--set", "also=disaggregated"]
     assert run_command("plan", app, [*asked, "--survive", "1", "--rate", "2"]) == 2
     assert "one kind of replica" in capsys.readouterr().err
 

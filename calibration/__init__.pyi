@@ -1,0 +1,13 @@
+from .accuracy.measured_run import MeasuredRun as MeasuredRun
+from .accuracy.stated_error import StatedError as StatedError
+from .bundles.bundle import Bundle as Bundle
+from .bundles.bundle import load_bundle as load_bundle
+from .fitting.fit import fit_bundle as fit_bundle
+from .importers.results import measured_runs as measured_runs
+from .operators.operators import Collective as Collective
+from .operators.operators import DecodeAttention as DecodeAttention
+from .operators.operators import Elementwise as Elementwise
+from .operators.operators import Gemm as Gemm
+from .operators.operators import GroupedGemm as GroupedGemm
+from .operators.operators import Operator as Operator
+from .operators.operators import PrefillAttention as PrefillAttention

@@ -1,0 +1,15 @@
+from .answer.schema import Answer as Answer
+from .deploy.package import write_deployment as write_deployment
+from .pipeline import plan as plan
+from .problem.request import PlanRequest as PlanRequest
+from .problem.request import SearchOptions as SearchOptions
+from .problem.slo import Slo as Slo
+from .problem.slo import parse_slos as parse_slos
+from .report.write import write_report as write_report
+from .search.pareto_search import pareto_front as pareto_front
+from .sections.full_answer import read_answer as read_answer
+from .studies.sensitivity import sensitivity as sensitivity
+from .studies.spares import SpareObjective as SpareObjective
+from .studies.spares import spares as spares
+from .studies.whatif import Changes as Changes
+from .studies.whatif import what_if as what_if

@@ -1,0 +1,160 @@
+"""Command-line options of a request, made from the table of its keys (planner/problem/request_keys.py)."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from typer.core import TyperGroup
+
+from planner.problem.request_keys import RequestKey, request_keys
+
+if TYPE_CHECKING:
+    from planner.problem.request import PlanRequest
+
+
+SET_HELP: Final = "Any other key of SCENARIO.yaml (see `plan keys`) or deployment.yaml; repeat."
+
+_TYPES: Final = {"number": float, "integer": int, "array": list[str]}
+
+_SCENARIO_ENDS: Final = (".yaml", ".yml", ".json")
+
+
+@dataclass(frozen=True, slots=True)
+class GivenRequest:
+    """What a command line holds of a request, as it was typed.
+
+    scenario: a file of keys. options: values by the name of their key. former: values by the name of an option that has
+    become a key. settings: `KEY=VALUE` texts.
+    """
+
+    command: str
+    scenario: Path | None
+    options: dict[str, Any]
+    former: dict[str, Any]
+    settings: list[str]
+
+    def keys(self) -> dict[str, Any]:
+        """Return the keys of the file, with those of the command line before them; print what has become of former
+        options. Raises InputError."""
+        from catalogs.errors import InputError
+        from planner.problem.scenario import given_options, parse_settings, read_scenario
+
+        given = [given_options(self.options), parse_settings(self.settings)]
+        for name, value in self.former.items():
+            key = _key_of(name)
+            print(f"{self.command}: {_notice(name, key, value)}", file=sys.stderr)
+            given.append({key.name: value})
+        found = {} if self.scenario is None else read_scenario(self.scenario)
+        own: dict[str, Any] = {}
+        for keys in given:
+            for name, value in keys.items():
+                if name in own:
+                    raise InputError(f"the key {name} is set once", value, str(own[name]))
+                own[name] = value
+        return found | own
+
+    def request(self) -> PlanRequest:
+        """Return the request. Raises InputError for one that is none."""
+        from planner.problem.scenario import request_of_keys
+
+        return request_of_keys(self.keys())
+
+
+def takes_request(command: str, keys: Iterable[str] | None = None) -> Callable[[Callable[..., None]], Any]:
+    """Give a command the options of a request, handed to it as `given: GivenRequest`.
+
+    keys: names of the keys that the command takes; None for all. Options that have become keys stay, hidden, and print
+    a notice.
+    """
+    table = request_keys()
+    taken = [table[name] for name in (table if keys is None else keys)]
+    shown = [key for key in taken if key.option is not None]
+    former = [(name, key) for key in taken for name in key.former_options]
+
+    def decorate(function: Callable[..., None]) -> Any:
+        signature = inspect.signature(function, eval_str=True)
+        context = [p for p in signature.parameters.values() if p.annotation is typer.Context]
+        own = [p for p in signature.parameters.values() if p.name != "given" and p not in context]
+        made = [_scenario(command), *(_parameter(str(key.option), key) for key in shown), _settings()]
+        made += [_parameter(name, key, hidden=True) for name, key in former]
+
+        @wraps(function)
+        def run(**values: Any) -> None:
+            old = {name: value for name, _ in former if (value := values.pop(_variable(name)))}
+            options = {key.name: values.pop(_variable(str(key.option))) for key in shown}
+            scenario, settings = values.pop("scenario"), values.pop("settings")
+            function(**values, given=GivenRequest(command, scenario, options, old, settings or []))
+
+        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in (*context, *made, *own)]
+        run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        return run
+
+    return decorate
+
+
+def _key_of(former: str) -> RequestKey:
+    return next(key for key in request_keys().values() if former in key.former_options)
+
+
+def _notice(former: str, key: RequestKey, value: object) -> str:
+    text = ",".join(value) if isinstance(value, list) else f"{value:g}" if isinstance(value, float) else str(value)
+    if key.option is not None:
+        return f"{former} is now {key.option}: {key.option} {quote(text)}"
+    return f"{former} is now the key {key.name}: --set {quote(f'{key.name}={text}')}"
+
+
+def _variable(option: str) -> str:
+    """ "--max-usd-per-hour" as the name of a parameter."""
+    return f"key_{option.removeprefix('--').replace('-', '_')}"
+
+
+def _parameter(name: str, key: RequestKey, hidden: bool = False) -> inspect.Parameter:
+    """The parameter of one option; a switch that takes another key's value is text."""
+    kind = str if key.value_of is not None else _TYPES.get(key.kind, str)
+    shown = typer.Option(name, metavar=key.metavar, help=key.help, rich_help_panel=key.panel, hidden=hidden)
+    return _keyword(_variable(name), Annotated[kind | None, shown])
+
+
+def _settings() -> inspect.Parameter:
+    shown = typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP, rich_help_panel="Choice")
+    return _keyword("settings", Annotated[list[str] | None, shown])
+
+
+def _scenario(command: str) -> inspect.Parameter:
+    """`plan` takes the file before its subcommands, see ScenarioGroup; others take it as an argument."""
+    if command == "plan":
+        return _keyword("scenario", Annotated[Path | None, typer.Option("--scenario", hidden=True)])
+    shown = typer.Argument(metavar="SCENARIO.yaml", help="Keys of the request; options override them.")
+    return _keyword("scenario", Annotated[Path | None, shown])
+
+
+def _keyword(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+class ScenarioGroup(TyperGroup):
+    """A group of commands that takes a scenario file where the name of a command may stand."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Hand over the file as the value of the hidden option that takes it."""
+        rest = self.make_parser(ctx).parse_args(list(args))[1]
+        if not rest or rest[0] in self.commands or not _is_scenario(rest[0]):
+            return super().parse_args(ctx, args)
+        before, after = args[: len(args) - len(rest)], rest[1:]
+        beyond = self.make_parser(ctx).parse_args(list(after))[1]
+        if beyond:
+            ctx.fail(f"After SCENARIO.yaml only options may stand, not {beyond[0]!r}")
+        return super().parse_args(ctx, ["--scenario", rest[0], *before, *after])
+
+
+def _is_scenario(word: str) -> bool:
+    return word.endswith(_SCENARIO_ENDS) or Path(word).is_file()

@@ -1,0 +1,97 @@
+"""Closed forms of candidates: what the bounds rule out, what queueing models guess, and how long a run must be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from planner.evaluation.deployments import CandidateDeployments
+from planner.evaluation.disaggregated import DisaggregatedQueueing, DisaggregatedRunLength
+from planner.evaluation.queueing import ApiServerQueue, ColocatedQueueing, QueueingModel
+from planner.evaluation.runs import ColocatedRunLength, RunLength
+from planner.evaluation.workload_statistics import WorkloadStatistics
+from planner.problem.candidate import Candidate
+from planner.problem.slo import Slo
+from planner.space.bounds import Discard, latency_discard, memory_discard
+from planner.space.speculative import per_token
+
+#: Objectives that replicas of each role alone can rule out.
+_BOUNDED: Final = {"both": ("ttft", "tpot", "itl", "e2e"), "prefill": ("ttft",), "decode": ("tpot", "itl")}
+
+CandidateQueueing = ColocatedQueueing | DisaggregatedQueueing
+
+
+class ClosedForms:
+    """Of the candidates of one hardware, under the objectives `slos`. Nothing is simulated."""
+
+    def __init__(self, deployments: CandidateDeployments, statistics: WorkloadStatistics, slos: Sequence[Slo]) -> None:
+        self._deployments = deployments
+        self._statistics = statistics
+        self._slos = slos
+        self._queueing: dict[Candidate, CandidateQueueing] = {}
+        self._saturation: dict[Candidate, float] = {}
+        self._floors: dict[tuple[object, ...], Discard | None] = {}
+
+    def discard(self, candidate: Candidate) -> Discard | None:
+        """Why it can never meet the objectives, or None. Each pool by its memory and the objectives it answers for."""
+        for role, pool in candidate.pools:
+            found = memory_discard(self._deployments.memory(pool), self._statistics.longest)
+            if found is None:
+                key = (role, *pool.ranks, pool.max_num_seqs, pool.max_num_batched_tokens)
+                if key not in self._floors:  # a latency floor is the same for any number of replicas
+                    self._floors[key] = self._latency_discard(pool, _BOUNDED[role])
+                found = self._floors[key]
+            if found is not None:
+                return found
+        return None
+
+    def _latency_discard(self, pool: Candidate, metrics: tuple[str, ...]) -> Discard | None:
+        slos = [slo for slo in self._slos if slo.metric in metrics]
+        if not slos:
+            return None
+        resolved = self._deployments.resolved(pool)
+        cycle_s = per_token(self._deployments.step_cost(pool).cycle_s, resolved, most=True)
+        return latency_discard(cycle_s, resolved.limits, self._statistics.sample, slos)
+
+    def queueing(self, candidate: Candidate) -> CandidateQueueing:
+        """The queueing model of a candidate. Raises InputError where it does not fit."""
+        if candidate not in self._queueing:
+            pools = [self._colocated(pool.candidate) for pool in candidate.pools]
+            self._queueing[candidate] = pools[0] if len(pools) == 1 else DisaggregatedQueueing(*pools)
+        return self._queueing[candidate]
+
+    def disaggregated(self, candidate: Candidate) -> DisaggregatedQueueing:
+        """The queueing model of a candidate with a split."""
+        found = self.queueing(candidate)
+        assert isinstance(found, DisaggregatedQueueing)
+        return found
+
+    def _colocated(self, candidate: Candidate) -> ColocatedQueueing:
+        plant, lengths = self._deployments.compiled(candidate), self._statistics
+        each = lengths.input_mean + lengths.output_mean + plant.memory.cross_tokens
+        held = plant.memory.max_concurrency_tokens / max(each, 1.0)
+        seats = int(max(1, min(candidate.max_num_seqs * candidate.layout.data_parallel, held)))
+        model = QueueingModel(
+            cycle_s=per_token(plant.cost.cycle_s, plant.resolved),
+            seats=max(1, seats // candidate.layout.pipeline_parallel),
+            max_num_batched_tokens=candidate.max_num_batched_tokens,
+            input_tokens=lengths.input_mean,
+            output_tokens=lengths.output_mean,
+            api_server=ApiServerQueue(plant.resolved.engine.host, candidate.layout.data_parallel),
+            variability=lengths.variability,
+            input_quantile=lengths.input_at,
+        )
+        return ColocatedQueueing(model, candidate.replicas, candidate.lanes)
+
+    def saturation_per_s(self, candidate: Candidate) -> float:
+        """Requests/s of the whole deployment with every seat taken, remembered."""
+        if candidate not in self._saturation:
+            self._saturation[candidate] = self.queueing(candidate).saturation_per_s
+        return self._saturation[candidate]
+
+    def run_length(self, candidate: Candidate) -> RunLength:
+        """How many requests its runs need."""
+        queueing = self.queueing(candidate)
+        if isinstance(queueing, DisaggregatedQueueing):
+            return DisaggregatedRunLength(max(pool.candidate.replicas for pool in candidate.pools))
+        return ColocatedRunLength(queueing, candidate.layout.pipeline_parallel)

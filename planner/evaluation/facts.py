@@ -1,0 +1,89 @@
+"""What is known of a candidate without simulating: its deployment written out, its memory, its command, its notices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.launch.command import serve_command
+from planner.evaluation.deployments import CandidateDeployments
+from planner.evaluation.evaluator import CandidateFacts
+from planner.problem.candidate import Candidate
+from planner.space.bounds import memory_discard
+from simulator.memory.plan import MemoryPlan
+
+#: What a reader does with the two commands.
+_NOTE = "put the engine's router before both, which pairs them: `plan deploy` writes all of it"
+
+
+@dataclass(frozen=True, slots=True)
+class FactSheets:
+    """Describes candidates. longest_request_tokens, notices: of the workload."""
+
+    deployments: CandidateDeployments
+    longest_request_tokens: int
+    notices: tuple[str, ...]
+
+    def of(self, candidate: Candidate) -> CandidateFacts:
+        """Of a disaggregated candidate, the facts of its decode replicas with the command of both kinds."""
+        pool = candidate.pools[-1].candidate
+        found = self._of_pool(pool)
+        if pool == candidate:
+            return found
+        (_, prefill), (_, decode) = candidate.pools
+        first, own = (
+            serve_command(replace(self.deployments.compiled(each).resolved, role=role, replicas=1))
+            for role, each in candidate.pools
+        )
+        counts = f"start {prefill.replicas} of the prefill servers and {decode.replicas} of the decode servers"
+        disaggregation = self.deployments.written(candidate).disaggregation
+        assert disaggregation is not None
+        return replace(
+            found,
+            deployment=found.deployment | {"disaggregation": disaggregation.model_dump()},
+            command=own.command,
+            command_notes=(*own.notes, f"prefill: {first.command}", counts, _NOTE),
+        )
+
+    def _of_pool(self, candidate: Candidate) -> CandidateFacts:
+        resolved, memory = self.deployments.resolved(candidate), self.deployments.memory(candidate)
+        notices = resolved.notices
+        if memory_discard(memory, self.longest_request_tokens) is None:
+            plant = self.deployments.compiled(candidate)
+            resolved, memory, notices = plant.resolved, plant.memory, plant.notices
+        serve = serve_command(resolved)
+        told = dict.fromkeys((*self._quality(candidate), *self.notices, *notices))
+        block = resolved.filled_in(self.deployments.written(candidate))
+        block |= {"model": resolved.model.hf_id or resolved.model.name, "kv_blocks": memory.kv_blocks}
+        return CandidateFacts(block, memory_block(memory, resolved), serve.command, serve.notes, tuple(told))
+
+    def _quality(self, candidate: Candidate) -> Iterator[str]:
+        """Precisions that may change what the model answers."""
+        native = self.deployments.names.model.weight_dtype
+        if candidate.weight_dtype != native:
+            wide = self.deployments.memory(replace(candidate, weight_dtype=native))
+            discard = memory_discard(wide, self.longest_request_tokens)
+            reason = "" if discard is None else f" because in {native} it does not fit ({discard.reason})"
+            yield (
+                f"{candidate.weight_dtype} weights instead of the model's own {native}{reason}: check answer quality"
+            )
+        if candidate.kv_dtype == "fp8":
+            yield "fp8 KV cache: check answer quality on long contexts"
+
+
+def memory_block(memory: MemoryPlan, resolved: ResolvedDeployment) -> dict[str, object]:
+    """The memory of one accelerator as an answer keeps it, bytes."""
+    return {
+        "device_bytes": resolved.hardware.accelerator.memory_bytes,
+        "usable_bytes": memory.budget_bytes,
+        "weights_bytes": memory.weights_bytes,
+        "activation_bytes": memory.activation_bytes,
+        "non_torch_bytes": memory.non_torch_bytes,
+        "kv_bytes": memory.kv_bytes,
+        "kv_blocks": memory.kv_blocks,
+        "kv_tokens_per_replica": memory.max_concurrency_tokens,
+        "equation": memory.equation,
+        "fits": memory.fits,
+        "why": memory.why or None,
+    }

@@ -1,0 +1,96 @@
+"""The keys of a request as its JSON Schema lists them: the table behind command lines, scenario files and `plan keys`.
+
+The schema is generated from `PlanRequest` (`python -m planner.problem.request_keys` writes it) and read from its file,
+because importing the model takes longer than `plan --help` may.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+SCHEMA_FILE: Final = Path(__file__).resolve().parent.parent / "schemas" / "request.schema.json"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestKey:
+    """One key. name: dotted where it is nested ("tariff.cloud"). kind: the JSON type of its value.
+
+    option: what `--help` shows; None for a key that `--set` and scenario files reach. former_options print a notice.
+    value_of: the key that takes the option's value, of a switch that the option turns on. of_run: neither answers nor
+    commands repeat it.
+    """
+
+    name: str
+    kind: str
+    description: str
+    panel: str | None
+    default: object
+    option: str | None
+    metavar: str | None
+    former_options: tuple[str, ...]
+    value_of: str | None
+    of_run: bool
+
+    @property
+    def help(self) -> str:
+        """The description, with the default where there is one to name."""
+        if self.default in (None, False, 0) or not isinstance(self.default, str | int | float):
+            return self.description
+        return f"{self.description.removesuffix('.')} (default: {self.default})."
+
+
+@lru_cache(maxsize=1)
+def request_keys() -> Mapping[str, RequestKey]:
+    """Return every key by its name, in the order of the fields."""
+    schema = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
+    return {key.name: key for key in _keys(schema, schema["$defs"], "")}
+
+
+def _keys(schema: dict[str, Any], parts: dict[str, Any], prefix: str) -> Iterator[RequestKey]:
+    for name, field in schema["properties"].items():
+        if field.get("readOnly"):
+            continue  # derived from other keys, and only written
+        whole = prefix + name
+        reference = field.get("$ref", "")
+        if reference and "x-option" not in field:
+            yield from _keys(parts[reference.rpartition("/")[2]], parts, f"{whole}.")
+            continue
+        shown = field.get("x-option", {})
+        yield RequestKey(
+            name=whole,
+            kind=_kind(field),
+            description=field["description"],
+            panel=field.get("x-panel"),
+            default=field.get("default"),
+            option=shown.get("name"),
+            metavar=shown.get("metavar"),
+            former_options=tuple(field.get("x-former-options", ())),
+            value_of=shown.get("value_of"),
+            of_run=field.get("x-of-run", False),
+        )
+
+
+def _kind(field: dict[str, Any]) -> str:
+    """The JSON type of the values that are not null; "string" where text is one of several."""
+    for choice in field.get("anyOf", [field]):
+        kind = choice.get("type", "object")
+        if kind != "null":
+            return "string" if isinstance(kind, list) else str(kind)
+    return "string"
+
+
+def schema_text() -> str:
+    """Return the JSON Schema of a request, generated from the model."""
+    from planner.problem.request import PlanRequest
+
+    found = PlanRequest.model_json_schema(by_alias=True)
+    return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **found}, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    SCHEMA_FILE.write_text(schema_text(), encoding="utf-8")

@@ -1,0 +1,296 @@
+"""A request from its keys, and its keys from a request: scenario files, `--set KEY=VALUE`, and command lines."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from catalogs.errors import InputError, nearest_name
+from catalogs.io.yaml_files import read_yaml
+from planner.problem.load_curve import peak_of
+from planner.problem.overrides import PLAN_ELSEWHERE, parse_keys, parse_value, settable
+from planner.problem.request import DEFAULT_WORKLOAD, PlanRequest
+from planner.problem.request_keys import RequestKey, request_keys
+from planner.problem.slo import parse_slos
+
+#: Keys by dotted name; None deletes a key, so that its default holds.
+Values = Mapping[str, Any]
+
+EXAMPLE: Final = "plan --model llama3.1-405b --slo p99=2s --hw h100x8"
+
+_FIXED: Final = "fixed"
+
+#: Named alike in a request (text: drafts to choose from) and in deployment.yaml (a mapping: what every candidate has).
+_SPECULATIVE: Final = "speculative"
+
+#: Written into an answer beside its objectives, and derived from them.
+_DERIVED: Final = ("slo_words",)
+
+#: Keys that a load over time excludes, as options.
+_OTHER_LOADS: Final = ("workload", "rate", "users")
+
+_OVER_TIME: Final = "a load over time is workload and rate in one"
+
+#: A rate written by a planner, against the peak that the workload has today.
+_SAME: Final = 1e-9
+
+
+# ---- from keys to a request
+
+
+def request_of_keys(values: Values) -> PlanRequest:
+    """Return the request that the keys describe. Raises InputError for one that is none."""
+    given = _with_peak({name: value for name, value in values.items() if value is not None})
+    for name in ("model", "hardware"):
+        if not given.get(name):
+            raise InputError(f"{request_keys()[name].option} is needed", None, EXAMPLE)
+    if not given.get("slo"):
+        parse_slos([])  # which says what an objective is
+    request = PlanRequest(**_nested(given))
+    request.accounting.check_files()
+    return request
+
+
+def read_scenario(path: Path) -> dict[str, Any]:
+    """Return the keys of a scenario file, or of the request block of an answer. Raises InputError."""
+    found: dict[str, Any] = {}
+    for name, value in _read(path).items():
+        if name not in _DERIVED:
+            _flatten(str(name), value, found, str(path))
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """A mapping in YAML; in a file .json in JSON, whose 1e-05 is no number of YAML's."""
+    if path.suffix != ".json":
+        return read_yaml(path)
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {path}: {error.strerror}") from None
+    except ValueError as error:
+        raise InputError(f"{path} is no valid JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise InputError(f"{path} must hold key: value pairs", type(found).__name__)
+    return found
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """Return the keys that `KEY=VALUE` texts set, of the request or of deployment.yaml (those are `fixed`).
+
+    Raises InputError for an unknown key, naming the nearest, and for a key that is set twice.
+    """
+    found: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = (part.strip() for part in setting.partition("="))
+        if not equals:
+            raise InputError("a setting is KEY=VALUE", setting, "kv_dtype=fp8")
+        value = _value(name, text)
+        own = name in request_keys() or name in _groups()
+        if name == _SPECULATIVE and isinstance(value, dict):
+            own = False
+        fixed = name.removeprefix(f"{_FIXED}.")
+        if own:
+            _flatten(name, value, found, "--set", once=True)
+        elif fixed in settable(PLAN_ELSEWHERE) or fixed in PLAN_ELSEWHERE:
+            one = parse_keys([f"{fixed}={text}"], PLAN_ELSEWHERE)
+            _set(found, f"{_FIXED}.{fixed}", one[fixed], once=True)
+        else:
+            raise _unknown(name, "--set")
+    return found
+
+
+def given_options(options: Values) -> dict[str, Any]:
+    """Return the keys that command-line options set; options: by the name of the key, None where not given.
+
+    Raises InputError where a workload that brings its own rate stands beside another load.
+    """
+    found = {name: value for name, value in options.items() if value not in (None, [])}
+    for key in request_keys().values():
+        if key.value_of is not None and key.name in found:
+            found |= {key.name: True, key.value_of: _alone(found, key)}
+    return found
+
+
+def _alone(found: Values, key: RequestKey) -> object:
+    for name in _OTHER_LOADS:
+        if name in found:
+            option = request_keys()[name].option
+            raise InputError(f"{_OVER_TIME}: without {option}", found[name], f"{key.option} {key.metavar}")
+    return found[key.name]
+
+
+def _with_peak(given: dict[str, Any]) -> dict[str, Any]:
+    """With the rate of the busiest window, where the load is the workload's own."""
+    if given.get("over_time") is not True:
+        return given
+    if "users" in given:
+        raise InputError(f"{_OVER_TIME}: without users", given["users"], "over_time or users")
+    rate, peak = given.get("rate"), peak_of(str(given.get("workload", DEFAULT_WORKLOAD)))
+    if isinstance(rate, int | float) and not math.isclose(rate, peak, rel_tol=_SAME):
+        raise InputError(f"{_OVER_TIME}: without rate", rate, f"{peak:g}")
+    return given | {"rate": peak}
+
+
+def _value(name: str, text: str) -> object:
+    try:
+        return parse_value(text)
+    except yaml.YAMLError:
+        if name in request_keys() and request_keys()[name].kind == "string":
+            return text
+        raise InputError(f"the value of {name} is no YAML", text, f"{name}=1") from None
+
+
+def _groups() -> set[str]:
+    """Names of keys that hold keys."""
+    return {name.partition(".")[0] for name in request_keys() if "." in name}
+
+
+def _flatten(name: str, value: object, found: dict[str, Any], where: str, once: bool = False) -> None:
+    """Write a key of a file or of --set, with those it holds, under their dotted names."""
+    if value is None and name in _groups():
+        return
+    if name in _groups() or (name == _FIXED and isinstance(value, dict)):
+        if not isinstance(value, dict):
+            raise InputError(f"{where}: {name} holds keys of its own", value, f"{name}: {{{_first_of(name)}: ...}}")
+        for part, inner in value.items():
+            whole = f"{name}.{part}"
+            if name == _FIXED:
+                _set(found, whole, inner, once)
+            else:
+                _flatten(whole, inner, found, where, once)
+        return
+    if name not in request_keys():
+        raise _unknown(name, where)
+    _set(found, name, value, once)
+
+
+def _set(found: dict[str, Any], name: str, value: object, once: bool) -> None:
+    if once and name in found:
+        short = name.removeprefix(f"{_FIXED}.")
+        raise InputError("a key is set once", f"{short}={json.dumps(value)}", f"{short}={json.dumps(found[name])}")
+    found[name] = value
+
+
+def _first_of(group: str) -> str:
+    return next(name for name in request_keys() if name.startswith(f"{group}.")).partition(".")[2]
+
+
+def _unknown(name: str, where: str) -> InputError:
+    """Names the key that an option's spelling, or deployment.yaml, or a slip of the pen means."""
+    return InputError(f"{where}: this is no key of a request or of deployment.yaml", name, _nearest(name))
+
+
+def _nearest(name: str) -> str | None:
+    keys = request_keys().values()
+    spelled = f"--{name.replace('_', '-')}"
+    by_option = next((k.name for k in keys if spelled == k.option or spelled in k.former_options), None)
+    if by_option is not None:
+        return by_option
+    if name in settable(PLAN_ELSEWHERE):
+        return f"{_FIXED}.{name}"
+    by_end = {key.name.rpartition(".")[2]: key.name for key in keys}
+    near = nearest_name(name, [*request_keys(), *settable(PLAN_ELSEWHERE)], 0.7)
+    return near or by_end.get(nearest_name(name.rpartition(".")[2], by_end) or "")
+
+
+def _nested(values: Values) -> dict[str, Any]:
+    """Dotted names as mappings in mappings."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        group, dot, rest = name.partition(".")
+        if dot:
+            found.setdefault(group, {})[rest] = value
+        else:
+            found[name] = value
+    return found
+
+
+def known_keys(block: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the request block of an answer without the keys that only a newer version knows."""
+    groups, known = _groups(), {*request_keys(), *_DERIVED}
+    found: dict[str, Any] = {}
+    for name, value in block.items():
+        if name in groups and isinstance(value, dict):
+            found[name] = {part: inner for part, inner in value.items() if f"{name}.{part}" in known}
+        elif name in known or name in groups:
+            found[name] = value
+    return found
+
+
+# ---- from a request to its keys
+
+
+def command_of(request: PlanRequest) -> str:
+    """Return the command line that puts the same question; what is at its default is left out, but for the seed."""
+    return shlex.join(["plan", *arguments_of(keys_of(request) | {"seed": request.seed})])
+
+
+def keys_of(request: PlanRequest) -> dict[str, Any]:
+    """Return the keys of a request that differ from their defaults, by dotted name."""
+    found: dict[str, Any] = {}
+    for name, value in request.scenario().items():
+        _flatten(name, value, found, "request")
+    return found
+
+
+def arguments_of(values: Values, keys: Iterable[RequestKey] | None = None) -> list[str]:
+    """Return the words of a command line that set these keys, those of how a search is run left out.
+
+    An option where `--help` shows one, else `--set KEY=VALUE`.
+    """
+    words: list[str] = []
+    settings: list[str] = []
+    values = _without_peak(values)
+    for key in request_keys().values() if keys is None else keys:
+        if key.of_run or key.name not in values:
+            continue
+        text = _spelled(values[key.name], key)
+        if key.option is None:
+            settings += ["--set", f"{key.name}={text}"]
+        else:
+            words += [key.option, text]
+    for name, value in values.items():
+        if name.startswith(f"{_FIXED}."):
+            settings += ["--set", f"{name.removeprefix(f'{_FIXED}.')}={json.dumps(value)}"]
+    return _seed_last(words, settings)
+
+
+def _without_peak(values: Values) -> Values:
+    """The option of a load over time takes the workload, and its rate follows."""
+    switch = next((k for k in request_keys().values() if k.value_of is not None), None)
+    if switch is None or not values.get(switch.name):
+        return values
+    kept = {k: v for k, v in values.items() if k not in (switch.value_of, "rate")}
+    return kept | {switch.name: values[str(switch.value_of)]}
+
+
+def _seed_last(words: list[str], settings: list[str]) -> list[str]:
+    if "--seed" not in words:
+        return [*words, *settings]
+    at = words.index("--seed")
+    return [*words[:at], *words[at + 2 :], *settings, *words[at : at + 2]]
+
+
+def _spelled(value: object, key: RequestKey) -> str:
+    """A value as an option takes it, or, of a key without an option, as --set does (which reads YAML)."""
+    if isinstance(value, list):
+        return ",".join(_spelled(part, key) if not isinstance(part, str) else part for part in value)
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    if isinstance(value, str):
+        return value if key.option is not None or _reads_back(value) else json.dumps(value)
+    return json.dumps(value)
+
+
+def _reads_back(text: str) -> bool:
+    try:
+        return bool(parse_value(text) == text) and text == text.strip()
+    except yaml.YAMLError:
+        return False

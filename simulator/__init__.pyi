@@ -1,0 +1,12 @@
+from .analysis.explain import explain as explain
+from .analysis.metrics import summarise as summarise
+from .cluster.cluster import Controller as Controller
+from .cluster.cluster import RunOptions as RunOptions
+from .cluster.compiled import CompiledDeployment as CompiledDeployment
+from .cluster.compiled import compile_deployment as compile_deployment
+from .cluster.routers.base import Router as Router
+from .cluster.run import Run as Run
+from .costs.step_cost import StepCost as StepCost
+from .memory.plan import MemoryPlan as MemoryPlan
+from .memory.plan import size_memory as size_memory
+from .schedulers.base import Scheduler as Scheduler

@@ -1,0 +1,114 @@
+"""The evaluator's parts: hardware parsed once, variants that share what they do not change, several hardware."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from catalogs.hardware import catalog as hardware_names
+from catalogs.hardware.specs import Hardware
+from catalogs.workloads.workload import load_workload
+from planner.evaluation.evaluator import Load
+from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
+from planner.evaluation.variants import VariedWorkload
+from planner.pipeline import make_plan
+from planner.problem.price_list import PriceList
+from planner.problem.request import PlanRequest, SearchOptions
+from planner.problem.slo import parse_slos
+from planner.problem.tariff import Tariff
+
+SLOS = parse_slos(["ttft.p90=2s"])
+
+
+def request(hardware: str, **asked: object) -> PlanRequest:
+    return PlanRequest(model="llama3.2-1b", hardware=hardware, slos=SLOS, precisions=("native",), **asked)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts every text that is parsed as hardware."""
+    counts: Counter[str] = Counter()
+    parse = hardware_names.parse
+
+    def counted(text: str) -> Hardware:
+        counts[text] += 1
+        return parse(text)
+
+    monkeypatch.setattr(hardware_names, "parse", counted)
+    return counts
+
+
+@pytest.mark.parametrize("hardware", ["l4x2", "l4x2,l40sx1"])
+def test_a_plan_parses_each_hardware_text_once(hardware: str, parsed: Counter[str]) -> None:
+    asked = request(hardware, requests_per_s=1.0, search=SearchOptions(trials=2))
+    evaluator = open_evaluator(asked)
+    answer = make_plan(asked, evaluator, evaluator.elsewhere).document()
+    assert answer["feasible"]
+    texts = hardware.split(",")
+    assert [parsed[text] for text in texts] == [1] * len(texts)
+    names = {text.partition("x")[0] for text in texts}  # a calibration may look up the accelerator it is of
+    assert set(parsed) <= {*texts, *names}
+
+
+@pytest.fixture(scope="module")
+def two() -> HardwareChoiceEvaluator:
+    return open_evaluator(request("l4x2,l40sx1"))
+
+
+def test_every_candidate_has_its_evaluator(two: HardwareChoiceEvaluator) -> None:
+    assert {two.of(c).names.hardware.text for c in two.space()} == {"l4x2", "l40sx1"}
+    for c in two.space():
+        assert two.names_of(c).hardware == c.hardware
+        assert c in two.of(c).space()
+
+
+def test_a_variant_shares_what_it_does_not_change(two: HardwareChoiceEvaluator) -> None:
+    c = two.space()[0]
+    plain, load = two.of(c), Load(1.0, 100, 0)
+    plain.observe(c, load)
+    before = plain.n_requests_simulated
+    assert plain.with_().observe(c, load) is plain.observe(c, load)
+    longer = plain.with_(workload=VariedWorkload.of(load_workload("chat"), output_factor=2.0))
+    assert longer.mean_output_tokens == pytest.approx(2 * plain.mean_output_tokens, rel=0.01)
+    assert longer.deployments.compiled(c) is plain.deployments.compiled(c)
+    longer.observe(c, load)
+    assert plain.n_requests_simulated == before
+
+
+def test_slower_steps_are_the_same_runs_in_slower_time(two: HardwareChoiceEvaluator) -> None:
+    c = two.space()[0]
+    plain, slower = two.of(c), two.of(c).with_(step_factor=2.0)
+    at_two, at_one = plain.observe(c, Load(2.0, 100, 0)), slower.observe(c, Load(1.0, 100, 0))
+    assert at_one.samples_s["ttft"] == pytest.approx(2 * at_two.samples_s["ttft"])
+    assert slower.fluid_requests_per_s(c) == pytest.approx(plain.fluid_requests_per_s(c) / 2)
+    assert slower.guess_s(c, 1.0, "tpot") == pytest.approx(2 * plain.guess_s(c, 2.0, "tpot"))
+    assert slower.utilisation(c, 1.0).full == pytest.approx(plain.utilisation(c, 2.0).full)
+    assert slower.runs.cache is plain.runs.cache
+    with pytest.raises(ValueError, match="step factor"):
+        slower.detail(c, Load(1.0, 100, 0))
+
+
+def test_a_slower_host_and_a_power_limit_change_the_deployments(two: HardwareChoiceEvaluator) -> None:
+    c, load = two.space()[0], Load(1.0, 100, 0)
+    plain = two.of(c)
+    waits_s = {
+        name: float(evaluator.observe(c, load).samples_s["tpot"].mean())
+        for name, evaluator in (
+            ("plain", plain),
+            ("host", plain.with_(host_factor=4.0)),
+            ("limit", plain.with_(power_limit_w=50.0)),
+        )
+    }
+    assert waits_s["host"] > waits_s["plain"] < waits_s["limit"]
+
+
+def test_a_price_of_ones_own_is_shared_by_accelerators() -> None:
+    whole = open_evaluator(request("l4x2")).names.hardware
+    prices = PriceList(Tariff(usd_per_hour=3.0), whole)
+    half = prices.price(whole.with_count(1))
+    assert half is not None
+    assert (half.usd_per_hour, half.note) == (1.5, "1 of 2 accelerators")
+    looked_up = prices.of_other(whole).price(whole)
+    assert looked_up is not None
+    assert looked_up.usd_per_hour != 3.0

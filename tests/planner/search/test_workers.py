@@ -1,0 +1,282 @@
+"""The answer does not depend on the number of workers, whatever happens to them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing import active_children
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from catalogs.errors import InputError
+from planner.problem.candidate import Candidate
+from planner.search import workers
+from planner.search.objectives import CandidateTester, CapacityRace, Outcome
+from planner.search.search import search
+from planner.search.study import SearchSettings
+from planner.search.workers import ProcessPool, SerialLookahead, usable_cores
+from tests.planner.queue_toy import QueueToy
+from tests.planner.search.test_search import SIZES, SLOS, race_of, space
+
+ROOT = Path(__file__).resolve().parents[2]
+#: Everything; and a part of it, half of that proposed by the sampler.
+SETTINGS = (SearchSettings(100, 0), SearchSettings(18, 0))
+QUESTION = ("--model", "llama3.1-8b", "--hw", "h100x1", "--slo", "ttft.p90=2s", "--trials", "6")
+
+
+@dataclass(frozen=True)
+class Noted:
+    """An Assess that notes which process evaluated a candidate, and what happens in a worker first."""
+
+    inner: CapacityRace
+    folder: Path
+    in_worker: Callable[[Candidate], None] | None = None
+    here: int = field(default_factory=os.getpid)
+
+    def __call__(self, candidate: Candidate, best: Outcome | None) -> Outcome:
+        (self.folder / str(os.getpid())).touch()
+        if os.getpid() != self.here and self.in_worker is not None:
+            self.in_worker(candidate)
+        return self.inner(candidate, best)
+
+    @property
+    def n_processes(self) -> int:
+        return len(list(self.folder.iterdir()))
+
+
+@pytest.fixture
+def race() -> CapacityRace:
+    return race_of(CandidateTester(QueueToy(0.4), SLOS, SIZES, 0, None))
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("drops", [False, True])
+@pytest.mark.parametrize("n_workers", [2, 4])
+def test_any_number_of_workers_answers_as_one(
+    race: CapacityRace, settings: SearchSettings, drops: bool, n_workers: int, tmp_path: Path
+) -> None:
+    outclassed = race.outclassed if drops else None
+    alone = search(space(), race, settings, outclassed=outclassed)
+    noted = Noted(race, tmp_path)
+    with ProcessPool(n_workers).lookahead(noted, len(space())) as lookahead:
+        assert search(space(), noted, settings, outclassed=outclassed, lookahead=lookahead) == alone
+    assert 2 <= noted.n_processes <= n_workers
+    assert not active_children()
+
+
+def test_a_kept_search_of_several_workers_is_that_of_one(race: CapacityRace, tmp_path: Path) -> None:
+    kept = SearchSettings(18, 0, "kept", tmp_path / "study.log")
+    with ProcessPool(3).lookahead(race, len(space())) as lookahead:
+        found = search(space(), race, kept, lookahead=lookahead)
+        again = search(space(), race, kept, lookahead=lookahead)
+    assert found.outcomes == search(space(), race, SETTINGS[1]).outcomes
+    assert (again.outcomes, again.n_resumed) == (found.outcomes, 18)
+
+
+def test_spawned_workers_answer_as_one(race: CapacityRace, tmp_path: Path) -> None:
+    noted = Noted(race, tmp_path)
+    with ProcessPool(2, "spawn").lookahead(noted, len(space())) as lookahead:
+        found = search(space(), noted, SETTINGS[0], lookahead=lookahead)
+        assert active_children()
+    assert found.outcomes == search(space(), race, SETTINGS[0]).outcomes
+    assert not active_children()
+
+
+def test_work_that_cannot_be_pickled_is_not_sent_to_spawned_workers(race: CapacityRace) -> None:
+    with ProcessPool(2, "spawn").lookahead(lambda c, best: race(c, best), 5) as lookahead:
+        assert isinstance(lookahead, SerialLookahead)
+    assert ProcessPool(2, "spawn").map(lambda task: (task, os.getpid()), [1, 2]) == [(1, os.getpid()), (2, os.getpid())]
+
+
+@pytest.mark.parametrize("seats", [{256}, {64, 256, 1024}])
+def test_workers_that_die_lose_nothing(race: CapacityRace, tmp_path: Path, seats: set[int]) -> None:
+    def die(c: Candidate) -> None:
+        if c.max_num_seqs in seats:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    alone = search(space(), race, SETTINGS[0])
+    noted = Noted(race, tmp_path, die)
+    with ProcessPool(3).lookahead(noted, len(space())) as lookahead:
+        assert search(space(), noted, SETTINGS[0], lookahead=lookahead) == alone
+    assert noted.n_processes > 3  # others were started
+    assert not active_children()
+
+
+def test_what_fails_in_a_worker_is_raised_here_at_its_turn(race: CapacityRace, tmp_path: Path) -> None:
+    def fail(c: Candidate) -> None:
+        raise InputError("only in a worker", c.max_num_seqs, "")
+
+    alone = search(space(), race, SETTINGS[0])
+    with ProcessPool(2).lookahead(Noted(race, tmp_path, fail), 36) as lookahead:
+        assert search(space(), race, SETTINGS[0], lookahead=lookahead) == alone
+
+    def refuse(candidate: Candidate, best: Outcome | None) -> Outcome:
+        if candidate == space()[2]:
+            raise InputError("nothing like this", candidate.max_num_seqs, "")
+        return race(candidate, best)
+
+    done: list[int] = []
+    with ProcessPool(2).lookahead(refuse, 36) as lookahead, pytest.raises(InputError, match="nothing like this"):
+        search(space(), refuse, SETTINGS[0], lambda n, _planned, _best: done.append(n), lookahead=lookahead)
+    assert done == [1, 2]
+    assert not active_children()
+
+
+def test_one_worker_and_one_candidate_start_no_process(race: CapacityRace) -> None:
+    for pool, n in ((ProcessPool(1), 36), (ProcessPool(4), 1)):
+        with pool.lookahead(race, n) as lookahead:
+            assert isinstance(lookahead, SerialLookahead)
+    with ProcessPool(4).lookahead(race, 36) as lookahead:
+        lookahead.evaluate(space()[0], None, [])
+        assert not active_children()
+    with pytest.raises(InputError, match="at least one worker"):
+        ProcessPool(0)
+
+
+def test_usable_cores_are_those_of_the_affinity_and_the_control_group(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    limit = tmp_path / "cpu.max"
+    monkeypatch.setattr(workers, "_CGROUP_CPU_LIMIT", limit)
+    found = [usable_cores()]
+    for text in ("max 100000\n", "150000 100000\n", "50000 100000\n", "nonsense"):
+        limit.write_text(text)
+        found.append(usable_cores())
+    assert found == [8, 8, 2, 1, 8]
+
+
+@pytest.mark.parametrize("n_workers", [1, 2, 3, 8])
+@pytest.mark.parametrize("n", range(6))
+def test_tasks_come_back_in_order(n: int, n_workers: int) -> None:
+    done = ProcessPool(n_workers).map(lambda task: (task * task, os.getpid()), range(n))
+    assert [square for square, _ in done] == [task * task for task in range(n)]
+    pids = {pid for _, pid in done}
+    assert min(n, n_workers, 2) <= len(pids) <= min(n, n_workers)
+    assert os.getpid() in pids or n == 0
+    assert not active_children()
+
+
+def test_a_worker_starts_no_workers() -> None:
+    pool = ProcessPool(2)
+    done = pool.map(lambda _: [os.getpid(), *pool.map(lambda _: os.getpid(), range(3))], range(2))
+    assert len(set(done[0])) == 2  # in this process
+    assert len(set(done[1])) == 1
+
+
+@pytest.mark.parametrize("end", [lambda: os.kill(os.getpid(), signal.SIGKILL), lambda: [][0]])
+def test_tasks_of_a_worker_that_is_lost_are_done_here(end: Callable[[], object]) -> None:
+    here = os.getpid()
+
+    def work(task: int) -> int:
+        if os.getpid() != here:
+            end()
+        return 2 * task
+
+    assert ProcessPool(3).map(work, range(5)) == [0, 2, 4, 6, 8]
+    assert not active_children()
+
+
+def test_a_task_that_fails_fails_here() -> None:
+    def work(task: int) -> int:
+        if task == 3:
+            raise InputError("no such task", task, "2")
+        return task
+
+    with pytest.raises(InputError, match="no such task"):
+        ProcessPool(2).map(work, range(5))
+    assert not active_children()
+
+
+def planned(folder: Path, n_workers: int) -> dict[str, Any]:
+    """The answer of the command, without its seconds."""
+    command = [
+        sys.executable,
+        "-m",
+        "planner.cli.main",
+        *QUESTION,
+        "--set",
+        f"search.workers={n_workers}",
+        "--json",
+        "-",
+    ]
+    done = subprocess.run(command, check=True, cwd=folder, stdout=subprocess.PIPE)
+    answer: dict[str, Any] = json.loads(done.stdout)
+    del answer["search"]["seconds"]
+    return answer
+
+
+def test_plan_answers_alike_with_one_two_and_four_workers(tmp_path: Path) -> None:
+    one = planned(tmp_path, 1)
+    assert planned(tmp_path, 2) == one
+    assert planned(tmp_path, 4) == one
+
+
+def children_of(pid: int) -> set[int]:
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text() if sys.platform == "linux" else ""
+    return {int(child) for child in text.split()}
+
+
+def ended(pids: set[int], within_s: float = 10.0) -> bool:
+    """Whether all these processes end in time."""
+    until = time.monotonic() + within_s
+    while time.monotonic() < until:
+        if not any(Path(f"/proc/{pid}").exists() for pid in pids):
+            return True
+        time.sleep(0.05)
+    return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="children are found in /proc")
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_the_process_that_started_them(sign: signal.Signals, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "planner.cli.main", "--model", "llama3.1-8b", "--hw", "h100x2", "--slo", "p99=2s"]
+    study = str(tmp_path / "study.log")
+    process = subprocess.Popen(
+        [*command, "--set", "search.workers=3", "--study", study],
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    children: set[int] = set()
+    until = time.monotonic() + 60
+    while len(children) < 2 and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)
+        children = children_of(process.pid)
+    assert len(children) == 2
+    if sign is signal.SIGKILL:
+        os.kill(process.pid, sign)
+    else:
+        os.killpg(process.pid, sign)  # as a terminal does
+        time.sleep(0.5)
+        os.killpg(process.pid, sign)  # the measurement of the best so far is not waited for
+    errors = process.communicate(timeout=60)[1]
+    assert process.returncode == (-sign if sign is signal.SIGKILL else 130)
+    assert "Traceback" not in errors
+    assert ended(children)
+
+
+def test_an_interrupt_leaves_what_was_found(race: CapacityRace) -> None:
+    def interrupted(c: Candidate, best: Outcome | None) -> Outcome:
+        if c == space()[5]:
+            os.kill(main, signal.SIGINT)
+            time.sleep(5.0)
+        return race(c, best)
+
+    main = os.getpid()
+    began = time.monotonic()
+    with ProcessPool(2).lookahead(interrupted, 36) as lookahead:
+        found = search(space(), interrupted, SETTINGS[0], lookahead=lookahead)
+    assert found.interrupted
+    assert 1 <= len(found.outcomes) <= 5
+    assert time.monotonic() - began < 5.0
+    assert not active_children()

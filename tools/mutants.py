@@ -1,0 +1,459 @@
+"""Small faults planted one at a time, each of which the tests named beside it must notice.
+
+    python tools/mutants.py                  # the tests on the tree as it is, then every mutant
+    python tools/mutants.py --only kv-take   # mutants whose id contains this
+    python tools/mutants.py --jobs 2 --json result.json
+    python tools/mutants.py --list           # no test is run
+
+`mutants.yaml` names functions (`function`, `Class.method`) and tests (functions, stems of test files) by name only,
+so both may move between files. A fault is planted in the syntax tree of a copy in a temporary folder; the working tree
+is only read. A mutant is killed where a test fails or the time limit passes. Exit status 1 where one survives, 2 where
+the list does not fit the tree, or a test fails without any fault.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import copy
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Annotated, Any, Final, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+LIST: Final = Path(__file__).with_suffix(".yaml")
+PACKAGES: Final = ("catalogs", "calibration", "simulator", "planner")
+COPIED: Final = (*PACKAGES, "tests", "pyproject.toml", "benchmarks", "docs", "README.md")
+LIMIT_S: Final = 300.0
+COMPARISONS: Final[dict[str, type[ast.cmpop]]] = {
+    **{"<": ast.Lt, "<=": ast.LtE, ">": ast.Gt, ">=": ast.GtE, "==": ast.Eq, "!=": ast.NotEq},
+    **{"is": ast.Is, "is not": ast.IsNot, "in": ast.In, "not in": ast.NotIn},
+}
+OPERATORS: Final[dict[str, type[ast.operator]]] = {
+    **{"+": ast.Add, "-": ast.Sub, "*": ast.Mult, "/": ast.Div, "//": ast.FloorDiv, "%": ast.Mod, "**": ast.Pow}
+}
+
+
+class ListError(ValueError):
+    """The list of mutants does not fit the tree."""
+
+
+class _Operation(BaseModel):
+    """Base. occurrence: which of several places in the function, in the order of the source, from 1."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    occurrence: Annotated[int, Field(ge=1)] = 1
+
+    def planted(self, function: ast.AST) -> ast.AST:
+        """A copy of the function with the fault in it. Raises ListError where there is no such place."""
+        changed = copy.deepcopy(function)
+        places = [(node, put) for node, put in _children(changed) if self.at(node)]
+        if len(places) < self.occurrence:
+            raise ListError(f"{self}: {len(places)} such places")
+        node, put = places[self.occurrence - 1]
+        put(self.instead(node))
+        return changed
+
+    def at(self, node: ast.AST) -> bool:
+        """Whether the operation can be applied to this node."""
+        raise NotImplementedError
+
+    def instead(self, node: Any) -> Any:
+        """What takes the node's place."""
+        raise NotImplementedError
+
+
+class Compare(_Operation):
+    """Another comparison: `<` instead of `<=`."""
+
+    kind: Literal["compare"]
+    old: str = Field(alias="from")
+    new: str = Field(alias="to")
+
+    def at(self, node: ast.AST) -> bool:
+        return isinstance(node, ast.Compare) and any(isinstance(op, COMPARISONS[self.old]) for op in node.ops)
+
+    def instead(self, node: Any) -> Any:
+        found = next(i for i, op in enumerate(node.ops) if isinstance(op, COMPARISONS[self.old]))
+        node.ops[found] = COMPARISONS[self.new]()
+        return node
+
+
+class Arithmetic(_Operation):
+    """Another arithmetic operator, of an expression or of an augmented assignment: `-` instead of `+`."""
+
+    kind: Literal["arithmetic"]
+    old: str = Field(alias="from")
+    new: str = Field(alias="to")
+
+    def at(self, node: ast.AST) -> bool:
+        return isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, OPERATORS[self.old])
+
+    def instead(self, node: Any) -> Any:
+        node.op = OPERATORS[self.new]()
+        return node
+
+
+class Replace(_Operation):
+    """Another expression, or another constant; `from` is compared as Python prints it."""
+
+    kind: Literal["replace"]
+    old: str = Field(alias="from")
+    new: str = Field(alias="to")
+
+    def at(self, node: ast.AST) -> bool:
+        return isinstance(node, ast.expr) and ast.unparse(node) == ast.unparse(ast.parse(self.old, mode="eval").body)
+
+    def instead(self, node: Any) -> Any:  # noqa: ARG002 - one signature for all
+        return ast.parse(self.new, mode="eval").body
+
+
+class Drop(_Operation):
+    """The statement that begins with these words is left out."""
+
+    kind: Literal["drop"]
+    statement: str
+
+    def at(self, node: ast.AST) -> bool:
+        return isinstance(node, ast.stmt) and ast.unparse(node).startswith(self.statement)
+
+    def instead(self, node: Any) -> Any:  # noqa: ARG002 - one signature for all
+        return ast.Pass()
+
+
+class Negate(_Operation):
+    """The condition of an `if`, `while`, conditional expression or comprehension is turned round."""
+
+    kind: Literal["negate"]
+    condition: str
+
+    def at(self, node: ast.AST) -> bool:
+        if not isinstance(node, ast.If | ast.While | ast.IfExp):
+            return False
+        return ast.unparse(node.test) == ast.unparse(ast.parse(self.condition, mode="eval").body)
+
+    def instead(self, node: Any) -> Any:
+        node.test = ast.UnaryOp(ast.Not(), node.test)
+        return node
+
+
+class Return(_Operation):
+    """The function's return statement returns something else."""
+
+    kind: Literal["return"]
+    new: str = Field(alias="to")
+
+    def at(self, node: ast.AST) -> bool:
+        return isinstance(node, ast.Return) and node.value is not None
+
+    def instead(self, node: Any) -> Any:
+        node.value = ast.parse(self.new, mode="eval").body
+        return node
+
+
+class Swap(_Operation):
+    """Two positional arguments (from 0) of a call of this name change places."""
+
+    kind: Literal["swap"]
+    call: str
+    arguments: tuple[int, int] = (0, 1)
+
+    def at(self, node: ast.AST) -> bool:
+        return (
+            isinstance(node, ast.Call) and ast.unparse(node.func) == self.call and len(node.args) > max(self.arguments)
+        )
+
+    def instead(self, node: Any) -> Any:
+        a, b = self.arguments
+        node.args[a], node.args[b] = node.args[b], node.args[a]
+        return node
+
+
+Operation = Annotated[
+    Compare | Arithmetic | Replace | Drop | Negate | Return | Swap,
+    Field(discriminator="kind"),
+]
+
+
+class Mutant(BaseModel):
+    """One fault. package, parameters: needed only where several functions have the name; the parameters' names."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    id: str
+    behaviour: str  # what it breaks
+    function: str
+    package: Literal["catalogs", "calibration", "simulator", "planner"] | None = None
+    parameters: tuple[str, ...] | None = None
+    operation: Operation
+    tests: Annotated[tuple[str, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """A function of the tree: its file, and its place among the definitions of that name in the file."""
+
+    path: Path  # relative to the root of the tree
+    package: str
+    name: str
+    node: ast.FunctionDef | ast.AsyncFunctionDef
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """killed_by: the first test that failed, or "time limit"; empty where none did."""
+
+    id: str
+    status: Literal["killed", "survived", "broken"]
+    killed_by: str
+    seconds: float
+
+
+def _children(parent: ast.AST) -> Iterator[tuple[ast.AST, Callable[[ast.AST], None]]]:
+    """Every node below, in the order of the source, with a function that puts another one in its place."""
+    for name, value in ast.iter_fields(parent):
+        if isinstance(value, list):
+            for i, item in enumerate(value):
+                if isinstance(item, ast.AST):
+                    yield item, lambda new, at=value, i=i: at.__setitem__(i, new)  # type: ignore[misc]
+                    yield from _children(item)
+        elif isinstance(value, ast.AST):
+            yield value, lambda new, name=name: setattr(parent, name, new)  # type: ignore[misc]
+            yield from _children(value)
+
+
+def read_list(path: Path) -> tuple[Mutant, ...]:
+    """The mutants of the file. Raises ListError for a key or value that is not understood, or an id used twice."""
+    try:
+        found = tuple(Mutant.model_validate(item) for item in yaml.safe_load(path.read_text()))
+    except ValidationError as e:
+        raise ListError(f"{path.name}: {e}") from None
+    ids = [mutant.id for mutant in found]
+    twice = sorted({i for i in ids if ids.count(i) > 1})
+    if twice:
+        raise ListError(f"{path.name}: ids used twice: {', '.join(twice)}")
+    return found
+
+
+def definitions(root: Path) -> dict[str, list[Definition]]:
+    """Functions of the four packages by name: `function`, `Class.method`.
+
+    Functions inside functions and declarations of overloads are left out.
+    """
+    found: dict[str, list[Definition]] = defaultdict(list)
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            for name, node in _functions(ast.parse(path.read_text()).body, ""):
+                found[name].append(Definition(path.relative_to(root), package, name, node))
+    return found
+
+
+def _functions(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            if "overload" not in (ast.unparse(decorator) for decorator in node.decorator_list):
+                yield prefix + node.name, node
+        elif isinstance(node, ast.ClassDef):
+            yield from _functions(node.body, f"{prefix}{node.name}.")
+
+
+def defined(mutant: Mutant, known: dict[str, list[Definition]]) -> Definition:
+    """The one function that the mutant names. Raises ListError where there is none, or more than one."""
+    found = [d for d in known.get(mutant.function, []) if mutant.package in (None, d.package)]
+    found = [d for d in found if mutant.parameters in (None, tuple(a.arg for a in d.node.args.args))]
+    if len(found) != 1:
+        where = ", ".join(str(d.path) for d in found) or "nowhere"
+        raise ListError(f"{mutant.id}: {mutant.function} is defined {len(found)} times ({where})")
+    return found[0]
+
+
+def planted(definition: Definition, operation: Operation, source: str) -> str:
+    """The source of the file with the fault; only the function is printed anew."""
+    lines = source.splitlines(keepends=True)
+    node = definition.node
+    first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+    changed = ast.fix_missing_locations(operation.planted(node))
+    text = ast.unparse(changed)
+    if text == ast.unparse(node):
+        raise ListError(f"{operation} changes nothing")
+    indented = "".join(f"{' ' * node.col_offset}{line}\n" for line in text.splitlines())
+    return "".join([*lines[: first - 1], indented, *lines[node.end_lineno or node.lineno :]])
+
+
+def test_nodes(root: Path) -> dict[str, list[str]]:
+    """pytest's node ids by `function`, `file::function` and `file`, where file is the stem of a test file's name."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted((root / "tests").rglob("test_*.py")):
+        at = path.relative_to(root).as_posix()
+        found[path.stem].append(at)
+        for name, _ in _functions(ast.parse(path.read_text()).body, ""):
+            node, function = f"{at}::{name.replace('.', '::')}", name.rpartition(".")[2]
+            found[function].append(node)
+            found[f"{path.stem}::{function}"].append(node)
+    return found
+
+
+def selected(mutant: Mutant, known: dict[str, list[str]]) -> tuple[str, ...]:
+    """pytest's node ids of the mutant's tests, `[parameters]` kept. Raises ListError for a name that is not unique."""
+    nodes = []
+    for text in mutant.tests:
+        name, bracket, parameters = text.partition("[")
+        found = known.get(name, [])
+        if len(found) != 1:
+            raise ListError(f"{mutant.id}: test {name} is defined {len(found)} times")
+        nodes.append(found[0] + bracket + parameters)
+    return tuple(nodes)
+
+
+def copied(source: Path, target: Path) -> None:
+    """What the tests need, without links to the working tree."""
+    target.mkdir(parents=True)
+    for name in COPIED:
+        path = source / name
+        if path.is_dir():
+            shutil.copytree(path, target / name)
+        elif path.exists():
+            shutil.copy2(path, target / name)
+
+
+def run_tests(tree: Path, nodes: Sequence[str], limit_s: float) -> subprocess.CompletedProcess[str]:
+    """pytest on the packages in `tree`. Raises subprocess.TimeoutExpired."""
+    shared = os.environ.get("CAPACITY_PLANNER_SHARED", str(ROOT.parent / "shared"))
+    # CI: hypothesis draws the same examples each time, without a deadline. Plugins are slow to load and not needed.
+    env = os.environ | {"PYTHONPATH": str(tree), "CAPACITY_PLANNER_SHARED": shared, "CI": "true"}
+    env |= {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    words = ["-x", "-q", "-p", "no:cacheprovider", "--no-header", "--tb=no", "-rf"]
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", *words, *nodes],
+        cwd=tree,
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+    )
+
+
+def judge(mutant: Mutant, tree: Path, known: dict[str, list[Definition]], nodes: Sequence[str]) -> Outcome:
+    """Plants the fault in the copy, runs the tests, and puts the file back."""
+    definition = defined(mutant, known)
+    path = tree / definition.path
+    before, stat = path.read_text(), path.stat()
+    started = time.monotonic()
+    _write_uncompiled(path, planted(definition, mutant.operation, before))
+    try:
+        done = run_tests(tree, nodes, LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return Outcome(mutant.id, "killed", "time limit", time.monotonic() - started)
+    finally:
+        _write_uncompiled(path, before)
+        os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    seconds = time.monotonic() - started
+    if done.returncode == 0:
+        return Outcome(mutant.id, "survived", "", seconds)
+    failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED ")]
+    if done.returncode == 1 and failed:
+        return Outcome(mutant.id, "killed", failed[0].removeprefix("FAILED ").partition(" - ")[0], seconds)
+    return Outcome(mutant.id, "broken", done.stdout.strip()[-1000:], seconds)
+
+
+def _write_uncompiled(path: Path, text: str) -> None:
+    """Python must not take the bytecode of another version that was written in the same second."""
+    path.write_text(text)
+    for compiled in path.parent.glob(f"__pycache__/{path.stem}.*.pyc"):
+        compiled.unlink()
+
+
+def check_list(mutants: Sequence[Mutant], known: dict[str, list[Definition]], tests: dict[str, list[str]]) -> None:
+    """Raises ListError with one line for every mutant that does not fit the tree."""
+    problems = []
+    for mutant in mutants:
+        try:
+            definition = defined(mutant, known)
+            planted(definition, mutant.operation, (ROOT / definition.path).read_text())
+            selected(mutant, tests)
+        except ListError as e:
+            problems.append(str(e) if str(e).startswith(mutant.id) else f"{mutant.id}: {e}")
+    if problems:
+        raise ListError("\n".join(problems))
+
+
+def judged(mutants: Sequence[Mutant], jobs: int) -> Iterator[tuple[Mutant, Outcome]]:
+    """Each with its outcome. Raises ListError where the list does not fit, or a test fails on the tree as it is."""
+    known, tests = definitions(ROOT), test_nodes(ROOT)
+    check_list(mutants, known, tests)
+    nodes = {m.id: selected(m, tests) for m in mutants}
+    with tempfile.TemporaryDirectory(prefix="mutants-") as name:
+        trees = [Path(name) / str(i) for i in range(jobs)]
+        copied(ROOT, trees[0])
+        done = run_tests(trees[0], sorted({n for chosen in nodes.values() for n in chosen}), 20 * LIMIT_S)
+        if done.returncode:
+            raise ListError(f"tests fail on the tree as it is:\n{done.stdout[-3000:]}{done.stderr[-1000:]}")
+        for tree in trees[1:]:
+            copied(trees[0], tree)
+        free: SimpleQueue[Path] = SimpleQueue()
+        for tree in trees:
+            free.put(tree)
+
+        def one(mutant: Mutant) -> Outcome:
+            tree = free.get()
+            try:
+                return judge(mutant, tree, known, nodes[mutant.id])
+            finally:
+                free.put(tree)
+
+        with ThreadPoolExecutor(jobs) as pool:
+            yield from zip(mutants, pool.map(one, mutants), strict=True)
+
+
+def main() -> int:
+    """The exit status: 0 all killed, 1 not all, 2 nothing could be said."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", metavar="ID", help="mutants whose id contains this")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="mutants at a time")
+    parser.add_argument("--list", action="store_true", help="print the mutants and check that they fit the tree")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the outcomes")
+    args = parser.parse_args()
+    try:
+        mutants = [m for m in read_list(LIST) if args.only in m.id]
+        if not mutants:
+            raise ListError(f"no mutant is named like {args.only!r}")
+        if args.list:
+            known, tests = definitions(ROOT), test_nodes(ROOT)
+            check_list(mutants, known, tests)
+            for mutant in mutants:
+                package = defined(mutant, known).package
+                print(f"{package:12} {mutant.id:32} {mutant.function}: {mutant.behaviour}")
+            print(f"{len(mutants)} mutants")
+            return 0
+        started = time.monotonic()
+        outcomes = []
+        for mutant, outcome in judged(mutants, args.jobs):
+            outcomes.append(outcome)
+            print(f"{outcome.status:9} {mutant.id:32} {outcome.seconds:5.1f} s  {outcome.killed_by}", flush=True)
+    except ListError as e:
+        print(f"mutants: {e}", file=sys.stderr)
+        return 2
+    killed = sum(o.status == "killed" for o in outcomes)
+    print(f"{killed} of {len(outcomes)} killed, {time.monotonic() - started:.0f} s")
+    if args.json is not None:
+        args.json.write_text(json.dumps({"killed": killed, "mutants": [asdict(o) for o in outcomes]}, indent=1) + "\n")
+    return int(killed < len(outcomes))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
