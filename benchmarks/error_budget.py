@@ -31,7 +31,7 @@ from catalogs.engines.profile import EngineProfile
 from catalogs.workloads.workload import load_workload
 from simulator.analysis.metrics import summarise
 from simulator.cluster.compiled import compile_deployment
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 
 BEGIN, END = "<!-- budget: begin -->", "<!-- budget: end -->"
 Change = Callable[[EngineProfile], EngineProfile]
@@ -72,7 +72,7 @@ def in_process(
 ) -> tuple[Any, list[dict[str, str]], float]:
     """What the scorer's `simulate` returns: (summary, one row per request, wall seconds)."""
     started = time.perf_counter()
-    done = run(compile_deployment(load_deployment(deployment)), load_workload(str(workload)).materialise())
+    done = simulate(compile_deployment(load_deployment(deployment)), load_workload(str(workload)).materialise())
     columns = {"ttft_s": done.ttft_s, "tpot_s": done.tpot_s, "e2e_s": done.e2e_s}
     rows = [
         {name: "" if np.isnan(v) else repr(float(v)) for name, v in zip(columns, values, strict=True)}

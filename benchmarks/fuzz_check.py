@@ -22,7 +22,7 @@ from simulator.cli.outputs import RequestedOutputs
 from simulator.cluster.compiled import compile_fleet
 from simulator.cluster.run import Run
 from simulator.cluster.serving import serving_options
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 
 #: Fast-forward changes no time by more; beside it, the spacing of floats in long runs.
 EXACT_S: Final = 1e-9
@@ -97,7 +97,7 @@ def _run(case: Case, folder: Path) -> Outcome:
     views = RequestedOutputs.of(folder / "trace.json", None, folder / "series.csv", 1.0, case.seed % EXPLAINED == 0)
 
     def serve(**how: Any) -> Run:
-        return run(fleet, requests, replace(serving_options(written, fleet), **case.options, **how))
+        return simulate(fleet, requests, replace(serving_options(written, fleet), **case.options, **how))
 
     slow = serve(check_laws=True, fast_forward=False)
     fast = serve(check_laws=True, journal=views.journal())

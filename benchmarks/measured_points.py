@@ -27,7 +27,7 @@ from catalogs.workloads.workload import load_workload
 from simulator.analysis.metrics import statistics, summarise
 from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.run import Run
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 
 #: Parts of the public tables declared as calibration set: those whose hash falls on 0 .. n of 5. The smaller table
 #: gives two, because with one its statistics would rest on 19 runs.
@@ -81,7 +81,7 @@ IDENTITY: dict[str, Callable[[dict[str, str]], str]] = {
 
 
 def simulated(deployment: Path, workload: Path) -> Run:
-    return run(compile_deployment(load_deployment(deployment)), load_workload(str(workload)).materialise())
+    return simulate(compile_deployment(load_deployment(deployment)), load_workload(str(workload)).materialise())
 
 
 def tables(score: ModuleType, data: Path, wanted: Callable[[bool], bool], refused: list[str]) -> Iterator[Compared]:

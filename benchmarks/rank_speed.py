@@ -16,7 +16,7 @@ import numpy as np
 from catalogs.deployments.schema import Deployment
 from catalogs.workloads.request_set import RequestSet
 from simulator.cluster.compiled import compile_deployment
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 
 ENGINES = ("vllm", "vllm-0.15", "sglang", "trtllm")
 
@@ -51,7 +51,7 @@ def main() -> None:
                 spent = []
                 for _ in range(a.repeats):
                     start = time.process_time()
-                    done = run(plant, requests)
+                    done = simulate(plant, requests)
                     spent.append(time.process_time() - start)
                 rate = requests.n / (done.span_s[1] - done.span_s[0])
                 print(

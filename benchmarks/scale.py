@@ -26,7 +26,7 @@ from simulator.analysis.metrics import fleet_metrics, latency_metrics, summarise
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledFleet, compile_fleet
 from simulator.cluster.serving import serving_options
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 
 RATE_PER_REPLICA = 8.0
 GIB = 2.0**30
@@ -57,7 +57,7 @@ def many(n: int, replicas: int, processes: int) -> None:
     gaps = np.random.default_rng(1).exponential(1.0 / (RATE_PER_REPLICA * replicas), n)
     work = conversations(np.cumsum(gaps))
     began, before_s = time.perf_counter(), cpu_s()
-    done = run(fleet, work, RunOptions(processes=processes))
+    done = simulate(fleet, work, RunOptions(processes=processes))
     ran = time.perf_counter()
     shown = summarise(done)["metrics"]
     ended = time.perf_counter()
@@ -79,7 +79,7 @@ def day(requests_per_s: float) -> None:
     n = round(86400 * requests_per_s)
     work = conversations(curve.starts_s(np.random.default_rng(1), n, requests_per_s))
     began, before_s = time.perf_counter(), cpu_s()
-    done = run(fleet, work, serving_options(written, fleet))
+    done = simulate(fleet, work, serving_options(written, fleet))
     seconds, used_s = time.perf_counter() - began, cpu_s() - before_s
     shown, counts = latency_metrics(done), fleet_metrics(done)
     print(

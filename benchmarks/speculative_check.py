@@ -20,7 +20,7 @@ from catalogs.io.yaml_files import check
 from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import summarise
 from simulator.cluster.compiled import compile_deployment
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 
 #: config.json of yuhuili/EAGLE3-LLaMA3.1-Instruct-8B, as far as sizes go.
 HEAD = {
@@ -53,7 +53,7 @@ def main() -> None:
             }
             told = {"model": "llama3.1-8b", "engine": engine, "hardware": "l40s", "max_model_len": 2048}
             deployment = check(Deployment, told | {"speculative": speculative}, "deployment")
-            found = summarise(run(compile_deployment(deployment), requests))["metrics"]
+            found = summarise(simulate(compile_deployment(deployment), requests))["metrics"]
             mine = [1e3 * found[key]["mean"] for key in ("tpot_s", "itl_s")]
             print(f"{engine:10} TPOT {mine[0]:6.2f} ms, measured {tpot_ms:6.2f}; ITL {mine[1]:6.2f}, {itl_ms:6.2f}")
 

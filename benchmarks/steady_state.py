@@ -37,7 +37,7 @@ from catalogs.workloads.workload import load_workload
 from simulator.analysis.metrics import summarise
 from simulator.cluster.compiled import CompiledDeployment, compile_deployment
 from simulator.cluster.run import Run
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
 from simulator.costs.totals import StepTotals
@@ -99,7 +99,7 @@ def serve(deployment: dict[str, Any], workload: dict[str, Any]) -> tuple[Compile
         file.write_text(json.dumps(workload))
         requests = load_workload(str(file)).materialise()
     plant = compile_deployment(Deployment(**deployment))
-    return plant, run(plant, requests)
+    return plant, simulate(plant, requests)
 
 
 def as_scored(point: Point, engine: str) -> list[float]:

@@ -6,6 +6,7 @@ from .cluster.compiled import CompiledDeployment as CompiledDeployment
 from .cluster.compiled import compile_deployment as compile_deployment
 from .cluster.routers.base import Router as Router
 from .cluster.run import Run as Run
+from .cluster.simulate import simulate as simulate
 from .costs.step_cost import StepCost as StepCost
 from .memory.plan import MemoryPlan as MemoryPlan
 from .memory.plan import size_memory as size_memory

@@ -28,7 +28,8 @@ from simulator.analysis.metrics import streaming_notice, summarise
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet
 from simulator.cluster.parallel import reusable_run
 from simulator.cluster.run import Run
-from simulator.cluster.simulate import pool_of, run
+from simulator.cluster.simulate import pool_of
+from simulator.cluster.simulate import simulate as run
 
 _KEPT_RUNS: Final = 16
 

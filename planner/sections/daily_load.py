@@ -43,7 +43,7 @@ from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment
 from simulator.cluster.controllers.autoscaler import Autoscaler
 from simulator.cluster.run import Run
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 
 DAY_S: Final = 86400.0
 
@@ -237,9 +237,9 @@ class FleetRunner:
         plant = with_replicas(self.plant, size.replicas, size.most)
         plant = replace(plant, resolved=replace(plant.resolved, scaling=scaling))
         if scaling is None:
-            return run(plant, requests)
+            return simulate(plant, requests)
         follows = Autoscaler(0, scaling, self.cold_start_s(scaling.cold_start) / speed)
-        return run(plant, requests, RunOptions(controllers=(follows,)))
+        return simulate(plant, requests, RunOptions(controllers=(follows,)))
 
 
 def _unit(chosen: ChosenPlan, cold_start_s: float) -> ReplicaUnit:

@@ -37,7 +37,7 @@ from planner.problem.slo import Slo
 from planner.search.objectives import RunSizes
 from planner.sections.section import SIMULATED, ChosenPlan
 from simulator.cluster.run import Run
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 
 #: Users simulated at most; of more, an even share of the replicas serves an even share of the users.
 MOST_USERS: Final = 20_000
@@ -90,7 +90,7 @@ class UsersSection:
         users, replicas = request.users or 1, world.deployments.even_parts(chosen.candidate)
         share = max(-(-replicas // MOST_REPLICAS), -(-users // MOST_USERS))
         share = next(n for n in range(min(share, replicas), replicas + 1) if replicas % n == 0)
-        serve = partial(run, world.deployments.part(chosen.candidate, share))
+        serve = partial(simulate, world.deployments.part(chosen.candidate, share))
         desk = ClosedLoopEvaluator(
             serve, world.workload, request.slos, RunSizes.for_slos(request.slos).full, request.seed
         )

@@ -29,7 +29,7 @@ from simulator.analysis.operators import BOUND_WORDS, FIXED, together
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet
 from simulator.cluster.run import Run
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 from simulator.engine.event_log import EventLog
 
 #: Resources by bound of replica time.
@@ -80,7 +80,7 @@ def pool_uses(rerun: Rerun, plan: Plan, index: int = 0, samples: int = SAMPLES) 
     plants = served.plants if isinstance(served, CompiledFleet) else (served,)
     n = 2 * rerun.bench.sizes.full * max(plant.resolved.replicas for plant in plants) * share
     requests = rerun.workload.materialise(rerun.request.seed, n, plan.requests_per_s).every(share)
-    done = run(served, requests, RunOptions(journal=EventLog()))
+    done = simulate(served, requests, RunOptions(journal=EventLog()))
     found = pool_bottlenecks(done, samples)
     if len(plants) == 1:
         return [PoolUse("both", found[0], plan.memory, _seats(plants[0]))]

@@ -29,7 +29,7 @@ from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment
 from simulator.cluster.controllers.faults import Faults, Placement
 from simulator.cluster.run import Run
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +176,9 @@ class FailingFleet:
         drawn = self.workload.materialise(self.seed + example, n, self.requests_per_s)
         requests = replace(drawn, arrival_s=drawn.arrival_s / speed)
         if not faults:
-            return run(plant, requests)
+            return simulate(plant, requests)
         ground = Placement("", tuple((place,) for place in range(replicas)))
-        return run(plant, requests, RunOptions(controllers=(Faults(faults, (ground,)),), retries=Retries()))
+        return simulate(plant, requests, RunOptions(controllers=(Faults(faults, (ground,)),), retries=Retries()))
 
     def _samples(self, done: Run, window: SteadyWindow, speed: float) -> Mapping[str, FloatArray]:
         load = Load(self.requests_per_s, done.requests.n, self.seed, whole_cluster=True)

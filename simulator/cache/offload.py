@@ -16,7 +16,7 @@ from array import array
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -25,9 +25,7 @@ from catalogs.errors import InputError
 from simulator.core.batch import BlockCopy
 
 if TYPE_CHECKING:
-    from catalogs.deployments.resolved import OffloadTiers, ResolvedDeployment
     from simulator.core.request import Request
-    from simulator.memory.plan import MemoryPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +36,6 @@ class OffloadRules:
     host_s_per_block: float
     disk_blocks: int = 0
     disk_s_per_block: float = 0.0
-
-    @classmethod
-    def of(cls, tiers: OffloadTiers, memory: MemoryPlan) -> OffloadRules:
-        """A block lies on every accelerator of the replica, and all of them copy their part at once."""
-        part_bytes = memory.kv_bytes_per_token * memory.block_size
-        block_bytes = part_bytes * memory.accelerators
-        return cls(
-            int(tiers.host_bytes / block_bytes),
-            part_bytes / tiers.host_bytes_per_s,
-            int(tiers.disk_bytes / block_bytes),
-            block_bytes / tiers.disk_bytes_per_s,
-        )
 
 
 class OffloadClock(Protocol):
@@ -262,12 +248,6 @@ class SwapRules:
 
     blocks: int
     s_per_block: float
-
-    @classmethod
-    def of(cls, resolved: ResolvedDeployment, memory: MemoryPlan) -> Self:
-        """Every accelerator moves its part of a block at once, at the rate it reaches the host at."""
-        part_bytes = memory.kv_bytes_per_token * memory.block_size
-        return cls(int(resolved.swap_bytes / part_bytes), part_bytes / resolved.hardware.node.host_bytes_per_s)
 
 
 class SwapSpace:

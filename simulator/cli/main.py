@@ -66,7 +66,7 @@ def simulate(
     from simulator.cli.outputs import RequestedOutputs
     from simulator.cluster.compiled import compile_fleet
     from simulator.cluster.serving import serving_options
-    from simulator.cluster.simulate import run
+    from simulator.cluster.simulate import simulate as run
 
     check_targets(json_file, requests_out, chrome_trace, time_series)
     views = RequestedOutputs.of(chrome_trace, trace_window, time_series, time_step, explain)

@@ -9,6 +9,7 @@ from math import inf, nan
 from typing import Protocol
 
 import numpy as np
+from simpy import Event
 
 from catalogs.arrays import FloatArray
 from catalogs.deployments.faults import Retries
@@ -18,27 +19,76 @@ from catalogs.workloads.request_set import RequestSet
 from simulator.cache.lora_slots import check_adapters
 from simulator.cluster.clients import ClientTimeouts, ClosedLoopClients, Frontend, RetryTracker
 from simulator.cluster.compiled import Pool
-from simulator.cluster.kv_transfer import InstantTransfer, KvTransfer, TransferModel
+from simulator.cluster.kv_transfer import InstantTransfer, KvTransfer, TransferChannel, TransferModel
 from simulator.cluster.options import AS_COMPUTED, DisaggregationPolicy
 from simulator.cluster.provisioning import PendingReplicas, ReplicaSlots
 from simulator.cluster.routers.base import ReplicaView
 from simulator.cluster.routers.registry import make_router
 from simulator.cluster.routing_stage import RoutingStage, RunningPool, content_keys
-from simulator.core.clock import ARRIVAL, Clock, PeriodicActions, Tick
+from simulator.core.clock import ARRIVAL, LAST, Callback, Clock, Process, Timetable
 from simulator.core.invariants import InvariantViolation
 from simulator.core.outcomes import FAILED, NOT_SENT, QUEUE_FULL, UNFINISHED, RequestOutcomes
 from simulator.core.request import Request
+from simulator.engine.context import EngineContext
 from simulator.engine.event_log import EventLog
-from simulator.engine.invariants import check_drained
-from simulator.engine.replica import Replica, ReplicaContext
+from simulator.engine.invariants import check_drained, check_schedule
+from simulator.engine.replica import Replica
 from simulator.schedulers.registry import scheduler_class
 
 
-class Controller(Protocol):
-    """Something that changes the fleet while it serves: an autoscaler, failures. Asked once, when the run begins."""
+class FleetControl(Protocol):
+    """The fleet of a run, as controllers see it and act on it."""
 
-    def start(self, cluster: Cluster) -> None:
-        """Schedule with `cluster.at` and `cluster.every`; act with `add_replica`, `drain` and `fail`."""
+    clock: Clock
+    results: RequestOutcomes
+    pools: list[RunningPool]
+    replicas: list[Replica]  # in order of birth, the dead among them
+    on_birth: list[Callable[[Replica], None]]  # called with every new replica
+    slots: list[ReplicaSlots]  # by pool
+    orders: PendingReplicas
+    transfer: TransferChannel
+    options: RunOptions
+    n_answered: int  # requests that were served, rejected or given up
+
+    def at(self, time_s: float, action: Callable[[], object]) -> None:
+        """Call `action` at `time_s`, unless everything is served by then."""
+
+    def every(self, period_s: float, action: Callable[[], object]) -> None:
+        """Call `action` again and again, a period from now first, until everything is served."""
+
+    def process(self, story: Process) -> None:
+        """Let a process of a controller begin."""
+
+    def after(self, wait_s: float) -> Event:
+        """Return what such a process waits for until `wait_s` seconds from now; once all is served, for ever."""
+
+    def living(self, pool: int) -> list[Replica]:
+        """Return the replicas of a pool that take requests."""
+
+    def drains(self, replica: Replica) -> bool:
+        """Return whether a replica lives and takes no requests."""
+
+    def goes_to(self, index: int, pool: int) -> bool:
+        """Return whether a request wants the model of that pool."""
+
+    def n_stranded(self, pool: int) -> int:
+        """Return how many requests wait for a replica of the pool's model to be born."""
+
+    def add_replica(self, pool: int) -> Replica:
+        """Add a replica that is ready to serve."""
+
+    def drain(self, replica: Replica) -> None:
+        """Send a replica no further requests; it ends when it has served those it has."""
+
+    def fail(self, replica: Replica) -> None:
+        """End a replica now; the requests it held begin again elsewhere."""
+
+
+class Controller(Protocol):
+    """Something that changes the fleet while it serves: an autoscaler, failures. Started once, when the run begins."""
+
+    def start(self, cluster: FleetControl) -> None:
+        """Begin processes that wait (`after`) and act (`add_replica`, `drain`, `fail`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +101,11 @@ class RunOptions:
     router_staleness_s: float = 0.0  # between two collections of what replicas show; 0: routers see them as they are
     retries: Retries | None = None  # of requests that were lost; None: at once, as often as it takes
     horizon_s: float | None = None  # stop after this time; what is unfinished stays so
-    check_laws: bool = False  # check every law after every schedule (slow)
+    check_laws: bool = False  # check every invariant after every schedule (slow)
     transfer: TransferModel | None = None  # None: instant
     hand_over: DisaggregationPolicy = AS_COMPUTED  # between prefill and decode pools
     controllers: tuple[Controller, ...] = ()
-    journal: EventLog | None = None  # where to note what happens, for those who look at the run
+    journal: EventLog | None = None  # where to note what happens in the run
     processes: int = (
         1  # that share the work, where replicas do not depend on each other (simulator/cluster/parallel.py)
     )
@@ -72,7 +122,9 @@ class Cluster:
         self._adapters = None if requests.adapters is None else requests.adapters.tolist()
         self._models = None if requests.wanted_models is None else requests.wanted_models.tolist()
         carried = options.transfer
-        self.transfer = carried.start(self.clock, options.check_laws) if carried else InstantTransfer(self.clock)
+        self.transfer: TransferChannel = (
+            carried.start(self.clock, options.check_laws) if carried else InstantTransfer(self.clock)
+        )
         self.pools = [self._open(pool) for pool in pools]
         self.replicas: list[Replica] = []  # in order of birth, the dead among them
         self.on_birth: list[Callable[[Replica], None]] = []  # controllers that want to know of every new replica
@@ -81,20 +133,29 @@ class Cluster:
         self._only = self._paths[0] if self._models is None and len(self._paths[0]) == 1 else None  # all go there
         self._draining: set[Replica] = set()
         self._stranded: deque[int] = deque()  # requests that no living replica could take
-        self.losses = RetryTracker(options.retries)
+        self.retries = RetryTracker(options.retries)
         self.n_answered = 0
-        self._clients = None if requests.concurrency is None else ClosedLoopClients(self.clock, requests, self._send)
-        timetable = PeriodicActions(self.clock, lambda: self.done, self._plea)
-        self.at, self.every = timetable.at, timetable.every  # for controllers to act on time
-        self.orders = PendingReplicas(timetable, self.add_replica)
+        closed = requests.concurrency is not None
+        self._clients = ClosedLoopClients(self.clock, requests, self._send) if closed else None
+        self._timetable = Timetable(self.clock, lambda: self.done, self._plea)
+        self.orders = PendingReplicas(self._timetable, self.add_replica)
         for number, pool in enumerate(pools):
             for _ in range(pool.replicas):
                 self.add_replica(number)
         self._bounded = any(pool.rules.queueing.max_waiting is not None for pool in pools)
-        self._front = Frontend(pools, self._models)
-        self._on_reach = [lambda tick: self._reach(tick[1])]
-        self._patience = ClientTimeouts.of(self, [pool.rules for pool in pools])
+        self._frontend = Frontend(pools, self._models)
+        self._on_reach: list[Callback] = [lambda event: self._reach(event.value)]
+        self._timeouts = self._client_timeouts()
         self.given_reach_s: FloatArray | None = None  # open loop: when requests reach an engine, where that is known
+
+    def _client_timeouts(self) -> ClientTimeouts | None:
+        """None where no client gives up or asks for anything."""
+        limits_s = [opened.pool.rules.queueing.timeout_s for opened in self.pools]
+        timeout_s = min([limit_s for limit_s in limits_s if limit_s is not None], default=inf)
+        timeouts = ClientTimeouts(self.clock, self.requests, self.results, timeout_s, self.answered, self._cancel)
+        if timeouts.some_give_up and any(opened.pool.role != "both" for opened in self.pools):
+            raise InputError("timeouts are not simulated with prefill and decode pools yet", "timeout_s", "null")
+        return timeouts if timeouts.needed else None
 
     def _open(self, pool: Pool) -> RunningPool:
         # Workloads do not say which max_tokens their clients declare: all declare the same, which is enough for each.
@@ -109,7 +170,7 @@ class Cluster:
             beside = " with LoRA adapters" if pool.rules.lora is not None else ""
             rule = "this scheduler takes over no request from a prefill replica yet"
             raise InputError(rule, pool.rules.policy + beside, "vllm-v1")
-        context = ReplicaContext(
+        context = EngineContext(
             clock=self.clock,
             rules=replace(pool.rules, unit_blocks=unit_blocks, max_output_tokens=declared),
             timer=pool.timer,
@@ -118,7 +179,7 @@ class Cluster:
             on_finish=self._finished,
             hand_over=self._hand_over if pool.role == "prefill" else None,
             fast_forward=self.options.fast_forward,
-            check_laws=self.options.check_laws,
+            check=check_schedule if self.options.check_laws else None,
             journal=self.options.journal,
         )
         return RunningPool.of(pool, context, self.requests, keys)
@@ -137,6 +198,24 @@ class Cluster:
     def _collect(self) -> None:
         for stage in {id(stage): stage for path in self._paths for stage in path}.values():
             stage.router.sight.collect(stage.replicas)
+
+    # ---- for controllers
+
+    def at(self, time_s: float, action: Callable[[], object]) -> None:
+        """Call `action` at `time_s`, unless everything is served by then."""
+        self._timetable.at(time_s, action)
+
+    def every(self, period_s: float, action: Callable[[], object]) -> None:
+        """Call `action` again and again, a period from now first, until everything is served."""
+        self._timetable.every(period_s, action)
+
+    def process(self, story: Process) -> None:
+        """Let a process of a controller begin."""
+        self._timetable.process(story)
+
+    def after(self, wait_s: float) -> Event:
+        """Return what such a process waits for until `wait_s` seconds from now; once all is served, for ever."""
+        return self._timetable.after(wait_s)
 
     # ---- births and deaths
 
@@ -171,7 +250,7 @@ class Cluster:
             stage.replicas.remove(replica)
         self._draining.discard(replica)
         self.slots[replica.pool].give(replica.slot)
-        for request in replica.die():
+        for request in replica.fail():
             if request.index not in self._stranded:  # it was leaving, with nowhere to go
                 self._again(request.index)
 
@@ -203,7 +282,7 @@ class Cluster:
         if replica in self._draining and not replica.outstanding and not replica.incoming:
             self._draining.remove(replica)
             self.slots[replica.pool].give(replica.slot)
-            replica.die()
+            replica.fail()
 
     # ---- the run
 
@@ -214,30 +293,37 @@ class Cluster:
         if self.options.router_staleness_s > 0.0:
             self.every(self.options.router_staleness_s, self._collect)
         if self._clients is None:
-            self._start_open_loop()
+            self.clock.process(self._arrivals())
         else:
             self._clients.start()
         horizon_s = self.options.horizon_s
-        self.clock.run_out(inf if horizon_s is None else horizon_s)
+        self.clock.run(None if horizon_s is None else self.clock.at(horizon_s, LAST))
         if horizon_s is not None:
             self._stop(horizon_s)
         elif self.options.check_laws:
             self._check_end()
 
-    def _start_open_loop(self) -> None:
+    def _arrivals(self) -> Process:
+        """The open loop: requests reach the router at times that are known before the run."""
         self.results.arrival_s[:] = type(self.results.arrival_s)("d", self.requests.arrival_s.tolist())
         reach_s = self.reach_times_s() if self.given_reach_s is None else self.given_reach_s
         order = np.argsort(reach_s, kind="stable")
-        self.clock.feed(reach_s[order].tolist(), order.tolist(), self._reach)
+        times_s, clock = reach_s[order].tolist(), self.clock
+        arrival = clock.at(times_s[0] if times_s else 0.0, ARRIVAL)
+        for index, next_s in zip(order.tolist(), [*times_s[1:], None], strict=False):
+            yield arrival
+            if next_s is not None:  # scheduled before this one acts, to come first among those of its time
+                clock.repeat(arrival, next_s, ARRIVAL, [])
+            self._reach(index)
 
     def reach_times_s(self) -> FloatArray:
         """When each request is at an engine, (n,). Open loop, before the run."""
-        return self._front.reach_times_s(self.requests.arrival_s.tolist(), self._input_tokens)
+        return self._frontend.reach_times_s(self.requests.arrival_s.tolist(), self._input_tokens)
 
     def _send(self, index: int, now: float) -> None:
         """A client of the closed loop sends a request."""
         self.results.arrival_s[index] = now
-        reach_s = self._front.admit(index, now, self._input_tokens[index])
+        reach_s = self._frontend.admit(index, now, self._input_tokens[index])
         self.clock.at(reach_s, ARRIVAL, self._on_reach, index)
 
     def _reach(self, index: int) -> None:
@@ -245,7 +331,7 @@ class Cluster:
         if self.options.journal is not None:
             self.options.journal.tokenised(index, self.clock.now)
         request = Request(index, self._input_tokens[index])
-        if self._patience is not None and not self._patience.begin(request):
+        if self._timeouts is not None and not self._timeouts.begin(request):
             return
         if self._adapters is not None:
             request.adapter = self._adapters[index]
@@ -272,11 +358,11 @@ class Cluster:
     @property
     def blind(self) -> bool:
         """No router looks at a replica, and no client gives up before it is asked."""
-        return self._patience is None and all(stage.router.blind for path in self._paths for stage in path)
+        return self._timeouts is None and all(stage.router.blind for path in self._paths for stage in path)
 
-    def _hand_over(self, source: Replica, request: Request) -> bool:
+    def _hand_over(self, source_index: int, request: Request) -> bool:
         """A prompt is done on a prefill replica: send its blocks to one that decodes, unless its one token was all."""
-        index, now = request.index, self.clock.now
+        index, now, source = request.index, self.clock.now, self.replicas[source_index]
         computes_again = self.options.hand_over.first_token == "decode"
         if self._output_tokens[index] == 1 and not computes_again:
             return False
@@ -285,59 +371,62 @@ class Cluster:
         follower = request.follower(with_first=not computes_again)
         follower.last_token_s = now
         target = self._path(index)[-1].choose(follower)
-        if target is None:  # it begins again when somebody can take it
+        if target is None:  # it begins again when a replica can take it
             self.results.started_s[index] = self.results.first_token_s[index] = nan
-            self.losses.n += 1
+            self.retries.n += 1
             self._stranded.append(index)
-            self.clock.at(now, ARRIVAL, [lambda _: self._leave(source, request)])
+            self.clock.at(now, ARRIVAL, [lambda _: self._release(source, request)])
             return True
         target.incoming += 1
-        handovers = self.results.handovers
-        handovers.extend((index, source.index, target.index, now, nan))
-        end = len(handovers) - 1
         parcel = KvTransfer(request.input_tokens, source, target, self.results.started_s[index])
-        self.transfer.begin(parcel, lambda: self._arrive(parcel, request, follower, end))
+        self.clock.process(self._transfer(parcel, request, follower))
         return True
 
-    def _arrive(self, parcel: KvTransfer, request: Request, follower: Request, end: int) -> None:
-        now, source, target = self.clock.now, parcel.source, parcel.target
-        self.results.handovers[end] = now
+    def _transfer(self, parcel: KvTransfer, request: Request, follower: Request) -> Process:
+        """The blocks of a prompt go from the replica that computed it to the one that decodes it as `follower`."""
+        results, source, target = self.results, parcel.source, parcel.target
+        place = len(results.handovers) + 4
+        results.handovers.extend((request.index, source.index, target.index, self.clock.now, nan))
+        yield self.transfer.begin(parcel)
+        results.handovers[place] = now = self.clock.now
         target.incoming -= 1
         if source.died_s <= now:
             self._bury(target)
             return  # its blocks were lost on the way, and it began again
         if target.died_s > now:
-            self.results.replica[request.index] = target.index
+            results.replica[request.index] = target.index
             if self.options.hand_over.first_token == "arrival":
-                self.results.first_token_s[request.index] = now + target.rules.host.output_s
+                results.first_token_s[request.index] = now + target.rules.host.output_s
                 follower.last_token_s = now
             target.receive(follower)
         else:
             self._again(request.index)
-        self._leave(source, request)
+        self._release(source, request)
 
-    def _leave(self, source: Replica, request: Request) -> None:
+    def _release(self, source: Replica, request: Request) -> None:
         if source.died_s > self.clock.now:
-            source.let_go(request)
+            source.release_transferred(request)
             self._bury(source)
 
     def _again(self, index: int) -> None:
         """A request that was lost begins again from its prompt: at once, or as the router's retries go."""
         results = self.results
         results.started_s[index] = results.first_token_s[index] = nan
-        wait_s = self.losses.wait_s(index)
+        wait_s = self.retries.wait_s(index)
         if wait_s is None:
             results.status[index] = FAILED
             self.answered(index)
         elif wait_s:
-            self.losses.n_waiting += 1
-            self.clock.at(self.clock.now + wait_s, ARRIVAL, [self._send_again], index)
+            self.clock.process(self._retry(index, wait_s))
         else:
             self._reach(index)
 
-    def _send_again(self, tick: Tick) -> None:
-        self.losses.n_waiting -= 1
-        self._reach(tick[1])
+    def _retry(self, index: int, wait_s: float) -> Process:
+        """A request waits as long as the router's back-off says, and is sent again."""
+        self.retries.n_waiting += 1
+        yield self.clock.at(self.clock.now + wait_s, ARRIVAL)
+        self.retries.n_waiting -= 1
+        self._reach(index)
 
     def _path(self, index: int) -> list[RoutingStage]:
         """The stages a request goes through, by the model it wants: one, or prompt and decode, unless it stays with a
@@ -352,19 +441,30 @@ class Cluster:
         path = self._paths[pool.model]
         return path[-1 if pool.role == "decode" else 0]
 
-    def _finished(self, replica: Replica, request: Request) -> None:
+    def _finished(self, replica_index: int, request: Request) -> None:
+        """A replica is done with a request."""
+        replica = self.replicas[replica_index]
         if self._draining:
             self._bury(replica)
         if not request.gone:
             self.n_answered += 1
             if self._clients is not None:
-                self._clients.answered(replica.outlet.left_s + replica.rules.host.output_s)
+                self._clients.answered(request.index, replica.outlet.left_s + replica.rules.host.output_s)
 
     def answered(self, index: int) -> None:
-        """A request is rejected or given up now, and its client told so: it sends the next one."""
+        """The client of a request learns that it is rejected or given up now, and sends the next one."""
         self.n_answered += 1
         if self._clients is not None:
-            self._clients.answered(self.clock.now + self._front.output_s(index))
+            self._clients.answered(index, self.clock.now + self._frontend.output_s(index))
+
+    def _cancel(self, index: int) -> None:
+        """The client of a request is gone: take it from the replica that holds it, if one does."""
+        number = self.results.replica[index]  # the last that had it
+        if number >= 0 and self.replicas[number].died_s > self.clock.now:
+            replica = self.replicas[number]
+            held = next((request for request in replica.held_requests() if request.index == index), None)
+            if held is not None:
+                replica.cancel(held)
 
     # ---- the end
 

@@ -13,11 +13,12 @@ from calibration.bundles import engine_calibration
 from calibration.bundles.bundle import Bundle, load_bundle
 from catalogs.deployments.layout import Role
 from catalogs.deployments.resolve import resolve, resolve_pools
-from catalogs.deployments.resolved import ResolvedDeployment
+from catalogs.deployments.resolved import OffloadTiers, ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.engines.profile import HostTimes, KvTransfer
 from catalogs.errors import InputError
 from catalogs.units import GIGA
+from simulator.cache.offload import OffloadRules, SwapRules
 from simulator.cluster.options import AS_COMPUTED, DisaggregationPolicy
 from simulator.core.batch import BatchShape
 from simulator.core.step_timer import StepTimer
@@ -108,6 +109,26 @@ def compile_fleet(deployment: Deployment, bundle_path: Path | None = None, measu
     asked, moment = apart.transfer_gb_per_s, apart.transfer or engine.kv_transfer
     return CompiledFleet(
         tuple(plants), None if asked is None else asked * GIGA, hand_over, moment, engine.transfer_queues
+    )
+
+
+def swap_rules(resolved: ResolvedDeployment, memory: MemoryPlan) -> SwapRules:
+    """Return the swap space of one replica: every accelerator moves its part of a block at once, over its own link to
+    the host."""
+    part_bytes = memory.kv_bytes_per_token * memory.block_size
+    return SwapRules(int(resolved.swap_bytes / part_bytes), part_bytes / resolved.hardware.node.host_bytes_per_s)
+
+
+def offload_rules(tiers: OffloadTiers, memory: MemoryPlan) -> OffloadRules:
+    """Return the host and disk tiers of one replica: a block lies on every accelerator, and all copy their part at
+    once."""
+    part_bytes = memory.kv_bytes_per_token * memory.block_size
+    block_bytes = part_bytes * memory.accelerators
+    return OffloadRules(
+        int(tiers.host_bytes / block_bytes),
+        part_bytes / tiers.host_bytes_per_s,
+        int(tiers.disk_bytes / block_bytes),
+        block_bytes / tiers.disk_bytes_per_s,
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping
 from typing import Final, NamedTuple, Protocol
 
+from simpy import Event
+
 from simulator.core.clock import ARRIVAL, Clock
 from simulator.engine.replica import Replica
 from simulator.network.fair_share import FairShareNetwork, SharedTransfer, TransferPieces
@@ -28,8 +30,8 @@ class KvTransfer(NamedTuple):
 class TransferChannel(Protocol):
     """What carries blocks in one run. Asked once for each request that is handed over, in the order of time."""
 
-    def begin(self, parcel: KvTransfer, arrive: Callable[[], None]) -> None:
-        """Send it, and call `arrive` when it is there: not before now."""
+    def begin(self, parcel: KvTransfer) -> Event:
+        """Send it from now on; return the event of its arrival."""
 
     def slow(self, replica: Replica, factor: float) -> None:
         """From now on what goes to it or comes from it takes so many times as long on its own link; 1: as ever."""
@@ -48,8 +50,8 @@ class InstantTransfer:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
-    def begin(self, parcel: KvTransfer, arrive: Callable[[], None]) -> None:  # noqa: ARG002 - whatever it is
-        self._clock.at(self._clock.now, ARRIVAL, [lambda _: arrive()])
+    def begin(self, parcel: KvTransfer) -> Event:  # noqa: ARG002 - whatever it is
+        return self._clock.at(self._clock.now, ARRIVAL)
 
     def slow(self, replica: Replica, factor: float) -> None:
         """No time stays no time."""
@@ -136,17 +138,19 @@ class LinkTraffic:
         self._ports.was_slowed = True
         self._flows.slow([(way, replica.index) for way in ("out", "in")], factor)
 
-    def begin(self, parcel: KvTransfer, arrive: Callable[[], None]) -> None:
+    def begin(self, parcel: KvTransfer) -> Event:
         source, target, ports = parcel.source, parcel.target, self._ports
+        arrived = self._clock.event()
         path = ports.paths[source.pool, target.pool]
         load = path.load(parcel.tokens)
         loads: dict[Hashable, float] = {("out", name): load.out_s for name in ports.name(source)}
         loads |= {("in", name): load.in_s for name in ports.name(target)}
-        flow = SharedTransfer(load.size, loads, path.latency_s, arrive)
+        flow = SharedTransfer(load.size, loads, path.latency_s, arrived.succeed)
         pieces = TransferPieces(parcel.begun_s, self._clock.now, path.pieces(parcel.tokens))
         if ports.queues is None:
             self._flows.begin(flow, pieces)
-            return
+            return arrived
         queue = source.index, target.index % ports.queues
         earlier, self._last[queue] = self._last.get(queue), flow
         self._flows.begin_after(earlier, flow, pieces)
+        return arrived

@@ -1,4 +1,4 @@
-"""Replicas that are on their way, and the places in a pool that they take."""
+"""Replicas that are being provisioned, and the places in a pool that they take."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import inf
 
-from simulator.core.clock import PeriodicActions
+from simulator.core.clock import Process, Timetable
 
 
 @dataclass(slots=True, eq=False)
 class PendingReplica:
-    """A replica that was asked for. It occupies its accelerators from then on, and serves once it is ready."""
+    """A replica that was ordered. It occupies its accelerators from then on, and serves once it is ready."""
 
     pool: int
     ordered_s: float
@@ -24,39 +24,36 @@ class PendingReplica:
     def pending(self) -> bool:
         return self.ended_s == inf
 
-    @property
-    def row(self) -> tuple[float, float, float]:
-        """As Run.orders keeps it."""
-        return self.pool, self.ordered_s, self.ended_s
-
 
 class PendingReplicas:
-    """All that were given in a run. deliver: makes a replica of a pool, when its time has come."""
+    """All orders of a run. deliver: Makes a replica of a pool, once it is ready."""
 
-    def __init__(self, timetable: PeriodicActions, deliver: Callable[[int], object]) -> None:
+    def __init__(self, timetable: Timetable, deliver: Callable[[int], object]) -> None:
         self.given: list[PendingReplica] = []
         self._timetable, self._deliver = timetable, deliver
 
     def place(self, pool: int, cold_s: float) -> PendingReplica:
-        """A replica of that pool is asked for and will be ready cold_s from now, unless the order is cancelled."""
+        """Order a replica of that pool, which will be ready cold_s seconds from now."""
         now = self._timetable.now
         order = PendingReplica(pool, now, now + cold_s)
         self.given.append(order)
-        self._timetable.at(order.ready_s, lambda: self._fill(order))
+        self._timetable.process(self._cold_start(order))
         return order
 
-    def cancel(self, order: PendingReplica) -> None:
-        """Nobody waits for it any more."""
-        order.ended_s = self._timetable.now
-
-    def pending(self, pool: int) -> list[PendingReplica]:
-        """Those of a pool that are on their way, the oldest first."""
-        return [order for order in self.given if order.pool == pool and order.pending]
-
-    def _fill(self, order: PendingReplica) -> None:
+    def _cold_start(self, order: PendingReplica) -> Process:
+        """A replica gets its accelerators, loads its weights and is there, unless the order is cancelled."""
+        yield self._timetable.until(order.ready_s)
         if order.pending:
             order.ended_s = self._timetable.now
             self._deliver(order.pool)
+
+    def cancel(self, order: PendingReplica) -> None:
+        """The replica is not needed any more."""
+        order.ended_s = self._timetable.now
+
+    def pending(self, pool: int) -> list[PendingReplica]:
+        """Return the orders of a pool that are on their way, the oldest first."""
+        return [order for order in self.given if order.pool == pool and order.pending]
 
 
 @dataclass(slots=True)
@@ -78,12 +75,12 @@ class ReplicaSlots:
         return self.n - 1
 
     def give(self, slot: int) -> None:
-        """Nobody is there any more."""
+        """The replica in this place is gone."""
         if not self._closed[slot]:
             heappush(self._free, slot)
 
     def close(self, slot: int) -> None:
-        """Nobody new gets this place until it is opened."""
+        """No new replica gets this place until it is opened."""
         self._closed[slot] += 1
 
     def open(self, slot: int) -> None:

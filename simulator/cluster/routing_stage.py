@@ -14,7 +14,8 @@ from simulator.cluster.compiled import Pool
 from simulator.cluster.routers.base import Router
 from simulator.core.outcomes import TOO_LARGE, TOO_LONG, TOO_WIDE
 from simulator.core.request import Request
-from simulator.engine.replica import Replica, ReplicaContext
+from simulator.engine.context import EngineContext
+from simulator.engine.replica import Replica
 from simulator.schedulers.registry import scheduler_class
 from simulator.schedulers.rules import EngineRules
 
@@ -45,13 +46,13 @@ class RunningPool:
     """A pool in a run."""
 
     pool: Pool
-    context: ReplicaContext
+    context: EngineContext
     keys: Sequence[tuple[int, ...]]  # content keys by request; none where nothing is shared
     refusals: bytes  # why it cannot serve a request, as a code of results.STATUS, 0 where it can; empty: all 0
 
     @classmethod
     def of(
-        cls, pool: Pool, context: ReplicaContext, requests: RequestSet, keys: Sequence[tuple[int, ...]]
+        cls, pool: Pool, context: EngineContext, requests: RequestSet, keys: Sequence[tuple[int, ...]]
     ) -> RunningPool:
         """Which requests it refuses depends on their sizes alone, and is known before the run."""
         room, inputs = ReplicaLimits.of(pool.rules), requests.input_tokens

@@ -106,7 +106,7 @@ class Run:
             waits_s=np.array(results.waits_s).reshape(-1, 2),
             openings_s=np.array(results.openings_s),
             handovers=np.array(results.handovers).reshape(-1, 5),
-            restarts=cluster.losses.n,
+            restarts=cluster.retries.n,
             orders=np.array([(o.pool, o.ordered_s, o.ended_s) for o in cluster.orders.given], dtype=float).reshape(
                 -1, 3
             ),

@@ -14,9 +14,8 @@ import numpy as np
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError, nearest_name
 from catalogs.workloads.request_set import RequestSet
-from simulator.cache.offload import OffloadRules, SwapRules
 from simulator.cluster.cluster import Cluster, RunOptions
-from simulator.cluster.compiled import CompiledDeployment, CompiledFleet, Pool
+from simulator.cluster.compiled import CompiledDeployment, CompiledFleet, Pool, offload_rules, swap_rules
 from simulator.cluster.kv_path import ports_of
 from simulator.cluster.run import Run
 from simulator.core.speculation import SpeculationRules
@@ -31,7 +30,9 @@ ENGINE_RULES: Final = tuple(
 )
 
 
-def run(served: CompiledDeployment | CompiledFleet, requests: RequestSet, options: RunOptions | None = None) -> Run:
+def simulate(
+    served: CompiledDeployment | CompiledFleet, requests: RequestSet, options: RunOptions | None = None
+) -> Run:
     """Serve `requests` with a plant's replicas, or with those of a fleet of plants, behind one router.
 
     Raises InputError for requests without tokens or an unknown router; requests that can never run are rejected one by
@@ -143,8 +144,8 @@ def engine_rules(plant: CompiledDeployment, seed: int = 0) -> EngineRules:
         queueing=resolved.queueing,
         lora=lora_rules(resolved, plant.bundle),
         speculation=SpeculationRules.of(resolved.speculation, seed) if resolved.speculation else None,
-        swap=SwapRules.of(resolved, plant.memory) if resolved.swap_bytes else None,
-        offload=OffloadRules.of(resolved.offload, plant.memory) if resolved.offload else None,
+        swap=swap_rules(resolved, plant.memory) if resolved.swap_bytes else None,
+        offload=offload_rules(resolved.offload, plant.memory) if resolved.offload else None,
         encoder_tokens=resolved.model.encoder_tokens if resolved.model.is_encoder_decoder else 0,
         receiving=engine.limits_rule(unit.memory_bytes, unit.name, unit.kind).receiving,
     )

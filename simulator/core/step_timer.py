@@ -1,6 +1,8 @@
 """Decode steps in a row as an arithmetic series: step j (0-based) takes first_s + j * slope_s.
 
 How long a step takes that several ranks begin together and none ends before the slowest.
+
+How long steps take, as the simulation asks for it.
 """
 
 from __future__ import annotations
@@ -10,17 +12,6 @@ from math import ceil, sqrt
 from typing import Final, Protocol
 
 from simulator.core.batch import BatchShape
-
-
-class StepTimer(Protocol):
-    """What a replica asks of a cost model (StepCost is one)."""
-
-    def cycle_s(self, shape: BatchShape) -> float:
-        """Seconds from the start of this step to the start of the next."""
-
-    def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
-        """(t0, slope, steps): while exactly these decodes run, step j < steps takes t0 + slope * j."""
-
 
 #: (t0, slope, steps): while a batch only decodes, step j < steps takes t0 + slope * j seconds.
 Segment = tuple[float, float, int]
@@ -88,3 +79,13 @@ def _alone(timer: StepTimer, shape: BatchShape) -> Segment:
     if shape.prefill_tokens:
         return timer.cycle_s(shape), 0.0, 1
     return timer.decode_segment(shape.decodes, shape.decode_context_sum, shape.decode_context_max)
+
+
+class StepTimer(Protocol):
+    """What a replica needs of a cost model (StepCost is one)."""
+
+    def cycle_s(self, shape: BatchShape) -> float:
+        """Return the seconds from the start of this step to the start of the next."""
+
+    def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
+        """Return (t0, slope, steps): while exactly these decodes run, step j < steps takes t0 + slope * j seconds."""

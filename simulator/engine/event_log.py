@@ -7,8 +7,9 @@ samples of a replica's state, taken whenever it changes. Without a journal a run
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 from math import nan
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
@@ -20,8 +21,6 @@ from simulator.schedulers.data_parallel import Lockstep
 if TYPE_CHECKING:
     from simulator.core.batch import Batch, BatchShape
     from simulator.core.request import Request
-    from simulator.engine.replica import Replica
-    from simulator.engine.step_loop import StepLoop
 
 
 #: Kinds of events. TOKENISED: it is ready to be routed (again, if it was stranded or lost). PROMPTED: a prompt is
@@ -40,6 +39,24 @@ EVENT_COLUMNS: Final = ("time_s", "kind", "request", "replica", "lane")
 FETCH_COLUMNS: Final = ("request", "replica", "start_s", "end_s")
 
 SAMPLE_COLUMNS: Final = ("time_s", "replica", "held_blocks", "running", "waiting", "reason")
+
+
+class ReplicaState(Protocol):
+    """The replica that something happens to."""
+
+    index: int
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began."""
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler of the first batch in flight, which holds the queue and the cache of all."""
+
+    @property
+    def schedulers(self) -> Sequence[Scheduler]:
+        """One for each batch in flight."""
 
 
 class EventLog:
@@ -65,7 +82,7 @@ class EventLog:
         """Shape (fetches, 4), columns in the order of FETCH_COLUMNS: blocks that came from host memory or disk."""
         return np.array(self._fetches, dtype=np.float64).reshape(-1, len(FETCH_COLUMNS))
 
-    def fetched(self, replica: Replica, request: Request, end_s: float) -> None:
+    def fetched(self, replica: ReplicaState, request: Request, end_s: float) -> None:
         """Blocks of a request are on their way to the device from now until then."""
         self._fetches.extend((request.index, replica.index, replica.now, end_s))
 
@@ -79,27 +96,28 @@ class EventLog:
         """A request left the API server for the router."""
         self._events.extend((now, TOKENISED, index, -1, -1))
 
-    def reached(self, replica: Replica, request: Request) -> None:
+    def reached(self, replica: ReplicaState, request: Request) -> None:
         """A request came to a replica's queue."""
         self._events.extend((replica.now, REACHED, request.index, replica.index, 0))
         if self._reasons.get(replica.index, STEP) == STEP and _taken(replica.scheduler, _running(replica), 1):
             self._reasons[replica.index] = SEATS  # known before the engine looks
         self._sample(replica, nan)  # a run of steps may be under way, whose blocks are booked when it ends
 
-    def wonders(self, replica: Replica) -> bool:
+    def wonders(self, replica: ReplicaState) -> bool:
         """Why the head of its queue waits is not known until the engine has looked."""
         return self._reasons.get(replica.index, STEP) == STEP
 
-    def scheduled(self, replica: Replica, lane: StepLoop, batch: Batch | None) -> None:
+    def scheduled(self, replica: ReplicaState, scheduler: Scheduler, batch: Batch | None) -> None:
         """A batch was put together, or none could be."""
-        self._reasons[replica.index] = self._reason(lane.scheduler, batch, len(replica.lanes))
+        self._reasons[replica.index] = self._reason(scheduler, batch, len(replica.schedulers))
         self.sample(replica)
 
-    def preempted(self, replica: Replica, lane: StepLoop, requests: list[Request]) -> None:
+    def preempted(self, replica: ReplicaState, loop: int, requests: list[Request]) -> None:
+        """Requests of a step loop of the replica, by its number, lost their blocks."""
         for request in requests:
-            self._event(PREEMPTED, replica.now, request, replica, lane)
+            self._event(PREEMPTED, replica.now, request, replica.index, loop)
 
-    def processed(self, replica: Replica, lane: StepLoop, batch: Batch, start_s: float) -> None:
+    def processed(self, replica: ReplicaState, loop: int, batch: Batch, start_s: float) -> None:
         """The outputs of a batch, whose last step ends now, are there."""
         for kind, time_s, requests in (
             (JOINED, start_s, batch.joined),
@@ -108,19 +126,19 @@ class EventLog:
             (FINISHED, replica.now, batch.finishing),
         ):
             for request in requests:
-                self._event(kind, time_s, request, replica, lane)
+                self._event(kind, time_s, request, replica.index, loop)
 
-    def sample(self, replica: Replica) -> None:
+    def sample(self, replica: ReplicaState) -> None:
         """Note the state of a replica now, between two steps."""
         self._sample(replica, replica.scheduler.kv.held)
 
-    def _sample(self, replica: Replica, held_blocks: float) -> None:
+    def _sample(self, replica: ReplicaState, held_blocks: float) -> None:
         scheduler = replica.scheduler
         waiting = scheduler.n_waiting
         reason = self._reasons.get(replica.index, STEP) if waiting else STEP
         self._samples.extend((replica.now, replica.index, held_blocks, _running(replica), waiting, reason))
 
-    def _reason(self, scheduler: Scheduler, batch: BatchShape | None, n_lanes: int) -> int:
+    def _reason(self, scheduler: Scheduler, batch: BatchShape | None, n_loops: int) -> int:
         """Why the head of the queue was left there: no seat, no budget, or else no blocks (or what an engine keeps free
         of them for outputs to come); its turn where it would fit even if every running one grew to its limit."""
         if not scheduler.n_waiting:
@@ -128,9 +146,9 @@ class EventLog:
         if isinstance(scheduler, Lockstep):
             place = scheduler.longest_queue
             part = batch.ranks[place] if batch is not None else None
-            return self._reason(scheduler.ranks[place], part, n_lanes)
+            return self._reason(scheduler.ranks[place], part, n_loops)
         rules = scheduler.rules
-        if _taken(scheduler, scheduler.n_running, n_lanes):
+        if _taken(scheduler, scheduler.n_running, n_loops):
             return SEATS
         head = scheduler.head if isinstance(scheduler, ContinuousBatching) else None
         if head is None:
@@ -150,15 +168,14 @@ class EventLog:
             self._asked[scheduler] = head, running, fits
         return fits
 
-    def _event(self, kind: int, time_s: float, request: Request, replica: Replica, lane: StepLoop) -> None:
-        self._events.extend((time_s, kind, request.index, replica.index, replica.lanes.index(lane)))
+    def _event(self, kind: int, time_s: float, request: Request, replica: int, loop: int) -> None:
+        self._events.extend((time_s, kind, request.index, replica, loop))
 
 
-def _running(replica: Replica) -> int:
-    lanes = replica.lanes
-    return lanes[0].scheduler.n_running if len(lanes) == 1 else sum(lane.scheduler.n_running for lane in lanes)
+def _running(replica: ReplicaState) -> int:
+    return sum(scheduler.n_running for scheduler in replica.schedulers)
 
 
-def _taken(scheduler: Scheduler, running: int, n_lanes: int) -> bool:
+def _taken(scheduler: Scheduler, running: int, n_loops: int) -> bool:
     """No seat is free: all are taken, or a batch must leave together first."""
-    return running >= max(1, scheduler.rules.max_num_seqs // n_lanes) or (scheduler.pads and running > 0)
+    return running >= max(1, scheduler.rules.max_num_seqs // n_loops) or (scheduler.pads and running > 0)

@@ -15,23 +15,22 @@ from simulator.schedulers.data_parallel import Lockstep
 from simulator.schedulers.rules import EngineRules
 
 if TYPE_CHECKING:
-    from simulator.engine.replica import Replica
-    from simulator.engine.step_loop import StepLoop
+    from simulator.engine.context import ReplicaHandle
 
 
 #: Entries of a cache's queue that are counted at every schedule; longer queues as much less often.
 COUNTED_EACH_TIME: Final = 2000
 
 
-def check_lane(replica: Replica, lane: StepLoop, batch: Batch) -> None:
-    """After `batch` has been scheduled on a lane of `replica`."""
-    scheduler, rules = lane.scheduler, replica.rules
+def check_schedule(replica: ReplicaHandle, scheduler: Scheduler, batch: Batch) -> None:
+    """Check what holds after a scheduler of `replica` has scheduled `batch`."""
+    rules = replica.rules
     if isinstance(scheduler, Lockstep):
         check_ranks(scheduler, batch)
     else:
-        check_blocks([each.scheduler for each in replica.lanes])
+        check_blocks(replica.schedulers)
         check_batch(scheduler, rules, batch)
-    seats = max(1, rules.max_num_seqs // len(replica.lanes))
+    seats = max(1, rules.max_num_seqs // len(replica.schedulers))
     running, waiting, held = scheduler.running_requests(), scheduler.waiting_requests(), replica.held_requests()
     require(len(running) <= seats, f"{len(running)} running, more than max_num_seqs")
     require(len({id(r) for r in held}) == len(held), "a request is in two places")
@@ -139,7 +138,7 @@ def check_host(host: HostCache) -> None:
         require(len(set(keys)) == len(keys), f"a block is twice in the {name} tier")
 
 
-def check_drained(replica: Replica) -> None:
+def check_drained(replica: ReplicaHandle) -> None:
     """When nothing runs, nothing is held."""
     kv, scheduler = replica.scheduler.kv, replica.scheduler
     require(not replica.held_requests(), "requests are left in a drained engine")
@@ -149,4 +148,4 @@ def check_drained(replica: Replica) -> None:
     for rank in scheduler.ranks if isinstance(scheduler, Lockstep) else ():
         check_blocks([rank])
     if not isinstance(scheduler, Lockstep):
-        check_blocks([lane.scheduler for lane in replica.lanes])
+        check_blocks(replica.schedulers)

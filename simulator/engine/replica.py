@@ -1,43 +1,24 @@
-"""One engine: its cache, its queue, and the batches it has in flight (lane.py): one, or one for each pipeline stage."""
+"""One engine: its cache, its queue, and the batches it has in flight: one, or one for each pipeline stage."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Sequence
 from math import inf
 from typing import Final
 
 from simulator.cache.offload import HostCache
-from simulator.core.clock import ARRIVAL, Clock, Tick
-from simulator.core.outcomes import RequestOutcomes
+from simulator.core.clock import ARRIVAL, Process
 from simulator.core.request import Request
 from simulator.core.step_log import StepLog
 from simulator.core.step_timer import StepTimer
 from simulator.engine.api_server import TokenStream
-from simulator.engine.event_log import EventLog
+from simulator.engine.context import EngineContext
 from simulator.engine.step_loop import StepLoop
+from simulator.schedulers.base import Scheduler
 from simulator.schedulers.registry import make_scheduler
-from simulator.schedulers.rules import EngineRules
 
 #: Times a prompt may be computed before its next token comes out; one that keeps being preempted comes back often.
 MOST_RECOMPUTED: Final = 8
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaContext:
-    """What all replicas of a pool share."""
-
-    clock: Clock
-    rules: EngineRules
-    timer: StepTimer
-    results: RequestOutcomes
-    output_tokens: list[int]  # true output lengths, by request index; where prompts are handed over: one token each
-    on_finish: Callable[[Replica, Request], None]  # a request is done here, and holds nothing any more
-    hand_over: Callable[[Replica, Request], bool] | None = None  # its last token here: True if it goes on elsewhere
-    fast_forward: bool = True
-    check_laws: bool = False
-    journal: EventLog | None = None
 
 
 class Replica:
@@ -47,7 +28,7 @@ class Replica:
     pipeline's time for a step; the next batch enters the first stage when that has done its even share of the work.
     """
 
-    def __init__(self, index: int, pool: int, context: ReplicaContext) -> None:
+    def __init__(self, index: int, pool: int, context: EngineContext) -> None:
         self.index = index
         self.pool = pool  # its place among the run's pools
         self.born_s = context.clock.now
@@ -60,20 +41,28 @@ class Replica:
         self.fruitless = 0  # tokens computed since the last one came out
         self.rules, self._most_waiting = context.rules, context.rules.queueing.max_waiting
         self.outlet = TokenStream(context.rules.host, context.rules.attention_ranks)
-        self.scheduler = make_scheduler(context.rules)  # of the first lane; all share its queue and cache
+        self.scheduler: Scheduler = make_scheduler(context.rules)  # of the first loop; all share its queue and cache
         rules, offload = context.rules, context.rules.offload
         if offload is not None:
             self.scheduler.host = HostCache(offload, rules.unit_blocks, rules.block_size, context.clock)
         further = [make_scheduler(context.rules, self.scheduler) for _ in range(1, context.rules.pipeline_stages)]
-        self.lanes = tuple(StepLoop(self, context, scheduler) for scheduler in (self.scheduler, *further))
-        self._only = self.lanes[0] if not further else None
         self._clock, self._journal = context.clock, context.journal
+        self._on_finish, self._hand_over = context.on_finish, context.hand_over
+        self.step_loops = tuple(
+            StepLoop(self, context, scheduler, place) for place, scheduler in enumerate((self.scheduler, *further))
+        )
+        self._only = self.step_loops[0] if not further else None
         self._entry_free_s = 0.0  # when the first stage of a pipeline takes the next batch
 
     @property
     def logs(self) -> tuple[StepLog, ...]:
         """One per batch in flight."""
-        return tuple(lane.log for lane in self.lanes)
+        return tuple(loop.log for loop in self.step_loops)
+
+    @property
+    def schedulers(self) -> tuple[Scheduler, ...]:
+        """One per batch in flight."""
+        return tuple(loop.scheduler for loop in self.step_loops)
 
     @property
     def now(self) -> float:
@@ -81,7 +70,7 @@ class Replica:
 
     @property
     def timer(self) -> StepTimer:
-        return self.lanes[0].timer
+        return self.step_loops[0].timer
 
     @property
     def n_waiting(self) -> int:
@@ -97,12 +86,20 @@ class Replica:
     def kv_used_fraction(self) -> float:
         """Of the KV cache, held by requests now."""
         kv = self.scheduler.kv
-        return (kv.held + sum(lane.blocks_ahead for lane in self.lanes)) / max(1, kv.total)
+        return (kv.held + sum(loop.blocks_ahead for loop in self.step_loops)) / max(1, kv.total)
 
     def finish(self, request: Request) -> None:
-        """It is done here."""
+        """A request is done here, and holds nothing any more."""
         self.outstanding -= 1
         self.outstanding_tokens -= request.input_tokens
+        self._on_finish(self.index, request)
+
+    def hand_over(self, request: Request) -> bool:
+        """The last output of a request here is processed: return whether the request goes on at another replica. It
+        then keeps its blocks until `release_transferred`."""
+        leaves = self._hand_over is not None and self._hand_over(self.index, request)
+        self.n_leaving += leaves
+        return leaves
 
     def receive(self, request: Request) -> None:
         """A request reaches the engine core now."""
@@ -113,15 +110,15 @@ class Replica:
         if self._journal is not None:
             self._journal.reached(self, request)
         if self._only is not None:
-            self._only.look()
+            self._only.on_arrival()
         else:
-            self.stir()
+            self.wake_idle()
 
-    def abandon(self, request: Request) -> None:
-        """Its client is gone."""
+    def cancel(self, request: Request) -> None:
+        """The client of a request is gone."""
         request.gone = True
-        holders = [lane for lane in self.lanes if request in lane.scheduler.running_requests()]
-        (holders or self.lanes)[0].abandon(request)
+        holders = [loop for loop in self.step_loops if request in loop.scheduler.running_requests()]
+        (holders or self.step_loops)[0].cancel(request)
 
     def fetch(self, requests: Sequence[Request]) -> None:
         """Blocks of these start to come from the host, now."""
@@ -131,55 +128,58 @@ class Replica:
             end_s = host.fetch(request)
             if self._journal is not None:
                 self._journal.fetched(self, request, end_s)
-            self._clock.at(end_s, ARRIVAL, [partial(self._landed, host, request)])
+            self._clock.process(self._fetch(host, request, end_s))
 
-    def _landed(self, host: HostCache, request: Request, _: Tick) -> None:
+    def _fetch(self, host: HostCache, request: Request, end_s: float) -> Process:
+        """The blocks of a request are on their way from the host until end_s; then it can be scheduled."""
+        yield self._clock.at(end_s, ARRIVAL)
         if self.died_s > self._clock.now:
             host.landed(request)
             self.scheduler.landed(request)
-            self.lanes[0].look()
+            self.step_loops[0].on_arrival()
 
-    def stir(self) -> None:
-        """Wake an idle lane, if something waits."""
+    def wake_idle(self) -> None:
+        """Wake an idle loop, if a request waits."""
         if self.scheduler.n_waiting:
-            for lane in self.lanes:
-                if lane.idle:
-                    lane.wake()
+            for loop in self.step_loops:
+                if loop.idle:
+                    loop.wake()
                     return
 
-    def let_go(self, request: Request) -> None:
+    def release_transferred(self, request: Request) -> None:
         """A request that was handed over has arrived there: its seat and blocks are free here."""
         self.n_leaving -= 1
-        self.finish(request)
+        self.outstanding -= 1
+        self.outstanding_tokens -= request.input_tokens
         holder = self._only or next(
-            lane
-            for lane in self.lanes
-            if request in (*lane.scheduler.running_requests(), *lane.scheduler.holding_requests())
+            loop
+            for loop in self.step_loops
+            if request in (*loop.scheduler.running_requests(), *loop.scheduler.holding_requests())
         )
         holder.scheduler.release(request)
         if self._journal is not None:
             self._journal.sample(self)
         if self.scheduler.n_waiting:
             holder.cut()
-            self.stir()
+            self.wake_idle()
 
     def run_by(self, timer: StepTimer) -> None:
         """Steps take other times from the next one on (a slow accelerator)."""
-        for lane in self.lanes:
-            lane.timer = timer
-            lane.cut()
+        for loop in self.step_loops:
+            loop.timer = timer
+            loop.cut()
 
     def enter_pipeline(self, now: float, cycle_s: float) -> float:
         """When a batch that takes the pipeline so long enters its first stage."""
         start_s = max(now, self._entry_free_s)
-        self._entry_free_s = start_s + cycle_s / len(self.lanes)
+        self._entry_free_s = start_s + cycle_s / len(self.step_loops)
         return start_s
 
     def check_progress(self) -> None:
         """Raises RuntimeError, naming the request, where one waits and nothing will ever happen."""
         if self.scheduler.n_fetching:
             return
-        if self.scheduler.n_waiting and not self.n_leaving and all(lane.idle for lane in self.lanes):
+        if self.scheduler.n_waiting and not self.n_leaving and all(loop.idle for loop in self.step_loops):
             stuck = (self._holding() or self.scheduler.waiting_requests())[0]
             raise RuntimeError(f"no progress: request {stuck.index} can never be scheduled on replica {self.index}")
 
@@ -194,24 +194,24 @@ class Replica:
                 raise RuntimeError(f"no progress: {stuck} is computed again and again on replica {self.index}")
 
     def held_requests(self) -> list[Request]:
-        """Those with a seat, lane by lane in order of service, then those that wait."""
-        running = [request for lane in self.lanes for request in lane.scheduler.running_requests()]
+        """Those with a seat, loop by loop in order of service, then those that wait."""
+        running = [request for loop in self.step_loops for request in loop.scheduler.running_requests()]
         return running + self._holding() + self.scheduler.waiting_requests()
 
     def _holding(self) -> list[Request]:
         """Those that wait and hold blocks, whichever batch they were in."""
-        return [request for lane in self.lanes for request in lane.scheduler.holding_requests()]
+        return [request for loop in self.step_loops for request in loop.scheduler.holding_requests()]
 
-    def die(self) -> list[Request]:
-        """It is gone, now: finished steps are logged, and every request it held is handed back."""
+    def fail(self) -> list[Request]:
+        """The replica is gone, now: finished steps are logged, and every request it held is returned."""
         self.died_s = self._clock.now
         self.stop(self.died_s)
-        for lane in self.lanes:
-            lane.silence()
+        for loop in self.step_loops:
+            loop.silence()
         self.outstanding = self.outstanding_tokens = self.n_leaving = 0
         return [request for request in self.held_requests() if not request.gone]
 
     def stop(self, horizon_s: float) -> None:
         """The run is cut off: log the finished steps of what is on the device, note what unfinished requests had."""
-        for lane in self.lanes:
-            lane.stop(horizon_s)
+        for loop in self.step_loops:
+            loop.stop(horizon_s)

@@ -6,10 +6,14 @@ join to it, directly or through others; in between every end is known. What cros
 is a stream: who began first with least to send ends first, and a change costs as much however many share it. A transfer
 that meets nobody costs one event.
 
-What links carried lately: a transfer that leaves piece by piece began before anybody was told of it.
+What links carried lately, for a transfer that leaves piece by piece while its prompt is computed.
 
-Where the blocks of a prompt go is known when it is done. What could have left by then is what was ready, over what
-others had left of every link it crosses; those who were told of first keep what they had.
+Such a transfer cannot be an event of its own when the first piece is ready. Three things that decide it are known only
+when the prompt is done: which replica decodes it (the router chooses among them as they are then), when each piece was
+ready (an even share of the whole time, whose end is not known before), and whether it leaves at all (the request may be
+preempted, cancelled or lost with its replica before). So the transfer begins when the prompt is done, and here is
+worked out what had left by then: what was ready, over what other transfers had left of every link it crosses.
+Transfers that began earlier keep what they had.
 """
 
 from __future__ import annotations
@@ -22,7 +26,9 @@ from itertools import pairwise
 from math import inf
 from typing import Final, NamedTuple
 
-from simulator.core.clock import ARRIVAL, Clock, Tick
+from simpy import Event
+
+from simulator.core.clock import ARRIVAL, Clock
 from simulator.core.invariants import ROUNDING, require
 
 
@@ -30,17 +36,17 @@ class SharedTransfer:
     """Bytes under way. loads: the seconds that all of it occupies each link it crosses. What is fair is counted in
     `size`. latency_s passes from the last byte sent to `arrive`."""
 
-    __slots__ = ("arrive", "end_s", "follower", "latency_s", "loads", "sent", "size", "stream", "tick")
+    __slots__ = ("arrive", "end_s", "event", "follower", "latency_s", "loads", "sent", "size", "stream")
 
     def __init__(
-        self, size: float, loads: Mapping[Hashable, float], latency_s: float, arrive: Callable[[], None]
+        self, size: float, loads: Mapping[Hashable, float], latency_s: float, arrive: Callable[[], object]
     ) -> None:
         self.size, self.latency_s, self.arrive = size, latency_s, arrive
         self.loads = {link: seconds for link, seconds in loads.items() if seconds > 0.0}
         self.sent = 0.0  # part of it, before it began
         self.end_s = inf  # when the last byte is sent; inf: it is not known
         self.stream: TransferStream | None = None  # None: it has not begun, or has ended
-        self.tick: Tick | None = None  # its arrival; any other is void
+        self.event: Event | None = None  # its arrival; any other is void
         self.follower: SharedTransfer | None = None  # begins when it has ended
 
     @property
@@ -52,7 +58,7 @@ class SharedTransfer:
 class TransferStream:
     """Flows over the same links, all at one rate."""
 
-    __slots__ = ("costs", "end_s", "head", "lone", "members", "passed", "rate", "since_s", "tick", "tick_s")
+    __slots__ = ("costs", "end_s", "event", "event_s", "head", "lone", "members", "passed", "rate", "since_s")
 
     def __init__(self, costs: Mapping[Hashable, float]) -> None:
         self.costs = costs  # seconds that a unit of size takes on each link
@@ -63,8 +69,8 @@ class TransferStream:
         self.end_s = inf  # of the first to end
         self.head: SharedTransfer | None = None  # whose end that is
         self.lone = False  # it has met nobody: its arrival is set, and nobody looks at its end
-        self.tick: Tick | None = None
-        self.tick_s = inf
+        self.event: Event | None = None
+        self.event_s = inf
 
 
 def fair_rates(streams: Collection[TransferStream], slower: Mapping[Hashable, float]) -> dict[TransferStream, float]:
@@ -189,25 +195,25 @@ class FairShareNetwork:
             for link in stream.costs:
                 del self._on[link][stream]
             stream.passed, stream.lone, stream.head = 0.0, False, None
-            stream.tick, stream.tick_s = None, inf
+            stream.event, stream.event_s = None, inf
         return flow
 
     def _watch(self, stream: TransferStream) -> None:
         """Its end must be known when it comes: the arrival is not certain any more."""
         if stream.lone and stream.head is not None:
-            stream.lone, stream.head.tick, stream.head.end_s = False, None, inf
+            stream.lone, stream.head.event, stream.head.end_s = False, None, inf
             self._aim(stream)
 
     def _aim(self, stream: TransferStream) -> None:
         """Look when the first ends. An end that has moved away is looked at again then."""
-        if stream.end_s < stream.tick_s:
-            stream.tick_s = stream.end_s
-            stream.tick = self._clock.at(stream.end_s, ARRIVAL, [partial(self._look, stream)])
+        if stream.end_s < stream.event_s:
+            stream.event_s = stream.end_s
+            stream.event = self._clock.at(stream.end_s, ARRIVAL, [partial(self._look, stream)])
 
-    def _look(self, stream: TransferStream, tick: Tick) -> None:
-        if tick is not stream.tick:
+    def _look(self, stream: TransferStream, event: Event) -> None:
+        if event is not stream.event:
             return
-        now, stream.tick_s = self._clock.now, inf
+        now, stream.event_s = self._clock.now, inf
         if stream.end_s > now:
             self._aim(stream)
             return
@@ -225,7 +231,7 @@ class FairShareNetwork:
             self.begin(flow.follower)
 
     def _arrive_at(self, flow: SharedTransfer, end_s: float) -> None:
-        flow.tick = self._clock.at(end_s + flow.latency_s, ARRIVAL, [partial(_arrived, flow)])
+        flow.event = self._clock.at(end_s + flow.latency_s, ARRIVAL, [partial(_arrived, flow)])
 
     # ---- rates
 
@@ -271,8 +277,8 @@ class FairShareNetwork:
         stream.since_s = until_s
 
 
-def _arrived(flow: SharedTransfer, tick: Tick) -> None:
-    if tick is flow.tick:
+def _arrived(flow: SharedTransfer, event: Event) -> None:
+    if event is flow.event:
         flow.arrive()
 
 

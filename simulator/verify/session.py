@@ -13,7 +13,8 @@ from calibration.serve.contention import CONTENDED_CORES
 from calibration.serve.probe import BURST_INPUT_TOKENS, OUTPUT_TOKENS
 from catalogs.errors import InputError
 from simulator.cluster.compiled import CompiledDeployment, compile_deployment, with_host
-from simulator.cluster.simulate import engine_rules, run, run_rules
+from simulator.cluster.simulate import engine_rules, run_rules
+from simulator.cluster.simulate import simulate as run
 from simulator.costs.measured_steps import MeasuredStepTimer
 from simulator.verify.comparison import BOTTOM_UP, ENGINE_LEVEL, STANDARD, STANDARDS, ComparisonLine, Standard, lines
 from simulator.verify.engines import EngineSubject

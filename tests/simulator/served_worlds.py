@@ -14,7 +14,7 @@ from catalogs.engines.profile import HostTimes
 from catalogs.workloads.request_set import RequestSet
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment, compile_deployment, with_host
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 from simulator.core.step_log import StepLog
 
 
@@ -30,7 +30,7 @@ def synchronous_plant(host: HostTimes) -> CompiledDeployment:
 
 def measured(plant: CompiledDeployment, requests: RequestSet) -> MeasuredRun:
     """What a client of the simulated engine sees, token by token."""
-    done = run(plant, requests, RunOptions(fast_forward=False))
+    done = simulate(plant, requests, RunOptions(fast_forward=False))
     log = StepLog.merged(done.logs)
     ends = log.start_s + log.total_s + plant.resolved.engine.host.output_s
     gaps = []

@@ -29,7 +29,7 @@ from simulator.core.outcomes import UNFINISHED
 from simulator.engine.replica import Replica
 
 if TYPE_CHECKING:
-    from simulator.cluster.cluster import Cluster
+    from simulator.cluster.cluster import FleetControl
     from simulator.cluster.provisioning import PendingReplica
 
 
@@ -45,15 +45,16 @@ class Autoscaler:
         self._recommended: deque[tuple[float, int]] = deque()  # (when, how many replicas)
         self._added: deque[tuple[float, int]] = deque()
 
-    def start(self, cluster: Cluster) -> None:
+    def start(self, cluster: FleetControl) -> None:
         self._cluster = cluster
         self._meter = LoadMeter(cluster, self.pool, self.options)
         self._recommended.clear()
         self._added.clear()
         self._recommended.append((cluster.clock.now, len(cluster.living(self.pool))))
-        cluster.every(self.options.interval_s, self._look)
+        cluster.every(self.options.interval_s, self._adjust)
 
-    def _look(self) -> None:
+    def _adjust(self) -> None:
+        """Measure the load, and order or drain replicas."""
         cluster = self._cluster
         ready = cluster.living(self.pool)
         starting = cluster.orders.pending(self.pool)
@@ -118,7 +119,7 @@ class Autoscaler:
 class LoadMeter:
     """Reads one metric of catalogs/deployments/autoscaling.py. Look at it at equal intervals."""
 
-    def __init__(self, cluster: Cluster, pool: int, options: Autoscaling) -> None:
+    def __init__(self, cluster: FleetControl, pool: int, options: Autoscaling) -> None:
         self._cluster, self._pool, self._options = cluster, pool, options
         self._busy = BusyMeter()
         self._tokens = FirstTokens(cluster, pool, options.quantile)
@@ -147,22 +148,22 @@ class BusyMeter:
 
     def fraction(self, replica: Replica, interval_s: float) -> float:
         """Of a pipeline: of its batches on average."""
-        rows, before_s = self._seen.get(replica.index, ([0] * len(replica.lanes), 0.0))
+        rows, before_s = self._seen.get(replica.index, ([0] * len(replica.step_loops), 0.0))
         logged_s, now = 0.0, replica.now
-        for i, lane in enumerate(replica.lanes):
-            logged_s += lane.log.total_since(rows[i])
-            rows[i] = len(lane.log)
-        running_s = sum(lane.running_s for lane in replica.lanes)
+        for i, loop in enumerate(replica.step_loops):
+            logged_s += loop.log.total_since(rows[i])
+            rows[i] = len(loop.log)
+        running_s = sum(loop.running_s for loop in replica.step_loops)
         busy_s = logged_s + running_s - before_s
         self._seen[replica.index] = (rows, running_s)
         window_s = min(interval_s, now - replica.born_s)
-        return min(1.0, max(0.0, busy_s / (window_s * len(replica.lanes)))) if window_s > 0.0 else 0.0
+        return min(1.0, max(0.0, busy_s / (window_s * len(replica.step_loops)))) if window_s > 0.0 else 0.0
 
 
 class FirstTokens:
     """Times to first token since the last look, of those who wait for theirs: so long as they have waited."""
 
-    def __init__(self, cluster: Cluster, pool: int, quantile: float) -> None:
+    def __init__(self, cluster: FleetControl, pool: int, quantile: float) -> None:
         self._cluster, self._pool, self._quantile = cluster, pool, quantile
         self._open: list[int] = []
         self._next = 0  # the first request of the workload that had not been sent

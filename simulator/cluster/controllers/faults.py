@@ -11,11 +11,12 @@ import numpy as np
 
 from catalogs.deployments.faults import Fault
 from simulator.core.batch import BatchShape
+from simulator.core.clock import Process
 from simulator.core.step_timer import Segment, StepTimer, segment_of
 from simulator.engine.replica import Replica
 
 if TYPE_CHECKING:
-    from simulator.cluster.cluster import Cluster
+    from simulator.cluster.cluster import FleetControl
 
 
 #: Faults in a row without a request answered, after which a run is given up: nothing will ever be served.
@@ -43,7 +44,7 @@ class SlowedReplica:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the replicas of a pool stand. nodes[slot]: the nodes a replica in that slot uses, as places at `site`."""
+    """Where the replicas of a pool stand. nodes[slot]: The nodes of the replica in a slot, by number at `site`."""
 
     site: str
     nodes: tuple[tuple[int, ...], ...]
@@ -67,7 +68,7 @@ class Faults:
     slow_link: Callable[[int, float], StepTimer] | None = None
     n_struck: int = field(default=0, init=False)
 
-    def start(self, cluster: Cluster) -> None:
+    def start(self, cluster: FleetControl) -> None:
         self._cluster = cluster
         self._ailments: dict[Replica, list[_Ailment]] = {}
         self._streams: dict[tuple[int, str, int], np.random.Generator] = {}
@@ -75,21 +76,27 @@ class Faults:
         self.n_struck, self._vain, self._answered = 0, 0, 0
         for fault in self.faults:
             if fault.at_s is not None:
-                cluster.at(fault.at_s, partial(self._happen, fault))
+                cluster.process(self._scripted(fault, fault.at_s))
         for number, fault in enumerate(self.faults):
             if fault.scripted:
                 continue
             if fault.kind == "node":
                 for site, node in self._nodes_of(fault):
-                    self._arm_node(number, fault, site, node)
+                    cluster.process(self._node_failures(number, fault, site, node))
                 continue
             for replica in cluster.replicas:
-                self._arm(number, fault, replica)
-            cluster.on_birth.append(partial(self._arm, number, fault))
+                self._watch(number, fault, replica)
+            cluster.on_birth.append(partial(self._watch, number, fault))
 
-    # ---- scripted
+    def _watch(self, number: int, fault: Fault, replica: Replica) -> None:
+        """The fault may happen to this replica, again and again, as long as it lives."""
+        if fault.pool is None or replica.pool == fault.pool:
+            self._cluster.process(self._failures(number, fault, replica))
 
-    def _happen(self, fault: Fault) -> None:
+    # ---- faults at given times
+
+    def _scripted(self, fault: Fault, at_s: float) -> Process:
+        yield self._cluster.after(at_s)  # all of them begin with the run, at time zero
         pool = fault.pool or 0
         if fault.node is not None:
             self._lose_node(self.grounds[pool].site, fault.node, fault.lasts_s)
@@ -105,22 +112,23 @@ class Faults:
 
     def _strike(self, fault: Fault, victim: Replica, lasts_s: float | None) -> None:
         self.n_struck += 1
-        if fault.kind == "crash":
-            leaves = self._cluster.drains(victim)
-            self._cluster.fail(victim)
-            if lasts_s is not None and not leaves:
-                self._cluster.orders.place(victim.pool, lasts_s)
+        if fault.kind != "crash":
+            self._cluster.process(self._illness(victim, _Ailment(fault.kind, fault.factor or 1.0), lasts_s))
             return
-        ailment = _Ailment(fault.kind, fault.factor or 1.0)
-        self._ailments.setdefault(victim, []).append(ailment)
-        self._adjust(victim)
-        if lasts_s is not None:
-            self._cluster.at(self._cluster.clock.now + lasts_s, partial(self._heal, victim, ailment))
+        leaves = self._cluster.drains(victim)
+        self._cluster.fail(victim)
+        if lasts_s is not None and not leaves:
+            self._cluster.orders.place(victim.pool, lasts_s)
 
-    def _heal(self, replica: Replica, ailment: _Ailment) -> None:
-        self._ailments[replica].remove(ailment)
-        if replica.died_s > self._cluster.clock.now:
-            self._adjust(replica)
+    def _illness(self, replica: Replica, ailment: _Ailment, lasts_s: float | None) -> Process:
+        """A replica is slow, or its links are, until it recovers. lasts_s: None: it never does."""
+        self._ailments.setdefault(replica, []).append(ailment)
+        self._adjust(replica)
+        if lasts_s is not None:
+            yield self._cluster.after(lasts_s)
+            self._ailments[replica].remove(ailment)
+            if replica.died_s > self._cluster.clock.now:
+                self._adjust(replica)
 
     def _adjust(self, replica: Replica) -> None:
         """Give it the step times that all its ailments together make."""
@@ -136,81 +144,79 @@ class Faults:
     # ---- nodes
 
     def _lose_node(self, site: str, node: int, lasts_s: float | None) -> None:
-        """Its replicas die, and nobody takes their place there until it is back."""
+        """The replicas of a node die, and no others take their places there until it is back."""
         self.n_struck += 1
         cluster, lost = self._cluster, []
-        slots = [
+        places = [
             (pool, slot)
             for pool, ground in enumerate(self.grounds)
             if ground.site == site
             for slot, nodes in enumerate(ground.nodes)
             if node in nodes
         ]
-        for pool, slot in slots:
+        for pool, slot in places:
             cluster.slots[pool].close(slot)
-        there = set(slots)
-        for pool in {pool for pool, _ in slots}:
+        there = set(places)
+        for pool in {pool for pool, _ in places}:
             for replica in self._standing(pool):
                 if (pool, replica.slot) in there:
                     lost += [] if cluster.drains(replica) else [pool]
                     cluster.fail(replica)
         if lasts_s is None:
             self._gone.add((site, node))
-        else:
-            cluster.at(cluster.clock.now + lasts_s, partial(self._restore, slots))
-            for pool in lost:
-                cluster.orders.place(pool, lasts_s)
+            return
+        cluster.process(self._repair(places, lasts_s))
+        for pool in lost:
+            cluster.orders.place(pool, lasts_s)
 
-    def _restore(self, slots: Sequence[tuple[int, int]]) -> None:
-        for pool, slot in slots:
+    def _repair(self, places: Sequence[tuple[int, int]], lasts_s: float) -> Process:
+        """A node comes back, and its places can be taken again."""
+        yield self._cluster.after(lasts_s)
+        for pool, slot in places:
             self._cluster.slots[pool].open(slot)
 
     def _nodes_of(self, fault: Fault) -> list[tuple[str, int]]:
         grounds = self.grounds if fault.pool is None else [self.grounds[fault.pool]]
         return list(dict.fromkeys((g.site, node) for g in grounds for nodes in g.nodes for node in nodes))
 
-    # ---- random
+    # ---- faults at random times
 
-    def _draw_s(self, fault: Fault, who: tuple[int, str, int], mean_s: float, cv: float) -> float:
+    def _draw_s(self, fault: Fault, place: tuple[int, str, int], mean_s: float, cv: float) -> float:
         """Each fault of each slot or node has random numbers of its own: the same whatever else happens."""
         if not cv:
             return mean_s
-        stream = self._streams.get(who)
+        stream = self._streams.get(place)
         if stream is None:
-            number, site, place = who
-            seed = [fault.seed, number, place, *site.encode()]
-            stream = self._streams[who] = np.random.default_rng(seed)
+            number, site, slot = place
+            seed = [fault.seed, number, slot, *site.encode()]
+            stream = self._streams[place] = np.random.default_rng(seed)
         return float(stream.gamma(1.0 / cv**2, mean_s * cv**2))
 
-    def _arm(self, number: int, fault: Fault, replica: Replica) -> None:
-        """Something befalls this replica, some time from now."""
-        if fault.pool is not None and replica.pool != fault.pool:
-            return
-        who = (number, f"pool {replica.pool}", replica.slot)
-        wait_s = self._draw_s(fault, who, fault.mtbf_s or 0.0, fault.mtbf_cv)
-        self._cluster.at(self._cluster.clock.now + wait_s, partial(self._befall, number, fault, replica))
+    def _failures(self, number: int, fault: Fault, replica: Replica) -> Process:
+        """A replica runs for some time, then the fault happens to it, lasts for some time, and so on until it dies."""
+        place = number, f"pool {replica.pool}", replica.slot
+        while True:
+            yield self._cluster.after(self._draw_s(fault, place, fault.mtbf_s or 0.0, fault.mtbf_cv))
+            if replica.died_s <= self._cluster.clock.now:
+                return
+            self._check_use()
+            lasts_s = max(1e-9, self._draw_s(fault, place, fault.mttr_s or 0.0, fault.mttr_cv))
+            self._strike(fault, replica, lasts_s)
+            if fault.kind == "crash":
+                return  # the replica that takes its place has failures of its own
+            yield self._cluster.after(lasts_s)
 
-    def _befall(self, number: int, fault: Fault, replica: Replica) -> None:
-        if replica.died_s <= self._cluster.clock.now:
-            return
-        self._check_use()
-        who = (number, f"pool {replica.pool}", replica.slot)
-        lasts_s = max(1e-9, self._draw_s(fault, who, fault.mttr_s or 0.0, fault.mttr_cv))
-        self._strike(fault, replica, lasts_s)
-        if fault.kind != "crash":  # what is born after a crash is armed at birth
-            self._cluster.at(self._cluster.clock.now + lasts_s, partial(self._arm, number, fault, replica))
-
-    def _arm_node(self, number: int, fault: Fault, site: str, node: int) -> None:
-        wait_s = self._draw_s(fault, (number, site, node), fault.mtbf_s or 0.0, fault.mtbf_cv)
-        self._cluster.at(self._cluster.clock.now + wait_s, partial(self._befall_node, number, fault, site, node))
-
-    def _befall_node(self, number: int, fault: Fault, site: str, node: int) -> None:
-        if (site, node) in self._gone or self._all_is_over():
-            return
-        self._check_use()
-        lasts_s = max(1e-9, self._draw_s(fault, (number, site, node), fault.mttr_s or 0.0, fault.mttr_cv))
-        self._lose_node(site, node, lasts_s)
-        self._cluster.at(self._cluster.clock.now + lasts_s, partial(self._arm_node, number, fault, site, node))
+    def _node_failures(self, number: int, fault: Fault, site: str, node: int) -> Process:
+        """A node runs for some time, then is lost with its replicas, comes back, and so on."""
+        place = number, site, node
+        while True:
+            yield self._cluster.after(self._draw_s(fault, place, fault.mtbf_s or 0.0, fault.mtbf_cv))
+            if (site, node) in self._gone or self._all_is_over():
+                return
+            self._check_use()
+            lasts_s = max(1e-9, self._draw_s(fault, place, fault.mttr_s or 0.0, fault.mttr_cv))
+            self._lose_node(site, node, lasts_s)
+            yield self._cluster.after(lasts_s)
 
     def _all_is_over(self) -> bool:
         """Nobody lives and nobody will be born: only an autoscaler could change that."""

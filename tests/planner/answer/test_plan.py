@@ -21,7 +21,7 @@ from planner.sections.full_answer import parse_answer
 from planner.space.candidates import candidates
 from simulator.analysis.metrics import summarise
 from simulator.cluster.compiled import compile_deployment
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 
 TIGHT = "ttft.p90=50ms"
 
@@ -93,7 +93,7 @@ def simulated_p90_s(plan: dict[str, Any]) -> float:
     requests = load_workload("chat").materialise(
         seed=99, n_requests=4000, requests_per_s=plan["capacity_requests_per_s"]
     )
-    return float(summarise(run(compile_deployment(deployment), requests))["metrics"]["ttft_s"]["p90"])
+    return float(summarise(simulate(compile_deployment(deployment), requests))["metrics"]["ttft_s"]["p90"])
 
 
 def test_the_plan_holds_its_objective_when_simulated_anew() -> None:

@@ -8,7 +8,7 @@ import pytest
 from catalogs.deployments.schema import Deployment
 from catalogs.workloads.workload import load_workload
 from simulator.cluster.compiled import compile_deployment
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 
 
 @pytest.mark.parametrize("replicas", [2, 3])
@@ -21,8 +21,8 @@ def test_a_share_of_the_requests_runs_as_in_the_cluster(replicas: int) -> None:
     workload = load_workload("chat")
     requests = workload.materialise(seed=5, n_requests=600, requests_per_s=12.0 * replicas)
     requests.input_tokens[:] = 200
-    together = run(cluster, requests)
-    share = run(alone, requests.every(replicas))
+    together = simulate(cluster, requests)
+    share = simulate(alone, requests.every(replicas))
     assert share.requests.n == 600 // replicas
     np.testing.assert_allclose(together.first_token_s[::replicas], share.first_token_s, rtol=0, atol=1e-9)
     np.testing.assert_allclose(together.last_token_s[::replicas], share.last_token_s, rtol=0, atol=1e-9)

@@ -17,7 +17,7 @@ from simulator.analysis.operators import COMPUTE, FIXED, LINK, MEMORY, OperatorR
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment, compile_deployment
 from simulator.cluster.run import Run
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
 from simulator.costs.pricing import Pricer
@@ -51,7 +51,7 @@ DEPLOYMENTS: dict[str, dict[str, Any]] = {
 def served(name: str) -> tuple[CompiledDeployment, Run]:
     plant = compile_deployment(Deployment(**DEPLOYMENTS[name]))
     requests = load_workload("chat").materialise(0, 300, 10.0)
-    return plant, run(plant, requests, RunOptions(journal=EventLog()))
+    return plant, simulate(plant, requests, RunOptions(journal=EventLog()))
 
 
 def seconds_by_class(operators: list[OperatorRow]) -> dict[str, float]:

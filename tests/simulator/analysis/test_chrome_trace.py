@@ -18,7 +18,7 @@ from simulator.cli.outputs import RequestedOutputs, parse_window
 from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import Pool, compile_fleet
 from simulator.cluster.run import Run
-from simulator.cluster.simulate import run, run_pools, run_rules
+from simulator.cluster.simulate import run_pools, run_rules, simulate
 from simulator.engine.event_log import EventLog
 from simulator.layers.operator_call import CLASSES
 from tests.simulator.cluster.test_pools import Script
@@ -88,7 +88,7 @@ def done(request: pytest.FixtureRequest) -> Run:
     }[request.param]
     fleet = compile_fleet(Deployment(model="llama3.1-8b", max_model_len=4096, **layout))  # type: ignore[arg-type]
     work = load_workload("azure-conv").materialise(0, 150, 20.0)
-    return run(fleet, work, RunOptions(journal=EventLog()))
+    return simulate(fleet, work, RunOptions(journal=EventLog()))
 
 
 def test_the_format(done: Run, tmp_path: Path) -> None:

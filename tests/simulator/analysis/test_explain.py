@@ -26,7 +26,7 @@ from simulator.cluster.compiled import CompiledDeployment, Pool, compile_deploym
 from simulator.cluster.kv_transfer import TransferLinks
 from simulator.cluster.options import DisaggregationPolicy
 from simulator.cluster.run import Run
-from simulator.cluster.simulate import run, run_pools, run_rules
+from simulator.cluster.simulate import run_pools, run_rules, simulate
 from simulator.engine.event_log import EventLog
 from simulator.schedulers.registry import POLICIES
 from tests.simulator.cluster.test_pools import Script, Wire, apart
@@ -212,7 +212,7 @@ def served(plant: CompiledDeployment, rate: float, **limits: int) -> Run:
     if "kv_blocks" in limits:
         tight = replace(tight, memory=replace(plant.memory, kv_blocks=limits["kv_blocks"]))
     work = load_workload("azure-conv").materialise(0, 150, rate)
-    return run(tight, work, RunOptions(journal=EventLog()))
+    return simulate(tight, work, RunOptions(journal=EventLog()))
 
 
 def test_every_second_of_a_replica_is_bound_by_something(plant: CompiledDeployment) -> None:
@@ -236,14 +236,14 @@ def test_what_binds_is_what_is_short(plant: CompiledDeployment) -> None:
     assert idle["kv_capacity"] == idle["queue"] == 0.0
     assert explain(served(plant, 20.0, kv_blocks=400))["bound_by"] == "kv_capacity"
     assert explain(served(plant, 20.0, max_num_seqs=2))["bound_by"] == "queue"
-    prompts = bottleneck(run(plant, requests([0.0] * 60, [2000] * 60, [1] * 60), RunOptions(journal=EventLog())))
+    prompts = bottleneck(simulate(plant, requests([0.0] * 60, [2000] * 60, [1] * 60), RunOptions(journal=EventLog())))
     assert prompts.steps["compute"] > 0.6
-    lone = bottleneck(run(plant, requests([0.0], [200], [400]), RunOptions(journal=EventLog())))
+    lone = bottleneck(simulate(plant, requests([0.0], [200], [400]), RunOptions(journal=EventLog())))
     assert lone.steps["memory_bandwidth"] > 0.6
 
 
 def test_a_run_nobody_watched_is_not_explained(plant: CompiledDeployment) -> None:
-    done = run(plant, requests([0.0], [10], [2]))
+    done = simulate(plant, requests([0.0], [10], [2]))
     with pytest.raises(ValueError, match="journal"):
         explain(done)
 

@@ -19,7 +19,7 @@ from simulator.cluster.cluster import Cluster, RunOptions
 from simulator.cluster.compiled import Pool, compile_fleet
 from simulator.cluster.run import Run
 from simulator.cluster.serving import serving_options
-from simulator.cluster.simulate import run, run_pools, run_rules
+from simulator.cluster.simulate import run_pools, run_rules, simulate
 from simulator.engine.event_log import EventLog
 from tests.simulator.cluster.test_pools import Script
 from tests.simulator.engine.test_fast_forward import World, worlds
@@ -48,7 +48,7 @@ def totals(done: Run, step_s: float) -> dict[str, float]:
 def test_sums_are_the_totals_of_the_run(layout: dict[str, object], step_s: float) -> None:
     fleet = compile_fleet(Deployment(model="llama3.1-8b", max_model_len=4096, **layout))  # type: ignore[arg-type]
     work = load_workload("azure-conv").materialise(0, 120, 10.0)
-    done = run(fleet, work, RunOptions(journal=EventLog()))
+    done = simulate(fleet, work, RunOptions(journal=EventLog()))
     found, metrics = totals(done, step_s), summarise(done)["metrics"]
     assert max(float(log.steps.max()) for log in done.logs) > 1 or layout.get("pipeline_parallel")
     shown = metrics["output_tokens_per_s"] * metrics["duration_s"]  # the first is computed again after a hand-over
@@ -65,7 +65,7 @@ def test_replicas_that_start_draw_power() -> None:
     written = Deployment(model="llama3.1-8b", hardware="h100x2", max_model_len=4096, kv_blocks=600, autoscaling=scaled)  # type: ignore[arg-type]
     fleet = compile_fleet(written)
     work = load_workload("azure-conv").materialise(0, 500, 25.0)
-    done = run(fleet, work, replace(serving_options(written, fleet), journal=EventLog()))
+    done = simulate(fleet, work, replace(serving_options(written, fleet), journal=EventLog()))
     assert len(done.orders)
     assert totals(done, 1.0)["power_w"] == pytest.approx(summarise(done)["metrics"]["energy"]["gpu_j"], rel=1e-9)
 

@@ -20,8 +20,8 @@ from simulator.cluster.compiled import Pool, compile_fleet
 from simulator.cluster.controllers.autoscaler import Autoscaler, LoadMeter
 from simulator.cluster.run import Run
 from simulator.cluster.serving import cold_start_s, serving_options
-from simulator.cluster.simulate import run as run_fleet
 from simulator.cluster.simulate import run_pools
+from simulator.cluster.simulate import simulate as run_fleet
 from tests.simulator.worlds import Linear, requests, rules
 
 

@@ -23,8 +23,8 @@ from simulator.cluster.controllers.faults import Faults, Placement
 from simulator.cluster.kv_transfer import LinkLoad, TransferLinks
 from simulator.cluster.run import Run
 from simulator.cluster.serving import serving_options
-from simulator.cluster.simulate import run as run_fleet
 from simulator.cluster.simulate import run_pools
+from simulator.cluster.simulate import simulate as run_fleet
 from simulator.core.outcomes import STATUS
 from tests.simulator.worlds import Linear, requests, rules
 
@@ -225,7 +225,7 @@ class Auditor:
             arrived = int((self.work.arrival_s < now).sum())
             held = sum(r.outstanding for r in cluster.replicas if r.died_s > now)
             assert all(r.outstanding == 0 for r in cluster.replicas if r.died_s <= now)
-            waiting = len(cluster._stranded) + cluster.losses.n_waiting
+            waiting = len(cluster._stranded) + cluster.retries.n_waiting
             assert arrived == cluster.n_answered + held + waiting
 
         for i in range(120):

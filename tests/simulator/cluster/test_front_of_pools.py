@@ -10,7 +10,6 @@ from catalogs.engines.files import load_engine
 from catalogs.engines.profile import HostTimes
 from simulator.cluster.clients import Frontend
 from simulator.cluster.compiled import Pool
-from simulator.core.clock import ARRIVAL, WAKE, Clock
 from simulator.engine.api_server import RequestIntake
 from simulator.schedulers.rules import EngineRules
 
@@ -48,26 +47,3 @@ def test_one_model_is_read_in_as_by_its_intake() -> None:
     assert front.reach_times_s(sent, tokens).tolist() == [
         alone.admit(at, n) for at, n in zip(sent, tokens, strict=True)
     ]
-
-
-def test_what_is_fed_to_the_clock_comes_where_events_of_arrivals_would() -> None:
-    """After steps and controllers, before engines that wake; among arrivals in the order they were scheduled."""
-    clock, seen = Clock(), list[str]()
-
-    def note(name: str, at_s: float, order: int) -> None:
-        clock.at(at_s, order, [lambda _: seen.append(name)])
-
-    note("wakes", 1.0, WAKE)
-    note("step", 1.0, 0)
-    note("sent before", 1.0, ARRIVAL)
-
-    def act(payload: int) -> None:
-        seen.append(f"fed {payload}")
-        if payload == 0:
-            note("sent after", 1.0, ARRIVAL)  # the next that is fed was scheduled before
-        assert clock.n_pending >= (payload < 2)
-
-    clock.feed([1.0, 1.0, 3.0], [0, 1, 2], act)
-    note("between", 2.0, 0)
-    clock.run_out(2.5)
-    assert seen == ["step", "sent before", "fed 0", "fed 1", "sent after", "wakes", "between"]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+from simpy import Event
 
 from simulator.cluster import kv_transfer as transfer
 from simulator.cluster.cluster import Cluster, RunOptions
@@ -83,27 +84,27 @@ def test_sound_runs_pass() -> None:
 
 
 class CountsTheWireTwice(LinkTraffic):
-    def begin(self, parcel: KvTransfer, arrive: Callable[[], None]) -> None:
-        super().begin(parcel._replace(tokens=2 * parcel.tokens), arrive)
+    def begin(self, parcel: KvTransfer) -> Event:
+        return super().begin(parcel._replace(tokens=2 * parcel.tokens))
 
 
 class BooksEverythingTwice(LinkTraffic):
-    def begin(self, parcel: KvTransfer, arrive: Callable[[], None]) -> None:
-        super().begin(parcel, lambda: None)
-        super().begin(parcel, arrive)
+    def begin(self, parcel: KvTransfer) -> Event:
+        super().begin(parcel)
+        return super().begin(parcel)
 
 
 class ForgetsTheWire(LinkTraffic):
-    def begin(self, parcel: KvTransfer, arrive: Callable[[], None]) -> None:
-        super().begin(parcel._replace(tokens=0), arrive)
+    def begin(self, parcel: KvTransfer) -> Event:
+        return super().begin(parcel._replace(tokens=0))
 
 
 class LaysAWireForEach(LinkTraffic):
     """Who arrives is alone on a wire of his own."""
 
-    def begin(self, parcel: KvTransfer, arrive: Callable[[], None]) -> None:
+    def begin(self, parcel: KvTransfer) -> Event:
         self._flows = FairShareNetwork(self._clock)
-        super().begin(parcel, arrive)
+        return super().begin(parcel)
 
 
 @pytest.mark.parametrize(
@@ -146,11 +147,11 @@ def test_a_request_lost_at_the_hand_over_is_caught(monkeypatch: pytest.MonkeyPat
 
 
 def test_blocks_kept_at_the_hand_over_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    def let_go(self: Replica, request: Request) -> None:
+    def release_transferred(self: Replica, request: Request) -> None:
         self.n_leaving -= 1
         self.finish(request)
 
-    monkeypatch.setattr(Replica, "let_go", let_go)
+    monkeypatch.setattr(Replica, "release_transferred", release_transferred)
     with pytest.raises(InvariantViolation, match=r"lost|requests are left"):
         apart()
 
@@ -172,9 +173,9 @@ def test_a_dead_replica_that_is_sent_requests_is_caught(monkeypatch: pytest.Monk
     def fail(self: Cluster, replica: Replica) -> None:
         sound_fail(self, replica)
         dead.append(replica)
-        for lane in replica.lanes:  # a new engine where the old one died
-            lane.scheduler = type(lane.scheduler)(replica.rules)
-            replica.scheduler = lane.scheduler
+        for loop in replica.step_loops:  # a new engine where the old one died
+            loop.scheduler = loop._accounting._scheduler = type(loop.scheduler)(replica.rules)
+            replica.scheduler = loop.scheduler
 
     def choose(self: RoutingStage, request: Request) -> Replica | None:
         return dead[0] if dead else sound_choose(self, request)

@@ -20,7 +20,8 @@ from simulator.cluster.kv_path import NetworkCards, RankPath, ports_of
 from simulator.cluster.kv_transfer import LinkLoad, TransferLinks, TransferModel, TransferPath
 from simulator.cluster.options import DisaggregationPolicy
 from simulator.cluster.run import Run
-from simulator.cluster.simulate import run, run_pools
+from simulator.cluster.simulate import run_pools
+from simulator.cluster.simulate import simulate as run
 from tests.simulator.worlds import Linear, requests, rules
 
 

@@ -14,7 +14,8 @@ from simulator.analysis.metrics import output_tokens, summarise
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import compile_deployment
 from simulator.cluster.run import Run
-from simulator.cluster.simulate import run, run_rules
+from simulator.cluster.simulate import run_rules
+from simulator.cluster.simulate import simulate as run
 from simulator.core.batch import BatchShape
 from tests.simulator.worlds import Linear, requests, rules
 

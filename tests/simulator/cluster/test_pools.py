@@ -19,7 +19,8 @@ from simulator.cluster.compiled import CompiledFleet, Pool, compile_deployment
 from simulator.cluster.kv_transfer import LinkLoad, TransferLinks
 from simulator.cluster.options import DisaggregationPolicy
 from simulator.cluster.run import Run
-from simulator.cluster.simulate import run, run_pools, run_rules
+from simulator.cluster.simulate import run_pools, run_rules
+from simulator.cluster.simulate import simulate as run
 from simulator.core.step_log import StepLog
 from simulator.engine.replica import Replica
 from tests.simulator.worlds import Linear, requests, rules

@@ -18,7 +18,7 @@ from catalogs.workloads.request_set import RequestSet
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledFleet, compile_fleet
 from simulator.cluster.run import Run
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 from simulator.core.outcomes import STATUS
 
 SUPPORTED = list_engines(supported_only=True)
@@ -85,8 +85,8 @@ def answered(done: Run) -> bool:
 @given(st.data())
 def test_laws_hold_and_fast_forward_is_exact(engine: str, data: st.DataObject) -> None:
     fleet, work = data.draw(deployments(engine)), data.draw(workloads())
-    slow = run(fleet, work, RunOptions(fast_forward=False, check_laws=True))
-    fast = run(fleet, work, RunOptions(check_laws=True))
+    slow = simulate(fleet, work, RunOptions(fast_forward=False, check_laws=True))
+    fast = simulate(fleet, work, RunOptions(check_laws=True))
     assert answered(fast)
     np.testing.assert_array_equal(slow.status, fast.status)
     np.testing.assert_array_equal(slow.preemptions, fast.preemptions)

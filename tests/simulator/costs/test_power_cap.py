@@ -22,7 +22,7 @@ from catalogs.workloads.workload import load_workload
 from simulator.analysis.metrics import summarise
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment, compile_deployment
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 from simulator.core.batch import BatchShape
 from simulator.costs.power_limit import CLOCKS, CappedStepCost, PowerLimitedBoard, decode_kind
 
@@ -169,12 +169,12 @@ def test_a_run_keeps_the_limit_saves_energy_and_is_fast_forwarded_exactly(
 ) -> None:
     requests = load_workload("chat").materialise(0, 300, 60.0)
     capped = replace(plant, cost=CappedStepCost(board, 350.0))
-    plain, held = (summarise(run(p, requests))["metrics"] for p in (plant, capped))
+    plain, held = (summarise(simulate(p, requests))["metrics"] for p in (plant, capped))
     assert plain["power"]["gpu_w_mean"] > 350.0
     assert held["power"]["gpu_w_mean"] <= LIMIT_SHARE * 350.0 + 1e-6
     assert held["tpot_s"]["mean"] > plain["tpot_s"]["mean"]
     assert held["energy"]["gpu_j_per_output_token"] < plain["energy"]["gpu_j_per_output_token"]
-    slowly = summarise(run(capped, requests, RunOptions(fast_forward=False)))["metrics"]
+    slowly = summarise(simulate(capped, requests, RunOptions(fast_forward=False)))["metrics"]
     assert slowly["e2e_s"]["mean"] == pytest.approx(held["e2e_s"]["mean"], abs=1e-9)
 
 

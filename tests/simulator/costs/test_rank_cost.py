@@ -20,7 +20,7 @@ from simulator.analysis.request_phases import phases
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment, compile_deployment
 from simulator.cluster.run import Run
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 from simulator.core.batch import Batch, BatchShape, together
 from simulator.core.step_log import RankStepLog
 from simulator.core.step_timer import slowest
@@ -129,7 +129,7 @@ def served(made: CompiledDeployment, n: int = 60, clients: int = 24) -> Run:
     rng = np.random.default_rng(3)
     inputs, outputs = rng.integers(10, 900, n).tolist(), rng.integers(2, 120, n).tolist()
     work = requests([0.0] * n, inputs, outputs, concurrency=clients)
-    return run(made, work, RunOptions(check_laws=True, journal=EventLog()))
+    return simulate(made, work, RunOptions(check_laws=True, journal=EventLog()))
 
 
 @pytest.mark.parametrize("engine", ["vllm", "vllm-0.15", "sglang", "trtllm", "trtllm-max-utilization"])
@@ -173,7 +173,7 @@ def test_totals_read_the_same_tables_as_steps() -> None:
 def test_ranks_that_hold_the_same_are_balanced(engine: str) -> None:
     """Eight requests that are alike, two a rank: no step differs from one shared evenly."""
     work = requests([0.0] * 8, [500] * 8, [90] * 8)
-    runs = [run(plant(engine=engine, rank_dispatch=asked), work) for asked in (None, "balanced")]
+    runs = [simulate(plant(engine=engine, rank_dispatch=asked), work) for asked in (None, "balanced")]
     for name in ("started_s", "first_token_s", "last_token_s"):
         np.testing.assert_allclose(getattr(runs[0], name), getattr(runs[1], name), rtol=1e-12, err_msg=name)
     found, even = (summarise(each)["metrics"] for each in runs)

@@ -21,7 +21,7 @@ from simulator.analysis.metrics import summarise
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import compile_deployment, compile_fleet
 from simulator.cluster.kv_path import RankPath
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 from simulator.core.batch import BatchShape
 from simulator.core.step_log import RankStepLog, StepLog
 from simulator.costs.pricing import N_CLASSES
@@ -121,7 +121,7 @@ def test_both_readings_agree_of_ranks_with_unequal_shares(asked: dict[str, objec
 
 def test_ranks_of_a_deployment_speculate() -> None:
     told = plant_of(MTP, model="deepseek-v3", hardware="h200x8", data_parallel=8, expert_parallel=True)
-    done = run(compile_deployment(told), work(24, 12), RunOptions(check_laws=True))  # type: ignore[arg-type]
+    done = simulate(compile_deployment(told), work(24, 12), RunOptions(check_laws=True))  # type: ignore[arg-type]
     found = summarise(done)["metrics"]
     assert done.completed.all()
     assert found["ranks"]["dispatch"] == "least_requests"
@@ -196,8 +196,8 @@ def work(n: int = 40, concurrency: int = 4, seed: int = 0) -> RequestSet:
 
 def test_tokens_come_faster_by_what_is_accepted_and_slower_by_what_a_step_takes_longer() -> None:
     plant, plain = (compile_deployment(plant_of(asked)) for asked in (EAGLE, None))  # type: ignore[arg-type]
-    found = summarise(run(plant, work(), RunOptions(check_laws=True)))["metrics"]
-    other = summarise(run(plain, work()))["metrics"]
+    found = summarise(simulate(plant, work(), RunOptions(check_laws=True)))["metrics"]
+    other = summarise(simulate(plain, work()))["metrics"]
     told = found["speculative"]
     assert told["mean_acceptance_length"] == pytest.approx(2.533, rel=0.03)
     assert told["acceptance_rate"] == pytest.approx((told["mean_acceptance_length"] - 1) / 3)
@@ -211,14 +211,14 @@ def test_tokens_come_faster_by_what_is_accepted_and_slower_by_what_a_step_takes_
 
 def test_seeds_draw_other_acceptances_and_one_seed_the_same() -> None:
     plant = compile_deployment(plant_of(EAGLE))  # type: ignore[arg-type]
-    ends = [run(plant, work(seed=seed)).last_token_s.tolist() for seed in (0, 0, 1)]
+    ends = [simulate(plant, work(seed=seed)).last_token_s.tolist() for seed in (0, 0, 1)]
     assert ends[0] == ends[1] != ends[2]
 
 
 def test_decode_pools_speculate() -> None:
     apart = {"prefill_replicas": 1, "decode_replicas": 1}
     told = plant_of(EAGLE, hardware="h100x2", disaggregation=apart)
-    done = run(compile_fleet(told), work(), RunOptions(check_laws=True))  # type: ignore[arg-type]
+    done = simulate(compile_fleet(told), work(), RunOptions(check_laws=True))  # type: ignore[arg-type]
     assert done.completed.all()
     assert summarise(done)["metrics"]["speculative"]["mean_acceptance_length"] > 2.2
 
@@ -297,7 +297,7 @@ def test_laws_hold_for_random_deployments(data: st.DataObject) -> None:
         np.zeros(n), np.array(draw(sizes)), np.array(draw(sizes)), concurrency=draw(st.integers(1, n))
     )
     plant = compile_deployment(told)  # type: ignore[arg-type]
-    done = run(plant, requests, RunOptions(check_laws=True))
+    done = simulate(plant, requests, RunOptions(check_laws=True))
     assert (done.completed | done.rejected).all()
     log = StepLog.merged(done.logs)
     device_s = sum(p.device[:, :N_CLASSES].sum() for p in _priced(plant, log))

@@ -255,7 +255,7 @@ def test_a_small_batch_still_holds_an_encoder() -> None:
 
 def test_thirty_seconds_of_sound_end_to_end() -> None:
     """One request: API server and host apart, its first token takes no less than the encoder's arithmetic."""
-    from simulator.cluster.simulate import run
+    from simulator.cluster.simulate import simulate as run
 
     plant = compile_deployment(Deployment(model="whisper-large-v3", hardware="h100", max_num_seqs=16))
     done = run(plant, requests([0.0], [4], [100]))

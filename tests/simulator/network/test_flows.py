@@ -37,7 +37,7 @@ def ends(*sent: Sent, slow: Mapping[float, tuple[str, float]] | None = None) -> 
         begin(i)
     for at_s, (link, factor) in (slow or {}).items():
         clock.at(at_s, CONTROL, [lambda _, link=link, factor=factor: links.slow((link,), factor)])
-    clock.run_out()
+    clock.run()
     return found
 
 
@@ -50,7 +50,7 @@ def test_who_meets_nobody_costs_one_event() -> None:
     clock = Clock()
     FairShareNetwork(clock).begin(SharedTransfer(1.0, {"a": 0.5, "b": 0.75}, 0.125, lambda: None))
     assert clock.n_pending == 1
-    clock.run_out()
+    clock.run()
     assert clock.now == 0.875
 
 
@@ -100,7 +100,7 @@ def test_one_after_the_other_where_an_engine_does_so() -> None:
         last = sent
     assert clock.n_pending == 2  # the first arrival, which is void as somebody waits for the end, and that end
     clock.at(2.5, CONTROL, [lambda _: links.begin(flow("b1"))])
-    clock.run_out()
+    clock.run()
     # the third has half of it left when another queue sends too
     assert found == {"a1": 1.5, "a2": 2.5, "a3": 4.0, "b1": 4.5}
 
@@ -157,7 +157,7 @@ def test_pieces_leave_no_sooner_than_they_are_there(prompts: list[tuple[float, f
 
     for i in range(len(done)):
         begin(i)
-    clock.run_out()
+    clock.run()
     for i, (done_s, begun_s, wire_s) in enumerate(done):
         assert found[i] >= TransferPieces(begun_s, done_s, n).alone_end_s(wire_s) - 1e-9
     assert max(found.values()) <= done[-1][0] + sum(wire_s for _, _, wire_s in done) + 1e-9

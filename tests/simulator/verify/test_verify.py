@@ -16,7 +16,7 @@ from catalogs.engines.profile import HostTimes
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from simulator.cluster.compiled import HOST_NOTICE, _with_measured_host, compile_deployment
-from simulator.cluster.simulate import run
+from simulator.cluster.simulate import simulate
 from simulator.verify.comparison import STANDARD, THROUGHPUT, lines
 from simulator.verify.trials import SHARES, MeanLengths, TrialSize, trials
 from tests.simulator.served_worlds import measured, synchronous_plant
@@ -31,7 +31,7 @@ def plant():
 
 @pytest.fixture(scope="module")
 def trial(plant):
-    return trials(lambda requests: run(plant, requests), 16, TrialSize(MeanLengths(), 60), rates=[2.0])[0]
+    return trials(lambda requests: simulate(plant, requests), 16, TrialSize(MeanLengths(), 60), rates=[2.0])[0]
 
 
 def _times(run_: MeasuredRun, factor: float) -> MeasuredRun:
@@ -41,7 +41,7 @@ def _times(run_: MeasuredRun, factor: float) -> MeasuredRun:
 
 def test_the_simulator_against_itself_has_no_error(plant, trial) -> None:
     truth = measured(plant, trial.requests)
-    for line in lines("t", [truth, truth], {"own": run(plant, trial.requests)}, STANDARD.bars):
+    for line in lines("t", [truth, truth], {"own": simulate(plant, trial.requests)}, STANDARD.bars):
         tolerance = 0.02 if line.metric == "itl" else 1e-9  # inter-token percentiles are read from runs of steps
         assert abs(line.error("own")) <= tolerance
         assert line.noise == 0.0
@@ -53,7 +53,7 @@ def test_error_noise_and_bar_by_hand(plant, trial) -> None:
     truth = measured(plant, trial.requests)
     slow = synchronous_plant(HOST)
     repeats = [_times(truth, 0.9 / 1.2), _times(truth, 1.1 / 1.2)]
-    found = lines("t", repeats, {"own": run(slow, trial.requests)}, STANDARD.bars)
+    found = lines("t", repeats, {"own": simulate(slow, trial.requests)}, STANDARD.bars)
     by_name = {(line.metric, line.stat): line for line in found}
     tpot, e2e = by_name["tpot", "mean"], by_name["e2e", "p50"]
     assert tpot.error("own") == pytest.approx(0.2)
@@ -65,7 +65,7 @@ def test_error_noise_and_bar_by_hand(plant, trial) -> None:
 
 
 def test_rates_are_shares_of_what_a_simulation_carries(plant) -> None:
-    found = trials(lambda requests: run(plant, requests), 16, TrialSize(MeanLengths(), 40))
+    found = trials(lambda requests: simulate(plant, requests), 16, TrialSize(MeanLengths(), 40))
     rates = [float(t.name.removesuffix("/s")) for t in found[:-1]]
     assert [r / rates[-1] for r in rates] == pytest.approx([s / SHARES[-1] for s in SHARES], rel=0.1)
     last = found[-1].requests
