@@ -276,15 +276,19 @@ def usable_cores() -> int:
 
 _function: Callable[..., Any] | None = None  # of a worker process
 
+#: Signals that ask a process to end, on this system.
+_ENDINGS: Final = {getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)}
+
 
 def _start_worker(function: Callable[..., Any]) -> None:
     """Prepare a worker: Ctrl-C is for the process that started it, with which it ends."""
     global _function
     _function = function
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_DFL)
+    for number in _ENDINGS:
+        signal.signal(number, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDINGS)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -318,11 +322,11 @@ def _is_picklable(work: object) -> bool:
 
 @contextmanager
 def _interrupts_held() -> Iterator[None]:
-    """Deliver Ctrl-C only after the block. A process forked in it never gets one."""
+    """Deliver Ctrl-C and requests to end only after the block: an exception within a fork would be lost."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, *_ENDINGS})
     try:
         yield
     finally:

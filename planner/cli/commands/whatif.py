@@ -38,10 +38,10 @@ def whatif(
     if not (rate or hw or workload or settings):
         raise InputError("nothing is changed", None, "--rate x2, --hw h200x8, --workload W or --set KEY=VALUE")
     read = read_answer(answer)
-    plan = chosen("what_if", read, alternative)
+    plan = chosen("whatif", read, alternative)
     per_s = None if rate is None else parse_rate(rate, plan.requests_per_s or 0.0)
     changes = Changes(per_s, hw, workload, parse_keys(settings or []))
-    with telling("what_if") as tell:
+    with telling("whatif") as tell:
         tell("the changed deployment")
         found = change(read, plan, changes)
     put(found.document(), json_file, lambda: show_whatif(found))

@@ -168,9 +168,9 @@ def test_another_calibration_is_refused() -> None:
 def test_the_command_asks_what_if(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "a.json"
     path.write_text(json.dumps(data()))
-    assert run_command("plan", app, ["what_if", str(path)]) == 2
+    assert run_command("plan", app, ["whatif", str(path)]) == 2
     assert "nothing is changed" in capsys.readouterr().err
-    assert run_command("plan", app, ["what_if", str(path), "--hw", "rtx4090x2", "--set", "max_model_len=8192"]) in (
+    assert run_command("plan", app, ["whatif", str(path), "--hw", "rtx4090x2", "--set", "max_model_len=8192"]) in (
         0,
         1,
     )
