@@ -46,6 +46,7 @@ from simulator.cluster.compiled import CompiledDeployment, CompiledFleet, fit
 from simulator.cluster.parallel import reusable_run
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import pool_of, run
+from simulator.costs.compile import compile_step_cost
 from simulator.costs.step_cost import StepCost
 from simulator.costs.tables import graph_limit
 from simulator.memory.plan import MemoryPlan, size_memory
@@ -171,7 +172,7 @@ class SimulatedEvaluator:
             wide = replace(own, limits=replace(own.limits, max_num_batched_tokens=tokens, max_num_seqs=seqs))
             if graph_limit(wide) != graphs:
                 wide = replace(own, limits=replace(own.limits, max_num_batched_tokens=tokens))
-            self._costs[key] = StepCost.compile(wide, self._bundle)
+            self._costs[key] = compile_step_cost(wide, self._bundle)
         return self._costs[key]
 
     def discard(self, candidate: Candidate) -> Discard | None:

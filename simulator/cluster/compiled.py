@@ -21,6 +21,7 @@ from catalogs.units import GIGA
 from simulator.cluster.options import AS_COMPUTED, DisaggregationPolicy
 from simulator.core.batch import BatchShape
 from simulator.core.step_timer import StepTimer
+from simulator.costs.compile import compile_step_cost
 from simulator.costs.step_cost import StepCost
 from simulator.layers.shard import Shard
 from simulator.layers.step import step_calls
@@ -72,7 +73,7 @@ def _build(
 ) -> CompiledDeployment:
     resolved, memory = _fit(resolved, written, measured_host)
     bundle = load_bundle(resolved.hardware.accelerator, bundle_path)
-    return CompiledDeployment(resolved, memory, StepCost.compile(resolved, bundle), bundle)
+    return CompiledDeployment(resolved, memory, compile_step_cost(resolved, bundle), bundle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ def build_fleet(deployment: Deployment, bundle_path: Path | None = None, measure
 def with_host(plant: CompiledDeployment, host: HostTimes) -> CompiledDeployment:
     """The same plant with other host times."""
     resolved = replace(plant.resolved, engine=replace(plant.resolved.engine, host=host))
-    return replace(plant, resolved=resolved, cost=StepCost.compile(resolved, plant.bundle))
+    return replace(plant, resolved=resolved, cost=compile_step_cost(resolved, plant.bundle))
 
 
 def fit(deployment: Deployment, measured_host: bool = True) -> tuple[ResolvedDeployment, MemoryPlan]:

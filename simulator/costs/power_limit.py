@@ -21,6 +21,7 @@ from calibration.power.model import LIMIT_SHARE
 from catalogs.errors import InputError
 from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
+from simulator.costs.compile import compile_step_cost
 from simulator.costs.pricing import JOULES
 from simulator.costs.step_cost import StepCost
 from simulator.costs.totals import gap_w, priced
@@ -81,7 +82,7 @@ class PowerLimitedBoard:
     def _level(self, level: int) -> StepCost:
         if level not in self._levels:
             source = Clocked(self._bundle, CLOCKS[level])
-            self._levels[level] = StepCost.compile(self.plain.tables.resolved, source)
+            self._levels[level] = compile_step_cost(self.plain.tables.resolved, source)
         return self._levels[level]
 
     def _priced(self, shape: BatchShape, cost: StepCost) -> tuple[float, float]:

@@ -33,8 +33,6 @@ from math import ceil, inf
 
 import numpy as np
 
-from calibration.operators.cost import CostSource
-from catalogs.deployments.resolved import ResolvedDeployment
 from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
 from simulator.core.step_timer import ENDLESS, Segment, no_less, slowest
@@ -82,16 +80,6 @@ class StepCost:
     def totals(self, log: StepLog) -> StepTotals:
         """Seconds by operator class, joules and calibration coverage of everything in the log."""
         return total(self.tables, log)
-
-    @classmethod
-    def compile(cls, resolved: ResolvedDeployment, bundle: CostSource) -> StepCost:
-        """Price everything the deployment's limits allow. InputError for models serving does not cover."""
-        tables = StepTables.build(resolved, bundle)
-        if resolved.speculation is None:
-            return cls(tables)
-        from simulator.costs.speculative import SpeculativeCost  # which is one of these
-
-        return SpeculativeCost.of(tables, bundle)
 
     def cycle_s(self, shape: BatchShape) -> float:
         """Seconds from the start of this step to the start of the next."""
