@@ -1,4 +1,4 @@
-"""Scheduling policies: one class per engine family, all under one contract test suite."""
+"""The registry of scheduling policies: one class per engine family, all under one contract test suite."""
 
 from __future__ import annotations
 
@@ -43,14 +43,20 @@ POLICIES: dict[str, type[ContinuousBatching]] = {
 
 @dataclass(frozen=True, slots=True)
 class SchedulerVariant:
-    """A way to schedule that a field of EngineRules asks for. No two of them are simulated together."""
+    """A variant of scheduling that a field of `EngineRules` requires. No two variants are simulated together.
+
+    Attributes:
+        words: The name of the variant in messages.
+        by_policy: The class for each policy that supports the variant, in place of the policy's own.
+        in_lockstep: Ranks that step together support the variant, each for itself.
+    """
 
     words: str
-    by_policy: Mapping[str, type[ContinuousBatching]]  # who schedules so, in place of the policy's own class
-    in_lockstep: bool = False  # ranks that step together can do it, each for itself
+    by_policy: Mapping[str, type[ContinuousBatching]]
+    in_lockstep: bool = False
 
 
-#: By the field.
+#: Variants by the field of `EngineRules` that requires them.
 VARIANTS: Final[dict[str, SchedulerVariant]] = {
     "encoder_tokens": SchedulerVariant("an encoder-decoder model", {"vllm-v1": EncoderDecoderV1}),
     "speculation": SchedulerVariant("speculative decoding", SPECULATIVE, in_lockstep=True),
@@ -61,10 +67,11 @@ VARIANTS: Final[dict[str, SchedulerVariant]] = {
 
 
 def scheduler_class(rules: EngineRules) -> type[ContinuousBatching]:
-    """Who schedules by these rules; of ranks in lockstep, each of them.
+    """Return the scheduler class of these rules; for ranks in lockstep, the class of each rank.
 
-    Raises InputError for an unknown policy, and for what is not simulated together: two variants, one with a policy
-    that does not know it, or either with more batches in flight, or ranks, than it can have.
+    Raises:
+        InputError: The policy is unknown, or the combination is not simulated: two variants, a variant with a policy
+            that does not support it, or either of them with more batches in flight, or more ranks, than it supports.
     """
     made = POLICIES.get(rules.policy)
     if made is None:
@@ -88,9 +95,14 @@ def scheduler_class(rules: EngineRules) -> type[ContinuousBatching]:
 
 
 def make_scheduler(rules: EngineRules, beside: Scheduler | None = None) -> Scheduler:
-    """The scheduler of these rules; with `beside`, for a further batch in flight over its queue and cache.
+    """Return the scheduler of these rules.
 
-    Raises InputError where `scheduler_class` does.
+    Args:
+        rules: The rules of the replica.
+        beside: The scheduler of another batch in flight, whose queue and cache the new scheduler shares.
+
+    Raises:
+        InputError: As `scheduler_class`.
     """
     made = scheduler_class(rules)
     if rules.in_lockstep:
