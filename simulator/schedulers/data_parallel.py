@@ -1,4 +1,4 @@
-"""Attention data parallelism: each rank has a scheduler, a queue and a cache, and the steps of all ranks begin together.
+"""Attention data parallelism: each rank has a scheduler, queue and cache, and the steps of all ranks begin together.
 
 They begin together because experts are shared, and every layer waits for the tokens of all ranks.
 
@@ -252,7 +252,7 @@ class RankRounds(CompletionRounds):
         self._look()
 
     def foresee(self, request: Request, rounds: int) -> None:
-        """Schedule the last token of a request `rounds` rounds of its rank from now; 0 means that it has just been scheduled."""
+        """Schedule the last token of a request `rounds` rounds of its rank from now; 0 means just scheduled."""
         if request.advances is not None:
             rounds = request.advances.foresee(rounds)
         self._serial += 1

@@ -1,4 +1,4 @@
-"""vLLM V0 (0.2 to 0.9): whole prompts first, then decodes, never both in a step; preemption by recomputation or by swap.
+"""vLLM V0 (0.2 to 0.9): whole prompts first, then decodes, never both in a step; recomputation or swap.
 
 vllm/core/scheduler.py, `_schedule_default`, with block_manager.py (`VllmV0`):
 
@@ -51,7 +51,7 @@ class VllmV0(VllmV1):
         self._watermark = int(WATERMARK * rules.kv_blocks)
 
     def add(self, request: Request) -> None:
-        """Add a request without prefix keys, because V0 caches no prefixes by default."""
+        """Add a request without prefix keys, because prefix caching is off."""
         request.keys = ()
         super().add(request)
 

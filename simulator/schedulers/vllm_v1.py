@@ -173,7 +173,7 @@ class VllmV1(ContinuousBatching):
         )
 
     def _preempt(self) -> None:
-        """Take the seat and the blocks of the newest running request, or of the one that the queue order serves last."""
+        """Take the seat and the blocks of the newest running request, or of the last one in the queue order."""
         self._least_left = -1
         if self._rank is None:
             request, _ = self._running.popitem()
