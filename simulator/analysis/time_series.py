@@ -1,8 +1,8 @@
-"""A run over time: queue, running sequences, KV use, power and tokens in steps of equal length, by replica and in all.
+"""A run over time: queue, running requests, KV use, power and tokens in equal time steps, by replica and in total.
 
-Every figure is the mean over its step, from an exact integral of step log and journal: what is summed up over the
-series times its step is the total of the run. A fast-forwarded row gives its tokens step by step (in between on a
-straight line), its power as the mean of the row.
+Every value is the mean over its time step, from an exact integral of step log and event log: the sum over the series,
+multiplied by the step, is the total of the run. A fast-forwarded row contributes its tokens step by step (in a straight
+line in between) and its power as the mean of the row.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from simulator.cluster.run import ReplicaRun, Run
 from simulator.core.step_log import StepLog
 from simulator.costs.totals import priced
 
-#: The replica of rows that stand for all of them.
+#: The replica number of rows for all replicas together.
 ALL: Final = -1
 
-#: Rows of a file, at most.
+#: Maximum number of rows of a file.
 MOST_ROWS: Final = 5_000_000
 
 FIGURES: Final = (
-    "alive_fraction",  # of the step, that the replica lived within the run; in all: replicas
-    "busy_fraction",  # that it ran steps; in all: replicas
+    "alive_fraction",  # share of the step in which the replica lived; in total: replicas
+    "busy_fraction",  # share of the step in which it ran steps; in total: replicas
     "queue",  # requests waiting in the engine
     "running",  # requests with a seat
-    "kv_fraction",  # of its KV blocks, held by requests
-    "power_w",  # of its accelerators
+    "kv_fraction",  # share of its KV blocks held by requests
+    "power_w",  # power of its accelerators
     "input_tokens_per_s",  # prompt tokens computed
     "output_tokens_per_s",  # tokens that came out of steps
 )
@@ -45,19 +45,26 @@ COLUMNS: Final = ("time_s", "replica", *FIGURES)
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Figures of one replica (or ALL), by name; arrays with one entry a step."""
+    """Values of one replica (or ALL) by figure. Each array has shape (time steps,)."""
 
     replica: int
     figures: dict[str, FloatArray]
 
 
 def series(run: Run, edges_s: FloatArray) -> Iterator[Series]:
-    """Of each replica, then of all together, between neighbouring edges (seconds, ascending, evenly spaced).
+    """Yield the series of each replica, then of all together, between adjacent edges.
 
-    Raises ValueError for a run without a journal. Power is 0 for pools without a plant.
+    Power is 0 for pools without a compiled deployment.
+
+    Args:
+        run: The run.
+        edges_s: Edges of the time steps in seconds, ascending and evenly spaced. Shape (steps + 1,).
+
+    Raises:
+        ValueError: The run has no event log.
     """
     if run.options.journal is None:
-        raise ValueError("a run over time is read from its journal, and this one kept none")
+        raise ValueError("a time series needs the event log of the run, which has none")
     width_s = np.diff(edges_s)
     sums = {name: np.zeros(len(width_s)) for name in FIGURES}
     held, blocks = np.zeros(len(width_s)), np.zeros(len(width_s))
@@ -79,7 +86,7 @@ def series(run: Run, edges_s: FloatArray) -> Iterator[Series]:
 def _replica(
     run: Run, replica: ReplicaRun, plant: CompiledDeployment | None, seen: FloatArray, edges_s: FloatArray
 ) -> dict[str, FloatArray]:
-    """What each figure has grown to at the edges; kv_fraction: of blocks held."""
+    """Return the integral of each figure up to the edges; that of kv_fraction is in blocks. Each has shape (edges,)."""
     first_s, last_s = run.span_s
     born_s, died_s = max(replica.born_s, first_s), min(replica.died_s, last_s)
     alive_s = np.clip(edges_s, born_s, max(born_s, died_s)) - born_s
@@ -104,7 +111,7 @@ def _replica(
 
 
 def _starting_j(run: Run, edges_s: FloatArray) -> FloatArray:
-    """Of accelerators that wait for their replicas to start, until the edges."""
+    """Return the joules of accelerators whose replicas are starting, up to the edges. Shape (edges,)."""
     first_s, last_s = run.span_s
     found = np.zeros(len(edges_s))
     for number, ordered_s, ended_s in run.orders.tolist():
@@ -117,7 +124,10 @@ def _starting_j(run: Run, edges_s: FloatArray) -> FloatArray:
 
 
 def _joules(log: StepLog, plant: CompiledDeployment, idle_s: FloatArray, edges_s: FloatArray) -> FloatArray:
-    """Of all accelerators of a replica; idle_s: seconds without a step until each edge."""
+    """Return the joules of all accelerators of a replica up to the edges. Shape (edges,).
+
+    `idle_s` holds the seconds without a step up to each edge.
+    """
     unit = plant.resolved.hardware.accelerator
     rows = [part.joules for part in priced(plant.cost.tables, log)]
     busy_j = _grown(log, np.concatenate(rows), edges_s) if rows else np.zeros(len(edges_s))
@@ -125,7 +135,10 @@ def _joules(log: StepLog, plant: CompiledDeployment, idle_s: FloatArray, edges_s
 
 
 def _grown(log: StepLog, amounts: FloatArray, edges_s: FloatArray) -> FloatArray:
-    """What rows amount to until the edges, each spread evenly over its time; rows of several lanes may overlap."""
+    """Return the sum of the rows' amounts up to the edges, each spread evenly over its time. Shape (edges,).
+
+    Rows of several lanes may overlap.
+    """
     if not len(log):
         return np.zeros(len(edges_s))
     start_s, total_s = log.start_s, log.total_s
@@ -139,7 +152,10 @@ def _grown(log: StepLog, amounts: FloatArray, edges_s: FloatArray) -> FloatArray
 
 
 def _tokens(log: StepLog, edges_s: FloatArray) -> FloatArray:
-    """Tokens that came out of a lane's steps until the edges: as many steps of a row as fit, the last one in part."""
+    """Return the tokens of a lane's steps up to the edges. Shape (edges,).
+
+    A row contributes its completed steps, and the current one in part.
+    """
     start_s, first_s, slope_s, steps = log.start_s, log.first_s, log.slope_s, log.steps
     each = log.logits + log.accepted  # drafts are accepted in rows of one step
     before = np.concatenate([[0.0], np.cumsum(each * steps)])
@@ -154,7 +170,7 @@ def _tokens(log: StepLog, edges_s: FloatArray) -> FloatArray:
 
 
 def _held(at_s: FloatArray, level: FloatArray, died_s: float, edges_s: FloatArray) -> FloatArray:
-    """The integral until the edges of a level that holds from one sample to the next."""
+    """Return the integral up to the edges of a level that holds from one sample to the next. Shape (edges,)."""
     if not len(at_s):
         return np.zeros(len(edges_s))
     end_s = min(died_s, max(float(edges_s[-1]), float(at_s[-1])))
@@ -164,7 +180,7 @@ def _held(at_s: FloatArray, level: FloatArray, died_s: float, edges_s: FloatArra
 
 
 def _drawn(at_s: FloatArray, level: FloatArray, died_s: float, edges_s: FloatArray) -> FloatArray:
-    """The integral until the edges of a level that changes evenly between samples."""
+    """Return the integral up to the edges of a level that changes linearly between samples. Shape (edges,)."""
     if not len(at_s):
         return np.zeros(len(edges_s))
     end_s = min(died_s, max(float(edges_s[-1]), float(at_s[-1])))
@@ -181,8 +197,11 @@ def _drawn(at_s: FloatArray, level: FloatArray, died_s: float, edges_s: FloatArr
 
 
 def edges(run: Run, step_s: float) -> FloatArray:
-    """Multiples of step_s from before the first arrival to after the last token. Raises InputError for a step that is
-    not positive, or one so short that the file would be too long."""
+    """Return multiples of `step_s` from before the first arrival to after the last token. Shape (steps + 1,).
+
+    Raises:
+        InputError: The step is not positive, or so short that the file would be too long.
+    """
     if not step_s > 0.0:
         raise InputError("a time series needs a step above 0 s", step_s)
     first_s, last_s = run.span_s
@@ -192,14 +211,17 @@ def edges(run: Run, step_s: float) -> FloatArray:
     n = (high - low) * (len(run.replicas) + 1)
     if n > MOST_ROWS:
         most = step_s * n / MOST_ROWS
-        raise InputError(f"at most {MOST_ROWS:,} rows of a time series, these are {n:,}", step_s, f"{most:.3g} s")
+        raise InputError(
+            f"a time series has at most {MOST_ROWS:,} rows, this one would have {n:,}", step_s, f"{most:.3g} s"
+        )
     return np.arange(low, high + 1, dtype=np.float64) * step_s
 
 
 def write_time_series(run: Run, path: Path, step_s: float = 1.0) -> None:
-    """One row for each step and replica, and for all together (replica -1); parquet or CSV, by the name's ending.
+    """Write one row for each time step and replica, and for all together (replica -1), as parquet or CSV by file name.
 
-    Raises InputError for another ending, a bad step or a file that cannot be written.
+    Raises:
+        InputError: The name has another ending, the step is invalid or the file cannot be written.
     """
     check_name(path)
     edges_s = edges(run, step_s)
@@ -218,7 +240,11 @@ def write_time_series(run: Run, path: Path, step_s: float = 1.0) -> None:
 
 
 def check_name(path: Path) -> None:
-    """Before long work: raises InputError where the ending is no known format."""
+    """Check the name of a time series before long work.
+
+    Raises:
+        InputError: The ending is no known format.
+    """
     if path.suffix not in (".parquet", ".csv"):
         raise InputError("a time series is a .parquet or a .csv file", str(path), f"{path.stem or 'series'}.parquet")
 

@@ -1,7 +1,4 @@
-"""Files a run is written to. Each appears whole or not at all.
-
-What a user asked to see of a run beyond its summary: a trace, a time series, an explanation.
-"""
+"""The output files of a run, each written completely or not at all, and the optional outputs that a user requests."""
 
 from __future__ import annotations
 
@@ -27,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def blocks_notice(plant: CompiledDeployment, kv_blocks: int) -> str:
-    """What to tell where a run's cache has another number of blocks than the deployment's; "" where it has not."""
+    """Return a notice if the cache of a run has another number of blocks than the deployment's, else an empty string."""
     memory = plant.memory
     if kv_blocks == memory.kv_blocks * memory.data_parallel:
         return ""
     return (
-        f"{plant.resolved.model.name} keeps less of long sequences: for lengths such as these its cache is simulated "
+        f"{plant.resolved.model.name} caches less of long sequences: for these lengths its cache is simulated "
         f"as {kv_blocks} blocks of {memory.block_size} tokens, {memory.kv_blocks * memory.data_parallel} at 2048 tokens"
     )
 
@@ -46,11 +43,11 @@ CSV_COLUMNS = (
 
 
 def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, Any]:
-    """OUT.json as a dictionary of plain values."""
+    """Return OUT.json as a dictionary of plain values."""
     summary = summarise(run)
     summary["metrics"] |= fleet_metrics(run)
     per_s = summary["metrics"]["output_tokens_per_s"]
-    streaming = streaming_notice(run.plants[-1].resolved, per_s)  # the last pool streams all tokens but the first
+    streaming = streaming_notice(run.plants[-1].resolved, per_s)  # the last pool streams all tokens except the first
     notices = [streaming] if streaming else []
     notices += [notice for plant in run.plants for notice in plant.notices]
     notices += [told for pool in run.pools if pool.plant and (told := blocks_notice(pool.plant, pool.rules.kv_blocks))]
@@ -70,7 +67,7 @@ def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, 
 
 
 def resolved_deployment(run: Run, deployment: Deployment) -> dict[str, Any]:
-    """deployment.yaml with every null filled in, and what follows from it."""
+    """Return deployment.yaml with every null filled in, and derived values."""
     parts = deployment.slices
     blocks = [_pool(plant, part.written) for plant, part in zip(run.plants, parts, strict=True)]
     shared = {key: getattr(deployment, key) for key in SHARED_KEYS if key not in ("disaggregation", "pools")}
@@ -95,7 +92,7 @@ def _pool(plant: CompiledDeployment, written: Deployment) -> dict[str, Any]:
 
 
 def write_csv(run: Run, path: Path) -> None:
-    """One row per request in workload order; empty where a time does not exist."""
+    """Write one row per request in workload order; cells are empty if a time does not exist."""
     requests = run.requests
     columns = [
         map(str, range(requests.n)),
@@ -126,7 +123,10 @@ _TIME: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*")
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutputs:
-    """trace_window: (from, to) seconds, or None for all of it."""
+    """The outputs of a run that a user requests in addition to its summary.
+
+    `trace_window` is (from, to) in seconds, or None for the whole run.
+    """
 
     chrome_trace: Path | None
     trace_window: tuple[float, float] | None
@@ -138,9 +138,14 @@ class RequestedOutputs:
     def of(
         cls, chrome_trace: Path | None, window: str | None, time_series: Path | None, step_s: float, explain: bool
     ) -> RequestedOutputs:
-        """Raises InputError for a window that is none, or one without a trace, and a series of an unknown kind."""
+        """Return the requested outputs.
+
+        Raises:
+            InputError: The window is invalid or given without a trace, or the time series has an unknown format or
+                step.
+        """
         if window is not None and chrome_trace is None:
-            raise InputError("--trace-window is the part of a trace to write", window, "with --chrome-trace T.json")
+            raise InputError("--trace-window selects a part of a trace", window, "with --chrome-trace T.json")
         if time_series is not None and time_series.suffix not in (".parquet", ".csv"):
             name = f"{time_series.stem or 'series'}.parquet"
             raise InputError("a time series is a .parquet or a .csv file", str(time_series), name)
@@ -149,7 +154,7 @@ class RequestedOutputs:
         return cls(chrome_trace, None if window is None else parse_window(window), time_series, step_s, explain)
 
     def journal(self) -> EventLog | None:
-        """What the run must note for them; None for nothing."""
+        """Return the event log that the run must fill for these outputs; None if they need none."""
         if self.chrome_trace is None and self.time_series is None and not self.explain:
             return None
         from simulator.engine.event_log import EventLog
@@ -157,7 +162,7 @@ class RequestedOutputs:
         return EventLog()
 
     def show(self, run: Run, document: dict[str, Any]) -> list[str]:
-        """Write the files, add the explanation to the document; what must be said about them."""
+        """Write the files and add the explanation to the document; return notices about them."""
         notices = []
         if self.chrome_trace is not None:
             from simulator.analysis.chrome_trace import TraceWindow, write_chrome_trace
@@ -175,7 +180,13 @@ class RequestedOutputs:
 
 
 def parse_window(text: str) -> tuple[float, float]:
-    """ "10s..20s" in seconds; bare numbers are seconds, an end left out is the run's. Raises InputError."""
+    """Return a window such as "10s..20s" as (from, to) in seconds.
+
+    Bare numbers are seconds, and a missing end is that of the run.
+
+    Raises:
+        InputError: The text is not a window.
+    """
     ends = text.split("..")
     if len(ends) != 2 or not text.strip(" ."):
         raise InputError("a trace window is FROM..TO", text, "10s..20s")
