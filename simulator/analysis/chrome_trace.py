@@ -84,9 +84,9 @@ class _Trace:
     notices: list[str]
 
     @classmethod
-    def of(cls, run: Run, asked: TraceWindow) -> _Trace:
+    def of(cls, run: Run, requested: TraceWindow) -> _Trace:
         """Return as much of the requested trace as the size limits allow."""
-        starts = np.sort(np.concatenate([_inside(log, asked)[0] for log in run.logs] or [np.zeros(0)]))
+        starts = np.sort(np.concatenate([_inside(log, requested)[0] for log in run.logs] or [np.zeros(0)]))
         nested = len(starts) * (N_CLASSES + 2) <= MOST_SLICES
         notices = []
         if not nested:
@@ -98,12 +98,12 @@ class _Trace:
             notices.append(
                 f"the trace ends at {last_s:.3f} s, after {MOST_SLICES:,} steps; use --trace-window for a later part"
             )
-            asked = TraceWindow(asked.from_s, last_s)
-        if any(float(_inside(log, asked)[1].max(initial=0.0)) > 1 for log in run.logs):
+            requested = TraceWindow(requested.from_s, last_s)
+        if any(float(_inside(log, requested)[1].max(initial=0.0)) > 1 for log in run.logs):
             notices.append(
                 "the trace shows decode steps that were simulated as one event as one slice with their number"
             )
-        return cls(run, asked, nested, notices)
+        return cls(run, requested, nested, notices)
 
     def parts(self) -> Iterator[str]:
         """Yield the text of the file."""
@@ -160,14 +160,14 @@ class _Trace:
             row = dict(zip(COLUMNS, values, strict=True))
             begin = max(last, _ns(row["start_s"]))
             last = max(begin, _ns(row["start_s"] + row["total_s"]))
-            who = happened.get(row["start_s"] + row["total_s"], {})
+            events = happened.get(row["start_s"] + row["total_s"], {})
             place = {"ph": "X", "pid": pid, "tid": tid}
             yield {
                 "name": _name(row),
                 "cat": "step",
                 "ts": begin,
                 "dur": last - begin,
-                "args": _args(row, who),
+                "args": _args(row, events),
                 **place,
             }
             if classes is not None:
@@ -222,7 +222,7 @@ class _Trace:
                 name = f"request {int(request)} preempted"
                 yield {"name": name, "ph": "i", "s": "t", "ts": _ns(now), "pid": int(replica), "tid": int(lane)}
         for index, did in enumerate(self.run.replicas):
-            for name, now in (("born", did.born_s), ("died", did.died_s)):
+            for name, now in (("started", did.born_s), ("stopped", did.died_s)):
                 if isfinite(now) and now > 0.0 and shown.from_s <= now <= shown.to_s:
                     yield {"name": f"replica {name}", "ph": "i", "s": "p", "ts": _ns(now), "pid": index, "tid": 0}
 
@@ -262,7 +262,7 @@ def _name(row: dict[str, float]) -> str:
     return " + ".join(parts) + (f" x {steps} steps" if steps > 1 else "")
 
 
-def _args(row: dict[str, float], who: dict[str, list[int]]) -> Event:
+def _args(row: dict[str, float], events: dict[str, list[int]]) -> Event:
     """Return the contents of a batch; contexts are those of the first step."""
     counts = ("steps", "prefill_tokens", "prefill_chunks", "decodes", "logits", "context_max")
     args: Event = {name: int(row[name]) for name in counts}
@@ -270,8 +270,8 @@ def _args(row: dict[str, float], who: dict[str, list[int]]) -> Event:
         args["accepted_drafts"] = int(row["accepted"])
     args["context_mean"] = row["context_sum"] / row["decodes"] if row["decodes"] else 0.0
     args |= {"first_step_ms": row["first_s"] * 1e3, "last_step_ms": 1e3 * _last_s(row)}
-    for kind, requests in who.items():
-        args[kind] = requests[:MOST_NAMES] + ([f"{len(requests)} in all"] if len(requests) > MOST_NAMES else [])
+    for kind, requests in events.items():
+        args[kind] = requests[:MOST_NAMES] + ([f"{len(requests)} in total"] if len(requests) > MOST_NAMES else [])
     return args
 
 

@@ -281,9 +281,9 @@ def speculative_metrics(run: Run) -> dict[str, Any]:
     """
     sums, methods = np.zeros(6), {}
     for number, plant in enumerate(run.plants):
-        told = plant.resolved.speculation
-        if told is not None:
-            methods[f"{told.method} x {told.num_speculative_tokens}"] = number
+        speculation = plant.resolved.speculation
+        if speculation is not None:
+            methods[f"{speculation.method} x {speculation.num_speculative_tokens}"] = number
             sums += _sums(plant, StepLog.merged(log for r in run.replicas if r.pool == number for log in r.logs))
     rounds, drafted, accepted, drafting_s, target_s, steps_s = sums.tolist()
     if not steps_s:
@@ -304,11 +304,11 @@ def speculative_metrics(run: Run) -> dict[str, Any]:
 
 def speculative_line(block: dict[str, Any]) -> str:
     """Return the block `speculative` as a line for a terminal."""
-    who = f"speculation ({block['method']})"
+    label = f"speculation ({block['method']})"
     if block["mean_acceptance_length"] is None:
-        return f"{who}: no drafts were made"
+        return f"{label}: no drafts were made"
     return (
-        f"{who}: {block['mean_acceptance_length']:.2f} tokens a round, {block['acceptance_rate']:.0%} of drafts "
+        f"{label}: {block['mean_acceptance_length']:.2f} tokens a round, {block['acceptance_rate']:.0%} of drafts "
         f"accepted; step time: drafting {block['drafting_fraction']:.0%}, the target {block['target_fraction']:.0%}"
     )
 

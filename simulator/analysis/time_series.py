@@ -246,7 +246,7 @@ def check_name(path: Path) -> None:
         InputError: The ending is no known format.
     """
     if path.suffix not in (".parquet", ".csv"):
-        raise InputError("a time series is a .parquet or a .csv file", str(path), f"{path.stem or 'series'}.parquet")
+        raise InputError("a time series must be a .parquet or .csv file", str(path), f"{path.stem or 'series'}.parquet")
 
 
 def _write_parquet(columns: dict[str, np.ndarray], path: Path) -> None:

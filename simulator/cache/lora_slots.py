@@ -87,5 +87,9 @@ def check_adapters(wanted: IntArray | None, rules: LoraRules | None) -> None:
     highest = -1 if wanted is None or not len(wanted) else int(wanted.max())
     served = rules.adapters if rules else 0
     if highest >= served:
-        asked = f"adapter {highest} of 0..{highest}"
-        raise InputError(f"the deployment serves {served} LoRA adapters", asked, f"lora: {{adapters: {highest + 1}}}")
+        requested = f"adapter {highest} of 0..{highest}"
+        raise InputError(
+            f"the deployment serves {served} LoRA adapters",
+            requested,
+            f"lora: {{adapters: {highest + 1}}}",
+        )

@@ -80,16 +80,16 @@ def simulate(
     written = _with_router(load_deployment(deployment), router, router_staleness)
     fleet = build_fleet(written)
     options = serving_options(written, fleet)
-    asked = load_workload(workload)
-    drawn = asked.materialise(seed, requests, rate)
+    source = load_workload(workload)
+    drawn = source.materialise(seed, requests, rate)
     journal = views.journal()
     if journal is not None and (processes or 1) > 1:
         rule = "--chrome-trace, --time-series and --explain need a run in one process"
         raise InputError(rule, f"--processes {processes}", "--processes 1")
     shared = 1 if journal is not None else processes or _cores(drawn.n)
     done = run(fleet, drawn, replace(options, seed=seed, processes=shared, journal=journal))
-    document = outputs.document(done, written, asked)
-    rate_notice = asked.rate_notice if rate is None else None
+    document = outputs.document(done, written, source)
+    rate_notice = source.rate_notice if rate is None else None
     shown = views.show(done, document)
     _notify([*document["notices"], *([rate_notice] if rate_notice else []), *_caveats(done), *shown])
     if requests_out is not None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def blocks_notice(plant: CompiledDeployment, kv_blocks: int) -> str:
-    """Return a notice if the cache of a run has another number of blocks than the deployment's, else an empty string."""
+    """Return a notice if the cache of a run has another number of blocks than the deployment's, else ""."""
     memory = plant.memory
     if kv_blocks == memory.kv_blocks * memory.data_parallel:
         return ""
@@ -50,7 +50,7 @@ def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, 
     streaming = streaming_notice(run.plants[-1].resolved, per_s)  # the last pool streams all tokens except the first
     notices = [streaming] if streaming else []
     notices += [notice for plant in run.plants for notice in plant.notices]
-    notices += [told for pool in run.pools if pool.plant and (told := blocks_notice(pool.plant, pool.rules.kv_blocks))]
+    notices += [blocks_notice(pool.plant, pool.rules.kv_blocks) for pool in run.pools if pool.plant]
     return {
         "schema_version": SCHEMA_VERSION,
         "deployment": resolved_deployment(run, deployment),
@@ -61,7 +61,7 @@ def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, 
             "concurrency": run.requests.concurrency,
         },
         "seed": run.requests.seed,
-        "notices": list(dict.fromkeys([*notices, *workload.notices])),
+        "notices": list(dict.fromkeys(filter(None, [*notices, *workload.notices]))),
         **summary,
     }
 
@@ -76,8 +76,8 @@ def resolved_deployment(run: Run, deployment: Deployment) -> dict[str, Any]:
     whole = {**blocks[0], "hardware": deployment.hardware, "replicas": len(run.replicas), **shared}
     if deployment.disaggregation is None:
         return whole | {"pools": [{"role": part.role} | block for part, block in zip(parts, blocks, strict=True)]}
-    apart = deployment.disaggregation.model_dump()
-    return whole | {"disaggregation": apart | {part.role: b for part, b in zip(parts, blocks, strict=True)}}
+    disaggregated = deployment.disaggregation.model_dump()
+    return whole | {"disaggregation": disaggregated | {part.role: b for part, b in zip(parts, blocks, strict=True)}}
 
 
 def _pool(plant: CompiledDeployment, written: Deployment) -> dict[str, Any]:
@@ -148,7 +148,7 @@ class RequestedOutputs:
             raise InputError("--trace-window selects a part of a trace", window, "with --chrome-trace T.json")
         if time_series is not None and time_series.suffix not in (".parquet", ".csv"):
             name = f"{time_series.stem or 'series'}.parquet"
-            raise InputError("a time series is a .parquet or a .csv file", str(time_series), name)
+            raise InputError("a time series must be a .parquet or .csv file", str(time_series), name)
         if not 0.0 < step_s < float("inf"):
             raise InputError("a time series needs a finite step above 0 s", step_s, "1.0")
         return cls(chrome_trace, None if window is None else parse_window(window), time_series, step_s, explain)
@@ -189,16 +189,18 @@ def parse_window(text: str) -> tuple[float, float]:
     """
     ends = text.split("..")
     if len(ends) != 2 or not text.strip(" ."):
-        raise InputError("a trace window is FROM..TO", text, "10s..20s")
+        raise InputError("a trace window has the form FROM..TO", text, "10s..20s")
     from_s = _seconds(ends[0], text) if ends[0].strip() else 0.0
     to_s = _seconds(ends[1], text) if ends[1].strip() else float("inf")
     if not to_s > from_s:
-        raise InputError("a trace window ends after it begins", text, "10s..20s")
+        raise InputError("a trace window must end after it begins", text, "10s..20s")
     return from_s, to_s
 
 
 def _seconds(text: str, window: str) -> float:
     found = _TIME.fullmatch(text)
     if found is None or found[2] not in _UNITS:
-        raise InputError("a trace window is FROM..TO, times like 10s, 1.5m or 200ms", window, "10s..20s")
+        raise InputError(
+            "a trace window has the form FROM..TO, with times such as 10s, 1.5m or 200ms", window, "10s..20s"
+        )
     return float(found[1]) * _UNITS[found[2]]

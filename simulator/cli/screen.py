@@ -48,8 +48,8 @@ def _pools(deployment: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
     """Return (name, block) of each pool; the name is empty for a single pool."""
     if deployment.get("pools"):
         return [(f"pool {i} ({pool['role']})", pool) for i, pool in enumerate(deployment["pools"])]
-    apart = deployment["disaggregation"]
-    return [(name, apart[name]) for name in ("prefill", "decode")] if apart else [("", deployment)]
+    disaggregated = deployment["disaggregation"]
+    return [(name, disaggregated[name]) for name in ("prefill", "decode")] if disaggregated else [("", deployment)]
 
 
 def _fleet(metrics: dict[str, Any]) -> list[str]:

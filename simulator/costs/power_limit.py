@@ -62,7 +62,7 @@ class PowerLimitedBoard:
         slower = self.at(kind, below)
         if slower[1] > held_w * slower[0]:
             least_w = slower[1] / slower[0] / LIMIT_SHARE
-            rule = f"at {CLOCKS[-1]:.0%} of its clock {self.accelerator.name} still draws {least_w:.0f} W"
+            rule = f"{self.accelerator.name} draws {least_w:.0f} W even at {CLOCKS[-1]:.0%} of its clock"
             raise InputError(rule, limit_w, f"{ceil(least_w / 10) * 10}")
         while below > above + 1:
             middle = (above + below) // 2

@@ -95,8 +95,8 @@ def even_blocks(resolved: ResolvedDeployment, memory: MemoryPlan, requests: Requ
     This is the memory plan's own number if all lengths cost the same per token, or if the number of blocks was given.
     """
     shard, drafter = Shard.of(resolved), draft_shard(resolved)
-    asked = memory.kv_bytes != max(memory.free_bytes, 0.0)
-    if asked or not requests.n or resolved.engine.memory_rule == "slots" or not varies(shard):
+    given = memory.kv_bytes != max(memory.free_bytes, 0.0)
+    if given or not requests.n or resolved.engine.memory_rule == "slots" or not varies(shard):
         return memory.kv_blocks
     size, grouped = memory.block_size, resolved.engine.policy == "vllm-v1"
     tokens, weights = _representatives(requests)

@@ -76,21 +76,23 @@ def scheduler_class(rules: EngineRules) -> type[ContinuousBatching]:
     made = POLICIES.get(rules.policy)
     if made is None:
         raise InputError("unknown scheduling policy", rules.policy, nearest_name(rules.policy, POLICIES))
-    asked = [variant for field, variant in VARIANTS.items() if getattr(rules, field)]
-    if len(asked) > 1:
-        raise InputError(f"{asked[0].words} is not simulated together with", asked[1].words, "one of them")
-    for variant in asked:
+    variants = [variant for field, variant in VARIANTS.items() if getattr(rules, field)]
+    if len(variants) > 1:
+        raise InputError(f"{variants[0].words} is not simulated together with", variants[1].words, "only one of them")
+    for variant in variants:
         known = variant.by_policy.get(rules.policy)
         if known is None:
-            raise InputError(f"{variant.words} is simulated for {', '.join(variant.by_policy)} only", rules.policy)
+            raise InputError(f"{variant.words} is simulated only for {', '.join(variant.by_policy)}", rules.policy)
         if rules.in_lockstep and not variant.in_lockstep:
             raise InputError(
                 f"{variant.words} is not simulated with ranks in lockstep", rules.rank_dispatch, "balanced"
             )
         made = known
     if rules.pipeline_stages > 1 and (rules.in_lockstep or not made.pipelines):
-        beside = asked[0].words if asked else "this scheduler"
-        raise InputError(f"{beside} keeps one batch in flight", f"pipeline_parallel: {rules.pipeline_stages}", "1")
+        beside = variants[0].words if variants else "this scheduler"
+        raise InputError(
+            f"{beside} allows only one batch in flight", f"pipeline_parallel: {rules.pipeline_stages}", "1"
+        )
     return made
 
 

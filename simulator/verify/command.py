@@ -87,7 +87,9 @@ def verify(
     if requests < 10 or repeats < 2:
         raise InputError("a comparison needs at least 10 requests and 2 repeats", f"{requests}, {repeats}", "100, 3")
     if min(input_tokens, output_tokens) < 4:
-        raise InputError("a request needs some tokens in and out", f"{input_tokens}, {output_tokens}", "128, 32")
+        raise InputError(
+            "a request needs at least 4 input and 4 output tokens", f"{input_tokens}, {output_tokens}", "128, 32"
+        )
     effort = VerificationEffort(TrialSize(MeanLengths(input_tokens, output_tokens), requests), repeats, _rates(rate))
     limits = _limits(dtype, threads)
     folder = make_folder(out or _default_folder("endpoint" if endpoint else engine))
@@ -142,7 +144,7 @@ def _rates(given: list[float] | None) -> tuple[float, ...]:
     rates = tuple(given or ())
     for i, rate in enumerate(rates):
         if not 0.0 < rate < float("inf"):
-            raise InputError("a rate is requests per second, above zero", rate, "2")
+            raise InputError("a rate in requests per second must be above zero", rate, "2")
         if f"{rate:g}" in [f"{r:g}" for r in rates[:i]]:
             raise InputError("each rate must be given only once", rate)
     return rates
@@ -156,7 +158,7 @@ def _limits(dtype: str, threads: int | None) -> ServedLimits:
 
     cores = len(os.sched_getaffinity(0))
     if threads is not None and not 1 <= threads <= cores:
-        raise InputError("threads must be 1 to the number of cores this process may use", threads, str(cores))
+        raise InputError("threads must be between 1 and the number of cores of this process", threads, str(cores))
     return replace(SHORT_LIMITS, weight_dtype=dtype, threads=threads or max(1, cores - 1))
 
 

@@ -103,15 +103,15 @@ STARTERS: Final[dict[str, Callable[[EngineChoice], tuple[EngineSubject, Client]]
 
 
 def _deployment(engine: str, choice: EngineChoice) -> Deployment:
-    told = asdict(choice.limits)
-    del told["threads"]
+    limits = asdict(choice.limits)
+    del limits["threads"]
     return Deployment(
         model=str(choice.model),
         engine=engine,
         hardware="local",
         kv_dtype=choice.limits.weight_dtype,
         sampling="greedy",
-        **{**told, "kv_blocks": choice.limits.kv_blocks or None},
+        **{**limits, "kv_blocks": choice.limits.kv_blocks or None},
     )
 
 
@@ -145,9 +145,9 @@ def _tokenizer(model: str, served: str) -> str:
 
 
 def _served_names(base: str, key: str | None) -> list[str]:
-    asked = Request(f"{base}/v1/models", headers={"Authorization": f"Bearer {key}"} if key else {})
+    request = Request(f"{base}/v1/models", headers={"Authorization": f"Bearer {key}"} if key else {})
     try:
-        with urlopen(asked, timeout=10.0) as answer:
+        with urlopen(request, timeout=10.0) as answer:
             names = [str(entry["id"]) for entry in json.load(answer)["data"]]
     except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
         raise InputError(f"the endpoint does not list its models ({error})", f"{base}/v1/models") from None

@@ -112,9 +112,10 @@ def markdown(found: Verification) -> str:
     """Return the judged lines as a table for the docs: measured value, noise, and error of each way with the bar."""
     subject, size = found.subject.deployment, found.effort.size
     name = f"{subject.engine} {found.calibration.engine_version}".strip()
-    told = f"{name}, {found.client}, {found.plant.resolved.hardware.accelerator.full_name}, {found.calibration.as_of}"
+    unit = found.plant.resolved.hardware.accelerator.full_name
+    subtitle = f"{name}, {found.client}, {unit}, {found.calibration.as_of}"
     lengths = f"{size.lengths.input_tokens} in and {size.lengths.output_tokens} out, each half to one and a half"
-    first = f"{told}: {size.requests} requests per trial of {lengths}, {found.effort.repeats} repeats.\n"
+    first = f"{subtitle}: {size.requests} requests per trial of {lengths} tokens, {found.effort.repeats} repeats.\n"
     heads = ["trial", "statistic", "measured", "noise", *found.ways, "bar"]
     rows = ["| " + " | ".join(heads) + " |", "|---|---|" + "---:|" * (len(heads) - 2)]
     for line in found.lines:

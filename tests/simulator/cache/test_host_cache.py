@@ -235,9 +235,9 @@ def test_a_replica_that_dies_takes_its_host_memory_along(fast: bool) -> None:
 
 
 def test_only_vllm_v1_offloads() -> None:
-    with pytest.raises(InputError, match="KV offload is simulated for vllm-v1 only: got 'sglang'"):
+    with pytest.raises(InputError, match="KV offload is simulated only for vllm-v1: got 'sglang'"):
         make_scheduler(rules(policy="sglang", offload=HOST))
-    with pytest.raises(InputError, match="KV offload keeps one batch in flight"):
+    with pytest.raises(InputError, match="KV offload allows only one batch in flight"):
         make_scheduler(rules(pipeline_stages=2, offload=HOST))
 
 

@@ -63,7 +63,7 @@ def test_too_little_swap_space_stops_the_engine(fast: bool) -> None:
 
 
 def test_only_vllm_v0_swaps() -> None:
-    with pytest.raises(InputError, match="preemption by swap is simulated for vllm-v0 only: got 'vllm-v1'"):
+    with pytest.raises(InputError, match="preemption by swap is simulated only for vllm-v0: got 'vllm-v1'"):
         make_scheduler(rules(swap=SWAP))
 
 

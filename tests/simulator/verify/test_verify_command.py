@@ -40,7 +40,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["--rate", "nan"], "above zero"),
         (["--rate", "2", "--rate", "2.0"], "given only once"),
         (["--requests", "0"], "at least 10 requests"),
-        (["--output-tokens", "1"], "some tokens in and out"),
+        (["--output-tokens", "1"], "at least 4 input"),
         (["--threads", "0"], "threads must be"),
     ],
 )
