@@ -100,7 +100,7 @@ def _together(parts: Sequence[StepTotals]) -> StepTotals:
 
 
 def output_tokens(run: Run) -> float:
-    """Return the tokens that came out, including those of requests cut off by the horizon.
+    """Return the generated tokens of a run, including those of requests cut off by the horizon.
 
     Only completed requests count if replicas failed or if steps hold sequences that have ended.
     """
@@ -179,7 +179,11 @@ def _streamed_logs(run: Run) -> list[StepLog]:
 
 
 def statistics(values: FloatArray) -> dict[str, float | None]:
-    """Return the mean and percentiles (linear interpolation) of the values that are not NaN; None if there are none."""
+    """Return the mean and percentiles (linear interpolation) of all values but NaN; None if there are none.
+
+    Args:
+        values: Shape (n,).
+    """
     values = values[~np.isnan(values)]
     if not len(values):
         return dict.fromkeys(("mean", *QUANTILES))

@@ -81,6 +81,10 @@ class LoraRules:
 def check_adapters(wanted: IntArray | None, rules: LoraRules | None) -> None:
     """Check that the deployment serves every adapter that the requests use.
 
+    Args:
+        wanted: The adapter of each request; -1 for none. Shape (requests,).
+        rules: The rules of adapters; None if the deployment serves none.
+
     Raises:
         InputError: A request uses an adapter that is not served.
     """

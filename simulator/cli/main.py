@@ -27,7 +27,8 @@ app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
 )
 
-_ROUTER = "Router to use: round_robin, least_outstanding, prefix_aware, ... or '{random: {seed: 1}}'."
+_ROUTER = "Replaces the deployment's router: round_robin, least_outstanding, ... or '{random: {seed: 1}}'."
+
 
 _SERIES = "Write queue, running, KV use, power and tokens over time: .parquet or .csv."
 

@@ -37,7 +37,10 @@ class MultilinearTable:
         return total
 
     def row(self, x: float) -> FloatArray:
-        """Return what `at` returns for `x` and every node of the second axis of a two-axis table, ten times as fast."""
+        """Return what `at` returns for `x` and every node of the second axis of a two-axis table, ten times as fast.
+
+        Shape (nodes of the second axis, channels).
+        """
         axis = self.axes[0]
         (low,), (share,) = _locate(axis, np.array([x]))
         high = min(int(low) + 1, len(axis) - 1)
@@ -53,7 +56,10 @@ def _locate(axis: FloatArray, x: FloatArray) -> tuple[npt.NDArray[np.int64], Flo
 
 
 def spaced(low: float, high: float, count: int, keep: tuple[float, ...] = ()) -> FloatArray:
-    """Return whole numbers from `low` to `high` in nearly equal ratios, with every small number and those in `keep`."""
+    """Return whole numbers from `low` to `high` in nearly equal ratios, with every small number and those in `keep`.
+
+    They ascend. Shape (nodes,).
+    """
     nodes = np.unique(np.round(np.geomspace(max(low, 1.0), max(high, low, 1.0), count)))
     inside = [k for k in keep if low <= k <= high]
     return np.unique(np.concatenate([nodes, [float(low), float(high)], inside]))

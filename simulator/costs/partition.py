@@ -80,7 +80,7 @@ class BatchRows(BatchCounts):
         return len(self.decodes)
 
     def only(self, rows: npt.NDArray[Any]) -> BatchRows:
-        """Return the batches at the given indices, or those where a mask is true."""
+        """Return the batches at the given indices, or those where a mask is true. Shape (n,) or (rows,)."""
         return BatchRows(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def newest(self, of_prompts: bool) -> BatchRows:

@@ -79,8 +79,8 @@ class Term(NamedTuple):
 
     Attributes:
         table: The name of an attribute of `StepTables`.
-        rows: The batches that read it.
-        coordinates: One array per axis, with one entry for each of those batches.
+        rows: The batches that read it. Shape (n,), or a slice.
+        coordinates: One array per axis of the table. Shape (n,) each.
     """
 
     table: str
@@ -202,7 +202,10 @@ class StepTables:
         return replace(self, lines=lines, decode=decode, mixed=mixed)
 
     def padded_tokens(self, tokens: FloatArray) -> FloatArray:
-        """Return the tokens that run where `tokens` are scheduled: the next captured size, if there is one."""
+        """Return the tokens that run where `tokens` are scheduled: the next captured size, if there is one.
+
+        Shape of both: (rows,).
+        """
         padded, inside = self.padded, tokens < len(self.padded)
         ran: FloatArray = np.where(inside, padded[np.minimum(tokens, len(padded) - 1).astype(np.int64)], tokens)
         return ran
@@ -284,7 +287,10 @@ class StepTables:
                 yield OperatorGroup(rows[some], np.ones(int(some.sum())), lines(tokens[some], graph))
 
     def one_token(self) -> FloatArray:
-        """Return the channels of a further pass over the weights: a step of one token, without attention and logits."""
+        """Return the channels of a further pass over the weights: a step of one token, without attention and logits.
+
+        Shape (N_CHANNELS,).
+        """
         one = np.ones(1)
         channels: FloatArray = (self.rank.at(self.padded[:2][-1:].astype(np.float64)) + self.group.at(one))[0]
         return channels

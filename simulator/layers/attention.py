@@ -65,18 +65,27 @@ class ShardedMixer(ABC):
 
     @abstractmethod
     def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray) -> Iterator[OperatorCall]:
-        """Yield the attention of decodes with a mean and a longest context, in a step without prompts."""
+        """Yield the attention of decodes with a mean and a longest context, in a step without prompts.
+
+        All arrays broadcast against each other. Shape (...).
+        """
 
     def mixed_decode_calls(
         self, sequences: FloatArray, mean: FloatArray, longest: FloatArray, joins: JoinsDecodes
     ) -> Iterator[OperatorCall]:
-        """Yield the attention of decodes in a step that also has prompts."""
+        """Yield the attention of decodes in a step that also has prompts.
+
+        All arrays broadcast against each other. Shape (...).
+        """
         del joins
         return self.decode_calls(sequences, mean, longest)
 
     @abstractmethod
     def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Iterator[OperatorCall]:
-        """Yield the attention of prompt chunks of `each` new tokens after `prior` earlier ones."""
+        """Yield the attention of prompt chunks of `each` new tokens after `prior` earlier ones.
+
+        All arrays broadcast against each other. Shape (...).
+        """
 
     @abstractmethod
     def cache_bytes(self, tokens: float) -> float:
@@ -157,7 +166,10 @@ class ShardedAttention(ShardedMixer):
         return calls
 
     def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray) -> Iterator[OperatorCall]:
-        """Yield the attention of decodes, each over its window of the context."""
+        """Yield the attention of decodes, each over its window of the context.
+
+        All arrays broadcast against each other. Shape (...).
+        """
         a, shard, n = self.part, self.shard, sequences
         seen, top = (_clip(x, a.window_tokens) / shard.kv_shards for x in (mean, longest))
         heads = self.heads * shard.joined_heads * shard.queries
@@ -172,6 +184,8 @@ class ShardedAttention(ShardedMixer):
 
         If the engine's kernel takes prompts and decodes at once, a decode is a prompt chunk of one token whose keys are
         not split over the device.
+
+        All arrays broadcast against each other. Shape (...).
         """
         a, shard = self.part, self.shard
         if shard.kv_shards > 1 or not joins(a.head_dim, shard.kv_dtype):
@@ -183,7 +197,10 @@ class ShardedAttention(ShardedMixer):
         yield OperatorCall("joined_decode_attention", "attention_decode", self.count, joined)
 
     def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Iterator[OperatorCall]:
-        """Yield the attention of prompt chunks of `each` new tokens after `prior` earlier ones."""
+        """Yield the attention of prompt chunks of `each` new tokens after `prior` earlier ones.
+
+        All arrays broadcast against each other. Shape (...).
+        """
         a, shard = self.part, self.shard
         tokens = chunks * each / shard.cp  # ranks take early and late tokens, so each has its part of the pairs
         pairs = chunks * window_pairs(each, prior, a.window_tokens) / shard.cp
@@ -196,7 +213,10 @@ class ShardedAttention(ShardedMixer):
     def prefill_attention(
         self, chunks: FloatArray, tokens: FloatArray, pairs: FloatArray, window_tokens: int | None
     ) -> PrefillAttention:
-        """Return the operator for `pairs` of a query and a key, in `chunks` sequences with `tokens` queries."""
+        """Return the operator for `pairs` of a query and a key, in `chunks` sequences with `tokens` queries.
+
+        All arrays broadcast against each other. Shape (...).
+        """
         a, kv_dtype = self.part, self.shard.kv_dtype
         return PrefillAttention(chunks, tokens, pairs, self.heads, self.kv_heads, a.head_dim, kv_dtype, window_tokens)
 
@@ -243,6 +263,8 @@ class ShardedMla(ShardedMixer):
 
         The tables have one query per sequence. Each further query is another row to project. It reads the cache again
         only to the extent that arithmetic, not bytes, determines the time (see `cache_passes`).
+
+        All arrays broadcast against each other. Shape (...).
         """
         a, shard, n = self.part, self.shard, sequences
         seen = n * _clip(mean, a.index_topk_tokens) / shard.kv_shards
@@ -256,7 +278,10 @@ class ShardedMla(ShardedMixer):
             yield OperatorCall("indexer", "attention_decode", self.count, index)
 
     def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Iterator[OperatorCall]:
-        """Yield the attention of prompt chunks of `each` new tokens after `prior` earlier ones."""
+        """Yield the attention of prompt chunks of `each` new tokens after `prior` earlier ones.
+
+        All arrays broadcast against each other. Shape (...).
+        """
         a, shard, c = self.part, self.shard, chunks
         tokens = c * each / shard.cp
         pairs = c * window_pairs(each, prior, a.index_topk_tokens) / shard.cp
@@ -345,12 +370,18 @@ class ShardedLinearAttention(ShardedMixer):
         return self.shard.dtype("linear_attention")
 
     def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray) -> Iterator[OperatorCall]:
-        """Yield one step of the scan for each decode."""
+        """Yield one step of the scan for each decode.
+
+        All arrays broadcast against each other. Shape (...).
+        """
         del mean, longest  # the size of a state does not depend on the context
         yield self._scan_call("decode", sequences * self.shard.queries, sequences)
 
     def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Iterator[OperatorCall]:
-        """Yield the scan over the new tokens of prompt chunks."""
+        """Yield the scan over the new tokens of prompt chunks.
+
+        All arrays broadcast against each other. Shape (...).
+        """
         del prior
         yield self._scan_call("prefill", chunks * each, chunks)
 
@@ -392,6 +423,8 @@ def merge_calls(shard: Shard, count: int, sequences: FloatArray, queries: int, o
     The queries of all heads go to each rank, and partial outputs are merged by the weights of their softmaxes (vLLM's
     cp_lse_ag_out_rs). Among context-parallel ranks every query is already present, and outputs are all-reduced. In an
     MLA block each rank keeps its own heads: it reads less, and its arithmetic is the same.
+
+    All arrays broadcast against each other. Shape (...).
     """
     ranks, kind = shard.kv_shards, "collective"
     if ranks == 1:
@@ -412,6 +445,8 @@ def gather_calls(
     Those of the new tokens come from the ranks that share the prompt and, if caches are divided, those of earlier
     tokens too. `token_bytes` is the size of one token in this layer. Attention hides none of this time (vLLM gathers
     before it attends).
+
+    All arrays broadcast against each other. Shape (...).
     """
     if shard.cp > 1:
         lacking: FloatArray = new + prior if shard.kv_shards > 1 else new

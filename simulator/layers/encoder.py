@@ -26,7 +26,10 @@ from simulator.layers.shard import Shard
 
 
 def encoder_calls(shard: Shard, requests: FloatArray) -> Iterator[OperatorCall]:
-    """Yield the encoder's pass over the inputs of `requests` requests, and their keys and values in the decoder."""
+    """Yield the encoder's pass over the inputs of `requests` requests, and their keys and values in the decoder.
+
+    All arrays broadcast against each other. Shape (...).
+    """
     model, hidden = shard.model, shard.model.hidden_size
     tokens = requests * model.encoder_tokens
     for group in model.encoder_groups:
@@ -66,7 +69,10 @@ def cross_token_calls(shard: Shard, group: LayerGroup, tokens: Num, graph: bool)
 
 
 def cross_decode_calls(shard: Shard, group: LayerGroup, decodes: FloatArray) -> Iterator[OperatorCall]:
-    """Yield the cross attention of decodes, each of which reads all keys and values of its encoder output."""
+    """Yield the cross attention of decodes, each of which reads all keys and values of its encoder output.
+
+    All arrays broadcast against each other. Shape (...).
+    """
     a, length = crossed_attention(shard, group), float(shard.model.encoder_tokens)
     longest = np.full_like(decodes, length)
     read = DecodeAttention(decodes, decodes * length, longest, a.heads, a.kv_heads, a.part.head_dim, shard.kv_dtype)
@@ -76,7 +82,10 @@ def cross_decode_calls(shard: Shard, group: LayerGroup, decodes: FloatArray) -> 
 def cross_prefill_calls(
     shard: Shard, group: LayerGroup, chunks: FloatArray, each: FloatArray
 ) -> Iterator[OperatorCall]:
-    """Yield the attention of the prompt's own tokens to the encoder's output."""
+    """Yield the attention of the prompt's own tokens to the encoder's output.
+
+    All arrays broadcast against each other. Shape (...).
+    """
     read = _attention_to_all(crossed_attention(shard, group), chunks, chunks * each)
     yield OperatorCall("cross_attention", "attention_prefill", group.count, read)
 
