@@ -112,9 +112,8 @@ def phases(run: Run) -> Phases:
     lives = _lives(run, run.options.journal)
     before = np.zeros((run.requests.n, len(PHASES)))  # seconds by phase until the first token leaves the engine
     after = np.zeros_like(before)
-    by_place: dict[
-        str, list[tuple[int, int, int, float, float, bool]]
-    ] = {}  # spans of all requests, preceded by the row
+    # Spans of all requests, each preceded by the row of the request.
+    by_place: dict[str, list[tuple[int, int, int, float, float, bool]]] = {}
     left = np.zeros((run.requests.n, 3))  # arrival at the router, first and last token leave the engine
     for index in done.tolist():
         life = lives[index]

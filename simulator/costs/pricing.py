@@ -34,9 +34,8 @@ class Pricer:
 
     source: CostSource
     hardware: Hardware
-    collective_skew_s: float = (
-        0.0  # time that ranks wait for each other before a collective, in addition to its measured time
-    )
+    # Time that ranks wait for each other before a collective, in addition to its measured time.
+    collective_skew_s: float = 0.0
     families: dict[str, set[str]] = field(default_factory=dict)
 
     @property

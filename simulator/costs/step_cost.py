@@ -75,9 +75,8 @@ class StepCost:
         self._last_cell = len(self._contexts) - 2
         self._prefill = tables.prefill.values[..., :N_CLASSES].sum(axis=-1).tolist()
         self._chunks, self._chunk_tokens, self._prior = (a.tolist() for a in tables.prefill.axes)
-        self._planes: dict[
-            float, list[tuple[list[list[float]], float]]
-        ] = {}  # prefill planes and their weights, by number of chunks
+        # Prefill planes and their weights, by number of chunks.
+        self._planes: dict[float, list[tuple[list[list[float]], float]]] = {}
         graphed = np.arange(min(len(tables.padded), self._graphed + 1), dtype=np.float64)
         padded = tables.group_tokens(graphed, np.zeros_like(graphed)).astype(np.int64).tolist()
         self._graphed_group = [_read(self._group, tokens) for tokens in padded]  # by scheduled tokens, before padding

@@ -189,7 +189,6 @@ class Headroom:
         blocks = own.kv_blocks, other.kv_blocks
         if blocks[0] == blocks[1]:
             return clear
-        quiet = not own.in_lockstep or blocks[0] - self.spare_blocks <= PRESSURE_FROM * min(
-            blocks
-        )  # dispatch reads the cache use
+        # Ranks in lockstep are dispatched to by their cache use.
+        quiet = not own.in_lockstep or blocks[0] - self.spare_blocks <= PRESSURE_FROM * min(blocks)
         return clear and quiet and self.spare_blocks >= max(0, blocks[0] - blocks[1])

@@ -44,9 +44,8 @@ class ContinuousBatching(Scheduler):
         self._running: dict[Request, None] = {}  # in order of admission
         self._partial: Request | None = None  # the running request whose prompt is unfinished
         self._rank = RANKS.get(rules.queueing.order)  # the key of the queue order; None: first come, first served
-        self._least_left = (
-            rules.kv_blocks
-        )  # fewest free blocks at the end of any run of decodes considered; < 0: too few
+        # The fewest free blocks at the end of any run of decodes considered; negative if there were too few.
+        self._least_left = rules.kv_blocks
         self._parked: dict[Request, None] = {}  # requests without a seat whose blocks are being sent to another replica
 
     def share(self, first: ContinuousBatching) -> None:
@@ -241,9 +240,8 @@ class DecodeSet:
         self._block_size = block_size
         self._base_sum = 0
         self._phases = [0] * block_size  # members by base_tokens % block_size
-        self._longest: list[
-            tuple[int, int, Request]
-        ] = []  # heap of (-base, serial, request); stale entries are dropped at the top
+        # Heap of (-base, serial, request). Stale entries are dropped when they reach the top.
+        self._longest: list[tuple[int, int, Request]] = []
         self._serial = 0
 
     def add(self, request: Request) -> None:

@@ -63,9 +63,8 @@ class Lockstep(Scheduler):
         self._newest: Batch | None = None  # the last scheduled batch
         balances = rules.balance_steps > 0 and isinstance(ranks[0], MaxUtilization)
         self._balance = AttentionDpBalance(rules.balance_steps) if balances else None
-        self._going: list[
-            ContinuousBatching
-        ] = []  # the ranks of a run of steps; an idle rank may get a request meanwhile
+        # The ranks of a run of steps. An idle rank may get a request in the meantime.
+        self._going: list[ContinuousBatching] = []
         self._stalls = not ranks[0].mixes_phases  # a rank may prefill alone while others decode
         super().__init__(rules, cast(KvCache, RankCaches([scheduler.kv for scheduler in ranks])))
         self.ranks = tuple(ranks)
@@ -242,9 +241,8 @@ class RankRounds(CompletionRounds):
         super().__init__()
         self._rank_of = rank_of
         self._behind = [0] * n_ranks
-        self._heaps: list[list[tuple[int, int, Request]]] = [
-            [] for _ in range(n_ranks)
-        ]  # counted in rounds of the rank itself
+        # Last tokens by rank, in rounds of the rank itself.
+        self._heaps: list[list[tuple[int, int, Request]]] = [[] for _ in range(n_ranks)]
 
     def stand_still(self, rank: int) -> None:
         """Record that a rank does not decode in the next round."""

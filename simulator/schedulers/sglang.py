@@ -72,9 +72,8 @@ class Sglang(ContinuousBatching):
         if inbox is not None and (inbox.count() or self._prefilled):
             self._look(inbox)
         batch = self._next_batch()
-        if (
-            batch is None and inbox is not None and inbox.arrived
-        ):  # it polls, and reads arrivals within a few milliseconds
+        # An idle engine polls and reads arrivals within a few milliseconds.
+        if batch is None and inbox is not None and inbox.arrived:
             self._look(inbox)
             batch = self._next_batch()
         if batch is None and not self._running and not self._waiting:

@@ -71,9 +71,8 @@ class TransformersCb(ContinuousBatching):
             self._admit(batch, budget)
         if batch.prefill_chunks:
             keys = self._keys + batch.decode_context_sum + n
-            batch.prefill_pairs = float(
-                batch.tokens * keys - batch.decode_context_sum
-            )  # the decodes account for the rest
+            # The decodes' own pairs are the rest.
+            batch.prefill_pairs = float(batch.tokens * keys - batch.decode_context_sum)
         return batch if batch.tokens else None
 
     def _prefill(self, batch: Batch, request: Request, tokens: int) -> None:

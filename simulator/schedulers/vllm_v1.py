@@ -29,9 +29,8 @@ class VllmV1(ContinuousBatching):
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
         speculation = rules.speculation
-        self._decode_tokens = (
-            speculation.queries + speculation.budget_tokens if speculation else 1
-        )  # taken from the budget
+        # Tokens that each decode takes from the budget.
+        self._decode_tokens = speculation.queries + speculation.budget_tokens if speculation else 1
         self._most_running = 0
         self._chunk = 0  # tokens of the unfinished prompt if planned before the decodes; 0: as many as fit
         self._refused = False  # the head of the queue does not fit, and will not before something is released

@@ -29,9 +29,8 @@ class OffloadingV1(VllmV1):
         if self.fetches:
             self.fetches = []
         batch = super().schedule()
-        if (
-            batch is None and self.preempted
-        ):  # the last running request freed blocks for those that hold some: try again
+        # The last running request freed blocks for requests that hold some: try again.
+        if batch is None and self.preempted:
             preempted = self.preempted
             batch = super().schedule()
             self.preempted = preempted
