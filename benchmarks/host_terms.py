@@ -24,6 +24,7 @@ from calibration.bundles.bundle import load_bundle
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from simulator.core.batch import BatchShape
+from simulator.costs.compile import compile_step_cost
 from simulator.costs.step_cost import StepCost
 from simulator.layers.shard import Shard
 from simulator.layers.step import step_calls
@@ -46,7 +47,7 @@ def without_skew(gap_s: float = 0.0) -> tuple[StepCost, int]:
     resolved = replace(resolved, engine=replace(resolved.engine, host=host))
     lines = step_calls(Shard.of(resolved), BatchShape(0, 0.0, 0, 1, MEAN_CONTEXT, MAX_CONTEXT, 1))
     n_collectives = sum(line.count for line in lines if line.kind == "collective")
-    return StepCost.compile(resolved, load_bundle(resolved.hardware.accelerator)), n_collectives
+    return compile_step_cost(resolved, load_bundle(resolved.hardware.accelerator)), n_collectives
 
 
 def decode_steps(path: Path) -> dict[str, np.ndarray]:

@@ -17,6 +17,7 @@ from catalogs.hardware.specs import Hardware
 from planner.problem.candidate import Candidate
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet, fit, with_host
 from simulator.cluster.options import DisaggregationPolicy
+from simulator.costs.compile import compile_step_cost
 from simulator.costs.power_limit import CappedStepCost, PowerLimitedBoard
 from simulator.costs.step_cost import StepCost
 from simulator.costs.tables import graph_limit
@@ -89,7 +90,7 @@ class CandidateDeployments:
             wide = replace(own, limits=replace(own.limits, max_num_batched_tokens=tokens, max_num_seqs=seqs))
             if graph_limit(wide) != graphs:
                 wide = replace(own, limits=replace(own.limits, max_num_batched_tokens=tokens))
-            self._costs[key] = StepCost.compile(wide, self.bundle)
+            self._costs[key] = compile_step_cost(wide, self.bundle)
         return self._costs[key]
 
     def compiled(self, candidate: Candidate) -> CompiledDeployment:
@@ -102,7 +103,7 @@ class CandidateDeployments:
         if self.plain is not None and self.adjust is not None:
             return self.adjust(candidate, self.plain.compiled(candidate))
         resolved, memory = fit(self.written(candidate), resolved=self.resolved(candidate))
-        cost = StepCost.compile(resolved, self.bundle) if self.widest is None else self.step_cost(candidate)
+        cost = compile_step_cost(resolved, self.bundle) if self.widest is None else self.step_cost(candidate)
         return CompiledDeployment(resolved, memory, cost, self.bundle)
 
     # ---- whole deployments: one or two kinds of replica

@@ -28,6 +28,7 @@ from simulator.analysis.operators import (
     seconds_by_bound,
     together,
 )
+from simulator.costs.compile import compile_step_cost
 from simulator.costs.step_cost import StepCost
 from simulator.layers.encoder import cross_cache_bytes
 from simulator.layers.shard import Shard
@@ -190,7 +191,7 @@ class _Bench:
     def of(cls, question: Question) -> _Bench:
         resolved = resolve(_deployment(question))
         bundle = load_bundle(resolved.hardware.accelerator)
-        return cls(resolved, size_memory(resolved), bundle, StepCost.compile(resolved, bundle))
+        return cls(resolved, size_memory(resolved), bundle, compile_step_cost(resolved, bundle))
 
     def steps(self, question: Question) -> AnalyzedSteps:
         """By the engine's own limits."""

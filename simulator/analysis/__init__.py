@@ -1,1 +1,1 @@
-"""Statistics of a finished run, and why it took the time it took."""
+"""Statistics of a finished run, the phases of its requests, and the resource that limited it."""

@@ -1,8 +1,8 @@
-"""What bound a run: every second of every replica, between the first arrival and the last token, belongs to one bound.
+"""The bottleneck of a run: every second of every replica, from first arrival to last token, belongs to one bound.
 
-Read from step logs and journal; docs/explain.md defines the bounds. Seconds by operator class are exact. How those of a
-class divide into operators and bounds is read from steps drawn at equal distances of busy time, each priced operator by
-operator: a sample stands for as many steps as share its part of the time.
+It is read from step logs and event log; docs/explain.md defines the bounds. Seconds by operator class are exact. The
+division of a class into operators and bounds is estimated from steps sampled at equal distances of busy time, each
+priced operator by operator. A sample represents the steps in its part of the time.
 """
 
 from __future__ import annotations
@@ -26,31 +26,37 @@ from simulator.costs.totals import priced
 from simulator.engine.event_log import BLOCKS, SEATS
 from simulator.layers.operator_call import CLASSES
 
-#: Steps drawn from the logs of a pool.
+#: Number of steps sampled from the logs of a pool.
 SAMPLES: Final = 2000
 
-#: Names of an operator's bounds among those of a run.
+#: The bounds of a run by the bounds of an operator.
 DEVICE_BOUNDS: Final = {COMPUTE: "compute", MEMORY: "memory_bandwidth", LINK: "network", FIXED: "fixed_cost"}
 
 HOST: Final = "host"
 
 IDLE: Final = "idle"
 
-#: What the time of steps goes to, and replicas without one.
+#: Bounds of step time, and idle time without a step.
 STEP_BOUNDS: Final = (*DEVICE_BOUNDS.values(), HOST, IDLE)
 
-#: A request waited for KV blocks; for a seat.
+#: Bounds of time in which a request waited for KV blocks, or for a seat.
 KV_CAPACITY: Final = "kv_capacity"
 
 QUEUE: Final = "queue"
 
-#: The same, but where requests waited for blocks or seats, that is what bound the run.
+#: All bounds of a run. Time in which requests waited for blocks or seats has that bound, whatever the steps did.
 BOUNDS: Final = (KV_CAPACITY, QUEUE, *STEP_BOUNDS)
 
 
 @dataclass(frozen=True, slots=True)
 class Bottleneck:
-    """Shares of replica time, each set adding up to 1 (all 0 where nothing arrived). replica_s: what they are of."""
+    """Shares of replica time by bound. Each set of shares adds up to 1 (all are 0 if nothing arrived).
+
+    Attributes:
+        bounds: Shares by BOUNDS.
+        steps: Shares by STEP_BOUNDS.
+        replica_s: The seconds of which these are shares.
+    """
 
     bounds: dict[str, float]
     steps: dict[str, float]
@@ -58,17 +64,23 @@ class Bottleneck:
 
     @property
     def bound_by(self) -> str:
-        """The largest share of time with something to do; idle where there is none."""
+        """The largest share of time with work to do; idle if there is none."""
         working = {name: share for name, share in self.bounds.items() if name != IDLE}
         return max(working, key=lambda name: working[name]) if any(working.values()) else IDLE
 
 
 @dataclass(frozen=True, slots=True)
 class StepSamples:
-    """What the steps of a pool's replicas held, and the operators they ran.
+    """The contents of the steps of a pool's replicas, and the operators that they ran.
 
-    operators: By bound, of all steps together, on one accelerator of each stage. The next four are means over steps:
-    mean_context_tokens of a decoding sequence, mean_prefill_tokens of a step with prompts.
+    Attributes:
+        operators: By bound, of all steps together, on one accelerator of each stage.
+        n_steps: Number of steps.
+        mean_decodes: Mean over steps.
+        mean_context_tokens: Mean context of a decoding sequence.
+        mean_prefill_tokens: Mean over steps with prompts.
+        prefill_step_fraction: Share of steps with prompts.
+        most_decodes: Maximum over steps.
     """
 
     operators: list[OperatorRow]
@@ -84,10 +96,10 @@ class StepSamples:
         """Sample the steps of a log.
 
         Args:
-            plant: What ran them.
+            plant: The compiled deployment that ran them.
             log: The steps of all replicas of a pool.
-            device_s: Their device time by operator class, which the operators' times are scaled to. Shape (classes,).
-            samples: How many steps are drawn.
+            device_s: Their device time by operator class, to which the times of operators are scaled. Shape (classes,).
+            samples: The number of sampled steps.
         """
         steps, prompts = float(log.steps.sum()), log.prefill_tokens > 0
         decoding = float((log.decodes * log.steps).sum())
@@ -104,19 +116,19 @@ class StepSamples:
 
     @property
     def shares_of_class(self) -> FloatArray:
-        """The share of each operator class's time that each device bound takes. Shape (classes, device bounds)."""
+        """The share of each operator class's time by device bound. Shape (classes, device bounds)."""
         found = np.zeros((N_CLASSES, len(DEVICE_BOUNDS)))
         names = list(DEVICE_BOUNDS)
         for row in self.operators:
             found[CLASSES.index(row.kind), names.index(row.bound)] += row.seconds
         sums = found.sum(axis=1, keepdims=True)
-        found[:, names.index(FIXED)] += sums[:, 0] == 0.0  # a class that no sample met takes next to no time
+        found[:, names.index(FIXED)] += sums[:, 0] == 0.0  # a class without samples takes almost no time
         return found / np.where(sums == 0.0, 1.0, sums)
 
 
 @dataclass(frozen=True, slots=True)
 class PoolBottleneck:
-    """What bound the replicas of one pool, in seconds of all of them, and what their steps held."""
+    """Seconds by bound of all replicas of one pool, and the contents of their steps."""
 
     bounds_s: dict[str, float]
     steps_s: dict[str, float]
@@ -126,33 +138,41 @@ class PoolBottleneck:
 
     @property
     def shares(self) -> Bottleneck:
-        """The same as shares."""
+        """The bounds of this pool as shares."""
         return _bottleneck([self])
 
     @property
     def bound_by(self) -> str:
-        """See `Bottleneck.bound_by`."""
+        """The largest share of time with work to do (see `Bottleneck.bound_by`)."""
         return self.shares.bound_by
 
     def operators_of(self, bound: str) -> list[OperatorRow]:
-        """Return the operators that a bound's device time goes to, in seconds of replica time."""
+        """Return the operators of a bound's device time, in seconds of replica time."""
         rows = (row for row in self.samples.operators if DEVICE_BOUNDS[row.bound] == bound)
         return [row.scaled(1.0 / self.stages) for row in rows]
 
 
 def bottleneck(run: Run) -> Bottleneck:
-    """Return what bound a run, all pools together. Raises ValueError for a run without plants or journal."""
+    """Return the bottleneck of a run, for all pools together.
+
+    Raises:
+        ValueError: The run has no compiled deployment or no event log.
+    """
     return _bottleneck(pool_bottlenecks(run))
 
 
 def pool_bottlenecks(run: Run, samples: int = SAMPLES) -> list[PoolBottleneck]:
-    """Return what bound each pool of a run, from so many sampled steps.
+    """Return the bottleneck of each pool of a run.
+
+    Args:
+        run: The run.
+        samples: The number of sampled steps of each pool.
 
     Raises:
-        ValueError: The run has no plants or no journal.
+        ValueError: The run has no compiled deployment or no event log.
     """
     if not run.plants or run.options.journal is None:
-        raise ValueError("what binds is read from a plant's costs and a run's journal")
+        raise ValueError("the bottleneck of a run needs its compiled deployments and its event log")
     waits = run.options.journal.by_replica(len(run.replicas))
     pools = []
     for number, plant in enumerate(run.plants):
@@ -197,21 +217,25 @@ def _shares(seconds: dict[str, float]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class _StepSeconds:
-    """Seconds of one replica in steps, and without one. device_s: By operator class. Shape (classes,)."""
+    """Seconds of one replica in steps and without one. `device_s` is by operator class, of shape (classes,)."""
 
     device_s: FloatArray
     host_s: float
     idle_s: float
 
     def by_bound(self, shares_of_class: FloatArray) -> dict[str, float]:
-        """Return seconds by STEP_BOUNDS, with `StepSamples.shares_of_class`."""
+        """Return the seconds by STEP_BOUNDS.
+
+        Args:
+            shares_of_class: As `StepSamples.shares_of_class`. Shape (classes, device bounds).
+        """
         device = (self.device_s @ shares_of_class).tolist()
         return dict(zip(STEP_BOUNDS, [*device, self.host_s, self.idle_s], strict=True))
 
 
 @dataclass(frozen=True, slots=True)
 class _ReplicaTime:
-    """Seconds of one replica within the run. free: While no request waited for blocks or for a seat."""
+    """Seconds of one replica within the run. `free` is the part in which no request waited for blocks or for a seat."""
 
     alive_s: float
     spent: _StepSeconds
@@ -221,14 +245,21 @@ class _ReplicaTime:
 
     @classmethod
     def of(cls, run: Run, plant: CompiledDeployment, replica: ReplicaRun, waits: FloatArray) -> _ReplicaTime:
-        """waits: Samples of the replica's queue, from the journal."""
+        """Return the seconds of a replica.
+
+        Args:
+            run: The run.
+            plant: The compiled deployment of the replica.
+            replica: The replica.
+            waits: Samples of the replica's queue, from the event log.
+        """
         first_s, last_s = run.span_s
         born_s, died_s = max(replica.born_s, first_s), min(replica.died_s, last_s)
         alive_s = max(0.0, died_s - born_s)
         table = np.concatenate([log.table() for log in replica.logs])
         start_s, total_s = table[:, COLUMNS.index("start_s")], table[:, COLUMNS.index("total_s")]
         device_s, host_s = _device_and_host_s(plant, StepLog.merged(replica.logs))
-        stages = len(replica.logs)  # each row is of one batch of as many in flight
+        stages = len(replica.logs)  # the number of batches in flight, each with its own log
         blocked, seated = (reason_between(waits, reason, start_s, start_s + total_s) for reason in (BLOCKS, SEATS))
         free = np.clip(1.0 - (blocked + seated) / np.maximum(total_s, 1e-300), 0.0, 1.0)
         alive = np.array([born_s]), np.array([died_s])
@@ -247,7 +278,7 @@ class _ReplicaTime:
 
 
 def _device_and_host_s(plant: CompiledDeployment, log: StepLog) -> tuple[FloatArray, FloatArray]:
-    """Seconds of each row by operator class, and those of the host. Shapes (rows, classes) and (rows,)."""
+    """Return device seconds by row and operator class, and host seconds by row. Shapes (rows, classes) and (rows,)."""
     parts = list(priced(plant.cost.tables, log))
     if not parts:
         return np.zeros((0, N_CLASSES)), np.zeros(0)
@@ -255,7 +286,7 @@ def _device_and_host_s(plant: CompiledDeployment, log: StepLog) -> tuple[FloatAr
 
 
 def sampled_operators(tables: StepTables, log: StepLog, samples: int = SAMPLES) -> list[OperatorRow]:
-    """Return the operators of steps drawn from a log at equal distances of busy time, weighted to stand for all."""
+    """Return the operators of steps sampled at equal distances of busy time, weighted to represent all steps."""
     if not len(log):
         return []
     table, ends = log.table(), np.cumsum(log.total_s)
@@ -264,7 +295,7 @@ def sampled_operators(tables: StepTables, log: StepLog, samples: int = SAMPLES) 
     drawn = table[row]
     columns = dict(zip(COLUMNS, drawn.T, strict=True))
     passed = (at_s - (ends[row] - columns["total_s"])) / columns["total_s"]
-    step = np.minimum(np.floor(passed * columns["steps"]), columns["steps"] - 1)  # of a run of decodes
+    step = np.minimum(np.floor(passed * columns["steps"]), columns["steps"] - 1)  # within a run of decodes
     weights = ends[-1] / samples / (columns["first_s"] + columns["slope_s"] * step)
     if isinstance(log, RankStepLog):
         ranks = BatchRows.of_ranks(drawn, log.shares[row], step)
@@ -274,7 +305,7 @@ def sampled_operators(tables: StepTables, log: StepLog, samples: int = SAMPLES) 
 
 
 def _scaled(operators: Sequence[OperatorRow], device_s: FloatArray) -> list[OperatorRow]:
-    """Operators whose seconds add up to those of each class."""
+    """Return operators whose seconds add up to those of each class."""
     found = np.zeros(N_CLASSES)
     for operator in operators:
         found[CLASSES.index(operator.kind)] += operator.seconds

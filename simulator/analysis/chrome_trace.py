@@ -1,12 +1,12 @@
 """A run as a Chrome trace (Trace Event Format, JSON object form), for https://ui.perfetto.dev and chrome://tracing.
 
-One process per replica. A thread per batch in flight holds its steps, and in each step what operator classes and the
-host took of it, one after the other: how long, not in which order, for layers alternate. Counters are means over equal
-times (`time_series`). KV on its way is an asynchronous slice of the sender, or of the replica whose
-host it comes from; preemptions, births and deaths are
-instants. A run of decode steps that was simulated as one event is one slice, and its name says how many steps it holds.
+There is one process per replica. A thread per batch in flight holds its steps, and each step holds the time of operator
+classes and the host one after the other. This shows how long they took, not their order, because layers alternate.
+Counters are means over equal times (`simulator.analysis.time_series`). A KV transfer is an asynchronous slice of the
+sender, or of the replica whose host it comes from. Preemptions, starts and ends of replicas are instants. A run of
+decode steps that was simulated as one event is one slice, whose name contains the number of steps.
 
-Timestamps are whole nanoseconds, written in microseconds as the format asks, so that slices nest exactly. Events
+Timestamps are whole nanoseconds, written in microseconds as the format requires, so that slices nest exactly. Events
 ascend in time.
 """
 
@@ -34,16 +34,16 @@ from simulator.layers.operator_call import CLASSES
 
 Event = dict[str, Any]
 
-#: Slices of a file, about; some 200 bytes each.
+#: Approximate maximum number of slices of a file, of some 200 bytes each.
 MOST_SLICES: Final = 200_000
 
-#: Values of counters, over all replicas and counters.
+#: Maximum number of counter values, over all replicas and counters.
 MOST_COUNTS: Final = 100_000
 
-#: Points of a counter along the trace.
+#: Maximum number of points of a counter along the trace.
 MOST_POINTS: Final = 2_000
 
-#: Requests named in the arguments of a step, of each kind.
+#: Maximum number of requests named in the arguments of a step, of each kind.
 MOST_NAMES: Final = 8
 
 #: Trace counter: (figure of a time series, factor).
@@ -57,14 +57,18 @@ COUNTERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TraceWindow:
-    """The part of a run that a trace shows, seconds."""
+    """The part of a run that a trace shows, in seconds."""
 
     from_s: float = 0.0
     to_s: float = inf
 
 
 def write_chrome_trace(run: Run, path: Path, window: TraceWindow | None = None) -> list[str]:
-    """What the file leaves out, one sentence each. Raises ValueError for a run without a journal."""
+    """Write the trace of a run; return one sentence for each thing that the file leaves out.
+
+    Raises:
+        ValueError: The run has no event log.
+    """
     trace = _Trace.of(run, window or TraceWindow())
     write_whole(path, trace.parts())
     return trace.notices
@@ -72,28 +76,37 @@ def write_chrome_trace(run: Run, path: Path, window: TraceWindow | None = None) 
 
 @dataclass(frozen=True, slots=True)
 class _Trace:
+    """A trace with the window and the detail that the size limits allow."""
+
     run: Run
     window: TraceWindow
-    nested: bool  # steps are taken apart
+    nested: bool  # whether steps are divided into operator classes
     notices: list[str]
 
     @classmethod
-    def of(cls, run: Run, asked: TraceWindow) -> _Trace:
-        """As much of it as the bounds allow."""
-        starts = np.sort(np.concatenate([_inside(log, asked)[0] for log in run.logs] or [np.zeros(0)]))
+    def of(cls, run: Run, requested: TraceWindow) -> _Trace:
+        """Return as much of the requested trace as the size limits allow."""
+        starts = np.sort(np.concatenate([_inside(log, requested)[0] for log in run.logs] or [np.zeros(0)]))
         nested = len(starts) * (N_CLASSES + 2) <= MOST_SLICES
         notices = []
         if not nested:
-            notices.append("the trace shows steps whole, not by operator class: --trace-window A..B shows a part finer")
+            notices.append(
+                "the trace shows steps without operator classes; --trace-window A..B shows a part of the run in detail"
+            )
         if len(starts) > MOST_SLICES:
             last_s = float(starts[MOST_SLICES])
-            notices.append(f"the trace ends at {last_s:.3f} s, after {MOST_SLICES:,} steps: see --trace-window")
-            asked = TraceWindow(asked.from_s, last_s)
-        if any(float(_inside(log, asked)[1].max(initial=0.0)) > 1 for log in run.logs):
-            notices.append("in the trace, decode steps that were simulated as one are one slice; its name counts them")
-        return cls(run, asked, nested, notices)
+            notices.append(
+                f"the trace ends at {last_s:.3f} s, after {MOST_SLICES:,} steps; use --trace-window for a later part"
+            )
+            requested = TraceWindow(requested.from_s, last_s)
+        if any(float(_inside(log, requested)[1].max(initial=0.0)) > 1 for log in run.logs):
+            notices.append(
+                "the trace shows decode steps that were simulated as one event as one slice with their number"
+            )
+        return cls(run, requested, nested, notices)
 
     def parts(self) -> Iterator[str]:
+        """Yield the text of the file."""
         yield '{"displayTimeUnit":"ms","traceEvents":[\n'
         separator = ""
         for event in (*self._names(), *sorted(self._events(), key=lambda e: (e["ts"], -e.get("dur", 0)))):
@@ -147,14 +160,14 @@ class _Trace:
             row = dict(zip(COLUMNS, values, strict=True))
             begin = max(last, _ns(row["start_s"]))
             last = max(begin, _ns(row["start_s"] + row["total_s"]))
-            who = happened.get(row["start_s"] + row["total_s"], {})
+            events = happened.get(row["start_s"] + row["total_s"], {})
             place = {"ph": "X", "pid": pid, "tid": tid}
             yield {
                 "name": _name(row),
                 "cat": "step",
                 "ts": begin,
                 "dur": last - begin,
-                "args": _args(row, who),
+                "args": _args(row, events),
                 **place,
             }
             if classes is not None:
@@ -175,7 +188,7 @@ class _Trace:
                 yield from _changes(part.replica, name, edges_s, part.figures[figure] * factor)
 
     def _bounds_s(self) -> tuple[float, float]:
-        """Of what is shown."""
+        """Return the first and the last second that the trace shows."""
         ends = [float((log.start_s + log.total_s).max()) for log in self.run.logs if len(log)]
         first_s, last_s = self.run.span_s
         last_s = max([last_s, *ends])
@@ -185,7 +198,7 @@ class _Trace:
         last_s = self._bounds_s()[1]
         for number, (request, source, target, start_s, end_s) in enumerate(self.run.handovers.tolist()):
             name = f"KV of request {int(request)} to replica {int(target)}"
-            end_s = last_s if isnan(end_s) else end_s  # under way when the run was cut
+            end_s = last_s if isnan(end_s) else end_s  # not complete when the run was cut off
             yield from self._under_way(name, {"cat": "transfer", "id": number, "pid": int(source)}, start_s, end_s)
 
     def _fetches(self) -> Iterator[Event]:
@@ -195,7 +208,7 @@ class _Trace:
             yield from self._under_way(name, {"cat": "fetch", "id": number, "pid": int(replica)}, start_s, end_s)
 
     def _under_way(self, name: str, place: Event, start_s: float, end_s: float) -> Iterator[Event]:
-        """An asynchronous slice, where the window shows some of it."""
+        """Yield an asynchronous slice, if it overlaps the window."""
         if end_s >= self.window.from_s and start_s <= self.window.to_s:
             place = {"name": name, "tid": 0} | place
             yield {"ph": "b", "ts": _ns(start_s), **place}
@@ -209,7 +222,7 @@ class _Trace:
                 name = f"request {int(request)} preempted"
                 yield {"name": name, "ph": "i", "s": "t", "ts": _ns(now), "pid": int(replica), "tid": int(lane)}
         for index, did in enumerate(self.run.replicas):
-            for name, now in (("born", did.born_s), ("died", did.died_s)):
+            for name, now in (("started", did.born_s), ("stopped", did.died_s)):
                 if isfinite(now) and now > 0.0 and shown.from_s <= now <= shown.to_s:
                     yield {"name": f"replica {name}", "ph": "i", "s": "p", "ts": _ns(now), "pid": index, "tid": 0}
 
@@ -223,16 +236,16 @@ def _ns(seconds: float) -> int:
 
 
 def _inside(log: StepLog, window: TraceWindow) -> tuple[FloatArray, FloatArray, np.ndarray]:
-    """Starts and step counts of the rows that touch a window, and which they are."""
+    """Return (starts, step counts, indices) of the rows that overlap a window. Each has shape (rows,)."""
     start_s, steps = log.start_s, log.steps
     here = np.flatnonzero((start_s < window.to_s) & (start_s + log.total_s > window.from_s))
     return start_s[here], steps[here], here
 
 
 def _by_lane(run: Run) -> dict[tuple[int, int], dict[float, dict[str, list[int]]]]:
-    """Requests whose prompt was done, or that ended, by lane and by the time the step ended."""
+    """Return the requests whose prompt was completed, or that ended, by lane and by the end of the step."""
     if run.options.journal is None:
-        raise ValueError("a trace is drawn from a run's journal, and this one kept none")
+        raise ValueError("a trace needs the event log of the run, which has none")
     kinds = {PROMPTED: "prompts_done", FINISHED: "requests_done"}
     found: dict[tuple[int, int], dict[float, dict[str, list[int]]]] = {}
     for now, kind, request, replica, lane in run.options.journal.events().tolist():
@@ -249,16 +262,16 @@ def _name(row: dict[str, float]) -> str:
     return " + ".join(parts) + (f" x {steps} steps" if steps > 1 else "")
 
 
-def _args(row: dict[str, float], who: dict[str, list[int]]) -> Event:
-    """What the batch holds; contexts are of the first step."""
+def _args(row: dict[str, float], events: dict[str, list[int]]) -> Event:
+    """Return the contents of a batch; contexts are those of the first step."""
     counts = ("steps", "prefill_tokens", "prefill_chunks", "decodes", "logits", "context_max")
     args: Event = {name: int(row[name]) for name in counts}
     if row["accepted"]:
         args["accepted_drafts"] = int(row["accepted"])
     args["context_mean"] = row["context_sum"] / row["decodes"] if row["decodes"] else 0.0
     args |= {"first_step_ms": row["first_s"] * 1e3, "last_step_ms": 1e3 * _last_s(row)}
-    for kind, requests in who.items():
-        args[kind] = requests[:MOST_NAMES] + ([f"{len(requests)} in all"] if len(requests) > MOST_NAMES else [])
+    for kind, requests in events.items():
+        args[kind] = requests[:MOST_NAMES] + ([f"{len(requests)} in total"] if len(requests) > MOST_NAMES else [])
     return args
 
 
@@ -267,7 +280,10 @@ def _last_s(row: dict[str, float]) -> float:
 
 
 def _parts_of(classes: FloatArray, total_s: float, begin: int, end: int) -> Iterator[tuple[str, int, int]]:
-    """(class, start, duration) in nanoseconds: what the device did, then what only the host did; they fill the step."""
+    """Yield (class, start, duration) in nanoseconds: device time by class, then host time.
+
+    Together they fill the step.
+    """
     device = float(classes.sum())
     scale = (end - begin) / max(total_s, device)
     at, reached = begin, 0.0
@@ -282,7 +298,7 @@ def _parts_of(classes: FloatArray, total_s: float, begin: int, end: int) -> Iter
 
 
 def _changes(pid: int, name: str, edges_s: FloatArray, values: Iterable[float]) -> Iterator[Event]:
-    """A counter where it changes, and its end."""
+    """Yield a counter where it changes, and its end."""
     before: float | None = None
     for at_s, value in zip(edges_s[:-1].tolist(), values, strict=True):
         shown = round(float(value), 3)

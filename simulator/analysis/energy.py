@@ -14,7 +14,10 @@ from simulator.costs.totals import StepTotals
 
 @dataclass(frozen=True, slots=True)
 class PoolEnergy:
-    """What the steps of one pool cost. replicas: how many lived or were on their way, on average over the run."""
+    """The energy of one pool's steps.
+
+    `replicas` is the mean number of replicas that lived or were starting.
+    """
 
     plant: CompiledDeployment
     totals: StepTotals
@@ -23,29 +26,35 @@ class PoolEnergy:
 
     @property
     def accelerators(self) -> float:
+        """Mean number of accelerators in use."""
         return self.plant.resolved.accelerators_per_replica * self.replicas
 
     @property
     def idle_s(self) -> float:
-        """Of its replicas, all together."""
+        """Idle seconds, summed over the replicas."""
         return max(0.0, self.duration_s * self.replicas - self.totals.busy_s)
 
     @property
     def gpu_j(self) -> float:
+        """Joules of the accelerators."""
         joules = self.totals.joules_per_accelerator + self.idle_s * self.totals.idle_w
         return self.plant.resolved.accelerators_per_replica * joules
 
     @property
     def busy_host_j(self) -> float:
-        """What hosts draw beyond idle, for accelerators that are busy."""
+        """Joules of the hosts above idle, for busy accelerators."""
         resolved = self.plant.resolved
         return resolved.hardware.node.host_w_per_accelerator * resolved.accelerators_per_replica * self.totals.busy_s
 
 
 def pool_uses(run: Run, within_s: tuple[float, float] | None = None) -> tuple[PoolEnergy, ...]:
-    """One for each pool, of the whole run or of a part of it. Raises ValueError for a run without plants."""
+    """Return the energy of each pool, for the whole run or for a part of it.
+
+    Raises:
+        ValueError: The run has no compiled deployment.
+    """
     if not run.plants:
-        raise ValueError("a run without a plant has no energy and no calibration")
+        raise ValueError("a run without a compiled deployment has no energy and no calibration")
     first_s, last_s = within_s or run.span_s
     whole_s = run.span_s[1] - run.span_s[0]
     found = []
@@ -61,16 +70,16 @@ def pool_uses(run: Run, within_s: tuple[float, float] | None = None) -> tuple[Po
 
 
 def joules_drawn(run: Run, within_s: tuple[float, float]) -> float:
-    """By all the hardware the deployment names, in a part of a run."""
+    """Return the joules of all the hardware of the deployment in a part of a run."""
     uses = pool_uses(run, within_s)
     return sum(use.gpu_j for use in uses) + _unused_j(uses) + _host_j(uses)
 
 
 def power_and_energy(uses: Sequence[PoolEnergy], output_tokens: float) -> dict[str, Any]:
-    """Of all the hardware the deployment names.
+    """Return the blocks `power` and `energy` for all the hardware of the deployment.
 
-    Accelerators that no living replica uses idle; the host draws its share of a whole node's idle power, and more for
-    each busy accelerator. Where a pool of the site is scaled, what nobody uses is given back and counts for nothing.
+    Accelerators without a live replica idle. The host draws its share of a whole node's idle power, and more for each
+    busy accelerator. If a pool of a site is scaled, unused hardware is returned and does not count.
     """
     duration = uses[0].duration_s
     gpu_j = sum(use.gpu_j for use in uses)
@@ -90,7 +99,7 @@ def power_and_energy(uses: Sequence[PoolEnergy], output_tokens: float) -> dict[s
 
 
 def _sites(uses: Sequence[PoolEnergy]) -> list[list[PoolEnergy]]:
-    """Pools that stand on the same hardware, together."""
+    """Return the pools grouped by the hardware that they share."""
     found: dict[str, list[PoolEnergy]] = {}
     for use in uses:
         found.setdefault(use.plant.resolved.site, []).append(use)
@@ -106,7 +115,7 @@ def _unused_j(uses: Sequence[PoolEnergy]) -> float:
 
 
 def _held(site: Sequence[PoolEnergy]) -> float:
-    """Accelerators that somebody pays for, on average."""
+    """Return the mean number of accelerators that are paid for."""
     used = sum(use.accelerators for use in site)
     scaled = any(use.plant.resolved.scaling is not None for use in site)
     return used if scaled else max(used, site[0].plant.resolved.hardware.n_accelerators)

@@ -1,4 +1,4 @@
-"""`simulate --explain`: where requests near the mean, the median and p99 spent their time, and what bound the run."""
+"""The explanation of a run (`simulate --explain`): the phases of its requests and the resource that limited it."""
 
 from __future__ import annotations
 
@@ -12,21 +12,25 @@ from simulator.analysis.metrics import speculative_metrics
 from simulator.analysis.request_phases import PHASES, Phases, phases
 from simulator.cluster.run import Run
 
-#: Shown beside the mean of all requests.
+#: Percentiles shown in addition to the mean of all requests.
 PERCENTILES: Final = {"p50": 50.0, "p99": 99.0}
 
-#: Requests that stand for a percentile: this share of all, those nearest to it by rank; at least one.
+#: Share of all requests that represents a percentile: those nearest to it by rank, at least one.
 BAND: Final = 0.01
 
 
 def explain(run: Run) -> dict[str, Any]:
-    """The block `explain` of OUT.json. Raises ValueError for a run without plants or journal."""
+    """Return the block `explain` of OUT.json.
+
+    Raises:
+        ValueError: The run has no compiled deployment or no event log.
+    """
     found = phases(run)
     return {"latency": latency_block(found), **bound_block(bottleneck(run)), **speculative_metrics(run)}
 
 
 def latency_block(found: Phases) -> dict[str, Any]:
-    """By metric and statistic: seconds, how many requests they are the mean of, and by phase seconds and shares."""
+    """Return seconds, number of requests, and seconds and shares by phase, for each metric and statistic."""
     parts = {"ttft": found.ttft_s, "e2e": found.e2e_s}
     return {metric: _statistics(seconds) for metric, seconds in parts.items()} if len(found.requests) else {}
 
@@ -40,7 +44,7 @@ def _statistics(seconds: FloatArray) -> dict[str, Any]:
 
 
 def band(n: int, percent: float) -> slice:
-    """Ranks (0-based) of the requests that stand for a percentile of n."""
+    """Return the ranks (0-based) of the requests that represent a percentile of `n` requests."""
     width = max(1, round(BAND * n))
     first = round(percent / 100.0 * (n - 1) - (width - 1) / 2.0)
     first = min(max(first, 0), n - width)
@@ -56,7 +60,7 @@ def _block(seconds: FloatArray) -> dict[str, Any]:
 
 
 def bound_block(found: Bottleneck) -> dict[str, Any]:
-    """Shares of replica time; bound_by is the largest of those with something to do."""
+    """Return the shares of replica time; `bound_by` is the largest of those with work to do."""
     return {
         "bound_by": found.bound_by,
         "bounds": found.bounds,

@@ -1,8 +1,7 @@
-"""Statistics of a run, in the words and units of the output contract. Vectorised, after the run.
+"""Statistics of a run in the units of the output contract, computed from its arrays after the run.
 
-What speculative decoding came to in a run: drafts accepted, and the time that drafting took.
-
-How many replicas there were, what became of requests whose replica died, and what each pool did.
+These are latencies and throughput, speculative decoding (drafts accepted and time of drafting), and the fleet: replica
+counts, requests of failed replicas, and the work of each pool.
 """
 
 from __future__ import annotations
@@ -26,21 +25,22 @@ from simulator.schedulers.registry import POLICIES
 
 QUANTILES = {"p50": 50.0, "p90": 90.0, "p95": 95.0, "p99": 99.0}
 
-#: Points a run of decode steps is read at for inter-token latencies; its ramp is linear, so the error is far below the
-#: ramp / 16.
+#: Points at which a run of decode steps is read for inter-token latencies. Its ramp is linear, so the error is far
+#: below the ramp / 16.
 ITL_POINTS = 16
 
-#: Points of all runs together, to bound memory: where there are more runs, each is read at fewer.
+#: Points of all runs together, which bounds memory: if there are many runs, each is read at fewer points.
 MOST_ITL_POINTS = 4_000_000
 
-#: From here on tokens wait for the API server noticeably, and a notice says so.
+#: Busy fraction of the API server from which tokens wait noticeably, so that a notice is shown.
 BUSY_API_FRACTION = 0.8
 
 
 def summarise(run: Run) -> dict[str, Any]:
-    """The blocks metrics, time_breakdown and calibration of OUT.json. Statistics of nothing are None.
+    """Return the blocks metrics, time_breakdown and calibration of OUT.json. Statistics without values are None.
 
-    Raises ValueError for a run without a plant (use `latency_metrics`).
+    Raises:
+        ValueError: The run has no compiled deployment (use `latency_metrics`).
     """
     uses = pool_uses(run)
     totals = _together([use.totals for use in uses])
@@ -65,8 +65,10 @@ def summarise(run: Run) -> dict[str, Any]:
 
 
 def _rank_metrics(uses: Sequence[PoolEnergy]) -> dict[str, Any]:
-    """`ranks`, where data-parallel ranks schedule for themselves: how requests come to them, and the share of step time
-    that a rank waits for the slowest, mean over ranks."""
+    """Return the block `ranks` if data-parallel ranks schedule for themselves; otherwise nothing.
+
+    It holds the dispatch of requests, and the share of step time that a rank waits for the slowest, mean over ranks.
+    """
     mine = [use for use in uses if use.plant.resolved.rank_dispatch not in (None, "balanced")]
     if not mine:
         return {}
@@ -77,7 +79,7 @@ def _rank_metrics(uses: Sequence[PoolEnergy]) -> dict[str, Any]:
 
 
 def _together(parts: Sequence[StepTotals]) -> StepTotals:
-    """Seconds of all pools; fractions and errors are means over device time."""
+    """Return the totals of all pools; fractions and errors are means weighted by device time."""
     if len(parts) == 1:
         return parts[0]
     device = np.array([part.busy_s - part.seconds["host"] for part in parts])
@@ -98,8 +100,10 @@ def _together(parts: Sequence[StepTotals]) -> StepTotals:
 
 
 def output_tokens(run: Run) -> float:
-    """Tokens that came out, of requests cut off by the horizon too; of completed ones only where replicas died or steps
-    hold sequences that have ended."""
+    """Return the generated tokens of a run, including those of requests cut off by the horizon.
+
+    Only completed requests count if replicas failed or if steps hold sequences that have ended.
+    """
     if run.restarts or any(POLICIES[pool.rules.policy].pads for pool in run.pools):
         return float(run.requests.output_tokens[run.completed].sum())
     computed_twice = len(run.handovers) if run.options.hand_over.first_token == "decode" else 0
@@ -121,13 +125,13 @@ def _offload_metrics(run: Run, inputs: int) -> dict[str, Any]:
 
 
 def duration_s(run: Run) -> float:
-    """First arrival to last token, or to the horizon where requests are still open."""
+    """Return the seconds from the first arrival to the last token, or to the horizon if requests are still open."""
     first_s, last_s = run.span_s
     return last_s - first_s
 
 
 def latency_metrics(run: Run) -> dict[str, Any]:
-    """Everything in `metrics` but power and energy. Latencies are of completed requests."""
+    """Return the metrics except power and energy. Latencies are those of completed requests."""
     done, duration = run.completed, duration_s(run)
     per_s = 1.0 / duration if duration > 0.0 else 0.0
     streamed = _streamed_logs(run)
@@ -168,14 +172,18 @@ def latency_metrics(run: Run) -> dict[str, Any]:
 
 
 def _streamed_logs(run: Run) -> list[StepLog]:
-    """Of replicas that send tokens as they are made: only there is a time between tokens."""
+    """Return the logs of replicas that stream tokens, the only ones with a time between tokens."""
     policies = [POLICIES[pool.rules.policy] for pool in run.pools]
     streaming = (replica for replica in run.replicas if policies[replica.pool].streams)
     return [part for replica in streaming for log in replica.logs for part in log.parts]
 
 
 def statistics(values: FloatArray) -> dict[str, float | None]:
-    """Mean and percentiles (linear interpolation) of what is not nan; None where there is nothing."""
+    """Return the mean and percentiles (linear interpolation) of all values but NaN; None if there are none.
+
+    Args:
+        values: Shape (n,).
+    """
     values = values[~np.isnan(values)]
     if not len(values):
         return dict.fromkeys(("mean", *QUANTILES))
@@ -184,16 +192,18 @@ def statistics(values: FloatArray) -> dict[str, float | None]:
 
 
 def prefill_waits(logs: Sequence[StepLog]) -> FloatArray:
-    """Gaps in which steps of prefill alone kept decodes waiting (engines that do not mix the two).
+    """Return the gaps in which prefill-only steps kept decodes waiting (engines that do not mix the two).
 
-    Rows of (seconds of the decode step that ends the wait, seconds waited before it, requests that did), shape (n, 3).
-    Requests whose prompt ended in between waited since then; those that ended with it, after one token, are not told
-    apart from them.
+    Requests whose prompt ended within such a gap have waited since then. Requests that ended with it, after one token,
+    are not distinguished from them.
+
+    Returns:
+        (seconds of the decode step that ends the wait, seconds of the wait, number of requests). Shape (n, 3).
     """
     found: list[tuple[float, float, float]] = []
     for log in logs:
         columns = (log.start_s, log.total_s, log.prefill_tokens, log.decodes, log.logits, log.first_s)
-        emitted: list[tuple[float, float]] = []  # end and requests of the steps that gave tokens since the last decodes
+        emitted: list[tuple[float, float]] = []  # end and requests of steps with tokens since the last decodes
         stalled = False
         for start_s, total_s, prefill, decodes, logits, first_s in zip(*(c.tolist() for c in columns), strict=True):
             if decodes and stalled:
@@ -216,11 +226,16 @@ NO_OPENINGS: FloatArray = np.zeros(0)
 def itl_statistics(
     log: StepLog, gaps_s: FloatArray, waits: FloatArray = NO_WAITS, openings_s: FloatArray = NO_OPENINGS
 ) -> dict[str, float | None]:
-    """Inter-token latencies: a step of duration d with n decodes is n gaps of d; `gaps_s` are those of preemptions.
+    """Return the mean and percentiles of inter-token latencies.
 
-    `waits` (prefill_waits, and those of hand-overs) are gaps among them that were longer. Where the API server fell
-    behind in a row, or caught up, all gaps of the row share that. `openings_s` are steps of decodes that gave a first
-    token, which ends no gap.
+    A step of duration d with n decodes is n gaps of d. If the API server fell behind within a row of the log, or caught
+    up, all gaps of the row share that.
+
+    Args:
+        log: The steps.
+        gaps_s: Gaps of preempted requests. Shape (n,).
+        waits: Longer gaps among those of the log, as from `prefill_waits`, and those of hand-overs. Shape (m, 3).
+        openings_s: Decode steps that gave a first token, which ends no gap. Shape (k,).
     """
     decoding = log.decodes > 0
     steps, weight = log.steps[decoding], (log.decodes * log.steps)[decoding]
@@ -241,7 +256,7 @@ def itl_statistics(
     values = np.concatenate([read_s, gaps_s, step_s + wait_s, step_s, openings_s])
     taken = np.concatenate([-waiting, -np.ones(len(openings_s))])
     weights = np.concatenate([weight[row] / points[row], np.ones(len(gaps_s)), waiting, taken])
-    order = np.lexsort((weights, values))  # what is taken away before what is there
+    order = np.lexsort((weights, values))  # removed weights before the others
     reached = np.maximum.accumulate(np.cumsum(weights[order]))
     found = np.searchsorted(reached, np.array(list(QUANTILES.values())) / 100.0 * reached[-1])
     quantiles = values[order][np.minimum(found, len(values) - 1)]
@@ -249,36 +264,37 @@ def itl_statistics(
 
 
 def streaming_notice(resolved: ResolvedDeployment, output_tokens_per_s: float) -> str | None:
-    """What to tell where streaming tokens keeps the API servers of each replica busy for most of the time."""
+    """Return a notice if token streaming keeps the API servers of each replica busy most of the time."""
     token_s = resolved.engine.host.api_token_s
     each = output_tokens_per_s / resolved.replicas
     if each * token_s <= BUSY_API_FRACTION * resolved.layout.data_parallel:
         return None
     most = resolved.layout.data_parallel / token_s
     return (
-        f"{each:,.0f} output tokens/s a replica is near or beyond what its API server can stream ({most:,.0f}): "
-        "run more API processes, or expect tokens to queue there"
+        f"{each:,.0f} output tokens/s per replica are close to or above the streaming limit of its API server "
+        f"({most:,.0f}): run more API processes, or expect tokens to queue there"
     )
 
 
 def speculative_metrics(run: Run) -> dict[str, Any]:
-    """The block `speculative` of metrics; empty where no pool speculates.
+    """Return the block `speculative` of metrics; empty if no pool uses speculative decoding.
 
-    A round is one decode of one request in one step. Accepted drafts are those that came out: the engine also counts
-    the last round's beyond the end of a request. Fractions are of the time of the pools' steps; the rest is the host's.
+    A round is one decode of one request in one step. Accepted drafts are those whose tokens came out, while the engine
+    also counts drafts of the last round beyond the end of a request. Fractions refer to the time of the pools' steps;
+    the rest is host time.
     """
     sums, methods = np.zeros(6), {}
     for number, plant in enumerate(run.plants):
-        told = plant.resolved.speculation
-        if told is not None:
-            methods[f"{told.method} x {told.num_speculative_tokens}"] = number
+        speculation = plant.resolved.speculation
+        if speculation is not None:
+            methods[f"{speculation.method} x {speculation.num_speculative_tokens}"] = number
             sums += _sums(plant, StepLog.merged(log for r in run.replicas if r.pool == number for log in r.logs))
     rounds, drafted, accepted, drafting_s, target_s, steps_s = sums.tolist()
     if not steps_s:
         return {}
     return {
         "speculative": {
-            "method": ", ".join(methods),  # with the drafts of a round
+            "method": ", ".join(methods),  # method x drafts per round
             "rounds": int(rounds),
             "drafted_tokens": int(drafted),
             "accepted_tokens": int(accepted),
@@ -291,18 +307,18 @@ def speculative_metrics(run: Run) -> dict[str, Any]:
 
 
 def speculative_line(block: dict[str, Any]) -> str:
-    """The same for a terminal."""
-    who = f"speculation ({block['method']})"
+    """Return the block `speculative` as a line for a terminal."""
+    label = f"speculation ({block['method']})"
     if block["mean_acceptance_length"] is None:
-        return f"{who}: nothing was drafted"
+        return f"{label}: no drafts were made"
     return (
-        f"{who}: {block['mean_acceptance_length']:.2f} tokens a round, {block['acceptance_rate']:.0%} of drafts "
+        f"{label}: {block['mean_acceptance_length']:.2f} tokens a round, {block['acceptance_rate']:.0%} of drafts "
         f"accepted; step time: drafting {block['drafting_fraction']:.0%}, the target {block['target_fraction']:.0%}"
     )
 
 
 def _sums(plant: CompiledDeployment, log: StepLog) -> FloatArray:
-    """Rounds, drafted and accepted tokens, seconds of drafting, of the target on the device, and of all steps."""
+    """Return (rounds, drafted tokens, accepted tokens, drafting seconds, target seconds, step seconds). Shape (6,)."""
     speculation, tables = plant.resolved.speculation, plant.cost.tables
     assert speculation is not None
     rounds = float(log.decodes @ log.steps)
@@ -325,7 +341,10 @@ HOUR_S = 3600.0
 
 
 def fleet_metrics(run: Run) -> dict[str, Any]:
-    """The keys n_failed, n_retries, replicas and accelerator_hours of `metrics`, and pools where there are several."""
+    """Return the keys n_failed, n_retries, replicas and accelerator_hours of `metrics`, and the key `pools`.
+
+    The latter is present if there are several pools.
+    """
     first_s, last_s = run.span_s
     found: dict[str, Any] = {
         "n_failed": int(run.failed.sum()),
@@ -339,7 +358,7 @@ def fleet_metrics(run: Run) -> dict[str, Any]:
 
 
 def _counts(run: Run, first_s: float, last_s: float) -> dict[str, float]:
-    """Of replicas that lived: mean over the run, fewest, most, and at its end."""
+    """Return the number of live replicas: mean over the run, minimum, maximum, and at its end."""
     if last_s <= first_s:
         n = len(run.replicas)
         return {"mean": float(n), "min": n, "max": n, "end": n}
@@ -353,7 +372,7 @@ def _counts(run: Run, first_s: float, last_s: float) -> dict[str, float]:
 
 
 def _accelerator_s(run: Run, first_s: float, last_s: float) -> float:
-    """That somebody pays for: from the order of a replica to its death."""
+    """Return the accelerator seconds that are paid for: from the order of a replica to its end."""
     total = 0.0
     for number, pool in enumerate(run.pools):
         each = pool.plant.resolved.accelerators_per_replica if pool.plant else 1
@@ -363,8 +382,8 @@ def _accelerator_s(run: Run, first_s: float, last_s: float) -> float:
 
 
 def _pool(run: Run, number: int, duration_s: float) -> dict[str, Any]:
-    """Of requests that ended there."""
-    members = np.array([r.pool == number for r in run.replicas] + [False])  # replica -1: none
+    """Return the metrics of the requests that ended in a pool."""
+    members = np.array([r.pool == number for r in run.replicas] + [False])  # the last entry is for replica -1 (none)
     done = run.completed & members[run.replica]
     return {
         "n_completed": int(done.sum()),

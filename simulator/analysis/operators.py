@@ -1,7 +1,8 @@
-"""Operators of engine steps against the roofline: what each computes and moves, how long it takes, what bounds it.
+"""The operators of engine steps against the roofline: their arithmetic, bytes and duration, and what bounds them.
 
 The roofline of an accelerator gives two limits, arithmetic and bytes. An operator that takes many times its roofline
-time is bound by its fixed cost. A collective is bound by the links whatever its size: it waits for other accelerators.
+time is bound by its fixed cost. A collective is bound by the links regardless of its size, because it waits for other
+accelerators.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from simulator.costs.tables import StepTables, Term
 from simulator.costs.totals import ranked_pass
 from simulator.layers.operator_call import OperatorCall
 
-#: An operator that takes this many times its roofline time is bound by neither arithmetic nor bytes: it is short, and
-#: what a kernel costs whatever it does (launch, waves that do not fill the device) decides.
+#: An operator that takes more than this many times its roofline time is bound by neither arithmetic nor bytes. It is
+#: short, and the fixed cost of a kernel (launch, waves that do not fill the device) determines its time.
 FIXED_COST_FACTOR: Final = 4.0
 
 COMPUTE, MEMORY, LINK, FIXED = "compute", "memory", "link", "fixed cost"
@@ -41,18 +42,27 @@ ONE_STEP: Final = np.ones(())
 
 @dataclass(frozen=True, slots=True)
 class OperatorRow:
-    """One operator of a step (or of many), all its executions on one rank together; SI units.
+    """All executions of one operator on one rank, in one step or in many; SI units.
 
-    bytes: Through device memory; of a collective, what the rank sends. limit: The side of the roofline that its
-    roofline time comes from. seconds: By the calibration; measured_s and interpolated_s are the parts of it that rest
-    on measured rows.
+    Attributes:
+        name: The name of the operator.
+        kind: The operator class of a time breakdown.
+        layers: Executions in one step.
+        limit: The side of the roofline that sets its roofline time: "compute", "memory" or "link".
+        count: Executions in total.
+        flops: Arithmetic operations.
+        bytes: Bytes through device memory; for a collective, the bytes that the rank sends.
+        roofline_s: Seconds by the roofline.
+        seconds: Seconds by the calibration.
+        measured_s: The part of `seconds` that rests on measured rows.
+        interpolated_s: The part of `seconds` that rests on interpolation between measured rows.
     """
 
     name: str
-    kind: str  # operator class of a time breakdown
-    layers: int  # executions in one step
-    limit: str  # "compute" | "memory" | "link"
-    count: float  # executions in all
+    kind: str
+    layers: int
+    limit: str
+    count: float
     flops: float
     bytes: float
     roofline_s: float
@@ -62,21 +72,21 @@ class OperatorRow:
 
     @property
     def intensity(self) -> float:
-        """Operations per byte."""
+        """Arithmetic operations per byte."""
         return self.flops / self.bytes if self.bytes else 0.0
 
     @property
     def bound(self) -> str:
-        """What it waits for: its roofline's limit, or where it is far from the roofline, its fixed cost."""
+        """The limit of its roofline, or its fixed cost if it is far from the roofline."""
         return FIXED if self.limit != LINK and self.seconds > FIXED_COST_FACTOR * self.roofline_s else self.limit
 
     def scaled(self, factor: float) -> OperatorRow:
-        """Return the same operator with everything that is summed over executions multiplied."""
+        """Return the same operator with all sums over executions multiplied by `factor`."""
         return replace(self, **{name: factor * getattr(self, name) for name in SUMMED})
 
     @property
     def efficiency(self) -> float:
-        """Share of the roofline it reaches."""
+        """Share of the roofline that the operator reaches."""
         return self.roofline_s / self.seconds if self.seconds else 0.0
 
 
@@ -87,10 +97,10 @@ def step_operators(tables: StepTables, ranks: Sequence[BatchRows], weights: Floa
     """Price the operators that steps run on one rank, those of drafting included, as their tables were priced.
 
     Args:
-        tables: The deployment's.
-        ranks: The batches of the steps: one entry where all ranks are alike, else one for each data-parallel rank, of
-            which the slowest is priced.
-        weights: How many steps each batch stands for. Shape (rows,).
+        tables: The tables of the deployment.
+        ranks: The batches of the steps: one entry if all ranks have equal shares, otherwise one for each data-parallel
+            rank, of which the slowest is priced.
+        weights: The number of steps that each batch represents. Shape (rows,).
     """
     found = []
     for each in _model_passes(tables, ranks):
@@ -102,7 +112,7 @@ def step_operators(tables: StepTables, ranks: Sequence[BatchRows], weights: Floa
 
 
 class _ModelPass(NamedTuple):
-    """A model's pass over part of each step. times: How often a step runs it. Shape (rows,)."""
+    """A model's pass over part of each step. `times` is the number of passes in each step, of shape (rows,)."""
 
     tables: StepTables
     ranks: Sequence[BatchRows]
@@ -110,7 +120,7 @@ class _ModelPass(NamedTuple):
 
 
 def _model_passes(tables: StepTables, ranks: Sequence[BatchRows]) -> Iterator[_ModelPass]:
-    """The model's own pass, and its drafter's."""
+    """Yield the passes of the target model and of its drafter."""
     draft, once = tables.draft, np.ones(len(ranks[0]))
     yield _ModelPass(tables, ranks, once)
     if draft is not None:
@@ -122,7 +132,7 @@ def _model_passes(tables: StepTables, ranks: Sequence[BatchRows]) -> Iterator[_M
 
 
 def _terms(tables: StepTables, ranks: Sequence[BatchRows]) -> Iterator[Term]:
-    """What a pass reads on one rank: the slowest, where they are not alike."""
+    """Yield the terms of a pass on one rank; on the slowest if the ranks have unequal shares."""
     if len(ranks) == 1:
         yield from tables.terms(ranks[0])
         return
@@ -136,18 +146,19 @@ def _terms(tables: StepTables, ranks: Sequence[BatchRows]) -> Iterator[Term]:
 
 
 def operator_rows(lines: Iterable[OperatorCall], pricer: Pricer, weights: FloatArray = ONE_STEP) -> list[OperatorRow]:
-    """Price each operator by the calibration and by the roofline; leave out what takes no time.
+    """Price each operator by the calibration and by the roofline; leave out operators that take no time.
 
     Args:
         lines: Operators with counts of the shape of `weights`.
         pricer: The calibration.
-        weights: How many steps each entry stands for; sums are over all of them. Shape (n,), or () for one step.
+        weights: The number of steps that each entry represents; sums are over all of them. Shape (n,), or () for one
+            step.
     """
     return [row for line in lines for row in _rows(line, pricer, np.asarray(weights, dtype=np.float64))]
 
 
 def _rows(line: OperatorCall, pricer: Pricer, weights: FloatArray) -> Iterator[OperatorRow]:
-    """One row for each bound that the operator meets anywhere."""
+    """Yield one row for each bound of the operator in any of the steps."""
     channels = pricer.price([line], weights.shape, at_nodes=True)
     seconds = channels[..., :N_CLASSES].sum(axis=-1)
     columns = _columns(line, pricer.hardware.accelerator)
@@ -162,14 +173,14 @@ def _rows(line: OperatorCall, pricer: Pricer, weights: FloatArray) -> Iterator[O
 
 
 def _columns(line: OperatorCall, unit: Accelerator) -> list[FloatArray]:
-    """count, flops, bytes and roofline seconds of one step."""
+    """Return count, flops, bytes and roofline seconds of one step."""
     op, n = line.op, float(line.count)
     moved = link_bytes(op) if isinstance(op, Collective) else bytes_moved(op, unit)
     return [np.asarray(n), n * flops(op), n * moved, n * roofline_s(op, unit)]
 
 
 def _limits(line: OperatorCall, unit: Accelerator, shape: tuple[int, ...]) -> list[tuple[str, npt.NDArray[np.bool_]]]:
-    """(limit, where it is the limit)."""
+    """Return (limit, mask of the steps in which it is the limit)."""
     if isinstance(line.op, Collective):
         return [(LINK, np.ones(shape, dtype=np.bool_))]
     computes = np.broadcast_to(compute_s(line.op, unit) > memory_s(line.op, unit), shape)
@@ -177,9 +188,9 @@ def _limits(line: OperatorCall, unit: Accelerator, shape: tuple[int, ...]) -> li
 
 
 def together(rows: Iterable[OperatorRow], by_layers: bool = False) -> list[OperatorRow]:
-    """Add up rows of one name, the longest first; the limit is that of most of their time.
+    """Return the sums of rows of the same name, the longest first; the limit is that of most of their time.
 
-    With by_layers, groups of layers of different size remain separate rows.
+    With `by_layers`, groups of layers of different size remain separate rows.
     """
     groups: dict[tuple[str, int], list[OperatorRow]] = {}
     for row in rows:
@@ -195,7 +206,7 @@ def _sum(rows: Sequence[OperatorRow]) -> OperatorRow:
 
 
 def seconds_by_bound(rows: Iterable[OperatorRow]) -> dict[str, float]:
-    """Seconds by what bounds each row, the largest first."""
+    """Return the seconds by bound, the largest first."""
     found: dict[str, float] = {}
     for row in rows:
         found[row.bound] = found.get(row.bound, 0.0) + row.seconds
@@ -203,7 +214,7 @@ def seconds_by_bound(rows: Iterable[OperatorRow]) -> dict[str, float]:
 
 
 def origin_shares(rows: Sequence[OperatorRow]) -> dict[str, float]:
-    """Of the rows' time: measured, interpolated, roofline only (all 0 for no time)."""
+    """Return the shares of the rows' time that are measured, interpolated or roofline only (all 0 for no time)."""
     total = sum(r.seconds for r in rows)
     if not total:
         return dict.fromkeys(("measured_fraction", "interpolated_fraction", "roofline_fraction"), 0.0)
@@ -214,5 +225,5 @@ def origin_shares(rows: Sequence[OperatorRow]) -> dict[str, float]:
 
 
 def operator_document(row: OperatorRow) -> dict[str, Any]:
-    """The row as JSON, what follows from it included."""
+    """Return the row as JSON, including derived values."""
     return asdict(row) | {"flops_per_byte": row.intensity, "bound": row.bound, "roofline_share": row.efficiency}

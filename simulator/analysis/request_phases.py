@@ -1,6 +1,7 @@
-"""Where the life of every request went: phases that follow each other without a gap, so they add up to its latency.
+"""The phases of every request's life, which follow each other without a gap and so add up to its latency.
 
-Read from a run's results, step logs and journal; nothing is simulated again. docs/explain.md defines every phase.
+They are read from a run's results, step logs and event log; nothing is simulated again. docs/explain.md defines every
+phase.
 """
 
 from __future__ import annotations
@@ -30,21 +31,21 @@ from simulator.engine.event_log import (
 )
 from simulator.schedulers.registry import POLICIES
 
-#: In the order a request meets them.
+#: The phases in their usual order.
 PHASES: Final = (
     "client_path",  # fixed times on the way in and out
-    "api_server",  # tokenising and streaming, and the queues for both
-    "lost",  # computed by replicas that died, and waits before it was sent again
-    "no_replica",  # waiting for a replica that could take it
+    "api_server",  # tokenisation and streaming, and the queues for both
+    "lost",  # time on replicas that failed, and the wait before the request was sent again
+    "no_replica",  # wait for a replica that can take it
     "wait_seat",
     "wait_blocks",
-    "wait_turn",  # token budget spent, or the engine waits for more
-    "wait_step",  # the engine looks only between steps, and schedules ahead
+    "wait_turn",  # the token budget is used up, or the engine waits for more requests
+    "wait_step",  # the engine reads its queue only between steps, and schedules ahead
     "prefill",
     "transfer",
     "decode",
-    "stalled_by_prefill",  # decode steps are longer, or not run, because of prompts
-    "preemption",  # waiting again, and computing again
+    "stalled_by_prefill",  # decode steps take longer, or do not run, because of prompts
+    "preemption",  # wait and recomputation after a preemption
 )
 
 _WAITS: Final = {SEATS: "wait_seat", BLOCKS: "wait_blocks", TURN: "wait_turn"}
@@ -54,55 +55,66 @@ _PLACE: Final = {name: i for i, name in enumerate(PHASES)}
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """Of completed requests: seconds of shape (requests, phases), whose sums over the phases are the latencies."""
+    """Seconds of completed requests by phase. Their sums over the phases are the latencies.
 
-    requests: np.ndarray  # which, rows of the workload
+    Attributes:
+        requests: The rows of the workload. Shape (requests,).
+        ttft_s: Shape (requests, phases).
+        e2e_s: Shape (requests, phases).
+    """
+
+    requests: np.ndarray
     ttft_s: FloatArray
     e2e_s: FloatArray
 
 
-#: (phase or kind of interval, replica, lane, from, to, the first token was out before it)
+#: (phase or kind of interval, replica, lane, from, to, whether the first token came before it)
 Span = tuple[str, int, int, float, float, bool]
 
 
 class _Life:
-    """What the events tell of one request so far."""
+    """The intervals of one request according to the events read up to now."""
 
     __slots__ = ("began_s", "door_s", "lane", "place", "since_s", "spans", "token")
 
     def __init__(self, door_s: float) -> None:
-        self.began_s = self.door_s = door_s  # first at the router; last at the router
+        self.began_s = self.door_s = door_s  # first and last arrival at the router
         self.reset(door_s)
 
     def reset(self, door_s: float) -> None:
-        """It is at the router, with nothing computed."""
+        """Restart the request at the router, with nothing computed."""
         self.door_s = self.since_s = door_s
         self.place = "no_replica"
         self.lane = (-1, 0)
-        self.token = False  # the first one is out
+        self.token = False  # whether the first token has come
         self.spans: list[Span] = []
 
     def hide(self) -> None:
-        """The token of the replica that prefilled it was not shown."""
+        """Record that the token of the replica that prefilled the request was not shown."""
         self.spans = [(*span[:5], False) for span in self.spans]
         self.token = False
 
     def go(self, place: str, now: float) -> None:
-        """The phase it was in ends, and another begins."""
+        """End the current interval and start another one."""
         self.spans.append((self.place, *self.lane, self.since_s, now, self.token))
         self.place, self.since_s = place, now
 
 
 def phases(run: Run) -> Phases:
-    """Raises ValueError for a run without a journal."""
+    """Return the phases of every completed request.
+
+    Raises:
+        ValueError: The run has no event log.
+    """
     if run.options.journal is None:
-        raise ValueError("a run is taken apart by its journal, and this one kept none")
+        raise ValueError("the phases of requests need the event log of the run, which has none")
     done = np.flatnonzero(run.completed)
     lives = _lives(run, run.options.journal)
-    before = np.zeros((run.requests.n, len(PHASES)))  # the first token leaves the engine
+    before = np.zeros((run.requests.n, len(PHASES)))  # seconds by phase until the first token leaves the engine
     after = np.zeros_like(before)
-    by_place: dict[str, list[tuple[int, int, int, float, float, bool]]] = {}  # of all requests, led by their rows
-    left = np.zeros((run.requests.n, 3))  # at the router, first token and last token leave the engine
+    # Spans of all requests, each preceded by the row of the request.
+    by_place: dict[str, list[tuple[int, int, int, float, float, bool]]] = {}
+    left = np.zeros((run.requests.n, 3))  # arrival at the router, first and last token leave the engine
     for index in done.tolist():
         life = lives[index]
         before[index, _PLACE["lost"]] = life.door_s - life.began_s
@@ -119,7 +131,7 @@ def phases(run: Run) -> Phases:
 
 
 def _with_clients(run: Run, done: np.ndarray, left: FloatArray, before: FloatArray, after: FloatArray) -> Phases:
-    """Add what passes outside the engine: fixed times, and the rest of it, which is the API server's."""
+    """Add the time outside the engine: fixed times, and the API server's time, which is the rest."""
     host = run.pools[0].rules.host
     began_s, first_s, last_s = left.T
     streams = np.array([POLICIES[pool.rules.policy].streams for pool in run.pools])
@@ -135,12 +147,12 @@ def _with_clients(run: Run, done: np.ndarray, left: FloatArray, before: FloatArr
 
 
 def _ends(life: _Life) -> tuple[float, float]:
-    """When the first and the last token left the engine."""
+    """Return the times at which the first and the last token left the engine."""
     return next(start for _, _, _, start, _, late in life.spans if late), life.since_s
 
 
 def _lives(run: Run, journal: EventLog) -> dict[int, _Life]:
-    """Each request's way through the events."""
+    """Return the intervals of each request."""
     shown = run.options.hand_over.first_token
     started_s = run.started_s.tolist()
     lives: dict[int, _Life] = {}
@@ -150,7 +162,7 @@ def _lives(run: Run, journal: EventLog) -> dict[int, _Life]:
         if kind == TOKENISED:
             if life is None:
                 lives[index] = _Life(now)
-            elif life.place != "no_replica":  # its replica died
+            elif life.place != "no_replica":  # its replica failed
                 life.reset(now)
             continue
         assert life is not None
@@ -165,14 +177,14 @@ def _lives(run: Run, journal: EventLog) -> dict[int, _Life]:
 
 
 def _advance(life: _Life, kind: int, now: float, started_s: float) -> None:
-    """One event of a request on an engine."""
+    """Apply one event of a request on an engine."""
     if kind == REACHED:
         life.go("wait", now)
     elif kind == OPENED:
         life.go("decode", now)
         life.token = True
     elif kind == JOINED:
-        if life.place != "preemption" or now >= life.since_s:  # else preempted while it joined
+        if life.place != "preemption" or now >= life.since_s:  # otherwise it was preempted when it joined
             life.go("decode", now)
     elif kind == PROMPTED:
         if life.place == "wait":
@@ -192,7 +204,13 @@ def _advance(life: _Life, kind: int, now: float, started_s: float) -> None:
 
 
 def _split(place: str, table: FloatArray, run: Run) -> list[tuple[str, FloatArray]]:
-    """The seconds of intervals of one kind, by phase. Rows: request, replica, lane, from, to, after first token."""
+    """Return (phase, seconds) of intervals of one kind.
+
+    Args:
+        place: The kind of interval.
+        table: Request, replica, lane, from, to, after first token. Shape (intervals, 6).
+        run: The run.
+    """
     seconds = table[:, 4] - table[:, 3]
     if place == "wait":
         return _split_waits(table, seconds, run)
@@ -203,7 +221,7 @@ def _split(place: str, table: FloatArray, run: Run) -> list[tuple[str, FloatArra
 
 
 def _split_waits(table: FloatArray, seconds: FloatArray, run: Run) -> list[tuple[str, FloatArray]]:
-    """By why the head of the queue waited."""
+    """Return (phase, seconds) of waits, by the reason for which the head of the queue waited."""
     assert run.options.journal is not None
     samples = run.options.journal.by_replica(len(run.replicas))
     found = {name: np.zeros(len(table)) for name in _WAITS.values()}
@@ -212,12 +230,12 @@ def _split_waits(table: FloatArray, seconds: FloatArray, run: Run) -> list[tuple
         here = samples[int(replica)]
         for reason, name in _WAITS.items():
             found[name][mine] = reason_between(here, reason, table[mine, 3], table[mine, 4])
-    rest = np.maximum(seconds - sum(found.values()), 0.0)  # not -1e-16
+    rest = np.maximum(seconds - sum(found.values()), 0.0)  # avoids rounding errors such as -1e-16
     return [*found.items(), ("wait_step", rest)]
 
 
 def reason_between(samples: FloatArray, reason: int, from_s: FloatArray, to_s: FloatArray) -> FloatArray:
-    """Seconds of the intervals in which something waited on one replica, and for that reason."""
+    """Return the seconds of intervals in which a request waited on one replica for one reason. Shape (n,)."""
     if not len(samples):
         return np.zeros(len(from_s))
     at_s = samples[:, 0]
@@ -227,7 +245,7 @@ def reason_between(samples: FloatArray, reason: int, from_s: FloatArray, to_s: F
 
 
 def _stalls(table: FloatArray, run: Run) -> FloatArray:
-    """Seconds of the intervals that steps took beyond what their decodes alone take."""
+    """Return the seconds of intervals that steps took beyond the time of their decodes alone. Shape (intervals,)."""
     found = np.zeros(len(table))
     for replica, lane in np.unique(table[:, 1:3], axis=0).astype(np.int64).tolist():
         mine = np.flatnonzero((table[:, 1] == replica) & (table[:, 2] == lane))
@@ -238,7 +256,7 @@ def _stalls(table: FloatArray, run: Run) -> FloatArray:
 
 
 def _stall_curve(log: StepLog, timer: StepTimer) -> tuple[Sequence[float], Sequence[float]]:
-    """(times, seconds stalled until then), to be read in between on straight lines."""
+    """Return (times, stalled seconds up to then), to be interpolated linearly."""
     at_s, grown, total_s = [0.0], [0.0], 0.0
     row = -1
     columns = (log.start_s, log.total_s, log.prefill_tokens, log.decodes, log.context_sum, log.context_max)

@@ -1,1 +1,1 @@
-"""KV blocks on the device and beside it, and the slots of LoRA adapters."""
+"""KV blocks on the device, in host memory and on disk, and the slots of LoRA adapters."""

@@ -1,13 +1,13 @@
-"""Paged KV cache with exact block counts. Blocks without shared content are counted, never objects.
+"""A paged KV cache with exact block counts. Blocks without shared content are counted and have no objects.
 
-Free blocks wait in ONE queue, as in vLLM: freed blocks go to its end (a request's last block first), new blocks are
-taken from its head, which forgets whatever was cached there; a prefix hit takes blocks out of the middle. Neighbours
-with nothing to tell apart form one `BlockRun`, so the cost is per run and not per block.
+Free blocks wait in ONE queue, as in vLLM. Freed blocks go to its end (a request's last block first). New blocks are
+taken from its head, and the content that was cached there is dropped. A prefix hit takes blocks out of the middle.
+Adjacent blocks that need not be distinguished form one `BlockRun`, so the cost is per run and not per block.
 
-A cached unit is `unit_blocks` blocks: one where contents are known block by block, and then hits are vLLM's; more where
-a trace names larger blocks (512 tokens), for speed. A larger unit becomes hit-able when all of it is scheduled, and is
-forgotten when its first block is taken.
-Copies of a cached block (two requests computed it at once) are kept; hits go to the oldest.
+A cached unit is `unit_blocks` blocks: one if contents are known block by block, in which case hits are vLLM's, and more
+if a trace names larger blocks (512 tokens), for speed. A larger unit can be hit once all of it is scheduled, and is
+dropped when its first block is taken. Copies of a cached block (two requests computed it at once) are kept, and hits go
+to the oldest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ if TYPE_CHECKING:
 
 
 class KvCache:
-    """Blocks of one replica. free + held + cached = total at all times; `available` = free + cached."""
+    """The KV blocks of one replica.
+
+    At all times free + held + cached = total, and `available` = free + cached.
+    """
 
     __slots__ = (
         "_cache",
@@ -49,30 +52,35 @@ class KvCache:
         self.available = total_blocks
         self.min_available = total_blocks
         self.cached = 0  # blocks in the queue that a prefix may still hit
-        self.insertions = 0  # grows whenever a new hit becomes possible
-        self._last = BlockRun(total_blocks)  # the newest anonymous run, perhaps already taken
+        self.insertions = 0  # number of units that have become available for hits
+        self._last = BlockRun(total_blocks)  # the newest run without content, possibly taken already
         self._queue: OrderedDict[BlockRun, None] = OrderedDict({self._last: None})
         self._cache: dict[int, BlockRun] = {}
-        self._copies: dict[int, list[BlockRun]] = {}  # more blocks of the same content, oldest first
+        self._copies: dict[int, list[BlockRun]] = {}  # further blocks of the same content, oldest first
 
     @property
     def held(self) -> int:
+        """Blocks that requests hold."""
         return self.total - self.available
 
     def count_queue(self) -> tuple[int, int]:
-        """(free, cached) blocks, counted one by one: for checking laws."""
+        """Return (free, cached) blocks, counted one by one, for the check of invariants."""
         cached = sum([run.count for run in self._queue if run.key is not None])
         return sum([run.count for run in self._queue]) - cached, cached
 
     @property
     def queue_length(self) -> int:
-        """Entries that count_queue looks at."""
+        """The number of entries that `count_queue` visits."""
         return len(self._queue)
 
     def take(self, blocks: int) -> None:
-        """Hold `blocks` more blocks, from the head of the queue. Raises ValueError if there are fewer."""
+        """Hold `blocks` more blocks, from the head of the queue.
+
+        Raises:
+            ValueError: There are fewer blocks available.
+        """
         if blocks > self.available:
-            raise ValueError(f"KV cache: {blocks} blocks wanted, {self.available} available")
+            raise ValueError(f"KV cache: {blocks} blocks requested, {self.available} available")
         self.available -= blocks
         if self.available < self.min_available:
             self.min_available = self.available
@@ -89,6 +97,7 @@ class KvCache:
             del queue[run]
 
     def _forget(self, run: BlockRun) -> None:
+        """Drop the cached content of a run."""
         key = run.key
         assert key is not None
         run.key = None
@@ -106,10 +115,11 @@ class KvCache:
             del self._copies[key]
 
     def match(self, request: Request) -> tuple[int, int, int]:
-        """Longest cached prefix: (units, blocks of its own it left behind, blocks of both that are in the queue).
+        """Return the longest cached prefix: (units, private blocks, blocks of both that are in the queue).
 
-        At least the last token is left to compute: with one block per unit its whole block is; a larger unit is held
-        entire and the caller recomputes its last block.
+        Private blocks are those that the request left at an earlier preemption. At least the last token remains to be
+        computed. With one block per unit, its whole block does. A larger unit is held entirely, and the caller
+        recomputes its last block.
         """
         most = request.known_tokens - 1 if self.unit_blocks == 1 else request.known_tokens
         units = queued = 0
@@ -128,7 +138,7 @@ class KvCache:
         return units, n_own, queued + n_own
 
     def claim(self, request: Request, units: int, own_blocks: int) -> None:
-        """Hold what `match` found."""
+        """Hold the blocks that `match` found."""
         for key in request.keys[:units]:
             run = self._cache[key]
             if not run.references:
@@ -150,7 +160,7 @@ class KvCache:
             self.min_available = self.available
 
     def offer(self, request: Request, computed_tokens: int) -> None:
-        """Make the request's newly full units hit-able (it holds them)."""
+        """Make the request's newly full units, which it holds, available for hits."""
         full = min(computed_tokens // self.unit_tokens, len(request.keys))
         for key in request.keys[request.keys_seen : full]:
             run = BlockRun(self.unit_blocks, key)
@@ -166,8 +176,14 @@ class KvCache:
     def release(
         self, request: Request, computed_tokens: int, returning: bool = False, kept_tokens: int | None = None
     ) -> None:
-        """Free all its blocks, last first. `returning`: it was preempted and will look for them again. kept_tokens: of
-        those that nobody could hit yet so many can be from now on; None: all."""
+        """Free all blocks of a request, the last one first.
+
+        Args:
+            request: The request that gives up its blocks.
+            computed_tokens: Tokens whose KV it holds.
+            returning: It was preempted and may find its private blocks again.
+            kept_tokens: Tokens that become available for hits, of those that are not yet; None means all.
+        """
         if request.keys:
             self.offer(request, computed_tokens if kept_tokens is None else min(kept_tokens, computed_tokens))
         private = max(0, -(-computed_tokens // self.block_size) - request.shared_blocks) + request.spare_blocks

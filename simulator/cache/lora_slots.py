@@ -1,7 +1,4 @@
-"""Where LoRA adapters lie while a replica runs: in slots on the device, in host memory, or on disk.
-
-What a replica is told of LoRA adapters: how many there are, where they may lie, what they add to a step.
-"""
+"""The location of LoRA adapters while a replica runs (device, host memory or disk), and the rules of their loading."""
 
 from __future__ import annotations
 
@@ -22,10 +19,15 @@ class AdapterSlots:
         self._rules = rules
         self._device: OrderedDict[int, None] = OrderedDict()
         self._host: OrderedDict[int, None] = OrderedDict()
-        self.n_from_host = self.n_from_disk = 0  # brought to the device, and read from disk for that
+        self.n_from_host = self.n_from_disk = 0  # loaded to the device, and of those read from disk
 
     def use(self, adapter: int, active: AbstractSet[int]) -> tuple[int, int]:
-        """Make it resident: (brought to the device, read from disk), 0 or 1. `active`: those that keep their slot."""
+        """Load an adapter to the device; return (loaded to the device, read from disk), each 0 or 1.
+
+        Args:
+            adapter: The adapter.
+            active: Adapters of the batch, which keep their slots.
+        """
         read, brought = adapter not in self._host, adapter not in self._device
         if read:
             self._evict(self._host, self._rules.in_host, active)
@@ -37,7 +39,7 @@ class AdapterSlots:
         return int(brought), int(read)
 
     def touch(self, adapter: int) -> None:
-        """It is used now."""
+        """Mark an adapter as used now."""
         for tier in (self._device, self._host):
             tier[adapter] = None
             tier.move_to_end(adapter)
@@ -48,38 +50,50 @@ class AdapterSlots:
 
     @property
     def resident(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """(on the device, in host memory), the longest unused first."""
+        """(Adapters on the device, adapters in host memory), the least recently used first."""
         return tuple(self._device), tuple(self._host)
 
 
 @dataclass(frozen=True, slots=True)
 class LoraRules:
-    """max_loras: in one batch and on the device; in_host: in host memory, the others lie on disk. Seconds."""
+    """The limits and costs of adapters. All times are in seconds."""
 
-    max_loras: int
-    in_host: int
-    adapters: int
-    from_host_s: float = 0.0  # to bring one to the device
-    from_disk_s: float = 0.0  # to read one into host memory, before that
-    tokens: tuple[float, ...] = (0.0, 1.0)  # nodes of:
-    step_s: tuple[float, ...] = (0.0, 0.0)  # what one adapter adds to a step in which so many tokens ask for it
-    further_s: float = 0.0  # each further adapter of the batch
+    max_loras: int  # adapters in one batch and on the device
+    in_host: int  # adapters in host memory; the others are on disk
+    adapters: int  # adapters that the deployment serves
+    from_host_s: float = 0.0  # to load one adapter from host memory to the device
+    from_disk_s: float = 0.0  # to read one adapter from disk into host memory
+    tokens: tuple[float, ...] = (0.0, 1.0)  # nodes of `step_s`
+    step_s: tuple[float, ...] = (0.0, 0.0)  # added to a step by one adapter, by the tokens that use it
+    further_s: float = 0.0  # added by each further adapter of the batch
 
     def added_s(self, tokens: int, adapters: int) -> float:
-        """To a step in which `tokens` tokens ask for `adapters` different adapters."""
+        """Return the seconds added to a step in which `tokens` tokens use `adapters` different adapters."""
         if not adapters:
             return 0.0
         return float(np.interp(tokens, self.tokens, self.step_s)) + (adapters - 1) * self.further_s
 
     def bringing_s(self, brought: int, read: int) -> float:
-        """Before a step that needs `brought` more adapters on the device, `read` of them from disk."""
+        """Return the seconds of loading `brought` adapters to the device before a step, `read` of them from disk."""
         return brought * self.from_host_s + read * self.from_disk_s
 
 
 def check_adapters(wanted: IntArray | None, rules: LoraRules | None) -> None:
-    """InputError where requests ask for an adapter that is not served."""
+    """Check that the deployment serves every adapter that the requests use.
+
+    Args:
+        wanted: The adapter of each request; -1 for none. Shape (requests,).
+        rules: The rules of adapters; None if the deployment serves none.
+
+    Raises:
+        InputError: A request uses an adapter that is not served.
+    """
     highest = -1 if wanted is None or not len(wanted) else int(wanted.max())
     served = rules.adapters if rules else 0
     if highest >= served:
-        asked = f"adapter {highest} of 0..{highest}"
-        raise InputError(f"the deployment serves {served} LoRA adapters", asked, f"lora: {{adapters: {highest + 1}}}")
+        requested = f"adapter {highest} of 0..{highest}"
+        raise InputError(
+            f"the deployment serves {served} LoRA adapters",
+            requested,
+            f"lora: {{adapters: {highest + 1}}}",
+        )

@@ -1,13 +1,15 @@
-"""KV blocks kept beside the device: a tier in host memory and one on disk behind it (vLLM's OffloadingConnector).
+"""KV blocks outside the device: a host tier with a disk tier behind it (vLLM's OffloadingConnector), and swap space.
 
-Every full block is copied to the host once its step has ended, and from there to the disk; so the tiers hold copies,
-and what the device forgets is still there. Each is a list in order of last use, whose oldest idle entries make room. A
-request whose prefix the device does not hold, but the tiers do, gets blocks and waits beside the queue until they are
-filled. Copies of one direction follow one another: in and out of the device, in and out of the disk.
+Every full block is copied to the host once its step has ended, and from there to the disk. The tiers therefore hold
+copies, and content that the device drops is still available. Each tier is a list in order of last use, and its oldest
+idle entries are evicted first. If the tiers hold more of a request's prefix than the device does, the request gets
+blocks and waits outside the queue until they are filled. Copies in one direction run one after the other: in and out of
+the device, in and out of the disk.
 
-Blocks whose content nobody shares are counted, never objects of their own: they can never be hit, but they take room.
+Blocks with private content are counted and have no objects. They can never be hit, but they take space.
 
-Host memory that a preempted request's blocks are moved to, and from which they come back (vLLM V0, swap_space).
+The swap space is host memory to which the blocks of preempted requests are moved, and from which they come back (vLLM
+V0, swap_space).
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class OffloadRules:
-    """Sizes in KV blocks of the replica, seconds for each block in one direction."""
+    """Sizes of the tiers in KV blocks of the replica, and the seconds of copying each block in one direction."""
 
     host_blocks: int
     host_s_per_block: float
@@ -39,14 +41,18 @@ class OffloadRules:
 
 
 class OffloadClock(Protocol):
-    """What is asked of a clock."""
+    """The clock that a host cache reads."""
 
     @property
-    def now(self) -> float: ...
+    def now(self) -> float:
+        """The simulated time in seconds."""
 
 
 class CachedBlocks:
-    """Blocks that came together. Busy, and so not evicted, until ready_s and while somebody reads them."""
+    """Blocks that were stored together.
+
+    They are busy, and not evicted, until `ready_s` and while requests read them.
+    """
 
     __slots__ = ("count", "key", "readers", "ready_s")
 
@@ -55,7 +61,7 @@ class CachedBlocks:
 
 
 class CacheTier:
-    """free + stored = total, blocks; stored in order of last use."""
+    """One tier of copies, in order of last use. At all times free + stored = total, in blocks."""
 
     def __init__(self, total: int) -> None:
         self.total = self.free = total
@@ -63,23 +69,28 @@ class CacheTier:
         self._by_key: dict[int, CachedBlocks] = {}
 
     def get(self, key: int) -> CachedBlocks | None:
+        """Return the entry with this content, complete or not; None if there is none."""
         return self._by_key.get(key)
 
     def ready(self, key: int, now: float) -> CachedBlocks | None:
-        """What holds this content and has all of it."""
+        """Return the entry that holds this content completely; None if there is none."""
         entry = self._by_key.get(key)
         return entry if entry is not None and entry.ready_s <= now else None
 
     def touch(self, key: int) -> None:
-        """It was used just now."""
+        """Mark an entry as used now."""
         entry = self._by_key.get(key)
         if entry is not None:
             self.entries.move_to_end(entry)
 
     def add(self, key: int | None, count: int, ready_s: float) -> CachedBlocks:
-        """Raises ValueError where there is no room: ask `make_room` first."""
+        """Store an entry.
+
+        Raises:
+            ValueError: The tier has too few free blocks; call `make_room` first.
+        """
         if count > self.free:
-            raise ValueError(f"tier: {count} blocks wanted, {self.free} free")
+            raise ValueError(f"tier: {count} blocks requested, {self.free} free")
         self.free -= count
         entry = CachedBlocks(key, count, ready_s)
         self.entries[entry] = None
@@ -88,13 +99,17 @@ class CacheTier:
         return entry
 
     def make_room(self, blocks: int, now: float) -> int:
-        """Forget the longest unused until so many blocks are free; returns how many are, at most `blocks`."""
+        """Evict the least recently used entries until `blocks` blocks are free.
+
+        Returns the free blocks, at most `blocks`.
+        """
         if self.free < blocks:
             for entry in self._oldest(blocks - self.free, now):
                 self._shrink(entry, blocks - self.free)
         return min(self.free, blocks)
 
     def _oldest(self, blocks: int, now: float) -> list[CachedBlocks]:
+        """Return the least recently used idle entries, until they hold at least `blocks` blocks."""
         found = []
         for entry in self.entries:
             if blocks <= 0:
@@ -105,7 +120,7 @@ class CacheTier:
         return found
 
     def _shrink(self, entry: CachedBlocks, blocks: int) -> None:
-        """Drop it, or as much as is wanted of one that nobody can hit."""
+        """Drop an entry, or only `blocks` blocks of an entry with private content."""
         if entry.key is None and entry.count > blocks:
             entry.count -= blocks
             self.free += blocks
@@ -117,15 +132,15 @@ class CacheTier:
 
 
 class TierPort:
-    """One direction of a link: copies one after the other."""
+    """One direction of a link, on which copies run one after the other."""
 
     def __init__(self, s_per_block: float) -> None:
         self.s_per_block = s_per_block
-        self.free_s = 0.0  # when the last copy asked for is done
-        self.blocks = 0  # carried so far
+        self.free_s = 0.0  # end of the last copy
+        self.blocks = 0  # copied so far
 
     def carry(self, blocks: int, from_s: float) -> float:
-        """When so many blocks, ready at from_s, are over."""
+        """Copy `blocks` blocks that are ready at `from_s`; return the end of the copy in seconds."""
         self.free_s = max(from_s, self.free_s) + blocks * self.s_per_block
         self.blocks += blocks
         return self.free_s
@@ -133,21 +148,32 @@ class TierPort:
 
 @dataclass(frozen=True, slots=True)
 class OffloadUse:
-    """What a replica's tiers did in a run. fetches (n, 4): request, start and end in seconds, blocks."""
+    """The use of a replica's tiers in a run.
+
+    Attributes:
+        fetches: Request, start and end in seconds, and blocks of each fetch. Shape (n, 4).
+        stored_blocks: Blocks copied to the host.
+        host_used_fraction: Share of the host tier in use when the run ended.
+        disk_used_fraction: Share of the disk tier in use when the run ended.
+    """
 
     fetches: FloatArray
     stored_blocks: int
-    host_used_fraction: float  # when the run ended
+    host_used_fraction: float
     disk_used_fraction: float
 
     @classmethod
     def of(cls, cache: HostCache) -> OffloadUse:
+        """Return the use of a host cache up to now."""
         used = [1.0 - tier.free / max(1, tier.total) if tier.total else 0.0 for tier in (cache.host, cache.disk)]
         return cls(np.array(cache.fetches).reshape(-1, 4), cache.to_host.blocks, *used)
 
 
 class HostCache:
-    """The tiers of one replica. `fetches` is for the record: request, start and end in seconds, blocks."""
+    """The host and disk tiers of one replica.
+
+    `fetches` records the request, start and end in seconds, and blocks of each fetch.
+    """
 
     def __init__(self, rules: OffloadRules, unit_blocks: int, block_size: int, clock: OffloadClock) -> None:
         self.host, self.disk = CacheTier(rules.host_blocks), CacheTier(rules.disk_blocks)
@@ -158,14 +184,14 @@ class HostCache:
         self._unit, self._size, self._clock = unit_blocks, block_size, clock
 
     def find(self, keys: Sequence[int], first: int) -> int:
-        """How many units from number `first` on are in a tier, without a gap."""
+        """Return the number of consecutive units, starting at unit `first`, that a tier holds completely."""
         now, n = self._clock.now, first
         while n < len(keys) and (self.host.ready(keys[n], now) or self.disk.ready(keys[n], now)):
             n += 1
         return n - first
 
     def reserve(self, request: Request) -> None:
-        """Keep what `Request.fetching` names until `landed`."""
+        """Keep the units of `Request.fetching` in their tiers until `landed`."""
         now, held = self._clock.now, []
         for key in request.fetching:
             entry = self.host.ready(key, now) or self.disk.ready(key, now)
@@ -175,8 +201,10 @@ class HostCache:
         self._reading[request] = held
 
     def fetch(self, request: Request) -> float:
-        """Start to copy what was reserved to the device; returns when all of it is there. What only the disk has passes
-        through the host and stays there if there is room."""
+        """Start to copy the reserved units to the device; return the time in seconds at which all of them have arrived.
+
+        Units that only the disk holds pass through the host and stay there if it has space.
+        """
         now, held = self._clock.now, self._reading[request]
         behind = [e for e in held if e.key is not None and self.host.get(e.key) is not e]
         ready_s = self.from_disk.carry(len(behind) * self._unit, now) if behind else now
@@ -189,16 +217,17 @@ class HostCache:
         return end_s
 
     def _host_room(self) -> bool:
+        """Return whether the host can take one more unit, after evictions."""
         return self.host.make_room(self._unit, self._clock.now) == self._unit
 
     def landed(self, request: Request) -> None:
-        """Its blocks have arrived."""
+        """Release the reserved units of a request, whose blocks have arrived."""
         for entry in self._reading.pop(request):
             entry.readers -= 1
         request.fetching = ()
 
     def due(self, request: Request, computed_tokens: int) -> BlockCopy | None:
-        """The blocks of a request that have become full since it was asked last."""
+        """Return the blocks of a request that have become full since the last call; None if there are none."""
         full = computed_tokens // self._size
         units = min(full // self._unit, len(request.keys))
         keys = request.keys[request.offered_units : units]
@@ -208,7 +237,7 @@ class HostCache:
         return BlockCopy(keys, own) if keys or own else None
 
     def store(self, copy: BlockCopy) -> None:
-        """Start copying to the host, and on to the disk, what they do not hold; what has no room is left out."""
+        """Start to copy blocks to the host, and on to the disk, unless they are there; skip blocks without space."""
         now = self._clock.now
         new = [key for key in copy.keys if self.host.get(key) is None]
         units = self.host.make_room(len(new) * self._unit + copy.own_blocks, now) // self._unit
@@ -222,6 +251,7 @@ class HostCache:
             self._cascade(new, own, ready_s)
 
     def _cascade(self, keys: Sequence[int], own: int, from_s: float) -> None:
+        """Copy blocks on to the disk."""
         new = [key for key in keys if self.disk.get(key) is None]
         room = self.disk.make_room(len(new) * self._unit + own, self._clock.now)
         new = new[: room // self._unit]
@@ -236,7 +266,7 @@ class HostCache:
             tier.add(None, own, ready_s)
 
     def left(self, request: Request) -> None:
-        """It is done with its blocks: its prefix was used just now, the end of it before the beginning."""
+        """Mark the prefix of a request that gives up its blocks as used now, its end before its beginning."""
         for key in reversed(request.keys[: request.offered_units]):
             self.host.touch(key)
             self.disk.touch(key)
@@ -244,27 +274,35 @@ class HostCache:
 
 @dataclass(frozen=True, slots=True)
 class SwapRules:
-    """blocks: room for so many. A step that moves blocks runs after their copies, one after the other on one link."""
+    """The size of the swap space in blocks, and the seconds to move one block.
+
+    A step that moves blocks runs after their copies, which run one after the other on one link.
+    """
 
     blocks: int
     s_per_block: float
 
 
 class SwapSpace:
-    """free + used = total, blocks."""
+    """Host memory for swapped blocks. At all times free + used = total, in blocks."""
 
     def __init__(self, total: int) -> None:
         self.total, self.used = total, 0
 
     def take(self, blocks: int) -> None:
-        """Raises InputError where they do not fit: the engine would stop with this error, too."""
+        """Take `blocks` blocks.
+
+        Raises:
+            InputError: They do not fit; the engine stops with this error as well.
+        """
         if self.used + blocks > self.total:
             raise InputError(
-                f"vLLM V0 aborts for want of swap space: {self.used + blocks} blocks preempted at once, room for",
+                f"vLLM V0 aborts: {self.used + blocks} preempted blocks exceed the swap space of",
                 self.total,
                 "a larger swap_space_gib, or preemption: recompute",
             )
         self.used += blocks
 
     def give_back(self, blocks: int) -> None:
+        """Free `blocks` blocks."""
         self.used -= blocks

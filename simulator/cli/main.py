@@ -1,4 +1,4 @@
-"""The `simulate` command: one deployment against one workload."""
+"""The `simulate` command: simulate one deployment with one workload."""
 
 from __future__ import annotations
 
@@ -20,18 +20,19 @@ if TYPE_CHECKING:
     from simulator.cluster.run import Run
 
 
-#: Requests from which on a run may use all cores.
+#: Number of requests from which a run may use all cores.
 LONG_RUN: Final = 50_000
 
 app = typer.Typer(
     add_completion=False, pretty_exceptions_enable=False, context_settings={"help_option_names": ["-h", "--help"]}
 )
 
-_ROUTER = "Instead of the deployment's: round_robin, least_outstanding, prefix_aware, ... or '{random: {seed: 1}}'."
+_ROUTER = "Replaces the deployment's router: round_robin, least_outstanding, ... or '{random: {seed: 1}}'."
 
-_SERIES = "Queue, running, KV use, power and tokens over time: .parquet or .csv."
 
-_JSON = "Summary as JSON; - writes it to stdout and nothing else there."
+_SERIES = "Write queue, running, KV use, power and tokens over time: .parquet or .csv."
+
+_JSON = "Write the summary as JSON; - writes only the JSON to stdout."
 
 
 @app.command()
@@ -40,22 +41,29 @@ def simulate(
     workload: Annotated[str, typer.Option(metavar="W", help="Catalog name, trace file or workload YAML.")],
     json_file: Annotated[str | None, typer.Option("--json", metavar="OUT.json", help=_JSON)] = None,
     requests_out: Annotated[
-        Path | None, typer.Option(metavar="OUT.csv", help="One row per request, in workload order.")
+        Path | None, typer.Option(metavar="OUT.csv", help="Write one row per request, in workload order.")
     ] = None,
-    chrome_trace: Annotated[Path | None, typer.Option(metavar="T.json", help="A trace to open in Perfetto.")] = None,
-    trace_window: Annotated[str | None, typer.Option(metavar="A..B", help="Part of the trace: 10s..20s.")] = None,
+    chrome_trace: Annotated[Path | None, typer.Option(metavar="T.json", help="Write a trace for Perfetto.")] = None,
+    trace_window: Annotated[
+        str | None, typer.Option(metavar="A..B", help="Part of the run in the trace: 10s..20s.")
+    ] = None,
     time_series: Annotated[Path | None, typer.Option(metavar="FILE", help=_SERIES)] = None,
-    time_step: Annotated[float, typer.Option(metavar="S", help="Seconds between rows of the series.")] = 1.0,
-    explain: Annotated[bool, typer.Option("--explain", help="Where time went, and what bound the run.")] = False,
-    seed: Annotated[int | None, typer.Option(metavar="N", help="Instead of the workload's own seed.")] = None,
-    rate: Annotated[float | None, typer.Option(metavar="R", help="Requests per second, instead of its own.")] = None,
-    requests: Annotated[int | None, typer.Option(metavar="N", help="How many, instead of its own number.")] = None,
+    time_step: Annotated[float, typer.Option(metavar="S", help="Seconds between rows of the time series.")] = 1.0,
+    explain: Annotated[bool, typer.Option("--explain", help="Show where time went and what limited the run.")] = False,
+    seed: Annotated[int | None, typer.Option(metavar="N", help="Random seed; default: that of the workload.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(metavar="R", help="Requests per second; default: those of the workload.")
+    ] = None,
+    requests: Annotated[
+        int | None, typer.Option(metavar="N", help="Number of requests; default: that of the workload.")
+    ] = None,
     router: Annotated[str | None, typer.Option(metavar="NAME", help=_ROUTER)] = None,
     router_staleness: Annotated[
-        float | None, typer.Option(metavar="S", min=0.0, help="Seconds between two looks of the router at replicas.")
+        float | None,
+        typer.Option(metavar="S", min=0.0, help="Seconds between updates of the router's view of replicas."),
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Share the work, where replicas do not meet.")
+        int | None, typer.Option(metavar="N", min=1, help="Processes to use where replicas do not interact.")
     ] = None,
 ) -> None:
     """Simulate how a deployment serves a workload: latencies, throughput, power and where the time goes."""
@@ -73,16 +81,16 @@ def simulate(
     written = _with_router(load_deployment(deployment), router, router_staleness)
     fleet = compile_fleet(written)
     options = serving_options(written, fleet)
-    asked = load_workload(workload)
-    drawn = asked.materialise(seed, requests, rate)
+    source = load_workload(workload)
+    drawn = source.materialise(seed, requests, rate)
     journal = views.journal()
     if journal is not None and (processes or 1) > 1:
-        rule = "--chrome-trace, --time-series and --explain look at a run of one process"
+        rule = "--chrome-trace, --time-series and --explain need a run in one process"
         raise InputError(rule, f"--processes {processes}", "--processes 1")
     shared = 1 if journal is not None else processes or _cores(drawn.n)
     done = run(fleet, drawn, replace(options, seed=seed, processes=shared, journal=journal))
-    document = outputs.document(done, written, asked)
-    rate_notice = asked.rate_notice if rate is None else None
+    document = outputs.document(done, written, source)
+    rate_notice = source.rate_notice if rate is None else None
     shown = views.show(done, document)
     _notify([*document["notices"], *([rate_notice] if rate_notice else []), *_caveats(done), *shown])
     if requests_out is not None:
@@ -96,7 +104,7 @@ def simulate(
 
 
 def _with_router(written: Deployment, router: str | None, staleness_s: float | None) -> Deployment:
-    """The deployment behind another router."""
+    """Return the deployment with another router."""
     from catalogs.errors import InputError
     from catalogs.io.yaml_files import parse_yaml
 
@@ -111,7 +119,7 @@ def _with_router(written: Deployment, router: str | None, staleness_s: float | N
 
 
 def _cores(requests: int) -> int:
-    """That are worth starting processes on."""
+    """Return the number of processes worth starting."""
     return 1 if requests < LONG_RUN else len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
 
 
@@ -121,7 +129,7 @@ def _notify(notices: Iterable[str]) -> None:
 
 
 def _caveats(run: Run) -> list[str]:
-    """What a reader of the numbers must know about this run."""
+    """Return what a reader of the results must know about this run."""
     from simulator.core.outcomes import STATUS
 
     lines = []
@@ -133,14 +141,14 @@ def _caveats(run: Run) -> list[str]:
         lines.append(f"{run.n_truncated} of {run.requests.n} requests truncated to max_model_len")
     n_done = int(run.completed.sum())
     if not n_done:
-        lines.append("no request was completed: there are no latencies")
+        lines.append("no request was completed, so there are no latencies")
     elif n_done < 100:
-        lines.append(f"p99 of {n_done} requests is no more than their maximum; simulate more requests")
+        lines.append(f"the p99 of {n_done} requests is close to their maximum; simulate more requests")
     return lines
 
 
 def main(args: list[str] | None = None) -> None:
-    """Entry point of the console script."""
+    """Run the command as the entry point of the console script."""
     sys.exit(run_command("simulate", app, args))
 
 

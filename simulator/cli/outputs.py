@@ -1,7 +1,4 @@
-"""Files a run is written to. Each appears whole or not at all.
-
-What a user asked to see of a run beyond its summary: a trace, a time series, an explanation.
-"""
+"""The output files of a run, each written completely or not at all, and the optional outputs that a user requests."""
 
 from __future__ import annotations
 
@@ -27,12 +24,12 @@ if TYPE_CHECKING:
 
 
 def blocks_notice(plant: CompiledDeployment, kv_blocks: int) -> str:
-    """What to tell where a run's cache has another number of blocks than the deployment's; "" where it has not."""
+    """Return a notice if the cache of a run has another number of blocks than the deployment's, else ""."""
     memory = plant.memory
     if kv_blocks == memory.kv_blocks * memory.data_parallel:
         return ""
     return (
-        f"{plant.resolved.model.name} keeps less of long sequences: for lengths such as these its cache is simulated "
+        f"{plant.resolved.model.name} caches less of long sequences: for these lengths its cache is simulated "
         f"as {kv_blocks} blocks of {memory.block_size} tokens, {memory.kv_blocks * memory.data_parallel} at 2048 tokens"
     )
 
@@ -46,14 +43,14 @@ CSV_COLUMNS = (
 
 
 def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, Any]:
-    """OUT.json as a dictionary of plain values."""
+    """Return OUT.json as a dictionary of plain values."""
     summary = summarise(run)
     summary["metrics"] |= fleet_metrics(run)
     per_s = summary["metrics"]["output_tokens_per_s"]
-    streaming = streaming_notice(run.plants[-1].resolved, per_s)  # the last pool streams all tokens but the first
+    streaming = streaming_notice(run.plants[-1].resolved, per_s)  # the last pool streams all tokens except the first
     notices = [streaming] if streaming else []
     notices += [notice for plant in run.plants for notice in plant.notices]
-    notices += [told for pool in run.pools if pool.plant and (told := blocks_notice(pool.plant, pool.rules.kv_blocks))]
+    notices += [blocks_notice(pool.plant, pool.rules.kv_blocks) for pool in run.pools if pool.plant]
     return {
         "schema_version": SCHEMA_VERSION,
         "deployment": resolved_deployment(run, deployment),
@@ -64,13 +61,13 @@ def document(run: Run, deployment: Deployment, workload: Workload) -> dict[str, 
             "concurrency": run.requests.concurrency,
         },
         "seed": run.requests.seed,
-        "notices": list(dict.fromkeys([*notices, *workload.notices])),
+        "notices": list(dict.fromkeys(filter(None, [*notices, *workload.notices]))),
         **summary,
     }
 
 
 def resolved_deployment(run: Run, deployment: Deployment) -> dict[str, Any]:
-    """deployment.yaml with every null filled in, and what follows from it."""
+    """Return deployment.yaml with every null filled in, and derived values."""
     parts = deployment.slices
     blocks = [_pool(plant, part.written) for plant, part in zip(run.plants, parts, strict=True)]
     shared = {key: getattr(deployment, key) for key in SHARED_KEYS if key not in ("disaggregation", "pools")}
@@ -79,8 +76,8 @@ def resolved_deployment(run: Run, deployment: Deployment) -> dict[str, Any]:
     whole = {**blocks[0], "hardware": deployment.hardware, "replicas": len(run.replicas), **shared}
     if deployment.disaggregation is None:
         return whole | {"pools": [{"role": part.role} | block for part, block in zip(parts, blocks, strict=True)]}
-    apart = deployment.disaggregation.model_dump()
-    return whole | {"disaggregation": apart | {part.role: b for part, b in zip(parts, blocks, strict=True)}}
+    disaggregated = deployment.disaggregation.model_dump()
+    return whole | {"disaggregation": disaggregated | {part.role: b for part, b in zip(parts, blocks, strict=True)}}
 
 
 def _pool(plant: CompiledDeployment, written: Deployment) -> dict[str, Any]:
@@ -95,7 +92,7 @@ def _pool(plant: CompiledDeployment, written: Deployment) -> dict[str, Any]:
 
 
 def write_csv(run: Run, path: Path) -> None:
-    """One row per request in workload order; empty where a time does not exist."""
+    """Write one row per request in workload order; cells are empty if a time does not exist."""
     requests = run.requests
     columns = [
         map(str, range(requests.n)),
@@ -126,7 +123,10 @@ _TIME: Final = re.compile(r"\s*(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)\s*")
 
 @dataclass(frozen=True, slots=True)
 class RequestedOutputs:
-    """trace_window: (from, to) seconds, or None for all of it."""
+    """The outputs of a run that a user requests in addition to its summary.
+
+    `trace_window` is (from, to) in seconds, or None for the whole run.
+    """
 
     chrome_trace: Path | None
     trace_window: tuple[float, float] | None
@@ -138,18 +138,23 @@ class RequestedOutputs:
     def of(
         cls, chrome_trace: Path | None, window: str | None, time_series: Path | None, step_s: float, explain: bool
     ) -> RequestedOutputs:
-        """Raises InputError for a window that is none, or one without a trace, and a series of an unknown kind."""
+        """Return the requested outputs.
+
+        Raises:
+            InputError: The window is invalid or given without a trace, or the time series has an unknown format or
+                step.
+        """
         if window is not None and chrome_trace is None:
-            raise InputError("--trace-window is the part of a trace to write", window, "with --chrome-trace T.json")
+            raise InputError("--trace-window selects a part of a trace", window, "with --chrome-trace T.json")
         if time_series is not None and time_series.suffix not in (".parquet", ".csv"):
             name = f"{time_series.stem or 'series'}.parquet"
-            raise InputError("a time series is a .parquet or a .csv file", str(time_series), name)
+            raise InputError("a time series must be a .parquet or .csv file", str(time_series), name)
         if not 0.0 < step_s < float("inf"):
             raise InputError("a time series needs a finite step above 0 s", step_s, "1.0")
         return cls(chrome_trace, None if window is None else parse_window(window), time_series, step_s, explain)
 
     def journal(self) -> EventLog | None:
-        """What the run must note for them; None for nothing."""
+        """Return the event log that the run must fill for these outputs; None if they need none."""
         if self.chrome_trace is None and self.time_series is None and not self.explain:
             return None
         from simulator.engine.event_log import EventLog
@@ -157,7 +162,7 @@ class RequestedOutputs:
         return EventLog()
 
     def show(self, run: Run, document: dict[str, Any]) -> list[str]:
-        """Write the files, add the explanation to the document; what must be said about them."""
+        """Write the files and add the explanation to the document; return notices about them."""
         notices = []
         if self.chrome_trace is not None:
             from simulator.analysis.chrome_trace import TraceWindow, write_chrome_trace
@@ -175,19 +180,27 @@ class RequestedOutputs:
 
 
 def parse_window(text: str) -> tuple[float, float]:
-    """ "10s..20s" in seconds; bare numbers are seconds, an end left out is the run's. Raises InputError."""
+    """Return a window such as "10s..20s" as (from, to) in seconds.
+
+    Bare numbers are seconds, and a missing end is that of the run.
+
+    Raises:
+        InputError: The text is not a window.
+    """
     ends = text.split("..")
     if len(ends) != 2 or not text.strip(" ."):
-        raise InputError("a trace window is FROM..TO", text, "10s..20s")
+        raise InputError("a trace window has the form FROM..TO", text, "10s..20s")
     from_s = _seconds(ends[0], text) if ends[0].strip() else 0.0
     to_s = _seconds(ends[1], text) if ends[1].strip() else float("inf")
     if not to_s > from_s:
-        raise InputError("a trace window ends after it begins", text, "10s..20s")
+        raise InputError("a trace window must end after it begins", text, "10s..20s")
     return from_s, to_s
 
 
 def _seconds(text: str, window: str) -> float:
     found = _TIME.fullmatch(text)
     if found is None or found[2] not in _UNITS:
-        raise InputError("a trace window is FROM..TO, times like 10s, 1.5m or 200ms", window, "10s..20s")
+        raise InputError(
+            "a trace window has the form FROM..TO, with times such as 10s, 1.5m or 200ms", window, "10s..20s"
+        )
     return float(found[1]) * _UNITS[found[2]]

@@ -1,7 +1,4 @@
-"""The summary of a run on the screen: what OUT.json says, compactly.
-
-An explanation on the terminal: where requests spent their time, and what bound the run.
-"""
+"""The summary and the explanation of a run on the terminal: the contents of OUT.json in compact form."""
 
 from __future__ import annotations
 
@@ -26,7 +23,7 @@ _LATENCIES = {
 
 
 def print_summary(document: dict[str, Any]) -> None:
-    """To stdout."""
+    """Print the summary of a run to stdout."""
     console = open_console()
     deployment, metrics, calibration = document["deployment"], document["metrics"], document["calibration"]
     for name, pool in _pools(deployment):
@@ -44,21 +41,19 @@ def print_summary(document: dict[str, Any]) -> None:
     for line in (*lines, in_words(calibration["stated_error"])):
         console.print(line)
     if "explain" in document:
-        pass
-
         print_explanation(console, document["explain"])
 
 
 def _pools(deployment: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """(name, block) of each; no name for the only one."""
+    """Return (name, block) of each pool; the name is empty for a single pool."""
     if deployment.get("pools"):
         return [(f"pool {i} ({pool['role']})", pool) for i, pool in enumerate(deployment["pools"])]
-    apart = deployment["disaggregation"]
-    return [(name, apart[name]) for name in ("prefill", "decode")] if apart else [("", deployment)]
+    disaggregated = deployment["disaggregation"]
+    return [(name, disaggregated[name]) for name in ("prefill", "decode")] if disaggregated else [("", deployment)]
 
 
 def _fleet(metrics: dict[str, Any]) -> list[str]:
-    """Replicas that came and went, requests that were lost, what each of several pools did."""
+    """Return lines on replica counts, lost requests, and each of several pools."""
     lines, replicas = [], metrics["replicas"]
     if replicas["min"] < replicas["max"]:
         lines.append(
@@ -66,10 +61,10 @@ def _fleet(metrics: dict[str, Any]) -> list[str]:
             f"{metrics['accelerator_hours']:,.2f} accelerator hours"
         )
     if metrics["n_retries"] or metrics["n_failed"]:
-        lines.append(f"{metrics['n_retries']} retries of lost requests, {metrics['n_failed']} failed for good")
+        lines.append(f"{metrics['n_retries']} retries of lost requests, {metrics['n_failed']} failed permanently")
     for i, pool in enumerate(metrics.get("pools", ())):
         first = "-" if pool["ttft_s"]["p99"] is None else f"{1e3 * pool['ttft_s']['p99']:,.0f} ms"
-        lines.append(f"pool {i}: {pool['n_completed']} requests ended there, p99 time to first token {first}")
+        lines.append(f"pool {i}: {pool['n_completed']} requests completed, p99 time to first token {first}")
     return lines
 
 
@@ -112,12 +107,14 @@ def _throughput(metrics: dict[str, Any]) -> str:
 
 
 def _beside(metrics: dict[str, Any]) -> list[str]:
-    """What happened beside one engine and its device: in memory, among ranks; a line for each kind."""
+    """Return a line for each of ranks, KV offload, LoRA and speculative decoding, if the run has it."""
     offload, lora, ranks = metrics.get("kv_offload"), metrics.get("lora"), metrics.get("ranks")
     lines = []
     if ranks:
         dispatch, waited = ranks["dispatch"].replace("_", " "), ranks["wait_fraction"]
-        lines.append(f"data-parallel ranks ({dispatch}): a rank waits {waited:.0%} of the steps' time for the slowest")
+        lines.append(
+            f"data-parallel ranks ({dispatch}): a rank waits {waited:.0%} of the step time for the slowest rank"
+        )
     if offload:
         mean_s = offload["fetch_s"]["mean"] or 0.0
         lines.append(
@@ -126,9 +123,7 @@ def _beside(metrics: dict[str, Any]) -> list[str]:
             f"{offload['stored_tokens']:,} stored"
         )
     if lora:
-        lines.append(
-            f"LoRA: {lora['brought_to_device']} adapters brought in, {lora['read_from_disk']} of them from disk"
-        )
+        lines.append(f"LoRA: {lora['brought_to_device']} adapters loaded, {lora['read_from_disk']} of them from disk")
     if "speculative" in metrics:
         lines.append(speculative_line(metrics["speculative"]))
     return lines
@@ -137,9 +132,9 @@ def _beside(metrics: dict[str, Any]) -> list[str]:
 def _power(metrics: dict[str, Any]) -> str:
     power, energy = metrics["power"], metrics["energy"]
     if power["gpu_w_mean"] is None or energy["gpu_j_per_output_token"] is None:
-        return "no power: nothing ran"
+        return "no power: no step ran"
     return (
-        f"{power['gpu_w_mean']:.0f} W per accelerator, {power['node_w_mean']:,.0f} W in all; "
+        f"{power['gpu_w_mean']:.0f} W per accelerator, {power['node_w_mean']:,.0f} W in total; "
         f"{energy['gpu_j_per_output_token']:.3g} J per output token, "
         f"{energy['total_j_per_output_token']:.3g} with hosts"
     )
@@ -155,7 +150,7 @@ def _origin(calibration: dict[str, Any]) -> str:
     return (
         f"calibration {calibration['bundle']}: {calibration['measured_fraction']:.0%} of step time measured, "
         f"{calibration['interpolated_fraction']:.0%} interpolated, {calibration['roofline_fraction']:.0%} roofline; "
-        f"operators expect {calibration['operator_error']:.0%} error of step times"
+        f"expected error of step times from operators {calibration['operator_error']:.0%}"
     )
 
 
@@ -163,7 +158,7 @@ _PHASES: Final = {
     "client_path": "client path",
     "api_server": "API server",
     "lost": "lost with a replica",
-    "no_replica": "no replica there",
+    "no_replica": "waits for a replica",
     "wait_seat": "waits for a seat",
     "wait_blocks": "waits for blocks",
     "wait_turn": "waits for budget",
@@ -186,24 +181,24 @@ _BOUNDS: Final = {
     "idle": "idle",
 }
 
-#: Shares below are not worth a line.
+#: Shares below this value are not shown.
 SMALL: Final = 0.0005
 
 
 def print_explanation(console: Console, block: dict[str, Any]) -> None:
-    """The block `explain` of OUT.json."""
+    """Print the block `explain` of OUT.json."""
     if block["latency"]:
         console.print(_phase_table(block["latency"]))
     name = _BOUNDS[block["bound_by"]]
-    console.print(f"bound by {name}: {_shares(block['bounds'])} of replica time")
+    console.print(f"limited by {name}: {_shares(block['bounds'])} of replica time")
     if block["bounds"]["kv_capacity"] + block["bounds"]["queue"] >= SMALL:
-        console.print(f"whatever waited, replica time went to {_shares(block['steps'])}")
+        console.print(f"replica time regardless of waits: {_shares(block['steps'])}")
     if "speculative" in block:
         console.print(speculative_line(block["speculative"]))
 
 
 def _phase_table(latency: dict[str, Any]) -> Table:
-    """Milliseconds by phase; the share is that of the last statistic."""
+    """Return a table of milliseconds by phase; the shares are those of the last statistic."""
     statistics = ("mean", *PERCENTILES)
     last = statistics[-1]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
@@ -238,6 +233,6 @@ def _ms(seconds: float) -> str:
 
 
 def _shares(shares: dict[str, float]) -> str:
-    """The largest first."""
+    """Return the shares as text, the largest first."""
     found = sorted(((share, _BOUNDS[name]) for name, share in shares.items() if share >= 0.005), reverse=True)
     return ", ".join(f"{name} {share:.0%}" for share, name in found) or "nothing"

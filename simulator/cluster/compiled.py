@@ -22,6 +22,7 @@ from simulator.cache.offload import OffloadRules, SwapRules
 from simulator.cluster.options import AS_COMPUTED, DisaggregationPolicy
 from simulator.core.batch import BatchShape
 from simulator.core.step_timer import StepTimer
+from simulator.costs.compile import compile_step_cost
 from simulator.costs.step_cost import StepCost
 from simulator.layers.shard import Shard
 from simulator.layers.step import step_calls
@@ -73,7 +74,7 @@ def _build(
 ) -> CompiledDeployment:
     resolved, memory = _fit(resolved, written, measured_host)
     bundle = load_bundle(resolved.hardware.accelerator, bundle_path)
-    return CompiledDeployment(resolved, memory, StepCost.compile(resolved, bundle), bundle)
+    return CompiledDeployment(resolved, memory, compile_step_cost(resolved, bundle), bundle)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ class CompiledFleet:
 
 
 def compile_fleet(deployment: Deployment, bundle_path: Path | None = None, measured_host: bool = True) -> CompiledFleet:
-    """The plant of every pool of a deployment. Raises what build_plant does."""
+    """The plant of every pool of a deployment. Raises what compile_deployment does."""
     apart = deployment.disaggregation
     plants = [
         _build(resolved, part.written, bundle_path, measured_host)
@@ -135,7 +136,7 @@ def offload_rules(tiers: OffloadTiers, memory: MemoryPlan) -> OffloadRules:
 def with_host(plant: CompiledDeployment, host: HostTimes) -> CompiledDeployment:
     """The same plant with other host times."""
     resolved = replace(plant.resolved, engine=replace(plant.resolved.engine, host=host))
-    return replace(plant, resolved=resolved, cost=StepCost.compile(resolved, plant.bundle))
+    return replace(plant, resolved=resolved, cost=compile_step_cost(resolved, plant.bundle))
 
 
 def fit(

@@ -16,6 +16,7 @@ from simulator.cluster.cluster import Controller, RunOptions
 from simulator.cluster.compiled import CompiledDeployment, CompiledFleet
 from simulator.cluster.controllers.autoscaler import Autoscaler
 from simulator.cluster.controllers.faults import Faults, Placement
+from simulator.costs.compile import compile_step_cost
 from simulator.costs.step_cost import StepCost
 
 
@@ -111,6 +112,6 @@ def _slow_links(fleet: CompiledFleet) -> Callable[[int, float], StepCost]:
     @cache
     def slowed(pool: int, factor: float) -> StepCost:
         plant = fleet.plants[pool]
-        return StepCost.compile(plant.resolved, _SlowLinks(plant.bundle, factor))
+        return compile_step_cost(plant.resolved, _SlowLinks(plant.bundle, factor))
 
     return slowed

@@ -1,4 +1,4 @@
-"""A table over one, two or three axes, read by multilinear interpolation; past its ends it goes on straight."""
+"""Multilinear interpolation in tables with one to three axes, with linear extrapolation past their ends."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from catalogs.arrays import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class MultilinearTable:
-    """values has one dimension per axis and, last, one entry per channel; axes ascend."""
+    """A table of values at the nodes of ascending axes.
+
+    The values have one dimension per axis, followed by one entry per channel: shape (nodes, ..., channels).
+    """
 
     axes: tuple[FloatArray, ...]
     values: FloatArray
 
     def at(self, *coordinates: FloatArray) -> FloatArray:
-        """Rows x channels at one coordinate array per axis (all of one length)."""
+        """Return the interpolated channels at one coordinate array per axis. Shape (rows, channels)."""
         cells = [_locate(axis, np.asarray(x, dtype=np.float64)) for axis, x in zip(self.axes, coordinates, strict=True)]
         total = np.zeros((len(cells[0][0]), self.values.shape[-1]))
         for corner in product((0, 1), repeat=len(cells)):
@@ -34,7 +37,10 @@ class MultilinearTable:
         return total
 
     def row(self, x: float) -> FloatArray:
-        """Of a table over two axes, what `at` gives at x and every node of the second axis, in a tenth of the time."""
+        """Return what `at` returns for `x` and every node of the second axis of a two-axis table, ten times as fast.
+
+        Shape (nodes of the second axis, channels).
+        """
         axis = self.axes[0]
         (low,), (share,) = _locate(axis, np.array([x]))
         high = min(int(low) + 1, len(axis) - 1)
@@ -42,7 +48,7 @@ class MultilinearTable:
 
 
 def _locate(axis: FloatArray, x: FloatArray) -> tuple[npt.NDArray[np.int64], FloatArray]:
-    """Lower node and share of the way to the next; a share outside 0..1 extrapolates."""
+    """Return the lower node of each value and its relative position; a position outside 0..1 extrapolates."""
     if len(axis) == 1:
         return np.zeros(len(x), dtype=np.int64), np.zeros(len(x))
     low = np.clip(np.searchsorted(axis, x, side="right") - 1, 0, len(axis) - 2)
@@ -50,7 +56,10 @@ def _locate(axis: FloatArray, x: FloatArray) -> tuple[npt.NDArray[np.int64], Flo
 
 
 def spaced(low: float, high: float, count: int, keep: tuple[float, ...] = ()) -> FloatArray:
-    """Whole numbers from low to high in about equal ratios, every small one among them, and those in `keep`."""
+    """Return whole numbers from `low` to `high` in nearly equal ratios, with every small number and those in `keep`.
+
+    They ascend. Shape (nodes,).
+    """
     nodes = np.unique(np.round(np.geomspace(max(low, 1.0), max(high, low, 1.0), count)))
     inside = [k for k in keep if low <= k <= high]
     return np.unique(np.concatenate([nodes, [float(low), float(high)], inside]))

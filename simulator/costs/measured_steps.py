@@ -1,4 +1,4 @@
-"""Steps timed as a whole on a real engine: a step timer that needs no operators."""
+"""A step timer for steps that were measured as a whole on a real engine, without any operators."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from simulator.core.step_timer import ENDLESS
 
 
 class MeasuredStepTimer:
-    """Seconds per step of one model in one layout, as a probe of the engine measured them (see MeasuredSteps)."""
+    """Seconds per step of one model in one layout, as a probe of the engine measured them (see `MeasuredSteps`)."""
 
     def __init__(self, steps: MeasuredSteps) -> None:
         self._steps = steps
 
     def cycle_s(self, shape: BatchShape) -> float:
-        """Seconds from the start of this step to the start of the next.
+        """Return the seconds from the start of this step to the start of the next.
 
-        A step that an engine cuts into several passes over the weights is as many steps, with decodes shared evenly.
+        A step that the engine cuts into several passes over the weights is priced as that many steps, with the decodes
+        divided evenly over them.
         """
         steps, n = self._steps, shape.decodes
         context_s = steps.per_context_token_s * shape.decode_context_sum
@@ -35,15 +36,18 @@ class MeasuredStepTimer:
             + pairs_s
         )
 
-    def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:  # noqa: ARG002 (a table of whole steps knows no skew)
-        """(t0, slope, steps): while exactly these decodes run, step j < steps takes t0 + slope * j."""
+    def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:  # noqa: ARG002 (the longest context is not measured)
+        """Return (t0, slope, steps): step j < steps of this decode-only batch takes t0 + slope * j seconds."""
         steps = self._steps
         own = _line(steps.decodes, steps.decode_s, decodes)
         return own + steps.per_context_token_s * context_sum, steps.per_context_token_s * decodes, ENDLESS
 
 
 def _line(nodes: tuple[int, ...], values: tuple[float, ...], x: float) -> float:
-    """Straight between nodes; before the first its value; past the last on, never falling."""
+    """Interpolate linearly between nodes.
+
+    Values below the first node are constant. Values above the last node continue the last slope but never fall.
+    """
     if x <= nodes[0]:
         return values[0]
     k = min(bisect_right(nodes, x) - 1, len(nodes) - 2)

@@ -1,4 +1,4 @@
-"""How the ranks of a replica share a batch: the counts that one rank computes, of one batch or of many at once."""
+"""The shares of a batch that the ranks of a replica compute, for one batch or for many at once."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from simulator.core.batch import BatchCounts, BatchShape
 from simulator.core.step_log import COLUMNS, StepLog, with_share
 
-#: What a rank computes of a batch: (tokens on a rank, tokens of the whole batch, sequences with logits on a rank,
+#: The counts of one rank: (tokens on a rank, tokens of the whole batch, sequences with logits on a rank,
 #: passes over the weights beyond the first, decodes on a rank, prompt chunks on a rank). Tokens are not padded.
 RankCounts = tuple[int, int, int, int, int, float]
 
-#: The same of many batches, each of shape (rows,).
+#: `RankCounts` of many batches. Each array has shape (rows,).
 RankCountArrays = tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]
 
 
 @dataclass(frozen=True, slots=True)
 class BatchRows(BatchCounts):
-    """Many batches with the counts of a `BatchShape`, arrays of shape (rows,)."""
+    """Many batches with the counts of a `BatchShape`. Each array has shape (rows,)."""
 
     prefill_tokens: FloatArray
     prefill_pairs: FloatArray
     prefill_chunks: FloatArray
     decodes: FloatArray
-    mean_context: FloatArray  # of the decodes
+    mean_context: FloatArray  # mean over the decodes
     max_context: FloatArray
     logits: FloatArray
     passes: FloatArray
 
     @classmethod
     def of_log(cls, table: FloatArray, step: FloatArray | None = None) -> BatchRows:
-        """Return the batches of rows of a step log, each at one of the steps that it stands for.
+        """Return the batches of rows of a step log, each at one of the steps that the row covers.
 
         Args:
             table: Rows of a `StepLog`. Shape (rows, columns).
-            step: The step of each row, counted from 0; the middle one without it. Shape (rows,).
+            step: The step within each row, counted from 0; the middle one if None. Shape (rows,).
         """
         columns = dict(zip(COLUMNS, table.T, strict=True))
         later = (columns["steps"] - 1.0) / 2.0 if step is None else step
@@ -62,15 +62,15 @@ class BatchRows(BatchCounts):
         """Return the batches of each data-parallel rank that schedules for itself.
 
         Args:
-            table: Rows of a `RankLog`. Shape (rows, columns).
-            shares: What each rank held of them. Shape (rows, ranks, 7).
+            table: Rows of a `RankStepLog`. Shape (rows, columns).
+            shares: The share of each rank in every row. Shape (rows, ranks, 7).
             step: As in `of_log`.
         """
         return [cls.of_log(with_share(table, shares[:, rank]), step) for rank in range(shares.shape[1])]
 
     @classmethod
     def of_shapes(cls, shapes: Sequence[BatchShape]) -> BatchRows:
-        """Return batches that each run one step. Shape (shapes,)."""
+        """Return one row for each shape. Each array has shape (shapes,)."""
         log = StepLog()
         for shape in shapes:
             log.add(0.0, 1, shape, 0.0, 0.0, 0.0)
@@ -80,11 +80,11 @@ class BatchRows(BatchCounts):
         return len(self.decodes)
 
     def only(self, rows: npt.NDArray[Any]) -> BatchRows:
-        """Return the batches at some places, or where a mask is true."""
+        """Return the batches at the given indices, or those where a mask is true. Shape (n,) or (rows,)."""
         return BatchRows(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     def newest(self, of_prompts: bool) -> BatchRows:
-        """Return a further pass over the newest token of every decode; with `of_prompts`, of every prompt too."""
+        """Return a further pass over the newest token of every decode and, with `of_prompts`, of every prompt."""
         chunks = self.prefill_chunks * of_prompts
         nothing = np.zeros_like(chunks)
         ends, some = nothing.copy(), np.flatnonzero(chunks)
@@ -105,10 +105,11 @@ class BatchRows(BatchCounts):
 
 @dataclass(frozen=True, slots=True)
 class BatchPartition:
-    """The ranks that share the batch of one scheduler, and what each decode brings.
+    """The ranks that share the batch of one scheduler, and the tokens that each decode brings.
 
-    Decodes are shared by `decode_ranks`, prompts by `prompt_ranks` whole and by `context_ranks` each. Experts are
-    computed for the tokens of `group_ranks`. A decode brings `queries` tokens, of which `scored` get logits.
+    Decodes are divided over `decode_ranks`. Whole prompts are divided over `prompt_ranks`, and the tokens of each
+    prompt over `context_ranks`. Experts compute the tokens of `group_ranks`. A decode brings `queries` tokens, of which
+    `scored` get logits.
     """
 
     decode_ranks: int
@@ -122,8 +123,8 @@ class BatchPartition:
     def of(cls, resolved: ResolvedDeployment, queries: int, scored: int) -> BatchPartition:
         """Return the partition of a replica whose ranks share every batch evenly.
 
-        Context-parallel ranks share decodes as well, unless they share every sequence's cache too and so compute each
-        decode together.
+        Context-parallel ranks also divide the decodes, unless they share the cache of every sequence and therefore
+        compute each decode together.
         """
         layout = resolved.layout
         ranks, context = layout.data_parallel, layout.context_parallel
@@ -132,7 +133,7 @@ class BatchPartition:
 
     @property
     def within_rank(self) -> BatchPartition:
-        """The partition of what one data-parallel rank schedules for itself."""
+        """The partition of a batch that one data-parallel rank schedules for itself."""
         return replace(self, decode_ranks=self.decode_ranks // self.prompt_ranks, prompt_ranks=1)
 
     @overload
@@ -142,7 +143,10 @@ class BatchPartition:
     def rank_counts(self, batch: BatchRows) -> RankCountArrays: ...
 
     def rank_counts(self, batch: Any) -> Any:
-        """Return what one rank computes of a batch, or of many. A lone prompt is on one rank, for which all wait."""
+        """Return the counts of one rank, for one batch or for many.
+
+        A lone prompt is on one rank, and all other ranks wait for it.
+        """
         n, prompts, chunks, ranks = batch.decodes, batch.prefill_tokens, batch.prefill_chunks, self.decode_ranks
         held, logits, further = n * self.queries + prompts, batch.logits + n * (self.scored - 1), batch.passes - 1
         if ranks == 1 and self.context_ranks == 1:  # one rank computes all
@@ -152,18 +156,24 @@ class BatchPartition:
         return tokens, held, -(-logits // ranks), further, decodes, chunks / parts
 
     def eager_group_tokens(self, tokens: Any, batch_tokens: Any) -> Any:
-        """Return the tokens of an expert group whose ranks hold up to `tokens` each and `batch_tokens` together."""
+        """Return the tokens of an expert group outside CUDA graphs.
+
+        Args:
+            tokens: The most tokens on one rank.
+            batch_tokens: The tokens of all ranks together.
+        """
         return _least(self.group_ranks * tokens, batch_tokens)
 
 
 def _clipped(count: Any, most: int) -> Any:
-    """Clip counts to 1..most."""
+    """Clip counts to the range 1 to `most`."""
     if isinstance(count, np.ndarray):
         return np.clip(count, 1.0, most)
     return 1 if count < 1 else count if count < most else most
 
 
 def _least(a: Any, b: Any) -> Any:
+    """Return the elementwise minimum of numbers or of arrays."""
     if isinstance(a, np.ndarray):
         return np.minimum(a, b)
     return a if a < b else b

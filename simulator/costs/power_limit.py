@@ -1,11 +1,12 @@
-"""Step costs of accelerators under a power limit (`nvidia-smi -pl`): steps that would draw more take longer.
+"""Step costs of accelerators under a power limit (`nvidia-smi -pl`): steps that would draw more power take longer.
 
-A board holds its limit over tens of milliseconds, about a step: for every kind of step the clock is lowered until its
-mean power fits, between two clocks by turns. Times in the calibration were taken at the board's own limit, so a step
-takes longer by what the lower limit asks of it beyond that. Kinds of steps are told apart by how many decodes, prompt
-tokens and how much context they hold, in coarse classes; within a run of decode steps the class, and so the factor,
-stays, and the run stays an arithmetic series. Energy follows: limit x time, where the limit is felt. The longer part
-of a step is booked as host time.
+A board holds its limit over tens of milliseconds, which is about one step. For every class of steps the clock is
+lowered until the mean power fits; between two modelled clocks the board alternates. The calibration was measured at the
+board's own limit, so a step takes longer by the factor that the lower limit adds to that.
+
+Steps are classified by their decodes, prompt tokens and context, in coarse classes. Within a run of decode steps the
+class, and with it the factor, stays constant, so the run stays an arithmetic series. Energy is limit x time when the
+limit is reached. The added part of a step is accounted as host time.
 """
 
 from __future__ import annotations
@@ -21,22 +22,23 @@ from calibration.power.model import LIMIT_SHARE
 from catalogs.errors import InputError
 from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
+from simulator.costs.compile import compile_step_cost
 from simulator.costs.pricing import JOULES
 from simulator.costs.step_cost import StepCost
 from simulator.costs.totals import gap_w, priced
 
-#: Shares of the highest clock that steps are priced at; between two of them a board takes turns.
+#: Clocks at which steps are priced, as shares of the highest; the board alternates between two neighbouring clocks.
 CLOCKS: Final = tuple(round(1.0 - 0.05 * i, 2) for i in range(17))
 
-#: Classes per doubling: of decodes alone and of their context, of decodes beside prompts and of theirs, of prompt
-#: tokens. Prompts decide the draw of a step that has some, however many they are.
+#: Classes per doubling of: decodes in steps without prompts, their context, decodes in steps with prompts, their
+#: context, prompt tokens. Prompts determine the power draw of their step, so its decodes need fewer classes.
 _ALONE, _CONTEXT, _DECODES, _BESIDE, _TOKENS = 4, 1.0, 1, 0.5, 2
 
 Kind = tuple[int, int, int]  # classes of decodes, mean context, prompt tokens (-1: none)
 
 
 class PowerLimitedBoard:
-    """One deployment's accelerators at any clock. Shared by all limits, so that no step is priced twice."""
+    """The accelerators of one deployment at any clock. All limits share one board, so that no step is priced twice."""
 
     def __init__(self, plain: StepCost, bundle: Bundle) -> None:
         self.plain, self._bundle = plain, bundle
@@ -45,9 +47,12 @@ class PowerLimitedBoard:
         self._seen: dict[tuple[Kind, int], tuple[float, float]] = {}
 
     def under(self, kind: Kind, limit_w: float) -> float:
-        """Seconds of a step under a limit: at the highest clock that fits, or by turns at the two around it.
+        """Return the seconds of a step under a power limit.
 
-        Raises InputError where no clock fits.
+        The board runs at the highest clock that fits, or alternates between the two clocks around the limit.
+
+        Raises:
+            InputError: The limit is too low for the lowest clock.
         """
         held_w = LIMIT_SHARE * limit_w
         faster = self.at(kind, 0)
@@ -57,7 +62,7 @@ class PowerLimitedBoard:
         slower = self.at(kind, below)
         if slower[1] > held_w * slower[0]:
             least_w = slower[1] / slower[0] / LIMIT_SHARE
-            rule = f"at {CLOCKS[-1]:.0%} of its clock {self.accelerator.name} still draws {least_w:.0f} W"
+            rule = f"{self.accelerator.name} draws {least_w:.0f} W even at {CLOCKS[-1]:.0%} of its clock"
             raise InputError(rule, limit_w, f"{ceil(least_w / 10) * 10}")
         while below > above + 1:
             middle = (above + below) // 2
@@ -69,19 +74,19 @@ class PowerLimitedBoard:
         return part * faster[0] + (1 - part) * slower[0]
 
     def at(self, kind: Kind, level: int) -> tuple[float, float]:
-        """(seconds, joules of an accelerator) of a step in the middle of a class, at a clock, without a limit."""
+        """Return (seconds, joules of one accelerator) of a typical step of a class at one clock, without a limit."""
         if (kind, level) not in self._seen:
             self._seen[kind, level] = self._priced(_shape(kind), self._level(level))
         return self._seen[kind, level]
 
     def fullest(self) -> Kind:
-        """A step of prompts alone that fills the budget of tokens."""
+        """Return the class of a step of prompts that fills the token budget."""
         return -1, -1, _class(self.plain.tables.resolved.limits.max_num_batched_tokens, _TOKENS)
 
     def _level(self, level: int) -> StepCost:
         if level not in self._levels:
             source = Clocked(self._bundle, CLOCKS[level])
-            self._levels[level] = StepCost.compile(self.plain.tables.resolved, source)
+            self._levels[level] = compile_step_cost(self.plain.tables.resolved, source)
         return self._levels[level]
 
     def _priced(self, shape: BatchShape, cost: StepCost) -> tuple[float, float]:
@@ -94,7 +99,11 @@ class PowerLimitedBoard:
 
 
 class CappedStepCost(StepCost):
-    """Seconds per engine step under a limit of `cap_w` watts per accelerator. Raises InputError for one too low."""
+    """Seconds per engine step under a limit of `cap_w` watts per accelerator.
+
+    Raises:
+        InputError: The limit is too low for the lowest clock.
+    """
 
     def __init__(self, board: PowerLimitedBoard, cap_w: float) -> None:
         plain, unit = board.plain, board.accelerator
@@ -107,10 +116,11 @@ class CappedStepCost(StepCost):
         self._of_kind(board.fullest())
 
     def cycle_s(self, shape: BatchShape) -> float:
+        """Return the seconds from the start of this step to the start of the next."""
         return self.plain.cycle_s(shape) * self._factor(shape)
 
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
-        """A run of decode steps, cut where its context leaves its class."""
+        """Return (t0, slope, steps) of a run of decode steps, which ends where its context leaves the class."""
         first, slope, steps = self.plain.decode_segment(decodes, context_sum, context_max)
         mean = context_sum / decodes
         kind = decode_kind(decodes, mean)
@@ -118,13 +128,16 @@ class CappedStepCost(StepCost):
         return first * factor, slope * factor, min(steps, ceil(_end(kind[1], _CONTEXT) - mean))
 
     def ranks_segment(self, ranks: Sequence[BatchShape | None]) -> tuple[float, float, int]:
-        """Of the fullest rank's kind; step by step where the limit is felt, as its class may change."""
+        """Return (t0, slope, steps) for ranks with unequal shares, scaled by the factor of the fullest rank.
+
+        A run covers one step if the limit is reached, because the class of the next step may differ.
+        """
         first, slope, steps = self.plain.ranks_segment(ranks)
         factor = self._factor(_fullest(ranks))
         return first * factor, slope * factor, steps if factor == 1.0 else 1
 
     def _factor(self, shape: BatchShape) -> float:
-        """How many times as long as at the board's own limit."""
+        """Return the duration under the limit relative to the duration at the board's own limit."""
         if shape.ranks:
             shape = _fullest(shape.ranks)
         n, tokens = shape.decodes, shape.prefill_tokens
@@ -141,32 +154,34 @@ class CappedStepCost(StepCost):
 
 
 def _fullest(ranks: Sequence[BatchShape | None]) -> BatchShape:
+    """Return the share with the most tokens."""
     return max(
         (s for s in ranks if s is not None), key=lambda s: (s.tokens, s.decode_context_sum), default=BatchShape()
     )
 
 
 def decode_kind(decodes: int, mean: float) -> Kind:
-    """The class of steps that hold decodes alone, with so many tokens of context each."""
+    """Return the class of steps that hold only decodes, with a mean context of `mean` tokens."""
     return _class(decodes, _ALONE), _class(mean, _CONTEXT), -1
 
 
 def _class(value: float, per_doubling: float) -> int:
-    """-1 for nothing."""
+    """Return the class of a value on a logarithmic scale; -1 for values below 1."""
     return floor(per_doubling * log2(value)) if value >= 1 else -1
 
 
 def _end(number: int, per_doubling: float) -> float:
-    """Where the class ends."""
+    """Return the value at which a class ends."""
     return float(2.0 ** ((number + 1) / per_doubling))
 
 
 def _middle(number: int, per_doubling: float) -> float:
+    """Return the value in the middle of a class; 0 for class -1."""
     return float(2.0 ** ((number + 0.5) / per_doubling)) if number >= 0 else 0.0
 
 
 def _shape(kind: Kind) -> BatchShape:
-    """The step in the middle of a class: one prompt at its beginning."""
+    """Return a step in the middle of a class; its prompt tokens belong to one prompt without earlier context."""
     alone = kind[2] < 0
     decodes = round(_middle(kind[0], _ALONE if alone else _DECODES))
     context = round(_middle(kind[1], _CONTEXT if alone else _BESIDE))

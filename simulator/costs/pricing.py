@@ -1,4 +1,4 @@
-"""Operators of a step priced into channels: seconds by operator class, joules, and how well the seconds are known."""
+"""Prices of the operators of a step in channels: seconds by operator class, joules, and calibration coverage."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from simulator.network.collectives import CollectiveSpan, ExpertRouting, Network
 
 N_CLASSES: Final = len(CLASSES)
 
-JOULES: Final = N_CLASSES  # per accelerator
+JOULES: Final = N_CLASSES  # of one accelerator
 
 MEASURED_S: Final = N_CLASSES + 1
 
@@ -30,27 +30,32 @@ N_CHANNELS: Final = N_CLASSES + 3
 
 @dataclass(slots=True)
 class Pricer:
-    """Prices lines on one kind of accelerator; remembers which operator families it met in each class."""
+    """Prices operator calls on one kind of accelerator and records the operator families of each class."""
 
     source: CostSource
     hardware: Hardware
-    collective_skew_s: float = 0.0  # what ranks wait for each other before a collective, beyond its lone-run time
+    # Time that ranks wait for each other before a collective, in addition to its measured time.
+    collective_skew_s: float = 0.0
     families: dict[str, set[str]] = field(default_factory=dict)
 
     @property
     def network(self) -> Network:
+        """The links of the hardware."""
         return Network(self.hardware)
 
     def price(self, lines: Iterable[OperatorCall], shape: tuple[int, ...], at_nodes: bool = False) -> FloatArray:
-        """Channels of all lines together, shape + (N_CHANNELS,).
+        """Return the channels of all calls together. Shape `shape` + (N_CHANNELS,).
 
-        at_nodes: every value will be read exactly where it was asked for. Otherwise readers interpolate between these
-        values, and what was measured here is interpolated there.
+        Args:
+            lines: The operator calls.
+            shape: The shape to which the counts of the operators broadcast.
+            at_nodes: Whether every value will be read exactly where it was priced. Otherwise readers interpolate
+                between the values, so a measured value counts as interpolated.
         """
         total = np.zeros((*shape, N_CHANNELS))
         for line in lines:
             if line.name == "kv_write" and self.source.attention_writes_cache:
-                continue  # timed with attention
+                continue  # measured together with attention
             cost = self._cost(line)
             self.families.setdefault(line.kind, set()).add(line.op.family)
             seconds = np.broadcast_to(cost.seconds, shape) * line.count
@@ -75,14 +80,20 @@ class Pricer:
         return replace(alone, seconds=alone.seconds + (self.collective_skew_s if op.ranks > 1 else 0.0))
 
     def _beside(self, op: Gemm | Elementwise, most: int) -> Cost:
-        """Up to `most` rows hidden behind a longer kernel, but for the bytes both read from the same memory."""
+        """Return the cost of an operator that runs in parallel with a longer kernel for up to `most` rows.
+
+        Only the bytes that both read from the same memory take time.
+        """
         alone, rows = self.source.cost(op), op.m if isinstance(op, Gemm) else op.tokens
         hidden = np.minimum(alone.seconds, memory_s(op, self.hardware.accelerator))
         return replace(alone, seconds=np.where(np.asarray(rows) <= most, hidden, alone.seconds))
 
     def _collective(self, op: Collective, stride: int) -> Cost:
-        """As measured in one link domain; over several, NCCL's cheapest algorithm, and no less than one domain's part
-        takes (network.py)."""
+        """Return the cost of a collective.
+
+        Within one link domain the cost is measured. Over several domains it is that of NCCL's cheapest algorithm (see
+        `simulator.network.collectives`), and at least that of the part within one domain.
+        """
         network = self.network
         span = network.span(op.ranks, stride)
         if span.nodes == 1:
@@ -100,8 +111,11 @@ class Pricer:
         return Cost(seconds, np.full_like(seconds, unit.idle_w), np.full_like(seconds, ROOFLINE))
 
     def _send(self, op: Collective, line: OperatorCall) -> Cost:
-        """From one pipeline stage to the next; `stride` is the accelerators of a stage, `count` its boundaries, of
-        which those between link domains cross the network."""
+        """Return the cost of sends from one pipeline stage to the next.
+
+        The call's `stride` is the number of accelerators of a stage, and `count` the number of stage boundaries.
+        Boundaries between link domains cross the network.
+        """
         per_domain = max(self.hardware.link_domain // line.stride, 1)
         crossing = line.count // per_domain / line.count
         inside = self._in_node(op, self.network.span(2))
@@ -112,8 +126,11 @@ class Pricer:
         return Cost(seconds, inside.watts, np.full_like(seconds, ROOFLINE))
 
     def _in_node(self, op: Collective, span: CollectiveSpan) -> Cost:
-        """As measured between peers; no faster than a host that routes their traffic (a ring of hops and bytes), and no
-        faster than NCCL's model for groups nobody measured: more than eight, or pairs' bridges left behind."""
+        """Return the cost of a collective within one link domain, as measured between peers.
+
+        It is no faster than a host that routes the traffic (a ring of hops and bytes), and no faster than NCCL's model
+        for groups without measurements: more than eight ranks, or more ranks than a pair's bridge connects.
+        """
         cost, node = self.source.cost(op), self.hardware.node
         least = np.zeros(())
         if node.routed is not None:

@@ -1,11 +1,11 @@
-"""What a step with drafts costs: verifying them, and drafting the next ones.
+"""The duration of a step with speculative decoding: verification of drafts, and drafting of the next ones.
 
-    device_s = the target's step, its decodes with several tokens each, and logits for all of those
+    device_s = the target's step, in which each decode brings several tokens, with logits for all of them
              + the drafter's pass over every token of the step
-             + a pass over the newest token of every sequence for each further draft
+             + one pass over the newest token of every sequence for each further draft
 
-A drafter without a model looks its drafts up on the host, in the tokens of every sequence, and nothing hides that: the
-engine waits for the tokens it looks for.
+A drafter without a model (n-gram lookup) searches the tokens of every sequence on the host. This time is not hidden,
+because the engine waits for the drafts.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from simulator.layers.drafter import DraftCalls
 
 
 class _Pass(StepCost):
-    """One pass of a model over its part of a step: what it takes the device, and what launching it takes the host."""
+    """One model's pass over its part of a step: its device time and its launch time on the host."""
 
     def __init__(self, tables: StepTables) -> None:
         super().__init__(tables)
         self._launch_s = 0.0
 
     def device_s(self, shape: BatchShape) -> float:
-        """However it is launched."""
+        """Return the device seconds of the pass, without the time of launching it."""
         return self._batch_s(shape) if shape.decodes or shape.prefill_chunks else 0.0
 
     def launching_s(self, shape: BatchShape) -> float:
-        """0 where it runs in a graph."""
+        """Return the host seconds of launching the pass; 0 if it runs in a CUDA graph."""
         tokens, graphed = self._counts(shape)[0], self._graphed_prefill if shape.prefill_chunks else self._graphed
         return self.tables.launch_s if tokens > graphed else 0.0
 
 
 class _Drafting:
-    """What proposes the next drafts: a drafter's passes on the device, or a look-up on the host. Seconds of a step."""
+    """The seconds that proposing drafts adds to a step: a drafter's passes on the device, or a lookup on the host."""
 
     __slots__ = ("_after_prompts", "_again", "_first", "_look_up_s", "_look_up_s_per_token", "_passes")
 
@@ -53,6 +53,7 @@ class _Drafting:
         self._look_up_s_per_token = 0.0 if draft else host.ngram_s_per_token
 
     def device_s(self, shape: BatchShape) -> float:
+        """Return the device seconds of all of the drafter's passes."""
         if self._first is None:
             return 0.0
         seconds, newest = self._first.device_s(shape), self._newest(shape)
@@ -61,14 +62,14 @@ class _Drafting:
         return seconds
 
     def launching_s(self, shape: BatchShape) -> Iterator[float]:
-        """Of each kind of pass."""
+        """Yield the launch seconds of each kind of pass."""
         if self._first is not None:
             yield self._first.launching_s(shape)
         if self._again is not None:
             yield self._passes * self._again.launching_s(self._newest(shape))
 
     def of_ranks(self, ranks: Sequence[BatchShape | None]) -> Iterator[tuple[float, float]]:
-        """(device, launching) of each kind of pass, in which ranks with these shares wait for the slowest."""
+        """Yield (device seconds, launch seconds) of each kind of pass; each pass waits for the slowest rank."""
         if self._first is not None:
             device, _, _, eager, _ = self._first._ranks_device(ranks)
             yield device, self._first.tables.launch_s * eager
@@ -79,21 +80,25 @@ class _Drafting:
             yield self._passes * device, self._passes * self._again.tables.launch_s * eager
 
     def look_up_s(self, shape: BatchShape) -> float:
+        """Return the host seconds of looking up drafts."""
         return shape.decodes * self._look_up_s + shape.decode_context_sum * self._look_up_s_per_token
 
     def _newest(self, shape: BatchShape) -> BatchShape:
-        """The newest token of every sequence."""
+        """Return the shape of a pass over the newest token of every sequence."""
         n, total, longest = shape.decodes, float(shape.decode_context_sum), float(shape.decode_context_max)
         chunks = shape.prefill_chunks if self._after_prompts else 0
         if chunks:
             ends = shape.prompt_context_tokens
             n, total, longest = n + chunks, total + chunks * ends, max(longest, ends)
-        return BatchShape(0, 0.0, 0, n, total, longest, n)  # type: ignore[arg-type]  # means of prompts are no integers
+        return BatchShape(0, 0.0, 0, n, total, longest, n)  # type: ignore[arg-type]  # prompt means are floats
 
 
 class SpeculativeCost(_Pass):
-    """The target's pass, and the drafting after it. Rounds advance by different numbers of tokens, so no step tells the
-    next one's time."""
+    """Seconds per engine step with speculative decoding: the target's pass and the drafting after it.
+
+    Sequences advance by different numbers of tokens in each round, so the time of a step does not predict that of the
+    next.
+    """
 
     def __init__(self, tables: StepTables) -> None:
         super().__init__(tables)
@@ -101,24 +106,32 @@ class SpeculativeCost(_Pass):
 
     @classmethod
     def of(cls, tables: StepTables, source: CostSource) -> Self:
-        """Adds what drafting costs to the tables of the target's steps."""
+        """Return the cost of steps whose target tables are given, with the tables of the drafter added."""
         return cls(replace(tables, draft=_draft_tables(tables, source)))
 
     def cycle_s(self, shape: BatchShape) -> float:
-        """No less than launching all passes takes: from the first to the last the host runs ahead of the device."""
+        """Return the seconds from the start of this step to the start of the next.
+
+        The device time is at least the time of launching all passes, because the host runs ahead of the device from the
+        first pass to the last.
+        """
         if shape.ranks:
             return self.ranks_segment(shape.ranks)[0]
         drafting = self._drafting
         device = self.device_s(shape) + drafting.device_s(shape)
         device = max(device, sum(drafting.launching_s(shape), start=self.launching_s(shape)))
-        looked_up = drafting.look_up_s(shape) / self._prompt_ranks  # every rank has a host of its own
+        looked_up = drafting.look_up_s(shape) / self._prompt_ranks  # every rank has its own host process
         return self._cycle(device, shape.decodes + shape.prefill_chunks) + looked_up
 
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
+        """Return (t0, slope, steps) for a single decode-only step: the slope is 0 and steps is 1."""
         return self.cycle_s(BatchShape(0, 0.0, 0, decodes, context_sum, context_max, decodes)), 0.0, 1
 
     def ranks_segment(self, ranks: Sequence[BatchShape | None]) -> Segment:
-        """Every pass waits for the slowest rank, and so does looking drafts up."""
+        """Return (t0, 0, 1) for ranks with unequal shares.
+
+        Every pass and the lookup of drafts wait for the slowest rank.
+        """
         device, _, _, eager, sequences = self._ranks_device(ranks)
         launching_s = self.tables.launch_s if eager else 0.0
         for drafting_s, launch_s in self._drafting.of_ranks(ranks):
@@ -127,12 +140,12 @@ class SpeculativeCost(_Pass):
         return seconds + max((self._drafting.look_up_s(shape) for shape in ranks if shape), default=0.0), 0.0, 1
 
     def drafting_s(self, shape: BatchShape) -> float:
-        """Of the device, for the next drafts."""
+        """Return the device seconds of drafting."""
         return self._drafting.device_s(shape)
 
 
 def _draft_tables(tables: StepTables, source: CostSource) -> DraftTables | None:
-    """None where a step runs no drafter."""
+    """Return the tables of the drafter's passes; None if the drafter has no model."""
     resolved = tables.resolved
     speculation = resolved.speculation
     assert speculation is not None

@@ -1,28 +1,31 @@
-"""What a step costs: compiled once per deployment, read millions of times.
+"""The duration of one engine step of a deployment, compiled once and evaluated millions of times.
 
-Compiling prices the operators of `layers` on a few hundred nodes and keeps plain Python lists. A step's time is then
+Compiling prices the operators of `simulator.layers` at a few hundred nodes and keeps the results in plain Python
+lists. The duration of a step is then
 
     device_s = all tokens (padded to a CUDA graph) + logits + decode attention + prefill attention
-    cycle_s  = max(device_s, host_s) + gap     where the engine schedules ahead
-             = device_s + host_s + gap         where it does not
+    cycle_s  = max(device_s, host_s) + gap     if the engine schedules ahead
+             = device_s + host_s + gap         if it does not
 
-A step outside CUDA graphs (beyond the captured sizes; with prefill, where an engine captures decodes only) is launched
-kernel by kernel, and its device_s is no less than that takes the host (`launches`).
+The host launches a step kernel by kernel when the step runs outside CUDA graphs: beyond the captured sizes, or with
+prefill where the engine captures decodes only. The device time of such a step is at least the launch time
+(`StepTables.launch_s`).
 
-An engine that runs a step in several parts (llama.cpp) reads its weights once in each: every pass beyond the first
-costs what the weights cost a step of one token. It adds to a decode run as a constant.
+An engine that runs a step in several passes (llama.cpp) reads its weights once in each pass. Every pass beyond the
+first costs as much as the weights cost a step of one token. A run of decode steps contains it as a constant.
 
-There is no term for gaps between kernels: the operator tables were timed in graph replay or as whole layers and hold
-them (decode steps of a real Llama-2-70B on four H100 come out 3 % short, which is host time).
+There is no term for gaps between kernels. The operator tables were measured in graph replay or as whole layers and
+already contain these gaps (predicted decode steps of a real Llama-2-70B on four H100 are 3 % short, which is host
+time).
 
-Decode attention is piecewise linear in the mean context, for every number of decodes, plus a term linear in how far the
-longest context lies above the mean. While every decode grows by one token a step that distance stays, so a run of
-decode steps is an arithmetic series up to the next breakpoint (`decode_segment`).
+Decode attention is piecewise linear in the mean context for every number of decodes, plus a term that is linear in the
+distance of the longest context above the mean. Every decode grows by one token a step, so this distance stays
+constant, and a run of decode steps is an arithmetic series up to the next breakpoint (`decode_segment`).
 
-Ranks: a `BatchShape` is what the whole replica holds. Data-parallel ranks share it evenly (a lone prompt sits on one
-rank, which the others wait for), unless their shares are given (`ranks_segment`); context-parallel ranks share every
-prompt. In a pipeline each batch in flight is a shape of its own; its time is that of all stages and the sends between
-them.
+A `BatchShape` describes the batch of the whole replica. Data-parallel ranks share it evenly (a lone prompt is on one
+rank, and the others wait for it) unless their shares are given (`ranks_segment`). Context-parallel ranks share every
+prompt. In a pipeline each batch in flight is a shape of its own. Its time is the sum over all stages and the sends
+between them.
 """
 
 from __future__ import annotations
@@ -33,8 +36,6 @@ from math import ceil, inf
 
 import numpy as np
 
-from calibration.operators.cost import CostSource
-from catalogs.deployments.resolved import ResolvedDeployment
 from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
 from simulator.core.step_timer import ENDLESS, Segment, no_less, slowest
@@ -47,7 +48,7 @@ Cell = tuple[float, float, float, float, float, float]
 
 
 class StepCost:
-    """Seconds per engine step of one deployment. Build with `compile`."""
+    """Seconds per engine step of one deployment. Use `compile_step_cost` to build one."""
 
     def __init__(self, tables: StepTables) -> None:
         self.tables = tables
@@ -65,36 +66,27 @@ class StepCost:
         self._rank = tables.rank_seconds()
         self._group = tables.group_seconds()
         self._logits = tables.logits_seconds()
-        self._pass_s = float(tables.one_token()[:N_CLASSES].sum())  # of every pass beyond the first
-        # Decode-only steps: everything but attention, attention, least time, what is added to either
+        self._pass_s = float(tables.one_token()[:N_CLASSES].sum())  # each pass beyond the first
+        # Decode-only steps by number of decodes; see `_row`
         self._rows: dict[int, tuple[float, list[Cell], float, float]] = {}
-        self._alone: dict[int, list[Cell]] = {}  # attention of decodes in steps without prompts, by decodes on a rank
+        self._alone: dict[int, list[Cell]] = {}  # attention in steps without prompts, by decodes on a rank
         self._mixed: dict[int, list[Cell]] = {}  # the same in steps with prompts
         self._contexts: list[float] = tables.decode.contexts.tolist()
         self._last_cell = len(self._contexts) - 2
         self._prefill = tables.prefill.values[..., :N_CLASSES].sum(axis=-1).tolist()
         self._chunks, self._chunk_tokens, self._prior = (a.tolist() for a in tables.prefill.axes)
-        self._planes: dict[float, list[tuple[list[list[float]], float]]] = {}  # of prefill, with weights, by chunks
+        # Prefill planes and their weights, by number of chunks.
+        self._planes: dict[float, list[tuple[list[list[float]], float]]] = {}
         graphed = np.arange(min(len(tables.padded), self._graphed + 1), dtype=np.float64)
         padded = tables.group_tokens(graphed, np.zeros_like(graphed)).astype(np.int64).tolist()
-        self._graphed_group = [_read(self._group, tokens) for tokens in padded]  # by tokens that a graph pads
+        self._graphed_group = [_read(self._group, tokens) for tokens in padded]  # by scheduled tokens, before padding
 
     def totals(self, log: StepLog) -> StepTotals:
-        """Seconds by operator class, joules and calibration coverage of everything in the log."""
+        """Return seconds by operator class, joules and calibration coverage, summed over the steps of a log."""
         return total(self.tables, log)
 
-    @classmethod
-    def compile(cls, resolved: ResolvedDeployment, bundle: CostSource) -> StepCost:
-        """Price everything the deployment's limits allow. InputError for models serving does not cover."""
-        tables = StepTables.build(resolved, bundle)
-        if resolved.speculation is None:
-            return cls(tables)
-        from simulator.costs.speculative import SpeculativeCost  # which is one of these
-
-        return SpeculativeCost.of(tables, bundle)
-
     def cycle_s(self, shape: BatchShape) -> float:
-        """Seconds from the start of this step to the start of the next."""
+        """Return the seconds from the start of this step to the start of the next."""
         if shape.ranks:
             return self.ranks_segment(shape.ranks)[0]
         n = shape.decodes
@@ -104,9 +96,9 @@ class StepCost:
         return self._cycle(device, n + shape.prefill_chunks)
 
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
-        """(t0, slope, steps): step j (0-based, j < steps) of this decode-only batch takes t0 + slope * j seconds.
+        """Return (t0, slope, steps): step j (0-based, j < steps) of a decode-only batch takes t0 + slope * j seconds.
 
-        Every decode grows by one token a step. t0 is `cycle_s` of the same shape, bit for bit.
+        Every decode grows by one token a step. t0 equals `cycle_s` of the same shape, bit for bit.
         """
         row = self._rows.get(decodes)
         if row is None:
@@ -129,10 +121,15 @@ class StepCost:
         return least + after, 0.0, steps
 
     def ranks_segment(self, ranks: Sequence[BatchShape | None]) -> Segment:
-        """The same of data-parallel ranks with these shares (None: a dummy batch); 1 step where one has a prompt.
+        """Return (t0, slope, steps) for data-parallel ranks with unequal shares of the batch.
 
-        Each layer's exchange of tokens waits for the slowest rank's attention and dense parts; what follows it is the
-        expert group's, for the tokens of all. Graphs pad every rank to the widest, and run only where all can.
+        The exchange of tokens in each layer waits for the attention and the dense parts of the slowest rank. The
+        experts that follow compute the tokens of all ranks. CUDA graphs pad every rank to the widest one and run only
+        if every rank can use them.
+
+        Args:
+            ranks: The share of each rank; None stands for a dummy batch. If any rank has a prompt, the result covers
+                one step.
         """
         device, slope, steps, eager, sequences = self._ranks_device(ranks)
         least = self._launch_s if eager else 0.0
@@ -144,7 +141,7 @@ class StepCost:
         return no_less(device, slope, steps, least, after)
 
     def _ranks_device(self, ranks: Sequence[BatchShape | None]) -> tuple[float, float, int, bool, int]:
-        """(device seconds, slope, steps) of that, whether it runs outside graphs, and the most sequences of a rank."""
+        """Return (device seconds, slope, steps, runs outside CUDA graphs, largest number of sequences on a rank)."""
         of = self._rank_counts
         chunked, most, logits, tokens, sequences = False, 0, 0, 0, 0
         held: list[tuple[BatchShape, RankCounts]] = []
@@ -171,7 +168,7 @@ class StepCost:
         return device, slope, steps, most > (self._graphed_prefill if chunked else self._graphed), sequences
 
     def _rank_segment(self, shape: BatchShape, counts: RankCounts, dense: float) -> Segment:
-        """Attention of one rank's share, and its dense parts."""
+        """Return the segment of one rank's attention, with the seconds of its dense parts added."""
         n, decodes, chunks = shape.decodes, counts[4], counts[5]
         if chunks:
             if n:
@@ -187,13 +184,14 @@ class StepCost:
         return seconds, grow + above * skew_grow, ENDLESS if end == inf else ceil(end - mean)
 
     def _cycle(self, device: float, sequences: int) -> float:
+        """Combine device time and host time into the duration of a step."""
         host = self._host_s + self._host_per_sequence_s * -(-sequences // self._prompt_ranks)
         if self._overlaps:
             return (device if device >= host else host) + self._gap_s
         return device + host + self._gap_s
 
     def _batch_s(self, shape: BatchShape) -> float:
-        """Device seconds of any batch."""
+        """Return the device seconds of a batch that the ranks share evenly."""
         tokens, batch_tokens, logits, further, decodes, chunks = self._counts(shape)
         seconds = 0.0
         if decodes:
@@ -212,13 +210,23 @@ class StepCost:
         return seconds
 
     def _group_s(self, tokens: int, batch_tokens: int) -> float:
-        """Experts of a group whose widest rank holds `tokens`, and whose ranks hold `batch_tokens` together."""
+        """Return the seconds of an expert group.
+
+        Args:
+            tokens: Tokens of the widest rank.
+            batch_tokens: Tokens of all ranks together.
+        """
         if tokens < len(self._graphed_group):
             return self._graphed_group[tokens]
         return _read(self._group, self._eager_group_tokens(tokens, batch_tokens))
 
     def _attention_cells(self, decodes: int, mixed: bool) -> list[Cell]:
-        """Compile attention of `decodes` on a rank along their mean context; mixed: in a step with prompts."""
+        """Compile decode attention along the mean context.
+
+        Args:
+            decodes: Decodes on one rank.
+            mixed: Whether the step also contains prompts.
+        """
         known = self._mixed if mixed else self._alone
         known[decodes] = self._cells(self.tables.mixed if mixed else self.tables.decode, decodes)
         return known[decodes]
@@ -247,12 +255,11 @@ class StepCost:
         return total
 
     def _row(self, decodes: int) -> tuple[float, list[Cell], float, float]:
-        """(everything but attention, attention cells along the mean context, least time, what is added) of a
-        decode-only step."""
+        """Return (seconds without attention, attention cells, minimum seconds, added seconds) of a decode-only step."""
         tokens, batch_tokens, logits, _, own, _ = self._counts(BatchShape(decodes=decodes, logits=decodes))
         offset = _read(self._rank, tokens) + _read(self._logits, logits) + self._group_s(tokens, batch_tokens)
         least = self._launch_s if tokens > self._graphed else 0.0
-        each = -(-decodes // self._prompt_ranks)  # every data-parallel rank schedules its own
+        each = -(-decodes // self._prompt_ranks)  # every data-parallel rank schedules its own decodes
         host, after = self._host_s + self._host_per_sequence_s * each, self._gap_s
         if self._overlaps:
             least = max(least, host)
@@ -262,9 +269,9 @@ class StepCost:
         return row
 
     def _cells(self, tables: DecodeTables, decodes: int) -> list[Cell]:
-        """Compile attention of `decodes` on a rank into pieces along the mean context.
+        """Compile decode attention on one rank into linear pieces along the mean context.
 
-        Each is (time, slope, the same two of the skew term, first and last context).
+        Each cell is (seconds, slope, skew seconds, skew slope, first context, last context).
         """
         base, skew = tables.seconds(decodes)
         contexts = self._contexts
@@ -278,13 +285,14 @@ class StepCost:
 
 
 def _read(values: list[float], index: int) -> float:
-    """An entry of a list over 0..len-1, continued straight past its end (budgets raised after compiling)."""
+    """Return an entry of a list, extrapolated linearly past its end (token budgets may be raised after compiling)."""
     if index < len(values):
         return values[index]
     return values[-1] + (values[-1] - values[-2]) * (index - len(values) + 1)
 
 
 def _cell(axis: list[float], x: float) -> tuple[int, float]:
+    """Return the index of the axis interval that contains `x` and the position of `x` within it."""
     i, last = bisect_right(axis, x) - 1, len(axis) - 2
     i = 0 if i < 0 else i if i < last else last
     start = axis[i]

@@ -1,9 +1,9 @@
-"""The tables behind a step's price: operators of a deployment priced on nodes of what a batch may hold.
+"""The tables behind the price of a step: the operators of a deployment, priced at nodes of what a batch may hold.
 
-Which tables a step reads, and at which coordinates, is decided here alone. `BatchPartition.rank_counts` counts what a
-rank computes, for one batch or for many, and `StepTables.terms` turns the counts of many batches into terms, a table
-and coordinates each. `StepCost` compiles the tables into lists over the same counts; totals add the terms up; the
-analysis of a run and of a single step prices the operators at the terms' coordinates.
+This module alone decides which tables a step reads, and at which coordinates. `BatchPartition.rank_counts` counts the
+work of a rank, for one batch or for many. `StepTables.terms` turns the counts of many batches into terms, each a table
+and its coordinates. `StepCost` compiles the tables into lists over the same counts. Totals add the terms up. The
+analysis of a run or of a single step prices the operators at the coordinates of the terms.
 """
 
 from __future__ import annotations
@@ -48,29 +48,39 @@ CHUNK_NODES: Final = (1, 2, 4, 8, 16, 64, 256, 1024)
 
 @dataclass(frozen=True, slots=True)
 class DecodeTables:
-    """Channels by (decodes, mean context): of even contexts, and per token the longest lies above the mean."""
+    """Channels by (decodes, mean context): for equal contexts, and per token of the longest context above the mean."""
 
     even: MultilinearTable
     skew: MultilinearTable
 
     @property
     def contexts(self) -> FloatArray:
+        """The nodes of the mean context. Shape (nodes,)."""
         return self.even.axes[1]
 
     def at(self, decodes: FloatArray, mean: FloatArray, longest: FloatArray) -> FloatArray:
-        """Rows x channels."""
+        """Return the channels of decode attention. Shape (rows, channels).
+
+        Args:
+            decodes: Decodes on a rank. Shape (rows,).
+            mean: Mean context. Shape (rows,).
+            longest: Longest context. Shape (rows,).
+        """
         return self.even.at(decodes, mean) + (longest - mean)[:, None] * self.skew.at(decodes, mean)
 
     def seconds(self, decodes: int) -> tuple[list[float], list[float]]:
-        """(seconds, seconds per token of skew) at every context node, for one number of decodes on a rank."""
+        """Return (seconds, seconds per token of skew) at every context node, for one number of decodes on a rank."""
         rows = [table.row(float(decodes))[:, :N_CLASSES].sum(axis=1).tolist() for table in (self.even, self.skew)]
         return rows[0], rows[1]
 
 
 class Term(NamedTuple):
-    """Where some of many batches read one of the tables: their price is the sum of its terms.
+    """The place where some of many batches read one of the tables. The price of a batch is the sum of its terms.
 
-    table: An attribute of `StepTables`. rows: Which batches. coordinates: Arrays of one entry for each of those.
+    Attributes:
+        table: The name of an attribute of `StepTables`.
+        rows: The batches that read it. Shape (n,), or a slice.
+        coordinates: One array per axis of the table. Shape (n,) each.
     """
 
     table: str
@@ -79,14 +89,25 @@ class Term(NamedTuple):
 
 
 class RankTerms(NamedTuple):
-    """Terms of batches whose data-parallel ranks hold unequal shares. The step waits for the slowest rank."""
+    """Terms of batches whose data-parallel ranks hold unequal shares. The step waits for the slowest rank.
 
-    own: list[list[Term]]  # of each rank: its dense parts and attention
-    shared: list[Term]  # of all together: experts and logits
+    Attributes:
+        own: The dense parts and the attention of each rank.
+        shared: The experts and the logits of all ranks together.
+    """
+
+    own: list[list[Term]]
+    shared: list[Term]
 
 
 class OperatorGroup(NamedTuple):
-    """The operators that some of many steps run, and how often each step runs them. times: Shape of `rows`."""
+    """The operators that some of many steps run, and how often each step runs them.
+
+    Attributes:
+        rows: The steps that run them. Shape (n,).
+        times: Executions in each of those steps. Shape (n,).
+        lines: The operators.
+    """
 
     rows: IntArray
     times: FloatArray
@@ -95,20 +116,33 @@ class OperatorGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DraftTables:
-    """What drafting adds to every step: a pass of the drafter over all tokens of the step (`first`), which gives the
-    first draft, and `passes` over the newest tokens of every sequence, each of which gives one more."""
+    """The tables of the drafting that every step runs.
+
+    The drafter makes one pass over all tokens of the step (`first`), which gives the first draft, and `passes` further
+    passes over the newest tokens of every sequence, each of which gives one more draft.
+    """
 
     first: StepTables
     again: StepTables
     passes: int
-    after_prompts: bool  # a step of prompts alone drafts, too
+    after_prompts: bool  # whether a step that contains only prompts drafts as well
 
 
 @dataclass(frozen=True, slots=True)
 class StepTables:
-    """Channels (see `pricing`) by: tokens on an attention rank, tokens of the expert group, sequences with logits,
-    (decodes, mean context) with what the longest context above the mean adds (alone, and beside prefill), and
-    (chunks, tokens of a chunk, tokens before it). All per rank and microbatch."""
+    """Channels (see `simulator.costs.pricing`) of the operators of a step, per rank and microbatch.
+
+    Attributes:
+        rank: By tokens on an attention rank.
+        group: By tokens of the expert group.
+        logits: By sequences with logits.
+        decode: By decodes and their contexts, in steps without prompts.
+        mixed: By decodes and their contexts, in steps with prompts.
+        prefill: By (prompt chunks, tokens of a chunk, tokens before the chunk).
+        padded: The tokens that run where 0..len-1 are scheduled. Shape (tokens,).
+        launch_s: The minimum seconds of a step outside CUDA graphs.
+        draft: The tables of proposing drafts; None without a drafter.
+    """
 
     resolved: ResolvedDeployment
     pricer: Pricer
@@ -119,9 +153,9 @@ class StepTables:
     decode: DecodeTables
     mixed: DecodeTables
     prefill: MultilinearTable
-    padded: IntArray  # tokens that run where 0..len-1 were scheduled
-    launch_s: float  # a step outside CUDA graphs takes no less
-    draft: DraftTables | None = None  # what proposing drafts adds to a step
+    padded: IntArray
+    launch_s: float
+    draft: DraftTables | None = None
 
     @property
     def partition(self) -> BatchPartition:
@@ -131,17 +165,18 @@ class StepTables:
 
     @property
     def engine(self) -> EngineProfile:
+        """The profile of the engine."""
         return self.resolved.engine
 
     @property
     def passes(self) -> MultilinearTable:
-        """Channels by passes over the weights beyond the first."""
+        """Channels by the number of passes over the weights beyond the first."""
         values = np.stack([np.zeros(N_CHANNELS), self.one_token()])
         return MultilinearTable((np.array([0.0, 1.0]),), values)
 
     @classmethod
     def build(cls, resolved: ResolvedDeployment, source: CostSource, lines: StepCalls | None = None) -> StepTables:
-        """Price a deployment's steps, or those of another model (`lines`) on its hardware and in its graphs."""
+        """Price the steps of a deployment, or those of another model (`lines`) on its hardware and in its graphs."""
         lines = lines or StepCalls.of(resolved, source)
         shard, pricer = lines.shard, Pricer(source, resolved.hardware, resolved.engine.host.collective_skew_s)
         top = max(resolved.limits.max_num_batched_tokens, resolved.limits.max_num_seqs)
@@ -161,30 +196,33 @@ class StepTables:
         )
 
     def further(self, lines: StepCalls) -> StepTables:
-        """Return the same tables, but for what decodes attend with."""
+        """Return these tables with the decode attention of other operators."""
         decode = _decode_tables(lines.decode, lines.shard, self.pricer, self.resolved)
         mixed = _decode_tables(lines.mixed_decode, lines.shard, self.pricer, self.resolved)
         return replace(self, lines=lines, decode=decode, mixed=mixed)
 
     def padded_tokens(self, tokens: FloatArray) -> FloatArray:
-        """Return the tokens that run where `tokens` were scheduled: the next captured graph's, or as many."""
+        """Return the tokens that run where `tokens` are scheduled: the next captured size, if there is one.
+
+        Shape of both: (rows,).
+        """
         padded, inside = self.padded, tokens < len(self.padded)
         ran: FloatArray = np.where(inside, padded[np.minimum(tokens, len(padded) - 1).astype(np.int64)], tokens)
         return ran
 
     def group_tokens(self, tokens: FloatArray, batch_tokens: FloatArray) -> FloatArray:
-        """Return the tokens that an expert group computes: graphs pad every rank alike.
+        """Return the tokens that an expert group computes. CUDA graphs pad every rank alike.
 
         Args:
-            tokens: The most tokens of a rank. Shape (rows,).
-            batch_tokens: Those of the whole batch. Shape (rows,).
+            tokens: The most tokens on a rank. Shape (rows,).
+            batch_tokens: The tokens of the whole batch. Shape (rows,).
         """
         graphed = (tokens <= graph_limit(self.resolved)) & (tokens < len(self.padded))
         eager = self.partition.eager_group_tokens(tokens, batch_tokens)
         return np.where(graphed, self.partition.group_ranks * self.padded_tokens(tokens), eager)
 
     def terms(self, batches: BatchRows) -> list[Term]:
-        """Return what steps read, in the order in which it is added up: one pass of one model, ranks alike."""
+        """Return the terms of one pass of one model, in the order of their sum, for ranks with equal shares."""
         counts = self.partition.rank_counts(batches)
         tokens, batch_tokens, logits, further, _, _ = counts
         found = [
@@ -197,7 +235,10 @@ class StepTables:
         return found + _attention_terms(batches, counts)
 
     def rank_terms(self, ranks: Sequence[BatchRows]) -> RankTerms:
-        """Return the same where each data-parallel rank holds a share of its own. Graphs pad all to the widest."""
+        """Return the terms of batches of which each data-parallel rank holds its own share.
+
+        CUDA graphs pad all ranks to the widest one.
+        """
         partition = self.partition.within_rank
         counts = [partition.rank_counts(rank) for rank in ranks]
         tokens, held, logits, *_ = zip(*counts, strict=True)
@@ -210,11 +251,12 @@ class StepTables:
         return RankTerms(own, self._shared_terms(most, sum(held), np.max(logits, axis=0)))
 
     def _shared_terms(self, tokens: FloatArray, batch_tokens: FloatArray, logits: FloatArray) -> list[Term]:
+        """Return the terms of the experts and the logits."""
         group = self.group_tokens(tokens, batch_tokens)
         return [Term("group", slice(None), (group,)), Term("logits", slice(None), (logits,))]
 
     def read(self, term: Term) -> FloatArray:
-        """Return the channels of a term, of shape (rows of the term, N_CHANNELS)."""
+        """Return the channels of a term. Shape (rows of the term, N_CHANNELS)."""
         table: MultilinearTable | DecodeTables = getattr(self, term.table)
         return table.at(*term.coordinates)
 
@@ -236,7 +278,7 @@ class StepTables:
             yield OperatorGroup(rows, once, of[term.table](*term.coordinates))
 
     def _token_operators(self, table: str, rows: IntArray, tokens: FloatArray) -> Iterator[OperatorGroup]:
-        """Of the sizes that are captured, and of those beyond."""
+        """Yield the operators of captured sizes and those of sizes beyond them."""
         sizes, shard = captured(self.resolved), self.lines.shard
         lines, ranks = (self.lines.rank, 1) if table == "rank" else (self.lines.group, shard.exchange_ranks)
         largest = sizes[-1] * ranks if len(sizes) else 0.0
@@ -245,26 +287,29 @@ class StepTables:
                 yield OperatorGroup(rows[some], np.ones(int(some.sum())), lines(tokens[some], graph))
 
     def one_token(self) -> FloatArray:
-        """Channels of what a further pass over the weights adds: a step of one token, without attention and logits."""
+        """Return the channels of a further pass over the weights: a step of one token, without attention and logits.
+
+        Shape (N_CHANNELS,).
+        """
         one = np.ones(1)
         channels: FloatArray = (self.rank.at(self.padded[:2][-1:].astype(np.float64)) + self.group.at(one))[0]
         return channels
 
     def rank_seconds(self) -> list[float]:
-        """Seconds of `rank` for 0.. scheduled tokens, padding applied."""
+        """Return the seconds of `rank` for every number of scheduled tokens from 0 on, with padding applied."""
         return _expand(self.rank, self.padded)
 
     def group_seconds(self) -> list[float]:
-        """Seconds of `group` for 0.. tokens of the group."""
+        """Return the seconds of `group` for every number of tokens of the group from 0 on."""
         return _expand(self.group, np.arange(int(self.group.axes[0][-1]) + 1))
 
     def logits_seconds(self) -> list[float]:
-        """Seconds of `logits` for 0.. sequences."""
+        """Return the seconds of `logits` for every number of sequences from 0 on."""
         return _expand(self.logits, np.arange(int(self.logits.axes[0][-1]) + 1))
 
 
 def _attention_terms(batches: BatchRows, counts: RankCountArrays) -> list[Term]:
-    """Of decodes alone, of decodes in steps with prompts, of prompts."""
+    """Return the terms of decodes in steps without prompts, of decodes in steps with prompts, and of prompts."""
     *_, decodes, chunks = counts
     found = []
     for table, here in (("decode", chunks == 0), ("mixed", chunks > 0)):
@@ -278,22 +323,27 @@ def _attention_terms(batches: BatchRows, counts: RankCountArrays) -> list[Term]:
 
 
 def _launch_s(resolved: ResolvedDeployment, shard: Shard) -> float:
-    """Host seconds of launching an eager step's kernels; a CPU has no launches to speak of."""
+    """Return the host seconds of launching the kernels of an eager step; launches on a CPU are negligible."""
     each = resolved.engine.host.kernel_launch_s
     return each * step_launches(shard) if each and resolved.hardware.accelerator.kind == "gpu" else 0.0
 
 
 def graph_limit(resolved: ResolvedDeployment) -> int:
-    """Most tokens a captured graph serves: the engine's limit, and no more than twice what max_num_seqs decodes bring
-    (vLLM V1)."""
+    """Return the most tokens that a captured CUDA graph serves.
+
+    This is the limit of the engine, but no more than twice the tokens of max_num_seqs decodes (vLLM V1).
+    """
     if not resolved.engine.graph_capture_sizes:
         return 0
     return min(resolved.engine.max_graph_tokens, 2 * resolved.limits.max_num_seqs * resolved.queries)
 
 
 def captured(resolved: ResolvedDeployment) -> FloatArray:
-    """Token counts the engine captures graphs for, ascending. Where decodes bring several tokens, also so many of each
-    count of decodes (vLLM's uniform decode sizes)."""
+    """Return the token counts for which the engine captures CUDA graphs, ascending. Shape (sizes,).
+
+    If each decode brings several tokens, the engine also captures each size multiplied by them (vLLM's uniform decode
+    sizes).
+    """
     limit, sizes = graph_limit(resolved), set(resolved.engine.graph_capture_sizes)
     if resolved.queries > 1:
         sizes |= {s * resolved.queries for s in sizes}
@@ -301,7 +351,7 @@ def captured(resolved: ResolvedDeployment) -> FloatArray:
 
 
 def _padding(sizes: FloatArray, top: int) -> IntArray:
-    """Tokens that run for 0..top scheduled ones: the next captured size, or as many."""
+    """Return the tokens that run for 0 to `top` scheduled ones: the next captured size, if there is one."""
     tokens = np.arange(top + 1)
     if not len(sizes):
         return tokens
@@ -311,13 +361,14 @@ def _padding(sizes: FloatArray, top: int) -> IntArray:
 
 
 def _expand(table: MultilinearTable, tokens: IntArray) -> list[float]:
+    """Return the seconds of a table at the given token counts."""
     seconds = table.values[:, :N_CLASSES].sum(axis=-1)
     out: list[float] = np.interp(tokens, table.axes[0], seconds).tolist()
     return out
 
 
 def _token_table(lines: TokenLines, pricer: Pricer, sizes: FloatArray, top: int) -> MultilinearTable:
-    """Tokens 0..top: captured sizes exactly, then spaced nodes; 0 costs 0."""
+    """Return channels by tokens from 0 to `top`: exact at captured sizes, then at spaced nodes; 0 tokens cost 0."""
     first = sizes[-1] + 1 if len(sizes) else 1.0
     eager = spaced(first, top, EAGER_NODES) if first <= top else np.zeros(0)
     graphed = pricer.price(lines(sizes, True), sizes.shape, at_nodes=True)

@@ -1,4 +1,4 @@
-"""What a whole run cost: seconds by operator class, joules, and how well the times are known. One pass over the log."""
+"""Totals of a run, computed in one pass over its log: seconds by operator class, joules and calibration coverage."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from simulator.costs.pricing import INTERPOLATED_S, JOULES, MEASURED_S, N_CHANNE
 from simulator.costs.tables import DraftTables, StepTables, Term
 from simulator.layers.operator_call import CLASSES
 
-#: Accelerator power between kernels while the host is busy, as a share of the way from idle to TDP: clocks stay up and
-#: no unit works. An assumption (an H100 in P0 with a context draws some 110-130 W against 70 W idle).
+#: Power of an accelerator between kernels, as a share of the range from idle power to TDP: clocks stay high while no
+#: unit works. This is an assumption (an H100 in P0 with a context draws some 110-130 W, compared with 70 W idle).
 GAP_POWER_SHARE: Final = 0.08
 
-#: Relative error assumed of operator times that rest on the uncalibrated roofline: our own default, not a measurement.
+#: Assumed relative error of operator times from the uncalibrated roofline. This is a default, not a measurement.
 ROOFLINE_ERROR: Final = 0.3
 
-#: Rows evaluated at once, to bound memory.
+#: Number of rows evaluated at once, which bounds memory.
 CHUNK_ROWS: Final = 65536
 
 _STEPS: Final = COLUMNS.index("steps")
@@ -35,26 +35,28 @@ _TOTAL_S: Final = COLUMNS.index("total_s")
 
 @dataclass(frozen=True, slots=True)
 class StepTotals:
-    """Sums over every simulated step of a log."""
+    """Sums over all simulated steps of a log."""
 
-    seconds: dict[str, float]  # by class of `layers.CLASSES`, and "host": what the steps took beyond the device
-    joules_per_accelerator: float  # while steps ran; idle time between them is the caller's, at `idle_w`
+    seconds: dict[str, float]  # by class of `CLASSES`; "host" is the time of the steps beyond the device
+    joules_per_accelerator: float  # during steps; the caller adds the idle time between them, at `idle_w`
     idle_w: float
-    measured_fraction: float  # of device time; the three add up to 1 (0 for an empty log)
+    measured_fraction: float  # share of device time; the three fractions add up to 1 (0 for an empty log)
     interpolated_fraction: float
     roofline_fraction: float
-    expected_error: float  # relative, of device time
-    rank_wait_s: float = 0.0  # of the device time: that a data-parallel rank waits for the slowest, mean over ranks
+    expected_error: float  # relative error of the device time
+    rank_wait_s: float = 0.0  # part of the device time that a rank waits for the slowest, mean over ranks
 
     @property
     def busy_s(self) -> float:
+        """Seconds of all classes, including the host."""
         return sum(self.seconds.values())
 
 
 def total(tables: StepTables, log: StepLog) -> StepTotals:
-    """Totals of a log; rows that stand for several steps are read at their middle step, exact where time is linear.
+    """Return the totals of a log.
 
-    Kernels may ask for more than the board's limit for microseconds; the mean of a row may not. In a pipeline every
+    A row that covers several steps is evaluated at its middle step, which is exact where time is linear. Kernels may
+    exceed the power limit of the board for microseconds, but the mean power of a row may not. In a pipeline every
     accelerator works for its stage's share of a row.
     """
     sums, host, joules, waits = np.zeros(N_CHANNELS), 0.0, 0.0, 0.0
@@ -68,17 +70,25 @@ def total(tables: StepTables, log: StepLog) -> StepTotals:
 
 @dataclass(frozen=True, slots=True)
 class PricedRows:
-    """What rows of a log took of one accelerator; arrays of one entry a row, of all its steps. Of data-parallel ranks:
-    the time of the slowest, the energy of the mean."""
+    """Seconds and joules of one accelerator for rows of a log, each summed over the steps of the row.
 
-    device: FloatArray  # (rows, N_CHANNELS)
-    host_s: FloatArray  # beyond the device
+    For data-parallel ranks, times are those of the slowest rank and energy is the mean over ranks.
+
+    Attributes:
+        device: Channels. Shape (rows, N_CHANNELS).
+        host_s: Seconds beyond the device time. Shape (rows,).
+        joules: Shape (rows,).
+        rank_wait_s: Seconds that a rank waits for the slowest, mean over ranks. Shape (rows,).
+    """
+
+    device: FloatArray
+    host_s: FloatArray
     joules: FloatArray
     rank_wait_s: FloatArray
 
 
 def priced(tables: StepTables, log: StepLog) -> Iterator[PricedRows]:
-    """The rows of a log in order, some at a time."""
+    """Yield the priced rows of a log in order, in chunks of at most CHUNK_ROWS."""
     share = 1.0 / tables.resolved.layout.pipeline_parallel
     unit = tables.resolved.hardware.accelerator
     rows, shares = log.table(), log.shares if isinstance(log, RankStepLog) else None
@@ -98,7 +108,7 @@ def priced(tables: StepTables, log: StepLog) -> Iterator[PricedRows]:
 
 
 def speculative_seconds(tables: StepTables, log: StepLog) -> FloatArray:
-    """Return what drafting took in every row, on the device, or on the host where drafts are looked up."""
+    """Return the seconds of drafting in every row, on the device, or on the host for n-gram lookup. Shape (rows,)."""
     table, steps = log.table(), log.steps
     if tables.draft is not None and isinstance(log, RankStepLog):
         drafting, _ = _ranked_draft(tables.draft, BatchRows.of_ranks(table, log.shares))
@@ -112,7 +122,7 @@ def speculative_seconds(tables: StepTables, log: StepLog) -> FloatArray:
 
 
 def gap_w(unit: Accelerator) -> float:
-    """Of an accelerator between kernels."""
+    """Return the watts of an accelerator between kernels."""
     return unit.idle_w + GAP_POWER_SHARE * (unit.tdp_w - unit.idle_w)
 
 
@@ -134,7 +144,11 @@ def _totals(tables: StepTables, sums: FloatArray, host: float, joules: float) ->
 
 
 def _expected_error(tables: StepTables, seconds: dict[str, float], roofline: float) -> float:
-    """Held-out error of each class's worst family and the roofline's own, weighted by time, added in quadrature."""
+    """Return the expected relative error of the device time.
+
+    The held-out error of each class's worst operator family and the roofline's error are weighted by time and added in
+    quadrature.
+    """
     device = sum(seconds.values())
     if not device:
         return 0.0
@@ -147,13 +161,13 @@ def _expected_error(tables: StepTables, seconds: dict[str, float], roofline: flo
 
 
 def step_channels(tables: StepTables, batches: BatchRows) -> FloatArray:
-    """Return the channels of every batch, of shape (rows, N_CHANNELS): the same numbers that `StepCost` adds up."""
+    """Return the channels of every batch, the same numbers that `StepCost` adds up. Shape (rows, N_CHANNELS)."""
     device = _pass_channels(tables, batches)
     return device if tables.draft is None else device + draft_channels(tables.draft, batches)
 
 
 def draft_channels(draft: DraftTables, batches: BatchRows) -> FloatArray:
-    """Return the channels of drafting alone, of shape (rows, N_CHANNELS)."""
+    """Return the channels of drafting alone. Shape (rows, N_CHANNELS)."""
     device = _pass_channels(draft.first, batches)
     if draft.passes:
         newest = batches.newest(draft.after_prompts)
@@ -166,7 +180,7 @@ def _pass_channels(tables: StepTables, batches: BatchRows) -> FloatArray:
 
 
 def _sum(tables: StepTables, terms: Iterable[Term], n: int) -> FloatArray:
-    """Add up terms of n batches."""
+    """Return the sum of the terms of `n` batches. Shape (n, N_CHANNELS)."""
     device = np.zeros((n, N_CHANNELS))
     for term in terms:
         _add(device, term, tables.read(term))
@@ -174,18 +188,19 @@ def _sum(tables: StepTables, terms: Iterable[Term], n: int) -> FloatArray:
 
 
 def _add(device: FloatArray, term: Term, channels: FloatArray) -> None:
-    if isinstance(term.rows, slice):  # all of them: an indexed sum would copy the array once more
+    if isinstance(term.rows, slice):  # all rows: an indexed sum would copy the array once more
         device += channels
     else:
         device[term.rows] += channels
 
 
 class RankedChannels(NamedTuple):
-    """What steps take whose data-parallel ranks hold unequal shares.
+    """The channels of steps in which data-parallel ranks hold unequal shares.
 
-    device: Channels of the slowest rank, but with the mean joules. Shape (rows, N_CHANNELS).
-    wait_s: Seconds that a rank waits for the slowest, mean over ranks. Shape (rows,).
-    slowest: Which rank that is. Shape (rows,).
+    Attributes:
+        device: Channels of the slowest rank, but with the mean joules. Shape (rows, N_CHANNELS).
+        wait_s: Seconds that a rank waits for the slowest, mean over ranks. Shape (rows,).
+        slowest: Index of the slowest rank. Shape (rows,).
     """
 
     device: FloatArray
@@ -194,7 +209,7 @@ class RankedChannels(NamedTuple):
 
 
 def ranked_channels(tables: StepTables, ranks: Sequence[BatchRows]) -> RankedChannels:
-    """Return what steps of ranks with these shares take: the same numbers as `StepCost.ranks_segment`."""
+    """Return the channels of steps with the given shares of the ranks, the same numbers as `StepCost.ranks_segment`."""
     found = ranked_pass(tables, ranks)
     if tables.draft is None:
         return found
@@ -203,7 +218,7 @@ def ranked_channels(tables: StepTables, ranks: Sequence[BatchRows]) -> RankedCha
 
 
 def _ranked_draft(draft: DraftTables, ranks: Sequence[BatchRows]) -> tuple[FloatArray, FloatArray]:
-    """Channels of drafting where ranks hold unequal shares, and what a rank waits in it, mean over ranks."""
+    """Return (channels of drafting, mean seconds that a rank waits in it) where ranks hold unequal shares."""
     device, lags, _ = ranked_pass(draft.first, ranks)
     if draft.passes:
         newest = [rank.newest(draft.after_prompts) for rank in ranks]
@@ -214,7 +229,7 @@ def _ranked_draft(draft: DraftTables, ranks: Sequence[BatchRows]) -> tuple[Float
 
 
 def ranked_pass(tables: StepTables, ranks: Sequence[BatchRows]) -> RankedChannels:
-    """Return what one model's pass over such steps takes."""
+    """Return the channels of one model's pass over steps whose ranks hold unequal shares."""
     n, terms = len(ranks[0]), tables.rank_terms(ranks)
     slowest, slowest_s = np.zeros((n, N_CHANNELS)), np.full(n, -1.0)
     mean_s, joules = np.zeros(n), np.zeros(n)

@@ -1,7 +1,7 @@
 """The mixer of a layer on one rank: one class for each kind of attention, all with the contract `ShardedMixer`.
 
-A new kind of mixer is a class here and its entry in MIXERS. It defines which operators run, what the cache of a
-sequence takes, and how many weights and activations a rank holds.
+To add a kind of mixer, write its class here and enter it in MIXERS. The class defines which operators run, the bytes
+that a sequence takes in the cache, and the weights and activations that a rank holds.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from catalogs.models.layers import Attention, LayerGroup, LinearAttention, MlaAt
 from simulator.layers.operator_call import QUANTISED, OperatorCall, all_reduce_calls, gemm_call
 from simulator.layers.shard import Shard
 
-#: Launches of a gated delta rule's scan, of an MLA block, and of the latter's quantised products (see step.py).
+#: Kernel launches of a gated delta rule's scan, of an MLA block, and of its quantised products (see `step_launches`).
 SCAN_KERNELS: Final = 18
 
 MLA_KERNELS: Final = 12
 
 MLA_QUANTISE_KERNELS: Final = 5
 
-#: Whether the engine's prefill kernel also takes decodes, by head size and KV type.
+#: Whether the engine's prefill kernel also takes decodes, by head size and KV data type.
 JoinsDecodes = Callable[[int, str], bool]
 
 
@@ -54,84 +54,100 @@ class ShardedMixer(ABC):
     count: int
 
     def token_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
-        """Everything but attention itself: norm, projections, the sum over tensor ranks."""
+        """Return all operators but the attention itself: norm, projections, the sum over tensor ranks."""
         norm = Elementwise("norm", tokens, 4 * self.shard.model.hidden_size * ACT)  # fused with the residual add
         calls = [OperatorCall("input_norm", "elementwise", self.count, norm), *self.projection_calls(tokens)]
         return calls + all_reduce_calls(self.shard, "mixer_all_reduce", self.count, tokens, graph)
 
     @abstractmethod
     def projection_calls(self, tokens: Num) -> list[OperatorCall]:
-        """Operators that follow the number of tokens, between the norm and the sum over tensor ranks."""
+        """Return the operators that depend on the tokens, between the norm and the sum over tensor ranks."""
 
     @abstractmethod
     def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray) -> Iterator[OperatorCall]:
-        """Attention of decodes with a mean and a longest context, in a step without prompts."""
+        """Yield the attention of decodes with a mean and a longest context, in a step without prompts.
+
+        All arrays broadcast against each other. Shape (...).
+        """
 
     def mixed_decode_calls(
         self, sequences: FloatArray, mean: FloatArray, longest: FloatArray, joins: JoinsDecodes
     ) -> Iterator[OperatorCall]:
-        """Attention of decodes in a step that also has prompts."""
+        """Yield the attention of decodes in a step that also has prompts.
+
+        All arrays broadcast against each other. Shape (...).
+        """
         del joins
         return self.decode_calls(sequences, mean, longest)
 
     @abstractmethod
     def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Iterator[OperatorCall]:
-        """Attention of prompt chunks of `each` new tokens after `prior` earlier ones."""
+        """Yield the attention of prompt chunks of `each` new tokens after `prior` earlier ones.
+
+        All arrays broadcast against each other. Shape (...).
+        """
 
     @abstractmethod
     def cache_bytes(self, tokens: float) -> float:
-        """Cache and state of one sequence of `tokens` in all `count` layers, before it is divided over cache ranks."""
+        """Return the cache and state of one sequence in all `count` layers, before division over cache ranks."""
 
     @abstractmethod
     def linear_params(self) -> float:
-        """Weights of the matrix products of ONE layer that this rank holds."""
+        """Return the weights of the matrix products of ONE layer on this rank."""
 
     @abstractmethod
     def activation_width(self) -> float:
-        """Values that are alive inside the block for each token."""
+        """Return the values that are alive inside the block for each token."""
 
     @property
     def qkv_width(self) -> int:
-        """Outputs of one projection to queries, keys and values; 0 for kinds that have no such projection."""
+        """Outputs of one projection to queries, keys and values; 0 for kinds without such a projection."""
         return 0
 
 
 @dataclass(frozen=True, slots=True)
 class ShardedAttention(ShardedMixer):
-    """MHA, GQA and MQA: tensor ranks share the query heads, and the KV heads as far as there are enough of them."""
+    """MHA, GQA and MQA. Tensor ranks divide the query heads, and the KV heads as long as there are enough of them."""
 
     part: Attention
 
     @property
     def heads(self) -> int:
+        """Query heads on this rank."""
         return self.part.rank_heads(self.shard.tp)
 
     @property
     def kv_heads(self) -> int:
+        """KV heads on this rank."""
         return self.part.rank_kv_heads(self.shard.tp)
 
     @property
     def query_width(self) -> int:
+        """Width of the queries on this rank."""
         return self.heads * self.part.head_dim
 
     @property
     def key_width(self) -> int:
+        """Width of the keys on this rank."""
         return self.kv_heads * self.part.head_dim
 
     @property
     def kv_width(self) -> int:
-        """Keys and values of one token in one layer."""
+        """Width of the keys and values of one token in one layer on this rank."""
         return self.kv_heads * (self.part.head_dim + self.part.value_dim)
 
     @property
     def output_width(self) -> int:
+        """Width of the attention output on this rank."""
         return self.heads * self.part.value_dim
 
     @property
     def qkv_width(self) -> int:
+        """Outputs of the projection to queries, keys and values on this rank."""
         return self.query_width + self.kv_width
 
     def projection_calls(self, tokens: Num) -> list[OperatorCall]:
+        """Return the projections, rotation and cache write, with the model's query-key norm and output gate."""
         a, count, hidden, dtype = self.part, self.count, self.shard.model.hidden_size, self.shard.dtype("attention")
         q, k, kv = self.query_width, self.key_width, self.kv_width
         written = kv * (ACT + dtype_bytes(self.shard.kv_dtype))
@@ -150,6 +166,10 @@ class ShardedAttention(ShardedMixer):
         return calls
 
     def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray) -> Iterator[OperatorCall]:
+        """Yield the attention of decodes, each over its window of the context.
+
+        All arrays broadcast against each other. Shape (...).
+        """
         a, shard, n = self.part, self.shard, sequences
         seen, top = (_clip(x, a.window_tokens) / shard.kv_shards for x in (mean, longest))
         heads = self.heads * shard.joined_heads * shard.queries
@@ -160,8 +180,13 @@ class ShardedAttention(ShardedMixer):
     def mixed_decode_calls(
         self, sequences: FloatArray, mean: FloatArray, longest: FloatArray, joins: JoinsDecodes
     ) -> Iterator[OperatorCall]:
-        """Where the engine's kernel takes prompts and decodes at once, a decode is a prompt chunk of one token, with
-        its keys not split over the device."""
+        """Yield the attention of decodes in a step that also has prompts.
+
+        If the engine's kernel takes prompts and decodes at once, a decode is a prompt chunk of one token whose keys are
+        not split over the device.
+
+        All arrays broadcast against each other. Shape (...).
+        """
         a, shard = self.part, self.shard
         if shard.kv_shards > 1 or not joins(a.head_dim, shard.kv_dtype):
             yield from self.decode_calls(sequences, mean, longest)
@@ -172,8 +197,12 @@ class ShardedAttention(ShardedMixer):
         yield OperatorCall("joined_decode_attention", "attention_decode", self.count, joined)
 
     def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Iterator[OperatorCall]:
+        """Yield the attention of prompt chunks of `each` new tokens after `prior` earlier ones.
+
+        All arrays broadcast against each other. Shape (...).
+        """
         a, shard = self.part, self.shard
-        tokens = chunks * each / shard.cp  # shared so that every rank has its part of the pairs, early tokens and late
+        tokens = chunks * each / shard.cp  # ranks take early and late tokens, so each has its part of the pairs
         pairs = chunks * window_pairs(each, prior, a.window_tokens) / shard.cp
         op = self.prefill_attention(chunks, tokens, pairs, a.window_tokens)
         yield OperatorCall("prefill_attention", "attention_prefill", self.count, op)
@@ -184,38 +213,44 @@ class ShardedAttention(ShardedMixer):
     def prefill_attention(
         self, chunks: FloatArray, tokens: FloatArray, pairs: FloatArray, window_tokens: int | None
     ) -> PrefillAttention:
-        """The operator for `pairs` of a query token and a key, in `chunks` sequences with `tokens` queries in all."""
+        """Return the operator for `pairs` of a query and a key, in `chunks` sequences with `tokens` queries.
+
+        All arrays broadcast against each other. Shape (...).
+        """
         a, kv_dtype = self.part, self.shard.kv_dtype
         return PrefillAttention(chunks, tokens, pairs, self.heads, self.kv_heads, a.head_dim, kv_dtype, window_tokens)
 
     def cache_bytes(self, tokens: float) -> float:
-        """Windowed layers keep only their window."""
+        """Return the cache of one sequence of `tokens` in all layers; windowed layers keep only their window."""
         seen = min(tokens, self.part.window_tokens or tokens)
         return self.count * seen * self.kv_width * dtype_bytes(self.shard.kv_dtype)
 
     def linear_params(self) -> float:
+        """Return the weights of the matrix products of ONE layer on this rank."""
         a = self.part
         return self.shard.model.hidden_size * ((a.q_size + a.output_size) / self.shard.tp + self.kv_width)
 
     def activation_width(self) -> float:
+        """Return the values that are alive inside the block for each token."""
         return (self.part.q_size + self.part.kv_size + self.part.output_size) / self.shard.tp
 
 
 @dataclass(frozen=True, slots=True)
 class ShardedMla(ShardedMixer):
-    """Multi-head latent attention: tensor ranks share the heads, and each of them keeps the whole latent cache.
+    """Multi-head latent attention. Tensor ranks divide the heads, and each rank keeps the whole latent cache.
 
-    The block's own projections belong to the measured module; only those of a sparse-attention indexer are separate.
+    The block's projections belong to the measured module. Only those of a sparse-attention indexer are separate.
     """
 
     part: MlaAttention
 
     @property
     def heads(self) -> int:
+        """Query heads on this rank."""
         return -(-self.part.n_heads // self.shard.tp)
 
     def projection_calls(self, tokens: Num) -> list[OperatorCall]:
-        """Queries, one key and head weights of a sparse-attention indexer; every rank runs all of it."""
+        """Return the queries, the key and the head weights of a sparse-attention indexer; every rank runs all of it."""
         a, hidden, dtype = self.part, self.shard.model.hidden_size, self.shard.dtype("attention")
         if not a.index_topk_tokens:
             return []
@@ -224,20 +259,29 @@ class ShardedMla(ShardedMixer):
         return [gemm_call("index_q", self.count, query), gemm_call("index_k", self.count, key)]
 
     def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray) -> Iterator[OperatorCall]:
-        """Tables have one query a sequence; each further one is a further row to project, and reads the cache once more
-        as far as arithmetic, not bytes, sets the time."""
+        """Yield the attention of decodes with a mean and a longest context.
+
+        The tables have one query per sequence. Each further query is another row to project. It reads the cache again
+        only to the extent that arithmetic, not bytes, determines the time (see `cache_passes`).
+
+        All arrays broadcast against each other. Shape (...).
+        """
         a, shard, n = self.part, self.shard, sequences
         seen = n * _clip(mean, a.index_topk_tokens) / shard.kv_shards
         rows = n * shard.queries
         yield self._module_call("decode", rows, rows, 0.0 * n, seen * self.cache_passes())
         latent = self.heads * a.kv_lora_rank
         yield from merge_calls(shard, self.count, n, self.heads * (a.kv_lora_rank + a.rope_head_dim), latent)
-        if a.index_topk_tokens:  # only keys are read and scored: half the head size gives those bytes and flops
+        if a.index_topk_tokens:  # only keys are read and scored, and half the head size gives those bytes and flops
             heads = a.index_n_heads * shard.queries
             index = DecodeAttention(n, n * mean, longest, heads, 1, a.index_head_dim // 2, "fp8")
             yield OperatorCall("indexer", "attention_decode", self.count, index)
 
     def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Iterator[OperatorCall]:
+        """Yield the attention of prompt chunks of `each` new tokens after `prior` earlier ones.
+
+        All arrays broadcast against each other. Shape (...).
+        """
         a, shard, c = self.part, self.shard, chunks
         tokens = c * each / shard.cp
         pairs = c * window_pairs(each, prior, a.index_topk_tokens) / shard.cp
@@ -273,10 +317,10 @@ class ShardedMla(ShardedMixer):
         return OperatorCall(f"mla_{stage}", f"attention_{stage}", self.count, op, kernels=kernels)
 
     def cache_passes(self) -> float:
-        """How many times the cache is read, in effect, for all queries of a decode.
+        """Return the effective number of times that the cache is read for all queries of a decode.
 
-        It is read once while bytes bound the kernel, and in proportion to the queries once arithmetic does (on all
-        heads of a rank at once, it soon does).
+        It is read once while bytes bound the kernel, and in proportion to the queries once arithmetic does. With all
+        heads of a rank at once, arithmetic soon does.
         """
         a, unit, queries = self.part, self.shard.accelerator, self.shard.queries
         if queries == 1 or unit is None:
@@ -286,27 +330,32 @@ class ShardedMla(ShardedMixer):
         return max(queries * compute_s / memory_s, 1.0) / max(compute_s / memory_s, 1.0)
 
     def cache_bytes(self, tokens: float) -> float:
+        """Return the latent cache of one sequence of `tokens` in all layers."""
         return self.count * tokens * self.part.kv_bytes_per_token(dtype_bytes(self.shard.kv_dtype))
 
     def linear_params(self) -> float:
-        """Down-projections and the indexer are on every rank."""
+        """Return the weights of ONE layer on this rank. Down-projections and the indexer are on every rank."""
         a, hidden = self.part, self.shard.model.hidden_size
         shared = hidden * ((a.q_lora_rank or 0) + a.latent_size) + a.indexer_params(hidden)
         return shared + (a.linear_params(hidden) - shared) / self.shard.tp
 
     def activation_width(self) -> float:
+        """Return the values that are alive inside the block for each token."""
         a = self.part
         return 2 * (a.q_size + a.n_heads * (a.nope_head_dim + a.v_head_dim)) / self.shard.tp
 
 
 @dataclass(frozen=True, slots=True)
 class ShardedLinearAttention(ShardedMixer):
-    """Linear attention and Mamba-2: tensor ranks share the value heads, and with them the state."""
+    """Linear attention and Mamba-2. Tensor ranks divide the value heads, and with them the state."""
 
     part: LinearAttention
 
     def projection_calls(self, tokens: Num) -> list[OperatorCall]:
-        """Fused input projection (q, k, v, gate, scalars per value head), short convolution, gated norm, output."""
+        """Return the fused input projection, short convolution, gated norm and output projection.
+
+        The input projection gives q, k, v, the gate, and the scalars per value head.
+        """
         a, count, hidden, dtype = self.part, self.count, self.shard.model.hidden_size, self._dtype
         value, conv = -(-a.value_size // self.shard.tp), -(-a.conv_size // self.shard.tp)
         return [
@@ -321,10 +370,18 @@ class ShardedLinearAttention(ShardedMixer):
         return self.shard.dtype("linear_attention")
 
     def decode_calls(self, sequences: FloatArray, mean: FloatArray, longest: FloatArray) -> Iterator[OperatorCall]:
-        del mean, longest  # a state has one size
+        """Yield one step of the scan for each decode.
+
+        All arrays broadcast against each other. Shape (...).
+        """
+        del mean, longest  # the size of a state does not depend on the context
         yield self._scan_call("decode", sequences * self.shard.queries, sequences)
 
     def prefill_calls(self, chunks: FloatArray, each: FloatArray, prior: FloatArray) -> Iterator[OperatorCall]:
+        """Yield the scan over the new tokens of prompt chunks.
+
+        All arrays broadcast against each other. Shape (...).
+        """
         del prior
         yield self._scan_call("prefill", chunks * each, chunks)
 
@@ -334,17 +391,20 @@ class ShardedLinearAttention(ShardedMixer):
         return OperatorCall(f"scan_{stage}", f"attention_{stage}", self.count, op, kernels=SCAN_KERNELS)
 
     def cache_bytes(self, tokens: float) -> float:
+        """Return the state of one sequence in all layers; it does not depend on the number of tokens."""
         del tokens
         return self.count * self.part.state_bytes() / self.shard.tp
 
     def linear_params(self) -> float:
+        """Return the weights of the matrix products of ONE layer on this rank."""
         return self.part.linear_params(self.shard.model.hidden_size) / self.shard.tp
 
     def activation_width(self) -> float:
+        """Return the values that are alive inside the block for each token."""
         return 2 * self.part.input_size / self.shard.tp
 
 
-#: The class that runs each kind of mixer.
+#: The class of each kind of mixer.
 MIXERS: Final[dict[type, Callable[[Shard, int, Any], ShardedMixer]]] = {
     Attention: ShardedAttention,
     MlaAttention: ShardedMla,
@@ -353,16 +413,18 @@ MIXERS: Final[dict[type, Callable[[Shard, int, Any], ShardedMixer]]] = {
 
 
 def sharded_mixer(shard: Shard, group: LayerGroup) -> ShardedMixer | None:
-    """The mixers of a group of layers on one rank; None where its layers have none."""
+    """Return the mixers of a group of layers on one rank; None if its layers have none."""
     return None if group.mixer is None else MIXERS[type(group.mixer)](shard, group.count, group.mixer)
 
 
 def merge_calls(shard: Shard, count: int, sequences: FloatArray, queries: int, outputs: int) -> Iterator[OperatorCall]:
-    """What ranks that hold different tokens' keys send each other in a decode (decode context parallelism).
+    """Yield the exchange of a decode between ranks that hold the keys of different tokens (decode context parallelism).
 
-    Queries of all heads go to each rank, and partial outputs are merged by the weights of their softmaxes (vLLM's
-    cp_lse_ag_out_rs; among context ranks every query is there already, and outputs are all-reduced). An MLA block's
-    heads stay its own: what it reads falls, its arithmetic is the same.
+    The queries of all heads go to each rank, and partial outputs are merged by the weights of their softmaxes (vLLM's
+    cp_lse_ag_out_rs). Among context-parallel ranks every query is already present, and outputs are all-reduced. In an
+    MLA block each rank keeps its own heads: it reads less, and its arithmetic is the same.
+
+    All arrays broadcast against each other. Shape (...).
     """
     ranks, kind = shard.kv_shards, "collective"
     if ranks == 1:
@@ -378,10 +440,13 @@ def merge_calls(shard: Shard, count: int, sequences: FloatArray, queries: int, o
 def gather_calls(
     shard: Shard, count: int, token_bytes: float, new: FloatArray, prior: FloatArray
 ) -> Iterator[OperatorCall]:
-    """Keys and values that a rank needs for a prompt and other ranks hold (context parallelism).
+    """Yield the exchange of keys and values that a rank needs for a prompt and other ranks hold (context parallelism).
 
-    Those of the new tokens come from the ranks that share the prompt, and where caches are cut, those of earlier tokens
-    too. `token_bytes` is what one token has in this layer. Attention hides none of it (vLLM gathers before it attends).
+    Those of the new tokens come from the ranks that share the prompt and, if caches are divided, those of earlier
+    tokens too. `token_bytes` is the size of one token in this layer. Attention hides none of this time (vLLM gathers
+    before it attends).
+
+    All arrays broadcast against each other. Shape (...).
     """
     if shard.cp > 1:
         lacking: FloatArray = new + prior if shard.kv_shards > 1 else new

@@ -1,4 +1,4 @@
-"""What drafts: a model of its own, or a layer that reads the target's hidden states, on the target's ranks."""
+"""The operators of a drafter: a separate model, or a layer over the target's hidden states, on the target's ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from simulator.layers.step import StepCalls
 
 @dataclass(frozen=True, slots=True)
 class DraftCalls(StepCalls):
-    """The operators of a drafter's passes: those of its model, and what joins a head's inputs.
+    """The operators of a drafter's passes: those of its model, and the projection of a draft head's inputs.
 
     `first` marks the pass over all tokens of a step, which reads the target's hidden states.
     """
@@ -28,13 +28,21 @@ class DraftCalls(StepCalls):
 
     @classmethod
     def drafting(cls, resolved: ResolvedDeployment, source: CostSource, queries: int, first: bool) -> Self | None:
-        """None where a step runs no drafter. `queries`: tokens that each decode brings to the pass."""
+        """Return the operators of a drafter; None if a step runs no drafter.
+
+        Args:
+            resolved: The deployment of the target.
+            source: The source of operator costs.
+            queries: Tokens that each decode brings to the pass.
+            first: Whether this is the pass over all tokens of a step.
+        """
         shard, speculation = draft_shard(resolved, queries), resolved.speculation
         if shard is None or speculation is None:
             return None
         return cls(shard, resolved.engine.fuses_norms, source.joins_decodes, speculation.method, first)
 
     def rank(self, tokens: Num, graph: bool) -> list[OperatorCall]:
+        """Return the operators that depend on the tokens of an attention rank, with the projection of head inputs."""
         calls = StepCalls.rank(self, tokens, graph)
         if self.method in ("eagle", "mtp"):
             return [*calls, _joining_call(self.shard, tokens, 2)]
@@ -45,22 +53,27 @@ class DraftCalls(StepCalls):
 
 
 def _joining_call(shard: Shard, tokens: Num, vectors: int) -> OperatorCall:
-    """EAGLE and MTP project embedding and hidden state to one width, EAGLE-3 the features of three layers of the
-    target; every rank does all of it."""
+    """Return the projection of a head's inputs to one width; every rank computes all of it.
+
+    EAGLE and MTP project the embedding and the hidden state, EAGLE-3 the features of three layers of the target.
+    """
     hidden = shard.model.hidden_size
     return gemm_call("join_inputs", 1, Gemm(tokens, hidden, vectors * hidden, shard.plain_dtype))
 
 
 def _widened(call: OperatorCall, shard: Shard) -> OperatorCall:
-    """EAGLE-3's layer attends from embedding and feature side by side."""
+    """Return a call of EAGLE-3's layer, which attends from the concatenated embedding and feature."""
     if call.name != "qkv_proj" or not isinstance(call.op, Gemm):
         return call
     return replace(call, op=replace(call.op, k=2 * shard.model.hidden_size))
 
 
 def draft_shard(resolved: ResolvedDeployment, queries: int = 1) -> Shard | None:
-    """The drafter's shard, as wide as the target's (vLLM and SGLang refuse another width for draft models); each decode
-    brings it `queries` tokens, of which one is scored. None where a step runs no drafter."""
+    """Return the drafter's shard, as wide as the target's; None if a step runs no drafter.
+
+    vLLM and SGLang refuse another tensor-parallel width for draft models. Each decode brings the drafter `queries`
+    tokens, of which one is scored.
+    """
     speculation, unit = resolved.speculation, resolved.hardware.accelerator
     if speculation is None or speculation.draft is None:
         return None
@@ -79,8 +92,11 @@ def draft_shard(resolved: ResolvedDeployment, queries: int = 1) -> Shard | None:
 
 
 def joining_bytes(shard: Shard, method: str) -> float:
-    """Weights of a head in addition to its layers, on one rank: its projections, and EAGLE-3's own output projection.
-    Embedding and output projection are otherwise the target's."""
+    """Return the bytes of a draft head's weights on one rank, in addition to those of its layers.
+
+    These are the projections of its inputs and EAGLE-3's own output projection. Embedding and output projection are
+    otherwise those of the target.
+    """
     hidden = shard.model.hidden_size
     if method != "eagle3":
         return 2.0 * hidden * hidden * ACTIVATION_BYTES

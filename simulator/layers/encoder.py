@@ -1,11 +1,10 @@
-"""What an encoder adds to the operators of a step: its own pass over every prompt's input, and what decoder layers read
-of its output.
+"""The operators that an encoder adds to a step: its pass over every prompt's input, and the decoder's cross attention.
 
-The encoder runs once, with the prompt, over `encoder_tokens` positions a request, each attending to all of them. Its
-output is projected to keys and values of every decoder layer (`cross_kv_proj`) and written to the cache once; every
-decoder token then has a query, an attention over all of it and an output projection of its own. The pairs of operators
-that measure causal attention stand for it: q x encoder positions. Left out: the convolutions before the encoder (1 % of
-its arithmetic) and the spectrogram, which the API server computes.
+The encoder runs once, with the prompt, over `encoder_tokens` positions of a request, each of which attends to all of
+them. Its output is projected to keys and values of every decoder layer (`cross_kv_proj`) and written to the cache once.
+Every decoder token then has a query, an attention over the whole encoder output and an output projection. The operators
+measured for causal attention price it, with q x encoder positions as their pairs. The convolutions before the encoder
+(1 % of its arithmetic) and the spectrogram, which the API server computes, are left out.
 """
 
 from __future__ import annotations
@@ -27,7 +26,10 @@ from simulator.layers.shard import Shard
 
 
 def encoder_calls(shard: Shard, requests: FloatArray) -> Iterator[OperatorCall]:
-    """The pass of the encoder over the inputs of `requests` requests, and their keys and values in the decoder."""
+    """Yield the encoder's pass over the inputs of `requests` requests, and their keys and values in the decoder.
+
+    All arrays broadcast against each other. Shape (...).
+    """
     model, hidden = shard.model, shard.model.hidden_size
     tokens = requests * model.encoder_tokens
     for group in model.encoder_groups:
@@ -58,7 +60,7 @@ def _encoder_layer_calls(
 
 
 def cross_token_calls(shard: Shard, group: LayerGroup, tokens: Num, graph: bool) -> Iterator[OperatorCall]:
-    """Norm, query and output projection of every decoder token."""
+    """Yield the norm, query and output projection of every decoder token."""
     hidden, q = shard.model.hidden_size, crossed_attention(shard, group).query_width
     yield OperatorCall("cross_norm", "elementwise", group.count, Elementwise("norm", tokens, 4 * hidden * ACT))
     yield gemm_call("cross_q_proj", group.count, _gemm(shard, tokens, q, hidden))
@@ -67,7 +69,10 @@ def cross_token_calls(shard: Shard, group: LayerGroup, tokens: Num, graph: bool)
 
 
 def cross_decode_calls(shard: Shard, group: LayerGroup, decodes: FloatArray) -> Iterator[OperatorCall]:
-    """Every decode reads all keys and values of its input: as many at the first token as at the last."""
+    """Yield the cross attention of decodes, each of which reads all keys and values of its encoder output.
+
+    All arrays broadcast against each other. Shape (...).
+    """
     a, length = crossed_attention(shard, group), float(shard.model.encoder_tokens)
     longest = np.full_like(decodes, length)
     read = DecodeAttention(decodes, decodes * length, longest, a.heads, a.kv_heads, a.part.head_dim, shard.kv_dtype)
@@ -77,13 +82,16 @@ def cross_decode_calls(shard: Shard, group: LayerGroup, decodes: FloatArray) -> 
 def cross_prefill_calls(
     shard: Shard, group: LayerGroup, chunks: FloatArray, each: FloatArray
 ) -> Iterator[OperatorCall]:
-    """The prompt's own tokens attend to the encoder's output."""
+    """Yield the attention of the prompt's own tokens to the encoder's output.
+
+    All arrays broadcast against each other. Shape (...).
+    """
     read = _attention_to_all(crossed_attention(shard, group), chunks, chunks * each)
     yield OperatorCall("cross_attention", "attention_prefill", group.count, read)
 
 
 def cross_cache_bytes(shard: Shard) -> float:
-    """Keys and values of one sequence's encoder output on one rank; 0 where there is no encoder."""
+    """Return the bytes of one sequence's encoder keys and values on one rank; 0 without an encoder."""
     if not shard.model.is_encoder_decoder:
         return 0.0
     width = sum(g.count * crossed_attention(shard, g).kv_width for g in shard.model.groups if g.cross_attention)
@@ -91,7 +99,7 @@ def cross_cache_bytes(shard: Shard) -> float:
 
 
 def crossed_attention(shard: Shard, group: LayerGroup) -> ShardedAttention:
-    """The attention of an encoder layer, or of a decoder layer to the encoder's output.
+    """Return the attention of an encoder layer, or of a decoder layer to the encoder's output.
 
     Raises:
         InputError: The layers have another kind of mixer.

@@ -1,6 +1,6 @@
 """The feed-forward block of a layer on one rank: one class for each kind, all with the contract `ShardedFeedForward`.
 
-A new kind of block is a class here and its entry in FEED_FORWARDS.
+To add a kind of block, write its class here and enter it in FEED_FORWARDS.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from simulator.layers.operator_call import QUANTISED, OperatorCall, all_reduce_c
 from simulator.layers.shard import Shard
 from simulator.network.collectives import ExpertRouting
 
-#: Launches of routed experts, and further ones where their products are quantised (see step.py).
+#: Kernel launches of routed experts, and additional ones where their products are quantised (see `step_launches`).
 EXPERT_KERNELS: Final = 6
 
 EXPERT_QUANTISE_KERNELS: Final = 2
@@ -33,35 +33,35 @@ class ShardedFeedForward(ABC):
     count: int
 
     def token_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
-        """Everything that follows the tokens of one attention rank."""
+        """Return the operators that depend on the tokens of one attention rank."""
         norm = Elementwise("norm", tokens, 4 * self.shard.model.hidden_size * ACT)
         calls = [OperatorCall("post_norm", "elementwise", self.count, norm), *self.block_calls(tokens)]
         return calls + self.closing_calls(tokens, graph)
 
     @abstractmethod
     def block_calls(self, tokens: Num) -> list[OperatorCall]:
-        """The operators between the norm and the exchange that closes the block."""
+        """Return the operators between the norm and the exchange that closes the block."""
 
     def closing_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
-        """The sum over tensor ranks."""
+        """Return the sum over tensor ranks."""
         return all_reduce_calls(self.shard, "ffn_all_reduce", self.count, tokens, graph)
 
-    def expert_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:  # noqa: ARG002 - signature of the experts
-        """What follows the tokens of the whole group that shares the experts; empty for dense blocks."""
+    def expert_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:  # noqa: ARG002 (dense blocks have no experts)
+        """Return the operators that depend on the tokens of the whole expert group; empty for dense blocks."""
         return []
 
     @abstractmethod
     def part_params(self) -> dict[Part, float]:
-        """Weights of the matrix products of ONE layer that this rank holds, by part."""
+        """Return the weights of the matrix products of ONE layer on this rank, by part."""
 
     @abstractmethod
     def activation_width(self) -> float:
-        """Values that are alive inside the block for each token of one attention rank."""
+        """Return the values that are alive inside the block for each token of one attention rank."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShardedMlp(ShardedFeedForward):
-    """A dense block, cut over tensor ranks."""
+    """A dense block, divided over tensor ranks."""
 
     part: Mlp
 
@@ -71,12 +71,15 @@ class ShardedMlp(ShardedFeedForward):
         return -(-self.part.intermediate_size // self.shard.tp)
 
     def block_calls(self, tokens: Num) -> list[OperatorCall]:
+        """Return the projections and the activation."""
         return _mlp_calls(self.shard, "mlp", self.count, self.part, tokens)
 
     def part_params(self) -> dict[Part, float]:
+        """Return the weights of ONE layer on this rank."""
         return {"mlp": self.part.linear_params(self.shard.model.hidden_size) / self.shard.tp}
 
     def activation_width(self) -> float:
+        """Return the values that are alive inside the block for each token."""
         return (3 if self.part.gated else 2) * self.part.intermediate_size / self.shard.tp
 
 
@@ -88,12 +91,18 @@ class ShardedMoe(ShardedFeedForward):
 
     @property
     def expert_width(self) -> int:
-        """Intermediate size of one expert on this rank, as if gated: two matrices count as two thirds of three."""
+        """Intermediate size of one expert on this rank, expressed for a gated block.
+
+        A block without a gate has two matrices, which count as two thirds of three.
+        """
         slices = 1 if self.shard.layout.expert_parallel else self.shard.expert_group
         return -(-self.part.expert_intermediate_size * self.part.matrices // (3 * slices))
 
     def block_calls(self, tokens: Num) -> list[OperatorCall]:
-        """Router, shared experts and the way into a narrower latent; the routed experts are `expert_calls`."""
+        """Return the router, the shared experts and the projections to and from a narrower latent space.
+
+        The routed experts are in `expert_calls`.
+        """
         moe, count, hidden, dtype = self.part, self.count, self._hidden, self.shard.dtype("shared_experts")
         scores = moe.n_experts * (ACT + 4) + moe.experts_per_token * 8  # 16-bit logits, fp32 scores, ids and weights
         calls = [
@@ -110,28 +119,35 @@ class ShardedMoe(ShardedFeedForward):
         return calls
 
     def _shared_calls(self, tokens: Num) -> list[OperatorCall]:
-        """Shared experts. In captured decode steps they run on a second stream in parallel with the routed experts
-        (vLLM, SGLang, TensorRT-LLM), or as one more expert of the same kernel (SGLang, DeepSeek-V3): their launches and
-        small grids cost nothing then, the bytes of their weights still do."""
+        """Return the shared experts.
+
+        In captured decode steps they run on a second stream in parallel with the routed experts (vLLM, SGLang,
+        TensorRT-LLM), or as one more expert of the same kernel (SGLang, DeepSeek-V3). Their launches and small grids
+        then cost nothing, but the bytes of their weights still do.
+        """
         block = Mlp(self.part.shared_intermediate_size, self.part.gated)
         calls = _mlp_calls(self.shard, "shared_experts", self.count, block, tokens)
         beside = self.shard.shared_beside_tokens
         return [replace(call, name=f"shared_{call.name}", beside_tokens=beside) for call in calls]
 
     def closing_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
-        """Where tokens are sent to experts, each tensor rank sent its part of the tokens and got it back."""
+        """Return the exchange that closes the block: the sum over tensor ranks, or a gather of their tokens.
+
+        If tokens are sent to their experts, each tensor rank has sent its part of the tokens and received it back, so
+        the ranks only gather the parts.
+        """
         if not self.shard.sends_to_experts or self.shard.tp == 1:
             return all_reduce_calls(self.shard, "ffn_all_reduce", self.count, tokens, graph)
         gather = Collective("all_gather", tokens * (self._hidden * ACT), self.shard.tp, graph)
         return [OperatorCall("ffn_all_gather", "collective", self.count, gather)]
 
     def expert_calls(self, tokens: Num, graph: bool) -> list[OperatorCall]:
-        """Routed experts over all tokens of the data-parallel group, with the exchange before and after.
+        """Return the routed experts over all tokens of the data-parallel group, with the exchange before and after.
 
-        vLLM's default for dp > 1 gathers every rank's tokens, runs the local experts and reduce-scatters; with dp = 1
-        the attention ranks already hold every token and the layer ends in the usual all-reduce. The other backends send
-        each token to the ranks of its experts and sum what comes back. Ranks that share prompts count like
-        data-parallel ones.
+        vLLM's default for dp > 1 gathers the tokens of every rank, runs the local experts and reduce-scatters. With dp
+        = 1 the attention ranks already hold every token, and the layer ends in the usual all-reduce. The other backends
+        send each token to the ranks of its experts and sum the results. Context-parallel ranks count like data-parallel
+        ones.
         """
         m, shard, dtype = self.part, self.shard, self.shard.dtype("experts")
         hidden = m.expert_hidden_size or self._hidden
@@ -147,8 +163,11 @@ class ShardedMoe(ShardedFeedForward):
         return calls
 
     def _exchange_calls(self, tokens: Num, hidden: int, graph: bool) -> list[OperatorCall]:
-        """Tokens to their experts, in FP8 with a scale for 128 elements where the experts compute in FP8, and back in
-        16 bit. SGLang's automatic mode takes the low-latency kernels in captured steps."""
+        """Return the exchange of tokens with their experts, on backends that send each token only to those ranks.
+
+        Tokens are sent in FP8 with a scale for 128 elements if the experts compute in FP8, and come back in 16 bit.
+        SGLang's automatic mode uses the low-latency kernels in captured steps.
+        """
         shard, backend = self.shard, self.shard.layout.all2all_backend
         quick = backend == "deepep_low_latency" or (backend == "deepep_auto" and graph)
         own = np.asarray(tokens, dtype=np.float64) / shard.expert_group
@@ -165,11 +184,15 @@ class ShardedMoe(ShardedFeedForward):
         return self.shard.model.hidden_size
 
     def part_params(self) -> dict[Part, float]:
+        """Return the weights of ONE layer on this rank, by part."""
         routed = self.part.routed_params(self._hidden) / self.shard.expert_group
         return {"experts": routed, "shared_experts": self.part.shared_params(self._hidden) / self.shard.tp}
 
     def activation_width(self) -> float:
-        """Every token is copied to each of its experts, and all data-parallel ranks' tokens meet here."""
+        """Return the values that are alive inside the block for each token of one attention rank.
+
+        Every token is copied to each of its experts, and the tokens of all data-parallel ranks meet in the block.
+        """
         m, shard = self.part, self.shard
         width = (m.expert_hidden_size or self._hidden) + m.matrices * self.expert_width
         return shard.dp * m.experts_per_token * width / shard.expert_ranks + m.n_experts * 3
@@ -180,7 +203,7 @@ FEED_FORWARDS: Final[dict[type, Callable[[Shard, int, Any], ShardedFeedForward]]
 
 
 def sharded_feed_forward(shard: Shard, group: LayerGroup) -> ShardedFeedForward | None:
-    """The feed-forward blocks of a group of layers on one rank; None where its layers have none."""
+    """Return the feed-forward blocks of a group of layers on one rank; None if its layers have none."""
     return None if group.ffn is None else FEED_FORWARDS[type(group.ffn)](shard, group.count, group.ffn)
 
 

@@ -1,4 +1,4 @@
-"""One call of an operator in a step: what runs, how often, and which ranks it joins."""
+"""One call of an operator in a step: the operator, its number of executions, and the ranks that it connects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulator.network.collectives import ExpertRouting
 #: Operator classes of a time breakdown.
 CLASSES: Final = ("gemm", "attention_prefill", "attention_decode", "moe", "collective", "elementwise")
 
-#: Types of matrix products that quantise their 16-bit input in a kernel of its own.
+#: Types of matrix products that quantise their 16-bit input in a separate kernel.
 QUANTISED: Final = frozenset({"fp8", "fp8_block", "fp4", "int8", "mxfp4_mxfp8"})
 
 
@@ -25,19 +25,19 @@ class OperatorCall:
     kind: str  # operator class of a time breakdown, one of CLASSES
     count: int
     op: Operator
-    stride: int = 1  # of the ranks of a collective: neighbours in a data-parallel group lie tp accelerators apart
-    routing: ExpertRouting | None = None  # of an exchange with experts; its message is what one rank sends, once
-    beside_tokens: int = 0  # up to this many rows it runs in parallel with longer kernels: only its bytes take time
-    kernels: int = 1  # launches of one execution outside CUDA graphs
+    stride: int = 1  # between the ranks of a collective: neighbours in a data-parallel group are tp accelerators apart
+    routing: ExpertRouting | None = None  # set for an exchange with experts; its message is what one rank sends, once
+    beside_tokens: int = 0  # up to this many rows it runs in parallel with longer kernels, and only its bytes take time
+    kernels: int = 1  # kernel launches of one execution outside CUDA graphs
 
 
 def gemm_call(name: str, count: int, op: Gemm) -> OperatorCall:
-    """A matrix product, with the kernel that quantises its input where its type needs one."""
+    """Return a matrix product, with the kernel that quantises its input where its type needs one."""
     return OperatorCall(name, "gemm", count, op, kernels=1 + (op.dtype in QUANTISED))
 
 
 def all_reduce_calls(shard: Shard, name: str, count: int, tokens: Num, graph: bool) -> list[OperatorCall]:
-    """The sum of the tensor ranks' hidden states; empty on one rank."""
+    """Return the sum of the hidden states over tensor ranks; empty on one rank."""
     if shard.tp == 1:
         return []
     message = tokens * (shard.model.hidden_size * ACT)

@@ -1,4 +1,4 @@
-"""What one rank runs: a model after the parallel split, and the data type of each of its parts."""
+"""The part of a model that one rank runs after the parallel split, and the data type of each of its layers."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from catalogs.models.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A model split over tp x pp x dp x cp ranks. Its properties are the sizes of one rank."""
+    """A model split over tp x pp x dp x cp ranks. Its properties are the sizes on one rank."""
 
     model: ModelSpec
     layout: Layout
     weight_dtype: str
     kv_dtype: str
     sampling: str = "random"  # or "top_p", "greedy"
-    mxfp8_activations: bool = False  # of MXFP4 weights; else 16 bit
-    shared_beside_tokens: int = 0  # up to this many tokens shared experts run in parallel with the routed ones
-    sorts_logits: bool = False  # the engine draws top_p from sorted logits
+    mxfp8_activations: bool = False  # whether MXFP4 weights are multiplied with 8-bit activations; otherwise 16 bit
+    shared_beside_tokens: int = 0  # up to this many tokens, shared experts run in parallel with the routed ones
+    sorts_logits: bool = False  # whether the engine samples top_p from sorted logits
     queries: int = 1  # tokens that each decode brings into a step
-    scored: int = 1  # of those, the ones whose logits are computed
-    accelerator: Accelerator | None = None  # runs the shard; None: further queries of a decode read no cache again
+    scored: int = 1  # number of those tokens that get logits
+    accelerator: Accelerator | None = None  # None: further queries of a decode do not read the cache again
 
     @classmethod
     def of(cls, resolved: ResolvedDeployment) -> Shard:
@@ -54,29 +54,32 @@ class Shard:
 
     @property
     def tp(self) -> int:
+        """Tensor-parallel ranks."""
         return self.layout.tensor_parallel
 
     @property
     def pp(self) -> int:
+        """Pipeline stages."""
         return self.layout.pipeline_parallel
 
     @property
     def dp(self) -> int:
+        """Data-parallel ranks."""
         return self.layout.data_parallel
 
     @property
     def cp(self) -> int:
-        """Ranks that share each prompt's tokens."""
+        """Context-parallel ranks, which divide the tokens of each prompt."""
         return self.layout.context_parallel
 
     @property
     def kv_shards(self) -> int:
-        """Ranks that share each sequence's cache."""
+        """Ranks that divide the KV cache of each sequence."""
         return self.layout.decode_context_parallel
 
     @property
     def joined_heads(self) -> int:
-        """Tensor ranks whose query heads meet on each of them, because they hold different tokens' keys."""
+        """Tensor ranks that gather each other's query heads, because they hold the keys of different tokens."""
         return self.kv_shards if self.cp == 1 else 1
 
     @property
@@ -86,12 +89,15 @@ class Shard:
 
     @property
     def expert_group(self) -> int:
-        """Ranks that share the routed experts, whole (expert parallel) or sliced (tensor parallel)."""
+        """Ranks that divide the routed experts, either whole experts (expert parallel) or slices (tensor parallel)."""
         return self.tp * self.exchange_ranks
 
     @property
     def sends_to_experts(self) -> bool:
-        """Tokens go to the ranks of their experts only, each tensor rank sending its part; else to all of the group."""
+        """Whether each token goes only to the ranks of its experts, not to all ranks of the group.
+
+        Each tensor rank then sends its part of the tokens.
+        """
         return self.layout.all2all_backend != "allgather_reducescatter"
 
     @property
@@ -101,24 +107,24 @@ class Shard:
 
     @property
     def vocab(self) -> int:
-        """Rows of the vocabulary-parallel embedding and output projection."""
+        """Rows of the vocabulary-parallel embedding and output projection on one rank."""
         return -(-self.model.vocab_size // self.tp)
 
     @property
     def plain_dtype(self) -> str:
-        """Type of weights that no format quantises: output projection, router."""
+        """Data type of weights that no format quantises: output projection and router."""
         return "fp32" if self.weight_dtype == "fp32" else "bf16"
 
     def dtype(self, part: Part) -> str:
-        """Type of a part's matrix products as the operator vocabulary names it."""
+        """Return the data type of a part's matrix products, as the operator vocabulary names it."""
         stored = self.model.weight_format(self.weight_dtype)
-        name = stored.part_dtype(part).replace("fp16", "bf16")  # as fast, and what tables hold
+        name = stored.part_dtype(part).replace("fp16", "bf16")  # equally fast, and the type that the tables hold
         if name == "fp4" and stored.bytes_per_weight == MXFP4_BYTES:
             return "mxfp4_mxfp8" if self.mxfp8_activations else "mxfp4"
         return "fp8_block" if name == "fp8" and stored.block_size else name
 
     @property
     def windows(self) -> tuple[int, ...]:
-        """Lengths at which some layer stops attending further back, ascending."""
+        """Lengths from which on some layer ignores earlier tokens, ascending."""
         found = {g.mixer.attended_tokens for g in self.model.groups if g.mixer is not None}
         return tuple(sorted(w for w in found if w))

@@ -1,14 +1,15 @@
-"""The operators one engine step runs on one rank, as a function of what the batch holds.
+"""The operators that one engine step runs on one rank, as a function of the contents of its batch.
 
-Four groups, by what they depend on: all tokens of the step (projections, norms, experts, collectives), sequences that
-need logits (output projection, sampling), decodes with their contexts (attention), prompt chunks (attention). Counts
-may be numbers or numpy arrays and broadcast, so one call prices a whole table. What a layer contributes is decided by
-the classes of its mixer (attention.py) and feed-forward block (feed_forward.py).
+There are four groups, by what they depend on: all tokens of the step (projections, norms, experts, collectives),
+sequences that need logits (output projection, sampling), decodes with their contexts (attention), and prompt chunks
+(attention). Counts may be numbers or numpy arrays and broadcast, so one call prices a whole table. The classes of a
+layer's mixer (`simulator.layers.attention`) and feed-forward block (`simulator.layers.feed_forward`) decide what the
+layer contributes.
 
-Why there are no quantise kernels: an FP8 or FP4 `Gemm` takes a 16-bit input and its measured rows quantise that input
-(the public tables time vLLM's whole linear layer), where torch.compile would fuse that into the norm or activation
-before it: counted once, never twice. Why all-reduce and norm are separate: vLLM fuses them only by
-an option.
+There are no separate quantise kernels: an FP8 or FP4 `Gemm` takes a 16-bit input, and its measured rows include the
+quantisation of that input (the public tables time vLLM's whole linear layer). torch.compile would fuse the quantisation
+into the preceding norm or activation, so it is counted once, never twice. All-reduce and norm are separate because vLLM
+fuses them only by an option.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ from simulator.layers.shard import Shard
 
 _AFTER_ALL_REDUCE = frozenset({"input_norm", "post_norm", "final_norm"})
 
-_PROMPT_TOKENS = 1024  # any number: the launches of a step do not depend on it
+_PROMPT_TOKENS = 1024  # arbitrary: the number of launches does not depend on it
 
 
 @dataclass(frozen=True, slots=True)
 class StepCalls:
-    """The operators of a deployment's steps, by what each follows: tokens, sequences, contexts.
+    """The operators of the steps of a deployment, by what they depend on: tokens, sequences or contexts.
 
-    All are of one rank and one microbatch. Here, and nowhere else, it is decided which kinds of calls a step of this
-    engine has: the tables that a run is timed with and the analyses of steps all read them. `joins_decodes` states
-    whether decodes in a step with prompts run in the prompts' kernel, by head size and KV type.
+    All of them are those of one rank and one microbatch. Only this class decides which kinds of calls a step of this
+    engine has. The tables behind a run's timing and the analyses of steps all read it. `joins_decodes` states, by head
+    size and KV data type, whether decodes in a step with prompts run in the kernel of the prompts.
     """
 
     shard: Shard
@@ -57,35 +58,36 @@ class StepCalls:
 
     @classmethod
     def of(cls, resolved: ResolvedDeployment, source: CostSource) -> StepCalls:
+        """Return the operators of a deployment, with the kernels that `source` knows for its engine."""
         return cls(Shard.of(resolved), resolved.engine.fuses_norms, source.joins_decodes)
 
     def rank(self, tokens: Num, graph: bool) -> list[OperatorCall]:
-        """What follows the tokens on an attention rank, in a CUDA graph or beyond."""
+        """Return the operators that depend on the tokens of an attention rank, in a CUDA graph or outside."""
         return (fused_norm_calls if self.fuses_norms else token_calls)(self.shard, tokens, graph)
 
     def group(self, tokens: Num, graph: bool) -> list[OperatorCall]:
-        """What follows the tokens of the group that experts are shared by; none in dense models."""
+        """Return the operators that depend on the tokens of an expert group; empty in dense models."""
         return expert_calls(self.shard, tokens, graph)
 
     def logits(self, sequences: Num) -> list[OperatorCall]:
-        """What follows the sequences that need a next token."""
+        """Return the operators that depend on the sequences that need a next token."""
         return logits_calls(self.shard, sequences)
 
     def decode(self, sequences: Num, mean_context: Num, max_context: Num) -> list[OperatorCall]:
-        """Attention of decodes in a step without prompts."""
+        """Return the attention of decodes in a step without prompts."""
         return decode_calls(self.shard, sequences, mean_context, max_context)
 
     def mixed_decode(self, sequences: Num, mean_context: Num, max_context: Num) -> list[OperatorCall]:
-        """Attention of decodes in a step with prompts."""
+        """Return the attention of decodes in a step with prompts."""
         return mixed_decode_calls(self.shard, sequences, mean_context, max_context, self.joins_decodes)
 
     def prefill(self, chunks: Num, chunk_tokens: Num, prior: Num) -> list[OperatorCall]:
-        """Attention of prompt chunks, `prior` tokens before each."""
+        """Return the attention of prompt chunks, each after `prior` earlier tokens."""
         return prefill_calls(self.shard, chunks, chunk_tokens, prior)
 
 
 def step_calls(shard: Shard, shape: BatchShape) -> list[OperatorCall]:
-    """The operators of one step with this shape, unpadded, on one rank that holds the whole batch."""
+    """Return the operators of one step with this shape, without padding, on one rank that holds the whole batch."""
     n, c = shape.decodes, shape.prefill_chunks
     calls = token_calls(shard, shape.tokens) + expert_calls(shard, shape.tokens * shard.dp)
     if shape.logits:
@@ -98,7 +100,7 @@ def step_calls(shard: Shard, shape: BatchShape) -> list[OperatorCall]:
 
 
 def token_calls(shard: Shard, tokens: Num, graph: bool = True) -> list[OperatorCall]:
-    """Everything on an attention rank that follows the number of tokens it holds."""
+    """Return the operators of an attention rank that depend on the number of its tokens."""
     hidden = shard.model.hidden_size
     calls = [OperatorCall("embedding", "elementwise", 1, Elementwise("embedding", tokens, 2 * hidden * ACT))]
     calls += all_reduce_calls(shard, "embedding_all_reduce", 1, tokens, graph)
@@ -117,20 +119,23 @@ def token_calls(shard: Shard, tokens: Num, graph: bool = True) -> list[OperatorC
 
 
 def fused_norm_calls(shard: Shard, tokens: Num, graph: bool = True) -> list[OperatorCall]:
-    """`token_calls` of engines whose all-reduce kernel also adds the residual and normalises, at the sizes that run in
-    graphs (TensorRT-LLM: AllReduceFusionOp.RESIDUAL_RMS_NORM; larger messages go through NCCL, with a norm after)."""
+    """Return the `token_calls` of engines whose all-reduce kernel also adds the residual and normalises.
+
+    The fusion applies to the sizes that run in CUDA graphs (TensorRT-LLM: AllReduceFusionOp.RESIDUAL_RMS_NORM). Larger
+    messages go through NCCL, followed by a separate norm.
+    """
     fused = _AFTER_ALL_REDUCE if graph and shard.tp > 1 else frozenset()
     return [call for call in token_calls(shard, tokens, graph) if call.name not in fused]
 
 
 def expert_calls(shard: Shard, tokens: Num, graph: bool = True) -> list[OperatorCall]:
-    """Routed experts over all tokens of the data-parallel group, with the exchange before and after."""
+    """Return the routed experts over all tokens of the data-parallel group, with the exchange before and after."""
     blocks = (sharded_feed_forward(shard, group) for group in shard.model.groups)
     return [call for block in blocks if block for call in block.expert_calls(tokens, graph)]
 
 
 def logits_calls(shard: Shard, sequences: Num) -> list[OperatorCall]:
-    """Output projection and sampling, for the sequences that get a token this step."""
+    """Return the output projection and sampling of the sequences that get a token in this step."""
     m = shard.model
     calls = [gemm_call("lm_head", 1, Gemm(sequences, shard.vocab, m.hidden_size, shard.plain_dtype))]
     if shard.tp > 1:
@@ -147,10 +152,11 @@ def logits_calls(shard: Shard, sequences: Num) -> list[OperatorCall]:
 
 
 def decode_calls(shard: Shard, sequences: Num, mean_context: Num, max_context: Num) -> list[OperatorCall]:
-    """Attention of decodes; contexts are per sequence, no window applied.
+    """Return the attention of decodes. Contexts are per sequence, before any window.
 
-    Where each brings several tokens (drafts), a kernel reads its cache once for all of them, as it does for the heads
-    of a group: to the cost model they are as many more heads (FlashAttention and FlashInfer pack both alike).
+    If each decode brings several tokens (drafts), a kernel reads the sequence's cache once for all of them, as it does
+    for the heads of a group. The cost model counts them as additional heads (FlashAttention and FlashInfer pack both
+    alike).
     """
     n, mean, longest = _floats(sequences, mean_context, max_context)
     calls: list[OperatorCall] = []
@@ -165,8 +171,11 @@ def decode_calls(shard: Shard, sequences: Num, mean_context: Num, max_context: N
 def mixed_decode_calls(
     shard: Shard, sequences: Num, mean_context: Num, max_context: Num, joins: JoinsDecodes
 ) -> list[OperatorCall]:
-    """Attention of decodes in a step that also has prefill. Where the engine's kernel takes both at once (`joins` by
-    head size and KV type), a decode is a prompt chunk of one token, with its keys not split over the device."""
+    """Return the attention of decodes in a step that also has prefill.
+
+    If one kernel of the engine takes both at once (`joins`, by head size and KV data type), a decode is a prompt chunk
+    of one token whose keys are not split over the device.
+    """
     n, mean, longest = _floats(sequences, mean_context, max_context)
     calls: list[OperatorCall] = []
     for group in shard.model.groups:
@@ -178,7 +187,7 @@ def mixed_decode_calls(
 
 
 def prefill_calls(shard: Shard, chunks: Num, chunk_tokens: Num, mean_context: Num) -> list[OperatorCall]:
-    """Attention of `chunks` prompt chunks of `chunk_tokens` new tokens after `mean_context` earlier ones each."""
+    """Return the attention of `chunks` prompt chunks of `chunk_tokens` new tokens after `mean_context` earlier ones."""
     c, q, x = _floats(chunks, chunk_tokens, mean_context)
     calls: list[OperatorCall] = []
     for group in shard.model.groups:
@@ -190,17 +199,19 @@ def prefill_calls(shard: Shard, chunks: Num, chunk_tokens: Num, mean_context: Nu
 
 
 def step_launches(shard: Shard) -> int:
-    """Kernels of one eager step with prefill on one rank, which the host launches one by one from Python.
+    """Return the kernels of one eager step with prefill on one rank, which the host launches one by one from Python.
 
-    That may take the host longer than running them takes the device. A captured decode step is one launch. A step
-    beyond the captured sizes, or one with prefill where an engine captures decodes only, is launched layer by layer; it
-    takes as long as the slower of host and device. Counts (`OperatorCall.kernels`) are those of the engines' sources: a
-    quantised product has a kernel that quantises its input; experts sort and align tokens, multiply twice with an
-    activation between, and add up; multi-head latent attention is five products, two norms, rotation, two copies, a
-    cache write and the attention itself. A gated delta rule's scan is 18: the gates' small product, a flag, the
-    convolution and the copy before it, three contiguous copies, gates, two norms, then cumulated decays, products of
-    the keys, a triangular solve (a fill and two kernels), its application, states and outputs (SGLang,
-    layers/attention/fla/chunk.py and hybrid_linear_attn_backend.py).
+    Launching them may take the host longer than running them takes the device. A captured decode step is one launch. A
+    step beyond the captured sizes, or one with prefill where an engine captures decodes only, is launched layer by
+    layer and takes as long as the slower of host and device.
+
+    The counts (`OperatorCall.kernels`) follow the sources of the engines. A quantised product has a kernel that
+    quantises its input. Experts sort and align tokens, multiply twice with an activation between, and add up.
+    Multi-head latent attention is five products, two norms, rotation, two copies, a cache write and the attention
+    itself. A gated delta rule's scan has 18 kernels: the gates' small product, a flag, the convolution and the copy
+    before it, three contiguous copies, gates, two norms, then cumulated decays, products of the keys, a triangular
+    solve (a fill and two kernels), its application, states and outputs (SGLang, layers/attention/fla/chunk.py and
+    hybrid_linear_attn_backend.py).
     """
     calls = token_calls(shard, _PROMPT_TOKENS, graph=False)
     calls += expert_calls(shard, _PROMPT_TOKENS * shard.dp, graph=False)

@@ -1,1 +1,1 @@
-"""Device memory to KV blocks."""
+"""The division of device memory into weights, activations and KV blocks."""

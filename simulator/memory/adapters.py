@@ -1,9 +1,9 @@
-"""LoRA adapters: what they take in memory, what they add to a step, what it costs to bring one in.
+"""LoRA adapters: the memory they take, the time they add to a step, and the time to load one.
 
-An adapter of rank r puts two matrices beside each linear layer: A (r x in) and B (out x r), 16 bit. Engines keep
-`max_loras` slots of the largest rank on the device, run two kernels a layer (shrink: x A, expand: + B), and read the
-matrices of every adapter that the batch asks for. With tensor parallelism A of column-parallel layers is whole on every
-rank and B is cut, the other way round for row-parallel ones (vLLM without fully_sharded_loras).
+An adapter of rank r adds two 16-bit matrices to each linear layer: A (r x in) and B (out x r). Engines keep `max_loras`
+slots of the largest rank on the device, run two kernels a layer (shrink: x A, expand: + B), and read the matrices of
+every adapter of the batch. With tensor parallelism, A of column-parallel layers is whole on every rank and B is
+divided; for row-parallel layers it is the other way round (vLLM without fully_sharded_loras).
 """
 
 from __future__ import annotations
@@ -26,28 +26,38 @@ from simulator.layers.attention import ShardedAttention
 from simulator.layers.feed_forward import ShardedMlp
 from simulator.layers.shard import Shard
 
-#: Share of the matrix rate that products this thin reach: our own default, they are bound by bytes.
+#: Share of the matrix rate that such thin products reach. This is a default, not a measurement; bytes bound them.
 THIN_PRODUCT_SHARE: Final = 0.5
 
 TOKEN_NODES: Final = 32
 
-ROW_BYTES: Final = 8192.0  # that streaming kernels were measured with
+ROW_BYTES: Final = 8192.0  # row size with which streaming kernels were measured
 
 
 class LoraModule(NamedTuple):
-    """A linear layer on one rank: its inputs, the outputs of each of its parts (q, k, v), how many layers have it."""
+    """A linear layer on one rank.
+
+    Attributes:
+        n_in: Its inputs.
+        n_out: The outputs of each of its parts (q, k, v).
+        layers: The number of layers that contain it.
+    """
 
     n_in: float
     n_out: tuple[float, ...]
     layers: int
 
     def weights(self, rank: int) -> float:
-        """Of one adapter."""
+        """Return the weights of one adapter of rank `rank` in one layer."""
         return rank * (len(self.n_out) * self.n_in + sum(self.n_out))
 
 
 def modules(shard: Shard) -> list[LoraModule]:
-    """The layers adapters apply to. InputError for models whose layers are of another kind."""
+    """Return the linear layers to which adapters apply.
+
+    Raises:
+        InputError: The model has layers of another kind.
+    """
     return [module for group in shard.model.groups for module in _of_group(shard, group)]
 
 
@@ -68,18 +78,21 @@ def _of_group(shard: Shard, group: LayerGroup) -> list[LoraModule]:
 
 
 def adapter_bytes(shard: Shard, rank: int) -> float:
-    """One adapter on one rank of the replica."""
+    """Return the bytes of one adapter on one rank of the replica."""
     return ACT * sum(m.layers * m.weights(rank) for m in modules(shard)) / shard.pp
 
 
 def lora_bytes(resolved: ResolvedDeployment) -> float:
-    """All slots, on one rank; 0 without adapters."""
+    """Return the bytes of all adapter slots on one rank; 0 without adapters."""
     lora = resolved.lora
     return lora.max_loras * adapter_bytes(Shard.of(resolved), lora.max_rank) if lora else 0.0
 
 
 def lora_rules(resolved: ResolvedDeployment, source: CostSource) -> LoraRules | None:
-    """Streaming kernels as measured on this device: floor and bytes; flops where a prompt is long."""
+    """Return the costs of adapters on this device; None without adapters.
+
+    Streaming kernels are priced as measured, with their floor and bytes, and by their flops where a prompt is long.
+    """
     lora = resolved.lora
     if lora is None:
         return None
@@ -102,7 +115,11 @@ def lora_rules(resolved: ResolvedDeployment, source: CostSource) -> LoraRules | 
 
 
 def _module_s(module: LoraModule, rank: int, tokens: FloatArray, source: CostSource, flops_per_s: float) -> FloatArray:
-    """Shrink: read x and A, write r values a part in fp32; expand: read those and B, add to the output."""
+    """Return the seconds of one adapter in one linear layer. Shape (tokens,).
+
+    The shrink kernel reads x and A and writes r values per part in fp32. The expand kernel reads those and B, and adds
+    to the output.
+    """
     parts, outputs = len(module.n_out), sum(module.n_out)
     shrunk = tokens * parts * rank
     shrink = tokens * module.n_in * ACT + parts * rank * module.n_in * ACT + shrunk * 4

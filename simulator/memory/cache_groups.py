@@ -1,13 +1,14 @@
-"""What sequences hold where layers keep different parts of them: sliding windows and states beside full attention.
+"""The KV cache of models whose layers keep different parts of a sequence: sliding windows, states, full attention.
 
-vLLM's hybrid KV cache manager cuts the layers of each kind into groups of as many layers (the smaller kind's number;
-the larger one's where it is less than 1.5 times that; the last group of a kind is padded). A block is a page of one
-group, all groups draw from one pool, and a windowed group frees the blocks behind its window
-(`_get_kv_cache_groups_uniform_page_size` in vllm/v1/core/kv_cache_utils.py). Without it every layer keeps every token.
+vLLM's hybrid KV cache manager divides the layers of each kind into groups of equal size: the number of layers of the
+smaller kind, or of the larger kind if that is less than 1.5 times as many. The last group of a kind is padded. A block
+is a page of one group, all groups draw from one pool, and a windowed group frees the blocks behind its window
+(`_get_kv_cache_groups_uniform_page_size` in vllm/v1/core/kv_cache_utils.py). Without this manager every layer keeps
+every token.
 
-The simulated cache counts equal blocks of tokens. A sequence of a model with windows or states holds fewer bytes a
-token the longer it is, so a run is given as many equal blocks as hold its workload's sequences, each weighted by the
-time it decodes and halfway through its output (`even_blocks`).
+The simulated cache counts equal blocks of tokens. In a model with windows or states, a longer sequence holds fewer
+bytes per token. A run is therefore given as many equal blocks as hold the sequences of its workload, each weighted by
+its decode time and taken halfway through its output (`even_blocks`).
 """
 
 from __future__ import annotations
@@ -26,21 +27,26 @@ from simulator.layers.drafter import draft_shard
 from simulator.layers.shard import Shard
 from simulator.memory.plan import MemoryPlan, sequence_bytes
 
-#: Kinds of layers that differ by less than this share one group size, the larger one's (vLLM).
+#: Kinds of layers whose numbers differ by less than this factor use the larger number as group size (vLLM).
 ALIKE: Final = 1.5
 
-#: Lengths that stand for all of a workload.
+#: Number of lengths that represent a workload.
 REPRESENTATIVES: Final = 256
 
 
 class CacheGroup(NamedTuple):
-    """Layers with one block table. padded: layers it takes memory for."""
+    """Layers with one block table.
+
+    Attributes:
+        padded: The layers for which the group takes memory.
+        window_tokens: The window of its layers; None for full attention.
+    """
 
     padded: int
     window_tokens: int | None
 
     def blocks(self, tokens: int, block_size: int) -> float:
-        """That a decoding sequence holds, of a windowed group on average over where its window begins in a block."""
+        """Return the blocks of a decoding sequence, averaged over the position of the window's start within a block."""
         whole = -(-tokens // block_size)
         if self.window_tokens is None or tokens <= self.window_tokens:
             return whole
@@ -48,7 +54,7 @@ class CacheGroup(NamedTuple):
 
 
 def cache_groups(shard: Shard) -> list[CacheGroup] | None:
-    """vLLM's groups of a model with plain attention only, all of one size; None for other models."""
+    """Return vLLM's groups of a model that has only plain attention of one KV size; None for other models."""
     layers: dict[int | None, int] = {}
     pages = set()
     for group in shard.model.groups:
@@ -65,7 +71,10 @@ def cache_groups(shard: Shard) -> list[CacheGroup] | None:
 
 
 def held_bytes(shard: Shard, tokens: int, block_size: int, grouped: bool = True) -> float:
-    """KV of one decoding sequence on one rank, in whole blocks; by vLLM's groups if asked and it has them."""
+    """Return the KV bytes of one decoding sequence on one rank, in whole blocks.
+
+    With `grouped`, vLLM's groups apply if the model has them.
+    """
     groups, first = cache_groups(shard) if grouped else None, shard.model.groups[0]
     if groups is None or first.plain_attention is None:
         return sequence_bytes(shard, -(-tokens // block_size) * block_size)
@@ -76,16 +85,18 @@ def held_bytes(shard: Shard, tokens: int, block_size: int, grouped: bool = True)
 
 
 def varies(shard: Shard) -> bool:
-    """Bytes a token depend on the length of the sequence."""
+    """Return whether the bytes per token depend on the length of the sequence."""
     return any(group.mixer is not None and not group.mixer.uniform_cache for group in shard.model.groups)
 
 
 def even_blocks(resolved: ResolvedDeployment, memory: MemoryPlan, requests: RequestSet) -> int:
-    """Equal blocks of one rank's cache for these requests; memory's own number where all lengths cost alike, or where
-    somebody said how many there are."""
+    """Return the number of equal blocks of one rank's cache for these requests.
+
+    This is the memory plan's own number if all lengths cost the same per token, or if the number of blocks was given.
+    """
     shard, drafter = Shard.of(resolved), draft_shard(resolved)
-    asked = memory.kv_bytes != max(memory.free_bytes, 0.0)
-    if asked or not requests.n or resolved.engine.memory_rule == "slots" or not varies(shard):
+    given = memory.kv_bytes != max(memory.free_bytes, 0.0)
+    if given or not requests.n or resolved.engine.memory_rule == "slots" or not varies(shard):
         return memory.kv_blocks
     size, grouped = memory.block_size, resolved.engine.policy == "vllm-v1"
     tokens, weights = _representatives(requests)
@@ -94,12 +105,12 @@ def even_blocks(resolved: ResolvedDeployment, memory: MemoryPlan, requests: Requ
         held += np.array([held_bytes(drafter, n, size, grouped) for n in tokens.tolist()])
     per_block = float(weights @ held) / float(weights @ -(-tokens // size))
     longest = int((requests.input_tokens + requests.output_tokens).max())
-    fits = -(-min(longest, memory.longest_sequence_tokens) // size)  # alone it has the cache for itself
+    fits = -(-min(longest, memory.longest_sequence_tokens) // size)  # the longest sequence fits if it runs alone
     return max(int(memory.kv_bytes / per_block), fits)
 
 
 def _representatives(requests: RequestSet) -> tuple[npt.NDArray[np.int64], FloatArray]:
-    """A few lengths, halfway through their outputs, and how long sequences like them decode together."""
+    """Return some lengths, each halfway through its output, and the decode time of the sequences they represent."""
     halfway = requests.input_tokens + requests.output_tokens // 2
     order = np.argsort(halfway, kind="stable")
     parts = np.array_split(order, min(REPRESENTATIVES, len(order)))

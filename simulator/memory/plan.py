@@ -1,13 +1,14 @@
-"""Device memory: what weights, activations and the runtime take, and how many KV blocks are left.
+"""The division of device memory: bytes of weights, activations and the runtime, and the KV blocks that remain.
 
     KV bytes = utilisation x memory - weights - activation peak - non-torch          per accelerator
     blocks   = KV bytes / (block size x KV bytes per token)                          per data-parallel rank
 
-Some engines share memory by another rule (EngineProfile.memory_rule): SGLang's share leaves activations and runtime
-outside; TensorRT-LLM and transformers give KV a share of what weights, activations and runtime leave, so that "usable"
-is all but the rest of that; llama.cpp takes a context of max_model_len for each of its slots and leaves the rest free.
+Some engines divide memory by another rule (`EngineProfile.memory_rule`). SGLang's share excludes activations and the
+runtime. TensorRT-LLM and transformers give KV a share of the memory that weights, activations and runtime leave, so
+"usable" is all memory except the rest of that. llama.cpp reserves a context of max_model_len for each of its slots and
+leaves the rest free.
 
-The activation peak is what vLLM's start-up run finds: the wider of the widest layer over a full token budget and the
+The activation peak is what vLLM's start-up run finds: the larger of the widest layer over a full token budget and the
 sampler over a full set of sequences.
 """
 
@@ -29,8 +30,8 @@ from simulator.layers.feed_forward import sharded_feed_forward
 from simulator.layers.shard import Shard
 from simulator.memory.adapters import lora_bytes
 
-#: What the driver keeps of the memory it lists: torch sees 79.1-79.2 GiB of an H100's 81,559 MiB, 44.4 of an L40S's
-#: 46,068, 23.6 of an RTX 4090's 24,564. Engines take their share of what torch sees.
+#: Memory that the driver lists but keeps: torch sees 79.1-79.2 GiB of an H100's 81,559 MiB, 44.4 of an L40S's 46,068,
+#: 23.6 of an RTX 4090's 24,564. Engines take their share of the memory that torch sees.
 DRIVER_BYTES: Final = 0.5 * GIB
 
 #: Vocabulary-wide buffers of vLLM's sampler with top-p, in fp32 copies of the logits: 16-bit logits (1/2), fp32 (1),
@@ -38,55 +39,55 @@ DRIVER_BYTES: Final = 0.5 * GIB
 #: 2,048 batched tokens and 256 sequences on a 24 GB card this gives 1.19 GiB beyond the weights; 1.15 was measured.
 SAMPLER_COPIES: Final = 8.5
 
-#: Sequence length at which costs per sequence (windowed layers, linear-attention state) are spread over its tokens,
-#: because a pool of equal blocks can only charge by the token.
+#: Sequence length at which the memory per sequence (windowed layers, linear-attention state) is divided by its tokens,
+#: because a pool of equal blocks can only count tokens.
 REFERENCE_TOKENS: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
-    """Bytes of one accelerator. kv_blocks is per data-parallel rank, as the engine prints it."""
+    """The bytes of one accelerator. `kv_blocks` is per data-parallel rank, as the engine reports it."""
 
     budget_bytes: float  # utilisation x memory
     weights_bytes: float
     activation_bytes: float
     non_torch_bytes: float
-    kv_bytes: float  # what is left, never negative
+    kv_bytes: float  # the remaining memory, never negative
     kv_bytes_per_token: float  # at REFERENCE_TOKENS
     kv_blocks: int
     block_size: int
     data_parallel: int
-    longest_sequence_tokens: int  # one sequence alone in the cache
+    longest_sequence_tokens: int  # of a sequence that is alone in the cache
     max_model_len: int
     accelerators: int
-    adapter_bytes: float = 0.0  # of the weights: slots for LoRA adapters
-    draft_bytes: float = 0.0  # of the weights: what drafts
-    draft_kv_bytes_per_token: float = 0.0  # of the KV cache's: what drafts
-    cross_blocks: int = 0  # that every sequence holds for its encoder's output
+    adapter_bytes: float = 0.0  # part of the weights: slots for LoRA adapters
+    draft_bytes: float = 0.0  # part of the weights: the drafter
+    draft_kv_bytes_per_token: float = 0.0  # part of kv_bytes_per_token: the drafter
+    cross_blocks: int = 0  # blocks that every sequence holds for its encoder's output
 
     @property
     def free_bytes(self) -> float:
-        """Left for KV; negative where weights and activations alone do not fit."""
+        """Bytes left for KV; negative if weights and activations alone do not fit."""
         return self.budget_bytes - self.weights_bytes - self.activation_bytes - self.non_torch_bytes
 
     @property
     def max_concurrency_tokens(self) -> int:
-        """Tokens the caches of one replica hold."""
+        """Tokens that the caches of one replica hold."""
         return self.kv_blocks * self.block_size * self.data_parallel
 
     @property
     def cross_tokens(self) -> int:
-        """Tokens whose blocks a sequence's encoder output takes."""
+        """Tokens in the blocks that a sequence's encoder output takes."""
         return self.cross_blocks * self.block_size
 
     @property
     def fits(self) -> bool:
-        """The weights fit, and one sequence of max_model_len beside them: what the engine checks when it starts."""
+        """Whether the weights and one sequence of max_model_len fit, which the engine checks when it starts."""
         return not self.why
 
     @property
     def why(self) -> str:
-        """Which limit is broken, with its numbers; empty where none is."""
+        """The limit that is exceeded, with its numbers; empty if the plan fits."""
         held, n = self.weights_bytes, self.accelerators
         if held > self.budget_bytes:
             lora = f" ({_gb(self.adapter_bytes * n)} of them LoRA slots)" if self.adapter_bytes else ""
@@ -106,7 +107,7 @@ class MemoryPlan:
 
     @property
     def equation(self) -> str:
-        """The KV size with its terms, in GiB, one line."""
+        """The KV size and its terms in GiB, on one line."""
         terms = (self.budget_bytes, self.weights_bytes, self.activation_bytes, self.non_torch_bytes, self.free_bytes)
         budget, weights, activations, runtime, left = (f"{t / GIB:.2f}" for t in terms)
         held = f"weights, {self.draft_bytes / GIB:.2f} of them the drafter" if self.draft_bytes else "weights"
@@ -119,7 +120,10 @@ class MemoryPlan:
 
 
 def size_memory(resolved: ResolvedDeployment) -> MemoryPlan:
-    """The memory plan of one replica's accelerators. A given `kv_blocks` overrides the count, nothing else."""
+    """Return the memory plan of one replica's accelerators.
+
+    A given `kv_blocks` overrides the number of blocks and with it the KV bytes, nothing else.
+    """
     shard, engine, limits = Shard.of(resolved), resolved.engine, resolved.limits
     unit = resolved.hardware.accelerator
     seen = unit.memory_bytes - (DRIVER_BYTES if unit.kind == "gpu" else 0.0)
@@ -130,7 +134,7 @@ def size_memory(resolved: ResolvedDeployment) -> MemoryPlan:
     share = resolved.gpu_memory_utilization
     budget = share * seen
     if engine.memory_rule == "static":
-        activations = runtime = 0.0  # they live in the rest
+        activations = runtime = 0.0  # they use the memory outside the budget
     elif engine.memory_rule == "free":
         budget = seen - (1.0 - share) * max(seen - weights - activations - runtime, 0.0)
     kv_bytes = max(budget - weights - activations - runtime, 0.0)
@@ -141,7 +145,7 @@ def size_memory(resolved: ResolvedDeployment) -> MemoryPlan:
     if limits.kv_blocks:
         blocks, kv_bytes = limits.kv_blocks, limits.kv_blocks * block_bytes
     slots = limits.max_num_seqs if engine.memory_rule == "slots" else 1
-    # an engine starts if a whole budget of encoder output fits beside the longest sequence (CrossAttentionSpec)
+    # An engine starts if the longest sequence fits in addition to a token budget of encoder output (CrossAttentionSpec)
     crossing = -(-limits.max_num_batched_tokens // limits.block_size) if shard.model.is_encoder_decoder else 0
     longest = _longest(caches, kv_bytes / slots - crossing * block_bytes, limits)
     if engine.memory_rule == "slots" and not limits.kv_blocks:
@@ -168,7 +172,10 @@ def size_memory(resolved: ResolvedDeployment) -> MemoryPlan:
 
 
 def draft_bytes(resolved: ResolvedDeployment) -> float:
-    """Weights of what drafts on one rank: a whole model, or a head beside the target's embedding and output."""
+    """Return the weights of the drafter on one rank.
+
+    A drafter is a whole model, or a head that shares the target's embedding and output projection.
+    """
     shard, speculation = draft_shard(resolved), resolved.speculation
     if shard is None or speculation is None:
         return 0.0
@@ -179,7 +186,11 @@ def draft_bytes(resolved: ResolvedDeployment) -> float:
 
 
 def weight_bytes(shard: Shard) -> float:
-    """Weights on one rank: linear layers and vocabulary split, experts over all ranks, norms and routers on each."""
+    """Return the bytes of weights on one rank.
+
+    Linear layers and the vocabulary are divided over tensor ranks, experts over all ranks. Norms and routers are on
+    every rank.
+    """
     model = shard.model
     layers = sum(g.count * _layer_bytes(shard, g) for g in (*model.groups, *model.encoder_groups)) / shard.pp
     vocabulary = (model.embedding_params + model.lm_head_params + model.other_params) / shard.tp
@@ -188,7 +199,7 @@ def weight_bytes(shard: Shard) -> float:
 
 
 def _layer_bytes(shard: Shard, group: LayerGroup) -> float:
-    """Weights of one layer on one rank."""
+    """Return the bytes of weights of one layer on one rank."""
     mixer, block = sharded_mixer(shard, group), sharded_feed_forward(shard, group)
     held: dict[Part, float] = block.part_params() if block else {}
     if group.mixer and mixer:
@@ -200,13 +211,13 @@ def _layer_bytes(shard: Shard, group: LayerGroup) -> float:
 
 
 def activation_bytes(shard: Shard, resolved: ResolvedDeployment) -> float:
-    """Peak of the engine's start-up run on one rank: the widest layer or the sampler, whichever is larger."""
+    """Return the activation peak of the engine's start-up run on one rank: the widest layer or the sampler."""
     model, seqs, tokens = shard.model, resolved.limits.max_num_seqs, resolved.limits.max_num_batched_tokens
     widest = max(_layer_width(shard, g) for g in (*model.groups, *model.encoder_groups))
     layer = widest * tokens * ACTIVATION_BYTES
-    if resolved.engine.memory_rule == "free":  # TensorRT-LLM tries a few long prompts, not a full set of sequences
+    if resolved.engine.memory_rule == "free":  # TensorRT-LLM runs a few long prompts, not a full set of sequences
         return layer
-    if resolved.engine.memory_rule == "slots":  # llama.cpp reserves for one physical batch, logits of all its tokens
+    if resolved.engine.memory_rule == "slots":  # llama.cpp reserves one physical batch, with logits of all its tokens
         share = min(1.0, (resolved.engine.physical_batch_tokens or math.inf) / tokens)
         return share * (layer + tokens * model.vocab_size * DTYPE_BYTES["fp32"])
     sampler = seqs * model.vocab_size * DTYPE_BYTES["fp32"] * SAMPLER_COPIES
@@ -214,28 +225,28 @@ def activation_bytes(shard: Shard, resolved: ResolvedDeployment) -> float:
 
 
 def _layer_width(shard: Shard, group: LayerGroup) -> float:
-    """Elements alive per token in a layer: residual and hidden state, and the wider of the two blocks inside."""
+    """Return the elements alive per token in a layer: residual and hidden state, and the wider of its two blocks."""
     parts = (sharded_mixer(shard, group), sharded_feed_forward(shard, group))
     return 2 * shard.model.hidden_size + max((part.activation_width() for part in parts if part), default=0.0)
 
 
 def sequence_bytes(shard: Shard, tokens: float) -> float:
-    """Cache of one sequence on one rank: windowed layers keep only their window, states are constant.
+    """Return the cache of one sequence on one rank. Windowed layers keep only their window, and states are constant.
 
-    Engines with a hybrid KV manager (vLLM V1, SGLang) free what lies behind a window. MLA's latent is on every rank.
-    Ranks that share a cache (decode_context_parallel) hold their part of its tokens, others all of them.
+    Engines with a hybrid KV manager (vLLM V1, SGLang) free the tokens behind a window. MLA's latent is on every rank.
+    Ranks that divide a cache (decode_context_parallel) hold their part of its tokens, others hold all of them.
     """
     mixers = (sharded_mixer(shard, group) for group in shard.model.groups)
     return sum(mixer.cache_bytes(tokens) for mixer in mixers if mixer) / (shard.pp * shard.kv_shards)
 
 
 def cache_bytes(shards: Sequence[Shard], tokens: float) -> float:
-    """Cache of one sequence on one rank, of the target and of what drafts for it: vLLM's blocks hold tokens of both."""
+    """Return the cache of one sequence on one rank, of the target and of its drafter: vLLM's blocks hold both."""
     return sum(sequence_bytes(shard, tokens) for shard in shards)
 
 
 def _longest(shards: Sequence[Shard], kv_bytes: float, limits: Limits) -> int:
-    """Longest sequence that fits alone, at most max_model_len, in whole blocks."""
+    """Return the longest sequence that fits alone, at most max_model_len, in whole blocks."""
     low, high = 0, -(-limits.max_model_len // limits.block_size)
     while low < high:
         middle = (low + high + 1) // 2

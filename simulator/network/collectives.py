@@ -1,16 +1,17 @@
-"""What lies between accelerators, and how long a collective over them takes: algorithm x topology x message size.
+"""The links between accelerators, and the duration of a collective on them: algorithm x topology x message size.
 
-Within one link domain (NVLink switch, PCIe host) collectives are measured for up to eight ranks and come from the
-calibration bundle. This module prices what nobody measured, by the model NCCL itself chooses algorithms by
-(src/graph/tuning.cc, 2.27): a base latency, a latency for each hop inside and between nodes, and bytes over the
-narrowest link, for ring and tree in three protocols, and for reduction inside an NVLink switch. The cheapest counts.
+Within one link domain (NVLink switch, PCIe host), collectives are measured for up to eight ranks and come from the
+calibration bundle. This module prices collectives without measurements, by the model with which NCCL itself chooses
+algorithms (src/graph/tuning.cc, 2.27): a base latency, a latency for each hop inside and between nodes, and bytes over
+the narrowest link, for ring and tree in three protocols, and for reduction inside an NVLink switch. The cheapest one
+determines the time.
 
     ring   2 (r - 1) hops, 2 (r - 1) / r of the message over every link          (all-reduce; its halves: half of both)
     tree   2 x (chain inside a node + log2 of the nodes) hops, twice the message
     switch NVLink domains only: one fixed latency, the message once up and once down
 
-A ring enters each node through as many network cards as it has ranks there, so the network's rate is that of all of
-them. Experts' exchange (DeepEP) has its own two formulas below.
+A ring enters each node through as many network cards as it has ranks there, so the network's rate is the sum of their
+rates. The exchange with experts (DeepEP) has two formulas of its own below.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ from catalogs.hardware.specs import Hardware
 
 @dataclass(frozen=True, slots=True)
 class ExpertRouting:
-    """How the tokens of a collective multiply: each goes to the ranks that hold one of its experts."""
+    """The multiplication of tokens in an exchange: each token goes to the ranks that hold one of its experts."""
 
     experts_per_token: int
     bytes_per_token: float
-    low_latency: bool  # kernels for few tokens
+    low_latency: bool  # whether the kernels for few tokens run
 
 
 class NcclProtocol(NamedTuple):
-    """Microseconds, and the share of a link's rate, as (ring, tree). Hops: NVLink, PCIe, network."""
+    """Latencies in microseconds and the share of a link's rate, each as (ring, tree); hops: NVLink, PCIe, network."""
 
     base_us: tuple[float, float]
     nvlink_us: tuple[float, float]
@@ -47,35 +48,35 @@ class NcclProtocol(NamedTuple):
     rate: tuple[float, float]
 
 
-#: LL, LL128 and Simple: baseLat, hwLat and the bandwidth factors of NCCL's ncclTopoTuneModel. LL's quarter is that of
-#: several nodes; a tree moves 0.9 of what the links could.
+#: LL, LL128 and Simple: baseLat, hwLat and the bandwidth factors of NCCL's ncclTopoTuneModel. LL's quarter applies to
+#: several nodes; a tree reaches 0.9 of the rate of the links.
 PROTOCOLS: Final = (
     NcclProtocol((6.6, 6.8), (0.6, 0.6), (1.0, 1.0), (2.7, 5.0), (0.25, 0.9 / 3.8)),
     NcclProtocol((14.0, 14.0), (1.9, 1.25), (2.5, 1.9), (4.0, 8.5), (0.92, 0.9 * 0.915)),
     NcclProtocol((8.4, 8.4), (3.4, 4.0), (5.7, 4.0), (14.0, 14.0), (1.0, 0.9)),
 )
 
-#: Reduction inside the NVLink switch (NVLS): its latency there, and the share of the link's rate it reaches on Hopper.
+#: Reduction inside the NVLink switch (NVLS): its latency in NCCL's model, and the share of the link rate on Hopper.
 SWITCH_US: Final = 25.0
 
 SWITCH_RATE: Final = 0.85
 
-#: Of a network card's nominal rate: DeepEP's normal kernels over 4 and 8 nodes move 43.5 and 44.6 GB/s to other nodes
-#: through 50 GB/s cards (docs/legacy.md: 58 and 51 GB/s with the local share).
+#: Achieved share of a network card's nominal rate: DeepEP's normal kernels over 4 and 8 nodes move 43.5 and 44.6 GB/s
+#: to other nodes through 50 GB/s cards (docs/legacy.md: 58 and 51 GB/s with the local share).
 NETWORK_RATE: Final = 0.88
 
-#: Shares of a card's and of an NVLink's nominal rate that an exchange reaches, DeepEP's tables: low-latency kernels
-#: (fill the card; 160 of an H800's 200 GB/s), and normal ones (153 GB/s in a node counts each rank's own tokens, which
-#: cross no link: 134 of 200; 71 % on B200).
+#: Shares of a network card's and of an NVLink's nominal rate that an exchange reaches, from DeepEP's tables:
+#: low-latency kernels (which fill the card; 160 of an H800's 200 GB/s), and normal ones (153 GB/s in a node includes
+#: each rank's own tokens, which cross no link, so 134 of 200; 71 % on B200).
 LOW_LATENCY_RATES: Final = (1.0, 0.8)
 
 NORMAL_RATES: Final = (NETWORK_RATE, 0.67)
 
-#: Fixed time of a DeepEP low-latency dispatch or combine: with it the twelve published latencies (8 to 256 ranks, 77 to
-#: 369 us) come out within 14 %, the median within 5 %.
+#: Fixed time of a DeepEP low-latency dispatch or combine: with it the model reproduces the twelve published latencies
+#: (8 to 256 ranks, 77 to 369 us) within 14 %, the median within 5 %.
 EXCHANGE_US: Final = 42.0
 
-#: Tokens of one rank that low-latency kernels take at once (vLLM: VLLM_MOE_DP_CHUNK_SIZE; DeepEP advises below 256).
+#: Most tokens of one rank in a low-latency kernel (vLLM: VLLM_MOE_DP_CHUNK_SIZE; DeepEP advises below 256).
 PIECE_TOKENS: Final = 256
 
 #: First byte of a message between nodes over RDMA, and between two accelerators of a node, seconds: one network hop of
@@ -87,13 +88,14 @@ NODE_LATENCY_S: Final = 5e-6
 
 @dataclass(frozen=True, slots=True)
 class CollectiveSpan:
-    """Ranks of one group laid over nodes: `inside` of them share a link domain."""
+    """The ranks of one group, distributed over nodes: `inside` of them are in one link domain."""
 
     ranks: int
     inside: int
 
     @property
     def nodes(self) -> int:
+        """Link domains of the group."""
         return -(-self.ranks // self.inside)
 
 
@@ -104,16 +106,19 @@ class Network:
     hardware: Hardware
 
     def span(self, ranks: int, stride: int = 1) -> CollectiveSpan:
-        """Where the ranks lie: neighbours are `stride` accelerators apart, from the first of a node on."""
+        """Return the placement of ranks `stride` accelerators apart, from the first accelerator of a node on."""
         return CollectiveSpan(ranks, min(ranks, max(self.hardware.link_domain // stride, 1)))
 
     def link_bytes_per_s(self, span: CollectiveSpan) -> float:
-        """Of each rank to the others of its domain: a pair's own bridge, else the node's link."""
+        """Return the rate of each rank to the others of its domain: a pair's own bridge, or the node's link."""
         node = self.hardware.node
         return node.pair_bytes_per_s if span.inside <= 2 and node.pair_bytes_per_s else node.link_bytes_per_s
 
     def collective_s(self, op: Collective, span: CollectiveSpan) -> FloatArray:
-        """Seconds of the cheapest algorithm. Rises with ranks, nodes and bytes."""
+        """Return the seconds of the cheapest algorithm, which rise with ranks, nodes and bytes.
+
+        The result has the shape of the message sizes.
+        """
         found = [self._ring_s(op, span, p) for p in PROTOCOLS]
         if op.kind == "all_reduce":
             found += [self._tree_s(op, span, p) for p in PROTOCOLS]
@@ -124,15 +129,16 @@ class Network:
         return least
 
     def send_s(self, message_bytes: FloatArray) -> FloatArray:
-        """One rank to another in a different domain."""
+        """Return the seconds of a message from one rank to another in a different domain. Shape of `message_bytes`."""
         return NETWORK_LATENCY_S + message_bytes / (NETWORK_RATE * self.hardware.node.network_bytes_per_s)
 
     def exchange_s(self, op: Collective, routing: ExpertRouting) -> FloatArray:
-        """A dispatch to experts or the combine after it: seconds.
+        """Return the seconds of a dispatch to experts or of the combine after it. Shape of the message sizes.
 
-        Low latency: one copy for each expert, straight to its rank, in pieces of PIECE_TOKENS. High throughput: one
-        copy for each node that holds one of a token's experts, handed on there to each rank that does. Balanced
-        routing: neither group-limited routing nor crowded experts are known here.
+        Low-latency kernels send one copy for each expert directly to its rank, in pieces of PIECE_TOKENS.
+        High-throughput kernels send one copy to each node that holds one of a token's experts, where it is forwarded to
+        each rank that holds one. Routing is assumed to be balanced: neither group-limited routing nor overloaded
+        experts are modelled.
         """
         node, span, k = self.hardware.node, self.span(op.ranks), routing.experts_per_token
         (sent_bytes,) = broadcast(op.message_bytes)
@@ -151,7 +157,7 @@ class Network:
 
     @property
     def _is_switch(self) -> bool:
-        """Every rank reaches every other at full rate, and the switch can add (NVLink 4 and later)."""
+        """Whether every rank reaches every other at full rate and the switch can add (NVLink 4 and later)."""
         return self.hardware.node.link_name in ("nvlink4", "nvlink5")
 
     def _bus_bytes_per_s(self, span: CollectiveSpan) -> float:
@@ -161,7 +167,7 @@ class Network:
         return min(link, span.inside * self.hardware.node.network_bytes_per_s * NETWORK_RATE)
 
     def _hop_us(self, p: NcclProtocol, tree: int, span: CollectiveSpan) -> float:
-        """Inside a node; LL waits longer there where it spans several."""
+        """Return the latency of a hop inside a node; LL takes longer there if the group spans several nodes."""
         hop = (p.nvlink_us if self.hardware.node.link_name.startswith(("nvlink", "infinity")) else p.pcie_us)[tree]
         return hop * 1.8 if p is PROTOCOLS[0] and span.nodes > 1 else hop
 
@@ -180,5 +186,5 @@ class Network:
 
 
 def _distinct(places: int, experts_per_token: int) -> float:
-    """Places that hold at least one of a token's experts, under balanced routing."""
+    """Return the expected number of places that hold at least one of a token's experts, under balanced routing."""
     return places * (1.0 - (1.0 - 1.0 / places) ** experts_per_token)

@@ -1,1 +1,1 @@
-"""One class for each engine's scheduling policy, one contract, one registry."""
+"""The scheduling policies of the engines: one class for each, one contract, one registry."""

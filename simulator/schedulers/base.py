@@ -1,4 +1,4 @@
-"""What a replica asks of a scheduler."""
+"""The contract between a replica and its scheduler."""
 
 from __future__ import annotations
 
@@ -17,27 +17,38 @@ from simulator.schedulers.rules import EngineRules
 
 
 class Scheduler(ABC):
-    """Decides the batch of each step. Counts tokens when they are scheduled, not when they come out.
+    """The base class of schedulers, which decide the batch of each step.
 
-    It never learns output lengths: the replica tells it when a request has nothing left to schedule (`retire`) and when
-    the last output has been processed (`release`). What clients declare as their limit is in the rules, one for all.
+    A scheduler counts tokens when they are scheduled, not when they come out. It never learns output lengths: the
+    replica tells it when a request has nothing left to schedule (`retire`) and when the last output has been processed
+    (`release`). The output limit that clients declare is in the rules and is the same for all requests.
+
+    Attributes:
+        mixes_phases: A step may hold both prefill and decodes.
+        preempts: A request may lose its blocks and be computed again from its prompt.
+        pipelines: Several schedulers may share a queue and a cache, each with its own batch in flight.
+        hands_over: It can compute prompts that other replicas decode: `park` frees the seat and keeps the blocks.
+        takes_over: It decodes requests that arrive with their blocks (`Request.brought_tokens`).
+        chunks: It can split a prompt over several steps, if `EngineRules.chunked_prefill` allows it.
+        pads: Sequences that have ended are computed until the whole batch has ended.
+        streams: Tokens are sent as they are generated; otherwise all of them with the last one.
     """
 
-    mixes_phases: ClassVar[bool] = True  # a step may hold prefill and decodes; False: one or the other
-    preempts: ClassVar[bool] = True  # a request may lose its blocks and have all it knows computed again
-    pipelines: ClassVar[bool] = False  # several may share a queue and a cache, each with its own batch in flight
-    hands_over: ClassVar[bool] = True  # can compute prompts for others to decode: frees the seat, keeps the blocks
-    takes_over: ClassVar[bool] = False  # decodes requests that come with their blocks (Request.brought_tokens)
-    chunks: ClassVar[bool] = True  # can cut a prompt over several steps, where EngineRules.chunked_prefill says so
-    pads: ClassVar[bool] = False  # sequences that have ended compute on until the whole batch has
-    streams: ClassVar[bool] = True  # tokens go out as they are made; False: with the last one
+    mixes_phases: ClassVar[bool] = True
+    preempts: ClassVar[bool] = True
+    pipelines: ClassVar[bool] = False
+    hands_over: ClassVar[bool] = True
+    takes_over: ClassVar[bool] = False
+    chunks: ClassVar[bool] = True
+    pads: ClassVar[bool] = False
+    streams: ClassVar[bool] = True
 
     def __init__(self, rules: EngineRules, kv: KvCache | None = None) -> None:
         self.rules = rules
-        self.now_s = 0.0  # of the schedule() call, for those who wait for batches to fill up
-        self.look_again_s = inf  # when the last schedule() call, which found nothing to run, would find something
-        self.preempted: list[Request] = []  # by the last schedule() call
-        self.fetches: list[Request] = []  # whose blocks the last schedule() call wants from the host
+        self.now_s = 0.0  # time of the schedule() call, for policies that wait for batches to fill up
+        self.look_again_s = inf  # if the last schedule() call found nothing to run: the time at which it would
+        self.preempted: list[Request] = []  # requests that the last schedule() call preempted
+        self.fetches: list[Request] = []  # requests whose blocks the last schedule() call fetches from the host
         self.host: HostCache | None = None
         self.swap_space: SwapSpace | None = None
         self.slots: AdapterSlots | None = None
@@ -45,106 +56,132 @@ class Scheduler(ABC):
 
     @abstractmethod
     def add(self, request: Request) -> None:
-        """It reached the engine core."""
+        """Add a request that has reached the engine core."""
 
     @abstractmethod
     def schedule(self) -> Batch | None:
-        """The next step, or None if nothing can run."""
+        """Return the batch of the next step, or None if nothing can run."""
 
     @abstractmethod
     def retire(self, request: Request) -> None:
-        """Its last token has just been scheduled: keep its seat and blocks, schedule it no more."""
+        """Stop scheduling a request whose last token has just been scheduled; it keeps its seat and blocks."""
 
     def leaving(self, request: Request) -> tuple[Request, ...]:
-        """Who ends with the step that holds the last token of `request`, which has just been retired."""
+        """Return the requests that end with the step of the last token of `request`, which has just been retired."""
         return (request,)
 
-    def withdraw(self, request: Request) -> bool:  # noqa: ARG002 - not everybody can
-        """Its client is gone, and it waits or has an unfinished prompt: forget it. False where it cannot be helped."""
+    def withdraw(self, request: Request) -> bool:  # noqa: ARG002 (the base class cannot)
+        """Remove a request that its client has cancelled, if it waits or its prompt is unfinished.
+
+        Returns False if the scheduler cannot remove it.
+        """
         return False
 
     @abstractmethod
     def release(self, request: Request) -> None:
-        """Its last output is processed: free seat and blocks."""
+        """Free the seat and the blocks of a request whose last output has been processed."""
 
-    def park(self, request: Request) -> None:  # noqa: B027 - who does nothing keeps the seat, too
-        """Its last output here is processed and its blocks go to another replica: free its seat; `release` follows."""
+    def park(self, request: Request) -> None:  # noqa: B027 (a scheduler that does nothing keeps the seat as well)
+        """Free the seat of a request whose blocks are sent to another replica; `release` follows."""
 
     @abstractmethod
     def quiet_rounds(self, batch: Batch, most: int) -> int:
-        """How many further schedule() calls (0..most) would give just the decodes of `batch` again, without a
-        decision, if nothing arrives and nothing is released. 0 when in doubt."""
+        """Return the number of further schedule() calls (0..most) that would repeat just the decodes of `batch`.
+
+        They involve no decision, provided that nothing arrives and nothing is released. The result is 0 in case of
+        doubt.
+        """
 
     @abstractmethod
     def skip(self, rounds: int) -> None:
-        """As if schedule() had been called that often, where quiet_rounds() allowed it."""
+        """Update the state as if schedule() had been called `rounds` times, which `quiet_rounds` has allowed."""
 
-    def blocks_for(self, rounds: int) -> int:  # noqa: ARG002 - 0 suits who takes all blocks at once
-        """Blocks that skip(rounds) would take."""
+    def blocks_for(self, rounds: int) -> int:  # noqa: ARG002 (0 is right for policies that take all blocks at once)
+        """Return the blocks that `skip(rounds)` would take."""
         return 0
 
     @property
     @abstractmethod
     def blocked(self) -> bool:
-        """No waiting request can be admitted before something is released."""
+        """Whether no waiting request can be admitted before something is released."""
 
     @property
     @abstractmethod
-    def n_running(self) -> int: ...
+    def n_running(self) -> int:
+        """The number of requests with a seat."""
 
     @property
     @abstractmethod
-    def n_waiting(self) -> int: ...
+    def n_waiting(self) -> int:
+        """The number of waiting requests."""
 
     @abstractmethod
     def running_requests(self) -> list[Request]:
-        """For checking laws: those with a seat, in order of service."""
+        """Return the requests with a seat, in order of service, for the check of invariants."""
 
     @abstractmethod
     def waiting_requests(self) -> list[Request]:
-        """For checking laws and for naming who is stuck."""
+        """Return the waiting requests, for the check of invariants and for messages that name stuck requests."""
 
     @property
     def reach(self) -> Headroom | None:
-        """How near it came to its limits; None where it does not know, or they matter before they are reached."""
+        """The distance to the limits in this run; None if unknown, or if limits matter before they are reached."""
         return None
 
     @property
     def n_fetching(self) -> int:
-        """Waiting requests that blocks are on their way to."""
+        """The number of waiting requests whose blocks are being copied from the host."""
         return 0
 
     def landed(self, request: Request) -> None:
-        """The blocks it waited for have come from the host."""
+        """Continue with a request whose blocks have arrived from the host."""
         raise NotImplementedError
 
     def holding_requests(self) -> list[Request]:
-        """For checking laws: those that wait and hold blocks."""
+        """Return the requests that wait and hold blocks, for the check of invariants."""
         return []
 
     def held_blocks(self, request: Request) -> int:
-        """For checking laws: blocks that a running request holds, shared ones included."""
+        """Return the blocks that a running request holds, shared ones included, for the check of invariants."""
         return -(-self.computed_tokens(request) // self.rules.block_size)
 
     def context_before(self, request: Request) -> int:
-        """For checking laws: tokens that a decoding request had in its cache before the round scheduled last."""
+        """Return the tokens that a decoding request had in its cache before the last scheduled round.
+
+        For the check of invariants.
+        """
         return self.computed_tokens(request) - 1
 
     @abstractmethod
     def computed_tokens(self, request: Request) -> int:
-        """For checking laws: tokens of the request whose KV is scheduled or stored."""
+        """Return the tokens of a request whose KV is scheduled or stored, for the check of invariants."""
 
 
 @dataclass(frozen=True, slots=True)
 class Headroom:
-    """Of one engine; of ranks in lockstep, which share all limits evenly, as if all had been as full as the fullest."""
+    """The distance of one engine from its limits in a run.
 
-    seats: int  # most requests with a seat at once
-    spare_blocks: int  # fewest that were left free, or would have been at the end of a run of steps; < 0: too few
+    For ranks in lockstep, which divide all limits evenly, it is as if every rank had been as full as the fullest.
+
+    Attributes:
+        seats: The most requests with a seat at once.
+        spare_blocks: The fewest blocks that were free, or would have been at the end of a run of steps; negative if
+            there were too few.
+    """
+
+    seats: int
+    spare_blocks: int
 
     def same_under(self, own: EngineRules, other: EngineRules, step_tokens: int) -> bool:
-        """Whether a run under `other`, which differs from `own` in limits alone, would be the same. step_tokens: the
-        most of a step. A limit that does not differ may have been reached."""
+        """Return whether a run under `other`, which differs from `own` only in limits, would be the same.
+
+        A limit that does not differ may have been reached.
+
+        Args:
+            own: The rules of this run.
+            other: The other rules.
+            step_tokens: The most tokens of a step in this run.
+        """
         seats = own.max_num_seqs, other.max_num_seqs
         tokens = own.max_num_batched_tokens, other.max_num_batched_tokens
         clear = seats[0] == seats[1] or self.seats < min(seats)
@@ -152,5 +189,6 @@ class Headroom:
         blocks = own.kv_blocks, other.kv_blocks
         if blocks[0] == blocks[1]:
             return clear
-        quiet = not own.in_lockstep or blocks[0] - self.spare_blocks <= PRESSURE_FROM * min(blocks)  # for dispatch
+        # Ranks in lockstep are dispatched to by their cache use.
+        quiet = not own.in_lockstep or blocks[0] - self.spare_blocks <= PRESSURE_FROM * min(blocks)
         return clear and quiet and self.spare_blocks >= max(0, blocks[0] - blocks[1])

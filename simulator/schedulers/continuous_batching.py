@@ -1,9 +1,8 @@
-"""What continuous-batching policies share: a queue, seats, one unfinished prompt, decodes as sums.
+"""The common part of continuous-batching policies: a queue, seats, one unfinished prompt, and decodes as sums.
 
-At most one running prompt is unfinished, because a prompt is cut only where the token budget ends. So decodes are
-handled as sums (DecodeSet) and a step costs the same however many run.
-
-The requests that decode, as sums: every one of them advances by one token a step, so nobody is visited.
+At most one running prompt is unfinished, because a prompt is split only where the token budget ends. Decodes are
+handled as sums (`DecodeSet`): each of them advances by one token a step, so the cost of a step does not depend on their
+number.
 """
 
 from __future__ import annotations
@@ -19,18 +18,22 @@ from simulator.core.request import Request
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.rules import EngineRules
 
-#: By order of the queue: what is served in ascending order.
+#: The key by which a queue order serves requests, ascending.
 RANKS: Final[dict[str, Callable[[Request], tuple[float, int]]]] = {
     "priority": lambda request: (request.priority, request.index),
     "deadline": lambda request: (request.deadline_s, request.index),
 }
 
-#: What `_hits` finds where there is nothing to find.
+#: The result of `_hits` without a hit.
 NO_HITS: Final = (0, 0, 0, 0)
 
 
 class ContinuousBatching(Scheduler):
-    """Needs max_num_batched_tokens >= max_num_seqs, as the engines do; raises ValueError otherwise."""
+    """A queue and seats with continuous batching.
+
+    Raises:
+        ValueError: max_num_batched_tokens is smaller than max_num_seqs, which the engines do not allow.
+    """
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
@@ -40,31 +43,34 @@ class ContinuousBatching(Scheduler):
         self._waiting: deque[Request] = deque()
         self._running: dict[Request, None] = {}  # in order of admission
         self._partial: Request | None = None  # the running request whose prompt is unfinished
-        self._rank = RANKS.get(rules.queueing.order)  # who is served first; None: who came first
-        self._least_left = rules.kv_blocks  # blocks, at the end of any run of decodes that was looked at; < 0: too few
-        self._parked: dict[Request, None] = {}  # without a seat; their blocks are being sent to another replica
+        self._rank = RANKS.get(rules.queueing.order)  # the key of the queue order; None: first come, first served
+        # The fewest free blocks at the end of any run of decodes considered; negative if there were too few.
+        self._least_left = rules.kv_blocks
+        self._parked: dict[Request, None] = {}  # requests without a seat whose blocks are being sent to another replica
 
     def share(self, first: ContinuousBatching) -> None:
-        """Schedule further batches from its queue and into its cache."""
+        """Schedule further batches from the queue and into the cache of another scheduler."""
         self.kv, self._waiting = first.kv, first._waiting
 
     @property
     def head(self) -> Request | None:
-        """The first that waits."""
+        """The first waiting request; None if there is none."""
         return self._waiting[0] if self._waiting else None
 
     def add(self, request: Request) -> None:
+        """Add a request to the queue."""
         if self._rank is None:
             self._waiting.append(request)
         else:
             self._insert(request)
 
     def _insert(self, request: Request) -> None:
-        """At its place in a queue that is ordered by rank."""
+        """Insert a request at its place in a queue that is ordered by a key."""
         assert self._rank is not None
         self._waiting.insert(bisect(self._waiting, self._rank(request), key=self._rank), request)
 
     def withdraw(self, request: Request) -> bool:
+        """Remove a request that its client has cancelled; return False if it already decodes."""
         if request in self._running:
             if request is not self._partial:
                 return False
@@ -77,7 +83,7 @@ class ContinuousBatching(Scheduler):
         return True
 
     def _prefill(self, batch: Batch, request: Request, tokens: int) -> None:
-        """Add `tokens` prompt tokens to the batch; their blocks are held already."""
+        """Add `tokens` prompt tokens, whose blocks are held already, to the batch."""
         computed = request.computed_tokens
         batch.prefill_tokens += tokens
         batch.prefill_pairs += tokens * (computed + 0.5 * tokens)
@@ -95,7 +101,7 @@ class ContinuousBatching(Scheduler):
         self.decodes.add(request)
 
     def _hits(self, request: Request) -> tuple[int, int, int, int]:
-        """The cached prefix of a waiting request: (units, own blocks, blocks of both in the queue, tokens)."""
+        """Return the cached prefix of a request: (units, private blocks, blocks of both in the queue, tokens)."""
         if not request.keys and request.own_run is None:
             return NO_HITS
         units, own, queued = self.kv.match(request)
@@ -104,12 +110,12 @@ class ContinuousBatching(Scheduler):
         return units, own, queued, tokens
 
     def _chunk_blocks(self, request: Request, tokens: int) -> int:
-        """Blocks that the next `tokens` of the running prompt need; not positive where it holds them already."""
+        """Return the blocks that the next `tokens` of the running prompt need; not positive if it holds them."""
         size, computed = self.rules.block_size, request.computed_tokens
         return -(-(computed + tokens) // size) - max(-(-computed // size), request.shared_blocks)
 
     def _seat(self, batch: Batch, request: Request, hits: tuple[int, int, int, int], tokens: int) -> None:
-        """The head of the queue gets a seat, its cached prefix, the blocks of its first `tokens`, and computes them."""
+        """Give the head of the queue a seat and its cached prefix, and schedule its first `tokens` uncached tokens."""
         units, own, _, hit_tokens = hits
         kv = self.kv
         self._waiting.popleft()
@@ -126,7 +132,7 @@ class ContinuousBatching(Scheduler):
         self._prefill(batch, request, tokens)
 
     def _join(self, batch: Batch, request: Request) -> bool:
-        """The head of the queue came with its blocks: it takes a seat and decodes in this step, if they fit."""
+        """Give the head of the queue, which arrived with its blocks, a seat and a decode in this step, if they fit."""
         tokens = request.brought_tokens + 1
         blocks = -(-tokens // self.rules.block_size)
         if blocks > self.kv.available:
@@ -146,7 +152,7 @@ class ContinuousBatching(Scheduler):
         return True
 
     def _decode_rounds(self, most: int) -> int:
-        """How many further rounds of decodes (0..most) find free blocks."""
+        """Return the number of further rounds of decodes (0..most) for which there are free blocks."""
         decodes, available = self.decodes, self.kv.available
         left = available - decodes.blocks_for(most)
         if left < self._least_left:
@@ -163,12 +169,13 @@ class ContinuousBatching(Scheduler):
         return low
 
     def park(self, request: Request) -> None:
+        """Free the seat of a request whose blocks are sent to another replica."""
         if request in self._running:
             del self._running[request]
             self._parked[request] = None
 
     def _unpark(self, request: Request) -> bool:
-        """Its blocks have arrived and are free here; False where it was not parked."""
+        """Free the blocks of a parked request, which have arrived elsewhere; return False if it was not parked."""
         if request not in self._parked:
             return False
         del self._parked[request]
@@ -176,16 +183,20 @@ class ContinuousBatching(Scheduler):
         return True
 
     def holding_requests(self) -> list[Request]:
+        """Return the parked requests."""
         return list(self._parked)
 
     def retire(self, request: Request) -> None:
+        """Stop scheduling a request whose last token has just been scheduled."""
         self.decodes.remove(request)
         request.retired = True
 
     def blocks_for(self, rounds: int) -> int:
+        """Return the blocks that `skip(rounds)` would take."""
         return self.decodes.blocks_for(rounds)
 
     def skip(self, rounds: int) -> None:
+        """Schedule `rounds` rounds of the same decodes at once."""
         blocks = self.decodes.blocks_for(rounds)
         if blocks:
             self.kv.take(blocks)
@@ -193,25 +204,30 @@ class ContinuousBatching(Scheduler):
 
     @property
     def n_running(self) -> int:
+        """The number of requests with a seat."""
         return len(self._running)
 
     @property
     def n_waiting(self) -> int:
+        """The number of waiting requests."""
         return len(self._waiting)
 
     def running_requests(self) -> list[Request]:
+        """Return the requests with a seat, in order of admission."""
         return list(self._running)
 
     def waiting_requests(self) -> list[Request]:
+        """Return the waiting requests, in the order of the queue."""
         return list(self._waiting)
 
     def computed_tokens(self, request: Request) -> int:
+        """Return the tokens of a request whose KV is scheduled or stored."""
         computed = request.computed_tokens
         return computed if computed >= 0 else request.base_tokens + self.decodes.rounds
 
 
 class DecodeSet:
-    """Counts over decoding requests.
+    """Sums over decoding requests.
 
     `rounds` counts scheduled steps; a member has base_tokens + rounds tokens in its cache.
     """
@@ -224,11 +240,12 @@ class DecodeSet:
         self._block_size = block_size
         self._base_sum = 0
         self._phases = [0] * block_size  # members by base_tokens % block_size
-        self._longest: list[tuple[int, int, Request]] = []  # heap of (-base, serial, request); stale entries on top go
+        # Heap of (-base, serial, request). Stale entries are dropped when they reach the top.
+        self._longest: list[tuple[int, int, Request]] = []
         self._serial = 0
 
     def add(self, request: Request) -> None:
-        """It has request.computed_tokens cached and joins from the next round on."""
+        """Add a request with `request.computed_tokens` tokens in its cache, which decodes from the next round on."""
         base = request.computed_tokens - self.rounds
         request.base_tokens, request.decodes_in = base, self
         self.n += 1
@@ -239,6 +256,7 @@ class DecodeSet:
         request.computed_tokens = -1  # marks membership; the true value is base + rounds
 
     def remove(self, request: Request) -> None:
+        """Remove a request and restore its token counts."""
         base = request.base_tokens
         self.n -= 1
         self._base_sum -= base
@@ -247,11 +265,11 @@ class DecodeSet:
         request.known_tokens = request.computed_tokens + 1
 
     def advance(self) -> None:
-        """A round is scheduled."""
+        """Count a scheduled round."""
         self.rounds += 1
 
     def contexts(self) -> tuple[int, int]:
-        """Tokens in the caches of all members before the next round: their sum, and the most."""
+        """Return (sum, maximum) of the tokens in the caches of all members before the next round."""
         longest, rounds = self._longest, self.rounds
         while longest:
             negative, _, request = longest[0]
@@ -261,16 +279,16 @@ class DecodeSet:
         return 0, 0
 
     def blocks_next(self) -> int:
-        """Blocks the next round needs: members whose cache is a whole number of blocks."""
+        """Return the blocks that the next round needs: one for each member whose cache is a whole number of blocks."""
         return self._phases[-self.rounds % self._block_size]
 
     def blocks_for(self, rounds: int) -> int:
-        """Blocks the next `rounds` rounds need, in all."""
+        """Return the blocks that the next `rounds` rounds need in total."""
         size = self._block_size
         whole, rest = divmod(rounds, size)
         blocks = whole * self.n
         if rest:
-            # round i (0-based) meets phase (-rounds - i) mod size: `rest` neighbours ending at -rounds
+            # Round i (0-based) reads phase (-rounds - i) mod size: `rest` adjacent phases that end at -rounds.
             high = -self.rounds % size + 1
             low = high - rest
             phases = self._phases

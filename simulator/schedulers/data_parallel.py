@@ -1,16 +1,13 @@
-"""Attention data parallelism as engines run it: a scheduler, a queue and a cache for each rank, and steps that begin
-together, because experts are shared and every layer waits for everybody's tokens.
+"""Attention data parallelism: each rank has a scheduler, queue and cache, and the steps of all ranks begin together.
 
-A request is given to a rank when it arrives and stays there. In each step every rank schedules for itself; one that has
-nothing runs a dummy batch (vLLM's execute_dummy_batch, SGLang's idle batch, TensorRT-LLM's dummy request). When no rank
-has work the group is idle.
+They begin together because experts are shared, and every layer waits for the tokens of all ranks.
 
-TensorRT-LLM balances (attention_dp_config): with `balance_steps` prompts start only in a step in which every rank has
-one waiting, or some rank has nothing to generate, or after so many steps without either.
+A request is assigned to a rank when it arrives and stays there. In each step every rank schedules for itself. A rank
+without work runs a dummy batch (vLLM's execute_dummy_batch, SGLang's idle batch, TensorRT-LLM's dummy request). When no
+rank has work the group is idle.
 
-Last tokens where ranks step together: one may prefill, and its decodes stand still, while others go on.
-
-The caches of ranks that step together, as one.
+TensorRT-LLM balances the ranks (attention_dp_config): with `balance_steps`, prompts start only in a step in which every
+rank has one waiting, or some rank has nothing to generate, or after this many steps without either.
 """
 
 from __future__ import annotations
@@ -31,12 +28,12 @@ from simulator.schedulers.trtllm import AttentionDpBalance, MaxUtilization
 
 
 class _Rank:
-    """One rank as dispatch sees it."""
+    """One rank, as dispatch reads it."""
 
     def __init__(self, scheduler: ContinuousBatching, group: Lockstep) -> None:
         self.scheduler, self._group = scheduler, group
         self.n_requests = self.prompt_tokens = 0
-        self.idle = True  # it was asked since it last had something, and had nothing
+        self.idle = True  # it had nothing to schedule since its last request
 
     @property
     def n_running(self) -> int:
@@ -53,23 +50,28 @@ class _Rank:
 
 
 class Lockstep(Scheduler):
-    """See the module. `rules` are those of the whole group; `ranks` have schedulers of their own, with theirs."""
+    """The scheduler of ranks whose steps begin together.
+
+    `rules` are those of the whole group. `ranks` have their own schedulers, with the rules of one rank.
+    """
 
     def __init__(self, rules: EngineRules, ranks: Sequence[ContinuousBatching], dispatch: RankDispatch) -> None:
         self._group = [_Rank(scheduler, self) for scheduler in ranks]
-        self.rounds_ahead: Callable[[], int] = lambda: 0  # rounds that a run of steps has not booked yet
+        self.rounds_ahead: Callable[[], int] = lambda: 0  # rounds of a run of steps that are not recorded yet
         self._dispatch = dispatch
-        self._place: dict[Request, int] = {}  # the rank of each request that is here
-        self._newest: Batch | None = None  # scheduled last
+        self._place: dict[Request, int] = {}  # the rank of each request
+        self._newest: Batch | None = None  # the last scheduled batch
         balances = rules.balance_steps > 0 and isinstance(ranks[0], MaxUtilization)
         self._balance = AttentionDpBalance(rules.balance_steps) if balances else None
-        self._going: list[ContinuousBatching] = []  # whom a run of steps asks; an idle rank may get a request meanwhile
+        # The ranks of a run of steps. An idle rank may get a request in the meantime.
+        self._going: list[ContinuousBatching] = []
         self._stalls = not ranks[0].mixes_phases  # a rank may prefill alone while others decode
         super().__init__(rules, cast(KvCache, RankCaches([scheduler.kv for scheduler in ranks])))
         self.ranks = tuple(ranks)
         self.rounds = RankRounds(len(ranks), self._place.__getitem__)
 
     def add(self, request: Request) -> None:
+        """Assign a request to a rank."""
         place = self._dispatch.choose(request, self._group)
         rank = self._group[place]
         self._place[request] = place
@@ -79,10 +81,11 @@ class Lockstep(Scheduler):
         rank.scheduler.add(request)
 
     def rank_of(self, request: Request) -> ContinuousBatching:
-        """The scheduler it was given to."""
+        """Return the scheduler of a request's rank."""
         return self._group[self._place[request]].scheduler
 
     def schedule(self) -> Batch | None:
+        """Return the batches of all ranks as one, or None if no rank can run anything."""
         if self.preempted:
             self.preempted = []
         if self._balance is not None:
@@ -109,6 +112,7 @@ class Lockstep(Scheduler):
         return batch
 
     def _count(self, balance: AttentionDpBalance) -> None:
+        """Count a step for the balancing of prompts."""
         balance.count(self._even)
         for rank in self.ranks:
             assert isinstance(rank, MaxUtilization)
@@ -119,20 +123,24 @@ class Lockstep(Scheduler):
         return all(rank.n_waiting for rank in self.ranks) or not all(rank.decodes.n for rank in self.ranks)
 
     def retire(self, request: Request) -> None:
+        """Stop scheduling a request whose last token has just been scheduled."""
         self.rank_of(request).retire(request)
         if self.rules.speculation is not None and self._newest is not None:
             self._newest.accepted = sum(part.accepted for part in self._newest.ranks if part is not None)
 
     def leaving(self, request: Request) -> tuple[Request, ...]:
+        """Return the requests that end with the step of the last token of `request`."""
         return self.rank_of(request).leaving(request)
 
     def withdraw(self, request: Request) -> bool:
+        """Remove a request that its client has cancelled; return False if its rank cannot."""
         gone = self.rank_of(request).withdraw(request)
         if gone:
             self._forget(request)
         return gone
 
     def release(self, request: Request) -> None:
+        """Free the seat and the blocks of a request."""
         self.rank_of(request).release(request)
         self._forget(request)
 
@@ -142,10 +150,12 @@ class Lockstep(Scheduler):
         rank.prompt_tokens -= request.input_tokens
 
     def park(self, request: Request) -> None:
+        """Free the seat of a request whose blocks are sent to another replica."""
         self.rank_of(request).park(request)
 
     @property
     def reach(self) -> Headroom | None:
+        """The distance to the limits in this run, as if every rank had been as full as the fullest; None if unknown."""
         found = [rank.reach for rank in self.ranks]
         known = [reach for reach in found if reach is not None]
         if self._balance is not None or len(known) < len(found):
@@ -153,6 +163,7 @@ class Lockstep(Scheduler):
         return Headroom(len(known) * max(r.seats for r in known), len(known) * min(r.spare_blocks for r in known))
 
     def quiet_rounds(self, batch: Batch, most: int) -> int:
+        """Return the number of further decode steps of all ranks that involve no decision."""
         if self._balance is not None and self.n_waiting and not self._even:
             most = min(most, self._balance.left)
         self._going = [rank.scheduler for rank in self._group if not rank.idle]
@@ -166,50 +177,63 @@ class Lockstep(Scheduler):
         return max(0, most)
 
     def skip(self, rounds: int) -> None:
+        """Schedule `rounds` rounds of the same decodes at once."""
         for scheduler in self._going:
             scheduler.skip(rounds)
         if self._balance is not None:
             self._balance.count(self._even, rounds)
 
     def blocks_for(self, rounds: int) -> int:
+        """Return the blocks that `skip(rounds)` would take."""
         return sum(rank.blocks_for(rounds) for rank in self.ranks)
 
     @property
     def blocked(self) -> bool:
+        """Whether no rank can admit a waiting request before something is released."""
         return self._balance is None and all(rank.blocked for rank in self.ranks)
 
     @property
     def longest_queue(self) -> int:
-        """The place of the rank with the most waiting requests."""
+        """The index of the rank with the most waiting requests."""
         return max(range(len(self.ranks)), key=lambda place: self.ranks[place].n_waiting)
 
     @property
     def n_running(self) -> int:
+        """The number of requests with a seat, on all ranks."""
         return sum(rank.n_running for rank in self.ranks)
 
     @property
     def n_waiting(self) -> int:
+        """The number of waiting requests, on all ranks."""
         return sum(rank.n_waiting for rank in self.ranks)
 
     def running_requests(self) -> list[Request]:
+        """Return the requests with a seat, rank by rank."""
         return [request for rank in self.ranks for request in rank.running_requests()]
 
     def waiting_requests(self) -> list[Request]:
+        """Return the waiting requests, rank by rank."""
         return [request for rank in self.ranks for request in rank.waiting_requests()]
 
     def holding_requests(self) -> list[Request]:
+        """Return the requests that wait and hold blocks, rank by rank."""
         return [request for rank in self.ranks for request in rank.holding_requests()]
 
     def held_blocks(self, request: Request) -> int:
+        """Return the blocks that a running request holds on its rank."""
         return self.rank_of(request).held_blocks(request)
 
     def computed_tokens(self, request: Request) -> int:
+        """Return the tokens of a request whose KV is scheduled or stored."""
         return self.rank_of(request).computed_tokens(request)
 
 
 class RankRounds(CompletionRounds):
-    """Rounds are steps in which any rank decodes; each rank lags behind by those it stood still in. `rank_of`: where
-    a request decodes."""
+    """The rounds of last tokens where ranks step together.
+
+    Rounds are steps in which any rank decodes. While one rank prefills, its decodes pause and the others continue, so
+    each rank lags behind by the rounds in which it paused. `rank_of` returns the rank of a request.
+    """
 
     __slots__ = ("_behind", "_heaps", "_rank_of")
 
@@ -217,14 +241,16 @@ class RankRounds(CompletionRounds):
         super().__init__()
         self._rank_of = rank_of
         self._behind = [0] * n_ranks
-        self._heaps: list[list[tuple[int, int, Request]]] = [[] for _ in range(n_ranks)]  # rounds of the rank itself
+        # Last tokens by rank, in rounds of the rank itself.
+        self._heaps: list[list[tuple[int, int, Request]]] = [[] for _ in range(n_ranks)]
 
     def stand_still(self, rank: int) -> None:
-        """It does not decode in the round that comes."""
+        """Record that a rank does not decode in the next round."""
         self._behind[rank] += 1
         self._look()
 
     def foresee(self, request: Request, rounds: int) -> None:
+        """Schedule the last token of a request `rounds` rounds of its rank from now; 0 means just scheduled."""
         if request.advances is not None:
             rounds = request.advances.foresee(rounds)
         self._serial += 1
@@ -235,10 +261,12 @@ class RankRounds(CompletionRounds):
             self._look()
 
     def _look(self) -> None:
+        """Update the first round that may contain a last token."""
         ends = (heap[0][0] + behind for heap, behind in zip(self._heaps, self._behind, strict=True) if heap)
         self.due_round = min(ends, default=NEVER)
 
     def due(self) -> Iterator[Request]:
+        """Yield the requests whose round has come, once."""
         for heap, behind in zip(self._heaps, self._behind, strict=True):
             while heap and heap[0][0] + behind <= self.rounds:
                 _, serial, request = heappop(heap)
@@ -247,6 +275,7 @@ class RankRounds(CompletionRounds):
         self._look()
 
     def rounds_left(self) -> int:
+        """Return the rounds until the next last token; 0 if there is no decoding request."""
         live = self._live
         for heap in self._heaps:
             while heap and live.get(heap[0][2]) != heap[0][1]:
@@ -256,7 +285,7 @@ class RankRounds(CompletionRounds):
 
 
 class RankCaches:
-    """The caches of all ranks, counted together; the part of KvCache that is asked of a replica."""
+    """The caches of all ranks, counted together; the part of `KvCache` that a replica reads."""
 
     def __init__(self, caches: Sequence[KvCache]) -> None:
         self._caches = caches
@@ -269,17 +298,23 @@ class RankCaches:
 
     @property
     def available(self) -> int:
+        """Free and cached blocks of all ranks."""
         return sum(kv.available for kv in self._caches)
 
     @property
     def held(self) -> int:
+        """Blocks that requests hold on all ranks."""
         return sum(kv.held for kv in self._caches)
 
     @property
     def cached(self) -> int:
+        """Blocks of all ranks that a prefix may still hit."""
         return sum(kv.cached for kv in self._caches)
 
     @property
     def min_available(self) -> int:
-        """As if all had been as full as the fullest was: a full rank's requests do not fit elsewhere."""
+        """The fewest available blocks, as if all ranks had been as full as the fullest.
+
+        The requests of a full rank do not fit elsewhere.
+        """
         return len(self._caches) * min(kv.min_available for kv in self._caches)

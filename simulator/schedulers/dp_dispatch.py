@@ -1,4 +1,4 @@
-"""Which of a replica's data-parallel ranks gets a request: each engine's own way."""
+"""The dispatch of requests to the data-parallel ranks of a replica, as each engine does it."""
 
 from __future__ import annotations
 
@@ -8,76 +8,85 @@ from typing import Final, Protocol
 
 from simulator.core.request import Request
 
-#: vLLM's weight of a waiting request (DPLBAsyncMPClient.get_core_engine_for_request up to 0.15).
+#: vLLM's weight of a waiting request (DPLBAsyncMPClient.get_core_engine_for_request, versions up to 0.15).
 WAITING_WEIGHT: Final = 4
 
-#: Later versions': per waiting request and fraction of the cache in use beyond a half.
+#: Weight in later versions, per waiting request and fraction of the cache in use beyond one half.
 PRESSURE_WEIGHT: Final = 6.0
 
 PRESSURE_FROM: Final = 0.5
 
 
 class RankQueue(Protocol):
-    """What dispatch sees of a rank."""
+    """The state of a rank that dispatch reads."""
 
     @property
-    def n_running(self) -> int: ...
+    def n_running(self) -> int:
+        """The number of requests with a seat."""
 
     @property
-    def n_waiting(self) -> int: ...
+    def n_waiting(self) -> int:
+        """The number of waiting requests."""
 
     @property
-    def used_fraction(self) -> float: ...
+    def used_fraction(self) -> float:
+        """The share of KV blocks in use."""
 
     @property
     def n_requests(self) -> int:
-        """Unfinished."""
+        """The number of unfinished requests."""
 
     @property
     def prompt_tokens(self) -> int:
-        """Of unfinished requests."""
+        """The prompt tokens of unfinished requests."""
 
 
 class RankDispatch(ABC):
-    """Chooses among ranks; draws nothing and knows no output lengths."""
+    """The base class of dispatch policies, which are deterministic and do not know output lengths."""
 
     @abstractmethod
     def choose(self, request: Request, ranks: Sequence[RankQueue]) -> int:
-        """The place of the rank that gets the request."""
+        """Return the index of the rank that gets the request."""
 
 
 class RankRoundRobin(RankDispatch):
-    """SGLang's default (`round_robin_scheduler`)."""
+    """One rank after the other, SGLang's default (`round_robin_scheduler`)."""
 
     def __init__(self) -> None:
         self._turn = -1
 
-    def choose(self, request: Request, ranks: Sequence[RankQueue]) -> int:  # noqa: ARG002 - looks at nobody
+    def choose(self, request: Request, ranks: Sequence[RankQueue]) -> int:  # noqa: ARG002 (depends on neither)
+        """Return the index of the next rank in turn."""
         self._turn = (self._turn + 1) % len(ranks)
         return self._turn
 
 
 class _LeastScore(RankDispatch):
-    """The lowest score, among equals the next in turn (vLLM: the next client's own first rank)."""
+    """The rank with the lowest score; among equals the next in turn (vLLM: the next client's own first rank)."""
 
     def __init__(self) -> None:
         self._first = 0
 
-    def choose(self, request: Request, ranks: Sequence[RankQueue]) -> int:  # noqa: ARG002 - requests are alike
+    def choose(self, request: Request, ranks: Sequence[RankQueue]) -> int:  # noqa: ARG002 (requests are treated alike)
+        """Return the index of the rank with the lowest score."""
         scores = [self.score(rank) for rank in ranks]
         n, first, least = len(ranks), self._first, min(scores)
         self._first = (first + 1) % n
         return next(i % n for i in range(first, first + n) if scores[i % n] == least)
 
     @abstractmethod
-    def score(self, rank: RankQueue) -> float: ...
+    def score(self, rank: RankQueue) -> float:
+        """Return the score of a rank."""
 
 
 class RankLeastRequests(_LeastScore):
-    """Fewest unfinished requests, those that wait for a full cache counting more (vLLM, newest; with no more than the
-    first, SGLang's total_requests and shortest_queue)."""
+    """The rank with the fewest unfinished requests, with a penalty for requests that wait for a full cache.
+
+    This is the newest vLLM. Without the penalty it is SGLang's total_requests and shortest_queue.
+    """
 
     def score(self, rank: RankQueue) -> float:
+        """Return the unfinished requests plus the penalty for waiting ones."""
         waiting = rank.n_waiting
         if not waiting:
             return rank.n_requests
@@ -85,17 +94,21 @@ class RankLeastRequests(_LeastScore):
 
 
 class RankQueueScore(_LeastScore):
-    """Waiting requests four times, running ones once (vLLM up to 0.15)."""
+    """The rank with the lowest sum of four times its waiting requests and its running ones (vLLM up to 0.15)."""
 
     def score(self, rank: RankQueue) -> float:
+        """Return four times the waiting requests plus the running ones."""
         return WAITING_WEIGHT * rank.n_waiting + rank.n_running
 
 
 class RankLeastTokens(RankDispatch):
-    """Fewest prompt tokens under way, of ranks that hold fewer requests than an even share (TensorRT-LLM,
-    `balance_requests_across_ranks`)."""
+    """The rank with the fewest unfinished prompt tokens, among ranks with fewer requests than an even share.
 
-    def choose(self, request: Request, ranks: Sequence[RankQueue]) -> int:  # noqa: ARG002 - one at a time
+    This is TensorRT-LLM (`balance_requests_across_ranks`).
+    """
+
+    def choose(self, request: Request, ranks: Sequence[RankQueue]) -> int:  # noqa: ARG002 (requests arrive one at a time)
+        """Return the index of the rank with the fewest unfinished prompt tokens."""
         counts = [rank.n_requests for rank in ranks]
         even = max(-(-(sum(counts) + 1) // len(ranks)), max(counts))
         open_ranks = [i for i, n in enumerate(counts) if n < even] or range(len(ranks))

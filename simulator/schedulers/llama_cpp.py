@@ -1,21 +1,22 @@
-"""llama.cpp's server: slots, each with a context of its own, filled in the order of their numbers.
+"""The server of llama.cpp: slots, each with its own context, filled in the order of their numbers.
 
-What `update_slots` does between two calls of `llama_decode` (tools/server/server-context.cpp, build of 2026-11):
+This is what `update_slots` does between two calls of `llama_decode` (tools/server/server-context.cpp, build of
+2026-11):
 
-- Requests take a free slot first come, first served, the least recently used one, and among unused ones the highest
-  number (`get_available_slot`); with every slot taken they are deferred, and one leaves the deferred queue with every
-  release, to the front of the tasks (`server_queue::pop_deferred_task`): those of one step in reverse. A request that
-  arrives while a batch is computed is seen after it.
-- `pre_decode`: every generating slot adds its last token; then unfinished prompts are added in the order of their
-  slots, not of their arrival, until the batch holds n_batch tokens. A prompt that does not fit goes on in the next
+- Requests take a free slot first come, first served: the least recently used one, and among unused ones the one with
+  the highest number (`get_available_slot`). If every slot is taken they are deferred, and with every release one leaves
+  the deferred queue for the front of the tasks (`server_queue::pop_deferred_task`), those of one step in reverse order.
+  A request that arrives while a batch is computed is seen after it.
+- `pre_decode`: every generating slot adds its last token. Unfinished prompts are then added in the order of their
+  slots, not of their arrival, until the batch holds n_batch tokens. A prompt that does not fit continues in the next
   batch, and several prompts may be unfinished. Prompts and decodes share one `llama_decode`.
 - `post_decode`: sampling, streaming and release follow when the whole batch is done. Nothing is preempted, because the
   context of a slot is reserved.
 
 Inside `llama_decode` the batch runs in physical batches of at most n_ubatch tokens. With a cache per slot (-np without
 --kv-unified) these are cut by `llama_batch_allocr::split_equal` (src/llama-batch.cpp): slots with consecutive numbers
-and as many tokens of each. Three decodes in slots 4, 5 and 7 are two passes over the weights, and a prompt beside
-decodes gives them its first token and runs the rest in a pass of its own.
+and an equal number of tokens of each. Three decodes in slots 4, 5 and 7 are two passes over the weights. A prompt in a
+batch with decodes gives its first token to their pass and runs the rest in a separate one.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from simulator.schedulers.rules import EngineRules
 
 
 class LlamaCpp(ContinuousBatching):
-    """See the module. A slot's context is max_model_len; there are as many slots as the cache holds of those."""
+    """The policy of llama.cpp. The context of a slot is max_model_len, and the cache holds as many slots as fit."""
 
     preempts = False
     hands_over = False
@@ -41,19 +42,21 @@ class LlamaCpp(ContinuousBatching):
         super().__init__(replace(rules, prefix_caching=False))
         context_blocks = -(-rules.max_model_len // rules.block_size)
         slots = min(rules.max_num_seqs, max(1, rules.kv_blocks // context_blocks))
-        self._free = deque(range(slots - 1, -1, -1))  # in the order in which they are taken
-        self._released: list[int] = []  # slots given back since the last schedule, ascending
-        self._deferred = 0  # requests at the head of the queue that were refused a slot before
+        self._free = deque(range(slots - 1, -1, -1))  # in the order of their use
+        self._released: list[int] = []  # slots freed since the last schedule() call, ascending
+        self._deferred = 0  # requests at the head of the queue that found no slot before
         self._slot_of: dict[Request, int] = {}
-        self._prompts: dict[int, Request] = {}  # unfinished, by slot
+        self._prompts: dict[int, Request] = {}  # requests with unfinished prompts, by slot
         self._decoding: list[int] = []  # slots that generate, ascending
-        self._decode_passes = 1  # of a batch of just these
+        self._decode_passes = 1  # passes of a batch that contains only these
 
     def add(self, request: Request) -> None:
-        request.keys = ()  # no slot knows what another one holds
+        """Add a request without prefix keys."""
+        request.keys = ()  # slots share no contents
         super().add(request)
 
     def schedule(self) -> Batch | None:
+        """Return the batch of the next step, or None if nothing can run."""
         self._launch()
         decodes = self.decodes
         n = decodes.n
@@ -68,12 +71,12 @@ class LlamaCpp(ContinuousBatching):
         return batch
 
     def _launch(self) -> None:
-        """Give waiting requests the free slots."""
+        """Assign free slots to waiting requests."""
         self._free.extend(self._released)
         self._released.clear()
         if self._waiting and self._free:
             popped = [self._waiting.popleft() for _ in range(min(self._deferred, len(self._free)))]
-            self._waiting.extendleft(popped)  # in reverse
+            self._waiting.extendleft(popped)  # in reverse order
         while self._waiting and self._free:
             request, slot = self._waiting.popleft(), self._free.popleft()
             self._running[request] = None
@@ -82,7 +85,7 @@ class LlamaCpp(ContinuousBatching):
         self._deferred = len(self._waiting)
 
     def _fill(self, batch: Batch, budget: int) -> None:
-        """Add prompts in the order of their slots until the budget ends."""
+        """Add prompts in the order of their slots until the budget is used up."""
         decoding, added = self._decoding.copy(), []
         for slot in sorted(self._prompts):
             request = self._prompts[slot]
@@ -100,7 +103,7 @@ class LlamaCpp(ContinuousBatching):
             batch.admitted += (request,)
         self.kv.take(self._chunk_blocks(request, tokens))
         self._prefill(batch, request, tokens)
-        if request.computed_tokens < 0:  # it decodes from now on
+        if request.computed_tokens < 0:  # the prompt is complete
             del self._prompts[slot]
             insort(self._decoding, slot)
             self._count_decode_passes()
@@ -110,6 +113,7 @@ class LlamaCpp(ContinuousBatching):
         self._decode_passes = count_passes(ones, self.rules.physical_batch_tokens)
 
     def withdraw(self, request: Request) -> bool:
+        """Remove a request that its client has cancelled; return False if it already decodes."""
         slot = self._slot_of.get(request)
         if slot in self._prompts:
             del self._prompts[slot]
@@ -120,32 +124,36 @@ class LlamaCpp(ContinuousBatching):
         return super().withdraw(request)
 
     def retire(self, request: Request) -> None:
+        """Stop scheduling a request whose last token has just been scheduled."""
         super().retire(request)
         self._decoding.remove(self._slot_of[request])
         self._count_decode_passes()
 
     def release(self, request: Request) -> None:
+        """Free the slot and the blocks of a request."""
         del self._running[request]
         insort(self._released, self._slot_of.pop(request))
         self.kv.release(request, request.computed_tokens)
 
     def quiet_rounds(self, batch: Batch, most: int) -> int:
+        """Return the number of further decode steps of the same slots that involve no decision."""
         if most <= 0 or self._prompts or self.decodes.n != batch.decodes or not self.blocked:
             return 0
         return self._decode_rounds(most)
 
     @property
     def blocked(self) -> bool:
+        """Whether no waiting request can get a slot before one is released."""
         if not self._waiting:
             return True
         return not (self._free or self._released) and self._deferred == len(self._waiting)
 
 
 def count_passes(rows: Iterable[tuple[int, int]], most: int) -> int:
-    """Passes over the weights that a batch of (slot, tokens) rows takes, in the order in which they were added.
+    """Return the passes over the weights of a batch of (slot, tokens) rows, in the order in which they were added.
 
-    As `split_equal` cuts it. Passes that fill `most` tokens (0: no limit) keep the device busy with arithmetic, so
-    cutting there costs next to nothing and they are not counted; at least 1.
+    The batch is cut as by `split_equal`. Passes that fill `most` tokens (0: no limit) keep the device busy with
+    arithmetic, so cutting there costs almost nothing and they are not counted. The result is at least 1.
     """
     left = [row for row in rows if row[1]]
     passes = 0
@@ -162,7 +170,7 @@ def count_passes(rows: Iterable[tuple[int, int]], most: int) -> int:
 
 
 def _consecutive(slots: list[int]) -> list[int]:
-    """Positions of the slots that share the next physical batch: the first, and each that follows the one before."""
+    """Return the positions of the slots in the next physical batch: the first one and those consecutive to it."""
     members = [0]
     for i in range(1, len(slots)):
         if slots[i] == slots[members[-1]] + 1:

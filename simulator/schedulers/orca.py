@@ -1,9 +1,9 @@
-"""Orca (OSDI 2022): iteration-level scheduling over a cache without pages.
+"""Orca (OSDI 2022): iteration-level scheduling with a cache without pages.
 
-Algorithm 1 of the paper, with selective batching: in every iteration the running requests decode and waiting ones
-start, first come first served and with their whole prompts, up to the largest batch. A request gets the slots of its
-longest possible sequence when it starts and keeps them to its end; one whose slots are not free stops the line. So
-nothing is ever evicted. The slots are those of max_model_len ("Orca (Max)" in the PagedAttention paper, SOSP 2023).
+Algorithm 1 of the paper, with selective batching: in every iteration the running requests decode and waiting requests
+start, first come first served and with their whole prompts, up to the maximum batch. A request gets the slots of its
+longest possible sequence when it starts and keeps them to its end. A request whose slots are not free stops admission.
+Nothing is ever evicted. The slots are those of max_model_len ("Orca (Max)" in the PagedAttention paper, SOSP 2023).
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from simulator.schedulers.trtllm import TrtLlm
 
 
 class Orca(TrtLlm):
-    """See the module. Blocks count what is used of the slots; what is reserved beyond is kept free for nobody else."""
+    """The policy of Orca.
+
+    Blocks count the used part of the slots. The reserved part is kept free and is not available to other requests.
+    """
 
     chunks = False
     takes_over = False
@@ -25,6 +28,7 @@ class Orca(TrtLlm):
         super().__init__(replace(rules, prefix_caching=False, chunked_prefill=False, balance_steps=0))
 
     def add(self, request: Request) -> None:
+        """Add a request without prefix keys, because prompts are computed in full."""
         request.keys = ()
         super().add(request)
 

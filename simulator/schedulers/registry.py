@@ -1,4 +1,4 @@
-"""Scheduling policies: one class per engine family, all under one contract test suite."""
+"""The registry of scheduling policies: one class per engine family, all under one contract test suite."""
 
 from __future__ import annotations
 
@@ -43,14 +43,20 @@ POLICIES: dict[str, type[ContinuousBatching]] = {
 
 @dataclass(frozen=True, slots=True)
 class SchedulerVariant:
-    """A way to schedule that a field of EngineRules asks for. No two of them are simulated together."""
+    """A variant of scheduling that a field of `EngineRules` requires. No two variants are simulated together.
+
+    Attributes:
+        words: The name of the variant in messages.
+        by_policy: The class for each policy that supports the variant, in place of the policy's own.
+        in_lockstep: Ranks that step together support the variant, each for itself.
+    """
 
     words: str
-    by_policy: Mapping[str, type[ContinuousBatching]]  # who schedules so, in place of the policy's own class
-    in_lockstep: bool = False  # ranks that step together can do it, each for itself
+    by_policy: Mapping[str, type[ContinuousBatching]]
+    in_lockstep: bool = False
 
 
-#: By the field.
+#: Variants by the field of `EngineRules` that requires them.
 VARIANTS: Final[dict[str, SchedulerVariant]] = {
     "encoder_tokens": SchedulerVariant("an encoder-decoder model", {"vllm-v1": EncoderDecoderV1}),
     "speculation": SchedulerVariant("speculative decoding", SPECULATIVE, in_lockstep=True),
@@ -61,36 +67,44 @@ VARIANTS: Final[dict[str, SchedulerVariant]] = {
 
 
 def scheduler_class(rules: EngineRules) -> type[ContinuousBatching]:
-    """Who schedules by these rules; of ranks in lockstep, each of them.
+    """Return the scheduler class of these rules; for ranks in lockstep, the class of each rank.
 
-    Raises InputError for an unknown policy, and for what is not simulated together: two variants, one with a policy
-    that does not know it, or either with more batches in flight, or ranks, than it can have.
+    Raises:
+        InputError: The policy is unknown, or the combination is not simulated: two variants, a variant with a policy
+            that does not support it, or either of them with more batches in flight, or more ranks, than it supports.
     """
     made = POLICIES.get(rules.policy)
     if made is None:
         raise InputError("unknown scheduling policy", rules.policy, nearest_name(rules.policy, POLICIES))
-    asked = [variant for field, variant in VARIANTS.items() if getattr(rules, field)]
-    if len(asked) > 1:
-        raise InputError(f"{asked[0].words} is not simulated together with", asked[1].words, "one of them")
-    for variant in asked:
+    variants = [variant for field, variant in VARIANTS.items() if getattr(rules, field)]
+    if len(variants) > 1:
+        raise InputError(f"{variants[0].words} is not simulated together with", variants[1].words, "only one of them")
+    for variant in variants:
         known = variant.by_policy.get(rules.policy)
         if known is None:
-            raise InputError(f"{variant.words} is simulated for {', '.join(variant.by_policy)} only", rules.policy)
+            raise InputError(f"{variant.words} is simulated only for {', '.join(variant.by_policy)}", rules.policy)
         if rules.in_lockstep and not variant.in_lockstep:
             raise InputError(
                 f"{variant.words} is not simulated with ranks in lockstep", rules.rank_dispatch, "balanced"
             )
         made = known
     if rules.pipeline_stages > 1 and (rules.in_lockstep or not made.pipelines):
-        beside = asked[0].words if asked else "this scheduler"
-        raise InputError(f"{beside} keeps one batch in flight", f"pipeline_parallel: {rules.pipeline_stages}", "1")
+        beside = variants[0].words if variants else "this scheduler"
+        raise InputError(
+            f"{beside} allows only one batch in flight", f"pipeline_parallel: {rules.pipeline_stages}", "1"
+        )
     return made
 
 
 def make_scheduler(rules: EngineRules, beside: Scheduler | None = None) -> Scheduler:
-    """The scheduler of these rules; with `beside`, for a further batch in flight over its queue and cache.
+    """Return the scheduler of these rules.
 
-    Raises InputError where `scheduler_class` does.
+    Args:
+        rules: The rules of the replica.
+        beside: The scheduler of another batch in flight, whose queue and cache the new scheduler shares.
+
+    Raises:
+        InputError: As `scheduler_class`.
     """
     made = scheduler_class(rules)
     if rules.in_lockstep:

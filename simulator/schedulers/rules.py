@@ -1,4 +1,4 @@
-"""The rules one replica runs by: limits, cache, pipeline depth and host times. What a scheduler is constructed from."""
+"""The rules of one replica, from which a scheduler is constructed: limits, cache, pipeline depth and host times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from simulator.core.speculation import SpeculationRules
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRules(Limits):
-    """The limits of one replica (all its ranks together), and how its engine goes about them."""
+    """The limits of one replica (all its ranks together) and the behaviour of its engine."""
 
     host: HostTimes
     chunked_prefill: bool = True
@@ -25,18 +25,18 @@ class EngineRules(Limits):
     pipeline_stages: int = 1  # batches in flight at once
     policy: str = "vllm-v1"
     max_output_tokens: int = 0  # max_tokens that every client declares; a run raises it to its longest output
-    physical_batch_tokens: int = 0  # most tokens of one pass of the device; 0: a step is one pass
+    physical_batch_tokens: int = 0  # most tokens of one pass on the device; 0: a step is one pass
     attention_ranks: int = 1  # data-parallel ranks of attention
-    rank_dispatch: str = ""  # how requests come to ranks that each schedule for themselves; "": one scheduler for all
-    balance_steps: int = 0  # steps these wait until each has a prompt to start; 0: they do not wait
-    receiving: Receiving | None = None  # None: new requests are seen before every step
-    unit_blocks: int = 1  # KV blocks that share one content key: more than 1 for traces with coarse keys (kv_cache.py)
+    rank_dispatch: str = ""  # dispatch of requests to ranks with their own schedulers; "": one scheduler for all
+    balance_steps: int = 0  # most steps that these ranks wait until each has a prompt to start; 0: they do not wait
+    receiving: Receiving | None = None  # None: the engine reads new requests before every step
+    unit_blocks: int = 1  # KV blocks that share one content key; more than 1 for traces with coarse keys
     queueing: Queueing = FCFS
-    offload: OffloadRules | None = None  # blocks are kept in host memory too
-    lora: LoraRules | None = None  # None: it serves no adapters
-    speculation: SpeculationRules | None = None  # None: one token a decode and step
-    encoder_tokens: int = 0  # positions of every request's encoder output, kept in blocks; 0: there is no encoder
-    swap: SwapRules | None = None  # preempted requests are moved to host memory; None: they are computed again
+    offload: OffloadRules | None = None  # KV blocks are also kept in host memory
+    lora: LoraRules | None = None  # None: no LoRA adapters
+    speculation: SpeculationRules | None = None  # None: one token per decode and step
+    encoder_tokens: int = 0  # positions of every request's encoder output, kept in blocks; 0: no encoder
+    swap: SwapRules | None = None  # preempted requests are moved to host memory; None: they are recomputed
 
     @property
     def cross_blocks(self) -> int:
@@ -45,11 +45,11 @@ class EngineRules(Limits):
 
     @property
     def in_lockstep(self) -> bool:
-        """Every rank has a scheduler of its own, and their steps begin together."""
+        """Whether every rank has its own scheduler, and their steps begin together."""
         return self.attention_ranks > 1 and bool(self.rank_dispatch)
 
     def of_rank(self) -> Self:
-        """The rules of one of its ranks."""
+        """Return the rules of one rank."""
         n = self.attention_ranks
         return replace(
             self,
@@ -61,7 +61,7 @@ class EngineRules(Limits):
         )
 
     def moving_s(self, batch: Batch) -> float:
-        """What a step takes longer for the blocks that are moved, and for adapters."""
+        """Return the seconds that a step takes longer because of swapped blocks and of adapters."""
         seconds, moves = 0.0, batch.moves
         if moves is None:
             return seconds

@@ -1,12 +1,12 @@
-"""Sarathi-Serve: every decode goes on in every step, and prompts fill the step up to its chunk size.
+"""Sarathi-Serve: all decodes continue in every step, and prompts fill the step up to its chunk size.
 
 sarathi/core/scheduler/sarathi_scheduler.py, and its block managers:
 
-- Decodes first, in order of arrival; then the unfinished prompt; then waiting requests, first come, first served, while
-  the step has fewer than chunk_size tokens (max_num_batched_tokens here). The last prompt is cut there.
+- Decodes come first, in order of arrival, then the unfinished prompt, then waiting requests, first come, first served,
+  while the step has fewer than chunk_size tokens (max_num_batched_tokens here). The last prompt is split there.
 - A request starts only if the blocks of its whole prompt leave a watermark of 1 % free; it gets them all at once.
-- A decode needs a free block to go on, as in vLLM V0. Without one the newest request goes back to the head of the queue
-  and is computed again; others may start in the same step.
+- A decode needs a free block to continue, as in vLLM V0. Without one the newest request returns to the head of the
+  queue and is recomputed; others may start in the same step.
 """
 
 from __future__ import annotations
@@ -19,13 +19,17 @@ from simulator.schedulers.vllm_v1 import VllmV1
 
 
 class Sarathi(VllmV0):
-    """See the module. The unfinished prompt is the newest running request and holds its blocks already."""
+    """The policy of Sarathi-Serve.
+
+    The unfinished prompt is the newest running request and holds the blocks of its whole prompt.
+    """
 
     mixes_phases = True
     chunks = True
     admits_after_preemption = True
 
     def schedule(self) -> Batch | None:
+        """Return the batch of the next step, or None if nothing can run."""
         return VllmV1.schedule(self)
 
     def _admit_head(self, batch: Batch, request: Request, budget: int) -> int:
@@ -44,6 +48,7 @@ class Sarathi(VllmV0):
         return 0
 
     def held_blocks(self, request: Request) -> int:
+        """Return the blocks of a running request; an unfinished prompt holds those of all its tokens."""
         tokens = request.known_tokens if request is self._partial else self.computed_tokens(request)
         return -(-tokens // self.rules.block_size)
 
@@ -53,9 +58,10 @@ class Sarathi(VllmV0):
         super()._preempt()
 
     def withdraw(self, request: Request) -> bool:
+        """Remove a request that its client has cancelled; return False if it already decodes."""
         if request is self._partial:
             self._hold_no_more(request)
         return super().withdraw(request)
 
     def _hold_no_more(self, partial: Request) -> None:
-        partial.computed_tokens = partial.known_tokens  # all its blocks are given back with it
+        partial.computed_tokens = partial.known_tokens  # so that all its blocks are freed with it

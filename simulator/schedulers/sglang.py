@@ -1,18 +1,16 @@
-"""SGLang (0.4.8 and later), first come first served, radix cache, no mixed chunks.
+"""SGLang (0.4.8 and later): first come first served, radix cache, no mixed chunks.
 
-A step is either prefill or decode, and prefill comes first: whenever waiting requests can be admitted they are, up to
-chunked_prefill_size tokens (max_num_batched_tokens here), the last prompt cut and continued in the next step. A request
-is admitted if its prompt, all the output it declares (clipped) and a share of what the running ones may still produce
-fit in the free cache. The share, new_token_ratio, falls with every decode step and is estimated anew when the cache
-runs out; then the requests with the fewest output tokens go back to the end of the queue.
+A step is either prefill or decode, and prefill comes first. Whenever waiting requests can be admitted, they are, up to
+chunked_prefill_size tokens (max_num_batched_tokens here); the last prompt is split and continues in the next step. A
+request is admitted if its prompt, all the output that it declares (clipped) and a share of the possible further output
+of the running requests fit in the free cache. This share, new_token_ratio, falls with every decode step and is
+estimated again when the cache runs out. The requests with the fewest output tokens then return to the end of the queue.
 
-After a refusal for want of tokens or seats no prefill is tried before the running batch gets smaller, which is noticed
+After a refusal because of tokens or seats, no prefill is tried until the running batch gets smaller, which is noticed
 in the decode step after the one that made it smaller.
 
-With `receiving` set it looks at what has arrived only every so many decode steps (SchedulerRecvSkipper), after every
+With `receiving` set, the engine reads arrived requests only every few decode steps (SchedulerRecvSkipper), after every
 step of prompts, and at once when there is nothing to run.
-
-Requests that have arrived and that their engine has not looked at: SGLang's SchedulerRecvSkipper.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from simulator.core.request import Request
 from simulator.schedulers.continuous_batching import ContinuousBatching
 from simulator.schedulers.rules import EngineRules
 
-# Environment defaults of SGLang (python/sglang/srt/environ.py): SGLANG_INIT_NEW_TOKEN_RATIO,
+# Default environment variables of SGLang (python/sglang/srt/environ.py): SGLANG_INIT_NEW_TOKEN_RATIO,
 # SGLANG_MIN_NEW_TOKEN_RATIO_FACTOR, SGLANG_NEW_TOKEN_RATIO_DECAY_STEPS, SGLANG_RETRACT_DECODE_STEPS,
 # SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION.
 INIT_RATIO: Final = 0.7
@@ -43,7 +41,7 @@ MOST_SORTED: Final = 128  # SchedulePolicy._determine_active_policy: longer queu
 
 
 class Sglang(ContinuousBatching):
-    """See the module."""
+    """The policy of SGLang."""
 
     mixes_phases = False
     takes_over = True
@@ -53,27 +51,29 @@ class Sglang(ContinuousBatching):
         self._size = rules.block_size
         self._by_prefix = rules.queueing.order == "prefix"
         self._longest = min(rules.max_model_len, rules.kv_blocks * rules.block_size)
-        self._full = False  # no prefill before the running batch gets smaller
+        self._full = False  # no prefill until the running batch gets smaller
         self._left = 0  # requests that left the running batch and still count in it
-        self._ratio_from = INIT_RATIO  # new_token_ratio, and the decode steps since
+        self._ratio_from = INIT_RATIO  # new_token_ratio when last set; _decays counts the decode steps since
         self._decays = 0
-        self._promised = 0.0  # tokens the running requests and those of this batch may still take
-        self._inbox = ReceiveInterval(rules.receiving) if rules.receiving else None  # None: it sees who arrives
-        self._prefilled = False  # the last step was one of prompts
+        self._promised = 0.0  # tokens that running requests and those of this batch may still take
+        self._inbox = ReceiveInterval(rules.receiving) if rules.receiving else None  # None: arrivals are seen at once
+        self._prefilled = False  # whether the last step was a prefill
 
     @property
     def new_token_ratio(self) -> float:
-        """Share of the declared output still to come that admission keeps free."""
+        """Share of the declared remaining output that admission keeps free."""
         return max(self._ratio_from - DECAY * self._decays, MIN_RATIO) if self._decays else self._ratio_from
 
     def schedule(self) -> Batch | None:
+        """Return the batch of the next step, or None if nothing can run."""
         if self.preempted:
             self.preempted = []
         inbox = self._inbox
         if inbox is not None and (inbox.count() or self._prefilled):
             self._look(inbox)
         batch = self._next_batch()
-        if batch is None and inbox is not None and inbox.arrived:  # it spins, and looks within a few milliseconds
+        # An idle engine polls and reads arrivals within a few milliseconds.
+        if batch is None and inbox is not None and inbox.arrived:
             self._look(inbox)
             batch = self._next_batch()
         if batch is None and not self._running and not self._waiting:
@@ -85,16 +85,18 @@ class Sglang(ContinuousBatching):
         return self._prefill_batch() or self._decode_batch() or self._prefill_batch()
 
     def add(self, request: Request) -> None:
+        """Add an arrived request, to the inbox if the engine reads it only at intervals."""
         (self._waiting if self._inbox is None else self._inbox.arrived).append(request)
 
     def withdraw(self, request: Request) -> bool:
+        """Remove a request that its client has cancelled; return False if it already decodes."""
         if self._inbox is not None and request in self._inbox.arrived:
             self._inbox.arrived.remove(request)
             return True
         return super().withdraw(request)
 
     def _look(self, inbox: ReceiveInterval) -> None:
-        """Take in what has arrived."""
+        """Move the arrived requests to the queue."""
         self._waiting.extend(inbox.arrived)
         inbox.arrived.clear()
         inbox.looked(len(self._running) + len(self._waiting))
@@ -122,26 +124,26 @@ class Sglang(ContinuousBatching):
         return batch if batch.prefill_tokens else None
 
     def _cut(self, tokens: int, budget: int) -> int:
-        """A prompt that is longer than the budget is cut at a page."""
+        """Return the next chunk of a prompt: if it exceeds the budget, it is split at a page."""
         if tokens <= budget:
             return tokens
         return budget // self._size * self._size or budget
 
     def _charge(self, request: Request, tokens: int) -> int:
-        """Account for a prompt's chunk: its budget in whole pages; its output once the prompt is complete."""
+        """Account for a prompt's chunk: its budget in whole pages, and its output once the prompt is complete."""
         size = self._size
         if request is not self._partial:
             self._promised += min(self._left_of(request), CLIP_TOKENS) + size
         return -(-tokens // size) * size
 
     def _left_of(self, request: Request) -> int:
-        """Output tokens it may still produce, by what it declares."""
+        """Return the output tokens that a request may still produce, by its declared maximum."""
         most = min(request.input_tokens + self.rules.max_output_tokens, self._longest)
         known = request.base_tokens + self.decodes.rounds + 1 if request.computed_tokens < 0 else request.known_tokens
         return most - known if most > known else 0
 
     def _admit_head(self, batch: Batch, request: Request, budget: int) -> int:
-        """Admit the head of the queue; returns what it costs of the budget, 0 if it must wait."""
+        """Admit the head of the queue; return its cost in the budget, 0 if it must wait."""
         if len(self._running) + self._left >= self.rules.max_num_seqs:
             self._full = True
             return 0
@@ -155,7 +157,7 @@ class Sglang(ContinuousBatching):
         if tokens < rest and (not self.rules.chunked_prefill or (batch.prefill_tokens and tokens % self._size)):
             return 0
         if self._parked and -(-rest // self._size) > self.kv.available - queued:
-            self._full = True  # blocks on their way to another replica are no promise, but they are taken
+            self._full = True  # blocks being sent to another replica are not counted as promised, but they are taken
             return 0
         self._seat(batch, request, hits, tokens)
         return self._charge(request, tokens)
@@ -176,7 +178,7 @@ class Sglang(ContinuousBatching):
                 blocks = decodes.blocks_next()
             if blocks > self.kv.available:
                 self._full = True
-                return None  # until a request whose last token is in flight gives up its blocks
+                return None  # until a request with its last token in flight frees its blocks
             self._estimate_ratio()
             self._full = False
             n = decodes.n
@@ -191,7 +193,7 @@ class Sglang(ContinuousBatching):
         return batch
 
     def _take_over(self, batch: Batch) -> Batch | None:
-        """A step of those alone that came with their blocks."""
+        """Return a step of requests that arrived with their blocks, without other decodes."""
         self.decodes.advance()
         self._promised = 0.0
         self._join_heads(batch)
@@ -201,8 +203,11 @@ class Sglang(ContinuousBatching):
         return None
 
     def _join_heads(self, batch: Batch) -> None:
-        """Those at the head of the queue that came with their blocks decode in this step, if seats and what they may
-        still produce allow it (DecodePreallocQueue asks for as much before blocks are sent)."""
+        """Let requests at the head of the queue that arrived with their blocks decode in this step.
+
+        They need seats, and space for their possible output (DecodePreallocQueue requires as much before blocks are
+        sent).
+        """
         while self._waiting and self._waiting[0].brought_tokens:
             request = self._waiting[0]
             rest = request.brought_tokens + min(self._left_of(request), CLIP_TOKENS) + self._size
@@ -214,7 +219,7 @@ class Sglang(ContinuousBatching):
             self._promised += min(self._left_of(request), CLIP_TOKENS) + self._size
 
     def _preempt(self) -> None:
-        """Retract the decoding request with the fewest output tokens, of those the one with the longest prompt."""
+        """Retract the decoding request with the fewest output tokens, among equals the one with the longest prompt."""
         decoding = [r for r in reversed(self._running) if r.computed_tokens < 0]
         request = min(decoding, key=lambda r: (r.base_tokens - r.input_tokens, -r.input_tokens))
         del self._running[request]
@@ -228,13 +233,17 @@ class Sglang(ContinuousBatching):
         self.preempted.append(request)
 
     def _estimate_ratio(self) -> None:
-        """After a retraction: what the remaining requests have produced, and a little, of what they declared."""
+        """Estimate the ratio after a retraction, from the output and the declared output of the remaining requests.
+
+        The output is increased by a margin of RETRACT_STEPS tokens for each request.
+        """
         decoding = [r for r in self._running if r.computed_tokens < 0]
         made = sum(self.computed_tokens(r) - r.input_tokens + 1 for r in decoding)
         declared = made + sum(map(self._left_of, decoding))
         self._ratio_from, self._decays = min(1.0, (made + RETRACT_STEPS * len(decoding)) / (declared + 1)), 0
 
     def release(self, request: Request) -> None:
+        """Free the seat and the blocks of a request."""
         if self._unpark(request):
             return
         del self._running[request]
@@ -242,10 +251,12 @@ class Sglang(ContinuousBatching):
         self.kv.release(request, request.computed_tokens)
 
     def park(self, request: Request) -> None:
+        """Free the seat of a request whose blocks are sent to another replica."""
         super().park(request)
         self._left += 1
 
     def quiet_rounds(self, batch: Batch, most: int) -> int:
+        """Return the number of further decode steps of the same requests that involve no decision."""
         if most <= 0 or self.preempted or self._partial is not None or self.decodes.n != batch.decodes:
             return 0
         if self._waiting and (not self._full or self._left):
@@ -255,6 +266,7 @@ class Sglang(ContinuousBatching):
         return self._decode_rounds(most) if most > 0 else 0
 
     def skip(self, rounds: int) -> None:
+        """Schedule `rounds` rounds of the same decodes at once."""
         super().skip(rounds)
         self._decays += rounds
         if self._inbox is not None:
@@ -264,45 +276,51 @@ class Sglang(ContinuousBatching):
 
     @property
     def n_waiting(self) -> int:
+        """The number of waiting requests, unread ones included."""
         return len(self._waiting) + (0 if self._inbox is None else len(self._inbox.arrived))
 
     def waiting_requests(self) -> list[Request]:
+        """Return the waiting requests, unread ones included."""
         return [*self._waiting, *(() if self._inbox is None else self._inbox.arrived)]
 
     @property
     def blocked(self) -> bool:
+        """Whether no waiting request can be admitted before something is released."""
         if self._inbox is not None:
-            return False  # when an arrival is looked at depends on when it came
+            return False  # the time of an arrival decides when it is read
         return not self._waiting or (self._full and not self._left)
 
 
 class ReceiveInterval:
-    """It is looked at every so many steps; `busy`: requests that the engine had at a look, which decide how many."""
+    """The inbox of an engine that reads arrivals every few steps (SGLang's SchedulerRecvSkipper).
+
+    The number of steps depends on `busy`, the requests that the engine had at its last read.
+    """
 
     __slots__ = ("_after", "_receiving", "_unseen", "arrived")
 
     def __init__(self, receiving: Receiving) -> None:
         self.arrived: deque[Request] = deque()
         self._receiving = receiving
-        self._unseen = 0  # steps since the last look
+        self._unseen = 0  # steps since the last read
         self._after = receiving.interval(0)
 
     @property
     def left(self) -> int:
-        """Further steps without a look."""
+        """Further steps without a read."""
         return self._after - self._unseen - 1
 
     def count(self) -> bool:
-        """A step begins: whether it is time to look."""
+        """Count a step that begins; return whether arrivals are read now."""
         self._unseen += 1
         return self._unseen >= self._after
 
     def looked(self, busy: int) -> None:
-        """All that had arrived was taken out."""
+        """Record a read of all arrivals."""
         self._after, self._unseen = self._receiving.interval(busy), 0
 
     def skip(self, steps: int, busy: int) -> None:
-        """So many steps whose looks found nothing: what is here now came after them."""
+        """Count `steps` steps whose reads found nothing; the requests in the inbox arrived after them."""
         self._unseen += steps
         if self._unseen >= self._after:
             rest = self._unseen - self._after

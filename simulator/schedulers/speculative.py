@@ -1,10 +1,9 @@
 """Speculative decoding in the schedulers of vLLM V1, TensorRT-LLM and SGLang.
 
-Every decode brings its last token and all its drafts into a step; how many of them stay is known when the step has run
-(vLLM rewinds num_computed_tokens by what was rejected). Here it is drawn when the step is scheduled, from the request's
-own stream (acceptance.py), so that the round of its last token is foreseen as ever.
-
-The requests that decode, where each advances by as many tokens as it has drafts accepted: one by one.
+Every decode brings its last token and all its drafts into a step. The number of accepted drafts is known when the step
+has run (vLLM rewinds num_computed_tokens by the rejected drafts). Here it is drawn when the step is scheduled, from the
+request's own random stream (`simulator.core.speculation`), so that the round of its last token is known in advance as
+without drafts.
 """
 
 from __future__ import annotations
@@ -22,11 +21,13 @@ from simulator.schedulers.vllm_v1 import VllmV1
 
 
 class SpeculativeSet(DecodeSet):
-    """Counts over decoding requests. A member has base_tokens + rounds tokens in its cache, as in a DecodeSet: its base
-    grows with every token beyond one that a round gives it.
+    """Counts over decoding requests that each advance by a different number of tokens.
 
-    Blocks are those of vLLM V1: a step that is scheduled while another is in flight counts all drafts of that as
-    accepted; what is rejected later is not given back, but need not be taken again.
+    A member has base_tokens + rounds tokens in its cache, as in a `DecodeSet`. Its base grows with every token beyond
+    the first that a round gives it.
+
+    Blocks are those of vLLM V1: a step that is scheduled while another is in flight counts all drafts of that step as
+    accepted. Blocks of drafts that are rejected later are not freed, but need not be taken again.
     """
 
     __slots__ = ("_longest_tokens", "_members", "_rules", "_slack", "accepted")
@@ -35,9 +36,10 @@ class SpeculativeSet(DecodeSet):
         super().__init__(block_size)
         self._members: dict[Request, AcceptedDrafts] = {}
         self._rules, self._slack, self._longest_tokens = rules, lag, longest_tokens
-        self.accepted = 0  # drafts of the round scheduled last
+        self.accepted = 0  # accepted drafts of the last scheduled round
 
     def add(self, request: Request) -> None:
+        """Add a request with `request.computed_tokens` tokens in its cache, which decodes from the next round on."""
         advances = request.advances
         assert advances is not None
         tokens = request.computed_tokens
@@ -49,6 +51,7 @@ class SpeculativeSet(DecodeSet):
         self._members[request] = advances
 
     def remove(self, request: Request) -> None:
+        """Remove a request and restore its token counts."""
         advances = self._members.pop(request)
         self.n -= 1
         request.computed_tokens = request.base_tokens + self.rounds
@@ -56,7 +59,7 @@ class SpeculativeSet(DecodeSet):
         request.spare_blocks = advances.held_blocks - self._least(request)
 
     def end(self, request: Request) -> int:
-        """Its last token is scheduled: it leaves. Returns how many tokens of the round were beyond its end."""
+        """Remove a request whose last token is scheduled; return the tokens of its round that are beyond its end."""
         advances = self._members[request]
         surplus = advances.surplus if advances.round == advances.last_round else 0
         request.base_tokens -= surplus
@@ -64,6 +67,7 @@ class SpeculativeSet(DecodeSet):
         return surplus
 
     def advance(self) -> None:
+        """Count a scheduled round and draw the accepted drafts of every request."""
         accepted, rounds = 0, self.rounds
         for request, advances in self._members.items():
             advances.held_blocks = max(advances.held_blocks, self._needs(request, advances))
@@ -75,19 +79,26 @@ class SpeculativeSet(DecodeSet):
         self.rounds = rounds + 1
 
     def contexts(self) -> tuple[int, int]:
+        """Return (sum, maximum) of the tokens in the caches of all members before the next round."""
         tokens = [request.base_tokens + self.rounds for request in self._members]
         return sum(tokens), max(tokens, default=0)
 
     def blocks_next(self) -> int:
+        """Return the blocks that the next round needs."""
         return sum(max(0, self._needs(r, advances) - advances.held_blocks) for r, advances in self._members.items())
 
     def blocks_for(self, rounds: int) -> int:
+        """Return the blocks that the next round needs.
+
+        Raises:
+            ValueError: More than one round is requested, because rounds are drawn one by one.
+        """
         if rounds > 1:
-            raise ValueError("how many blocks speculative rounds need is known one by one")
+            raise ValueError("the blocks of speculative rounds are known only one round ahead")
         return self.blocks_next() if rounds else 0
 
     def _needs(self, request: Request, advances: AcceptedDrafts) -> int:
-        """Blocks it holds in the next round."""
+        """Return the blocks that a request holds in the next round."""
         rules = self._rules
         tokens = request.base_tokens + self.rounds + rules.queries + rules.lookahead_tokens
         if self._slack:
@@ -95,30 +106,31 @@ class SpeculativeSet(DecodeSet):
         return -(-min(tokens, self._longest_tokens) // self._block_size)
 
     def _least(self, request: Request) -> int:
-        """Blocks of its tokens alone."""
+        """Return the blocks of a request's tokens without drafts."""
         return max(-(-request.computed_tokens // self._block_size), request.shared_blocks)
 
 
 class Speculating(ContinuousBatching):
-    """What a policy does differently; stands before it among the bases."""
+    """The common part of speculative policies; it precedes the policy among the base classes."""
 
     decodes: SpeculativeSet
 
     def __init__(self, rules: EngineRules) -> None:
         if rules.speculation is None:
-            raise ValueError("a scheduler that speculates needs speculation rules")
+            raise ValueError("a speculative scheduler needs speculation rules")
         super().__init__(rules)
         self._speculation: SpeculationRules = rules.speculation
         self.decodes = SpeculativeSet(rules.block_size, rules.speculation, rules.lag, rules.max_model_len)
-        self._newest: Batch | None = None  # scheduled last
+        self._newest: Batch | None = None  # the last scheduled batch
 
     def add(self, request: Request) -> None:
+        """Add a request, with its stream of accepted drafts."""
         if request.advances is None:
             request.advances = AcceptedDrafts(self._speculation, request.index)
         super().add(request)
 
     def _with_drafts(self, batch: Batch | None) -> Batch | None:
-        """What the policy has just scheduled."""
+        """Add the drafts to a batch that the policy has just scheduled."""
         self._newest = batch
         if batch is not None and batch.decodes:
             batch.queries, batch.accepted = self._speculation.queries, self.decodes.accepted
@@ -128,24 +140,28 @@ class Speculating(ContinuousBatching):
         units, own, queued, tokens = super()._hits(request)
         if not self._speculation.recomputes_block or not tokens:
             return units, own, queued, tokens
-        left = tokens - self.rules.block_size  # the drafter needs the hidden states of what comes before the rest
+        left = tokens - self.rules.block_size  # the drafter needs the hidden states of the tokens before the rest
         return (units, own - 1, queued - 1, left) if own else (units, own, queued, left)
 
     def retire(self, request: Request) -> None:
+        """Stop scheduling a request whose last token has just been scheduled."""
         surplus = self.decodes.end(request)
         if surplus and self._newest is not None:
             self._newest.accepted -= surplus
         request.retired = True
 
-    def quiet_rounds(self, batch: Batch, most: int) -> int:  # noqa: ARG002 - every round has its own tokens
+    def quiet_rounds(self, batch: Batch, most: int) -> int:  # noqa: ARG002 (every round gives other tokens)
+        """Return 0, because every round gives a different number of tokens."""
         return 0
 
     def held_blocks(self, request: Request) -> int:
+        """Return the blocks that a running request holds, those of its drafts included."""
         if request.computed_tokens < 0 and request.advances is not None:
             return request.advances.held_blocks
         return super().held_blocks(request) + request.spare_blocks
 
     def context_before(self, request: Request) -> int:
+        """Return the tokens that a decoding request had in its cache before the last scheduled round."""
         return request.advances.before if request.advances is not None else super().context_before(request)
 
 
@@ -155,20 +171,23 @@ class SpeculativeV1(Speculating, VllmV1):
     pipelines = False
 
     def schedule(self) -> Batch | None:
+        """Return the batch of the next step, or None if nothing can run."""
         return self._with_drafts(super().schedule())
 
 
 class SpeculativeMaxUtilization(Speculating, MaxUtilization):
-    """TensorRT-LLM with a speculative_config, MAX_UTILIZATION."""
+    """TensorRT-LLM with a speculative_config and MAX_UTILIZATION."""
 
     def schedule(self) -> Batch | None:
+        """Return the batch of the next step, or None if nothing can run."""
         return self._with_drafts(super().schedule())
 
 
 class SpeculativeTrtLlm(Speculating, TrtLlm):
-    """TensorRT-LLM with a speculative_config, GUARANTEED_NO_EVICT: a request's worst case has its drafts."""
+    """TensorRT-LLM with a speculative_config and GUARANTEED_NO_EVICT, with the drafts in a request's worst case."""
 
     def schedule(self) -> Batch | None:
+        """Return the batch of the next step, or None if nothing can run."""
         return self._with_drafts(super().schedule())
 
     def _worst_blocks(self, request: Request) -> int:
@@ -184,10 +203,11 @@ class SpeculativeSglang(Speculating, Sglang):
     """SGLang with `--speculative-algorithm`."""
 
     def schedule(self) -> Batch | None:
+        """Return the batch of the next step, or None if nothing can run."""
         return self._with_drafts(super().schedule())
 
 
-#: By the policy they change.
+#: Speculative schedulers by the policy that they extend.
 SPECULATIVE: Final[dict[str, type[Speculating]]] = {
     "vllm-v1": SpeculativeV1,
     "trtllm": SpeculativeTrtLlm,

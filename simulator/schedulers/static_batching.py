@@ -1,13 +1,13 @@
-"""Static batching: a batch is padded to its longest prompt, computed to its longest answer, and leaves together.
+"""Static batching: a batch is padded to its longest prompt, computed to its longest output, and leaves together.
 
-FasterTransformer, and `generate` of Hugging Face transformers with a list of prompts:
+This is FasterTransformer, and `generate` of Hugging Face transformers with a list of prompts:
 
-- An idle engine takes waiting requests in order of arrival, at most max_num_seqs and as many as fit; who comes later
-  waits until the whole batch is done.
+- An idle engine takes waiting requests in order of arrival, at most max_num_seqs and as many as fit. Later requests
+  wait until the whole batch is done.
 - Prompts are padded to the longest of the batch and computed in one step. Every sequence computes, caches and attends
   to the padded length in every step.
-- A sequence that has ended is padded on until the last one ends. The cache holds what the batch may need to the end.
-- The answer comes whole, when the batch is done: clients see their first token with the last.
+- A sequence that has ended is padded until the last one ends. The cache holds the maximum that the batch may need.
+- The output is sent as a whole when the batch is done: clients see their first token with the last.
 
 `OneAtATime` is plain PyTorch: a batch of one request, whose tokens are streamed.
 """
@@ -25,7 +25,7 @@ from simulator.schedulers.rules import EngineRules
 
 
 class StaticBatching(ContinuousBatching):
-    """See the module. max_num_batched_tokens holds the padded prompts of a batch."""
+    """Static batching. max_num_batched_tokens limits the padded prompts of a batch."""
 
     mixes_phases = False
     preempts = False
@@ -33,22 +33,24 @@ class StaticBatching(ContinuousBatching):
     pads = True
     hands_over = False
     streams: ClassVar[bool] = False
-    seats: ClassVar[int | None] = None  # of a batch; None: max_num_seqs
+    seats: ClassVar[int | None] = None  # most requests of a batch; None: max_num_seqs
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
         self._seats = rules.max_num_seqs if self.seats is None else self.seats
-        self._unfinished = 0  # members of the batch whose last token is not scheduled yet
+        self._unfinished = 0  # requests of the batch whose last token is not scheduled yet
 
     def add(self, request: Request) -> None:
+        """Add a request without prefix keys, because prompts are computed in full."""
         request.keys = ()  # prompts are computed in full
         super().add(request)
 
     def schedule(self) -> Batch | None:
+        """Return the next decode step of the batch, or the prefill of a new batch; None if nothing can run."""
         if not self._running:
             return self._start()
         if not self._unfinished:
-            return None  # the step that ends the batch is on its way
+            return None  # the last step of the batch is in flight
         decodes = self.decodes
         self.kv.take(decodes.blocks_next())
         n = decodes.n
@@ -57,7 +59,7 @@ class StaticBatching(ContinuousBatching):
         return batch
 
     def _start(self) -> Batch | None:
-        """The next batch, its prompts padded to the longest."""
+        """Return the prefill of the next batch, with prompts padded to the longest."""
         n = self._batch_size()
         if not n:
             return None
@@ -72,10 +74,11 @@ class StaticBatching(ContinuousBatching):
         return Batch(n * longest, n * longest * (0.5 * longest), n, logits=n, admitted=members, prompted=members)
 
     def _batch_size(self) -> int:
-        """How many from the head of the queue make a batch now; 0: nobody waits, or it should grow first.
+        """Return the number of requests from the head of the queue that form a batch now; 0 to wait for more.
 
         As Triton's dynamic batcher (core, src/dynamic_batch_scheduler.cc, `GetDynamicBatch`): the largest preferred
-        size there is goes at once; a batch that reaches none goes when its oldest request has waited for max_delay_s.
+        size that is available starts at once. A batch that reaches no preferred size starts when its oldest request has
+        waited for max_delay_s.
         """
         queueing = self.rules.queueing
         most = self._fitting()
@@ -94,7 +97,7 @@ class StaticBatching(ContinuousBatching):
         return 0
 
     def _fitting(self) -> int:
-        """How many from the head of the queue fit in a batch."""
+        """Return the number of requests from the head of the queue that fit in a batch."""
         rules, longest, declared = self.rules, 0, 0
         for n, request in enumerate(self._waiting, 1):
             if n > self._seats:
@@ -107,29 +110,34 @@ class StaticBatching(ContinuousBatching):
         return len(self._waiting)
 
     def retire(self, request: Request) -> None:
+        """Count a request whose last token has just been scheduled; it stays in the batch."""
         request.retired = True
         self._unfinished -= 1
 
     def leaving(self, request: Request) -> tuple[Request, ...]:  # noqa: ARG002
+        """Return the whole batch after its last token, and nothing before."""
         return () if self._unfinished else tuple(self._running)
 
     def release(self, request: Request) -> None:
+        """Free the seat and the blocks of a request."""
         del self._running[request]
         self.decodes.remove(request)
         self.kv.release(request, request.computed_tokens)
 
     def quiet_rounds(self, batch: Batch, most: int) -> int:
+        """Return the number of further decode steps of the same batch that involve no decision."""
         if most <= 0 or not self._unfinished or self.decodes.n != batch.decodes:
             return 0
         return self._decode_rounds(most)
 
     @property
     def blocked(self) -> bool:
+        """Whether the batch is running or no request waits."""
         return bool(self._running) or not self._waiting
 
 
 class OneAtATime(StaticBatching):
-    """One request from its prompt to its end, then the next; tokens go out as they are made."""
+    """One request at a time, from its prompt to its end; tokens are streamed."""
 
     streams = True
     seats = 1

@@ -1,25 +1,25 @@
-"""Hugging Face transformers, continuous batching with its default FIFO scheduler (5.17).
+"""Continuous batching of Hugging Face transformers with its default FIFO scheduler (5.17).
 
 generation/continuous_batching/scheduler.py, `FIFOScheduler.schedule_batch` and `_process_candidates`:
 
 - Decoding requests come first, in order of admission, then the unfinished prompt, then waiting requests in order of
   arrival, while the batch holds fewer than max_batch_tokens tokens and max_requests_per_batch requests. The last prompt
-  is cut at the budget and goes on in the next step; prompts and decodes share a forward pass.
+  is split at the budget and continues in the next step; prompts and decodes share a forward pass.
 - With less than a share of 0.15 of the blocks free (`safety_margin`), a batch that is not empty takes no more prompt
-  tokens, of the unfinished prompt neither.
-- Blocks are taken for the tokens of this step only. A waiting request whose chunk does not fit is passed over: a
-  smaller one behind it may start.
+  tokens, not even of the unfinished prompt.
+- Blocks are taken for the tokens of this step only. A waiting request whose chunk does not fit is skipped: a smaller
+  one behind it may start.
 - Active requests without a block for their next tokens are starved. The newest of them are evicted until the rest fits
-  (offloading_manager.py, `offload_requests`, without CPU space: a soft reset), go to the end of the queue and are
-  computed again with all they produced; nothing is admitted before a request has finished (`block_new_requests`).
-  Evicted blocks are not kept for reuse.
+  (offloading_manager.py, `offload_requests`, without CPU space: a soft reset), move to the end of the queue and are
+  recomputed with all their output; nothing is admitted before a request has finished (`block_new_requests`). Evicted
+  blocks are not kept for reuse.
 
-Asynchronous batching, CUDA graphs and the decode fast path need flash attention; with sdpa, the default of
+Asynchronous batching, CUDA graphs and the decode fast path need flash attention. With sdpa, the default of
 `transformers serve`, steps run one after the other (initialization.py, `decide_use_async_batching`).
 
-sdpa computes every query of a step against every key of all its requests and masks what is not theirs (utils.py,
-`build_attention_mask`): the pairs of a step with a prompt are that rectangle. Steps of decodes alone are priced by
-their own contexts only.
+sdpa computes every query of a step against every key of all its requests and masks the keys of other requests
+(utils.py, `build_attention_mask`): the pairs of a step with a prompt are that rectangle. Decode-only steps are priced
+by their own contexts.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ENDLESS: Final = 1 << 60
 
 
 class TransformersCb(ContinuousBatching):
-    """See the module."""
+    """The policy of transformers' continuous batching."""
 
     hands_over = False
 
@@ -45,10 +45,11 @@ class TransformersCb(ContinuousBatching):
         super().__init__(rules)
         self._seats = min(rules.max_num_seqs, rules.kv_blocks)  # update_cb_config_after_cache_creation
         self._margin_blocks = SAFETY_MARGIN * rules.kv_blocks
-        self._full_at = ENDLESS  # after an eviction: nothing is admitted before fewer than these run
-        self._keys = 0  # of the prompts in this step, with what they have cached
+        self._full_at = ENDLESS  # after an eviction: nothing is admitted until fewer than these run
+        self._keys = 0  # keys of the prompts in this step, including their cached tokens
 
     def schedule(self) -> Batch | None:
+        """Return the batch of the next step, or None if nothing can run."""
         if self.preempted:
             self.preempted = []
         decodes = self.decodes
@@ -70,7 +71,8 @@ class TransformersCb(ContinuousBatching):
             self._admit(batch, budget)
         if batch.prefill_chunks:
             keys = self._keys + batch.decode_context_sum + n
-            batch.prefill_pairs = float(batch.tokens * keys - batch.decode_context_sum)  # the rest is the decodes' own
+            # The decodes' own pairs are the rest.
+            batch.prefill_pairs = float(batch.tokens * keys - batch.decode_context_sum)
         return batch if batch.tokens else None
 
     def _prefill(self, batch: Batch, request: Request, tokens: int) -> None:
@@ -82,11 +84,11 @@ class TransformersCb(ContinuousBatching):
         return len(self._running) >= self._full_at
 
     def _short(self, batch: Batch) -> bool:
-        """Too few blocks are free to add prompt tokens to a batch that is not empty."""
+        """Return whether too few blocks are free to add prompt tokens to a batch that is not empty."""
         return self.kv.available < self._margin_blocks and batch.tokens > 0
 
     def _continue_prompt(self, batch: Batch, request: Request, budget: int) -> int:
-        """Schedule the next chunk of the running prompt; returns its tokens (0: it lost its blocks, or waits)."""
+        """Schedule the next chunk of the running prompt; return its tokens (0 if it lost its blocks or waits)."""
         tokens = min(request.known_tokens - request.computed_tokens, budget)
         if not tokens:
             return 0
@@ -100,9 +102,9 @@ class TransformersCb(ContinuousBatching):
         return tokens
 
     def _admit(self, batch: Batch, budget: int) -> None:
-        """Give waiting requests seats and their first chunk; who does not fit is passed over."""
+        """Give waiting requests seats and their first chunks; skip requests that do not fit."""
         if budget <= 0 or len(self._running) >= self._seats:
-            return  # before a long queue is copied
+            return  # avoids copying a long queue
         for request in tuple(self._waiting):
             if budget <= 0 or len(self._running) >= self._seats or self._short(batch):
                 return
@@ -127,12 +129,12 @@ class TransformersCb(ContinuousBatching):
         self.kv.release(request, request.computed_tokens)
         request.computed_tokens = 0
         request.preemptions += 1
-        self._waiting.insert(len(self._waiting) - len(self.preempted), request)  # the oldest of them first
+        self._waiting.insert(len(self._waiting) - len(self.preempted), request)  # the oldest of them comes first
         self.preempted.append(request)
         self._full_at = len(self._running)
 
     def _starved(self) -> Request:
-        """The newest decode that needs a block where there are too few; else it is the unfinished prompt."""
+        """Return the newest decode that needs a block if there are too few; otherwise the unfinished prompt."""
         if self.decodes.blocks_next() > self.kv.available:
             size = self.rules.block_size
             for request in reversed(self._running):
@@ -142,16 +144,19 @@ class TransformersCb(ContinuousBatching):
         return self._partial
 
     def release(self, request: Request) -> None:
+        """Free the seat and the blocks of a request."""
         del self._running[request]
         self.kv.release(request, request.computed_tokens)
 
     def quiet_rounds(self, batch: Batch, most: int) -> int:
+        """Return the number of further decode steps of the same requests that involve no decision."""
         if most <= 0 or self.preempted or self._partial is not None or self.decodes.n != batch.decodes:
             return 0
         return self._decode_rounds(most) if self.blocked else 0
 
     @property
     def blocked(self) -> bool:
+        """Whether no waiting request can be admitted before something is released."""
         if not self._waiting or self._closed or len(self._running) >= self._seats:
             return True
         return self.decodes.n > 0 and self.kv.available < self._margin_blocks

@@ -1,15 +1,14 @@
 """TensorRT-LLM: in-flight batching with the capacity policies GUARANTEED_NO_EVICT and MAX_UTILIZATION.
 
 Context and generation requests share a step as in vLLM V1, first come first served. With GUARANTEED_NO_EVICT, the
-default, a request starts only if the cache holds the worst case, its prompt and all the output it declares, beside the
-worst cases of all that run; so nothing is ever preempted. MAX_UTILIZATION starts what fits now and pauses requests when
-the cache runs out. Without chunked context a prompt runs in one step or waits.
+default, a request starts only if the cache holds its worst case, which is its prompt and all the output that it
+declares, in addition to the worst cases of all running requests. So nothing is ever preempted. MAX_UTILIZATION starts
+requests that fit now and pauses requests when the cache runs out. Without chunked context a prompt runs in one step or
+waits.
 
 With attention data parallelism and balancing on (attention_dp_config), prompts start only in a step in which every rank
-has one, or some rank has nothing to generate, or after `balance_steps` steps without either; the count goes on while
-nobody waits.
-
-When data-parallel ranks start prompts together (TensorRT-LLM's attention_dp_config).
+has one, or some rank has nothing to generate, or after `balance_steps` steps without either; steps are also counted
+while no request waits.
 """
 
 from __future__ import annotations
@@ -23,9 +22,12 @@ from simulator.schedulers.vllm_v1 import VllmV1
 
 
 class MaxUtilization(VllmV1):
-    """The capacity policy MAX_UTILIZATION: a request starts if its whole prompt fits now, and where a step runs out of
-    blocks the newest running request is paused: its blocks are freed, and it waits at the head of the queue to be
-    computed again (`MaxUtilizationScheduler`, `pauseRequest`)."""
+    """The capacity policy MAX_UTILIZATION.
+
+    A request starts if its whole prompt fits now. If a step runs out of blocks, the newest running request is paused:
+    its blocks are freed, and it waits at the head of the queue to be recomputed (`MaxUtilizationScheduler`,
+    `pauseRequest`).
+    """
 
     pipelines = False
 
@@ -33,16 +35,17 @@ class MaxUtilization(VllmV1):
         super().__init__(replace(rules, admit_whole_prompt=True))
         balances = rules.balance_steps > 0 and rules.attention_ranks > 1
         self._balance = AttentionDpBalance(rules.balance_steps) if balances else None
-        self.holds_prompts = False  # it is one of several ranks, which are not in balance
+        self.holds_prompts = False  # set for one of several ranks while they are not in balance
 
     def schedule(self) -> Batch | None:
+        """Return the batch of the next step, or None if nothing can run."""
         if self._balance is not None:
             self._balance.count(self._even)
         return super().schedule()
 
     @property
     def _even(self) -> bool:
-        """Every rank can start a prompt, or some rank has nothing else to do."""
+        """Whether every rank can start a prompt, or some rank has nothing else to do."""
         ranks = self.rules.attention_ranks
         return len(self._waiting) >= ranks or self.decodes.n < ranks
 
@@ -51,6 +54,7 @@ class MaxUtilization(VllmV1):
             super()._admit(batch, budget)
 
     def quiet_rounds(self, batch: Batch, most: int) -> int:
+        """Return the number of further decode steps of the same requests that involve no decision."""
         if self.holds_prompts and self._waiting and most > 0:
             return 0 if self._partial is not None or self.decodes.n != batch.decodes else self._decode_rounds(most)
         if self._balance is None or not self._waiting or self.blocked:
@@ -61,6 +65,7 @@ class MaxUtilization(VllmV1):
         return self._decode_rounds(most) if most > 0 else 0
 
     def skip(self, rounds: int) -> None:
+        """Schedule `rounds` rounds of the same decodes at once."""
         super().skip(rounds)
         if self._balance is not None:
             self._balance.count(self._even, rounds)
@@ -73,10 +78,10 @@ class TrtLlm(MaxUtilization):
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
-        self._uncommitted = rules.kv_blocks  # available blocks less what the running requests may still take
+        self._uncommitted = rules.kv_blocks  # available blocks minus those that running requests may still take
 
     def _worst_blocks(self, request: Request) -> int:
-        """Blocks it holds at most, by what it declares."""
+        """Return the most blocks that a request can hold, by its declared output."""
         rules = self.rules
         tokens = min(request.input_tokens + rules.max_output_tokens, rules.max_model_len)
         return min(-(-tokens // rules.block_size), rules.kv_blocks)
@@ -87,7 +92,7 @@ class TrtLlm(MaxUtilization):
     def _admit_head(self, batch: Batch, request: Request, budget: int) -> int:
         worst = self._worst_blocks(request)
         if worst > self._uncommitted:
-            self._refused = True  # decodes take what is committed to them: only a release helps
+            self._refused = True  # decodes take the blocks committed to them, so only a release helps
             return 0
         before = self.kv.available
         tokens = super()._admit_head(batch, request, budget)
@@ -96,17 +101,21 @@ class TrtLlm(MaxUtilization):
         return tokens
 
     def release(self, request: Request) -> None:
+        """Free the seat and the blocks of a request."""
         before, held = self.kv.available, self._held_blocks(request)
         super().release(request)
         self._uncommitted += self.kv.available - before + self._worst_blocks(request) - held
 
     def _preempt(self) -> None:
-        raise RuntimeError("a cache in which every running request has its worst case reserved ran out of blocks")
+        raise RuntimeError("the cache ran out of blocks although the worst case of every running request is reserved")
 
 
 class AttentionDpBalance:
-    """Prompts start in a step in which ranks are even, and in each `steps`-th step on end in which they are not. Who
-    counts says what even is: every rank has a prompt to start, or some rank has nothing to generate."""
+    """The rule by which data-parallel ranks start prompts together (TensorRT-LLM's attention_dp_config).
+
+    Prompts start in a step in which ranks are even, and in every `steps`-th consecutive step in which they are not. The
+    caller decides what even is: every rank has a prompt to start, or some rank has nothing to generate.
+    """
 
     __slots__ = ("_steps", "_uneven")
 
@@ -116,14 +125,14 @@ class AttentionDpBalance:
 
     @property
     def holds(self) -> bool:
-        """No prompt starts in the step counted last."""
+        """Whether no prompt starts in the step counted last."""
         return self._uneven > 0
 
     @property
     def left(self) -> int:
-        """Further steps that start no prompts, while ranks stay uneven."""
+        """Further steps that start no prompts while ranks stay uneven."""
         return self._steps - self._uneven - 1
 
     def count(self, even: bool, steps: int = 1) -> None:
-        """So many more steps."""
+        """Count `steps` more steps."""
         self._uneven = 0 if even else (self._uneven + steps) % self._steps

@@ -1,22 +1,21 @@
-"""vLLM V0 (0.2 to 0.9), its default scheduler: prompts first and whole, then decodes, never both in a step.
+"""vLLM V0 (0.2 to 0.9): whole prompts first, then decodes, never both in a step; recomputation or swap.
 
-vllm/core/scheduler.py, `_schedule_default`, with block_manager.py:
+vllm/core/scheduler.py, `_schedule_default`, with block_manager.py (`VllmV0`):
 
 - Waiting requests start, first come first served, while their whole prompts fit in max_num_batched_tokens, seats are
-  free, and their blocks leave a watermark of 1 % of the cache. Only a step in which nobody can start decodes.
-- A decode needs a free block to go on, even where its last one has room (`can_append_slots` counts the block it
-  touches). Without one, the newest running request goes back to the head of the queue and is computed again with all
-  it produced.
+  free, and their blocks leave a watermark of 1 % of the cache. A step decodes only if no request can start.
+- A decode needs a free block to continue, even if its last block has space (`can_append_slots` counts the block that it
+  touches). Without one, the newest running request returns to the head of the queue and is recomputed with all its
+  output.
 
 Steps are scheduled one by one: the API server, the scheduler and the workers take turns.
 
-vLLM V0 that preempts by swap (`--preemption-mode swap`): blocks go to host memory and come back, nothing is computed
-again.
+With `--preemption-mode swap` (`SwappingV0`), blocks move to host memory and come back, and nothing is recomputed:
 
-vllm/core/scheduler.py: `_preempt_by_swap` moves a request out when a decode finds no block, `_schedule_swapped` moves
-requests back in the order they left, in a step of decodes that preempted nobody and while 1 % of the cache stays free.
-No prompt starts while somebody is swapped out. `Worker.execute_worker` puts the copies before the model on one stream,
-so the step waits for them.
+- `_preempt_by_swap` moves a request out when a decode finds no block. `_schedule_swapped` moves requests back in the
+  order in which they left, in a step of decodes that preempted no request and while 1 % of the cache stays free. No
+  prompt starts while a request is swapped out.
+- `Worker.execute_worker` runs the copies before the model on one stream, so the step waits for them.
 """
 
 from __future__ import annotations
@@ -32,11 +31,14 @@ from simulator.schedulers.continuous_batching import NO_HITS
 from simulator.schedulers.rules import EngineRules
 from simulator.schedulers.vllm_v1 import VllmV1
 
-WATERMARK: Final = 0.01  # share of the blocks that new requests leave free
+WATERMARK: Final = 0.01  # share of the blocks that new requests must leave free
 
 
 class VllmV0(VllmV1):
-    """See the module. A request that is alone may use the watermark; V0 would answer it with nothing."""
+    """vLLM V0 with preemption by recomputation.
+
+    A request that is alone may use the watermark. V0 itself would end it without output.
+    """
 
     mixes_phases = False
     chunks = False
@@ -49,10 +51,12 @@ class VllmV0(VllmV1):
         self._watermark = int(WATERMARK * rules.kv_blocks)
 
     def add(self, request: Request) -> None:
+        """Add a request without prefix keys, because prefix caching is off."""
         request.keys = ()
         super().add(request)
 
     def schedule(self) -> Batch | None:
+        """Return the batch of the next step, or None if nothing can run."""
         if self.preempted:
             self.preempted = []
         return self._prefill_batch() or self._decode_batch() or self._prefill_batch()
@@ -91,7 +95,7 @@ class VllmV0(VllmV1):
             self._preempt()
 
     def _all_find_a_block(self) -> bool:
-        """One after the other, in the order of admission, each with a free block before it."""
+        """Return whether every decode, in order of admission, has a free block when its turn comes."""
         blocks, available = self.decodes.blocks_next(), self.kv.available
         if blocks != available:
             return blocks < available
@@ -99,7 +103,7 @@ class VllmV0(VllmV1):
         return self.computed_tokens(last) % self.rules.block_size == 0
 
     def _decode_rounds(self, most: int) -> int:
-        """With a block to spare after each."""
+        """Return the number of further rounds of decodes (0..most) that each leave a spare block."""
         decodes, available = self.decodes, self.kv.available - 1
         low, high = 0, most
         while low < high:
@@ -109,15 +113,16 @@ class VllmV0(VllmV1):
 
 
 class SwappingV0(VllmV0):
-    """See the module. A request that is alone may use the watermark."""
+    """vLLM V0 with preemption by swap."""
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
         self.swap_space = self._space = SwapSpace(rules.swap.blocks if rules.swap else 0)
         self._swapped: deque[Request] = deque()
-        self._moved = 0  # blocks, in this step
+        self._moved = 0  # blocks moved in this step
 
     def schedule(self) -> Batch | None:
+        """Return the batch of the next step, with the blocks that it moves, or None if nothing can run."""
         self._moved = 0
         batch = super().schedule()
         if batch is not None and self._moved:
@@ -142,10 +147,11 @@ class SwappingV0(VllmV0):
         return None
 
     def _blocks(self, tokens: int) -> int:
+        """Return the blocks that hold `tokens` tokens."""
         return -(-tokens // self.rules.block_size)
 
     def _swap_in(self, batch: Batch, request: Request) -> bool:
-        """Move the first that left back in and let it decode in this step, if it fits."""
+        """Move the request that left first back in, to decode in this step; return False if it does not fit."""
         tokens = request.computed_tokens + 1
         watermark = self._watermark if self._running else 0
         full = len(self._running) >= self.rules.max_num_seqs
@@ -180,14 +186,18 @@ class SwappingV0(VllmV0):
 
     @property
     def blocked(self) -> bool:
+        """Whether no waiting request can be admitted, which includes that a request is swapped out."""
         return bool(self._swapped) or super().blocked
 
     @property
     def n_waiting(self) -> int:
+        """The number of waiting requests, swapped ones included."""
         return len(self._waiting) + len(self._swapped)
 
     def holding_requests(self) -> list[Request]:
+        """Return the requests without a seat whose blocks are held, on the device or in the swap space."""
         return [*super().holding_requests(), *self._swapped]
 
     def held_blocks(self, request: Request) -> int:
+        """Return the device blocks of a request; 0 if it is swapped out."""
         return 0 if request in self._swapped else super().held_blocks(request)

@@ -1,10 +1,10 @@
 """vLLM V1 (0.8 and later), first come first served.
 
-Running requests first: each decode one token, an unfinished prompt as much as the budget allows; then waiting requests
-in order while budget, seats and blocks allow, unless something was preempted in this step. Preemption takes the newest
-running request, frees its blocks and puts it at the head of the queue with nothing computed.
+Running requests come first: each decode gets one token, and an unfinished prompt gets what the budget allows. Waiting
+requests follow in order while budget, seats and blocks allow, unless a request was preempted in this step. Preemption
+takes the newest running request, frees its blocks and puts it at the head of the queue with nothing computed.
 
-The unfinished prompt, if there is one, is the newest running request.
+If there is an unfinished prompt, it is the newest running request.
 """
 
 from __future__ import annotations
@@ -19,23 +19,25 @@ from simulator.schedulers.rules import EngineRules
 
 
 class VllmV1(ContinuousBatching):
-    """See the module."""
+    """The policy of vLLM V1."""
 
     takes_over = True
     pipelines = True
-    spare_blocks: ClassVar[int] = 0  # free blocks with which decodes may not get through, though all find theirs
-    admits_after_preemption: ClassVar[bool] = False  # in the same step
+    spare_blocks: ClassVar[int] = 0  # decodes may fail to find blocks with no more free blocks than these
+    admits_after_preemption: ClassVar[bool] = False  # requests may start in a step with a preemption
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
         speculation = rules.speculation
-        self._decode_tokens = speculation.queries + speculation.budget_tokens if speculation else 1  # of the budget
+        # Tokens that each decode takes from the budget.
+        self._decode_tokens = speculation.queries + speculation.budget_tokens if speculation else 1
         self._most_running = 0
-        self._chunk = 0  # of the unfinished prompt, where it was planned before the decodes; 0: as much as fits
+        self._chunk = 0  # tokens of the unfinished prompt if planned before the decodes; 0: as many as fit
         self._refused = False  # the head of the queue does not fit, and will not before something is released
         self._refusal: tuple[Request | None, int, int, int] = (None, 0, 0, 0)  # (head, insertions, budget, available)
 
     def schedule(self) -> Batch | None:
+        """Return the batch of the next step, or None if nothing can run."""
         decodes = self.decodes
         if self.preempted:
             self.preempted = []
@@ -65,13 +67,13 @@ class VllmV1(ContinuousBatching):
         return batch
 
     def _make_room(self) -> None:
-        """Preempt until the decodes of this step find their blocks."""
+        """Preempt requests until the decodes of this step find their blocks."""
         while self.decodes.blocks_next() > self.kv.available:
             self._preempt()
         partial = self._partial
         if self._rank is None or partial is None:
             return
-        # The unfinished prompt, which asks last, may outrank decodes: they go before the batch is made.
+        # The unfinished prompt, which takes blocks last, may outrank decodes: preempt those before the batch is made.
         budget = self.rules.max_num_batched_tokens - self.decodes.n * self._decode_tokens
         self._chunk = min(partial.known_tokens - partial.computed_tokens, budget)
         blocks = max(0, self._chunk_blocks(partial, self._chunk))
@@ -81,7 +83,7 @@ class VllmV1(ContinuousBatching):
             self._chunk = 0
 
     def _continue_prompt(self, batch: Batch, request: Request, budget: int) -> int:
-        """Schedule the next chunk of the running prompt; returns its tokens (0: preempted for want of blocks)."""
+        """Schedule the next chunk of the running prompt; return its tokens (0 if it was preempted)."""
         tokens = min(request.known_tokens - request.computed_tokens, budget, self._chunk or budget)
         blocks = self._chunk_blocks(request, tokens)
         while blocks > self.kv.available:
@@ -106,11 +108,11 @@ class VllmV1(ContinuousBatching):
             self._most_running = len(running)
 
     def _admit_head(self, batch: Batch, request: Request, budget: int) -> int:
-        """Give the head of the queue a seat and its first chunk; returns the tokens, 0 if it must wait."""
+        """Give the head of the queue a seat and its first chunk; return the tokens, 0 if it must wait."""
         kv = self.kv
         head, insertions, at_budget, at_available = self._refusal
         if head is request and insertions == kv.insertions and budget >= at_budget and kv.available <= at_available:
-            self._refused = True  # nothing got better since it was refused
+            self._refused = True  # nothing has improved since it was refused
             return 0
         if request.retired:
             return 0
@@ -142,8 +144,9 @@ class VllmV1(ContinuousBatching):
     def _refuse(self, request: Request, held_hits: int, budget: int) -> None:
         """Remember a refusal that will last.
 
-        Blocks run out and hits in the queue are lost as time goes on. Losing hits can make a request fit whose chunk
-        the budget cuts, so the refusal lasts only if it would not fit even without the hits nobody holds.
+        As time goes on, blocks run out and hits in the queue are lost. Losing hits can make a request fit whose chunk
+        the budget limits, so the refusal lasts only if the request would not fit even without the hits that no request
+        holds.
         """
         tokens = request.known_tokens
         if not self.rules.admit_whole_prompt:
@@ -153,22 +156,23 @@ class VllmV1(ContinuousBatching):
             self._refused = True
 
     def add(self, request: Request) -> None:
+        """Add a request to the queue."""
         if self._rank is None:
             self._waiting.append(request)
             return
         self._insert(request)
         if self._waiting[0] is request:
-            self._refused = False  # it is another head that was refused
+            self._refused = False  # the refused request is no longer the head
 
     @property
     def reach(self) -> Headroom | None:
-        """Its own, not that of engines that differ from it."""
+        """The distance to the limits in this run; None for subclasses, which have other limits."""
         return (
             Headroom(self._most_running, min(self._least_left, self.kv.min_available)) if type(self) is VllmV1 else None
         )
 
     def _preempt(self) -> None:
-        """Take the seat and the blocks of the newest running request, or of the one that is served last."""
+        """Take the seat and the blocks of the newest running request, or of the last one in the queue order."""
         self._least_left = -1
         if self._rank is None:
             request, _ = self._running.popitem()
@@ -182,7 +186,7 @@ class VllmV1(ContinuousBatching):
         self.kv.release(request, request.computed_tokens, returning=True)
         request.computed_tokens = 0
         request.preemptions += 1
-        self._refusal = (None, 0, 0, 0)  # it left blocks that only it can hit
+        self._refusal = (None, 0, 0, 0)  # it left blocks that it alone can hit
         if self._rank is None:
             self._waiting.appendleft(request)
         else:
@@ -190,6 +194,7 @@ class VllmV1(ContinuousBatching):
         self.preempted.append(request)
 
     def release(self, request: Request) -> None:
+        """Free the seat and the blocks of a request."""
         if self._parked and self._unpark(request):
             return
         if request in self._running:
@@ -199,6 +204,7 @@ class VllmV1(ContinuousBatching):
             self._waiting.remove(request)
 
     def quiet_rounds(self, batch: Batch, most: int) -> int:
+        """Return the number of further decode steps of the same requests that involve no decision."""
         decodes = self.decodes
         if most <= 0 or self.preempted or decodes.n != batch.decodes or not self.blocked:
             return 0
@@ -206,6 +212,7 @@ class VllmV1(ContinuousBatching):
 
     @property
     def blocked(self) -> bool:
+        """Whether no waiting request can be admitted before something is released."""
         if not self._waiting or self._refused:
             return True
         rules = self.rules

@@ -1,9 +1,9 @@
-"""vLLM V1 with LoRA adapters: no batch asks for more than `max_loras` of them.
+"""vLLM V1 with LoRA adapters: a batch uses at most `max_loras` of them.
 
-A waiting request whose adapter is not in the batch is passed over while the batch has all it may (`scheduled_loras` in
-vllm/v1/core/sched/scheduler.py) and keeps its place in the queue. An adapter that is not on the device is brought there
-before the step that needs it first, which waits (`set_active_adapters` in the worker). Prefixes are shared among
-requests of one adapter only.
+While the batch uses its maximum of adapters, a waiting request with another adapter is skipped (`scheduled_loras` in
+vllm/v1/core/sched/scheduler.py) and keeps its place in the queue. An adapter that is not on the device is loaded before
+the first step that needs it, and that step waits (`set_active_adapters` in the worker). Prefixes are shared only among
+requests of the same adapter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from simulator.schedulers.vllm_v1 import VllmV1
 
 
 class LoraV1(VllmV1):
-    """See the module."""
+    """vLLM V1 with LoRA adapters."""
 
     pipelines = False
     takes_over = False
@@ -24,22 +24,24 @@ class LoraV1(VllmV1):
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
         if rules.lora is None:
-            raise ValueError("a scheduler of adapters needs lora rules")
+            raise ValueError("a scheduler of LoRA adapters needs lora rules")
         self._lora = rules.lora
         self.slots = self._slots = AdapterSlots(rules.lora)
         self._active: dict[int, int] = {}  # scheduled requests by adapter
         self._passed_over: list[Request] = []
-        self._n_passed_over = 0  # at the last look at the queue
-        self._prompts = [0, 0]  # of this step, with an adapter: requests, tokens
-        self._brought = (0, 0)  # adapters in this step: to the device, and from disk
+        self._n_passed_over = 0  # requests skipped by the last schedule() call
+        self._prompts = [0, 0]  # requests and tokens of this step's prompts with an adapter
+        self._brought = (0, 0)  # adapters loaded in this step: to the device, and from disk
 
     def add(self, request: Request) -> None:
+        """Add a request, whose prefix keys are made distinct for its adapter."""
         if request.keys:
             own, n = request.adapter + 1, self._lora.adapters + 1
             request.keys = tuple([key * n + own for key in request.keys])
         super().add(request)
 
     def schedule(self) -> Batch | None:
+        """Return the batch of the next step, with the adapters that it uses, or None if nothing can run."""
         self._n_passed_over, self._prompts, self._brought = 0, [0, 0], (0, 0)
         batch = super().schedule()
         if batch is not None and self._active:
@@ -80,7 +82,7 @@ class LoraV1(VllmV1):
         super()._prefill(batch, request, tokens)
 
     def _drop(self, adapter: int) -> None:
-        """A request of it is scheduled no more."""
+        """Stop counting a request of an adapter."""
         if adapter < 0:
             return
         self._slots.touch(adapter)
@@ -89,6 +91,7 @@ class LoraV1(VllmV1):
             del self._active[adapter]
 
     def retire(self, request: Request) -> None:
+        """Stop scheduling a request whose last token has just been scheduled."""
         self._drop(request.adapter)
         super().retire(request)
 
@@ -100,6 +103,7 @@ class LoraV1(VllmV1):
 
     @property
     def blocked(self) -> bool:
+        """Whether no waiting request can be admitted before something is released."""
         if self._waiting and self._n_passed_over == len(self._waiting):
             return True
         return super().blocked

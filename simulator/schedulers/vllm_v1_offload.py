@@ -1,9 +1,9 @@
 """vLLM V1 with KV blocks offloaded to host memory (OffloadingConnector).
 
-The head of the queue whose prefix lies in host memory or on disk beyond what the device has does not start: it gets
-blocks for all of that and steps aside (WAITING_FOR_REMOTE_KVS) while the others are served; its copy starts with the
-step it was found in. It is given blocks only if those of all prompts under way stay free. Once they are filled it comes
-back ahead of the queue, its tokens computed.
+If host memory or disk hold more of the prefix of the queue's head than the device does, it does not start. It gets
+blocks for all of that and leaves the queue (WAITING_FOR_REMOTE_KVS) while the others are served. Its copy starts with
+the step in which it was found. It gets blocks only if those of all prompts in progress stay free. Once they are filled
+it returns to the front of the queue with these tokens computed.
 """
 
 from __future__ import annotations
@@ -15,20 +15,22 @@ from simulator.schedulers.vllm_v1 import VllmV1
 
 
 class OffloadingV1(VllmV1):
-    """See the module. Its `host` is set by the replica."""
+    """vLLM V1 with a host cache. The replica sets `host`."""
 
     pipelines = False
 
     def __init__(self, rules: EngineRules) -> None:
         super().__init__(rules)
-        self._fetching: dict[Request, None] = {}  # their blocks are on the way
-        self._landed: dict[Request, None] = {}  # at the front of the queue, their blocks filled
+        self._fetching: dict[Request, None] = {}  # requests whose blocks are being copied from the host
+        self._landed: dict[Request, None] = {}  # requests at the front of the queue whose blocks are filled
 
     def schedule(self) -> Batch | None:
+        """Return the batch of the next step, or None if nothing can run."""
         if self.fetches:
             self.fetches = []
         batch = super().schedule()
-        if batch is None and self.preempted:  # the last one running made room for those that hold blocks: look again
+        # The last running request freed blocks for requests that hold some: try again.
+        if batch is None and self.preempted:
             preempted = self.preempted
             batch = super().schedule()
             self.preempted = preempted
@@ -49,14 +51,16 @@ class OffloadingV1(VllmV1):
         return super()._admit_head(batch, request, budget)
 
     def _refused_before(self, request: Request, budget: int) -> bool:
-        """And nothing got better since."""
+        """Return whether the request was refused before and nothing has improved since."""
         head, insertions, at_budget, at_available = self._refusal
         kv = self.kv
         return head is request and insertions == kv.insertions and budget >= at_budget and kv.available <= at_available
 
     def _fetch(self, request: Request) -> bool | None:
-        """Give the head of the queue blocks for what the host has of it, and let it step aside. False: the host has
-        nothing; None: there is no room yet."""
+        """Give the head of the queue blocks for what the host has of its prefix, and take it out of the queue.
+
+        Returns False if the host has nothing, and None if there are no blocks yet.
+        """
         host, kv, size = self.host, self.kv, self.rules.block_size
         if host is None or request.retired or request.brought_tokens or not request.keys:
             return False
@@ -83,20 +87,21 @@ class OffloadingV1(VllmV1):
         return True
 
     def _reserved(self) -> int:
-        """Blocks that prompts under way will need yet."""
+        """Return the blocks that prompts in progress still need."""
         size = self.rules.block_size
         under_way = [*self._fetching, *self._landed, *([self._partial] if self._partial else [])]
         return sum(-(-r.known_tokens // size) - max(-(-r.computed_tokens // size), r.shared_blocks) for r in under_way)
 
     def landed(self, request: Request) -> None:
+        """Put a request whose blocks have arrived from the host at the front of the queue."""
         del self._fetching[request]
         self.kv.offer(request, request.computed_tokens)
         self._waiting.insert(len(self._landed), request)
         self._landed[request] = None
-        self._refused = False  # that was another head of the queue
+        self._refused = False  # the refused request is no longer the head
 
     def _start_landed(self, batch: Batch, request: Request, budget: int) -> int:
-        """Its seat and its first chunk; 0 if it must wait."""
+        """Give a request with filled blocks a seat and its next chunk; return the tokens, 0 if it must wait."""
         rest = request.known_tokens - request.computed_tokens
         tokens = min(rest, budget)
         blocks = self._chunk_blocks(request, tokens)
@@ -124,17 +129,18 @@ class OffloadingV1(VllmV1):
         request = next(reversed(self._running))
         self._leave(request)
         super()._preempt()
-        if self._landed:  # those that hold blocks are served first
+        if self._landed:  # requests that hold blocks are served first
             self._waiting.popleft()
             self._waiting.insert(len(self._landed), request)
 
     def release(self, request: Request) -> None:
+        """Free the seat and the blocks of a request, which the host keeps."""
         if request in self._running or request in self._parked:
             self._leave(request)
         super().release(request)
 
     def _leave(self, request: Request) -> None:
-        """It gives up its blocks: what it produced goes to the host too."""
+        """Copy the last full blocks of a request, which gives up its blocks, to the host."""
         if self.host is None:
             return
         copy = self.host.due(request, self.computed_tokens(request))
@@ -144,14 +150,18 @@ class OffloadingV1(VllmV1):
 
     @property
     def n_waiting(self) -> int:
+        """The number of waiting requests, those with blocks being copied included."""
         return len(self._waiting) + len(self._fetching)
 
     @property
     def n_fetching(self) -> int:
+        """The number of waiting requests whose blocks are being copied from the host."""
         return len(self._fetching)
 
     def waiting_requests(self) -> list[Request]:
+        """Return the waiting requests that hold no blocks."""
         return [r for r in self._waiting if r not in self._landed]
 
     def holding_requests(self) -> list[Request]:
+        """Return the requests that wait and hold blocks."""
         return [*super().holding_requests(), *self._fetching, *self._landed]

@@ -1,1 +1,1 @@
-"""A real engine compared with the simulator: the `calibrate verify` command."""
+"""The comparison of a real engine with the simulator: the `calibrate verify` command."""

@@ -1,4 +1,4 @@
-"""The `verify` verb of `calibrate`: it needs the simulator, so it joins that command from here."""
+"""The `verify` command of `calibrate`. It needs the simulator, so this package adds it to that command."""
 
 from __future__ import annotations
 
@@ -19,53 +19,57 @@ if TYPE_CHECKING:
     from simulator.verify.session import Verification
 
 
-_ENGINES = "vllm or llama.cpp, started here and stopped afterwards; transformers, in this process."
+_ENGINES = "vllm or llama.cpp, started and stopped by this command; transformers, in this process."
 
-_MODEL = "Folder of a Hugging Face model; without one, a small model with random weights is made."
+_MODEL = "Folder of a Hugging Face model; default: a small model with random weights."
 
 
 @app.command()
 def verify(
     engine: Annotated[str, typer.Option(metavar="NAME", help=_ENGINES)] = "vllm",
     model: Annotated[Path | None, typer.Option(metavar="DIR", help=_MODEL)] = None,
-    python: Annotated[Path | None, typer.Option(metavar="PATH", help="Python of vLLM's environment.")] = None,
-    server: Annotated[Path | None, typer.Option(metavar="PATH", help="llama.cpp's llama-server.")] = None,
+    python: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="Python interpreter of vLLM's environment.")
+    ] = None,
+    server: Annotated[Path | None, typer.Option(metavar="PATH", help="The llama-server program of llama.cpp.")] = None,
     endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="A server that runs already, OpenAI-compatible, hosted or not.")
+        str | None, typer.Option(metavar="URL", help="A running OpenAI-compatible server, local or hosted.")
     ] = None,
     deployment: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="deployment.yaml: what the endpoint runs.")
+        Path | None, typer.Option(metavar="FILE", help="The deployment.yaml of the endpoint.")
     ] = None,
     served: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Model of the endpoint; default: its first.")
+        str | None, typer.Option(metavar="NAME", help="Model name at the endpoint; default: its first.")
     ] = None,
     tokenizer: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of the endpoint's model: a folder or hub name.")
+        str | None, typer.Option(metavar="NAME", help="Tokenizer of the endpoint's model: a folder or hub name.")
     ] = None,
     key_env: Annotated[
-        str | None, typer.Option(metavar="VARIABLE", help="Of the environment, with the endpoint's key.")
+        str | None, typer.Option(metavar="VARIABLE", help="Environment variable with the endpoint's API key.")
     ] = None,
-    input_tokens: Annotated[int, typer.Option(metavar="N", help="Mean of a request; half to one and a half.")] = 128,
-    output_tokens: Annotated[int, typer.Option(metavar="N", help="Likewise.")] = 32,
-    requests: Annotated[int, typer.Option(metavar="N", help="Of each trial.")] = 100,
-    repeats: Annotated[int, typer.Option(metavar="N", help="Of each trial: their spread is the noise.")] = 3,
+    input_tokens: Annotated[
+        int, typer.Option(metavar="N", help="Mean prompt length; requests vary from half to one and a half of it.")
+    ] = 128,
+    output_tokens: Annotated[int, typer.Option(metavar="N", help="Mean output length, with the same variation.")] = 32,
+    requests: Annotated[int, typer.Option(metavar="N", help="Requests of each trial.")] = 100,
+    repeats: Annotated[int, typer.Option(metavar="N", help="Repeats of each trial; their spread is the noise.")] = 3,
     rate: Annotated[
-        list[float] | None, typer.Option(metavar="R", help="Requests per second; repeatable. Default: three.")
+        list[float] | None, typer.Option(metavar="R", help="Requests per second; repeatable. Default: three rates.")
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(metavar="N", help="Of the engine on a CPU; default: all cores but one.")
+        int | None, typer.Option(metavar="N", help="Threads of the engine on a CPU; default: all cores but one.")
     ] = None,
-    dtype: Annotated[str, typer.Option(metavar="T", help="Of weights and cache: fp32, bf16, fp16.")] = "fp32",
-    port: Annotated[int | None, typer.Option(metavar="P", help="Of the engine; default: a free one.")] = None,
+    dtype: Annotated[str, typer.Option(metavar="T", help="Data type of weights and cache: fp32, bf16, fp16.")] = "fp32",
+    port: Annotated[int | None, typer.Option(metavar="P", help="Port of the engine; default: a free one.")] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Logs and results; default: with your profiles.")
+        Path | None, typer.Option(metavar="DIR", help="Folder for logs and results; default: with your profiles.")
     ] = None,
     install: Annotated[
         bool | None,
-        typer.Option(help="Let plan and simulate use the host times measured; default: yes, but of an endpoint."),
+        typer.Option(help="Let plan and simulate use the measured host times; default: yes, except for an endpoint."),
     ] = None,
     docs: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Put the judged lines between this page's marks.")
+        Path | None, typer.Option(metavar="FILE", help="Insert the judged lines between the marks of this page.")
     ] = None,
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE, or - for stdout.")
@@ -79,11 +83,13 @@ def verify(
 
     check_targets(json_file, docs)
     if engine not in STARTERS:
-        raise InputError("engines that can be started here", engine, ", ".join(STARTERS))
+        raise InputError("this engine cannot be started", engine, ", ".join(STARTERS))
     if requests < 10 or repeats < 2:
         raise InputError("a comparison needs at least 10 requests and 2 repeats", f"{requests}, {repeats}", "100, 3")
     if min(input_tokens, output_tokens) < 4:
-        raise InputError("a request needs some tokens in and out", f"{input_tokens}, {output_tokens}", "128, 32")
+        raise InputError(
+            "a request needs at least 4 input and 4 output tokens", f"{input_tokens}, {output_tokens}", "128, 32"
+        )
     effort = VerificationEffort(TrialSize(MeanLengths(input_tokens, output_tokens), requests), repeats, _rates(rate))
     limits = _limits(dtype, threads)
     folder = make_folder(out or _default_folder("endpoint" if endpoint else engine))
@@ -99,14 +105,14 @@ def verify(
 
         check_place(docs, subject.deployment.engine)
     found = compare(subject, client, effort, folder, lambda text: typer.echo(text, err=True))
-    # What came through a network is no host time: an endpoint's are installed only when asked.
+    # Times through a network are not host times, so those of an endpoint are installed only on request.
     _tell(found, folder, json_file, docs, endpoint is None if install is None else install)
     if found.missed(found.judged):
         raise typer.Exit(1)
 
 
 def _tell(found: Verification, folder: Path, json_file: str | None, docs: Path | None, install: bool) -> None:
-    """Keep, install and show a comparison. Kept first: whatever fails later, the measurement is there."""
+    """Keep, install and show a comparison; it is kept first, so that a later failure does not lose the measurement."""
     from calibration.bundles.engine_calibration import save
     from simulator.verify.screen import document, place, print_verification
 
@@ -130,13 +136,17 @@ def _bench(python: Path | None) -> Client:
 
 
 def _rates(given: list[float] | None) -> tuple[float, ...]:
-    """Rates of the open loops, each a trial of its own. InputError for one that is none, or stands twice."""
+    """Return the rates of the open loops, each of which is a trial.
+
+    Raises:
+        InputError: A rate is not positive and finite, or is given twice.
+    """
     rates = tuple(given or ())
     for i, rate in enumerate(rates):
         if not 0.0 < rate < float("inf"):
-            raise InputError("a rate is requests per second, above zero", rate, "2")
+            raise InputError("a rate in requests per second must be above zero", rate, "2")
         if f"{rate:g}" in [f"{r:g}" for r in rates[:i]]:
-            raise InputError("each rate is a trial of its own", rate)
+            raise InputError("each rate must be given only once", rate)
     return rates
 
 
@@ -148,7 +158,7 @@ def _limits(dtype: str, threads: int | None) -> ServedLimits:
 
     cores = len(os.sched_getaffinity(0))
     if threads is not None and not 1 <= threads <= cores:
-        raise InputError("threads must be 1 to the number of cores this process may use", threads, str(cores))
+        raise InputError("threads must be between 1 and the number of cores of this process", threads, str(cores))
     return replace(SHORT_LIMITS, weight_dtype=dtype, threads=threads or max(1, cores - 1))
 
 
@@ -168,7 +178,7 @@ def _default_folder(engine: str) -> Path:
 
 
 def main(args: list[str] | None = None) -> None:
-    """Entry point of the `calibrate` console script, with every verb."""
+    """Run `calibrate` with all of its commands, as the entry point of the console script."""
     sys.exit(run_command("calibrate", app, args))
 
 

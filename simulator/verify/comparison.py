@@ -1,4 +1,4 @@
-"""Simulated against measured, line by line, with the noise of the measurement beside the error."""
+"""Simulated against measured statistics, line by line, with the noise of the measurement next to the error."""
 
 from __future__ import annotations
 
@@ -24,9 +24,16 @@ Bars = Mapping[tuple[str, str], float]
 
 @dataclass(frozen=True, slots=True)
 class ComparisonLine:
-    """One statistic of one trial. Seconds, or tokens per second for throughput.
+    """One statistic of one trial, in seconds, or in tokens per second for throughput.
 
-    measured: mean over repeats; noise: half the spread of repeats over that mean; simulated: by way of calibrating.
+    Attributes:
+        trial: The name of the trial.
+        metric: The latency metric, or THROUGHPUT.
+        stat: The statistic.
+        measured: Mean over repeats.
+        noise: Half the spread of repeats, divided by their mean.
+        simulated: The value for each way of calibration.
+        bar: The largest relative error that passes, in addition to the noise; None if the line is not judged.
     """
 
     trial: str
@@ -35,39 +42,39 @@ class ComparisonLine:
     measured: float
     noise: float
     simulated: Mapping[str, float]
-    bar: float | None  # largest relative error that passes beyond the noise
+    bar: float | None
 
     def error(self, way: str) -> float:
-        """Simulated / measured - 1."""
+        """Return simulated / measured - 1."""
         return self.simulated[way] / self.measured - 1.0
 
     def met(self, way: str) -> bool | None:
-        """None where nothing is asked of this line."""
+        """Return whether the error is within the bar; None if the line is not judged."""
         return None if self.bar is None else abs(self.error(way)) - self.noise <= self.bar
 
 
 @dataclass(frozen=True, slots=True)
 class Standard:
-    """What a comparison must keep to: relative errors by metric and statistic, and the way of calibrating judged."""
+    """The requirements on a comparison: relative errors by metric and statistic, and the judged way of calibration."""
 
     bars: Bars
     judged: str
 
     @classmethod
     def of(cls, tpot: float, e2e: float, ttft: float, tail: float, judged: str) -> Standard:
-        """Bars of means (and of E2E's p90), and one for every p99."""
+        """Return a standard with bars for means (and the p90 of E2E), and one bar for every p99."""
         means = {("tpot", "mean"): tpot, ("e2e", "mean"): e2e, ("e2e", "p90"): e2e, ("ttft", "mean"): ttft}
         return cls(means | {(metric, "p99"): tail for metric in ("ttft", "tpot", "e2e")}, judged)
 
 
 STANDARD: Final = Standard.of(0.08, 0.10, 0.15, 0.25, BOTTOM_UP)
 
-#: Engines whose kernels are not like those profiled are judged by their own steps.
+#: Engines with kernels unlike the profiled ones are judged by their own steps.
 STANDARDS: Final = {"llama.cpp": Standard.of(0.15, 0.15, 0.25, 0.35, ENGINE_LEVEL)}
 
 
 def lines(trial: str, runs: Sequence[MeasuredRun], simulated: Mapping[str, Run], bars: Bars) -> list[ComparisonLine]:
-    """All lines of a trial: repeats of the measurement against one simulation per way."""
+    """Return all lines of a trial: repeats of the measurement against one simulation per way of calibration."""
     summaries = {way: latency_metrics(run) for way, run in simulated.items()}
     found = []
     for metric in METRICS:
@@ -88,7 +95,10 @@ def _line(
 
 
 def _tokens_per_s(run: MeasuredRun) -> float:
-    """Over the time from the first request sent to the last token, which the client's own figure is not."""
+    """Return the output tokens per second from the first sent request to the last token.
+
+    The client's own figure refers to another time.
+    """
     ends = float(np.nanmax(run.arrival_s + run.e2e_s))
     return float(run.output_tokens.sum()) / ends
 

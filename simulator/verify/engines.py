@@ -1,6 +1,6 @@
-"""Engines that `verify` starts itself: what each is told and which client drives it. A function and a line for each.
+"""The engines that `verify` can start: the deployment, server and client of each.
 
-What is verified: a deployment as the simulator reads it, and the server that runs it.
+To add an engine, write its function here and enter it in STARTERS.
 """
 
 from __future__ import annotations
@@ -26,9 +26,17 @@ SHORT_LIMITS: Final = ServedLimits(32, 512, 1024, 32, 1024, prefix_caching=False
 
 @dataclass(frozen=True, slots=True)
 class EngineChoice:
-    """What a user may choose. python: of vLLM's environment; server: llama.cpp's; None finds them, or a free port."""
+    """The choices of a user about an engine.
 
-    model: Path  # folder of a Hugging Face model
+    Attributes:
+        model: The folder of a Hugging Face model.
+        limits: The limits of the engine.
+        python: The interpreter of vLLM's environment; None searches for it.
+        server: The server program of llama.cpp; None searches for it.
+        port: The port of the server; None takes a free one.
+    """
+
+    model: Path
     limits: ServedLimits
     python: Path | None = None
     server: Path | None = None
@@ -36,7 +44,7 @@ class EngineChoice:
 
 
 def vllm(choice: EngineChoice) -> tuple[EngineSubject, Client]:
-    """vLLM on this machine, driven by its own load client."""
+    """Return vLLM on this machine, driven by its own load client."""
     python = engines.find_vllm(choice.python)
     on_cpu = parse_hardware("local").accelerator.kind == "cpu"
     launch = engines.vllm(python, choice.model, choice.port or free_port(), choice.limits, on_cpu)
@@ -45,11 +53,15 @@ def vllm(choice: EngineChoice) -> tuple[EngineSubject, Client]:
 
 
 def llama_cpp(choice: EngineChoice) -> tuple[EngineSubject, Client]:
-    """llama.cpp's server here, serving the same weights converted to GGUF, in fp32; driven by vLLM's client."""
+    """Return llama.cpp's server on this machine with the same weights as fp32 GGUF, driven by vLLM's client.
+
+    Raises:
+        InputError: Another data type than fp32 is requested, or a program is missing.
+    """
     from calibration.serve.gguf_file import write_gguf
 
     if choice.limits.weight_dtype != "fp32":
-        raise InputError("llama.cpp is served the weights in fp32 here", choice.limits.weight_dtype, "fp32")
+        raise InputError("verify runs llama.cpp with weights in fp32", choice.limits.weight_dtype, "fp32")
     program, python = engines.find_llama_server(choice.server), engines.find_vllm(choice.python)
     weights = write_gguf(choice.model, choice.model / "model.gguf")
     launch = engines.llama_cpp(program, weights, choice.port or free_port(), choice.limits)
@@ -58,21 +70,24 @@ def llama_cpp(choice: EngineChoice) -> tuple[EngineSubject, Client]:
 
 
 def transformers(choice: EngineChoice) -> tuple[EngineSubject, Client]:
-    """transformers' continuous batching in this process: no server, and the client is the engine."""
+    """Return transformers' continuous batching in this process; there is no server, and the client is the engine."""
     from calibration.serve.transformers_engine import TransformersEngine
 
     return transformers_subject(choice), TransformersEngine.load(choice.model, choice.limits)
 
 
 def transformers_subject(choice: EngineChoice) -> EngineSubject:
-    """What that engine runs; `choice.model` may then be a name of the catalog."""
+    """Return the deployment of the transformers engine; `choice.model` may be a name of the catalog."""
     target = Endpoint("", SERVED_NAME, str(choice.model))
     return EngineSubject(_deployment("transformers", choice), target, None, True)
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSubject:
-    """`launch` is None for a server that the user runs. `keeps_log`: its log tells every engine step."""
+    """The subject of a comparison: a deployment as the simulator reads it, and the server that runs it.
+
+    `launch` is None if the user runs the server. `keeps_log` states that its log contains every engine step.
+    """
 
     deployment: Deployment
     target: Endpoint
@@ -88,32 +103,36 @@ STARTERS: Final[dict[str, Callable[[EngineChoice], tuple[EngineSubject, Client]]
 
 
 def _deployment(engine: str, choice: EngineChoice) -> Deployment:
-    told = asdict(choice.limits)
-    del told["threads"]
+    limits = asdict(choice.limits)
+    del limits["threads"]
     return Deployment(
         model=str(choice.model),
         engine=engine,
         hardware="local",
         kv_dtype=choice.limits.weight_dtype,
         sampling="greedy",
-        **{**told, "kv_blocks": choice.limits.kv_blocks or None},
+        **{**limits, "kv_blocks": choice.limits.kv_blocks or None},
     )
 
 
 def endpoint(
     url: str, deployment: Path | None, served: str | None, tokenizer: str | None, key_env: str | None
 ) -> EngineSubject:
-    """A server that somebody runs, hosted or not. InputError where it does not answer, or what it runs is not said."""
+    """Return a running server, local or hosted.
+
+    Raises:
+        InputError: There is no deployment file, or the server does not answer or does not serve the model.
+    """
     if deployment is None:
-        raise InputError("the simulator must know what the endpoint runs", url, "--deployment FILE.yaml")
+        raise InputError("an endpoint needs a deployment file", url, "--deployment FILE.yaml")
     written = load_deployment(deployment)
     base = url.rstrip("/").removesuffix("/v1")
     if not base.startswith(("http://", "https://")):
-        raise InputError("an endpoint is a URL", url, f"http://{url}")
+        raise InputError("an endpoint must be a URL", url, f"http://{url}")
     key = Endpoint(base, "", "", key_env).environment().get(CLIENTS_KEY)
     names = _served_names(base, key)
     if served is not None and served not in names:
-        raise InputError("the endpoint serves no such model", served, ", ".join(names[:3]))
+        raise InputError("the endpoint does not serve this model", served, ", ".join(names[:3]))
     name = served or names[0]
     return EngineSubject(
         written, Endpoint(base, name, tokenizer or _tokenizer(written.model, name), key_env), None, False
@@ -121,24 +140,24 @@ def endpoint(
 
 
 def _tokenizer(model: str, served: str) -> str:
-    """The model's own folder, else the name it is served by, which clients look up."""
+    """Return the model's folder, or the name under which it is served, which clients look up."""
     return model if Path(model).is_dir() else served
 
 
 def _served_names(base: str, key: str | None) -> list[str]:
-    asked = Request(f"{base}/v1/models", headers={"Authorization": f"Bearer {key}"} if key else {})
+    request = Request(f"{base}/v1/models", headers={"Authorization": f"Bearer {key}"} if key else {})
     try:
-        with urlopen(asked, timeout=10.0) as answer:
+        with urlopen(request, timeout=10.0) as answer:
             names = [str(entry["id"]) for entry in json.load(answer)["data"]]
     except (OSError, HTTPException, ValueError, KeyError, TypeError) as error:
         raise InputError(f"the endpoint does not list its models ({error})", f"{base}/v1/models") from None
     if not names:
-        raise InputError("the endpoint serves no model", base)
+        raise InputError("the endpoint does not serve any model", base)
     return names
 
 
 def engine_version(target: Endpoint) -> str:
-    """What the server says of its version; "" where it says nothing."""
+    """Return the version that the server reports; empty if it reports none."""
     for path, key in (("/version", "version"), ("/props", "build_info")):
         try:
             with urlopen(target.url + path, timeout=5.0) as answer:

@@ -1,4 +1,4 @@
-"""The measured half of a comparison: start the engine, probe it, replay every trial, stop it."""
+"""The measurement of a comparison: start the engine, probe it, replay every trial, stop it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 Told = Callable[[str], None]
 
-TRIES: Final = 3  # of a replay in which single requests fail
+TRIES: Final = 3  # attempts at a replay in which single requests fail
 
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """What the probe gave. `log`: the engine's steps while it ran, None where the engine tells none."""
+    """The result of a probe. `log` holds the engine's steps during the probe; None if the engine has no such log."""
 
     probe: Probe
     log: pd.DataFrame | None
@@ -38,14 +38,14 @@ class Probed:
 
 @dataclass(slots=True)
 class Replayed:
-    """Runs of every trial, by its name, one for each repeat, and the cores others used meanwhile."""
+    """The runs of every trial by name, one for each repeat, and the cores that other processes used."""
 
     runs: dict[str, list[MeasuredRun]] = field(default_factory=dict)
     others_cores: dict[str, float] = field(default_factory=dict)
 
 
 class EngineUnderTest:
-    """An engine with a client, started on entry, stopped on exit."""
+    """An engine with a client, started on entry and stopped on exit."""
 
     def __init__(self, subject: EngineSubject, client: Client, out: Path, told: Told) -> None:
         self.subject = subject
@@ -71,7 +71,7 @@ class EngineUnderTest:
         self._stack.close()
 
     def probe(self, most_input_tokens: int, max_num_seqs: int) -> Probed:
-        """Lone requests and bursts; see calibration.serve.probe."""
+        """Measure lone requests and bursts (see `calibration.serve.probe`)."""
         self._told("probing: lone requests, then bursts")
         before = self._moment()
         found = probe(self._client, self.subject.target, most_input_tokens, max_num_seqs, self._out / "probe")
@@ -84,7 +84,7 @@ class EngineUnderTest:
         return Probed(found, log, engine_version(self.subject.target), others)
 
     def replay(self, trials: list[Trial], repeats: int) -> Replayed:
-        """Every trial `repeats` times, in turns, so that drift falls on all of them."""
+        """Replay every trial `repeats` times, alternating between trials, so that drift affects all of them."""
         done = Replayed()
         for k in range(repeats):
             for i, trial in enumerate(trials):
@@ -99,7 +99,7 @@ class EngineUnderTest:
         return done
 
     def _replay(self, trial: Trial, folder: Path) -> MeasuredRun:
-        """One replay; tried again where single requests failed, which is said."""
+        """Replay a trial once; if single requests fail, report that and try again."""
         for left in range(TRIES - 1, -1, -1):
             if self._server is not None and self._server.launch.forgetful:
                 self._server.restart()
@@ -108,11 +108,11 @@ class EngineUnderTest:
             except Incomplete as error:
                 if not left:
                     raise
-                self._told(f"{error}: again")
+                self._told(f"{error}: trying again")
         raise AssertionError("unreachable")
 
     def _others(self, before: ContentionSample) -> float:
-        """Cores others used; unknown, and 0, where the server is somebody's own: it may run on this machine."""
+        """Return the cores that other processes used; 0 if the user runs the server, which may be on this machine."""
         elsewhere = self._server is None and not isinstance(self._client, OwnEngine)
         return 0.0 if elsewhere else before.others_cores(self._moment())
 

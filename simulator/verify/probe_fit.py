@@ -1,11 +1,12 @@
-"""Host times and whole-step times of an engine, from a probe of it.
+"""Host times and whole-step times of an engine, fitted to a probe of it.
 
 Decode cycles are read where they are certain: gaps between tokens of lone requests (one decode a step), and gaps of a
 burst of n equal requests between the last first token and the first last token (n decodes a step).
 
-Bottom-up: what a cycle takes beyond the operators is host time, a constant and a part per sequence; what the first
-token takes beyond a simulation with those terms is the way of a request to the engine and of a token back.
-Engine-level: cycles by number of decodes as measured, steps with prefill from the engine's own log or first tokens.
+Bottom-up: the part of a cycle beyond the operators is host time, with a constant and a part per sequence. The part of
+the first token beyond a simulation with those terms is the path of a request to the engine and of a token back.
+Engine-level: cycles by number of decodes are taken as measured, and steps with prefill from the engine's own log or
+from first tokens.
 """
 
 from __future__ import annotations
@@ -35,19 +36,22 @@ if TYPE_CHECKING:
 
 NO_HOST: Final = HostTimes(0.0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
-SHORTEST_S: Final = 1e-9  # of a step: no table holds zero
+SHORTEST_S: Final = 1e-9  # least seconds of a step, because no table holds zero
 
-#: Context of a decode beside prefill in a probe: only bursts hold such steps.
+#: Context of a decode in a step with prefill of a probe; only bursts contain such steps.
 BURST_CONTEXT_TOKENS: Final = BURST_INPUT_TOKENS + OUTPUT_TOKENS / 2
 
-FEWEST: Final = 5  # cycles behind a node of a table
+FEWEST: Final = 5  # least cycles for a node of a table
 
 TOKEN_NODES: Final = (8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 
 @dataclass(frozen=True, slots=True)
 class Cycles:
-    """Decode-only steps, arrays of one shape: decodes, tokens of context they read in all, seconds start to start."""
+    """Decode-only steps: number of decodes, total tokens of context, and seconds from start to start.
+
+    Each array has shape (n,).
+    """
 
     decodes: npt.NDArray[np.int64]
     context: FloatArray
@@ -55,33 +59,39 @@ class Cycles:
 
     @classmethod
     def of(cls, probe: Probe) -> Cycles:
-        """All certain decode cycles of a probe. InputError where the client does not tell requests' gaps apart, or saw
-        messages of several tokens nearly always."""
+        """Return all certain decode cycles of a probe.
+
+        Raises:
+            InputError: The client does not distinguish the gaps of requests, or nearly all messages held several
+                tokens.
+        """
         rows = np.array([(1, c, s) for c, s in _lone(probe.lone)] + _burst_rows(probe), dtype=float).reshape(-1, 3)
         found = cls(rows[:, 0].astype(np.int64), rows[:, 1], rows[:, 2])
         if not found.sizes():
-            raise InputError("the client saw too few single tokens: it was too slow for the engine", probe.lone.client)
+            raise InputError(
+                "the client received too few single tokens, because it is too slow for the engine", probe.lone.client
+            )
         return found
 
     def sizes(self) -> list[int]:
-        """Numbers of decodes seen often enough."""
+        """Return the numbers of decodes with enough cycles."""
         found, counts = np.unique(self.decodes, return_counts=True)
         return [int(n) for n, count in zip(found, counts, strict=True) if count >= FEWEST]
 
     def median(self, values: FloatArray, n: int) -> float:
-        """The median of `values` over the cycles of n decodes."""
+        """Return the median of `values` over the cycles of `n` decodes. `values` has shape (n cycles,)."""
         return float(np.median(values[self.decodes == n]))
 
 
 def fit_host(probe: Probe, plant: CompiledDeployment) -> MeasuredHost:
-    """Host times with which the plant's operators give the probe's times. Terms that would be negative are zero."""
+    """Fit host times with which the plant's operators reproduce the times of the probe; no term is negative."""
     cycles = Cycles.of(probe)
     device = with_host(plant, NO_HOST).cost
     shapes = zip(cycles.decodes.tolist(), cycles.context.tolist(), strict=True)
     alone = np.array([device.cycle_s(_shape(n, context)) for n, context in shapes])
     beyond = cycles.seconds - alone
     base = plant.resolved.engine.host
-    if plant.resolved.engine.async_scheduling:  # host time hides behind the device: only the gap shows
+    if plant.resolved.engine.async_scheduling:  # the device hides host time, so only the gap is visible
         gap = max(0.0, float(np.median([cycles.median(beyond, n) for n in cycles.sizes()])))
         steps = (base.step_s, base.step_s_per_sequence, gap)
     else:
@@ -92,10 +102,11 @@ def fit_host(probe: Probe, plant: CompiledDeployment) -> MeasuredHost:
 
 
 def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> MeasuredSteps | None:
-    """Whole steps by what they hold; None where the probe saw too few.
+    """Fit whole steps by their contents; return None if the probe has too few.
 
-    Steps with prefill come from the engine's log. Without one they are first tokens of lone prompts of at most
-    `most_tokens`, which run in one step; what the shortest takes beyond a step of as many decodes is no step.
+    Steps with prefill come from the engine's log. Without a log they are first tokens of lone prompts of at most
+    `most_tokens`, which run in one step; the time of the shortest beyond a decode step of the same size is not part of
+    the step.
     """
     cycles = Cycles.of(probe)
     sizes = cycles.sizes()
@@ -134,14 +145,14 @@ def fit_steps(probe: Probe, log: pd.DataFrame | None, most_tokens: int) -> Measu
 
 
 def fit_requests(probe: Probe, plant: CompiledDeployment, timer: StepTimer) -> MeasuredHost:
-    """The terms of a request alone, under a timer that already holds everything of a step."""
+    """Fit the terms of a request alone, under a timer that already contains all of a step."""
     return _with_request_terms(probe, plant, NO_HOST, timer)
 
 
 def _with_request_terms(probe: Probe, plant: CompiledDeployment, host: HostTimes, timer: StepTimer) -> MeasuredHost:
-    """`host` with request_s and request_s_per_input_token: what first tokens of lone requests take beyond simulation.
+    """Return `host` with request_s and request_s_per_input_token, fitted to first tokens of lone requests.
 
-    The way back of a token (output_s) cannot be told from the way there; request_s holds both.
+    The return path of a token (output_s) cannot be distinguished from the forward path, so request_s contains both.
     """
     lone = probe.lone
     rules = replace(engine_rules(plant), host=host)
@@ -163,7 +174,7 @@ def _with_request_terms(probe: Probe, plant: CompiledDeployment, host: HostTimes
 
 
 def _line_through(cycles: Cycles, beyond: FloatArray) -> tuple[float, float]:
-    """(constant, slope per decode), neither negative, through the medians at each number of decodes."""
+    """Return (constant, slope per decode), neither negative, through the medians at each number of decodes."""
     sizes = cycles.sizes()
     whole = np.array([cycles.median(cycles.seconds, n) for n in sizes])
     typical = np.array([cycles.median(beyond, n) for n in sizes])
@@ -171,19 +182,19 @@ def _line_through(cycles: Cycles, beyond: FloatArray) -> tuple[float, float]:
 
 
 def _line(at: npt.NDArray[np.int64], values: FloatArray, whole: FloatArray) -> tuple[float, float]:
-    """(constant, slope), neither negative, through `values`, which are parts of the times `whole`."""
+    """Return (constant, slope), neither negative, through `values`, which are parts of the times `whole`."""
     constant, slope = nonnegative(np.column_stack([np.ones(len(at)), at]), values, whole)
     return float(constant), float(slope)
 
 
 def _decode_table(cycles: Cycles) -> tuple[float, list[float]]:
-    """(seconds per token of context, seconds at each size without context), by least squares, none negative."""
+    """Return (seconds per token of context, seconds at each size without context), by least squares, none negative."""
     sizes = cycles.sizes()
     keep = np.isin(cycles.decodes, sizes)
     n, context, seconds = cycles.decodes[keep], cycles.context[keep], cycles.seconds[keep]
     groups = {(size, round(c / size / 32)) for size, c in zip(n.tolist(), context.tolist(), strict=True)}
     rows, typical = [], []
-    for size, bucket in sorted(groups):  # medians first: outliers are common, squares follow them
+    for size, bucket in sorted(groups):  # medians first, because outliers are common and distort least squares
         mine = (n == size) & (np.round(context / n / 32) == bucket)
         rows.append([float(np.median(context[mine])), *(float(size == s) for s in sizes)])
         typical.append(float(np.median(seconds[mine])))
@@ -193,7 +204,7 @@ def _decode_table(cycles: Cycles) -> tuple[float, list[float]]:
 
 
 def _outside_the_log(cycles: Cycles, log: pd.DataFrame) -> float:
-    """Seconds of a cycle that the engine's log leaves out: client's gap less logged time, at equal decodes."""
+    """Return the seconds of a cycle outside the engine's log: the client's gap minus logged time, at equal decodes."""
     found = []
     alone = log[log.context_requests == 0]
     for n in cycles.sizes():
@@ -204,24 +215,24 @@ def _outside_the_log(cycles: Cycles, log: pd.DataFrame) -> float:
 
 
 def _first_tokens(lone: MeasuredRun, most: int, sizes: list[int], at: list[float]) -> tuple[list[int], list[float]]:
-    """(tokens, seconds) of steps that hold one prompt; no seconds where fewer than two lengths run in one step."""
+    """Return (tokens, seconds) of steps with one prompt; no seconds if fewer than two lengths run in one step."""
     lengths = [int(n) for n in np.unique(lone.input_tokens) if n <= most]
     if len(lengths) < 2:
         return lengths, []
     typical = [float(np.median(lone.ttft_s[lone.input_tokens == n])) for n in lengths]
     beside = max(0.0, typical[0] - float(np.interp(lengths[0], sizes, at)))
-    beside = min(beside, 0.5 * min(typical))  # a disturbed first length must not eat the others
+    beside = min(beside, 0.5 * min(typical))  # a disturbed first length must not consume the others
     return lengths, [t - beside for t in typical]
 
 
 def _per_decode(sizes: list[int], at: list[float], nodes: list[int], values: list[float]) -> float:
-    """What a decode adds beyond being a token: steps of n decodes against steps of n prompt tokens."""
+    """Return the seconds of a decode beyond those of a token: steps of n decodes against steps of n prompt tokens."""
     both = [(n, s) for n, s in zip(sizes, at, strict=True) if nodes[0] <= n <= nodes[-1]]
     return float(np.median([max(0.0, s - float(np.interp(n, nodes, values))) / n for n, s in both])) if both else 0.0
 
 
 def _nodes(tokens: FloatArray) -> list[int]:
-    """Nodes that have steps on both sides or at them; `tokens` are not all the same."""
+    """Return nodes with steps on both sides or at them; `tokens` are not all the same."""
     inner = [n for n in TOKEN_NODES if tokens.min() < n < tokens.max()]
     return [int(tokens.min()), *inner, int(tokens.max())]
 
@@ -229,19 +240,22 @@ def _nodes(tokens: FloatArray) -> list[int]:
 def _hats(
     tokens: FloatArray, others: list[FloatArray], seconds: FloatArray, nodes: list[int]
 ) -> tuple[list[float], list[float]]:
-    """(values at the nodes, a slope for each of `others`): piecewise linear in tokens, least relative squares, none
-    negative."""
+    """Fit a piecewise linear function of tokens by least relative squares; no term is negative.
+
+    Returns:
+        (values at the nodes, a slope for each of `others`).
+    """
     basis = np.column_stack([np.interp(tokens, nodes, np.eye(len(nodes))[k]) for k in range(len(nodes))])
     design = np.column_stack([basis, *others])
     keep = np.ones(len(seconds), dtype=bool)
     terms = np.zeros(design.shape[1])
-    for _ in range(2):  # the second time without steps that something disturbed
+    for _ in range(2):  # the second time without disturbed steps
         terms = nonnegative(design[keep], seconds[keep])
         error = design @ terms / seconds - 1.0
         keep = np.abs(error) <= max(0.1, 3.0 * float(np.median(np.abs(error))))
     values = terms[: len(nodes)]
     seen = values > SHORTEST_S
-    if not seen.any():  # everything is in the slopes
+    if not seen.any():  # the slopes contain all of the time
         return [SHORTEST_S] * len(nodes), terms[len(nodes) :].tolist()
     return np.interp(nodes, np.array(nodes)[seen], values[seen]).tolist(), terms[len(nodes) :].tolist()
 
@@ -253,17 +267,17 @@ def _shape(n: int, context: float) -> BatchShape:
 
 
 def _lone(run: MeasuredRun) -> list[tuple[float, float]]:
-    """(context, seconds) of every decode step of requests that ran alone; the first gap may hold hand-over."""
+    """Return (context, seconds) of every decode step of lone requests; the first gap may contain a hand-over."""
     return [
         (n_in + j, float(gap))
         for n_in, n_out, gaps in zip(run.input_tokens, run.output_tokens, run.gaps(), strict=True)
         for j, gap in enumerate(gaps.tolist(), start=1)
-        if j > 1 and len(gaps) == n_out - 1  # else some message held several tokens
+        if j > 1 and len(gaps) == n_out - 1  # otherwise some message held several tokens
     ]
 
 
 def _burst_rows(probe: Probe) -> list[tuple[int, float, float]]:
-    """(decodes, context, seconds) of the steps in which a whole burst decodes."""
+    """Return (decodes, context, seconds) of the steps in which a whole burst decodes."""
     rows, first = [], 0
     for n in probe.burst_sizes:
         rows += [(n, context, seconds) for context, seconds in _burst(probe.bursts, range(first, first + n))]
@@ -272,7 +286,7 @@ def _burst_rows(probe: Probe) -> list[tuple[int, float, float]]:
 
 
 def _burst(run: MeasuredRun, members: range) -> list[tuple[float, float]]:
-    """(context, seconds) of steps between the last first token and the first last one, as the median member saw it."""
+    """Return (context, seconds) of steps between the last first token and the first last one, for the median member."""
     gaps = run.gaps()
     times = [run.arrival_s[i] + run.ttft_s[i] + np.concatenate([[0.0], np.cumsum(gaps[i])]) for i in members]
     start, end = max(t[0] for t in times), min(t[-1] for t in times)
@@ -285,5 +299,5 @@ def _burst(run: MeasuredRun, members: range) -> list[tuple[float, float]]:
     steps = min((len(x) for x in seen), default=0)
     if not steps:
         return []
-    last = np.array([x[-steps:] for x in seen])  # members in step, counted from the end
+    last = np.array([x[-steps:] for x in seen])  # aligned at the end
     return list(zip(last[:, :, 0].mean(axis=0) * len(members), np.median(last[:, :, 1], axis=0), strict=True))

@@ -1,4 +1,4 @@
-"""A comparison on the screen, as JSON, and as a table for the docs."""
+"""A comparison on the terminal, as JSON, and as a table for the docs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from simulator.verify.session import Verification
 
 
 def print_verification(found: Verification) -> None:
-    """One table: measured times by trial and metric, and under each the error of the simulation."""
+    """Print one table: measured times by trial and metric, and below each the error of the simulation."""
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -23,9 +23,9 @@ def print_verification(found: Verification) -> None:
     subject = found.subject.deployment
     version = f" {found.calibration.engine_version}" if found.calibration.engine_version else ""
     console.print(f"{subject.engine}{version} serving {found.calibration.model}, driven by {found.client}")
-    size = f"{found.effort.size.requests} requests a trial, {found.effort.repeats} repeats"
+    size = f"{found.effort.size.requests} requests per trial, {found.effort.repeats} repeats"
     console.print(f"{size}; milliseconds ± half the spread of repeats;")
-    console.print("below them the errors of the simulation, calibrated in two ways\n")
+    console.print("below each, the errors of the simulation for each way of calibration\n")
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1))
     for title in ("trial", "", *STATS):
         table.add_column(title, justify="left" if title in ("trial", "") else "right", no_wrap=True)
@@ -37,7 +37,7 @@ def print_verification(found: Verification) -> None:
 
 
 def _blocks(found: Verification) -> Iterator[list[str]]:
-    """Three rows for each trial and metric: measured with its noise, then the error of each way."""
+    """Yield rows for each trial and metric: measured values with noise, then the error for each way of calibration."""
     last = ""
     by_name = {(line.trial, line.metric, line.stat): line for line in found.lines}
     for trial, metric in dict.fromkeys((line.trial, line.metric) for line in found.lines):
@@ -56,7 +56,7 @@ def _error(line: ComparisonLine, way: str) -> str:
 
 
 def verdict(found: Verification) -> list[str]:
-    """What the table amounts to, and what to know before trusting it."""
+    """Return the results of the table, and a warning if other processes used the machine."""
     said = []
     for way in found.ways:
         missed = found.missed(way)
@@ -67,14 +67,14 @@ def verdict(found: Verification) -> list[str]:
         )
     if found.contended:
         said.append(
-            f"NOT A FAIR MEASUREMENT: other processes used {found.others_cores:.1f} cores meanwhile; "
+            f"NOT A FAIR MEASUREMENT: other processes used {found.others_cores:.1f} cores in the meantime; "
             "measure again on a quiet machine"
         )
     return said
 
 
 def document(found: Verification) -> dict[str, Any]:
-    """Everything, for other programs."""
+    """Return the whole comparison for other programs."""
     return {
         "schema_version": 1,
         "engine": found.subject.deployment.engine,
@@ -109,12 +109,13 @@ def _line(line: ComparisonLine, ways: tuple[str, ...]) -> dict[str, Any]:
 
 
 def markdown(found: Verification) -> str:
-    """The judged lines as a table for the docs: measured, its noise, and the error of each way against the bar."""
+    """Return the judged lines as a table for the docs: measured value, noise, and error of each way with the bar."""
     subject, size = found.subject.deployment, found.effort.size
     name = f"{subject.engine} {found.calibration.engine_version}".strip()
-    told = f"{name}, {found.client}, {found.plant.resolved.hardware.accelerator.full_name}, {found.calibration.as_of}"
+    unit = found.plant.resolved.hardware.accelerator.full_name
+    subtitle = f"{name}, {found.client}, {unit}, {found.calibration.as_of}"
     lengths = f"{size.lengths.input_tokens} in and {size.lengths.output_tokens} out, each half to one and a half"
-    first = f"{told}: {size.requests} requests a trial of {lengths}, {found.effort.repeats} repeats.\n"
+    first = f"{subtitle}: {size.requests} requests per trial of {lengths} tokens, {found.effort.repeats} repeats.\n"
     heads = ["trial", "statistic", "measured", "noise", *found.ways, "bar"]
     rows = ["| " + " | ".join(heads) + " |", "|---|---|" + "---:|" * (len(heads) - 2)]
     for line in found.lines:
@@ -133,20 +134,28 @@ def _number(line: ComparisonLine, value: float) -> str:
 
 
 def place(found: Verification, page: str) -> str:
-    """`page` with the comparison between its marks for this engine; InputError where it has none."""
+    """Return `page` with the comparison between its marks for this engine.
+
+    Raises:
+        InputError: The page has no marks for this engine.
+    """
     before, after = _around(page, found.subject.deployment.engine)
     return f"{before}{markdown(found)}{after}"
 
 
 def check_place(page: Path, engine: str) -> None:
-    """InputError where there is no such page, or no place in it for a comparison of this engine."""
+    """Check that a page has marks for a comparison of this engine.
+
+    Raises:
+        InputError: There is no such page, or it has no marks for this engine.
+    """
     if not page.is_file():
-        raise InputError("there is no such page", str(page))
+        raise InputError("the page does not exist", str(page))
     _around(page.read_text(encoding="utf-8"), engine)
 
 
 def _around(page: str, engine: str) -> tuple[str, str]:
-    """What stands before and after a comparison, marks included."""
+    """Return the text before and after a comparison, with its marks."""
     start, end = f"<!-- verify {engine} -->\n", "<!-- /verify -->"
     before, mark, rest = page.partition(start)
     _, closing, after = rest.partition(end)

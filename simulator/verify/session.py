@@ -25,7 +25,10 @@ from simulator.verify.trials import MeanLengths, Simulate, TrialSize, trials
 
 @dataclass(frozen=True, slots=True)
 class VerificationEffort:
-    """How much is measured. rates: requests/s of the open loops; () chooses them from light to near saturation."""
+    """The amount of measurement.
+
+    `rates` are the requests per second of the open loops; () chooses rates from light load to near saturation.
+    """
 
     size: TrialSize = field(default_factory=TrialSize)
     repeats: int = 3
@@ -34,7 +37,7 @@ class VerificationEffort:
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a comparison found. `ways`: how the simulator was calibrated."""
+    """The result of a comparison. `ways` are the ways in which the simulator was calibrated."""
 
     subject: EngineSubject
     client: str
@@ -47,20 +50,25 @@ class Verification:
 
     @property
     def contended(self) -> bool:
+        """Whether other processes used the machine."""
         return self.others_cores > CONTENDED_CORES
 
     @property
     def judged(self) -> str:
-        """The way that must keep to the bars."""
+        """The way of calibration that must keep to the bars."""
         return _standard(self.subject).judged
 
     def missed(self, way: str) -> list[ComparisonLine]:
-        """Lines whose error exceeds its bar beyond the noise."""
+        """Return the lines whose error exceeds the bar plus the noise."""
         return [line for line in self.lines if line.met(way) is False]
 
 
 def verify(subject: EngineSubject, client: Client, effort: VerificationEffort, out: Path, told: Told) -> Verification:
-    """Measure and simulate; everything measured stays in the folder `out`. InputError as engine or client raise it."""
+    """Measure, simulate and compare; all measurements stay in the folder `out`.
+
+    Raises:
+        InputError: The engine or the client cannot run the comparison.
+    """
     plant = compile_deployment(subject.deployment, measured_host=False)
     seats, most_input_tokens = plant.resolved.limits.max_num_seqs, _most_input_tokens(plant, effort.size.lengths)
     with EngineUnderTest(subject, client, out, told) as bench:
@@ -84,7 +92,11 @@ def _standard(subject: EngineSubject) -> Standard:
 
 
 def _most_input_tokens(plant: CompiledDeployment, lengths: MeanLengths) -> int:
-    """Of the probe: twice the longest request, where the engine takes that. InputError where it takes too little."""
+    """Return the longest prompt of the probe: twice the longest request, if the engine takes that.
+
+    Raises:
+        InputError: The engine takes too short sequences or too few requests.
+    """
     most, seats = plant.resolved.limits.max_model_len, plant.resolved.limits.max_num_seqs
     if max(lengths.longest, BURST_INPUT_TOKENS + OUTPUT_TOKENS) > most:
         raise InputError("the engine's longest sequence must hold every request", most, f"{lengths.longest} tokens")
@@ -94,7 +106,7 @@ def _most_input_tokens(plant: CompiledDeployment, lengths: MeanLengths) -> int:
 
 
 def _ways(fitted: CompiledDeployment, calibration: EngineCalibration, probed: Probed) -> dict[str, Simulate]:
-    """How to simulate a set of requests, by way of calibrating."""
+    """Return the simulation of a set of requests for each way of calibration."""
     found: dict[str, Simulate] = {BOTTOM_UP: partial(run, fitted)}
     if calibration.steps is not None:
         timer = MeasuredStepTimer(calibration.steps)

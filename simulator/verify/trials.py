@@ -1,4 +1,4 @@
-"""The requests a comparison is made on: Poisson arrivals at rates from light to near saturation, and a closed loop."""
+"""The requests of a comparison: Poisson arrivals at rates from light load to near saturation, and a closed loop."""
 
 from __future__ import annotations
 
@@ -13,37 +13,39 @@ from simulator.cluster.run import Run
 
 Simulate = Callable[[RequestSet], Run]
 
-SHARES: Final = (0.25, 0.5, 0.7)  # of the throughput a full batch reaches
+SHARES: Final = (0.25, 0.5, 0.7)  # rates of the trials, as shares of the throughput of a full batch
 
-CLOSED_LOOP_SHARE: Final = 0.25  # of the engine's seats
+CLOSED_LOOP_SHARE: Final = 0.25  # clients of the closed loop, as a share of the engine's seats
 
-FEWEST_TURNS: Final = 4  # that each client of a closed loop takes
+FEWEST_TURNS: Final = 4  # least requests of each client of the closed loop
 
 
 @dataclass(frozen=True, slots=True)
 class MeanLengths:
-    """Means of input and output tokens; each request's are uniform within half of them."""
+    """Means of input and output tokens. The lengths are uniform from half to one and a half times the means."""
 
     input_tokens: int = 128
     output_tokens: int = 32
 
     @property
     def longest(self) -> int:
+        """Tokens of the longest request."""
         return self.input_tokens * 3 // 2 + self.output_tokens * 3 // 2
 
     def draw(self, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """(input tokens, output tokens), arrays (n,)."""
+        """Return (input tokens, output tokens) of `n` requests. Each has shape (n,)."""
         sizes = [rng.integers(max(1, m // 2), m * 3 // 2, size=n, endpoint=True) for m in self.means]
         return sizes[0], sizes[1]
 
     @property
     def means(self) -> tuple[int, int]:
+        """The two means."""
         return self.input_tokens, self.output_tokens
 
 
 @dataclass(frozen=True, slots=True)
 class TrialSize:
-    """Requests of a trial, and the seed they are drawn by."""
+    """The requests of a trial and the seed of their random numbers."""
 
     lengths: MeanLengths = field(default_factory=MeanLengths)
     requests: int = 100
@@ -59,7 +61,10 @@ class Trial:
 
 
 def trials(simulate: Simulate, seats: int, size: TrialSize, rates: Sequence[float] = ()) -> list[Trial]:
-    """Open-loop trials at `rates` (requests/s; where empty, shares of what a simulation carries), one closed loop."""
+    """Return the open-loop trials and one closed loop.
+
+    Without `rates` (requests per second), the open loops run at shares of the simulated throughput of a full batch.
+    """
     lengths, n, seed = size.lengths, size.requests, size.seed
     if not rates:
         carried = carried_per_s(simulate, seats, lengths, seed)
@@ -72,13 +77,13 @@ def trials(simulate: Simulate, seats: int, size: TrialSize, rates: Sequence[floa
 
 
 def carried_per_s(simulate: Simulate, seats: int, lengths: MeanLengths, seed: int) -> float:
-    """Requests per second with every seat taken, simulated."""
+    """Return the simulated requests per second with every seat taken."""
     done = simulate(_closed(lengths, 6 * seats, seed, seats))
     return done.requests.n / float(np.nanmax(done.last_token_s))
 
 
 def _rounded(rate: float) -> float:
-    """To two digits."""
+    """Round to two significant digits."""
     return float(f"{rate:.2g}")
 
 

@@ -21,6 +21,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
 from simulator.core.batch import BatchShape
+from simulator.costs.compile import compile_step_cost
 from simulator.costs.step_cost import StepCost
 
 CACHE = 50e6
@@ -61,7 +62,7 @@ def step_cost(model: str, hardware: str, tp: int) -> StepCost:
             max_num_batched_tokens=2048,
         )
     )
-    return StepCost.compile(resolved, load_bundle(resolved.hardware.accelerator))
+    return compile_step_cost(resolved, load_bundle(resolved.hardware.accelerator))
 
 
 def seconds(model: DecodeAttentionModel, op: DecodeAttention) -> float:

@@ -126,7 +126,7 @@ def test_big_runs_stay_bounded(done: Run, tmp_path: Path, monkeypatch: pytest.Mo
     check_format(trace)
     assert not [e for e in trace if e.get("cat") == "operators"]
     assert sum(e.get("cat") == "step" for e in trace) == rows
-    assert "whole" in notices[0]
+    assert "without operator classes" in notices[0]
     monkeypatch.setattr(chrome_trace, "MOST_SLICES", rows // 4)
     monkeypatch.setattr(chrome_trace, "MOST_COUNTS", 80)
     trace, notices = events(done, tmp_path)
@@ -150,7 +150,7 @@ def test_who_was_in_a_step_and_what_happened_to_replicas(tmp_path: Path) -> None
     assert first["args"]["prompts_done"] == [0]
     assert last["args"]["requests_done"] == [0]
     instants = [(e["name"], e["ts"], e["pid"]) for e in trace if e["ph"] == "i"]
-    assert instants == [("replica died", 2.5e6, 0), ("replica born", 4e6, 1)]
+    assert instants == [("replica stopped", 2.5e6, 0), ("replica started", 4e6, 1)]
 
 
 def test_an_empty_run_is_a_trace_too(tmp_path: Path) -> None:

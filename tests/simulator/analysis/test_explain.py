@@ -244,7 +244,7 @@ def test_what_binds_is_what_is_short(plant: CompiledDeployment) -> None:
 
 def test_a_run_nobody_watched_is_not_explained(plant: CompiledDeployment) -> None:
     done = simulate(plant, requests([0.0], [10], [2]))
-    with pytest.raises(ValueError, match="journal"):
+    with pytest.raises(ValueError, match="event log"):
         explain(done)
 
 

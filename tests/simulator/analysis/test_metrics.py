@@ -60,7 +60,7 @@ def test_nothing_to_measure_is_said() -> None:
     assert metrics["ttft_s"] == dict.fromkeys(("mean", "p50", "p90", "p95", "p99"), None)
     assert metrics["itl_s"]["p50"] is None
     assert metrics["n_rejected"] == 1
-    with pytest.raises(ValueError, match="without a plant"):
+    with pytest.raises(ValueError, match="without a compiled deployment"):
         summarise(run)
 
 

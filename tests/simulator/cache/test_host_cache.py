@@ -51,7 +51,7 @@ def test_a_tier_forgets_the_longest_unused_and_never_what_is_read_or_written() -
     assert tier.make_room(2, 1.0) == 2  # 2 is read, 3 still written: 4 and then 1 go
     assert [e.key for e in tier.entries] == [2, 3]
     assert tier.make_room(3, 1.0) == 2  # nothing else can go
-    with pytest.raises(ValueError, match="3 blocks wanted, 2 free"):
+    with pytest.raises(ValueError, match="3 blocks requested, 2 free"):
         tier.add(9, 3, 0.0)
 
 
@@ -235,9 +235,9 @@ def test_a_replica_that_dies_takes_its_host_memory_along(fast: bool) -> None:
 
 
 def test_only_vllm_v1_offloads() -> None:
-    with pytest.raises(InputError, match="KV offload is simulated for vllm-v1 only: got 'sglang'"):
+    with pytest.raises(InputError, match="KV offload is simulated only for vllm-v1: got 'sglang'"):
         make_scheduler(rules(policy="sglang", offload=HOST))
-    with pytest.raises(InputError, match="KV offload keeps one batch in flight"):
+    with pytest.raises(InputError, match="KV offload allows only one batch in flight"):
         make_scheduler(rules(pipeline_stages=2, offload=HOST))
 
 

@@ -169,7 +169,7 @@ def test_what_is_cut_is_counted(files: dict[str, Path], capsys: pytest.CaptureFi
 def test_a_run_that_is_looked_at_is_not_shared(files: dict[str, Path], capsys: pytest.CaptureFixture[str]) -> None:
     shared = ("--workload", files["w.yaml"], "--processes", 2)
     assert simulate(files["d.yaml"], *shared, "--chrome-trace", files["t.json"]) == 2
-    assert "look at a run of one process: got '--processes 2'" in capsys.readouterr().err
+    assert "need a run in one process: got '--processes 2'" in capsys.readouterr().err
     assert simulate(files["d.yaml"], *shared) == 0
 
 

@@ -94,7 +94,7 @@ def test_a_run_with_scaling_faults_and_retries_says_what_happened(
     assert shown["replicas"]["max"] > shown["replicas"]["min"]
     assert found["deployment"]["autoscaling"]["tolerance"] == 0.1
     out = capsys.readouterr()
-    assert "failed for good" in out.out
+    assert "failed permanently" in out.out
     assert "failed: lost with its replica" in out.err
 
 

@@ -57,7 +57,7 @@ def test_one_stage_is_the_replica_without_a_pipeline() -> None:
 
 def test_only_schedulers_that_share_have_several_batches() -> None:
     for policy in ("sglang", "trtllm", "llama.cpp"):
-        with pytest.raises(InputError, match="keeps one batch in flight"):
+        with pytest.raises(InputError, match="allows only one batch in flight"):
             simulate(2, requests([0.0], [4], [2]), policy=policy)
 
 

@@ -20,6 +20,7 @@ from catalogs.deployments.speculation import Speculative
 from catalogs.io.yaml_files import check
 from simulator.core.batch import Batch, BatchShape, together
 from simulator.core.step_log import RankStepLog, StepLog
+from simulator.costs.compile import compile_step_cost
 from simulator.costs.interpolation import MultilinearTable
 from simulator.costs.partition import BatchPartition, BatchRows
 from simulator.costs.pricing import N_CLASSES
@@ -63,7 +64,7 @@ def tables_of(world: str) -> StepTables:
         keys["weight_dtype"] = "fp8"
     made = resolved(**keys)
     made = replace(made, engine=replace(made.engine, host=NO_HOST))
-    return StepCost.compile(made, ToySource(made.hardware.accelerator)).tables
+    return compile_step_cost(made, ToySource(made.hardware.accelerator)).tables
 
 
 def timer_of(tables: StepTables) -> StepCost:

@@ -10,13 +10,13 @@ from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
-from simulator.costs.step_cost import StepCost
+from simulator.costs.compile import compile_step_cost
 
 
 def share_of_limit(deployment: Deployment, decodes: int, context: int, prefill: int = 0) -> float:
     """Mean power of one step over the accelerator's limit."""
     resolved = resolve(deployment)
-    cost = StepCost.compile(resolved, load_bundle(resolved.hardware.accelerator))
+    cost = compile_step_cost(resolved, load_bundle(resolved.hardware.accelerator))
     pairs = prefill * prefill / 2.0
     chunks = 1 if prefill else 0
     shape = BatchShape(prefill, pairs, chunks, decodes, decodes * context, context, decodes + chunks)

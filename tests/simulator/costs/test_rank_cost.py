@@ -24,6 +24,7 @@ from simulator.cluster.simulate import simulate
 from simulator.core.batch import Batch, BatchShape, together
 from simulator.core.step_log import RankStepLog
 from simulator.core.step_timer import slowest
+from simulator.costs.compile import compile_step_cost
 from simulator.costs.step_cost import StepCost
 from simulator.costs.tables import graph_limit
 from simulator.engine.event_log import EventLog
@@ -38,7 +39,7 @@ def cost(host_s: float = 0.0, **keys: Any) -> tuple[ResolvedDeployment, StepCost
     made = resolved(**(KEYS | {"expert_parallel": True} | LAYOUTS[0] | keys))
     host = replace(made.engine.host, step_s=host_s)
     made = replace(made, engine=replace(made.engine, host=host))
-    return made, StepCost.compile(made, ToySource(made.hardware.accelerator))
+    return made, compile_step_cost(made, ToySource(made.hardware.accelerator))
 
 
 @st.composite
@@ -160,7 +161,7 @@ def test_totals_read_the_same_tables_as_steps() -> None:
     made = plant(engine="vllm")
     host = replace(made.resolved.engine.host, step_s=1e-9, step_s_per_sequence=0.0, kernel_launch_s=0.0)
     freed = replace(made.resolved, engine=replace(made.resolved.engine, host=host))
-    made = replace(made, resolved=freed, cost=StepCost.compile(freed, made.bundle))
+    made = replace(made, resolved=freed, cost=compile_step_cost(freed, made.bundle))
     done = served(made)
     (log,) = done.logs
     totals = made.cost.totals(log)

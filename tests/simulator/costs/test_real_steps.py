@@ -10,7 +10,7 @@ import pytest
 
 from calibration.bundles.bundle import load_bundle
 from simulator.core.batch import BatchShape
-from simulator.costs.step_cost import StepCost
+from simulator.costs.compile import compile_step_cost
 from tests.simulator.plants import resolved
 
 
@@ -18,7 +18,7 @@ from tests.simulator.plants import resolved
 def test_decode_steps_of_a_real_engine(public_data: Path) -> None:
     """Contexts are not in the file: prompts of this data set average some 580 tokens, outputs 248."""
     d = resolved("llama-2-70b", "h100x4", tensor_parallel=4, max_num_seqs=128, max_num_batched_tokens=2048)
-    cost = StepCost.compile(d, load_bundle(d.hardware.accelerator))
+    cost = compile_step_cost(d, load_bundle(d.hardware.accelerator))
     errors = []
     with (public_data / "h100_steps" / "llama2_70b_tp4_step_cycles.csv").open() as file:
         for row in csv.DictReader(file):

@@ -24,6 +24,7 @@ from simulator.cluster.kv_path import RankPath
 from simulator.cluster.simulate import simulate
 from simulator.core.batch import BatchShape
 from simulator.core.step_log import RankStepLog, StepLog
+from simulator.costs.compile import compile_step_cost
 from simulator.costs.pricing import N_CLASSES
 from simulator.costs.speculative import SpeculativeCost
 from simulator.costs.step_cost import StepCost
@@ -44,7 +45,7 @@ def speculating(asked: dict[str, object] | None, **keys: object) -> ResolvedDepl
 
 def costing(asked: dict[str, object] | None, **keys: object) -> StepCost:
     there = speculating(asked, **keys)
-    return StepCost.compile(there, ToySource(there.hardware.accelerator))
+    return compile_step_cost(there, ToySource(there.hardware.accelerator))
 
 
 def shape(decodes: int, context: int = 500, prompts: int = 0, tokens: int = 0) -> BatchShape:
@@ -138,7 +139,7 @@ def test_verifying_costs_what_so_many_tokens_cost_and_one_look_at_the_cache() ->
     assert attention[0] < attention[1] < 1.5 * attention[0]  # bytes bind it
     others = verified - attention[1]
     sixteen = replace(spec.tables.resolved, limits=replace(spec.tables.resolved.limits, max_num_seqs=64))
-    tokens = StepCost.compile(replace(sixteen, speculation=None), ToySource(sixteen.hardware.accelerator))
+    tokens = compile_step_cost(replace(sixteen, speculation=None), ToySource(sixteen.hardware.accelerator))
     rows = shape(n * q, context)
     dense = tokens._batch_s(rows) - tokens._decode_attention_s(tokens._attention_cells(n * q, False), context, context)
     assert others == pytest.approx(dense, rel=0.02)

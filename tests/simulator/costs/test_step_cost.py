@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from catalogs.deployments.resolved import ResolvedDeployment
 from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
+from simulator.costs.compile import compile_step_cost
 from simulator.costs.step_cost import StepCost
 from simulator.layers.shard import Shard
 from simulator.layers.step import step_calls
@@ -20,7 +21,7 @@ from tests.simulator.plants import ToySource, resolved, with_host
 
 
 def compiled(deployment: ResolvedDeployment) -> StepCost:
-    return StepCost.compile(deployment, ToySource(deployment.hardware.accelerator))
+    return compile_step_cost(deployment, ToySource(deployment.hardware.accelerator))
 
 
 BARE = with_host(resolved(), 0.0)
@@ -29,7 +30,7 @@ DENSE_70B = compiled(with_host(resolved("llama-2-70b", "h100x4", tensor_parallel
 WINDOWED = compiled(resolved("gpt-oss-120b", "h100x1", weight_dtype="fp4"))
 EXPERTS = compiled(resolved("qwen3-30b-a3b", "h100x4", tensor_parallel=2, data_parallel=2, expert_parallel=True))
 SEQUENTIAL = compiled(with_host(resolved(), 0.002, async_scheduling=False))
-JOINED = StepCost.compile(BARE, ToySource(BARE.hardware.accelerator, joins=True))
+JOINED = compile_step_cost(BARE, ToySource(BARE.hardware.accelerator, joins=True))
 ALL = (JOINED, COST, DENSE_70B, WINDOWED, EXPERTS, SEQUENTIAL)
 
 

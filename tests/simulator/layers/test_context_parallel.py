@@ -14,6 +14,7 @@ from catalogs.errors import InputError
 from catalogs.models.catalog import load_model
 from simulator.core.batch import BatchShape
 from simulator.core.step_log import StepLog
+from simulator.costs.compile import compile_step_cost
 from simulator.costs.partition import BatchRows
 from simulator.costs.pricing import N_CLASSES
 from simulator.costs.step_cost import StepCost
@@ -38,7 +39,7 @@ def cost(**keys: object) -> tuple[ResolvedDeployment, StepCost]:
     """Without the host's launches, which hide what the device does."""
     r = resolved(**keys)  # type: ignore[arg-type]
     r = replace(r, engine=replace(r.engine, host=replace(r.engine.host, kernel_launch_s=0.0)))
-    return r, StepCost.compile(r, ToySource(r.hardware.accelerator))
+    return r, compile_step_cost(r, ToySource(r.hardware.accelerator))
 
 
 def test_ranks_that_share_prompts_take_even_parts_of_tokens_and_pairs() -> None:

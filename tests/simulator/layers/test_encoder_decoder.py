@@ -19,7 +19,7 @@ from simulator.cluster.simulate import run_rules
 from simulator.core.batch import BatchShape
 from simulator.core.invariants import InvariantViolation
 from simulator.core.outcomes import TOO_LARGE
-from simulator.costs.step_cost import StepCost
+from simulator.costs.compile import compile_step_cost
 from simulator.layers.encoder import cross_cache_bytes, cross_decode_calls, encoder_calls
 from simulator.layers.operator_call import OperatorCall
 from simulator.layers.shard import Shard
@@ -120,7 +120,7 @@ def test_the_price_of_a_step_is_that_of_its_operators(joins: bool) -> None:
     """The tables a run reads against pricing each operator of one step, at counts the tables hold exactly."""
     deployed = whisper()
     source = ToySource(deployed.hardware.accelerator, joins)
-    cost, shard = StepCost.compile(deployed, source), Shard.of(deployed)
+    cost, shard = compile_step_cost(deployed, source), Shard.of(deployed)
     for shape in (
         BatchShape(decodes=8, decode_context_sum=800, decode_context_max=100, logits=8),
         BatchShape(prefill_tokens=8, prefill_pairs=16.0, prefill_chunks=2, logits=2),
@@ -132,7 +132,7 @@ def test_the_price_of_a_step_is_that_of_its_operators(joins: bool) -> None:
 
 def test_prompts_leave_the_graphs_and_decodes_do_not() -> None:
     deployed = whisper()
-    cost = StepCost.compile(deployed, ToySource(deployed.hardware.accelerator))
+    cost = compile_step_cost(deployed, ToySource(deployed.hardware.accelerator))
     prompt = BatchShape(prefill_tokens=4, prefill_pairs=8.0, prefill_chunks=1, logits=1)
     decode = BatchShape(decodes=1, decode_context_sum=4, decode_context_max=4, logits=1)
     assert cost._batch_s(prompt) >= cost.tables.launch_s > cost._batch_s(decode)

@@ -13,6 +13,7 @@ from catalogs.deployments.resolve import resolve
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from simulator.core.batch import BatchShape
+from simulator.costs.compile import compile_step_cost
 from simulator.costs.step_cost import StepCost
 from simulator.layers.shard import Shard
 from simulator.layers.step import fused_norm_calls, step_launches, token_calls
@@ -28,7 +29,7 @@ def cost(resolved: ResolvedDeployment, launch_s: float | None = None) -> StepCos
     if launch_s is not None:
         host = replace(resolved.engine.host, kernel_launch_s=launch_s)
         resolved = replace(resolved, engine=replace(resolved.engine, host=host))
-    return StepCost.compile(resolved, load_bundle(resolved.hardware.accelerator))
+    return compile_step_cost(resolved, load_bundle(resolved.hardware.accelerator))
 
 
 def prompt(tokens: int) -> BatchShape:

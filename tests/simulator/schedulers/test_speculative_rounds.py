@@ -183,7 +183,7 @@ def test_clients_that_give_up_leave_nothing_behind() -> None:
 
 @pytest.mark.parametrize("policy", ["llama.cpp", "vllm-v0", "static", "sarathi"])
 def test_a_policy_that_cannot_speculate_says_so(policy: str) -> None:
-    with pytest.raises(InputError, match="speculative decoding is simulated for"):
+    with pytest.raises(InputError, match="speculative decoding is simulated only for"):
         simulate(speculating(policy=policy))
 
 

@@ -58,12 +58,12 @@ def test_no_prompt_starts_while_somebody_is_swapped_out(fast: bool) -> None:
 @BOTH
 def test_too_little_swap_space_stops_the_engine(fast: bool) -> None:
     engine = rules(policy="vllm-v0", kv_blocks=6, swap=SwapRules(2, 0.25))
-    with pytest.raises(InputError, match=r"aborts for want of swap space: 3 blocks.*swap_space_gib"):
+    with pytest.raises(InputError, match=r"aborts: 3 preempted blocks exceed the swap space.*swap_space_gib"):
         simulate(engine, requests([0.0, 0.0], [8, 8], [9, 6]), fast)
 
 
 def test_only_vllm_v0_swaps() -> None:
-    with pytest.raises(InputError, match="preemption by swap is simulated for vllm-v0 only: got 'vllm-v1'"):
+    with pytest.raises(InputError, match="preemption by swap is simulated only for vllm-v0: got 'vllm-v1'"):
         make_scheduler(rules(swap=SWAP))
 
 

@@ -34,13 +34,13 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--engine", "lama.cpp"], "engines that can be started here"),
+        (["--engine", "lama.cpp"], "this engine cannot be started"),
         (["--rate", "0"], "above zero"),
         (["--rate", "-1"], "above zero"),
         (["--rate", "nan"], "above zero"),
-        (["--rate", "2", "--rate", "2.0"], "a trial of its own"),
+        (["--rate", "2", "--rate", "2.0"], "given only once"),
         (["--requests", "0"], "at least 10 requests"),
-        (["--output-tokens", "1"], "some tokens in and out"),
+        (["--output-tokens", "1"], "at least 4 input"),
         (["--threads", "0"], "threads must be"),
     ],
 )
@@ -54,7 +54,7 @@ def test_options_that_cannot_be_measured(options: list[str], said: str, capsys, 
 
 def test_a_page_without_a_place_is_refused_before_measuring(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
-    with pytest.raises(InputError, match="no such page"):
+    with pytest.raises(InputError, match="page does not exist"):
         check_place(page, "vllm")
     page.write_text("<!-- verify llama.cpp -->\n<!-- /verify -->\n")
     check_place(page, "llama.cpp")

@@ -1,0 +1,19 @@
+"""Choose the step-cost model of a deployment and compile it."""
+
+from __future__ import annotations
+
+from calibration.operators.cost import CostSource
+from catalogs.deployments.resolved import ResolvedDeployment
+from simulator.costs.speculative import SpeculativeCost
+from simulator.costs.step_cost import StepCost
+from simulator.costs.tables import StepTables
+
+
+def compile_step_cost(resolved: ResolvedDeployment, source: CostSource) -> StepCost:
+    """Compile the step costs of a deployment, with the drafter's passes where it decodes speculatively.
+
+    Raises:
+        InputError: The model has a property that serving does not cover.
+    """
+    tables = StepTables.build(resolved, source)
+    return StepCost(tables) if resolved.speculation is None else SpeculativeCost.of(tables, source)
