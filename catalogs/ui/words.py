@@ -87,7 +87,7 @@ def seconds_of(text: str) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def duration_text(value_s: float) -> str:
+def exact_duration(value_s: float) -> str:
     """Return a length of time as `seconds_of` takes it, exact: 120.0 -> "2min"."""
     for unit, size_s in (("h", HOUR_S), ("min", 60.0)):
         if value_s >= size_s and value_s % size_s == 0:

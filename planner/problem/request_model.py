@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, WithJsonSchema
 
 from catalogs.errors import InputError, nearest_name
-from catalogs.ui.words import duration_text, seconds_of
+from catalogs.ui.words import exact_duration, seconds_of
 
 #: Headings under which `plan --help` and `plan keys` show what belongs together.
 LOAD: Final = "Load"
@@ -149,7 +149,7 @@ Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
 Numbers = Annotated[tuple[float, ...], BeforeValidator(_numbers)]
 
 Seconds = Annotated[
-    float, BeforeValidator(_seconds), PlainSerializer(duration_text), WithJsonSchema({"type": ["string", "number"]})
+    float, BeforeValidator(_seconds), PlainSerializer(exact_duration), WithJsonSchema({"type": ["string", "number"]})
 ]
 
 
