@@ -34,7 +34,7 @@ from calibration.accuracy.stated_error import (
     fit_group,
     load_file,
 )
-from catalogs.io.output_files import write_whole
+from catalogs.io.output_files import write_atomically
 from catalogs.io.yaml_files import DATA
 
 BEGIN, END = "<!-- coverage: begin -->", "<!-- coverage: end -->"
@@ -73,7 +73,7 @@ def write(found: StatedErrorFile, path: Path) -> None:
     """One group a line, so that a refit shows as a readable difference."""
     groups = ",\n".join(f"  {g.model_dump_json()}" for g in found.groups)
     head = found.model_dump_json(exclude={"groups"}).removesuffix("}")
-    write_whole(path, [f'{head},"groups":[\n{groups}\n]}}\n'])
+    write_atomically(path, [f'{head},"groups":[\n{groups}\n]}}\n'])
     load_file.cache_clear()
 
 

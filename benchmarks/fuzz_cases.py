@@ -16,7 +16,7 @@ from catalogs.deployments.autoscaling import Autoscaling
 from catalogs.deployments.faults import Fault, Retries
 from catalogs.deployments.queueing import Queueing
 from catalogs.deployments.resolve import BLOCK_SIZES
-from catalogs.deployments.routing import ROUTINGS
+from catalogs.deployments.routing import ROUTER_OPTIONS
 from catalogs.deployments.schema import SHARED_KEYS, Deployment
 from catalogs.engines.files import list_engines
 from catalogs.hardware.catalog import list_hardware
@@ -167,8 +167,8 @@ def _hardware(d: Drawer) -> str:
 
 
 def _router(d: Drawer) -> Any:
-    name = d.rng.choice(list(ROUTINGS))
-    keys = d.model(ROUTINGS[name], f"router.{name}", 0.5)
+    name = d.rng.choice(list(ROUTER_OPTIONS))
+    keys = d.model(ROUTER_OPTIONS[name], f"router.{name}", 0.5)
     return {name: keys} if keys or d.rng.random() < 0.3 else name
 
 

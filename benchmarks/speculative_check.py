@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from catalogs.deployments.schema import Deployment
-from catalogs.io.yaml_files import check
+from catalogs.io.yaml_files import validate_as
 from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import summarise
 from simulator.cluster.compiled import compile_deployment
@@ -52,7 +52,7 @@ def main() -> None:
                 "acceptance_length": itl_ms / tpot_ms,
             }
             told = {"model": "llama3.1-8b", "engine": engine, "hardware": "l40s", "max_model_len": 2048}
-            deployment = check(Deployment, told | {"speculative": speculative}, "deployment")
+            deployment = validate_as(Deployment, told | {"speculative": speculative}, "deployment")
             found = summarise(simulate(compile_deployment(deployment), requests))["metrics"]
             mine = [1e3 * found[key]["mean"] for key in ("tpot_s", "itl_s")]
             print(f"{engine:10} TPOT {mine[0]:6.2f} ms, measured {tpot_ms:6.2f}; ITL {mine[1]:6.2f}, {itl_ms:6.2f}")

@@ -18,7 +18,7 @@ from calibration.bundles.files import ARRAYS_NAME, ENGINES_FOLDER, JSON_NAME, Bu
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
-from catalogs.io.output_files import whole_folder
+from catalogs.io.output_files import atomic_folder
 
 FILES: Final = (JSON_NAME, ARRAYS_NAME)
 
@@ -39,7 +39,7 @@ def export_bundle(text: str, out: Path) -> Path:
         return out
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise InputError("already there, and not an empty folder", str(out), f"{out}.tar.gz")
-    with whole_folder(out) as part:
+    with atomic_folder(out) as part:
         for name in FILES:
             shutil.copyfile(folder / name, part / name)
     return out
@@ -53,7 +53,7 @@ def install_bundle(source: Path, hardware: str | None = None) -> Path:
     """
     folder = user_folder()
     name = _checked_name(source)
-    with whole_folder(folder / name, replace=True, keep=(ENGINES_FOLDER,)) as part:
+    with atomic_folder(folder / name, replace=True, keep=(ENGINES_FOLDER,)) as part:
         _unpack(source, part)
         facts, _ = read_bundle(part)
         load_bundle(_accelerator(facts, hardware), part)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from catalogs.errors import InputError
-from catalogs.io.output_files import check_targets, write_json, write_whole
+from catalogs.io.output_files import check_targets, write_atomically, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +48,7 @@ def compare(
 
         asked = "".join(f" --hw {name}" for name in hw or ()) + "".join(f" --family {f}" for f in family or ())
         source = "--tables DIR" if tables is not None else "ROWS"
-        write_whole(docs, [page(found, f"calibrate compare {source}{asked} --docs {docs}", most_rows)])
+        write_atomically(docs, [page(found, f"calibrate compare {source}{asked} --docs {docs}", most_rows)])
     if json_file is not None:
         scores = [{"hardware": name, **s.to_dict()} for name, of in found.items() for s in of]
         write_json({"schema_version": 1, "most_rows": most_rows, "scores": scores}, json_file)

@@ -95,7 +95,7 @@ def _results(files: list[Path], json_file: str | None) -> dict[str, Any]:
 
 def _steps(file: Path, out: Path | None, json_file: str | None) -> dict[str, Any]:
     from calibration.importers.results import read_steps
-    from catalogs.io.output_files import whole_folder
+    from catalogs.io.output_files import atomic_folder
 
     found = read_steps(file)
     _say(f"{file.name}: {len(found.rows):,} {found.what}, {found.rows['seconds'].sum():,.3g} s", json_file)
@@ -103,7 +103,7 @@ def _steps(file: Path, out: Path | None, json_file: str | None) -> dict[str, Any
         _say(f"  {note}", json_file)
     document: dict[str, Any] = {"what": found.what, "rows": len(found.rows), "notes": list(found.notes)}
     if out is not None:
-        with whole_folder(out) as part:
+        with atomic_folder(out) as part:
             found.rows.to_parquet(part / "steps.parquet", index=False)
         document["path"] = str(out / "steps.parquet")
         _say(document["path"], json_file)
@@ -122,13 +122,13 @@ def _tables(tables: Path | None, hw: str | None, out: Path | None, json_file: st
     from calibration.importers.parsing import gated
     from calibration.rows.dataset import write_rows
     from catalogs.hardware.catalog import parse_hardware
-    from catalogs.io.output_files import whole_folder
+    from catalogs.io.output_files import atomic_folder
 
     if hw is None or out is None:
         raise InputError("operator tables need", "--hw" if hw is None else "--out", "--hw NAME --out DIR")
     accelerator = parse_hardware(hw).accelerator
     kept, reports = gated(_read_tables(tables, accelerator.name), accelerator)
-    with whole_folder(out) as part:
+    with atomic_folder(out) as part:
         write_rows(part, kept)
     families: dict[str, Any] = {}
     for family, report in sorted(reports.items()):

@@ -15,7 +15,7 @@ from calibration.commands.models import models
 from calibration.commands.report import report
 from calibration.commands.tiny_model import tiny_model
 from catalogs.errors import InputError
-from catalogs.io.output_files import check_targets, write_json, write_whole
+from catalogs.io.output_files import check_targets, write_atomically, write_json
 from catalogs.ui.entry_point import run_command
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ def build_shipped(
         path = fit_bundle(public.fit, parse_hardware(name).accelerator, folder / _name(name), public.check)
         typer.echo(str(path), err=True)
     if docs is not None:
-        write_whole(docs, [error_table(folder)])
+        write_atomically(docs, [error_table(folder)])
 
 
 def _profile(options: ProfileOptions) -> ProfileResult:

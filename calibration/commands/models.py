@@ -90,7 +90,7 @@ def _report(folder: Path, json_file: str | None, must: bool) -> None:
 def _page(found: WholeModelStudy, folder: Path) -> str:
     """The page beside the rows; without plotly, how to get one."""
     from calibration.report.model_page import page_of_study
-    from catalogs.io.output_files import write_whole
+    from catalogs.io.output_files import write_atomically
     from catalogs.ui.html_page import need_plotly, render
 
     try:
@@ -98,7 +98,7 @@ def _page(found: WholeModelStudy, folder: Path) -> str:
     except InputError as error:
         return f"none, {error}"
     page = folder / "report.html"
-    write_whole(page, [render(page_of_study(found))])
+    write_atomically(page, [render(page_of_study(found))])
     return str(page)
 
 

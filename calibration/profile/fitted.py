@@ -32,7 +32,7 @@ from calibration.rows.dataset import rows_sha256, write_rows
 from calibration.rows.physics_check import gate
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
-from catalogs.io.output_files import whole_folder
+from catalogs.io.output_files import atomic_folder
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -156,7 +156,7 @@ def _disturbed(bundle: Path) -> bool:
 def install(bundle: Path, name: str) -> Path:
     """Copy a bundle to the user's calibrations, whole or not at all; host times stay. Returns its folder there."""
     target = user_folder() / name
-    with whole_folder(target, replace=True, keep=(ENGINES_FOLDER,)) as part:
+    with atomic_folder(target, replace=True, keep=(ENGINES_FOLDER,)) as part:
         for file in (JSON_NAME, ARRAYS_NAME):
             shutil.copy2(bundle.parent / file, part / file)
     return target

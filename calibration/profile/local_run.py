@@ -184,7 +184,7 @@ def fit_and_install(done: ProfileResult) -> tuple[Path, Path | None, Path | None
     if done.accelerator.name == "local":
         source = f"calibrate profile, torch {done.facts['libraries']['torch']}"
         found = measured_peaks.MeasuredPeaks.of(done.accelerator, done.facts["started_at"][:10], source)
-        peaks = measured_peaks.save(found)
+        peaks = measured_peaks.save_measured_peaks(found)
     return bundle, install(bundle, done.accelerator.name), peaks
 
 

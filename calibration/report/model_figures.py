@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from calibration.whole_models.study import CHOSEN, TargetStudy
-from catalogs.ui.charts import COLOURS, LEGEND_BELOW, MARKS, REFERENCE, count_axis, si, time_axis, time_text
+from catalogs.ui.charts import COLOURS, LEGEND_BELOW, MARKS, REFERENCE, count_axis, si_text, time_axis, time_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,7 @@ def axis_of(unit: str, title: str, low: float, high: float) -> dict[str, Any]:
 
 def value_text(x: float, unit: str) -> str:
     """A value of a target in readable units."""
-    return time_text(x) if unit == "s" else si(x, unit)
+    return time_text(x) if unit == "s" else si_text(x, unit)
 
 
 def predictions(of: TargetStudy) -> Any:

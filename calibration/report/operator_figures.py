@@ -14,11 +14,11 @@ from catalogs.ui.charts import (
     FAMILY_WORDS,
     LEGEND_BELOW,
     REFERENCE,
-    colour,
     count_axis,
-    mark,
+    family_colour,
+    family_marker,
     ratio_axis,
-    si,
+    si_text,
     time_axis,
     time_text,
 )
@@ -81,7 +81,12 @@ def residuals(held: pd.DataFrame) -> Any:
     for family, part in _families(shown):
         y = np.clip(part.predicted_s / part.measured_s, 1 / reach, reach)
         figure.add_scatter(x=_short(part.predicted_s), y=_short(y), text=_hover(part), row=1, col=1, **_dots(family))
-        box = {"name": title_of(family), "marker": {"color": colour(family)}, "boxpoints": False, "showlegend": False}
+        box = {
+            "name": title_of(family),
+            "marker": {"color": family_colour(family)},
+            "boxpoints": False,
+            "showlegend": False,
+        }
         every = held[held.family == family]
         values = np.clip(every.predicted_s / every.measured_s, 1 / reach, reach)
         q = [float(v) for v in np.quantile(values, [0.1, 0.25, 0.5, 0.75, 0.9])]
@@ -129,7 +134,7 @@ def importance_bars(found: list[FieldImportance]) -> Any:
         mine = [i for i in found if i.family == family]
         values = [round(i.factor, 3) for i in mine]
         texts = [f" {v:.1f}×" if v < 100 else f" {v:.0f}×" for v in values]
-        bar = {"orientation": "h", "marker": {"color": colour(family)}, "text": texts, "textposition": "outside"}
+        bar = {"orientation": "h", "marker": {"color": family_colour(family)}, "text": texts, "textposition": "outside"}
         keys = [f"{family} {i.field}" for i in mine]
         figure.add_bar(y=keys, x=values, name=title_of(family), cliponaxis=False, hoverinfo="skip", **bar)
     most = max(i.factor for i in found)
@@ -159,14 +164,14 @@ def roofline_chart(measured: pd.DataFrame, accelerator: Accelerator) -> Any:
     for i, (flops, dtypes) in enumerate(sorted(ceilings.items(), reverse=True)):
         x = [low / 2, flops / bandwidth, max(high, flops / bandwidth) * 2]
         line = {"color": REFERENCE, "width": 1.5, "dash": ("solid", "dash", "dot", "dashdot")[i % 4]}
-        name = f"ceiling, {', '.join(dtypes)}: {si(flops, 'FLOP/s')}"
+        name = f"ceiling, {', '.join(dtypes)}: {si_text(flops, 'FLOP/s')}"
         figure.add_scatter(
             x=x, y=[x[0] * bandwidth, flops, flops], mode="lines", line=line, name=name, hoverinfo="skip"
         )
     for family, part in _families(counted):
         rate = part.flops / part.seconds
         texts = [
-            f"{s}<br>{time_text(t)}, {si(r, 'FLOP/s')}"
+            f"{s}<br>{time_text(t)}, {si_text(r, 'FLOP/s')}"
             for s, t, r in zip(part["shape"], part.seconds, rate, strict=True)
         ]
         figure.add_scatter(x=_short(part.flops / part.bytes), y=_short(rate), text=texts, **_dots(family))
@@ -186,7 +191,7 @@ def bandwidth_chart(measured: pd.DataFrame, accelerator: Accelerator) -> Any:
     ends = [float(moved.bytes.min()) / 2, float(moved.bytes.max()) * 2]
     figure = go.Figure()
     style = {"mode": "lines", "line": {"color": REFERENCE, "width": 1.5}, "hoverinfo": "skip"}
-    figure.add_scatter(x=ends, y=[top, top], name=f"memory: {si(top, 'B/s')}", **style)
+    figure.add_scatter(x=ends, y=[top, top], name=f"memory: {si_text(top, 'B/s')}", **style)
     for family, part in _families(moved):
         figure.add_scatter(
             x=_short(part.bytes), y=_short(part.bytes / part.seconds), text=list(part["shape"]), **_dots(family)
@@ -253,7 +258,7 @@ def _families(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def _dots(family: str) -> dict[str, Any]:
-    dot = {"color": colour(family), "symbol": mark(family), "size": 6, "opacity": 0.72}
+    dot = {"color": family_colour(family), "symbol": family_marker(family), "size": 6, "opacity": 0.72}
     return {
         "mode": "markers",
         "name": title_of(family),

@@ -8,7 +8,7 @@ from calibration.profile.session.manifest import MANIFEST_NAME
 from calibration.profile.session.session import ROWS_NAME
 from calibration.whole_models.table import PARQUET_NAME
 from catalogs.errors import InputError
-from catalogs.io.output_files import write_whole
+from catalogs.io.output_files import write_atomically
 from catalogs.ui.html_page import Page, need_plotly, render
 
 
@@ -18,7 +18,7 @@ def write_report(source: str, out: Path, rows: Path | None = None) -> Path:
     Raises InputError where plotly is missing, `source` is none of these, or the file cannot be written.
     """
     need_plotly()
-    write_whole(out, [render(page_of(source, rows))])
+    write_atomically(out, [render(page_of(source, rows))])
     return out
 
 

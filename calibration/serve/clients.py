@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 from calibration.accuracy.measured_run import MeasuredRun
 from calibration.importers.results import measured_run_file
 from catalogs.errors import InputError
-from catalogs.io.output_files import make_folder, write_whole
+from catalogs.io.output_files import make_folder, write_atomically
 from catalogs.workloads.request_set import RequestSet
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ class VllmBench:
         make_folder(out)
         trace, result = out / "trace.jsonl", out / "result.json"
         result.unlink(missing_ok=True)
-        write_whole(trace, [trace_text(requests)])
+        write_atomically(trace, [trace_text(requests)])
         command = [str(self.python), "-c", _VLLM_BENCH, *self._options(requests, target), "--dataset-path", str(trace)]
         command += ["--result-dir", str(out), "--result-filename", result.name]
         run_client(self.name, command, target, patience_s(requests), out / "client.log")

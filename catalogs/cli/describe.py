@@ -23,7 +23,7 @@ class CatalogKind:
     show: Callable[[str], Record]
 
 
-def kind(name: str) -> CatalogKind:
+def catalog_kind(name: str) -> CatalogKind:
     """The kind called `name`. Raises InputError with the nearest one."""
     found = KINDS.get(name.lower()) or KINDS.get(f"{name.lower()}s")  # `show model NAME` reads better
     if found is None:
@@ -99,22 +99,22 @@ def _hardware(text: str) -> Record:
 
 
 def _notes(name: str) -> str:
-    from catalogs.hardware.files import find, read
+    from catalogs.hardware.files import find_hardware_file, read_hardware_file
 
     plain = name.partition(":")[0]
-    return read(plain).notes if find(plain) else ""
+    return read_hardware_file(plain).notes if find_hardware_file(plain) else ""
 
 
 def _engine_rows() -> list[Record]:
-    from catalogs.engines.files import UnsupportedEngine, names, read
+    from catalogs.engines.files import UnsupportedEngine, engine_file_names, read_engine_file
 
     def row(name: str) -> Record:
-        file = read(name)
+        file = read_engine_file(name)
         if isinstance(file, UnsupportedEngine):
             return {"name": name, "version": "", "supported": False, "source": file.why}
         return {"name": name, "version": file.version, "supported": True, "source": f"{file.source} ({file.as_of})"}
 
-    return [row(name) for name in names()]
+    return [row(name) for name in engine_file_names()]
 
 
 def _engine(name: str) -> Record:

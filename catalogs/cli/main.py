@@ -37,7 +37,7 @@ def list_entries(
     match: Annotated[str | None, typer.Option(help="Only entries whose text contains this.")] = None,
 ) -> None:
     """Every entry of a kind, in brief, with units and source."""
-    from catalogs.cli.describe import kind as find_kind
+    from catalogs.cli.describe import catalog_kind as find_kind
 
     check_targets(json_file)
     rows = find_kind(kind).rows()
@@ -56,7 +56,7 @@ def show(
     json_file: JsonFile = None,
 ) -> None:
     """One entry in full, with units and source."""
-    from catalogs.cli.describe import kind as find_kind
+    from catalogs.cli.describe import catalog_kind as find_kind
 
     check_targets(json_file)
     record = find_kind(kind).show(name)

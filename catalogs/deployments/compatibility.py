@@ -55,11 +55,11 @@ def _swap(asked: FeatureContext) -> str | None:
 
 def _ranks(asked: FeatureContext) -> str | None:
     """Those of a dense model are replicas."""
-    return PARTS["data_parallel"].found(asked) if asked.model.is_moe else None
+    return FEATURES["data_parallel"].found(asked) if asked.model.is_moe else None
 
 
 #: By key of deployment.yaml, or a name where it has none.
-PARTS: Final[Mapping[str, DeploymentFeature]] = {
+FEATURES: Final[Mapping[str, DeploymentFeature]] = {
     "encoder": DeploymentFeature("an encoder-decoder model", _encoder, "a decoder-only model"),
     "speculative": _given("speculative", "speculative decoding"),
     "lora": _given("lora", "LoRA"),
@@ -76,7 +76,7 @@ PARTS: Final[Mapping[str, DeploymentFeature]] = {
 
 #: Scheduling policies that know a part, by the engine that has it; of `speculative` the engines' files tell
 #: (EngineProfile.speculates).
-KNOWN_BY: Final[Mapping[str, Mapping[str, str]]] = {
+SUPPORTING_POLICIES: Final[Mapping[str, Mapping[str, str]]] = {
     "encoder": {"vllm-v1": "vllm"},
     "lora": {"vllm-v1": "vllm"},
     "kv_offload": {"vllm-v1": "vllm"},  # --kv-offloading-size
@@ -85,7 +85,7 @@ KNOWN_BY: Final[Mapping[str, Mapping[str, str]]] = {
 
 #: What each part is not simulated together with. A queue: who steps aside, is passed over or is swapped out keeps its
 #: place by arrival.
-APART: Final[Mapping[str, tuple[str, ...]]] = {
+INCOMPATIBLE: Final[Mapping[str, tuple[str, ...]]] = {
     "encoder": (
         "pipeline_parallel",
         "data_parallel",
@@ -113,21 +113,21 @@ APART: Final[Mapping[str, tuple[str, ...]]] = {
 ONE_SCHEDULER: Final = ("pipeline_parallel", "lora", "kv_offload", "swap")
 
 
-def check_together(asked: FeatureContext) -> None:
+def check_compatibility(asked: FeatureContext) -> None:
     """Raises InputError for the first part that the engine's policy does not know or that another keeps apart from."""
-    written = {key: found for key, part in PARTS.items() if (found := part.found(asked)) is not None}
+    written = {key: found for key, part in FEATURES.items() if (found := part.found(asked)) is not None}
     for key, found in written.items():
-        engines = KNOWN_BY.get(key)
+        engines = SUPPORTING_POLICIES.get(key)
         if engines is not None and asked.engine.policy not in engines:
-            rule = f"{asked.engine.name} is simulated without {PARTS[key].words}"
+            rule = f"{asked.engine.name} is simulated without {FEATURES[key].words}"
             raise InputError(rule, found, f"engine: {', '.join(engines.values())}")
     for key in written:
-        for other in APART.get(key, ()):
+        for other in INCOMPATIBLE.get(key, ()):
             if other in written:
-                rule = f"{PARTS[key].words} is not simulated together with {PARTS[other].words}"
-                raise InputError(rule, written[other], PARTS[other].without)
+                rule = f"{FEATURES[key].words} is not simulated together with {FEATURES[other].words}"
+                raise InputError(rule, written[other], FEATURES[other].without)
 
 
-def beside_one_scheduler(asked: FeatureContext) -> str | None:
+def feature_with_one_scheduler(asked: FeatureContext) -> str | None:
     """The words of the first part beside which one scheduler stands for all ranks; None where each has its own."""
-    return next((PARTS[key].words for key in ONE_SCHEDULER if PARTS[key].found(asked) is not None), None)
+    return next((FEATURES[key].words for key in ONE_SCHEDULER if FEATURES[key].found(asked) is not None), None)

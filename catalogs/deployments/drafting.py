@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from catalogs.engines.profile import EngineProfile
 
 
-def speculation_of(deployment: Deployment, engine: EngineProfile, target: ModelSpec) -> Speculation | None:
+def resolve_speculation(deployment: Deployment, engine: EngineProfile, target: ModelSpec) -> Speculation | None:
     """What a deployment asks for. InputError for a method, a drafter or a number that cannot be."""
     asked = deployment.speculative
     if asked is None:
         return None
     method = _method(asked, engine)
     k, queries = asked.num_speculative_tokens, _queries(asked, engine)
-    drafter = drafter_of(asked, method, target, deployment)
+    drafter = resolve_drafter(asked, method, target, deployment)
     return Speculation(
         method=method,
         num_speculative_tokens=k,
@@ -119,7 +119,7 @@ def _of_length(length: float, k: int) -> tuple[float, ...]:
     return tuple(high ** (i + 1) for i in range(k))
 
 
-def drafter_of(asked: Speculative, method: Method, target: ModelSpec, deployment: Deployment) -> Drafter:
+def resolve_drafter(asked: Speculative, method: Method, target: ModelSpec, deployment: Deployment) -> Drafter:
     """Who drafts for `target`. InputError for a drafter that is missing, unknown or does not fit."""
     draft = _model(asked, method, target)
     told: tuple[str, ...] = ()

@@ -18,7 +18,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from catalogs.deployments.compatibility import FeatureContext, beside_one_scheduler
+from catalogs.deployments.compatibility import FeatureContext, feature_with_one_scheduler
 from catalogs.deployments.layout import Limits
 from catalogs.deployments.options import Lora
 from catalogs.deployments.resolved import OffloadTiers
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 DISK_BYTES_PER_S: Final = 6.5e9
 
 
-def tiers_of(deployment: Deployment, hardware: Hardware, replicas: int) -> OffloadTiers | None:
+def resolve_offload(deployment: Deployment, hardware: Hardware, replicas: int) -> OffloadTiers | None:
     """What a deployment asks for. InputError where hardware or host memory cannot have it."""
     asked = deployment.kv_offload
     if asked is None:
@@ -78,7 +78,7 @@ def check_encoder(model: ModelSpec) -> None:
         raise InputError(rule, model.name, "whisper-large-v3")
 
 
-def engine_for(model: ModelSpec, engine: EngineProfile, asked: Deployment) -> EngineProfile:
+def engine_for_model(model: ModelSpec, engine: EngineProfile, asked: Deployment) -> EngineProfile:
     """The engine as it runs this model. Raises InputError for what it does not do with an encoder."""
     if not model.is_encoder_decoder:
         return engine
@@ -89,14 +89,14 @@ def engine_for(model: ModelSpec, engine: EngineProfile, asked: Deployment) -> En
     )
 
 
-def check_not_apart(model: ModelSpec) -> None:
+def check_disaggregation(model: ModelSpec) -> None:
     """Raises InputError where prompts and outputs would be computed by different replicas."""
     if model.is_encoder_decoder:
         rule = "no KV connector moves the cache of encoder-decoder models: their replicas have the role both"
         raise InputError(rule, model.name, "no disaggregation")
 
 
-def with_encoder_room(limits: Limits, model: ModelSpec, asked: Deployment) -> Limits:
+def limits_for_encoder(limits: Limits, model: ModelSpec, asked: Deployment) -> Limits:
     """The token budget holds one encoder's output, which is never cut. Raises InputError where a given one does not."""
     if limits.max_num_batched_tokens >= model.encoder_tokens:
         return limits
@@ -110,7 +110,7 @@ def with_encoder_room(limits: Limits, model: ModelSpec, asked: Deployment) -> Li
 RANKS: Final = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 
 
-def lora_of(deployment: Deployment) -> Lora | None:
+def resolve_lora(deployment: Deployment) -> Lora | None:
     """What a deployment asks for. InputError for a rank or a number that cannot be."""
     asked = deployment.lora
     if asked is None:
@@ -123,7 +123,7 @@ def lora_of(deployment: Deployment) -> Lora | None:
     return asked
 
 
-def rank_dispatch_of(asked: FeatureContext, layout: Layout) -> RankDispatch | None:
+def resolve_rank_dispatch(asked: FeatureContext, layout: Layout) -> RankDispatch | None:
     """None where a replica has one rank, which is balanced.
 
     Raises InputError for a key without ranks, or where only one scheduler for all of them is simulated: beside parts
@@ -135,7 +135,7 @@ def rank_dispatch_of(asked: FeatureContext, layout: Layout) -> RankDispatch | No
             rule = "rank_dispatch is for ranks that step together: data_parallel of a mixture-of-experts model"
             raise InputError(rule, way, "rank_dispatch: null")
         return None
-    beside = beside_one_scheduler(asked)
+    beside = feature_with_one_scheduler(asked)
     alone = f"beside {beside}" if beside else f"for {engine.name}" if engine.rank_dispatch == "balanced" else ""
     if way not in (None, "balanced") and alone:
         raise InputError(f"ranks are simulated as one scheduler {alone}", f"rank_dispatch: {way}", "balanced")
@@ -146,7 +146,7 @@ def rank_dispatch_of(asked: FeatureContext, layout: Layout) -> RankDispatch | No
 SWAP_SPACE_GIB: Final = 4.0
 
 
-def swap_bytes_of(deployment: Deployment, hardware: Hardware, replicas: int, layout: Layout) -> float:
+def resolve_swap_bytes(deployment: Deployment, hardware: Hardware, replicas: int, layout: Layout) -> float:
     """Swap space of each accelerator; 0 where preempted requests are computed again. InputError where the host has not
     so much."""
     if deployment.preemption != "swap":

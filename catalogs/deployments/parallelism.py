@@ -18,7 +18,7 @@ from catalogs.models.spec import ModelSpec
 _MOST_TENSOR_PARALLEL: Final = 1024
 
 
-def layout_of(deployment: Deployment, model: ModelSpec, hardware: Hardware) -> tuple[int, Layout, tuple[str, ...]]:
+def resolve_layout(deployment: Deployment, model: ModelSpec, hardware: Hardware) -> tuple[int, Layout, tuple[str, ...]]:
     """(replicas, layout of each, what to know about it). Raises InputError where the model cannot be cut so or where it
     does not fit.
 

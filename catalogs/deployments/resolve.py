@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 
 from catalogs.deployments import parallelism
 from catalogs.deployments.autoscaling import Autoscaling, parse_autoscaling
-from catalogs.deployments.compatibility import FeatureContext, check_together
-from catalogs.deployments.drafting import speculation_of
+from catalogs.deployments.compatibility import FeatureContext, check_compatibility
+from catalogs.deployments.drafting import resolve_speculation
 from catalogs.deployments.features import (
+    check_disaggregation,
     check_encoder,
-    check_not_apart,
-    engine_for,
-    lora_of,
-    rank_dispatch_of,
-    swap_bytes_of,
-    tiers_of,
-    with_encoder_room,
+    engine_for_model,
+    limits_for_encoder,
+    resolve_lora,
+    resolve_offload,
+    resolve_rank_dispatch,
+    resolve_swap_bytes,
 )
 from catalogs.deployments.layout import Limits
 from catalogs.deployments.queueing import parse_queueing
@@ -116,7 +116,7 @@ def _check_handover(pools: tuple[ResolvedDeployment, ...]) -> tuple[ResolvedDepl
             asked = "speculative in one of them"
             raise InputError("prefill and decode pools keep KV of the same drafter", asked, "speculative for both")
         if apart:
-            check_not_apart(apart[0].model)
+            check_disaggregation(apart[0].model)
     return pools
 
 
@@ -124,20 +124,20 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     names = names or CatalogLookup.of(deployment.model, deployment.engine, deployment.hardware)
     check_encoder(names.model)
     asked = FeatureContext(deployment, names.model, names.engine)
-    check_together(asked)
-    speculation = speculation_of(deployment, names.engine, names.model)
+    check_compatibility(asked)
+    speculation = resolve_speculation(deployment, names.engine, names.model)
     if speculation is not None:
         deployment, names = _speculating(deployment, speculation, names)
-    names = replace(names, engine=engine_for(names.model, names.engine, deployment))
+    names = replace(names, engine=engine_for_model(names.model, names.engine, deployment))
     own = names.hardware.notices + (speculation.notices if speculation else ())
     weight_dtype, weight_notices = _weight_dtype(deployment.weight_dtype, names)
     kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
-    replicas, layout, layout_notices = parallelism.layout_of(deployment, names.model, names.hardware)
+    replicas, layout, layout_notices = parallelism.resolve_layout(deployment, names.model, names.hardware)
     scaling = _scaling(deployment, replicas, names)
     shards = layout.tensor_parallel * layout.pipeline_parallel
     parallelism.check_engine(layout, names.engine)
     limits = _limits(deployment, names, shards, speculation.step_tokens if speculation else 1)
-    limits = with_encoder_room(limits, names.model, deployment)
+    limits = limits_for_encoder(limits, names.model, deployment)
     utilization = deployment.gpu_memory_utilization or _utilization(names, limits.max_num_batched_tokens, shards)
     return ResolvedDeployment(
         model=names.model,
@@ -152,11 +152,11 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
         sampling=deployment.sampling,
         queueing=parse_queueing(deployment.queue, names.engine, limits.max_num_seqs),
         scaling=scaling,
-        offload=tiers_of(deployment, names.hardware, replicas),
-        lora=lora_of(deployment),
+        offload=resolve_offload(deployment, names.hardware, replicas),
+        lora=resolve_lora(deployment),
         speculation=speculation,
-        rank_dispatch=rank_dispatch_of(asked, layout),
-        swap_bytes=swap_bytes_of(deployment, names.hardware, replicas, layout),
+        rank_dispatch=resolve_rank_dispatch(asked, layout),
+        swap_bytes=resolve_swap_bytes(deployment, names.hardware, replicas, layout),
         notices=_engine_notice(names.engine) + own + weight_notices + kv_notices + layout_notices,
     )
 
@@ -176,7 +176,7 @@ def _scaling(deployment: Deployment, replicas: int, names: CatalogLookup) -> Aut
         return None
     found = parse_autoscaling(deployment.autoscaling, replicas)
     grown = deployment.model_copy(update={"replicas": found.max_replicas})
-    parallelism.layout_of(grown, names.model, names.hardware)
+    parallelism.resolve_layout(grown, names.model, names.hardware)
     return found
 
 

@@ -35,7 +35,7 @@ class Disaggregation(_Keys):
     max_prefill_queue: PositiveInt | None = None  # and so do others while each prefill replica has so many waiting
 
 
-class DeploymentSlice(NamedTuple):
+class PoolDeployment(NamedTuple):
     """One pool of a deployment, as a deployment of its own."""
 
     role: Role
@@ -83,45 +83,45 @@ class Deployment(_Keys):
     retries: dict[str, object] | None = None
 
     @property
-    def slices(self) -> tuple[DeploymentSlice, ...]:
+    def slices(self) -> tuple[PoolDeployment, ...]:
         """Each pool as a deployment of its own. InputError for a key it cannot have."""
         if self.pools is not None:
             return self._fleet(self.pools)
         if self.disaggregation is None:
-            return (DeploymentSlice("both", self, ""),)
+            return (PoolDeployment("both", self, ""),)
         apart = self.disaggregation
         return (
             self._half("prefill", apart.prefill, apart.prefill_replicas),
             self._half("decode", apart.decode, apart.decode_replicas),
         )
 
-    def _half(self, role: Role, own: dict[str, object], replicas: int) -> DeploymentSlice:
+    def _half(self, role: Role, own: dict[str, object], replicas: int) -> PoolDeployment:
         where = f"disaggregation.{role}"
         _refuse(own, ("model", "replicas"), where)
         pool = self._slice(own | {"replicas": replicas}, where)
-        return DeploymentSlice(role, pool, role if pool.hardware != self.hardware else "")
+        return PoolDeployment(role, pool, role if pool.hardware != self.hardware else "")
 
-    def _fleet(self, pools: list[dict[str, object]]) -> tuple[DeploymentSlice, ...]:
+    def _fleet(self, pools: list[dict[str, object]]) -> tuple[PoolDeployment, ...]:
         if self.disaggregation is not None:
             raise InputError("pools and disaggregation exclude each other", "disaggregation", "role: prefill in a pool")
         if not pools:
             raise InputError("pools must name at least one", "[]", "pools: null")
         return tuple(self._pool(own, i) for i, own in enumerate(pools))
 
-    def _pool(self, own: dict[str, object], i: int) -> DeploymentSlice:
+    def _pool(self, own: dict[str, object], i: int) -> PoolDeployment:
         role = own.get("role", "both")
         if role not in ROLES:
             nearest = nearest_name(str(role), ROLES) or ", ".join(ROLES)
             raise InputError(f"pools[{i}]: unknown role", role, nearest)
         keys = {key: value for key, value in own.items() if key != "role"}
         found: Role = next(known for known in ROLES if known == role)
-        return DeploymentSlice(found, self._slice(keys, f"pools[{i}]"), f"pool {i}" if "hardware" in own else "")
+        return PoolDeployment(found, self._slice(keys, f"pools[{i}]"), f"pool {i}" if "hardware" in own else "")
 
     def _slice(self, own: dict[str, object], where: str) -> Deployment:
-        from catalogs.io.yaml_files import check
+        from catalogs.io.yaml_files import validate_as
 
         _refuse(own, SHARED_KEYS, where)
-        return check(Deployment, self.model_dump(exclude=set(SHARED_KEYS)) | own, where)
+        return validate_as(Deployment, self.model_dump(exclude=set(SHARED_KEYS)) | own, where)
 
 
 def _refuse(own: dict[str, object], keys: tuple[str, ...], where: str) -> None:
@@ -135,10 +135,10 @@ def load_deployment(path: Path) -> Deployment:
 
     Where there are pools, a model or hardware that only they name is the first one's.
     """
-    from catalogs.io.yaml_files import check, read_yaml
+    from catalogs.io.yaml_files import read_yaml, validate_as
 
     data = read_yaml(Path(path))
     pools = data.get("pools")
     if isinstance(pools, list) and pools and isinstance(pools[0], dict):
         data = {key: pools[0][key] for key in ("model", "hardware") if key in pools[0]} | data
-    return check(Deployment, data, Path(path).name)
+    return validate_as(Deployment, data, Path(path).name)

@@ -126,7 +126,7 @@ _HOW: Final = "columns hour (0-23) or timestamp (ISO 8601), and gco2e_per_kwh"
 
 
 @dataclass(frozen=True, slots=True)
-class DayOfCarbon:
+class HourlyCarbon:
     """Mean grams of CO2-equivalent per kWh of each hour of the day, as the file's clock has them."""
 
     gco2e_per_kwh: tuple[float, ...]
@@ -142,7 +142,7 @@ class DayOfCarbon:
         return tuple(sorted(order)), sum(self.gco2e_per_kwh[h] for h in order) / hours
 
 
-def read_day(path: Path) -> DayOfCarbon:
+def read_hourly_carbon(path: Path) -> HourlyCarbon:
     """24 rows, or any number of time stamps, averaged by hour. Raises InputError for what is missing or no number."""
     found: dict[int, list[float]] = {}
     for row in _hourly_rows(path):
@@ -151,7 +151,7 @@ def read_day(path: Path) -> DayOfCarbon:
     missing = [h for h in range(HOURS) if h not in found]
     if missing:
         raise InputError(f"{path} has no row for hour {missing[0]}", len(found), "24 hours")
-    return DayOfCarbon(tuple(sum(found[h]) / len(found[h]) for h in range(HOURS)), str(path))
+    return HourlyCarbon(tuple(sum(found[h]) / len(found[h]) for h in range(HOURS)), str(path))
 
 
 def _hourly_rows(path: Path) -> list[dict[str, str]]:

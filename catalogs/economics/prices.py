@@ -120,7 +120,7 @@ def node_price(
     return _choose(offers, reading) if offers else None
 
 
-def discounted(price: Price, commitment: str, discount: float) -> Price:
+def discounted_price(price: Price, commitment: str, discount: float) -> Price:
     """An on-demand price less the user's own discount, a share of it. Raises InputError unless 0 < discount < 1."""
     if not 0 < discount < 1:
         raise InputError("a discount is a share of the on-demand price between 0 and 1", discount, "0.35")

@@ -14,11 +14,11 @@ from catalogs.engines.profile import (
     HostTimes,
     KvTransfer,
     RankDispatch,
-    Receiving,
+    ReceiveIntervals,
     StaticReserve,
 )
 from catalogs.errors import InputError, nearest_name
-from catalogs.io.yaml_files import DATA, check, read_yaml
+from catalogs.io.yaml_files import DATA, read_yaml, validate_as
 from catalogs.units import GIB, MIB
 
 FOLDER = DATA / "engines"
@@ -45,7 +45,7 @@ class CaptureSizes(_Strict):
         return (*self.first, *low, *high)
 
 
-class ReceivingFile(_Strict):
+class ReceiveIntervalsFile(_Strict):
     steps: PositiveInt
     busy_steps: PositiveInt
     busy_requests: PositiveInt
@@ -58,7 +58,7 @@ class LimitsFile(_Strict):
     max_num_batched_tokens: PositiveInt
     max_num_seqs: PositiveInt
     per_rank: bool = False
-    receiving: ReceivingFile | None = None
+    receiving: ReceiveIntervalsFile | None = None
 
 
 class MemoryFile(_Strict):
@@ -146,18 +146,18 @@ class UnsupportedEngine(_Strict):
     why: str
 
 
-def names() -> list[str]:
+def engine_file_names() -> list[str]:
     """Names of the shipped files."""
     return sorted(p.stem for p in FOLDER.glob("*.yaml"))
 
 
 @cache
-def read(name: str) -> EngineFile | UnsupportedEngine:
+def read_engine_file(name: str) -> EngineFile | UnsupportedEngine:
     """The file of an engine. Raises InputError where the file is malformed."""
     data = _with_base(name)
     if data.get("supported") is False:
-        return check(UnsupportedEngine, data, f"{name}.yaml")
-    return check(EngineFile, data, f"{name}.yaml")
+        return validate_as(UnsupportedEngine, data, f"{name}.yaml")
+    return validate_as(EngineFile, data, f"{name}.yaml")
 
 
 def _with_base(name: str) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def _with_base(name: str) -> dict[str, Any]:
     return data if base is None else _with_base(str(base)) | data
 
 
-def profile(file: EngineFile | UnsupportedEngine) -> EngineProfile:
+def engine_profile(file: EngineFile | UnsupportedEngine) -> EngineProfile:
     """The frozen profile of a supported engine. Raises InputError for one known by name only."""
     if isinstance(file, UnsupportedEngine):
         raise InputError("engine is known but not supported yet", file.name)
@@ -252,7 +252,7 @@ def _limits(file: LimitsFile) -> DefaultLimits:
         max_num_seqs=file.max_num_seqs,
         except_accelerators=file.except_accelerators,
         per_rank=file.per_rank,
-        receiving=Receiving(**file.receiving.model_dump()) if file.receiving else None,
+        receiving=ReceiveIntervals(**file.receiving.model_dump()) if file.receiving else None,
     )
 
 
@@ -260,7 +260,7 @@ def list_engines(supported_only: bool = False) -> list[str]:
     """Engine names; versions are spelled `vllm-0.15`, the bare name is the newest."""
     pass
 
-    return [n for n in names() if not supported_only or read(n).supported]
+    return [n for n in engine_file_names() if not supported_only or read_engine_file(n).supported]
 
 
 def load_engine(name: str) -> EngineProfile:
@@ -268,10 +268,10 @@ def load_engine(name: str) -> EngineProfile:
     pass
 
     folded = name.strip().lower()
-    if folded not in names():
-        raise InputError("unknown engine", name, nearest_name(folded, names()) or "vllm")
-    file = read(folded)
+    if folded not in engine_file_names():
+        raise InputError("unknown engine", name, nearest_name(folded, engine_file_names()) or "vllm")
+    file = read_engine_file(folded)
     if not file.supported:
         can = ", ".join(list_engines(supported_only=True))
         raise InputError(f"engine is known but not supported yet ({file.why}); supported: {can}", name, "vllm")
-    return profile(file)
+    return engine_profile(file)

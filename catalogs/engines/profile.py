@@ -34,7 +34,7 @@ class HostTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Receiving:
+class ReceiveIntervals:
     """How often a busy engine looks for new requests (SGLang's scheduler_recv_interval). Steps of decodes alone; it
     looks after every step with a prompt, and at once when idle."""
 
@@ -57,7 +57,7 @@ class DefaultLimits:
     max_num_seqs: int
     except_accelerators: tuple[str, ...] = ()  # parts of names the rule does not hold for
     per_rank: bool = False  # multiplied by tensor x pipeline ranks
-    receiving: Receiving | None = None  # None: it looks for new requests before every step
+    receiving: ReceiveIntervals | None = None  # None: it looks for new requests before every step
 
     def holds(self, memory_bytes: float, accelerator_name: str, kind: str) -> bool:
         excepted = any(part in accelerator_name for part in self.except_accelerators)

@@ -24,16 +24,16 @@ def parse_hardware(text: str) -> Hardware:
 
 def list_hardware() -> list[str]:
     """Names `parse_hardware` accepts without a count, MIG profiles excluded, in alphabetical order."""
-    from catalogs.hardware.files import names
+    from catalogs.hardware.files import hardware_file_names
 
-    return names()
+    return hardware_file_names()
 
 
 def list_mig_profiles(name: str) -> list[str]:
     """MIG profiles of a GPU (`1g.10gb`, ...), smallest first; [] where it has none. Raises InputError if unknown."""
-    from catalogs.hardware.files import read
+    from catalogs.hardware.files import read_hardware_file
 
-    return list(read(name).mig)
+    return list(read_hardware_file(name).mig)
 
 
 _NODES = re.compile(r"^(?P<nodes>-?\d+)\s*\*\s*(?P<rest>.+)$")
@@ -55,7 +55,7 @@ def parse(text: str) -> Hardware:
     _check_nodes(text, nodes, rest)
     if ":" in name:
         return _slices(plain, nodes, name, count)
-    file = files.read(name)
+    file = files.read_hardware_file(name)
     most = file.node.max_accelerators
     if nodes == 1 and count > most > 1 and count % most == 0:
         return _whole_nodes(plain, file, count)
@@ -82,8 +82,8 @@ def resized(hardware: Hardware, count: int, n_nodes: int) -> Hardware:
 def _of(name: str, count: int, nodes: int) -> Hardware:
     """Equal hardware is one object. name: of a file, or `NAME:MIG` for slices of one."""
     gpu, _, profile = name.partition(":")
-    file = files.read(gpu)
-    node = files.mig_node(file, profile) if profile else files.node(file, count)
+    file = files.read_hardware_file(gpu)
+    node = files.build_mig_node(file, profile) if profile else files.build_node(file, count)
     return Hardware(_text(nodes, name, count), node, count, nodes)
 
 
@@ -102,7 +102,7 @@ def _split_nodes(plain: str) -> tuple[int, str]:
 
 def _split_count(rest: str) -> tuple[str, int]:
     """`h100x8` -> h100, 8. A whole name wins, since some end in x and digits (rtx4090, mi300x)."""
-    if files.find(rest) is not None:
+    if files.find_hardware_file(rest) is not None:
         return rest, 1
     found = _COUNT.match(rest)
     if found is None or found["name"] == "rt":  # an unknown rtxNNNN is a name, not a count
@@ -112,7 +112,7 @@ def _split_count(rest: str) -> tuple[str, int]:
 
 def _slices(plain: str, nodes: int, name: str, count: int) -> Hardware:
     gpu, _, profile = name.partition(":")
-    file = files.read(gpu)
+    file = files.read_hardware_file(gpu)
     if not file.mig:
         raise InputError(f"{file.name} cannot be cut into MIG slices", plain, file.name)
     if profile not in file.mig:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, m
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.specs import Accelerator, Node, RoutedPeers
-from catalogs.io.yaml_files import DATA, check, read_yaml
+from catalogs.io.yaml_files import DATA, read_yaml, validate_as
 from catalogs.units import GIB, GIGA, MIB, TERA
 
 FOLDER = DATA / "hardware"
@@ -110,10 +110,10 @@ class HardwareFile(_Strict):
 @cache
 def _read_file(stem: str) -> HardwareFile:
     path = FOLDER / f"{stem}.yaml"
-    return check(HardwareFile, read_yaml(path), path.name)
+    return validate_as(HardwareFile, read_yaml(path), path.name)
 
 
-def names() -> list[str]:
+def hardware_file_names() -> list[str]:
     """Names of the shipped files."""
     return list(_stems())
 
@@ -123,29 +123,33 @@ def _stems() -> tuple[str, ...]:
     return tuple(sorted(p.stem for p in FOLDER.glob("*.yaml")))
 
 
-def all_names() -> dict[str, str]:
+def hardware_spellings() -> dict[str, str]:
     """Every accepted spelling (names and aliases) and the file it means. Reads every file."""
-    found = {alias: stem for stem in names() for alias in _read_file(stem).aliases}
-    return found | {stem: stem for stem in names()}
+    found = {alias: stem for stem in hardware_file_names() for alias in _read_file(stem).aliases}
+    return found | {stem: stem for stem in hardware_file_names()}
 
 
-def find(name: str) -> str | None:
+def find_hardware_file(name: str) -> str | None:
     """The file a spelling means, or None. Case and `_` against `-` do not matter."""
     folded = name.strip().lower().replace("_", "-")
-    if folded in names():
+    if folded in hardware_file_names():
         return folded
-    return all_names().get(folded)
+    return hardware_spellings().get(folded)
 
 
-def read(name: str) -> HardwareFile:
+def read_hardware_file(name: str) -> HardwareFile:
     """The file of a name or alias. Raises InputError with the nearest name."""
-    stem = find(name)
+    stem = find_hardware_file(name)
     if stem is None:
-        raise InputError("unknown hardware", name, nearest_name(name, [*all_names(), "local"]) or ", ".join(names()))
+        raise InputError(
+            "unknown hardware",
+            name,
+            nearest_name(name, [*hardware_spellings(), "local"]) or ", ".join(hardware_file_names()),
+        )
     return _read_file(stem)
 
 
-def accelerator(file: HardwareFile) -> Accelerator:
+def build_accelerator(file: HardwareFile) -> Accelerator:
     """The whole accelerator."""
     return Accelerator(
         name=file.name,
@@ -161,7 +165,7 @@ def accelerator(file: HardwareFile) -> Accelerator:
     )
 
 
-def node(file: HardwareFile, count: int) -> Node:
+def build_node(file: HardwareFile, count: int) -> Node:
     """The server holding `count` of them; a pair uses the bridge where the product has one."""
     n = file.node
     bridged = count <= 2 and n.bridge is not None and n.bridge_gb_per_s is not None
@@ -169,7 +173,7 @@ def node(file: HardwareFile, count: int) -> Node:
     assert link is not None
     assert speed is not None
     return Node(
-        accelerator=accelerator(file),
+        accelerator=build_accelerator(file),
         max_accelerators=n.max_accelerators,
         link_name=link,
         link_bytes_per_s=speed * GIGA,
@@ -185,13 +189,13 @@ def node(file: HardwareFile, count: int) -> Node:
     )
 
 
-def mig_node(file: HardwareFile, profile: str) -> Node:
+def build_mig_node(file: HardwareFile, profile: str) -> Node:
     """One GPU cut into equal MIG instances, as a node of its own.
 
     An instance has sms/all of the peak, memory_eighths/8 of the bandwidth, and takes the GPU's power by its share of
     multiprocessors (limit) and of memory (idle). The host is shared by the server's GPUs, so it counts for one of them.
     """
-    mig, whole = file.mig[profile], accelerator(file)
+    mig, whole = file.mig[profile], build_accelerator(file)
     assert file.sms is not None
     compute, memory = mig.sms / file.sms, mig.memory_eighths / 8
     instance = Accelerator(

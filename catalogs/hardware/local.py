@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, PositiveFloat, ValidationError
 from catalogs.errors import InputError
 from catalogs.hardware import files
 from catalogs.hardware.specs import Accelerator, Hardware, Node
-from catalogs.io.output_files import write_whole
+from catalogs.io.output_files import write_atomically
 from catalogs.units import GIGA, KIB, MEGA, MIB, TERA
 
 #: Dense tensor flops per cycle and multiprocessor by compute capability, fp16/bf16 with fp32 accumulation
@@ -56,7 +56,7 @@ def local_hardware() -> Hardware:
 def with_measured_peaks(hardware: Hardware) -> Hardware:
     """`hardware` with the peaks `calibrate` measured on this machine, where its own are estimates ("local")."""
     unit = hardware.accelerator
-    measured = find(unit.full_name) if unit.name == "local" else None
+    measured = find_measured_peaks(unit.full_name) if unit.name == "local" else None
     if measured is None:
         return hardware
     note = f"local is {unit.full_name}: peaks measured {measured.as_of} by calibrate"
@@ -135,7 +135,10 @@ def _gpu_hardware(nvml: Any, count: int) -> Hardware:
     handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
     driver_names = [_text(nvml.nvmlDeviceGetName(h)) for h in handles]
     alike = sum(n == driver_names[0] for n in driver_names)
-    file = next((f for n in files.names() if driver_names[0] in (f := files.read(n)).driver_names), None)
+    file = next(
+        (f for n in files.hardware_file_names() if driver_names[0] in (f := files.read_hardware_file(n)).driver_names),
+        None,
+    )
     if file is None:
         unit = _unlisted_gpu(nvml, handles[0], driver_names[0])
         node = Node(unit, alike, "pcie4", 32 * GIGA, 12.5 * GIGA, host_idle_w=400.0, host_w_per_accelerator=60.0)
@@ -145,7 +148,7 @@ def _gpu_hardware(nvml: Any, count: int) -> Hardware:
         return Hardware("local", node, alike, 1, (note,))
     alike = min(alike, file.node.max_accelerators)
     note = f"local is {alike} x {file.name} ({driver_names[0]})"
-    return Hardware("local", files.node(file, alike), alike, 1, (note,))
+    return Hardware("local", files.build_node(file, alike), alike, 1, (note,))
 
 
 def _unlisted_gpu(nvml: Any, handle: Any, name: str) -> Accelerator:
@@ -216,19 +219,19 @@ class MeasuredPeaks(BaseModel):
         )
 
 
-def file() -> Path:
+def measured_peaks_path() -> Path:
     """Where the measured peaks of this machine live."""
     import platformdirs
 
     return Path(platformdirs.user_data_dir("llm-capacity-planner", appauthor=False)) / "hardware" / FILE_NAME
 
 
-def find(machine: str) -> MeasuredPeaks | None:
+def find_measured_peaks(machine: str) -> MeasuredPeaks | None:
     """The measured peaks, None where there are none or they are another machine's. Raises InputError for a damaged
     file."""
     import yaml
 
-    path = file()
+    path = measured_peaks_path()
     if not path.is_file():
         return None
     try:
@@ -238,14 +241,14 @@ def find(machine: str) -> MeasuredPeaks | None:
     return found if found.machine == machine else None
 
 
-def save(peaks: MeasuredPeaks) -> Path:
+def save_measured_peaks(peaks: MeasuredPeaks) -> Path:
     """Write the file; raises InputError where that cannot be done."""
     import yaml
 
-    path = file()
+    path = measured_peaks_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot write the measured peaks ({error.strerror})", str(path)) from None
-    write_whole(path, [yaml.safe_dump(peaks.model_dump(), sort_keys=False)])
+    write_atomically(path, [yaml.safe_dump(peaks.model_dump(), sort_keys=False)])
     return path

@@ -18,7 +18,7 @@ from typing import Any
 from catalogs.errors import InputError
 
 
-def write_whole(path: Path, parts: Iterable[str]) -> None:
+def write_atomically(path: Path, parts: Iterable[str]) -> None:
     """Write beside the target and rename; straight into what is no ordinary file (/dev/stderr, a named pipe), which a
     rename would replace. Raises InputError where that cannot be done."""
     if _is_device(path) and not path.is_dir():
@@ -60,7 +60,7 @@ def write_json(data: dict[str, Any], target: str) -> None:
     if target == "-":
         sys.stdout.write(text)
     else:
-        write_whole(Path(target), [text])
+        write_atomically(Path(target), [text])
 
 
 def finite(value: Any) -> Any:
@@ -95,7 +95,7 @@ def _is_device(path: Path) -> bool:
 
 
 @contextmanager
-def whole_folder(target: Path, replace: bool = False, keep: Sequence[str] = ()) -> Iterator[Path]:
+def atomic_folder(target: Path, replace: bool = False, keep: Sequence[str] = ()) -> Iterator[Path]:
     """A new folder to write into, which becomes `target` when the block ends well and vanishes when it does not.
 
     Where `target` exists its files of the same names are exchanged, or with `replace` the whole folder is, but for the

@@ -68,7 +68,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError(f"cannot read {path}: {reason}") from None
 
 
-def check(cls: type[_M], data: dict[str, Any], where: str) -> _M:
+def validate_as(cls: type[_M], data: dict[str, Any], where: str) -> _M:
     """`data` as `cls`; the first broken rule becomes one InputError line; an unknown key names the nearest."""
     try:
         return cls.model_validate(data)
@@ -105,7 +105,7 @@ def check_keys(model: type[M], data: object, where: str) -> M:
         if key not in model.model_fields:
             nearest = nearest_name(str(key), model.model_fields) or ", ".join(model.model_fields)
             raise InputError(f"{where}: unknown key", key, nearest)
-    return check(model, dict(data), where)
+    return validate_as(model, dict(data), where)
 
 
 def choose_kind(kinds: Mapping[str, type[M]], data: object, where: str) -> M:

@@ -13,9 +13,9 @@ from catalogs.launch.arguments import Arguments
 
 #: Engine families that can be started, by the first part of the catalog's names (`vllm-0.15` is vllm).
 COMMANDS: Final[dict[str, Callable[[ResolvedDeployment], Arguments]]] = {
-    "vllm": vllm.arguments,
-    "sglang": sglang.arguments,
-    "llama.cpp": llama_cpp.arguments,
+    "vllm": vllm.vllm_arguments,
+    "sglang": sglang.sglang_arguments,
+    "llama.cpp": llama_cpp.llama_cpp_arguments,
 }
 
 #: Names that begin like a family and are another engine.
@@ -30,7 +30,7 @@ class ServeCommand:
     notes: tuple[str, ...]
 
 
-def family(engine: str) -> str:
+def engine_family(engine: str) -> str:
     """The engine whose command line this one has. Raises InputError where none can be written."""
     found = engine.partition("-")[0]
     if engine in _OTHERS or found not in COMMANDS:
@@ -39,14 +39,14 @@ def family(engine: str) -> str:
     return found
 
 
-def arguments(resolved: ResolvedDeployment) -> Arguments:
+def serve_arguments(resolved: ResolvedDeployment) -> Arguments:
     """The command line of one replica."""
-    return COMMANDS[family(resolved.engine.name)](resolved)
+    return COMMANDS[engine_family(resolved.engine.name)](resolved)
 
 
 def serve_command(resolved: ResolvedDeployment) -> ServeCommand:
     """For the answer: one line, and what to mind. Flags are left out only where the engine does the same without."""
-    made = arguments(resolved)
+    made = serve_arguments(resolved)
     notes = list(made.notes)
     if resolved.replicas > 1:
         per = resolved.accelerators_per_replica

@@ -23,7 +23,7 @@ def gguf_name(resolved: ResolvedDeployment) -> str:
     return f"{stem}-{resolved.weight_dtype}.gguf"
 
 
-def arguments(resolved: ResolvedDeployment) -> Arguments:
+def llama_cpp_arguments(resolved: ResolvedDeployment) -> Arguments:
     """One slot with a cache of its own for each sequence, prompts computed anew: as it is simulated."""
     r, limits = resolved, resolved.limits
     kv = _KV_TYPES.get(r.kv_dtype, r.kv_dtype)

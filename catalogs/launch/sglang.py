@@ -19,7 +19,7 @@ LOAD_BALANCE: Final = {
 PROGRAM: Final = ("python3", "-m", "sglang.launch_server")
 
 
-def arguments(resolved: ResolvedDeployment) -> Arguments:
+def sglang_arguments(resolved: ResolvedDeployment) -> Arguments:
     """Limits are of all attention ranks together here (`--attn-dp-size` divides them), of one rank in the plan."""
     r = resolved
     if r.speculation is not None:

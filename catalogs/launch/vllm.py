@@ -21,7 +21,7 @@ _DEFAULT_ALL2ALL: Final = Layout().all2all_backend
 _KV_ROLES: Final = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
 
-def arguments(resolved: ResolvedDeployment) -> Arguments:
+def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
     """Flags are left out only where the engine does the same without them."""
     r, flags = resolved, resolved.engine.flags
     found: list[tuple[str, str | None]] = _layout(r)

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
-from catalogs.io.yaml_files import DATA, check, read_yaml
+from catalogs.io.yaml_files import DATA, read_yaml, validate_as
 
 FILE = DATA / "evaluations.yaml"
 
@@ -89,7 +89,7 @@ def evaluations(model: str, part: Part, dtype: str) -> tuple[Evaluation, ...]:
 @cache
 def list_evaluations() -> tuple[Evaluation, ...]:
     """Every row of the catalog."""
-    return tuple(_evaluation(row) for row in check(_File, read_yaml(FILE), FILE.name).evaluations)
+    return tuple(_evaluation(row) for row in validate_as(_File, read_yaml(FILE), FILE.name).evaluations)
 
 
 def _evaluation(row: _Row) -> Evaluation:

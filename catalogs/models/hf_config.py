@@ -65,8 +65,8 @@ def model_from_config(config: ConfigReader, name: str) -> ModelSpec:
         architecture=str(architectures[0]),
         hidden_size=hidden,
         vocab_size=config.count("vocab_size", "padded_vocab_size"),
-        groups=grouped(layers),
-        encoder_groups=grouped(encoder_layers(config)),
+        groups=group_layers(layers),
+        encoder_groups=group_layers(encoder_layers(config)),
         encoder_tokens=config.maybe_count("max_source_positions") or 0,
         tied_embeddings=config.flag("tie_word_embeddings"),
         learned_positions=positions + LEARNED_POSITIONS[kind] if kind in LEARNED_POSITIONS else 0,
@@ -81,7 +81,7 @@ def model_from_config(config: ConfigReader, name: str) -> ModelSpec:
     )
 
 
-def grouped(layers: Iterable[LayerGroup]) -> tuple[LayerGroup, ...]:
+def group_layers(layers: Iterable[LayerGroup]) -> tuple[LayerGroup, ...]:
     """Identical layers counted, in order of first appearance."""
     return tuple(dataclasses.replace(layer, count=n) for layer, n in Counter(layers).items())
 

@@ -20,7 +20,7 @@ NAMES: Final = MODELS / "names.yaml"
 SILENT_WORDS: Final = frozenset({"meta", "instruct", "hf", "chat", "it", "base"})
 
 
-def plain(name: str) -> str:
+def normalised_name(name: str) -> str:
     """A name without publisher, case, separators and silent words: "meta-llama/Meta-Llama-3.1-8B" -> "llama3.18b"."""
     words = name.lower().rsplit("/", 1)[-1].replace("_", "-").replace(" ", "-").split("-")
     return "".join(w for w in words if w not in SILENT_WORDS)
@@ -54,9 +54,11 @@ class ModelNames:
         Where a publisher is named it must be one of the model's; where several models match, an alias of that very
         name wins.
         """
-        wanted, owner = plain(text), publisher(text)
-        found = {a for n, a in self.all_names().items() if plain(n) == wanted and self._published_by(a, owner)}
-        found = {a for a in found if plain(a) == wanted} or found
+        wanted, owner = normalised_name(text), publisher(text)
+        found = {
+            a for n, a in self.all_names().items() if normalised_name(n) == wanted and self._published_by(a, owner)
+        }
+        found = {a for a in found if normalised_name(a) == wanted} or found
         if len(found) == 1:
             return found.pop()
         if found:
@@ -65,8 +67,8 @@ class ModelNames:
 
     def nearest(self, text: str) -> str | None:
         """The likeliest alias: one that begins as `text` does, else the most alike."""
-        wanted = plain(text)
-        begins = [a for a in sorted(self.aliases) if wanted and plain(a).startswith(wanted)]
+        wanted = normalised_name(text)
+        begins = [a for a in sorted(self.aliases) if wanted and normalised_name(a).startswith(wanted)]
         return min(begins, key=len, default=None) or nearest_name(text.rsplit("/", 1)[-1], self.aliases, cutoff=0.0)
 
     def _published_by(self, alias: str, owner: str) -> bool:

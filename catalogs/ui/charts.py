@@ -22,7 +22,7 @@ MARGIN: Final = {"l": 10, "r": 20, "t": 24, "b": 10}
 BELOW: Final[dict[str, Any]] = {"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top", "traceorder": "normal"}
 
 
-def place(i: int) -> dict[str, Any]:
+def series_style(i: int) -> dict[str, Any]:
     """Line and marker of the i-th thing drawn."""
     return {
         "line": {"color": COLOURS[i % len(COLOURS)], "dash": DASHES[i % len(DASHES)], "width": 2},
@@ -30,7 +30,7 @@ def place(i: int) -> dict[str, Any]:
     }
 
 
-def bar(i: int, colour: str | None = None) -> dict[str, Any]:
+def bar_style(i: int, colour: str | None = None) -> dict[str, Any]:
     """Fill of the i-th kind of bar."""
     line = {"color": "#ffffff", "width": 0.5}
     return {"color": colour or COLOURS[i % len(COLOURS)], "pattern": hatch(HATCHES[i % len(HATCHES)]), "line": line}
@@ -41,16 +41,16 @@ def hatch(shape: str | list[str]) -> dict[str, Any]:
     return {"shape": shape, "solidity": 0.15, "size": 7, "fillmode": "overlay", "fgcolor": "#4a5563", "fgopacity": 0.45}
 
 
-def titled(words: str, unit: str) -> dict[str, Any]:
+def axis_title(words: str, unit: str) -> dict[str, Any]:
     """The title of an axis."""
     return {"title": {"text": f"{words} ({unit})"}}
 
 
-def linear(words: str, unit: str, **more: Any) -> dict[str, Any]:
-    return titled(words, unit) | {"rangemode": "tozero"} | more
+def linear_axis(words: str, unit: str, **more: Any) -> dict[str, Any]:
+    return axis_title(words, unit) | {"rangemode": "tozero"} | more
 
 
-def log(words: str, unit: str, values: Iterable[float]) -> dict[str, Any]:
+def logarithmic_axis(words: str, unit: str, values: Iterable[float]) -> dict[str, Any]:
     """A logarithmic axis over `values`, the more marks in a decade the fewer decades there are."""
     seen = [v for v in values if v > 0 and math.isfinite(v)] or [1.0, 10.0]
     low, high = min(seen), max(seen)
@@ -59,25 +59,25 @@ def log(words: str, unit: str, values: Iterable[float]) -> dict[str, Any]:
     first, last = math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1
     ticks = [m * 10.0**e for e in range(first, last + 1) for m in steps]
     edges = [math.log10(low) - 0.05 - 0.03 * decades, math.log10(high) + 0.05 + 0.03 * decades]
-    marks = {"tickvals": ticks, "ticktext": [number(t) for t in ticks]}
-    return titled(words, unit) | {"type": "log", "range": edges} | marks
+    marks = {"tickvals": ticks, "ticktext": [number_text(t) for t in ticks]}
+    return axis_title(words, unit) | {"type": "log", "range": edges} | marks
 
 
-def number(x: float) -> str:
+def number_text(x: float) -> str:
     """Three digits, thousands set apart: 12,345 or 0.0123."""
     if x == 0 or not math.isfinite(x):
         return "0" if x == 0 else "unbounded"
     return f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.3g}"
 
 
-def ceiling(figure: Any, y: float, text: str) -> None:
+def limit_line(figure: Any, y: float, text: str) -> None:
     """A dashed line across a logarithmic axis, with words on it."""
     figure.add_hline(y=y, line={"color": COLOURS[3], "dash": "longdash", "width": 1.5})
     words = {"text": text, "showarrow": False, "font": {"size": 11}, "xref": "paper", "x": 0.01, "xanchor": "left"}
     figure.add_annotation(y=math.log10(y), yref="y", yanchor="bottom", **words)
 
 
-def vertical(figure: Any, x: float, text: str, log_axis: bool = False, **where: Any) -> None:
+def vertical_line(figure: Any, x: float, text: str, log_axis: bool = False, **where: Any) -> None:
     """A dotted line with words at its top."""
     at = math.log10(x) if log_axis else x
     line = {"color": REFERENCE, "dash": "dot", "width": 1.5}
@@ -98,11 +98,11 @@ REFERENCE: Final = "#808893"
 LEGEND_BELOW: Final[dict[str, Any]] = {"orientation": "h", "x": 0, "y": -0.22, "yanchor": "top"}
 
 
-def colour(family: str) -> str:
+def family_colour(family: str) -> str:
     return COLOURS[_place(family)]
 
 
-def mark(family: str) -> str:
+def family_marker(family: str) -> str:
     return MARKS[_place(family)]
 
 
@@ -118,7 +118,7 @@ def time_axis(title: str, low_s: float, high_s: float) -> dict[str, Any]:
 
 def count_axis(title: str, low: float, high: float, unit: str) -> dict[str, Any]:
     """A logarithmic axis that reads 1 k, 10 M, 1 G and the unit."""
-    return _decades(title, low, high, lambda x: si(x, unit))
+    return _decades(title, low, high, lambda x: si_text(x, unit))
 
 
 def _decades(title: str, low: float, high: float, text: Any) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def time_text(seconds: float) -> str:
     return f"{seconds / 1e-9:.3g} ns"
 
 
-def si(x: float, unit: str) -> str:
+def si_text(x: float, unit: str) -> str:
     """ "10 GFLOP/s", "100 FLOP/B" """
     for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if x >= size * 0.9995:

@@ -27,7 +27,7 @@ LEAST_WIDTH: Final = 60
 PIPED: Final = 100
 
 
-def beside(label: str, text: str, width: int = PIPED) -> Iterator[str]:
+def labelled_rows(label: str, text: str, width: int = PIPED) -> Iterator[str]:
     """Rows of at most `width` columns (a longer word stands alone): the label once, the text wrapped beside it."""
     wrapped = textwrap.wrap(text, width - LABEL, break_long_words=False, break_on_hyphens=False) or [""]
     for i, part in enumerate(wrapped):
@@ -38,11 +38,11 @@ def show_lines(lines: Iterable[Line], bold: Collection[str] = ()) -> None:
     """Print them, as wide as the terminal; bold: labels whose lines are set so."""
     console = open_console()
     for label, text in lines:
-        for row in beside(label, text, max(console.width, LEAST_WIDTH)):
+        for row in labelled_rows(label, text, max(console.width, LEAST_WIDTH)):
             console.print(row, style="bold" if label in bold else "")
 
 
-def grid(head: Sequence[str], rows: Sequence[Sequence[str]], words: int, title: str) -> Table:
+def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int, title: str) -> Table:
     """A table whose first `words` columns are set left."""
     from rich import box
     from rich.table import Table

@@ -79,7 +79,7 @@ _UNITS: Final = {"s": 1.0, "min": 60.0, "m": 60.0, "h": HOUR_S, "d": 24 * HOUR_S
 _SHOWN: Final = (("d", 24 * HOUR_S), ("h", HOUR_S), ("min", 60.0))
 
 
-def seconds_of(text: str) -> float:
+def parse_duration(text: str) -> float:
     """ "30d", "10min", "90s", "2h" in seconds. Raises InputError."""
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*(s|min|m|h|d|y)\s*", text.lower())
     if found is None or not float(found[1]) > 0:
@@ -95,7 +95,7 @@ def exact_duration(value_s: float) -> str:
     return f"{repr(float(value_s)).removesuffix('.0')}s"
 
 
-def long_words(value_s: float) -> str:
+def duration_text(value_s: float) -> str:
     """In the largest unit of which there is a whole one: "2.5 d"."""
     for unit, size_s in _SHOWN:
         if value_s >= size_s:
@@ -103,6 +103,6 @@ def long_words(value_s: float) -> str:
     return f"{value_s:.3g} s"
 
 
-def hours_words(value_s: float) -> str:
+def hours_text(value_s: float) -> str:
     """ "14.5 h"."""
     return f"{value_s / HOUR_S:.3g} h"

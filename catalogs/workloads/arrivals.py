@@ -85,7 +85,7 @@ class Arrivals(BaseModel):
         return self.requests_per_s
 
 
-class Varying(Arrivals):
+class VaryingRate(Arrivals):
     """Base: Poisson arrivals along a curve."""
 
     @property
@@ -113,7 +113,7 @@ class Spike(BaseModel):
     factor: Rate
 
 
-class Diurnal(Varying):
+class Diurnal(VaryingRate):
     """A sine over a day, with spikes on top: the rate is mean * (1 + swing * cos) with its peak at peak_at_s.
 
     requests_per_s is the mean without spikes. Times of spikes count from the beginning of each period.
@@ -133,7 +133,7 @@ class Diurnal(Varying):
         return RateCurve(edges, self.requests_per_s * (1.0 + self.swing * waves) * _raised(edges, self.spikes))
 
 
-class Spikes(Varying):
+class Spikes(VaryingRate):
     """A constant rate, but for a burst every so often."""
 
     requests_per_s: Rate  # between the bursts
@@ -152,7 +152,7 @@ class Spikes(Varying):
         return RateCurve(np.array([0.0, quiet, self.every_s]), self.requests_per_s * np.array([1.0, self.factor]))
 
 
-class Piecewise(Varying):
+class Piecewise(VaryingRate):
     """Rates from given times on, {0: 2, 3600: 8}, repeated every period_s."""
 
     requests_per_s: None = None
@@ -227,7 +227,7 @@ class Rateless(Arrivals):
         return np.zeros(n)
 
 
-class ClosedLoop(Rateless):
+class ClosedLoopArrivals(Rateless):
     """`concurrency` clients, each sending its next request when its previous one ends, after it has thought:
     think_time_s is the mean of an exponential time, also before the first request."""
 
@@ -250,7 +250,7 @@ def parse_arrivals(data: object) -> Arrivals:
         "diurnal": Diurnal,
         "piecewise": Piecewise,
         "spikes": Spikes,
-        "closed_loop": ClosedLoop,
+        "closed_loop": ClosedLoopArrivals,
         "all_at_once": AllAtOnce,
     }
     return choose_kind(kinds, data, "arrivals")

@@ -45,7 +45,7 @@ class EngineBlocks(Sequence[BlockIds]):
         return tuple([ids[e // size] * size + e % size for e in ends])
 
 
-def prefix_true(hashes: Sequence[Sequence[int]]) -> tuple[BlockIds, ...]:
+def chained_hashes(hashes: Sequence[Sequence[int]]) -> tuple[BlockIds, ...]:
     """The same lists with ids such that equal id means equal block *and* equal prefix.
 
     Lists that already are (each id always follows the same id) come back unchanged. Otherwise, as in the Bailian

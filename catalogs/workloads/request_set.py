@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from catalogs.arrays import FloatArray, IntArray
-from catalogs.workloads.service_classes import RequestTerms
+from catalogs.workloads.service_classes import ServiceLevels
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class RequestSet:
     models: tuple[str, ...] = ()  # as a place in these names; no names: in the order of the fleet's models
     sessions: IntArray | None = None  # which conversation each request belongs to
     adapters: IntArray | None = None  # which LoRA adapter each asks for; -1: none
-    terms: RequestTerms | None = None  # how urgent each is, by when it should be answered, when its client gives up
+    terms: ServiceLevels | None = None  # how urgent each is, by when it should be answered, when its client gives up
     think_s: FloatArray | None = None  # closed loop: seconds a client waits before the i-th request that is begun
     name: str = ""
     source: str = ""

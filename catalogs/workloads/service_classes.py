@@ -21,19 +21,19 @@ COLUMNS: Final = ("priority", "deadline_s", "timeout_s")
 
 
 @dataclass(frozen=True, slots=True)
-class RequestTerms:
+class ServiceLevels:
     """(n,) arrays. Seconds count from a request's arrival; inf: none."""
 
     priority: IntArray  # lower is served first, as with vLLM
     deadline_s: FloatArray  # by when its first token should be there
     timeout_s: FloatArray  # when the client gives up
 
-    def take(self, rows: Any) -> RequestTerms:
+    def take(self, rows: Any) -> ServiceLevels:
         """Those of some requests."""
-        return RequestTerms(self.priority[rows], self.deadline_s[rows], self.timeout_s[rows])
+        return ServiceLevels(self.priority[rows], self.deadline_s[rows], self.timeout_s[rows])
 
     @classmethod
-    def of(cls, columns: Mapping[str, Sequence[Any]], where: str) -> RequestTerms | None:
+    def of(cls, columns: Mapping[str, Sequence[Any]], where: str) -> ServiceLevels | None:
         """From a trace's columns; None where it has none of them. An empty cell: 0, no deadline, no timeout."""
         if not any(name in columns for name in COLUMNS):
             return None
@@ -79,11 +79,11 @@ def parse_classes(data: object, where: str) -> tuple[ServiceClass, ...]:
     return tuple(check_keys(ServiceClass, item, f"classes[{i}]") for i, item in enumerate(data))
 
 
-def draw_terms(classes: Sequence[ServiceClass], rng: np.random.Generator, n: int) -> RequestTerms:
+def draw_service_levels(classes: Sequence[ServiceClass], rng: np.random.Generator, n: int) -> ServiceLevels:
     """Terms of n requests, each of one class."""
     shares = np.array([c.share for c in classes])
     chosen = rng.choice(len(classes), n, p=shares / shares.sum())
-    return RequestTerms(
+    return ServiceLevels(
         np.array([c.priority for c in classes])[chosen],
         np.array([c.deadline_s or inf for c in classes])[chosen],
         np.array([c.timeout_s or inf for c in classes])[chosen],

@@ -14,10 +14,10 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
-from catalogs.workloads.arrivals import AllAtOnce, Arrivals, ClosedLoop, Count, Rateless
+from catalogs.workloads.arrivals import AllAtOnce, Arrivals, ClosedLoopArrivals, Count, Rateless
 from catalogs.workloads.lengths import Lengths, sample_pairs
 from catalogs.workloads.request_set import RequestSet
-from catalogs.workloads.service_classes import RequestTerms, ServiceClass, draw_terms
+from catalogs.workloads.service_classes import ServiceClass, ServiceLevels, draw_service_levels
 from catalogs.workloads.sessions import BLOCK_TOKENS, Sessions, SharedPrefix, Turns, block_ids
 
 
@@ -59,7 +59,7 @@ class SyntheticWorkload:
 
     @property
     def concurrency(self) -> int | None:
-        return self.arrivals.concurrency if isinstance(self.arrivals, ClosedLoop) else None
+        return self.arrivals.concurrency if isinstance(self.arrivals, ClosedLoopArrivals) else None
 
     @property
     def has_rate(self) -> bool:
@@ -95,7 +95,7 @@ class SyntheticWorkload:
 
     def _think_s(self, rng: np.random.Generator, n: int) -> FloatArray | None:
         """(n,) seconds before requests of a closed loop; None where nobody thinks."""
-        mean_s = self.arrivals.think_time_s if isinstance(self.arrivals, ClosedLoop) else 0.0
+        mean_s = self.arrivals.think_time_s if isinstance(self.arrivals, ClosedLoopArrivals) else 0.0
         return rng.standard_exponential(n) * mean_s if mean_s else None
 
     def _models(self, sessions: Sessions, rng: np.random.Generator) -> IntArray:
@@ -108,9 +108,9 @@ class SyntheticWorkload:
         assert self.adapters is not None
         return self.adapters.draw(rng, sessions.n_sessions)[sessions.session]
 
-    def _terms(self, sessions: Sessions, rng: np.random.Generator, order: IntArray) -> RequestTerms:
+    def _terms(self, sessions: Sessions, rng: np.random.Generator, order: IntArray) -> ServiceLevels:
         """A session keeps to one class."""
-        return draw_terms(self.classes, rng, sessions.n_sessions).take(sessions.session[order])
+        return draw_service_levels(self.classes, rng, sessions.n_sessions).take(sessions.session[order])
 
     def _arrival_s(self, sessions: Sessions, streams: list[np.random.Generator], rate: float) -> FloatArray:
         """(n,) seconds. Sessions start at such a rate that turns arrive at `rate` on average."""

@@ -131,7 +131,7 @@ FORMATS: Final[tuple[TraceFormat, ...]] = (
 )
 
 
-def recognise(columns: Iterable[str], where: str) -> TraceFormat:
+def recognise_format(columns: Iterable[str], where: str) -> TraceFormat:
     """The format with these columns (others are ignored); InputError names the column that the nearest one lacks."""
     present = set(columns)
     fitting = next((f for f in FORMATS if present.issuperset(f.columns)), None)

@@ -19,9 +19,9 @@ import numpy as np
 
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
-from catalogs.workloads.block_hashes import BlockIds, prefix_true
-from catalogs.workloads.service_classes import RequestTerms
-from catalogs.workloads.trace_formats import TraceFormat, count_tokens, is_text_dataset, recognise
+from catalogs.workloads.block_hashes import BlockIds, chained_hashes
+from catalogs.workloads.service_classes import ServiceLevels
+from catalogs.workloads.trace_formats import TraceFormat, count_tokens, is_text_dataset, recognise_format
 
 Columns = dict[str, Sequence[Any]]
 
@@ -71,7 +71,7 @@ class Trace:
     format: str
     notices: tuple[str, ...] = ()
     labels: TraceLabels = NO_LABELS
-    terms: RequestTerms | None = None
+    terms: ServiceLevels | None = None
 
 
 def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str | None = None) -> Trace:
@@ -86,9 +86,12 @@ def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str 
     if is_text_dataset(columns):
         inputs, outputs, notices = count_tokens(columns, tokenizer, where)
         return Trace(None, inputs, outputs, None, 16, "text", notices)
-    trace, labels = _trace(columns, recognise(columns, where), hash_block_tokens, where), TraceLabels.of(columns, where)
+    trace, labels = (
+        _trace(columns, recognise_format(columns, where), hash_block_tokens, where),
+        TraceLabels.of(columns, where),
+    )
     complete = len(trace.input_tokens) == len(next(iter(columns.values())))  # else rows were left out
-    return replace(trace, labels=labels, terms=RequestTerms.of(columns, where)) if complete else trace
+    return replace(trace, labels=labels, terms=ServiceLevels.of(columns, where)) if complete else trace
 
 
 def _content(path: Path, where: str) -> bytes:
@@ -194,7 +197,7 @@ def _trace(columns: Columns, kind: TraceFormat, block_tokens: int | None, where:
         notices.append(f"{where}: hash_ids taken as blocks of {size} tokens; hash_block_tokens states it")
     full = _full_blocks(counts, inputs_tokens, outputs_tokens, size, where)
     ids = [row if len(row) <= k else row[:k] for row, k in zip(ids, full.tolist(), strict=True)]
-    return Trace(arrivals, inputs_tokens, outputs_tokens, prefix_true(ids), size, kind.name, tuple(notices))
+    return Trace(arrivals, inputs_tokens, outputs_tokens, chained_hashes(ids), size, kind.name, tuple(notices))
 
 
 def _numbers(columns: Columns, name: str, where: str) -> FloatArray:

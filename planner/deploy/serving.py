@@ -11,9 +11,9 @@ from catalogs.deployments.resolve import resolve_pools
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
-from catalogs.io.yaml_files import check
+from catalogs.io.yaml_files import validate_as
 from catalogs.launch.arguments import Arguments, weights_at
-from catalogs.launch.command import arguments, family
+from catalogs.launch.command import engine_family, serve_arguments
 from planner.answer.plan_schema import Plan
 from planner.deploy.images import ContainerDevice, image_of
 
@@ -48,15 +48,15 @@ class Serving:
         said = plan.deployment
         _refuse(said, _UNSAID)
         _refuse(said.get("disaggregation") or {}, _UNSAID_APART)
-        written = check(Deployment, {**said, "kv_blocks": None}, "the plan's deployment")
+        written = validate_as(Deployment, {**said, "kv_blocks": None}, "the plan's deployment")
         kv_bytes = plan.memory.kv_bytes if plan.memory else None
         return tuple(cls._of_pool(pool, kv_bytes) for pool in resolve_pools(written))
 
     @classmethod
     def _of_pool(cls, resolved: ResolvedDeployment, kv_bytes: float | None) -> Serving:
-        kind = family(resolved.engine.name)
+        kind = engine_family(resolved.engine.name)
         device = ContainerDevice.of(resolved.hardware.accelerator)
-        made = arguments(resolved)
+        made = serve_arguments(resolved)
         if kind == "vllm" and device.maker == "cpu" and kv_bytes:
             made = replace(made, environment={"VLLM_CPU_KVCACHE_SPACE": f"{max(int(kv_bytes / 2**30), 1)}"})
         image = image_of(kind, resolved.engine.version, device.maker)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from catalogs.economics.electricity import DEFAULT_PUE, Grid
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock
-from catalogs.io.yaml_files import check, read_yaml
+from catalogs.io.yaml_files import read_yaml, validate_as
 from planner.economics.money import SECONDS_PER_HOUR, per_million
 
 HOURS_PER_YEAR: Final = 365.25 * 24
@@ -65,7 +65,7 @@ def parse_owned(text: str) -> OwnedHardware:
     for needed in ("capex", "years"):
         if needed not in named:
             raise InputError(f"hardware of one's own needs {needed}", text, EXAMPLE)
-    return check(OwnedHardware, named, "accounting.owned")
+    return validate_as(OwnedHardware, named, "accounting.owned")
 
 
 @dataclass(frozen=True, slots=True)

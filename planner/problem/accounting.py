@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 
-from catalogs.economics.electricity import read_day
+from catalogs.economics.electricity import read_hourly_carbon
 from catalogs.errors import InputError
 from planner.economics.ownership import OwnedHardware, parse_owned
 from planner.problem.request_model import POWER, PRICE, Number, Numbers, RequestModel, Seconds, option
@@ -98,7 +98,7 @@ class Accounting(RequestModel):
     def check_files(self) -> None:
         """Read the files named, so that what is wrong with them is reported before a search. Raises InputError."""
         if self.carbon_hours is not None:
-            read_day(Path(self.carbon_hours))
+            read_hourly_carbon(Path(self.carbon_hours))
 
 
 NO_ACCOUNTING: Final = Accounting()

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from catalogs.deployments.layout import Layout, Role
 from catalogs.deployments.schema import Deployment
 from catalogs.hardware.specs import Hardware
-from catalogs.io.yaml_files import check
+from catalogs.io.yaml_files import validate_as
 
 _ONE: Final = Layout()
 
@@ -162,7 +162,7 @@ class Candidate:
         if self.split:
             counts = {"prefill_replicas": self.split.replicas, "decode_replicas": self.replicas}
             written |= {"replicas": 1, "disaggregation": {**counts, "prefill": asdict(self.split.layout)}}
-        return check(Deployment, written | dict(self.rest.values), "the deployment")
+        return validate_as(Deployment, written | dict(self.rest.values), "the deployment")
 
 
 def count_words(replicas: int, layout: Layout, split: Split = WHOLE) -> str:

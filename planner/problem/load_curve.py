@@ -9,7 +9,7 @@ import numpy as np
 
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
-from catalogs.workloads.arrivals import Poisson, Varying
+from catalogs.workloads.arrivals import Poisson, VaryingRate
 from catalogs.workloads.replay import Replay
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
@@ -45,12 +45,12 @@ class LoadCurve:
             rule = f"a load over time has a rate of its own, and workload {workload.name} has none"
             raise InputError(rule, None, "arrivals: {diurnal: {requests_per_s: 8}}, or a trace with arrival times")
         arrivals = workload.content.arrivals if isinstance(workload.content, SyntheticWorkload) else None
-        if isinstance(arrivals, Varying):
+        if isinstance(arrivals, VaryingRate):
             return cls._of_curve(arrivals, workload.name)
         return cls._of_requests(workload.materialise(seed), workload.name)
 
     @classmethod
-    def _of_curve(cls, arrivals: Varying, name: str) -> LoadCurve:
+    def _of_curve(cls, arrivals: VaryingRate, name: str) -> LoadCurve:
         curve = arrivals.curve()
         n = _whole(curve.mean * curve.period_s, name)
         windows = min(WINDOWS, n // _LEAST_IN_A_WINDOW)

@@ -12,7 +12,7 @@ import yaml
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError, nearest_name
-from catalogs.io.yaml_files import check
+from catalogs.io.yaml_files import validate_as
 from planner.problem.candidate import DeploymentOverrides
 
 #: Keys that follow from others, or are said by an option of their own.
@@ -88,7 +88,7 @@ class Overrides:
     def parse(cls, settings: Sequence[str]) -> Overrides:
         """Raises InputError for a key or a value that deployment.yaml does not have."""
         values = parse_keys(settings, PLAN_ELSEWHERE)
-        check(Deployment, {"model": "", "hardware": "", **values}, "--set")
+        validate_as(Deployment, {"model": "", "hardware": "", **values}, "--set")
         return cls(values)
 
     @classmethod
@@ -96,7 +96,7 @@ class Overrides:
         """Keys and values of deployment.yaml, as a scenario file holds them. Raises InputError."""
         for key in values:
             check_key(key, PLAN_ELSEWHERE)
-        check(Deployment, {"model": "", "hardware": "", **values}, "fixed")
+        validate_as(Deployment, {"model": "", "hardware": "", **values}, "fixed")
         return cls(dict(values))
 
     def __bool__(self) -> bool:

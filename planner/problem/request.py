@@ -11,7 +11,7 @@ from typing import Annotated, Any, Final, Literal, Self, get_args
 from pydantic import ConfigDict, Field, InstanceOf, model_validator
 
 from catalogs.errors import InputError, nearest_name
-from catalogs.launch.command import family
+from catalogs.launch.command import engine_family
 from catalogs.units import DTYPE_BYTES
 from planner.problem.accounting import NO_ACCOUNTING, SPOT, Accounting
 from planner.problem.demand import NOTHING, Demand, FailureTolerance
@@ -295,7 +295,7 @@ class PlanRequest(RequestModel):
         if self.objective not in OBJECTIVES:
             near = nearest_name(self.objective, OBJECTIVES) or OBJECTIVES[0]
             raise InputError(f"an objective is one of {', '.join(OBJECTIVES)}", self.objective, near)
-        family(self.engine)  # what cannot be started is not planned
+        engine_family(self.engine)  # what cannot be started is not planned
         if self.seed > MOST_SEED:
             raise InputError(f"a seed is a whole number up to {MOST_SEED}", self.seed, "0")
         self.demand  # noqa: B018 - refuses a load that is none

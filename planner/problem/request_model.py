@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, WithJsonSchema
 
 from catalogs.errors import InputError, nearest_name
-from catalogs.ui.words import exact_duration, seconds_of
+from catalogs.ui.words import exact_duration, parse_duration
 
 #: Headings under which `plan --help` and `plan keys` show what belongs together.
 LOAD: Final = "Load"
@@ -139,7 +139,7 @@ def _numbers(value: object) -> object:
 def _seconds(value: object) -> object:
     """ "2min" or a number of seconds."""
     number = _number(value)
-    return seconds_of(number) if isinstance(number, str) else number
+    return parse_duration(number) if isinstance(number, str) else number
 
 
 Number = Annotated[float, BeforeValidator(_number)]

@@ -6,7 +6,7 @@ from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
-from catalogs.economics.prices import COMMITMENTS, ON_DEMAND, Price, discounted, list_clouds, node_price
+from catalogs.economics.prices import COMMITMENTS, ON_DEMAND, Price, discounted_price, list_clouds, node_price
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.specs import Hardware
 from planner.problem.request_model import POWER, PRICE, Number, RequestModel, option
@@ -103,7 +103,7 @@ def table_price(hardware: Hardware, tariff: Tariff) -> Price | None:
     """
     if tariff.discount is not None:
         listed = _read(hardware, tariff, ON_DEMAND)
-        return None if listed is None else discounted(listed, tariff.committed, tariff.discount)
+        return None if listed is None else discounted_price(listed, tariff.committed, tariff.discount)
     return _read(hardware, tariff, tariff.committed)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from catalogs.io.output_files import write_whole
-from catalogs.ui.charts import si, time_text
+from catalogs.io.output_files import write_atomically
+from catalogs.ui.charts import si_text, time_text
 from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, chart, need_plotly, render, table
 from planner.report import machine_figures
 from planner.studies.step_analysis import Analysis, bound_words, document, headlines, memory_words
@@ -15,7 +15,7 @@ from simulator.analysis.operators import BOUND_WORDS, together
 def write_analysis(analysis: Analysis, out: Path) -> None:
     """Raises InputError where plotly is missing or the file cannot be written."""
     need_plotly()
-    write_whole(out, [render(analysis_page(analysis))])
+    write_atomically(out, [render(analysis_page(analysis))])
 
 
 def analysis_page(a: Analysis) -> Page:
@@ -61,9 +61,16 @@ def _operators(a: Analysis) -> Markup:
     head = ("Operator", "Class", "Bound by", "Times", "FLOP", "Bytes", "FLOP/B", "Roofline", "Time", "Share")
     total, rows = a.time.device_s, []
     for r in together(a.rows):
-        work = si(r.flops, "") if r.flops else ""
+        work = si_text(r.flops, "") if r.flops else ""
         intensity = f"{r.intensity:.3g}" if r.flops else ""
-        figures = (f"{r.count:g}", work, si(r.bytes, "B"), intensity, time_text(r.roofline_s), time_text(r.seconds))
+        figures = (
+            f"{r.count:g}",
+            work,
+            si_text(r.bytes, "B"),
+            intensity,
+            time_text(r.roofline_s),
+            time_text(r.seconds),
+        )
         rows.append((r.name, r.kind.replace("_", " "), BOUND_WORDS[r.bound], *figures, f"{r.seconds / total:.1%}"))
     return table(head, rows, "On one accelerator; all executions of a step together.", words=3)
 
@@ -72,8 +79,8 @@ def _precisions(a: Analysis) -> Markup:
     head = ("Bits", "Weights", "KV", "Bytes", "Roofline", "Engine", "Weights held", "KV of the batch", "Fits")
     rows = []
     for p in a.precisions:
-        times = (si(p.bytes, "B"), time_text(p.time.roofline_s), time_text(p.time.engine_s))
-        held = (si(p.held.weights_bytes, "B"), si(p.held.kv_batch_bytes, "B"), "yes" if p.held.fits else "no")
+        times = (si_text(p.bytes, "B"), time_text(p.time.roofline_s), time_text(p.time.engine_s))
+        held = (si_text(p.held.weights_bytes, "B"), si_text(p.held.kv_batch_bytes, "B"), "yes" if p.held.fits else "no")
         rows.append((str(p.bits), p.weight_dtype, p.kv_dtype, *times, *held))
     return table(head, rows, "The same with other weights and KV cache; activations stay 16 bit.", words=3)
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from calibration.accuracy.reliability import SAID, Reliability, load_reliability
-from catalogs.ui.charts import BELOW, MARGIN, PALE, REFERENCE, bar, linear, place
+from catalogs.ui.charts import BELOW, MARGIN, PALE, REFERENCE, bar_style, linear_axis, series_style
 from catalogs.ui.html_page import Markup, PageSection, bullets, chart, paragraph, table
 from catalogs.ui.words import percent, plan_name
 from planner.answer.plan_schema import Known
@@ -74,9 +74,9 @@ def coverage(plans: Sequence[tuple[str, Known]]) -> Any:
         values = [100 * float(getattr(known, f"{kind}_fraction")) for _, known in plans]
         texts = [f"{v:.0f} %" if v >= 5 else "" for v in values]
         inside = {"text": texts, "textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
-        style = {"orientation": "h", "marker": bar(i, colour), "textfont": {"color": "#10151b"}}
+        style = {"orientation": "h", "marker": bar_style(i, colour), "textfont": {"color": "#10151b"}}
         figure.add_bar(y=[name for name, _ in plans], x=values, name=kind, hoverinfo="skip", **inside, **style)
-    figure.update_xaxes(**linear("share of simulated step time", "%", range=[0, 100.5]))
+    figure.update_xaxes(**linear_axis("share of simulated step time", "%", range=[0, 100.5]))
     figure.update_yaxes(autorange="reversed", showgrid=False, title={"text": "plan"})
     below = BELOW | {"y": -0.55}
     return figure.update_layout(barmode="stack", legend=below, margin=MARGIN, bargap=0.3)
@@ -94,8 +94,8 @@ def reliability(found: Reliability) -> Any:
         shares = [100 * r for r in kind.right]
         hover = "said %{x:.0f} %: %{y:.0f} % held<extra></extra>"
         name = f"{kind.name} ({kind.n:,})"
-        line = place(i)["line"]
+        line = series_style(i)["line"]
         figure.add_scatter(x=percent, y=shares, mode="lines", line=line, name=name, hovertemplate=hover)
-    figure.update_xaxes(**linear("probability said to meet a limit", "%", range=[0, 100]))
-    figure.update_yaxes(**linear("share that met it", "%", range=[0, 101]))
+    figure.update_xaxes(**linear_axis("probability said to meet a limit", "%", range=[0, 100]))
+    figure.update_yaxes(**linear_axis("share that met it", "%", range=[0, 101]))
     return figure.update_layout(legend=BELOW, margin=MARGIN)

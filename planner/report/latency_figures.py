@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from catalogs.ui.charts import BELOW, COLOURS, MARGIN, REFERENCE, ceiling, linear, log, number, place
+from catalogs.ui.charts import (
+    BELOW,
+    COLOURS,
+    MARGIN,
+    REFERENCE,
+    limit_line,
+    linear_axis,
+    logarithmic_axis,
+    number_text,
+    series_style,
+)
 from planner.answer.plan_schema import CurvePoint, Plan
 from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.studies.load_sweep import SweepPoint
@@ -37,7 +47,7 @@ def capacity_curve(plan: Plan, points: list[SweepPoint], metric: str) -> Any:
     drawn: list[float] = []
     for i, stat in enumerate(SHOWN):
         here = [(rate, MS * values[stat], stable) for rate, values, stable in rows if values.get(stat)]
-        style = place(i)
+        style = series_style(i)
         style["marker"] |= {"symbol": [style["marker"]["symbol"] + ("" if s else "-open") for *_, s in here]}
         x, y = [r for r, *_ in here], [v for _, v, _ in here]
         hover = "%{x:.3g} requests/s: %{y:.4g} ms<extra>" + stat + "</extra>"
@@ -45,17 +55,17 @@ def capacity_curve(plan: Plan, points: list[SweepPoint], metric: str) -> Any:
         drawn += y
     for row in (r for r in plan.slo if r.metric == metric):
         drawn.append(MS * row.limit_s)
-        ceiling(figure, MS * row.limit_s, f"objective: {row.stat} at most {number(MS * row.limit_s)} ms")
+        limit_line(figure, MS * row.limit_s, f"objective: {row.stat} at most {number_text(MS * row.limit_s)} ms")
     _planned(figure, plan)
     for stat in dict.fromkeys(row.stat for row in plan.slo if row.metric == metric):
         bend = knee(points_of(plan, points, metric, stat))
         if bend is not None:
             at = {"x": [bend], "y": [MS * _value(rows, bend, stat)]}
             mark = {"symbol": "circle-open", "size": 18, "line": {"width": 2, "color": REFERENCE}}
-            name = f"knee of {stat}: {number(bend)} requests/s"
+            name = f"knee of {stat}: {number_text(bend)} requests/s"
             figure.add_scatter(**at, mode="markers", marker=mark, name=name, hoverinfo="name")
-    figure.update_xaxes(**linear("rate of requests to the whole deployment", "requests/s"))
-    figure.update_yaxes(**log(LATENCY_METRICS[metric].title, "ms", drawn))
+    figure.update_xaxes(**linear_axis("rate of requests to the whole deployment", "requests/s"))
+    figure.update_yaxes(**logarithmic_axis(LATENCY_METRICS[metric].title, "ms", drawn))
     return figure.update_layout(legend=BELOW, margin=MARGIN | {"t": 34})
 
 
@@ -102,7 +112,7 @@ def _planned(figure: Any, plan: Plan) -> None:
         if x is None:
             continue
         figure.add_vline(x=x, line={"color": REFERENCE, "dash": dash, "width": 1.5})
-        said = {"text": f"{text}: {number(x)}/s", "showarrow": False, "font": {"size": 11}}
+        said = {"text": f"{text}: {number_text(x)}/s", "showarrow": False, "font": {"size": 11}}
         figure.add_annotation(x=x, yref="paper", y=1.0, yanchor="bottom", xanchor=anchor, **said)
 
 
@@ -117,15 +127,15 @@ def distributions(plan: Plan) -> Any:
         pairs = [(MS * v, q) for v, q in zip(plan.latency_cdf[f"{metric}_s"], quantiles, strict=True) if v is not None]
         x, y = [v for v, _ in pairs], [q for _, q in pairs]
         hover = "%{y:.4g} % within %{x:.4g} ms<extra></extra>"
-        line = place(i)["line"]
+        line = series_style(i)["line"]
         figure.add_scatter(x=x, y=y, mode="lines", name=LATENCY_METRICS[metric].title, line=line, hovertemplate=hover)
         drawn += x
         for row in (r for r in plan.slo if r.metric == metric and r.stat != "mean"):
             mark = {"symbol": "x-thin", "size": 12, "line": {"width": 3, "color": COLOURS[i % len(COLOURS)]}}
-            name = f"objective: {row.name} at most {number(MS * row.limit_s)} ms"
+            name = f"objective: {row.name} at most {number_text(MS * row.limit_s)} ms"
             at = {"x": [MS * row.limit_s], "y": [float(row.stat[1:])]}
             figure.add_scatter(**at, mode="markers", marker=mark, name=name, hoverinfo="name")
             drawn.append(MS * row.limit_s)
-    figure.update_xaxes(**log("latency", "ms", drawn))
-    figure.update_yaxes(**linear("share within this latency", "%", range=[0, 101]))
+    figure.update_xaxes(**logarithmic_axis("latency", "ms", drawn))
+    figure.update_yaxes(**linear_axis("share within this latency", "%", range=[0, 101]))
     return figure.update_layout(legend=BELOW, margin=MARGIN)

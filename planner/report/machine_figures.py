@@ -13,13 +13,13 @@ from catalogs.ui.charts import (
     MARKS,
     PALE,
     REFERENCE,
-    bar,
-    linear,
-    log,
-    number,
-    si,
+    bar_style,
+    linear_axis,
+    logarithmic_axis,
+    number_text,
+    si_text,
     time_text,
-    vertical,
+    vertical_line,
 )
 from planner.answer.plan_schema import Memory
 from simulator.analysis.operators import BOUND_WORDS, COMPUTE, FIXED, LINK, MEMORY, OperatorRow, together
@@ -83,15 +83,15 @@ def memory_bar(memory: Memory) -> Any:
             x=[size / GB],
             name=label,
             orientation="h",
-            marker=bar(i, colour),
+            marker=bar_style(i, colour),
             hoverinfo="name",
             **inside,
             **font,
         )
     top = max(memory.device_bytes, sum(size for _, size in parts)) / GB
-    figure.update_xaxes(**linear("memory of one accelerator", "GB", range=[0, top * 1.005]))
+    figure.update_xaxes(**linear_axis("memory of one accelerator", "GB", range=[0, top * 1.005]))
     if memory.device_bytes / GB < top:
-        vertical(figure, memory.device_bytes / GB, "all there is")
+        vertical_line(figure, memory.device_bytes / GB, "all there is")
     figure.update_yaxes(showgrid=False)
     return figure.update_layout(barmode="stack", legend=BELOW | {"y": -0.75}, margin=MARGIN)
 
@@ -111,8 +111,10 @@ def roofline(rows: Sequence[OperatorRow], unit: Accelerator) -> Any:
         mine = sorted((r for r in counted if r.bound == bound), key=lambda r: -r.flops / r.seconds)
         if mine:
             _marks(figure, mine, sum(r.seconds for r in rows), i)
-    figure.update_xaxes(**log("operations per byte of memory traffic", "FLOP/B", [low, high]))
-    figure.update_yaxes(**log("achieved by one accelerator", "TFLOP/s", [0.6 * min(rates) / TERA, top * 1.3 / TERA]))
+    figure.update_xaxes(**logarithmic_axis("operations per byte of memory traffic", "FLOP/B", [low, high]))
+    figure.update_yaxes(
+        **logarithmic_axis("achieved by one accelerator", "TFLOP/s", [0.6 * min(rates) / TERA, top * 1.3 / TERA])
+    )
     return figure.update_layout(legend=BELOW, margin=MARGIN)
 
 
@@ -136,7 +138,7 @@ def _marks(figure: Any, mine: Sequence[OperatorRow], total_s: float, kind: int) 
     named = [r.name if s > LEAST_NAMED else "" for r, s in zip(mine, shares, strict=True)]
     around = ["top center", *(SIDES[k % 2] for k in range(len(mine) - 2)), "bottom center"][: len(mine)]
     hover = [
-        f"{r.name}: {s:.1%} of device time, {number(r.intensity)} FLOP/B, {r.efficiency:.0%} of its roofline"
+        f"{r.name}: {s:.1%} of device time, {number_text(r.intensity)} FLOP/B, {r.efficiency:.0%} of its roofline"
         for r, s in zip(mine, shares, strict=True)
     ]
     sizes = [8 + 34 * s**0.5 for s in shares]  # area by time
@@ -158,11 +160,11 @@ def reached(rows: Sequence[OperatorRow]) -> Any:
         mine = [r for r in shown if r.bound == bound]
         if mine:
             texts = [f" {100 * r.efficiency:.0f} % ({r.seconds / total:.1%} of time)" for r in mine]
-            style = {"orientation": "h", "marker": bar(i, BOUND_COLOURS[bound]), "textposition": "outside"}
+            style = {"orientation": "h", "marker": bar_style(i, BOUND_COLOURS[bound]), "textposition": "outside"}
             x, y = [100 * r.efficiency for r in mine], [r.name for r in mine]
             figure.add_bar(y=y, x=x, text=texts, name=words, cliponaxis=False, hoverinfo="skip", **style)
     most = max([100.0] + [100 * r.efficiency for r in shown])
-    figure.update_xaxes(**linear("share of its roofline reached", "%", range=[0, most * 1.3]))
+    figure.update_xaxes(**linear_axis("share of its roofline reached", "%", range=[0, most * 1.3]))
     order = {"categoryorder": "array", "categoryarray": [r.name for r in shown], "autorange": "reversed"}
     figure.update_yaxes(showgrid=False, title={"text": "operator"}, **order)
     return figure.update_layout(legend=BELOW | {"y": -60 / (24 * len(shown))}, margin=MARGIN, bargap=0.25)
@@ -175,10 +177,10 @@ def time_by_class(breakdown: dict[str, float]) -> Any:
     total = sum(breakdown.values())
     rows = sorted(((k, v) for k, v in breakdown.items() if v > 0), key=lambda kv: -kv[1])
     texts = [f" {100 * v / total:.1f} %" for _, v in rows]
-    style = {"orientation": "h", "marker": bar(0), "text": texts, "textposition": "outside", "hoverinfo": "skip"}
+    style = {"orientation": "h", "marker": bar_style(0), "text": texts, "textposition": "outside", "hoverinfo": "skip"}
     names, values = [CLASS_WORDS.get(k, k) for k, _ in rows], [100 * v / total for _, v in rows]
     figure = go.Figure(go.Bar(y=names, x=values, cliponaxis=False, **style))
-    figure.update_xaxes(**linear("share of replica time", "%", range=[0, max(values) * 1.15]))
+    figure.update_xaxes(**linear_axis("share of replica time", "%", range=[0, max(values) * 1.15]))
     figure.update_yaxes(autorange="reversed", showgrid=False, title={"text": "class of operator"})
     return figure.update_layout(margin=MARGIN, bargap=0.25)
 
@@ -213,13 +215,18 @@ def time_by_layer(rows: Sequence[OperatorRow], n_steps: float) -> Any:
                 names.append(block)
                 values.append(MS * value)
                 texts.append(_in_bar(taken, value, n_steps) if value > 0.07 * longest else "")
-        style = {"marker": bar(i, PALE[i]), "textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
+        style = {
+            "marker": bar_style(i, PALE[i]),
+            "textposition": "inside",
+            "insidetextanchor": "middle",
+            "textangle": 0,
+        }
         font = {"textfont": {"color": "#10151b", "size": 11}}
         hover = "%{x:.3g} ms<extra></extra>"
         figure.add_bar(
             y=names, x=values, text=texts, orientation="h", showlegend=False, hovertemplate=hover, **style, **font
         )
-    figure.update_xaxes(**linear("time in a mean step", "ms"))
+    figure.update_xaxes(**linear_axis("time in a mean step", "ms"))
     figure.update_yaxes(autorange="reversed", showgrid=False, title={"text": "part of the model"})
     return figure.update_layout(barmode="stack", margin=MARGIN, bargap=0.25)
 
@@ -238,8 +245,8 @@ def ceiling_words(unit: Accelerator) -> str:
     """The peaks that the roofline is drawn from."""
     shown: dict[float, str] = {}
     for dtype, flops in unit.peak_flops.items():
-        shown.setdefault(flops, f"{dtype} {si(flops, 'FLOP/s')}")
-    return f"{', '.join(shown.values())}; memory {si(unit.memory_bandwidth_bytes_per_s, 'B/s')}"
+        shown.setdefault(flops, f"{dtype} {si_text(flops, 'FLOP/s')}")
+    return f"{', '.join(shown.values())}; memory {si_text(unit.memory_bandwidth_bytes_per_s, 'B/s')}"
 
 
 BOUND_COLOURS: Final = {COMPUTE: COLOURS[3], MEMORY: COLOURS[0], LINK: COLOURS[2], FIXED: COLOURS[6]}

@@ -5,7 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from catalogs.ui.charts import BELOW, COLOURS, MARGIN, REFERENCE, bar, hatch, linear, log, number, place, vertical
+from catalogs.ui.charts import (
+    BELOW,
+    COLOURS,
+    MARGIN,
+    REFERENCE,
+    bar_style,
+    hatch,
+    linear_axis,
+    logarithmic_axis,
+    number_text,
+    series_style,
+    vertical_line,
+)
 from catalogs.ui.words import dollars
 from planner.answer.plan_schema import SloResult
 from planner.economics.money import CONTRACT_WORDS, OWNED, PriceLine
@@ -48,17 +60,20 @@ def against_latency(
     figure.add_scatter(**on, mode="lines", line=wide, name=name, hoverinfo="skip")
     for n, label in enumerate(labels):
         mine = [(pair, p) for pair, p in zip(pairs, usable, strict=True) if p.plan == n]
-        texts = [f"{number(p.requests_per_s)} requests/s: {number(x)} ms, {number(y)} {axis[1]}" for (x, y), p in mine]
+        texts = [
+            f"{number_text(p.requests_per_s)} requests/s: {number_text(x)} ms, {number_text(y)} {axis[1]}"
+            for (x, y), p in mine
+        ]
         where = {"x": [x for (x, _), _ in mine], "y": [y for (_, y), _ in mine], "text": texts}
         hover = "%{text}<extra></extra>"
-        figure.add_scatter(**where, mode="lines+markers", name=label, hovertemplate=hover, **place(n))
+        figure.add_scatter(**where, mode="lines+markers", name=label, hovertemplate=hover, **series_style(n))
     limit = MS * slo.limit_s
     shown = [x for x, _ in pairs]
     if shown and limit < 4 * max(shown):  # a limit far off would squeeze the points into a corner
-        vertical(figure, limit, f"objective: {number(limit)} ms", log_axis=True)
+        vertical_line(figure, limit, f"objective: {number_text(limit)} ms", log_axis=True)
         shown.append(limit)
-    figure.update_xaxes(**log(f"{LATENCY_METRICS[slo.metric].title}, {slo.stat}", "ms", shown))
-    figure.update_yaxes(**log(*axis, [y for _, y in pairs]))
+    figure.update_xaxes(**logarithmic_axis(f"{LATENCY_METRICS[slo.metric].title}, {slo.stat}", "ms", shown))
+    figure.update_yaxes(**logarithmic_axis(*axis, [y for _, y in pairs]))
     return figure.update_layout(legend=BELOW, margin=MARGIN)
 
 
@@ -76,10 +91,16 @@ def price_bars(prices: list[PriceLine]) -> Any:
         mine = [p for p in prices if p.contract == contract and p.usd_per_million_output_tokens is not None]
         values = [p.usd_per_million_output_tokens for p in mine]
         texts = [f" {dollars(v)}, {dollars(p.usd_per_hour)}/h" for v, p in zip(values, mine, strict=True)]
-        style = {"orientation": "h", "marker": bar(i), "text": texts, "textposition": "outside", "hoverinfo": "skip"}
+        style = {
+            "orientation": "h",
+            "marker": bar_style(i),
+            "text": texts,
+            "textposition": "outside",
+            "hoverinfo": "skip",
+        }
         figure.add_bar(y=[_offer(p) for p in mine], x=values, name=contract, cliponaxis=False, **style)
     most = max((p.usd_per_million_output_tokens or 0.0 for p in prices), default=1.0)
-    figure.update_xaxes(**linear("per million output tokens", "USD", range=[0, most * 1.3]))
+    figure.update_xaxes(**linear_axis("per million output tokens", "USD", range=[0, most * 1.3]))
     rows = {"categoryorder": "array", "categoryarray": order, "autorange": "reversed", "showgrid": False}
     figure.update_yaxes(title={"text": "cloud (contract)"}, **rows)
     return figure.update_layout(legend=BELOW | {"y": -60 / (26 * max(len(prices), 3))}, margin=MARGIN, bargap=0.25)
@@ -96,11 +117,13 @@ def carbon_bars(found: list[CarbonFigures]) -> Any:
     colours = [COLOURS[1] if c.chosen else COLOURS[2] for c in found]
     shapes = ["/" if c.chosen else "" for c in found]
     marker = {"color": colours, "pattern": hatch(shapes)}
-    texts = [f" {number(c.gco2e_per_million_output_tokens)} g" + (" (the answer's)" if c.chosen else "") for c in found]
+    texts = [
+        f" {number_text(c.gco2e_per_million_output_tokens)} g" + (" (the answer's)" if c.chosen else "") for c in found
+    ]
     style = {"orientation": "h", "marker": marker, "text": texts, "textposition": "outside", "hoverinfo": "skip"}
     values = [c.gco2e_per_million_output_tokens for c in found]
     figure = go.Figure(go.Bar(y=[c.name for c in found], x=values, cliponaxis=False, **style))
-    figure.update_xaxes(**linear("carbon per million output tokens", "g CO2e", range=[0, max(values) * 1.2]))
+    figure.update_xaxes(**linear_axis("carbon per million output tokens", "g CO2e", range=[0, max(values) * 1.2]))
     figure.update_yaxes(autorange="reversed", showgrid=False, title={"text": "grid (yearly mean)"})
     return figure.update_layout(margin=MARGIN, bargap=0.25)
 
@@ -115,11 +138,16 @@ def tornado(inputs: list[Input], field: str, base: float, words: str) -> Any:
     figure = go.Figure()
     for k, side in enumerate(("lower", "higher")):
         texts = [_swing(*pair[k]) for _, pair in swings]
-        style = {"orientation": "h", "marker": bar(k, COLOURS[(0, 3)[k]]), "text": texts, "textposition": "outside"}
+        style = {
+            "orientation": "h",
+            "marker": bar_style(k, COLOURS[(0, 3)[k]]),
+            "text": texts,
+            "textposition": "outside",
+        }
         x, y = [pair[k][1] for _, pair in swings], [name for name, _ in swings]
         figure.add_bar(y=y, x=x, name=f"input {side}", cliponaxis=False, hoverinfo="skip", **style)
     reach = max([abs(v) for _, pair in swings for _, v in pair if v is not None] + [1.0]) * 2.2
-    figure.update_xaxes(**linear(words, "%", range=[-reach, reach], rangemode="normal"), ticksuffix="")
+    figure.update_xaxes(**linear_axis(words, "%", range=[-reach, reach], rangemode="normal"), ticksuffix="")
     figure.update_yaxes(autorange="reversed", showgrid=False, title={"text": "input changed"})
     figure.add_vline(x=0, line={"color": REFERENCE, "width": 1.2})
     below = BELOW | {"y": -70 / (44 * max(len(swings), 2))}

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Sequence
 from typing import Any, Final
 
-from catalogs.ui.charts import BELOW, COLOURS, MARGIN, MARKS, log, number
+from catalogs.ui.charts import BELOW, COLOURS, MARGIN, MARKS, logarithmic_axis, number_text
 from catalogs.ui.html_page import Markup, Page, PageSection, bullets, chart, command, note, paragraph, table
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
@@ -39,7 +39,7 @@ def front_page(found: ParetoAnswer) -> Page:
         (
             point.candidate.words,
             point.candidate.hardware.text,
-            number(point.requests_per_s),
+            number_text(point.requests_per_s),
             *(shown(a, v) for a, v in zip(found.axes, look.values, strict=True)),
         )
         for point, look in found.members
@@ -79,8 +79,8 @@ def _figure(found: ParetoAnswer, x: ParetoAxis, y: ParetoAxis) -> Any:
         hover = "%{text}<br>%{x:.4g}, %{y:.4g}<extra></extra>"
         figure.add_scatter(x=values(x, which), y=values(y, which), name=name, text=texts, hovertemplate=hover, **drawn)
     everything = list(looks)
-    figure.update_xaxes(**log(x.words, _unit(x), values(x, everything)))
-    figure.update_yaxes(**log(y.words, _unit(y), values(y, everything)))
+    figure.update_xaxes(**logarithmic_axis(x.words, _unit(x), values(x, everything)))
+    figure.update_yaxes(**logarithmic_axis(y.words, _unit(y), values(y, everything)))
     return figure.update_layout(legend=BELOW, margin=MARGIN)
 
 
@@ -90,7 +90,7 @@ def _unit(axis: ParetoAxis) -> str:
 
 def _hover(point: ParetoCandidate) -> str:
     c = point.candidate
-    return f"{number(point.requests_per_s)} requests/s<br>{c.hardware.text}: {c.words}"
+    return f"{number_text(point.requests_per_s)} requests/s<br>{c.hardware.text}: {c.words}"
 
 
 def _command(found: ParetoAnswer) -> str:
@@ -146,8 +146,8 @@ def _section_figure(front: FrontFile, answer: Answer, x: FrontAxis, y: FrontAxis
     mark = {"color": COLOURS[3], "symbol": "x-thin", "size": 13, "line": {"width": 3, "color": COLOURS[3]}}
     own = [(_shown(_of(p, x), x), _shown(_of(p, y), y), _rate(p.requests_per_s)) for p in answer.plans]
     drawn += _add(figure, own, "plans of this answer", {"mode": "markers", "marker": mark})
-    figure.update_xaxes(**log(x.words, _section_unit(x), [v for v, _ in drawn]))
-    figure.update_yaxes(**log(y.words, _section_unit(y), [v for _, v in drawn]))
+    figure.update_xaxes(**logarithmic_axis(x.words, _section_unit(x), [v for v, _ in drawn]))
+    figure.update_yaxes(**logarithmic_axis(y.words, _section_unit(y), [v for _, v in drawn]))
     return figure.update_layout(legend=BELOW, margin=MARGIN)
 
 
@@ -187,7 +187,7 @@ def _section_unit(axis: FrontAxis) -> str:
 
 
 def _rate(per_s: float | None) -> str:
-    return "" if per_s is None else f"{number(per_s)} requests/s"
+    return "" if per_s is None else f"{number_text(per_s)} requests/s"
 
 
 def _section_hover(point: FrontPoint) -> str:

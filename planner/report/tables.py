@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from catalogs.io.output_files import finite, make_folder, write_json, write_whole
+from catalogs.io.output_files import finite, make_folder, write_atomically, write_json
 from planner.report.material import ReportData, label
 from planner.search.pareto_search import FrontFile, FrontPoint
 from planner.studies.bottleneck import PoolUse
@@ -53,7 +53,7 @@ def write_tables(m: ReportData, folder: Path) -> list[Path]:
     written = [whole]
     for name, rows in tables.items():
         path = folder / f"{name}.csv"
-        write_whole(path, [csv_text(rows)])
+        write_atomically(path, [csv_text(rows)])
         written += [path, _parquet(rows, folder / f"{name}.parquet")]
     return written
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from catalogs.io.output_files import write_whole
+from catalogs.io.output_files import write_atomically
 from catalogs.ui.html_page import need_plotly, render
 from catalogs.ui.progress import telling
 from planner.answer.schema import Answer
@@ -33,7 +33,7 @@ def write_report(
     with telling("report") as tell:
         material = replace(gather(answer, tell, swings), fronts=tuple(fronts))
     if html is not None:
-        write_whole(html, [render(answer_page(material))])
+        write_atomically(html, [render(answer_page(material))])
     if folder is not None:
         write_tables(material, folder)
     return material

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock, every_key_set
-from catalogs.ui.charts import number
+from catalogs.ui.charts import number_text
 from catalogs.ui.words import human_s
 from planner.economics.money import SECONDS_PER_HOUR
 from planner.evaluation.evaluator import Evaluator
@@ -408,7 +408,7 @@ def shown_unit(axis: ParetoAxis) -> str:
 
 def shown(axis: ParetoAxis, value: float) -> str:
     """With the unit of a time, which differs from row to row."""
-    return human_s(value) if axis.slo is not None else number(value)
+    return human_s(value) if axis.slo is not None else number_text(value)
 
 
 def footnotes(found: ParetoAnswer) -> list[str]:

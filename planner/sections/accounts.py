@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, Literal
 
 from catalogs.deployments.autoscaling import ColdStart
-from catalogs.economics.electricity import UNKNOWN, DayOfCarbon, read_day
+from catalogs.economics.electricity import UNKNOWN, HourlyCarbon, read_hourly_carbon
 from catalogs.io.json_block import JsonBlock
 from catalogs.ui import html_page
 from catalogs.ui.html_page import note, table
@@ -224,10 +224,10 @@ def _carbon_hours(given: Accounting, priced: PricedPlan) -> CarbonHours | Unknow
         return None
     if given.carbon_hours is None:
         return UnknownHours(source=None, note=UNKNOWN)
-    return _hours(read_day(Path(given.carbon_hours)), energy.kwh_per_million_output_tokens)
+    return _hours(read_hourly_carbon(Path(given.carbon_hours)), energy.kwh_per_million_output_tokens)
 
 
-def _hours(day: DayOfCarbon, kwh_per_million: float) -> CarbonHours:
+def _hours(day: HourlyCarbon, kwh_per_million: float) -> CarbonHours:
     hours, cleanest = day.cleanest(CLEAN_HOURS)
     return CarbonHours(
         source=day.source,

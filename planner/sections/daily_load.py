@@ -25,7 +25,7 @@ from catalogs.ui import html_page
 from catalogs.ui.html_page import paragraph, table
 from catalogs.ui.progress import said_meanwhile
 from catalogs.ui.terminal import Line
-from catalogs.ui.words import hours_words, human_s, seconds
+from catalogs.ui.words import hours_text, human_s, seconds
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
 from planner.answer.plan_schema import Plan, SloResult
@@ -164,7 +164,7 @@ class DailyLoadSection:
         each = f"a replica carries {block.replica_carries_per_s:.3g}, {block.replica_carries_sure:.0%} sure"
         yield (
             "Load",
-            f"{block.n_requests:,} requests in {hours_words(block.duration_s)}, {rates} requests/s in windows of "
+            f"{block.n_requests:,} requests in {hours_text(block.duration_s)}, {rates} requests/s in windows of "
             f"{human_s(block.window_s)}, {block.mean_per_s:.3g} on average; {each}",
         )
         for option in block.options:
@@ -184,7 +184,7 @@ class DailyLoadSection:
 def _row_words(row: WindowedSloResult) -> str:
     span = f"{seconds(row.ci_low_s)} to {seconds(row.ci_high_s)}"
     sure = f"{'met' if row.met else 'MISSED'}, {row.probability_met:.0%} sure"
-    worst = f"worst window {seconds(row.worst_window_s)} at {hours_words(row.worst_at_s)}"
+    worst = f"worst window {seconds(row.worst_window_s)} at {hours_text(row.worst_at_s)}"
     return f"{row.name} = {seconds(row.value_s)} ({span}): {sure}; {worst}"
 
 

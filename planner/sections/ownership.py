@@ -10,7 +10,7 @@ from catalogs.economics.electricity import Grid
 from catalogs.economics.prices import ON_DEMAND, Price
 from catalogs.hardware.specs import Hardware
 from catalogs.io.json_block import every_key_set
-from catalogs.ui.charts import BELOW, MARGIN, linear, place, vertical
+from catalogs.ui.charts import BELOW, MARGIN, linear_axis, series_style, vertical_line
 from catalogs.ui.html_page import Markup, chart, table
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import dollars, percent
@@ -152,10 +152,10 @@ def _own_or_rent(owned: OwnedAccount, rent_usd_per_hour: float) -> Any:
     }
     for i, (name, values) in enumerate(lines.items()):
         x = [100 * u for u in shares]
-        figure.add_scatter(x=x, y=values, mode="lines+markers", name=name, **place(i))
+        figure.add_scatter(x=x, y=values, mode="lines+markers", name=name, **series_style(i))
     if owned.break_even_utilisation is not None:
         even = 100 * owned.break_even_utilisation
-        vertical(figure, even, f"break-even: {even:.0f} %")
-    figure.update_xaxes(**linear("hours in use", "%", range=[0, 100]))
-    figure.update_yaxes(**linear("an hour of the calendar", "USD"))
+        vertical_line(figure, even, f"break-even: {even:.0f} %")
+    figure.update_xaxes(**linear_axis("hours in use", "%", range=[0, 100]))
+    figure.update_yaxes(**linear_axis("an hour of the calendar", "USD"))
     return figure.update_layout(legend=BELOW, margin=MARGIN)

@@ -17,7 +17,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
 from catalogs.io.json_block import JsonBlock
 from catalogs.ui import html_page
-from catalogs.ui.charts import BELOW, MARGIN, place
+from catalogs.ui.charts import BELOW, MARGIN, series_style
 from catalogs.ui.html_page import chart, note, paragraph, table
 from catalogs.ui.terminal import Line
 from catalogs.ui.words import human_s, joules, rate, seconds
@@ -201,7 +201,7 @@ def _change_lines(rows: Sequence[LimitedRun], own_limit_w: float) -> Any:
     for i, (name, values) in enumerate(series.items()):
         known = [(w, 100 * v) for w, v in zip(limits, values, strict=True) if v is not None]
         x, y = [w for w, _ in known], [v for _, v in known]
-        figure.add_scatter(x=x, y=y, mode="lines+markers", name=name, **place(i))
+        figure.add_scatter(x=x, y=y, mode="lines+markers", name=name, **series_style(i))
     figure.update_xaxes(title={"text": "limit of each accelerator (W)"})
     figure.update_yaxes(title={"text": "change against no limit (%)"})
     return figure.update_layout(legend=BELOW, margin=MARGIN)

@@ -12,7 +12,7 @@ from catalogs.deployments.parallelism import tensor_parallel_choices
 from catalogs.deployments.resolve import CatalogLookup, resolve_deployment
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError, nearest_name
-from catalogs.io.yaml_files import check
+from catalogs.io.yaml_files import validate_as
 from planner.problem.overrides import Overrides
 from planner.problem.request import CONTEXT, NATIVE, PIPELINES, WIDE_EXPERTS, PlanRequest
 from simulator.memory.plan import size_memory
@@ -119,7 +119,7 @@ def _holds(request: PlanRequest, names: CatalogLookup, layout: Layout) -> bool:
 def _written(request: PlanRequest, names: CatalogLookup, layout: Layout, weight_dtype: str | None = None) -> Deployment:
     named = {"model": request.model, "engine": request.engine, "hardware": names.hardware.text}
     own = {"weight_dtype": weight_dtype, **asdict(layout)}
-    return check(Deployment, {**named, **own, **request.fixed.rest.values}, "the deployment")
+    return validate_as(Deployment, {**named, **own, **request.fixed.rest.values}, "the deployment")
 
 
 def _implied(fixed: Overrides) -> Iterator[str]:

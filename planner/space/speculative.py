@@ -8,12 +8,12 @@ from typing import Any, Final
 
 import yaml
 
-from catalogs.deployments.compatibility import APART
+from catalogs.deployments.compatibility import INCOMPATIBLE
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.deployments.speculation import Speculative
 from catalogs.errors import InputError, nearest_name
-from catalogs.io.yaml_files import check
+from catalogs.io.yaml_files import validate_as
 from planner.problem.candidate import Candidate
 from simulator.core.batch import BatchShape
 
@@ -39,7 +39,7 @@ def parse_drafts(text: str) -> dict[str, Any]:
         found[key] = value if key in ("method", "model") else _number(key, value)
     if "acceptance" not in found and "acceptance_length" not in found:
         raise InputError("speculative decoding is a choice only with a measured acceptance", text, _EXAMPLE)
-    check(Deployment, {"model": "", "hardware": "", KEY: found}, "speculative")
+    validate_as(Deployment, {"model": "", "hardware": "", KEY: found}, "speculative")
     return found
 
 
@@ -65,7 +65,7 @@ def _number(key: str, value: str) -> object:
 
 def may_draft(candidate: Candidate) -> bool:
     """What is not simulated together with drafts has none."""
-    return all(getattr(candidate.layout, key, 1) == 1 for key in APART["speculative"])
+    return all(getattr(candidate.layout, key, 1) == 1 for key in INCOMPATIBLE["speculative"])
 
 
 def with_drafts(candidates: Iterable[Candidate], speculative: dict[str, Any]) -> Iterator[Candidate]:

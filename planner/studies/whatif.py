@@ -13,7 +13,7 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
-from catalogs.io.yaml_files import check
+from catalogs.io.yaml_files import validate_as
 from catalogs.ui.words import human_s
 from planner.answer.measure import BEST, Measure
 from planner.answer.plan_schema import Plan
@@ -139,11 +139,11 @@ def _written(plan: Plan, changes: Changes) -> dict[str, Any]:
 
 
 def _resolved(plan: Plan, changes: Changes) -> ResolvedDeployment:
-    return resolve(check(Deployment, _written(plan, changes), "the changed deployment"))
+    return resolve(validate_as(Deployment, _written(plan, changes), "the changed deployment"))
 
 
 def _block(plan: Plan, changes: Changes, resolved: ResolvedDeployment) -> dict[str, Any]:
-    written = check(Deployment, _written(plan, changes), "the changed deployment")
+    written = validate_as(Deployment, _written(plan, changes), "the changed deployment")
     return resolved.filled_in(written) | {"model": resolved.model.hf_id or resolved.model.name}
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from catalogs.arrays import FloatArray
-from catalogs.io.output_files import write_whole
+from catalogs.io.output_files import write_atomically
 from simulator.analysis.time_series import series
 from simulator.cluster.compiled import CompiledDeployment
 from simulator.cluster.run import Run
@@ -70,7 +70,7 @@ def write_chrome_trace(run: Run, path: Path, window: TraceWindow | None = None) 
         ValueError: The run has no event log.
     """
     trace = _Trace.of(run, window or TraceWindow())
-    write_whole(path, trace.parts())
+    write_atomically(path, trace.parts())
     return trace.notices
 
 

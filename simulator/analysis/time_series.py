@@ -17,7 +17,7 @@ import numpy as np
 
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
-from catalogs.io.output_files import write_whole
+from catalogs.io.output_files import write_atomically
 from simulator.cluster.compiled import CompiledDeployment
 from simulator.cluster.run import ReplicaRun, Run
 from simulator.core.step_log import StepLog
@@ -236,7 +236,7 @@ def write_time_series(run: Run, path: Path, step_s: float = 1.0) -> None:
         _write_parquet(columns, path)
         return
     rows = zip(*(values.tolist() for values in columns.values()), strict=True)
-    write_whole(path, (",".join(COLUMNS) + "\n", *(",".join(map(repr, row)) + "\n" for row in rows)))
+    write_atomically(path, (",".join(COLUMNS) + "\n", *(",".join(map(repr, row)) + "\n" for row in rows)))
 
 
 def check_name(path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 from catalogs.arrays import FloatArray
 from catalogs.deployments.schema import SHARED_KEYS, Deployment
 from catalogs.errors import InputError
-from catalogs.io.output_files import write_whole
+from catalogs.io.output_files import write_atomically
 from catalogs.workloads.workload import Workload
 from simulator.analysis.metrics import fleet_metrics, streaming_notice, summarise
 from simulator.cluster.compiled import CompiledDeployment
@@ -109,7 +109,7 @@ def write_csv(run: Run, path: Path) -> None:
         (STATUS[s] for s in run.status.tolist()),
     ]
     rows = (",".join(row) + "\n" for row in zip(*columns, strict=True))
-    write_whole(path, (CSV_COLUMNS + "\n", *rows))
+    write_atomically(path, (CSV_COLUMNS + "\n", *rows))
 
 
 def _texts(values: FloatArray) -> list[str]:

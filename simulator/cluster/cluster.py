@@ -13,7 +13,7 @@ from simpy import Event
 
 from catalogs.arrays import FloatArray
 from catalogs.deployments.faults import Retries
-from catalogs.deployments.routing import Routing
+from catalogs.deployments.routing import RouterOptions
 from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
 from simulator.cache.lora_slots import check_adapters
@@ -97,7 +97,7 @@ class RunOptions:
 
     fast_forward: bool = True
     seed: int | None = None  # for materialising a workload; the simulation itself draws nothing
-    router: str | Routing = "round_robin"
+    router: str | RouterOptions = "round_robin"
     router_staleness_s: float = 0.0  # between two collections of what replicas show; 0: routers see them as they are
     retries: Retries | None = None  # of requests that were lost; None: at once, as often as it takes
     horizon_s: float | None = None  # stop after this time; what is unfinished stays so

@@ -9,7 +9,7 @@ from functools import cache
 from calibration.operators.cost import Cost, CostSource
 from calibration.operators.operators import Collective, Operator
 from catalogs.deployments.faults import Fault, Retries, parse_faults, parse_retries
-from catalogs.deployments.routing import parse_routing
+from catalogs.deployments.routing import parse_router
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from simulator.cluster.cluster import Controller, RunOptions
@@ -34,7 +34,7 @@ def serving_options(written: Deployment, fleet: CompiledFleet) -> RunOptions:
     if faults:
         controllers.append(Faults(faults, grounds, _slow_links(fleet)))
     return RunOptions(
-        router=parse_routing(written.router),
+        router=parse_router(written.router),
         router_staleness_s=written.router_staleness_s,
         retries=Retries() if written.retries is None else parse_retries(written.retries),
         controllers=tuple(controllers),

@@ -7,7 +7,7 @@ from typing import Self
 
 from catalogs.deployments.layout import Limits
 from catalogs.deployments.queueing import FCFS, Queueing
-from catalogs.engines.profile import HostTimes, Receiving
+from catalogs.engines.profile import HostTimes, ReceiveIntervals
 from simulator.cache.lora_slots import LoraRules
 from simulator.cache.offload import OffloadRules, SwapRules
 from simulator.core.batch import Batch
@@ -29,7 +29,7 @@ class EngineRules(Limits):
     attention_ranks: int = 1  # data-parallel ranks of attention
     rank_dispatch: str = ""  # dispatch of requests to ranks with their own schedulers; "": one scheduler for all
     balance_steps: int = 0  # most steps that these ranks wait until each has a prompt to start; 0: they do not wait
-    receiving: Receiving | None = None  # None: the engine reads new requests before every step
+    receiving: ReceiveIntervals | None = None  # None: the engine reads new requests before every step
     unit_blocks: int = 1  # KV blocks that share one content key; more than 1 for traces with coarse keys
     queueing: Queueing = FCFS
     offload: OffloadRules | None = None  # KV blocks are also kept in host memory

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final
 
-from catalogs.engines.profile import Receiving
+from catalogs.engines.profile import ReceiveIntervals
 from simulator.core.batch import Batch
 from simulator.core.request import Request
 from simulator.schedulers.continuous_batching import ContinuousBatching
@@ -299,7 +299,7 @@ class ReceiveInterval:
 
     __slots__ = ("_after", "_receiving", "_unseen", "arrived")
 
-    def __init__(self, receiving: Receiving) -> None:
+    def __init__(self, receiving: ReceiveIntervals) -> None:
         self.arrived: deque[Request] = deque()
         self._receiving = receiving
         self._unseen = 0  # steps since the last read

@@ -10,7 +10,7 @@ import typer
 
 from calibration.commands.main import app
 from catalogs.errors import InputError
-from catalogs.io.output_files import check_targets, make_folder, write_json, write_whole
+from catalogs.io.output_files import check_targets, make_folder, write_atomically, write_json
 from catalogs.ui.entry_point import run_command
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _tell(found: Verification, folder: Path, json_file: str | None, docs: Path |
     if json_file != "-":
         print_verification(found)
     if docs is not None:
-        write_whole(docs, [place(found, docs.read_text(encoding="utf-8"))])
+        write_atomically(docs, [place(found, docs.read_text(encoding="utf-8"))])
     if json_file is not None:
         write_json(document(found), json_file)
 

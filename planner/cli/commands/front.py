@@ -41,7 +41,7 @@ def front(
 
     plan front --model llama3.1-8b --hw h100x8 --axes cost,ttft.p99
     """
-    from catalogs.io.output_files import check_targets, write_whole
+    from catalogs.io.output_files import check_targets, write_atomically
     from catalogs.ui.entry_point import INTERRUPTED
     from planner.cli.screens.pareto import show
     from planner.evaluation.multi_hardware import open_evaluator
@@ -67,7 +67,7 @@ def front(
         from catalogs.ui.html_page import render
         from planner.report.pareto_page import front_page
 
-        write_whole(html, [render(front_page(found))])
+        write_atomically(html, [render(front_page(found))])
     put(found.document(), json_file, lambda: show(found))
     raise typer.Exit(INTERRUPTED if found.result.interrupted else 0 if found.members else 1)
 

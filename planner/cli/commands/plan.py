@@ -74,10 +74,10 @@ class AnswerOutputs:
 def _write_deployment(deployment: dict[str, Any], path: Path) -> None:
     import yaml
 
-    from catalogs.io.output_files import write_whole
+    from catalogs.io.output_files import write_atomically
 
     again = deployment | {"kv_blocks": None}  # computed from memory again, as here
-    write_whole(path, [yaml.safe_dump(again, sort_keys=False)])
+    write_atomically(path, [yaml.safe_dump(again, sort_keys=False)])
 
 
 def _answered(request: PlanRequest, written: AnswerOutputs) -> int:

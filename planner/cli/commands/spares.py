@@ -24,13 +24,13 @@ def spares(
     """
     from catalogs.io.output_files import check_targets
     from catalogs.ui.progress import telling
-    from catalogs.ui.words import seconds_of
+    from catalogs.ui.words import parse_duration
     from planner.cli.screens.spares import show
     from planner.sections.full_answer import read_answer
     from planner.studies.spares import SpareObjective, spares
 
     check_targets(json_file)
-    terms = SpareObjective(seconds_of(mtbf), seconds_of(restart), seconds_of(window), held)
+    terms = SpareObjective(parse_duration(mtbf), parse_duration(restart), parse_duration(window), held)
     with telling("spares") as tell:
         found = spares(read_answer(answer), terms, alternative, tell)
     put(found.document(), json_file, lambda: show(found))

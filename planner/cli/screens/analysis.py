@@ -8,7 +8,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from catalogs.ui.charts import si, time_text
+from catalogs.ui.charts import si_text, time_text
 from catalogs.ui.terminal import open_console
 from planner.studies.step_analysis import headlines
 
@@ -53,11 +53,11 @@ def _operators(document: dict[str, Any]) -> Table:
 
 
 def _cells(row: dict[str, Any], total_s: float) -> list[str]:
-    work = si(row["flops"], "") if row["flops"] else ""
+    work = si_text(row["flops"], "") if row["flops"] else ""
     per_byte = row["flops_per_byte"]
     intensity = "" if not per_byte else f"{per_byte:,.0f}" if per_byte >= 100 else f"{per_byte:.3g}"
     times = (time_text(row["roofline_s"]), time_text(row["seconds"]), f"{row['seconds'] / total_s:.0%}")
-    return [row["name"], f"{row['count']:g}", work, si(row["bytes"], "B"), intensity, _SHORT[row["bound"]], *times]
+    return [row["name"], f"{row['count']:g}", work, si_text(row["bytes"], "B"), intensity, _SHORT[row["bound"]], *times]
 
 
 def _precisions(document: dict[str, Any]) -> Table:
@@ -65,9 +65,9 @@ def _precisions(document: dict[str, Any]) -> Table:
     for p in document["precisions"]:
         held = p["held"]
         fits = "fits" if held["kv_batch_bytes"] <= held["kv_room_bytes"] else "too big"
-        sizes = (si(held["weights_bytes"], "B"), si(held["kv_batch_bytes"], "B"), fits)
+        sizes = (si_text(held["weights_bytes"], "B"), si_text(held["kv_batch_bytes"], "B"), fits)
         times = (time_text(p["time"]["roofline_s"]), time_text(p["time"]["engine_s"]))
-        table.add_row(str(p["bits"]), p["weight_dtype"], p["kv_dtype"], si(p["bytes"], "B"), *times, *sizes)
+        table.add_row(str(p["bits"]), p["weight_dtype"], p["kv_dtype"], si_text(p["bytes"], "B"), *times, *sizes)
     return table
 
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from rich.console import Console
 
-from catalogs.ui.terminal import LABEL, beside, grid, open_console
+from catalogs.ui.terminal import LABEL, labelled_rows, open_console, text_table
 from catalogs.ui.words import dollars, grams, joules, percent, rate, seconds
 from planner.deploy.package import Package
 from planner.studies.comparison import Figure, PlanComparison
@@ -36,7 +36,7 @@ def show_comparison(c: PlanComparison, names: tuple[str, str]) -> None:
 def tables(console: Console, c: PlanComparison, heads: tuple[str, str]) -> None:
     """What differs, and the figures."""
     if c.differs:
-        console.print(grid(("differs", *heads), [(w, _cut(a), _cut(b)) for w, a, b in c.differs], 1, ""))
+        console.print(text_table(("differs", *heads), [(w, _cut(a), _cut(b)) for w, a, b in c.differs], 1, ""))
     else:
         console.print("Nothing differs in what was asked or chosen.")
     if c.figures:
@@ -45,7 +45,7 @@ def tables(console: Console, c: PlanComparison, heads: tuple[str, str]) -> None:
             (f.name, figure_words(f, f.a), figure_words(f, f.b), _change(f), better.get(f.better, f.better))
             for f in c.figures
         ]
-        console.print(grid(("figure", *heads, "change", "better"), rows, 1, ""))
+        console.print(text_table(("figure", *heads, "change", "better"), rows, 1, ""))
 
 
 def figure_words(f: Figure, value: float | None) -> str:
@@ -76,7 +76,7 @@ def show_deployment(package: Package, folder: Path) -> None:
 
 
 def _print(label: str, text: str) -> None:
-    for row in beside(label, text):
+    for row in labelled_rows(label, text):
         print(row)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from catalogs.ui.terminal import grid, open_console
+from catalogs.ui.terminal import open_console, text_table
 from catalogs.ui.words import dollars
 from planner.studies.capacity_growth import GOAL, Growth, GrowthStep
 from planner.studies.explain import Explanation, cheapest_words, extra_words
@@ -17,11 +17,11 @@ def show(e: Explanation) -> None:
     for i, line in enumerate(e.why):
         console.print(_beside("Why" if i == 0 else "", line))
     if e.alternatives:
-        console.print(grid(("not", "because"), e.alternatives, 2, "Why not"))
+        console.print(text_table(("not", "because"), e.alternatives, 2, "Why not"))
     console.print(_beside("Binds", e.binds))
     if e.uses:
         rows = [(u.resource, u.of, f"{100 * u.share:.0f} %", "binds" if u.binds else "") for u in e.uses]
-        console.print(grid(("resource", "share of", "used", ""), rows, 2, ""))
+        console.print(text_table(("resource", "share of", "used", ""), rows, 2, ""))
     if e.growth is not None:
         _growth(console, e.growth)
 
@@ -29,7 +29,7 @@ def show(e: Explanation) -> None:
 def _growth(console: Console, g: Growth) -> None:
     title = f"{GOAL - 1:.0%} more capacity ({g.goal_per_s:.3g} requests/s), simulated"
     rows = [_row(c) for c in g.changes]
-    console.print(grid(("change", "holds", "then, per hour", "more"), rows, 1, title))
+    console.print(text_table(("change", "holds", "then, per hour", "more"), rows, 1, title))
     best = g.cheapest
     if best is None:
         console.print(_beside("Cheapest", "nothing tried buys it"))

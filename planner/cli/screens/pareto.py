@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from catalogs.ui.charts import number
-from catalogs.ui.terminal import grid, open_console
+from catalogs.ui.charts import number_text
+from catalogs.ui.terminal import open_console, text_table
 from planner.search.pareto_search import ParetoAnswer, footnotes, shown, shown_unit
 
 
@@ -20,12 +20,12 @@ def show(found: ParetoAnswer) -> None:
         rows = [
             (
                 f"{p.candidate.hardware.text}: {p.candidate.words}",
-                number(p.requests_per_s),
+                number_text(p.requests_per_s),
                 *(shown(axis, v) for axis, v in zip(found.axes, look.values, strict=True)),
             )
             for p, look in found.members
         ]
-        console.print(grid(head, rows, 1, ""))
+        console.print(text_table(head, rows, 1, ""))
     else:
         what = "Nothing that was simulated keeps up and holds" if found.result.looks else "No deployment can hold"
         console.print(f"NO: {what} every limit.")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from calibration.accuracy.stated_error import in_words
-from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, beside
+from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows
 from catalogs.ui.words import digits, dollars, seconds
 from planner.answer.hardware_ranking import HardwareRow
 from planner.answer.plan_schema import Known, Memory, Plan
@@ -51,7 +51,7 @@ def show(answer: Answer) -> None:
 def _rows(label: str, text: str, width: int) -> list[str]:
     if label == "Start":  # a command is copied: never broken in the middle of a word
         return _command_rows(text, width)
-    return list(beside(label, text, width))
+    return list(labelled_rows(label, text, width))
 
 
 def _command_rows(command: str, width: int) -> list[str]:

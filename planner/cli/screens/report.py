@@ -6,7 +6,7 @@ from typing import Final
 
 from rich.table import Table
 
-from catalogs.ui.terminal import grid, open_console
+from catalogs.ui.terminal import open_console, text_table
 from catalogs.ui.words import dollars, grams, joules, percent, rate, seconds
 from planner.report.material import ReportData, ReportSimulations, label
 
@@ -30,9 +30,9 @@ def show(m: ReportData) -> None:
             (p.cloud, p.contract, dollars(p.usd_per_hour), dollars(p.usd_per_million_output_tokens), p.as_of)
             for p in answer.prices
         ]
-        console.print(grid(("cloud", "contract", "per hour", "per M output", "as of"), rows, 2, "Prices"))
+        console.print(text_table(("cloud", "contract", "per hour", "per M output", "as of"), rows, 2, "Prices"))
     carbon = [(c.name, grams(c.gco2e_per_million_output_tokens), f"{c.gco2e_per_kwh:g}") for c in m.carbon[:_GRIDS]]
-    console.print(grid(("grid", "per M output", "g CO2e/kWh"), carbon, 1, "Carbon, the cleanest grids"))
+    console.print(text_table(("grid", "per M output", "g CO2e/kWh"), carbon, 1, "Carbon, the cleanest grids"))
     if s.sensitivity is not None:
         console.print(sensitivity_table(s))
 
@@ -46,12 +46,12 @@ def plans_table(m: ReportData) -> Table:
         sure = percent(min(r.probability_met for r in plan.slo))
         near = f"{plan.tightest.name} {seconds(plan.tightest.value_s)}"
         rows.append((label(m.answer, i), rate(plan.requests_per_s), dollars(usd), joules(used), near, sure))
-    return grid(("plan", "carries", "per M out", "per token", "nearest objective", "sure"), rows, 1, "Plans")
+    return text_table(("plan", "carries", "per M out", "per token", "nearest objective", "sure"), rows, 1, "Plans")
 
 
 def binds_table(s: ReportSimulations) -> Table:
     rows = [(u.resource, u.words, f"{100 * u.share:.0f} %", "binds" if u.binds else "") for u in s.uses]
-    return grid(("resource", "what of it", "used", ""), rows, 2, "What binds")
+    return text_table(("resource", "what of it", "used", ""), rows, 2, "What binds")
 
 
 def trade_off_table(m: ReportData, s: ReportSimulations) -> Table:
@@ -62,7 +62,7 @@ def trade_off_table(m: ReportData, s: ReportSimulations) -> Table:
         value = p.latency_s.get(slo.metric, {}).get(slo.stat)
         each = (dollars(p.usd_per_million_output_tokens), joules(p.j_per_output_token))
         rows.append((rate(p.requests_per_s), seconds(value), *each, "yes" if p.met else "no"))
-    return grid(("rate", slo.name, "per M output", "per token", "holds"), rows, 1, "Best plan by load")
+    return text_table(("rate", slo.name, "per M output", "per token", "holds"), rows, 1, "Best plan by load")
 
 
 def sensitivity_table(s: ReportSimulations) -> Table:
@@ -74,4 +74,4 @@ def sensitivity_table(s: ReportSimulations) -> Table:
             cells = (rate(e.capacity_requests_per_s), dollars(e.usd_per_million_output_tokens), share)
             rows.append((e.variant.words, flips, *cells))
     head = ("input", "choice flips", "highest rate", "per M output", "of limit")
-    return grid(head, rows, 2, "Sensitivity (of limit: nearest objective at the planned rate)")
+    return text_table(head, rows, 2, "Sensitivity (of limit: nearest objective at the planned rate)")

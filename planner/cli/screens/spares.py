@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from catalogs.ui.terminal import Line, show_lines
-from catalogs.ui.words import long_words
+from catalogs.ui.words import duration_text
 from planner.studies.spares import SparesDocument, SparesTried
 
 _BOLD: Final = ("Answer", "NO")
@@ -20,7 +20,7 @@ def show(found: SparesDocument) -> None:
 def _lines(found: SparesDocument) -> Iterator[Line]:
     yield (
         "Failing",
-        f"each replica every {long_words(found.mtbf_s)}, back {long_words(found.restart_s)} later: up "
+        f"each replica every {duration_text(found.mtbf_s)}, back {duration_text(found.restart_s)} later: up "
         f"{found.availability:.3%} of the time; {found.requests_per_s:.3g} requests/s, {', '.join(found.slo)}",
     )
     yield _BOLD[found.spares is None], _answer(found)
@@ -35,7 +35,7 @@ def _lines(found: SparesDocument) -> Iterator[Line]:
 
 
 def _answer(found: SparesDocument) -> str:
-    windows = f"in {found.windows_must_hold:.0%} of windows of {long_words(found.window_s)}"
+    windows = f"in {found.windows_must_hold:.0%} of windows of {duration_text(found.window_s)}"
     if found.spares is None or found.replicas is None:
         return f"not even {found.most} spare replicas hold the objectives {windows}"
     count = f"{found.spares} spare beside the {found.needed} needed"

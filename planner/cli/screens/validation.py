@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from catalogs.ui.terminal import grid, open_console
+from catalogs.ui.terminal import open_console, text_table
 from catalogs.ui.words import human_s
 from planner.evaluation.confidence import LEVEL
 from planner.validation.drift import Drift, DriftRow
@@ -43,7 +43,7 @@ def _print(
     console, deployment = open_console(), prediction.plan.deployment
     console.print(f"{deployment['model']} on {deployment['hardware']}: {told}")
     console.print(", ".join(f"{c.name} {c.measured:.4g} (planned {c.planned:.4g})" for c in load))
-    console.print(grid(("metric", f"predicted ({LEVEL:.0%})", column, "finding", "objective"), list(rows), 1, ""))
+    console.print(text_table(("metric", f"predicted ({LEVEL:.0%})", column, "finding", "objective"), list(rows), 1, ""))
     for note in said[:-1]:
         console.print(f"Note: {note}")
     console.print(said[-1])

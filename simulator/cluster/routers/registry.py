@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from catalogs.deployments.routing import Routing, parse_routing
+from catalogs.deployments.routing import RouterOptions, parse_router
 from simulator.cluster.routers.base import ReplicaView, Router
 from simulator.cluster.routers.least_loaded import (
     FewestRequestsRouter,
@@ -33,7 +33,7 @@ ROUTERS: Final[Mapping[str, Callable[[ReplicaView, Any], Router]]] = {
 }
 
 
-def make_router(choice: str | Routing, sight: ReplicaView) -> Router:
+def make_router(choice: str | RouterOptions, sight: ReplicaView) -> Router:
     """Raises InputError for an unknown name."""
-    options = parse_routing(choice) if isinstance(choice, str) else choice
+    options = parse_router(choice) if isinstance(choice, str) else choice
     return ROUTERS[options.name](sight, options)

@@ -119,7 +119,7 @@ def test_peaks_are_kept_for_this_machine_and_no_other() -> None:
     mine = cpu_hardware(Cpu("Mine", 2, 2e9, frozenset({"avx2"}), 8e9))
     other = cpu_hardware(Cpu("Other", 2, 2e9, frozenset({"avx2"}), 8e9))
     assert with_measured_peaks(mine) == mine
-    path = measured_peaks.save(
+    path = measured_peaks.save_measured_peaks(
         measured_peaks.MeasuredPeaks.of(UNIT, "2026-01-02", "test").model_copy(update={"machine": "Mine"})
     )
     found = with_measured_peaks(mine)

@@ -6,10 +6,17 @@ from typing import Any
 
 import pytest
 
-from catalogs.deployments.compatibility import APART, KNOWN_BY, ONE_SCHEDULER, PARTS, FeatureContext, check_together
+from catalogs.deployments.compatibility import (
+    FEATURES,
+    INCOMPATIBLE,
+    ONE_SCHEDULER,
+    SUPPORTING_POLICIES,
+    FeatureContext,
+    check_compatibility,
+)
 from catalogs.deployments.schema import Deployment
+from catalogs.engines.files import engine_file_names as engine_names
 from catalogs.engines.files import list_engines, load_engine
-from catalogs.engines.files import names as engine_names
 from catalogs.errors import InputError
 from catalogs.models.catalog import load_model
 
@@ -28,7 +35,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "decode_context_parallel": {"decode_context_parallel": 2},
     "ranks": {"data_parallel": 2, "model": "mixtral-8x7b"},
 }
-PAIRS = [(part, other) for part, others in APART.items() for other in others]
+PAIRS = [(part, other) for part, others in INCOMPATIBLE.items() for other in others]
 
 
 def asked(*parts: str, engine: str = "vllm") -> FeatureContext:
@@ -39,45 +46,45 @@ def asked(*parts: str, engine: str = "vllm") -> FeatureContext:
 
 
 def engine_of(part: str) -> str:
-    return next(iter(KNOWN_BY.get(part, {"": "vllm"}).values()))
+    return next(iter(SUPPORTING_POLICIES.get(part, {"": "vllm"}).values()))
 
 
 def test_the_tables_name_parts() -> None:
-    assert set(KEYS) == set(PARTS)
-    assert {*APART, *KNOWN_BY, *ONE_SCHEDULER} | {other for _, other in PAIRS} <= set(PARTS)
-    assert {engine for known in KNOWN_BY.values() for engine in known.values()} <= set(engine_names())
+    assert set(KEYS) == set(FEATURES)
+    assert {*INCOMPATIBLE, *SUPPORTING_POLICIES, *ONE_SCHEDULER} | {other for _, other in PAIRS} <= set(FEATURES)
+    assert {engine for known in SUPPORTING_POLICIES.values() for engine in known.values()} <= set(engine_names())
 
 
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", FEATURES)
 def test_a_part_alone_is_found_and_said_as_it_is_written(part: str) -> None:
     alone = asked(part, engine=engine_of(part))
-    check_together(alone)
-    found = PARTS[part].found(alone)
+    check_compatibility(alone)
+    found = FEATURES[part].found(alone)
     assert found is not None
     assert found == "whisper-large-v3" if part == "encoder" else found.split(":")[0] in Deployment.model_fields
-    assert PARTS[part].found(asked()) is None
+    assert FEATURES[part].found(asked()) is None
 
 
 @pytest.mark.parametrize(("part", "other"), PAIRS)
 def test_what_is_apart_is_refused_with_what_to_leave_out(part: str, other: str) -> None:
     both = asked(part, other, engine=engine_of(part))
     with pytest.raises(InputError) as refused:
-        check_together(both)
-    if other not in KNOWN_BY or both.engine.policy in KNOWN_BY[other]:
-        said = f"got {PARTS[other].found(both)!r}; nearest valid choice: {PARTS[other].without}"
+        check_compatibility(both)
+    if other not in SUPPORTING_POLICIES or both.engine.policy in SUPPORTING_POLICIES[other]:
+        said = f"got {FEATURES[other].found(both)!r}; nearest valid choice: {FEATURES[other].without}"
         assert str(refused.value).endswith(said)
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("part", KNOWN_BY)
+@pytest.mark.parametrize("part", SUPPORTING_POLICIES)
 def test_other_engines_do_not_know_it(part: str) -> None:
     unknown = 0
     for engine in list_engines(supported_only=True):
         it = asked(part, engine=engine)
-        if it.engine.policy in KNOWN_BY[part]:
-            check_together(it)
+        if it.engine.policy in SUPPORTING_POLICIES[part]:
+            check_compatibility(it)
         else:
             unknown += 1
-            with pytest.raises(InputError, match=f"is simulated without {PARTS[part].words}.*{engine_of(part)}"):
-                check_together(it)
+            with pytest.raises(InputError, match=f"is simulated without {FEATURES[part].words}.*{engine_of(part)}"):
+                check_compatibility(it)
     assert unknown > 3

@@ -12,7 +12,7 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.deployments.speculation import Speculation
 from catalogs.errors import InputError
-from catalogs.io.yaml_files import check
+from catalogs.io.yaml_files import validate_as
 
 DRAFT = {"method": "draft_model", "model": "llama3.2-1b", "num_speculative_tokens": 3, "acceptance": 0.7}
 EAGLE = {"method": "eagle3", "model": "some/EAGLE3-head", "num_speculative_tokens": 3, "acceptance": 0.7}
@@ -22,7 +22,7 @@ MTP = {"method": "mtp", "num_speculative_tokens": 1, "acceptance": 0.8}
 
 def resolved(speculative: dict[str, object] | None, **keys: object) -> ResolvedDeployment:
     told = {"model": "llama3.1-8b", "hardware": "h100", "max_model_len": 4096, "speculative": speculative}
-    return resolve(check(Deployment, told | keys, "deployment"))
+    return resolve(validate_as(Deployment, told | keys, "deployment"))
 
 
 def speculation(speculative: dict[str, object], **keys: object) -> Speculation:
@@ -150,7 +150,7 @@ def test_a_head_is_read_from_its_config(tmp_path: Path) -> None:
 
 
 def test_it_is_shown_filled_in() -> None:
-    written = check(Deployment, {"model": "llama3.1-8b", "hardware": "h100", "speculative": EAGLE}, "deployment")
+    written = validate_as(Deployment, {"model": "llama3.1-8b", "hardware": "h100", "speculative": EAGLE}, "deployment")
     shown = resolve(written).filled_in(written)["speculative"]
     assert shown["num_draft_tokens"] == 4
     assert shown["acceptance"] == pytest.approx([0.7, 0.49, 0.343])

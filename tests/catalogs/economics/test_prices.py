@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalogs.economics.electricity import DEFAULT_PUE, list_grids, load_grid
-from catalogs.economics.prices import Price, Reading, discounted, list_clouds, list_prices, node_price
+from catalogs.economics.prices import Price, Reading, discounted_price, list_clouds, list_prices, node_price
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import list_hardware, parse_hardware
 
@@ -138,12 +138,12 @@ def test_a_price_says_which_instance_it_is_of() -> None:
 def test_a_discount_of_ones_own_says_so() -> None:
     listed = node_price(parse_hardware("h100x8"), cloud="aws")
     assert listed is not None
-    price = discounted(listed, "reserved-3y", 0.4)
+    price = discounted_price(listed, "reserved-3y", 0.4)
     assert price.usd_per_hour == pytest.approx(55.04 * 0.6)
     assert "40% off the on-demand price, as you gave" in price.note
     for wrong in (0.0, 1.0, -0.2, float("nan")):
         with pytest.raises(InputError):
-            discounted(listed, "reserved-3y", wrong)
+            discounted_price(listed, "reserved-3y", wrong)
 
 
 @pytest.mark.parametrize("how", [{"cloud": "awz"}, {"region": "mars"}, {"reading": "cheap"}, {"commitment": "spott"}])

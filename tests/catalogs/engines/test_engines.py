@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from catalogs.engines.files import EngineFile, list_engines, load_engine, read
+from catalogs.engines.files import EngineFile, list_engines, load_engine, read_engine_file
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 
@@ -70,7 +70,7 @@ def test_host_times_are_positive_and_sourced() -> None:
 
 
 def test_a_missing_host_term_is_an_error_not_zero() -> None:
-    file = read("vllm")
+    file = read_engine_file("vllm")
     assert isinstance(file, EngineFile)
     data = file.model_dump()
     for fault in ({"output_ms": 0.0}, {"output_ms": None}):

@@ -142,7 +142,7 @@ def test_any_text_is_hardware_or_one_line(text: str) -> None:
 def test_slices_never_add_up_to_more_than_the_gpu(gpu: str) -> None:
     whole = parse_hardware(gpu).accelerator
     for profile in list_mig_profiles(gpu):
-        most = hardware_files.read(gpu).mig[profile].max_per_gpu
+        most = hardware_files.read_hardware_file(gpu).mig[profile].max_per_gpu
         h = parse_hardware(f"{gpu}:{profile}x{most}")
         a = h.accelerator
         assert a.is_slice
@@ -165,7 +165,7 @@ def test_only_a_pair_uses_the_bridge() -> None:
 
 
 def test_a_sparse_peak_or_unknown_key_in_a_file_is_refused() -> None:
-    good = hardware_files.read("h100").model_dump(exclude_none=True)
+    good = hardware_files.read_hardware_file("h100").model_dump(exclude_none=True)
     hardware_files.HardwareFile.model_validate(good)
     for fault in ({"peak_tflops_sparse": 1979.0}, {"memory_mib": -1}, {"tdp_w": "700"}, {"sms": None}):
         with pytest.raises(ValueError, match=r"."):
@@ -173,7 +173,7 @@ def test_a_sparse_peak_or_unknown_key_in_a_file_is_refused() -> None:
 
 
 def test_spellings_are_unambiguous() -> None:
-    aliases = [a for n in list_hardware() for a in hardware_files.read(n).aliases]
+    aliases = [a for n in list_hardware() for a in hardware_files.read_hardware_file(n).aliases]
     assert len(aliases) == len(set(aliases))
     assert not set(aliases) & set(list_hardware())
 

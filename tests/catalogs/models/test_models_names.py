@@ -12,7 +12,7 @@ from catalogs.errors import InputError
 from catalogs.models import files as model_files
 from catalogs.models.catalog import list_models, load_model
 from catalogs.models.files import ModelFacts, load_entry, read_facts
-from catalogs.models.names import MODELS, ModelNames, load_names, plain
+from catalogs.models.names import MODELS, ModelNames, load_names, normalised_name
 
 ALIASES = list_models()
 
@@ -145,7 +145,7 @@ def test_index_and_files_agree() -> None:
     every = [n.lower() for alias, others in names.aliases.items() for n in (alias, *others)]
     assert len(every) == len(set(every))
     assert all("/" in names.hf_id(a) for a in ALIASES)
-    plains = [plain(a) for a in ALIASES]
+    plains = [normalised_name(a) for a in ALIASES]
     assert len(plains) == len(set(plains))
 
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalogs.errors import InputError
-from catalogs.workloads.arrivals import Diurnal, Piecewise, RateCurve, Varying, parse_arrivals
+from catalogs.workloads.arrivals import Diurnal, Piecewise, RateCurve, VaryingRate, parse_arrivals
 from catalogs.workloads.traces import TraceLabels
 from catalogs.workloads.workload import load_workload
 
@@ -71,7 +71,7 @@ def test_spikes_on_a_day_and_by_themselves() -> None:
     day = parse_arrivals({"diurnal": {"requests_per_s": 1, "swing": 0, "period_s": 1000, "spikes": [spike]}})
     bursts = parse_arrivals({"spikes": {"requests_per_s": 1, "every_s": 1000, "lasts_s": 50, "factor": 10}})
     for kind in (day, bursts):
-        assert isinstance(kind, Varying)
+        assert isinstance(kind, VaryingRate)
         assert kind.mean_per_s == pytest.approx(1.45)
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalogs.errors import InputError
-from catalogs.workloads.block_hashes import EngineBlocks, prefix_true
+from catalogs.workloads.block_hashes import EngineBlocks, chained_hashes
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
 
@@ -209,7 +209,7 @@ def test_ids_of_single_blocks_become_ids_of_prefixes(tmp_path: Path) -> None:
 
 def test_wide_hashes_get_small_ids() -> None:
     big = 2**64 - 1
-    assert prefix_true([[big, 5], [big, 6], [5]]) == ((0, 1), (0, 2), (3,))
+    assert chained_hashes([[big, 5], [big, 6], [5]]) == ((0, 1), (0, 2), (3,))
 
 
 block_lists = st.lists(st.lists(st.integers(0, 4), max_size=6), min_size=1, max_size=12)
@@ -218,18 +218,18 @@ block_lists = st.lists(st.lists(st.integers(0, 4), max_size=6), min_size=1, max_
 @given(block_lists)
 @settings(max_examples=150, deadline=None)
 def test_prefix_true_ids_are_equal_exactly_where_prefixes_are(lists: list[list[int]]) -> None:
-    made = prefix_true(lists)
+    made = chained_hashes(lists)
     places = [(k, row, tuple(ids[: k + 1])) for row, ids in enumerate(lists) for k in range(len(ids))]
     for k, row, prefix in places:
         for k2, row2, prefix2 in places:
             assert (made[row][k] == made[row2][k2]) == (prefix == prefix2)
-    assert prefix_true(made) == made
+    assert chained_hashes(made) == made
 
 
 @given(block_lists, st.integers(1, 12), st.integers(1, 12))
 @settings(max_examples=150, deadline=None)
 def test_engine_blocks_match_exactly_where_tokens_do(lists: list[list[int]], size: int, block_size: int) -> None:
-    hashes = prefix_true(lists)
+    hashes = chained_hashes(lists)
     engine = EngineBlocks(hashes, size, block_size)
     tokens = [[(block, offset) for block in ids for offset in range(size)] for ids in hashes]
     aligned = size % block_size == 0 or block_size % size == 0

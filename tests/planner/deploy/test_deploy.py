@@ -12,7 +12,7 @@ from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
-from catalogs.launch.command import family, serve_command
+from catalogs.launch.command import engine_family, serve_command
 from planner.problem.request import PlanRequest
 from planner.problem.slo import parse_slos
 
@@ -62,7 +62,7 @@ def test_a_checkpoint_that_cannot_be_made_on_the_fly_is_asked_for() -> None:
     [("vllm", "vllm"), ("vllm-0.15", "vllm"), ("sglang-bare", "sglang"), ("llama.cpp", "llama.cpp")],
 )
 def test_what_can_be_started_can_be_planned(engine: str, kind: str) -> None:
-    assert family(engine) == kind
+    assert engine_family(engine) == kind
     assert (
         PlanRequest(model="llama3.1-8b", hardware="h100", slos=parse_slos(["p99=2s"]), engine=engine).engine == engine
     )

@@ -21,7 +21,7 @@ from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.launch.arguments import Arguments
-from catalogs.launch.command import arguments
+from catalogs.launch.command import serve_arguments
 from catalogs.ui.entry_point import run_command
 from catalogs.workloads.workload import load_workload
 from planner.answer.schema import Answer
@@ -232,9 +232,12 @@ def test_vllm_itself_takes_every_argument() -> None:
     packages = [made("vllm", **keys) for keys in kinds]
     packages.append(made("leaderworkerset", hardware="2*h100x8", replicas=1, tensor_parallel=8, pipeline_parallel=2))
     moe = resolve(Deployment(model="mixtral-8x7b", hardware="h100x8", data_parallel=8, expert_parallel=True))
-    serve = [p.serving.listening().words[2:] for p in packages] + [arguments(moe).words[2:]]
+    serve = [p.serving.listening().words[2:] for p in packages] + [serve_arguments(moe).words[2:]]
     group = next(d for d in documents(packages[-1]) if d["kind"] == "LeaderWorkerSet")
-    serve += [arguments(replace(moe, role="prefill")).words[2:], arguments(replace(moe, role="decode")).words[2:]]
+    serve += [
+        serve_arguments(replace(moe, role="prefill")).words[2:],
+        serve_arguments(replace(moe, role="decode")).words[2:],
+    ]
     worker = group["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["containers"][0]["command"][2:]
     serve.append([word.replace("$(LWS_WORKER_INDEX)", "1") for word in worker])
     bench = [_bench(made("vllm").files["verify.sh"]), _bench(made("triton", replicas=1).files["verify.sh"])]
@@ -262,7 +265,7 @@ def _bench(script: str) -> list[str]:
 
 def test_llama_server_and_sglang_flags() -> None:
     llama = resolve(Deployment(model="llama3.1-8b", hardware="h100", engine="llama.cpp", max_model_len=4096))
-    text = arguments(llama).text
+    text = serve_arguments(llama).text
     assert "-np 4 -c 16384 -b 2048 -ub 512 --no-kv-unified" in text
     assert "--no-cache-prompt --cache-ram 0" in text
     written = Deployment(
@@ -274,15 +277,15 @@ def test_llama_server_and_sglang_flags() -> None:
         expert_parallel=True,
     )
     ranks = resolve(written)
-    words = arguments(ranks).text
+    words = serve_arguments(ranks).text
     assert "--load-balance-method" not in words
     fewest = resolve(written.model_copy(update={"rank_dispatch": "least_requests"}))
-    assert "--load-balance-method total_requests" in arguments(fewest).text
+    assert "--load-balance-method total_requests" in serve_arguments(fewest).text
     assert "--tp-size 8 --attn-dp-size 4 --ep-size 8" in words
     assert f"--max-running-requests {4 * ranks.limits.max_num_seqs} " in words
     fp8 = resolve(Deployment(model="llama3.1-8b", hardware="h100", engine="llama.cpp", weight_dtype="fp8"))
     with pytest.raises(InputError, match="GGUF"):
-        arguments(fp8)
+        serve_arguments(fp8)
 
 
 def test_flags_become_keywords() -> None:

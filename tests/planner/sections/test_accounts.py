@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from catalogs.economics.electricity import Grid, load_grid, read_day
+from catalogs.economics.electricity import Grid, load_grid, read_hourly_carbon
 from catalogs.economics.prices import Price, node_price
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
@@ -159,17 +159,19 @@ def day_file(tmp_path: Path, text: str) -> Path:
 
 def test_hours_of_the_day(tmp_path: Path) -> None:
     rows = "\n".join(f"{h},{100 if 8 <= h < 16 else 400}" for h in range(24))
-    day = read_day(day_file(tmp_path, f"hour,gco2e_per_kwh\n{rows}\n"))
+    day = read_hourly_carbon(day_file(tmp_path, f"hour,gco2e_per_kwh\n{rows}\n"))
     assert day.mean == pytest.approx(300.0)
     assert day.cleanest(8) == (tuple(range(8, 16)), 100.0)
     stamps = "\n".join(f"2026-01-{d:02}T{h:02}:00:00,{h * d}" for d in (1, 3) for h in range(24))
-    assert read_day(day_file(tmp_path, f"timestamp,gco2e_per_kwh\n{stamps}\n")).gco2e_per_kwh[5] == 10.0  # (5 + 15) / 2
+    assert (
+        read_hourly_carbon(day_file(tmp_path, f"timestamp,gco2e_per_kwh\n{stamps}\n")).gco2e_per_kwh[5] == 10.0
+    )  # (5 + 15) / 2
 
 
 @pytest.mark.parametrize("text", ["hour,grams\n1,2\n", "hour,gco2e_per_kwh\n1,2\n", "hour,gco2e_per_kwh\n25,2\n"])
 def test_hours_that_cannot_be_read_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError):
-        read_day(day_file(tmp_path, text))
+        read_hourly_carbon(day_file(tmp_path, text))
 
 
 def plan() -> Plan:

@@ -10,7 +10,7 @@ import pytest
 from catalogs.deployments.resolve import CatalogLookup, resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
-from catalogs.io.yaml_files import check
+from catalogs.io.yaml_files import validate_as
 from catalogs.launch.command import serve_command
 from catalogs.ui.entry_point import run_command
 from planner.cli.main import app
@@ -26,7 +26,9 @@ SLOS = parse_slos(["tpot.mean=50ms"])
 
 
 def speculating(hardware: str) -> Deployment:
-    return check(Deployment, {"model": "llama3.1-8b", "hardware": hardware, "speculative": parse_drafts(SAID)}, "")
+    return validate_as(
+        Deployment, {"model": "llama3.1-8b", "hardware": hardware, "speculative": parse_drafts(SAID)}, ""
+    )
 
 
 def test_drafts_in_words() -> None:

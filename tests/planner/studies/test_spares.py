@@ -13,7 +13,7 @@ import pytest
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.ui.entry_point import run_command
-from catalogs.ui.words import seconds_of
+from catalogs.ui.words import parse_duration
 from planner.cli.main import app
 from planner.problem.slo import parse_slos
 from planner.studies.outages import FailingReplicas, Outage, binomial_bounds
@@ -107,9 +107,9 @@ def test_the_interval_of_a_share() -> None:
 def test_needed_and_times() -> None:
     assert needed_replicas(12.0, 4.0) == 3
     assert needed_replicas(12.1, 4.0) == 4
-    assert (seconds_of("30d"), seconds_of("10min"), seconds_of("90 s")) == (30 * DAY_S, 600.0, 90.0)
+    assert (parse_duration("30d"), parse_duration("10min"), parse_duration("90 s")) == (30 * DAY_S, 600.0, 90.0)
     with pytest.raises(InputError, match="10min"):
-        seconds_of("soon")
+        parse_duration("soon")
 
 
 def test_spares_of_a_plan_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.deployments.speculation import Speculative
-from catalogs.io.yaml_files import check
+from catalogs.io.yaml_files import validate_as
 from catalogs.workloads.workload import load_workload
 from simulator.analysis.bottleneck import DEVICE_BOUNDS, STEP_BOUNDS, bottleneck, pool_bottlenecks, sampled_operators
 from simulator.analysis.operators import COMPUTE, FIXED, LINK, MEMORY, OperatorRow, operator_rows
@@ -26,7 +26,7 @@ from simulator.layers.shard import Shard
 from simulator.layers.step import step_calls
 from tests.simulator.plants import ToySource, resolved
 
-DRAFTS = check(
+DRAFTS = validate_as(
     Speculative,
     {"method": "draft_model", "model": "llama3.2-1b", "num_speculative_tokens": 3, "acceptance": 0.7},
     "speculative",

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from catalogs.deployments.queueing import Queueing
 from catalogs.deployments.schema import Deployment
 from catalogs.workloads.request_set import RequestSet
-from catalogs.workloads.service_classes import RequestTerms
+from catalogs.workloads.service_classes import ServiceLevels
 from catalogs.workloads.workload import load_workload
 from simulator.analysis.bottleneck import BOUNDS, STEP_BOUNDS, bottleneck
 from simulator.analysis.explain import band, explain, latency_block
@@ -129,7 +129,7 @@ def test_those_who_gave_up_are_no_part_of_it(fast: bool) -> None:
 def test_a_static_batch_that_ends_because_a_client_gave_up(fast: bool) -> None:
     """A has the longest answer and gives up at 4.5: B, done since 2.0, leaves with the step that ends at 5.0."""
     work = requests([0.0, 0.0], [4, 4], [9, 2])
-    terms = RequestTerms(np.zeros(2, dtype=np.int64), np.full(2, np.inf), np.array([4.5, np.inf]))
+    terms = ServiceLevels(np.zeros(2, dtype=np.int64), np.full(2, np.inf), np.array([4.5, np.inf]))
     host = host_times(request_s=0.5, output_s=0.125)
     pool = Pool(rules(policy="static", max_num_seqs=2, host=host), Linear())
     done = seen([pool], replace(work, terms=terms), fast_forward=fast)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
-from catalogs.io.yaml_files import check
+from catalogs.io.yaml_files import validate_as
 from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import latency_metrics
 from simulator.cluster.cluster import RunOptions
@@ -379,7 +379,7 @@ def test_trays_of_a_rack_hand_over_by_nvlink() -> None:
 def test_bad_hand_overs_are_refused(key: dict[str, object]) -> None:
     split = {"prefill_replicas": 1, "decode_replicas": 1, **key}
     with pytest.raises(InputError, match=next(iter(key))):
-        check(Deployment, {"model": "llama3.1-8b", "hardware": "h100x2", "disaggregation": split}, "d.yaml")
+        validate_as(Deployment, {"model": "llama3.1-8b", "hardware": "h100x2", "disaggregation": split}, "d.yaml")
 
 
 def test_without_pools_nothing_is_handed_over() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import t as student
 
-from catalogs.deployments.routing import PrefixAware, Scored, parse_routing
+from catalogs.deployments.routing import PrefixAware, Scored, parse_router
 from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
 from simulator.cluster.cluster import Cluster, RunOptions
@@ -28,7 +28,7 @@ NAMES = sorted(ROUTERS)
 def simulate(work: RequestSet, n: int = 2, router: object = "round_robin", **options: object) -> Run:
     engine = rules(**{k: options.pop(k) for k in ("kv_blocks", "max_num_seqs", "lag") if k in options})
     timer = options.pop("timer", Linear())
-    chosen = RunOptions(router=parse_routing(router), check_laws=True, **options)  # type: ignore[arg-type]
+    chosen = RunOptions(router=parse_router(router), check_laws=True, **options)  # type: ignore[arg-type]
     return run_pools([Pool(engine, timer, n)], work, chosen)  # type: ignore[arg-type]
 
 
@@ -55,7 +55,7 @@ class Fake:
 
 
 def ask(router: object, loads: list[dict[str, float]], *wanted: Request) -> list[int]:
-    made = make_router(parse_routing(router), ReplicaView())
+    made = make_router(parse_router(router), ReplicaView())
     fakes = [Fake(i, **load) for i, load in enumerate(loads)]
     return [made.choose(request, fakes) for request in wanted]  # type: ignore[arg-type]
 
@@ -166,7 +166,7 @@ def test_a_prompt_goes_where_its_prefix_went() -> None:
 
 def test_uneven_load_comes_before_the_prefix() -> None:
     first, again = Request(0, 12, (1, 2, 3)), Request(1, 12, (1, 2, 3))
-    made = make_router(parse_routing({"prefix_aware": {"balance_abs_threshold": 10}}), ReplicaView())
+    made = make_router(parse_router({"prefix_aware": {"balance_abs_threshold": 10}}), ReplicaView())
     fakes = [Fake(0), Fake(1)]
     assert made.choose(first, fakes) == 0  # type: ignore[arg-type]
     fakes[0].outstanding = 10
@@ -176,7 +176,7 @@ def test_uneven_load_comes_before_the_prefix() -> None:
 
 
 def test_what_a_replica_has_no_room_for_is_forgotten_from_the_end() -> None:
-    made = make_router(parse_routing("prefix_aware"), ReplicaView())
+    made = make_router(parse_router("prefix_aware"), ReplicaView())
     small = Fake(0)
     small.scheduler.kv.total = 3
     made.choose(Request(0, 16, (1, 2, 3, 4)), [small])  # type: ignore[list-item]
@@ -188,7 +188,7 @@ def test_what_a_replica_has_no_room_for_is_forgotten_from_the_end() -> None:
 
 def test_matches_are_those_of_a_walk_key_by_key() -> None:
     rng = np.random.default_rng(0)
-    made = make_router(parse_routing("prefix_aware"), ReplicaView())
+    made = make_router(parse_router("prefix_aware"), ReplicaView())
     fakes = [Fake(i) for i in range(3)]
     sent: dict[int, list[tuple[int, ...]]] = {0: [], 1: [], 2: []}
     for i in range(60):
@@ -215,7 +215,7 @@ def test_scores_add_up() -> None:
     """3 * 2/3 for the prefix against 2 for the empty queue: a tie goes to the first, a nudge to the other."""
     seen, asked = Request(0, 12, (1, 2, 3)), Request(1, 12, (1, 2, 4))
     for queue, winner in ((2.0, 0), (2.1, 1)):
-        made = make_router(parse_routing({"scored": {"queue": queue}}), ReplicaView())
+        made = make_router(parse_router({"scored": {"queue": queue}}), ReplicaView())
         fakes = [Fake(0), Fake(1)]
         assert made.choose(seen, fakes) == 0  # type: ignore[arg-type]
         fakes[0].n_waiting = 5
@@ -354,11 +354,11 @@ def test_two_choices_make_long_queues_doubly_exponentially_rare() -> None:
 )
 def test_routers_that_make_no_sense_are_refused(router: object, said: str) -> None:
     with pytest.raises(InputError, match=said):
-        parse_routing(router)
+        parse_router(router)
 
 
 def test_defaults_are_those_of_their_sources() -> None:
-    assert parse_routing("prefix_aware") == PrefixAware(
+    assert parse_router("prefix_aware") == PrefixAware(
         cache_threshold=0.3, balance_abs_threshold=64, balance_rel_threshold=1.5
     )
-    assert parse_routing("scored") == Scored(prefix=3, queue=2, kv=0)
+    assert parse_router("scored") == Scored(prefix=3, queue=2, kv=0)

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from catalogs.deployments.speculation import Speculative
-from catalogs.io.yaml_files import check
+from catalogs.io.yaml_files import validate_as
 from simulator.core.batch import Batch, BatchShape, together
 from simulator.core.step_log import RankStepLog, StepLog
 from simulator.costs.compile import compile_step_cost
@@ -59,7 +59,7 @@ def tables_of(world: str) -> StepTables:
     keys = dict(WORLDS[world])
     if "speculative" in keys:
         asked = {"num_speculative_tokens": 3, "acceptance": 0.7} | keys["speculative"]
-        keys["speculative"] = check(Speculative, asked, "speculative")
+        keys["speculative"] = validate_as(Speculative, asked, "speculative")
     if keys.get("model", "").startswith("deepseek"):
         keys["weight_dtype"] = "fp8"
     made = resolved(**keys)

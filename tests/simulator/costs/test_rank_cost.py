@@ -200,11 +200,11 @@ def test_one_scheduler_for_all_where_it_is_asked_for() -> None:
     ],
 )
 def test_ranks_that_cannot_schedule_for_themselves_are_refused(keys: dict[str, Any], words: str) -> None:
-    from catalogs.io.yaml_files import check
+    from catalogs.io.yaml_files import validate_as
 
     asked = KEYS | {"expert_parallel": True, "data_parallel": 4, "rank_dispatch": "round_robin"} | keys
     with pytest.raises(InputError) as refused:
-        resolve(check(Deployment, asked, "deployment.yaml"))
+        resolve(validate_as(Deployment, asked, "deployment.yaml"))
     assert words in str(refused.value)
 
 

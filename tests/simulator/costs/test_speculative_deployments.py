@@ -15,7 +15,7 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.deployments.speculation import Speculative
 from catalogs.errors import InputError
-from catalogs.io.yaml_files import check
+from catalogs.io.yaml_files import validate_as
 from catalogs.workloads.request_set import RequestSet
 from simulator.analysis.metrics import summarise
 from simulator.cluster.cluster import RunOptions
@@ -188,7 +188,7 @@ def test_a_head_is_a_layer_and_what_joins_its_inputs() -> None:
 
 def plant_of(asked: dict[str, object] | None, **keys: object) -> object:
     told = {"model": "llama3.1-8b", "hardware": "h100", "max_model_len": 4096, "speculative": asked}
-    return check(Deployment, told | keys, "deployment")
+    return validate_as(Deployment, told | keys, "deployment")
 
 
 def work(n: int = 40, concurrency: int = 4, seed: int = 0) -> RequestSet:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from catalogs.engines.profile import Receiving
+from catalogs.engines.profile import ReceiveIntervals
 from catalogs.workloads.request_set import RequestSet
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.run import Run
@@ -59,7 +59,7 @@ def engine_rules(draw: st.DrawFn) -> EngineRules:
         physical_batch_tokens=draw(st.sampled_from([0, 4, 16])),
         attention_ranks=draw(st.sampled_from([1, 2, 3])),
         balance_steps=draw(st.sampled_from([0, 3, 11])),
-        receiving=draw(st.sampled_from([None, Receiving(3, 7, 3), Receiving(10, 2, 4)])),
+        receiving=draw(st.sampled_from([None, ReceiveIntervals(3, 7, 3), ReceiveIntervals(10, 2, 4)])),
     )
 
 

@@ -17,7 +17,7 @@ from scipy.stats import t as student
 
 from catalogs.deployments.queueing import Queueing
 from catalogs.workloads.request_set import RequestSet
-from catalogs.workloads.service_classes import RequestTerms
+from catalogs.workloads.service_classes import ServiceLevels
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import run_rules
@@ -101,7 +101,7 @@ def test_priorities_are_cobhams() -> None:
         poisson(12, n, rho),
         np.ones(n, dtype=np.int64),
         exponential_tokens(12, n),
-        terms=RequestTerms(np.where(urgent, 0, 1), endless, endless),
+        terms=ServiceLevels(np.where(urgent, 0, 1), endless, endless),
     )
     engine = rules(max_num_seqs=1, kv_blocks=10**7, max_model_len=10**6, queueing=Queueing(order="priority"))
     run = run_rules(engine, Linear(base_s=TOKEN_S), work)

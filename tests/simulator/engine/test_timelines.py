@@ -7,7 +7,7 @@ from math import isnan
 
 import pytest
 
-from catalogs.engines.profile import Receiving
+from catalogs.engines.profile import ReceiveIntervals
 from catalogs.errors import InputError
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.run import Run
@@ -267,7 +267,7 @@ def test_sglang_looks_for_new_requests_every_so_many_decodes(fast: bool) -> None
     """Every 4 decodes, every 2 with two requests. A's prompt runs [0, 1); the look after it, at 1, finds nothing. B
     comes at 1.5, during the first decode, and is seen with the fourth, at 5: it runs [5, 6). C, at 5.5, is seen right
     after that prompt and runs [6, 7); D comes at 7.5 and is seen two decodes after the look at 7, at 9."""
-    engine = rules(policy="sglang", receiving=Receiving(4, 2, 2))
+    engine = rules(policy="sglang", receiving=ReceiveIntervals(4, 2, 2))
     work = requests([0.0, 1.5, 5.5, 7.5], [4, 4, 4, 4], [12, 8, 8, 1])
     run = simulate(engine, work, fast)
     assert run.first_token_s.tolist() == [1.0, 6.0, 7.0, 10.0]

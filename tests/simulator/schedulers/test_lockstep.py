@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from catalogs.engines.profile import Receiving
+from catalogs.engines.profile import ReceiveIntervals
 from catalogs.workloads.request_set import RequestSet
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.run import Run
@@ -64,7 +64,7 @@ def worlds(draw: st.DrawFn) -> tuple[EngineRules, Linear, RequestSet]:
         lag=draw(st.integers(0, 1)),
         host=host_times(step_s=draw(ticks), output_s=draw(ticks), api_token_s=draw(st.sampled_from([0.0, TICK / 2]))),
         balance_steps=draw(st.sampled_from([0, 3, 9])),
-        receiving=draw(st.sampled_from([None, Receiving(3, 5, 4)])),
+        receiving=draw(st.sampled_from([None, ReceiveIntervals(3, 5, 4)])),
         max_output_tokens=draw(st.sampled_from([0, 30])),
     )
     n = draw(st.integers(1, 14))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from catalogs.deployments.queueing import Queueing
 from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
-from catalogs.workloads.service_classes import RequestTerms
+from catalogs.workloads.service_classes import ServiceLevels
 from simulator.cli.main import main
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import Pool
@@ -44,7 +44,7 @@ def asked(
     timeout_s: Sequence[float] | None = None,
 ) -> RequestSet:
     """The same requests, with terms."""
-    terms = RequestTerms(
+    terms = ServiceLevels(
         np.array(priority if priority is not None else [0] * work.n),
         np.array(deadline_s if deadline_s is not None else [inf] * work.n),
         np.array(timeout_s if timeout_s is not None else [inf] * work.n),
@@ -202,7 +202,7 @@ def queues(draw: st.DrawFn) -> World:
     world = draw(worlds())
     n = world.requests.n
     ticks = st.sampled_from([30, 100, 400, 2000]).map(lambda t: t * TICK) | st.just(inf)
-    terms = RequestTerms(
+    terms = ServiceLevels(
         np.array(draw(st.lists(st.integers(0, 2), min_size=n, max_size=n))),
         np.array(draw(st.lists(ticks, min_size=n, max_size=n))),
         np.array(draw(st.lists(ticks, min_size=n, max_size=n))),

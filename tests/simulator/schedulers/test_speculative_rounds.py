@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from catalogs.errors import InputError
-from catalogs.workloads.service_classes import RequestTerms
+from catalogs.workloads.service_classes import ServiceLevels
 from simulator.analysis.time_series import edges, series
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import Pool
@@ -171,7 +171,7 @@ def test_tokens_over_time_are_those_that_came_out() -> None:
 
 def test_clients_that_give_up_leave_nothing_behind() -> None:
     n = WORK.n
-    terms = RequestTerms(
+    terms = ServiceLevels(
         np.zeros(n, dtype=np.int64), np.full(n, np.inf), np.array([3.0, 2.0, 9.0, 50.0, 4.5, 50.0, 6.0, 50.0])
     )
     for policy in POLICIES:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from catalogs.deployments.compatibility import APART, KNOWN_BY
+from catalogs.deployments.compatibility import INCOMPATIBLE, SUPPORTING_POLICIES
 from catalogs.engines.files import list_engines, load_engine
 from catalogs.errors import InputError
 from simulator.cache.lora_slots import LoraRules
@@ -89,8 +89,8 @@ def test_the_catalog_refuses_what_nobody_schedules() -> None:
     """What an engine's policy is said to know is what a class exists for."""
     assert VARIANTS.keys() == PART_OF.keys()
     for name, part in PART_OF.items():
-        if part in KNOWN_BY:
-            assert set(KNOWN_BY[part]) == set(VARIANTS[name].by_policy)
+        if part in SUPPORTING_POLICIES:
+            assert set(SUPPORTING_POLICIES[part]) == set(VARIANTS[name].by_policy)
     engines = [load_engine(name) for name in list_engines(supported_only=True)]
     assert {e.policy for e in engines if e.speculates} == set(VARIANTS["speculation"].by_policy)
 
@@ -100,4 +100,6 @@ def test_two_variants_are_apart_in_the_catalog_too(names: tuple[str, str]) -> No
     """Or no engine knows both."""
     first, second = (PART_OF[name] for name in names)
     policies = [set(VARIANTS[name].by_policy) for name in names]
-    assert not policies[0] & policies[1] or second in APART.get(first, ()) or first in APART.get(second, ())
+    assert (
+        not policies[0] & policies[1] or second in INCOMPATIBLE.get(first, ()) or first in INCOMPATIBLE.get(second, ())
+    )
