@@ -1,4 +1,4 @@
-"""Facts as data, with typed loaders: models, hardware, engines, workloads, deployments, prices."""
+"""Facts as data, with typed loaders: models, hardware, engines, workloads, deployments, and prices."""
 
 import lazy_loader
 

@@ -1,4 +1,4 @@
-"""The one error a user can cause: an input that breaks a rule."""
+"""The error for invalid input, and the search for the nearest valid name."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 
 class InputError(ValueError):
-    """Bad input: the rule that was broken, the offending value and the nearest valid choice, on one line.
+    """Invalid input: the broken rule, the offending value and the nearest valid choice, on one line.
 
-    Every command turns it into that line on stderr and exit status 2, never a traceback.
+    Every command prints this line on stderr and exits with status 2, without a traceback.
     """
 
     def __init__(self, rule: str, value: object = None, nearest: str | None = None) -> None:
@@ -21,7 +21,7 @@ class InputError(ValueError):
 
 
 def nearest_name(name: str, valid: Iterable[str], cutoff: float = 0.4) -> str | None:
-    """The valid name closest to `name`, or None where nothing is similar."""
+    """Return the valid name most similar to `name`, or None where none is similar."""
     by_folded = {v.lower(): v for v in valid}
     found = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=cutoff)
     return by_folded[found[0]] if found else None

@@ -1,4 +1,4 @@
-"""Human units, converted once at the door; everything inside is SI (seconds, bytes, watts, flops)."""
+"""Conversion factors from human units to SI; all internal values are SI (seconds, bytes, watts, flops)."""
 
 from __future__ import annotations
 

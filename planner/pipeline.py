@@ -18,7 +18,7 @@ from typing import Final
 
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
-from catalogs.ui.progress import said_meanwhile
+from catalogs.ui.terminal import status_line
 from planner.answer.assembly import assumptions, pareto, prices_of
 from planner.answer.hardware_ranking import HardwareRow, RankingTerms, rank_hardware
 from planner.answer.measure import BEST, OTHER, Measure, MeasuredPlan
@@ -394,7 +394,7 @@ def plan(request: PlanRequest) -> Answer:
     from planner.search.ray_workers import join_cluster
 
     with ExitStack() as stack:
-        with said_meanwhile(f"joining {distributed}"):
+        with status_line(f"joining {distributed}"):
             cluster = stack.enter_context(join_cluster(distributed))
         with search_progress(lambda: cluster.words) as progress:
             answer = make_plan(request, world, world.elsewhere, progress, cluster)

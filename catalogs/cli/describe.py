@@ -1,4 +1,4 @@
-"""Catalog entries as flat records with the unit in each key: what `catalog list` and `catalog show` print."""
+"""Catalog entries as flat records with the unit in each key, for `catalog list` and `catalog show`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,18 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class CatalogKind:
-    """One kind of entry: every entry in brief, one entry in full."""
+    """One kind of catalog entry: `rows` returns every entry in brief, `show` one entry in full."""
 
     rows: Callable[[], list[Record]]
     show: Callable[[str], Record]
 
 
 def catalog_kind(name: str) -> CatalogKind:
-    """The kind called `name`. Raises InputError with the nearest one."""
+    """Return the kind of catalog entry called `name`, in the plural or singular.
+
+    Raises:
+        InputError: The kind is unknown; the message names the nearest one.
+    """
     found = KINDS.get(name.lower()) or KINDS.get(f"{name.lower()}s")  # `show model NAME` reads better
     if found is None:
         raise InputError("unknown kind of catalog entry", name, nearest_name(name, KINDS) or ", ".join(KINDS))
@@ -150,7 +154,7 @@ def _price_rows() -> list[Record]:
 
 
 def _price(text: str) -> Record:
-    """What a piece of hardware costs by every reading; null where the table knows no price."""
+    """Return the price of hardware by every reading; null where the table has no price."""
     from typing import get_args
 
     from catalogs.economics.prices import ON_DEMAND, Commitment, Reading, node_price
@@ -175,7 +179,7 @@ def _grid(region: str) -> Record:
 
 
 def _calibration_folders() -> dict[str, Path]:
-    """Shipped calibrations by hardware name, and the user's own, which win."""
+    """Return the shipped calibrations by hardware name; those of the user take precedence."""
     return {
         path.parent.name: path.parent
         for folder in (DATA / "calibrations", user_folder("calibrations"))
@@ -196,7 +200,7 @@ def _calibration(name: str) -> Record:
     try:
         data = dict(json.loads((folder / "bundle.json").read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
-        raise InputError("calibration bundle is not valid; remove its folder to do without it", str(folder)) from None
+        raise InputError("calibration bundle is not valid; remove its folder to ignore it", str(folder)) from None
     head = {key: data.get(key) for key in ("engine", "engine_version", "driver", "sources", "arrays_sha256")}
     shipped = folder.is_relative_to(DATA)
     return {

@@ -1,4 +1,4 @@
-"""The `catalog` command: what the planner knows, with units and sources."""
+"""The `catalog` command, which lists and shows catalog entries with units and sources."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Wr
 def list_entries(
     kind: KindName,
     json_file: JsonFile = None,
-    match: Annotated[str | None, typer.Option(help="Only entries whose text contains this.")] = None,
+    match: Annotated[str | None, typer.Option(help="Only entries that contain this text.")] = None,
 ) -> None:
-    """Every entry of a kind, in brief, with units and source."""
+    """List every entry of a kind in brief, with units and source."""
     from catalogs.cli.describe import catalog_kind as find_kind
 
     check_targets(json_file)
@@ -52,10 +52,10 @@ def list_entries(
 @app.command()
 def show(
     kind: KindName,
-    name: Annotated[str, typer.Argument(help="Entry; for prices: hardware such as h100x8.")],
+    name: Annotated[str, typer.Argument(help="Name of the entry; for prices, hardware such as h100x8.")],
     json_file: JsonFile = None,
 ) -> None:
-    """One entry in full, with units and source."""
+    """Show one entry in full, with units and source."""
     from catalogs.cli.describe import catalog_kind as find_kind
 
     check_targets(json_file)
@@ -93,7 +93,7 @@ def _print_record(record: dict[str, Any]) -> None:
 
 
 def _print(table: Table) -> None:
-    """To the terminal's width; into a pipe or file without wrapping much."""
+    """Print to the width of the terminal; in a pipe or file, with little wrapping."""
     open_console(PIPED_LIST).print(table)
 
 
@@ -112,7 +112,7 @@ def _text(value: Any) -> str:
 
 
 def main(args: list[str] | None = None) -> None:
-    """Entry point of the console script."""
+    """Run the `catalog` console script."""
     sys.exit(run_command("catalog", app, args))
 
 

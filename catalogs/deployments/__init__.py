@@ -1,1 +1,1 @@
-"""deployment.yaml: its schema, its options, and its resolution into a ResolvedDeployment."""
+"""The schema and options of deployment.yaml, and its resolution into a ResolvedDeployment."""

@@ -1,8 +1,8 @@
-"""How the number of a pool's replicas follows the load, and how long a new one takes, as deployment.yaml says it.
+"""Autoscaling options of deployment.yaml: how the number of replicas follows the load.
 
-The rules are those of Kubernetes' HorizontalPodAutoscaler (autoscaling/v2), which KEDA drives as well: the defaults are
-its own (sync period 15 s, tolerance 0.1, up at once, down after the highest recommendation of 300 s, up by the larger
-of 4 and 100 % a period).
+The rules are those of Kubernetes' HorizontalPodAutoscaler (autoscaling/v2), which KEDA also uses, with its defaults: a
+sync period of 15 s, a tolerance of 0.1, immediate scale-up, scale-down to the highest recommendation of the last 300 s,
+and growth per period by the larger of 4 replicas and 100 %.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 Metric = Literal["queue", "outstanding", "kv", "busy", "ttft"]
 
-#: Metrics that are shares: their targets lie in 0..1.
+#: Metrics that are fractions; their targets lie between 0 and 1.
 FRACTIONS: Final = ("kv", "busy")
 
 
@@ -29,61 +29,72 @@ class _Keys(BaseModel):
 
 
 class ColdStart(_Keys):
-    """What passes between an order for a replica and its first request.
+    """The time between the request for a new replica and the first request that it serves.
 
-    Sources: a 10 GB image takes 7-10 minutes to pull and unpack (Tensorfuse, "The cold start problem", 2025);
-    Llama-3.1-8B on an L40S with everything cached on a volume: 16 GB of weights in 18 s, graph capture 7 s, all else of
-    vLLM's start (imports, engine, compiled code read back) 57 s (Tensorfuse, "Reducing GPU cold start time when using
-    vLLM", September 2025); a new node is there after 80-120 s, left out unless asked for.
+    Sources: a 10 GB image takes 7-10 minutes to pull and unpack (Tensorfuse, "The cold start problem", 2025). For
+    Llama-3.1-8B on an L40S with everything cached on a volume, loading 16 GB of weights takes 18 s, graph capture 7 s,
+    and the rest of vLLM's start (imports, engine, reading back compiled code) 57 s (Tensorfuse, "Reducing GPU cold
+    start time when using vLLM", September 2025). A new node is available after 80-120 s; this time is left out by
+    default.
     """
 
     node_s: Seconds = 0.0
-    image_gb: Seconds = 10.0  # 0: it lies on the node
+    image_gb: Seconds = 10.0  # 0: the image is already on the node
     image_gb_per_s: Positive = 0.02
-    weights_gb_per_s: Positive = 0.9  # from disk or network, of a whole replica
+    weights_gb_per_s: Positive = 0.9  # from disk or network, for a whole replica
     engine_s: Seconds = 57.0
     graph_capture_s: Seconds = 7.0
 
     def seconds(self, weight_bytes: float) -> float:
-        """Of a replica with so many bytes of weights, over all its accelerators."""
+        """Return the seconds until a new replica serves; `weight_bytes` is summed over all its accelerators."""
         fetched_s = self.image_gb / self.image_gb_per_s + weight_bytes / (1e9 * self.weights_gb_per_s)
         return self.node_s + fetched_s + self.engine_s + self.graph_capture_s
 
 
 class Autoscaling(_Keys):
-    """metric and target: of a replica, on average. queue: waiting requests; outstanding: unfinished ones; kv: share of
-    its cache in use; busy: share of time it computes; ttft: seconds, the `quantile` of those who got or wait for their
-    first token since the last look."""
+    """The `autoscaling` block of deployment.yaml.
+
+    `target` is the value of `metric` per replica, averaged over the replicas of the pool. The metrics are: `queue`, the
+    waiting requests; `outstanding`, the unfinished requests; `kv`, the fraction of the KV cache in use; `busy`, the
+    fraction of time spent computing; `ttft`, the seconds to the first token, as the `quantile` over the requests that
+    received it, or were still waiting for it, since the last evaluation.
+    """
 
     metric: Metric
     target: Positive
-    min_replicas: NonNegativeInt = 1  # 0: an idle pool goes away, as with KEDA
+    min_replicas: NonNegativeInt = 1  # 0: an idle pool is scaled to zero, as KEDA does
     max_replicas: PositiveInt
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.9
     interval_s: Annotated[float, Field(ge=0.01, allow_inf_nan=False)] = 15.0
     tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.1
     scale_up_stabilization_s: Seconds = 0.0
     scale_down_stabilization_s: Seconds = 300.0
-    scale_up_replicas: PositiveInt = 4  # most a period, or the percentage if that is more
+    scale_up_replicas: PositiveInt = 4  # most replicas added per period, or scale_up_percent if that is more
     scale_up_percent: Positive = 100.0
     cold_start: ColdStart = ColdStart()
 
 
 def parse_autoscaling(data: object, replicas: int) -> Autoscaling:
-    """The block of a pool that begins with so many replicas. Raises InputError with the nearest choice."""
+    """Return the checked `autoscaling` block of a pool that starts with `replicas` replicas.
+
+    Raises:
+        InputError: A key is unknown, a value is out of range, or `replicas` lies outside the limits of the block.
+    """
     if isinstance(data, dict) and isinstance(data.get("cold_start"), dict):
         data = {**data, "cold_start": check_keys(ColdStart, data["cold_start"], "autoscaling.cold_start")}
     found = check_keys(Autoscaling, data, "autoscaling")
     if found.min_replicas > found.max_replicas:
         raise InputError(
-            f"autoscaling.min_replicas is beyond max_replicas ({found.max_replicas})",
+            f"autoscaling.min_replicas exceeds max_replicas ({found.max_replicas})",
             found.min_replicas,
             str(found.max_replicas),
         )
     if not max(1, found.min_replicas) <= replicas <= found.max_replicas:
         nearest = min(max(replicas, found.min_replicas, 1), found.max_replicas)
-        rule = f"replicas must lie within autoscaling's {found.min_replicas} to {found.max_replicas}"
+        rule = f"replicas must lie between autoscaling's {found.min_replicas} and {found.max_replicas}"
         raise InputError(rule, replicas, str(nearest))
     if found.metric in FRACTIONS and found.target > 1:
-        raise InputError(f"autoscaling.target of {found.metric} is a share from 0 to 1", found.target, "0.8")
+        raise InputError(
+            f"autoscaling.target of {found.metric} must be a fraction between 0 and 1", found.target, "0.8"
+        )
     return found

@@ -1,5 +1,7 @@
-"""What is simulated together: each part of a deployment by the scheduling policies that know it, and by the parts it
-keeps apart from. Here and nowhere else; what one part alone cannot be (a rank, a size) is said in the part's own file.
+"""Tables of the deployment features that the simulator supports together.
+
+Each feature is checked against the scheduling policy of the engine and against the other features of the deployment.
+Limits of a single feature (a rank, a size) are checked in the file of that feature.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from catalogs.models.spec import ModelSpec
 
 @dataclass(frozen=True, slots=True)
 class FeatureContext:
-    """A deployment, and what its names mean."""
+    """A deployment together with the model and the engine that its names refer to."""
 
     written: Deployment
     model: ModelSpec
@@ -25,8 +27,11 @@ class FeatureContext:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentFeature:
-    """Something a deployment may ask for. found: how it is written there; None where it is not. without: how to do
-    without."""
+    """An optional feature of a deployment.
+
+    `words` is its name in messages. `found` returns the text that requests it in deployment.yaml, or None where the
+    deployment does not use it. `without` is the setting that turns it off.
+    """
 
     words: str
     found: Callable[[FeatureContext], str | None]
@@ -34,31 +39,33 @@ class DeploymentFeature:
 
 
 def _size(key: str) -> DeploymentFeature:
-    def found(asked: FeatureContext) -> str | None:
-        size = getattr(asked.written, key)
+    def found(context: FeatureContext) -> str | None:
+        size = getattr(context.written, key)
         return f"{key}: {size}" if size > 1 else None
 
     return DeploymentFeature(key, found, f"{key}: 1")
 
 
 def _given(key: str, words: str) -> DeploymentFeature:
-    return DeploymentFeature(words, lambda asked: None if getattr(asked.written, key) is None else key, f"{key}: null")
+    return DeploymentFeature(
+        words, lambda context: None if getattr(context.written, key) is None else key, f"{key}: null"
+    )
 
 
-def _encoder(asked: FeatureContext) -> str | None:
-    return asked.model.name if asked.model.is_encoder_decoder else None
+def _encoder(context: FeatureContext) -> str | None:
+    return context.model.name if context.model.is_encoder_decoder else None
 
 
-def _swap(asked: FeatureContext) -> str | None:
-    return "preemption: swap" if asked.written.preemption == "swap" else None
+def _swap(context: FeatureContext) -> str | None:
+    return "preemption: swap" if context.written.preemption == "swap" else None
 
 
-def _ranks(asked: FeatureContext) -> str | None:
-    """Those of a dense model are replicas."""
-    return FEATURES["data_parallel"].found(asked) if asked.model.is_moe else None
+def _ranks(context: FeatureContext) -> str | None:
+    """Return the setting that requests data-parallel ranks; ranks of a dense model are counted as replicas instead."""
+    return FEATURES["data_parallel"].found(context) if context.model.is_moe else None
 
 
-#: By key of deployment.yaml, or a name where it has none.
+#: Optional features by their key of deployment.yaml, or by a name where they have no key.
 FEATURES: Final[Mapping[str, DeploymentFeature]] = {
     "encoder": DeploymentFeature("an encoder-decoder model", _encoder, "a decoder-only model"),
     "speculative": _given("speculative", "speculative decoding"),
@@ -66,7 +73,7 @@ FEATURES: Final[Mapping[str, DeploymentFeature]] = {
     "kv_offload": _given("kv_offload", "KV offload"),
     "swap": DeploymentFeature("preemption by swap", _swap, "preemption: recompute"),
     "swap_space_gib": _given("swap_space_gib", "swap space"),
-    "queue": _given("queue", "a queue with rules of its own"),
+    "queue": _given("queue", "a configured queue"),
     "pipeline_parallel": _size("pipeline_parallel"),
     "data_parallel": _size("data_parallel"),
     "context_parallel": _size("context_parallel"),
@@ -74,8 +81,8 @@ FEATURES: Final[Mapping[str, DeploymentFeature]] = {
     "ranks": DeploymentFeature("data-parallel ranks", _ranks, "data_parallel: 1"),
 }
 
-#: Scheduling policies that know a part, by the engine that has it; of `speculative` the engines' files tell
-#: (EngineProfile.speculates).
+#: Scheduling policies that support a feature, each with the engine that has it. For `speculative`, the engine files
+#: state this (EngineProfile.speculates).
 SUPPORTING_POLICIES: Final[Mapping[str, Mapping[str, str]]] = {
     "encoder": {"vllm-v1": "vllm"},
     "lora": {"vllm-v1": "vllm"},
@@ -83,8 +90,8 @@ SUPPORTING_POLICIES: Final[Mapping[str, Mapping[str, str]]] = {
     "swap": {"vllm-v0": "vllm-v0"},  # later versions have no --preemption-mode
 }
 
-#: What each part is not simulated together with. A queue: who steps aside, is passed over or is swapped out keeps its
-#: place by arrival.
+#: Features that each feature is not simulated together with. `queue` is excluded where requests that are preempted,
+#: skipped or swapped out keep their place by arrival.
 INCOMPATIBLE: Final[Mapping[str, tuple[str, ...]]] = {
     "encoder": (
         "pipeline_parallel",
@@ -109,17 +116,21 @@ INCOMPATIBLE: Final[Mapping[str, tuple[str, ...]]] = {
     "swap": ("queue",),
 }
 
-#: Beside these one scheduler stands for all data-parallel ranks (rank_dispatch.py).
+#: Features for which one simulated scheduler represents all data-parallel ranks (features.py, resolve_rank_dispatch).
 ONE_SCHEDULER: Final = ("pipeline_parallel", "lora", "kv_offload", "swap")
 
 
-def check_compatibility(asked: FeatureContext) -> None:
-    """Raises InputError for the first part that the engine's policy does not know or that another keeps apart from."""
-    written = {key: found for key, part in FEATURES.items() if (found := part.found(asked)) is not None}
+def check_compatibility(context: FeatureContext) -> None:
+    """Check that the engine's policy supports every feature of the deployment and that all features work together.
+
+    Raises:
+        InputError: A feature is not supported by the engine's policy, or not together with another feature.
+    """
+    written = {key: found for key, part in FEATURES.items() if (found := part.found(context)) is not None}
     for key, found in written.items():
         engines = SUPPORTING_POLICIES.get(key)
-        if engines is not None and asked.engine.policy not in engines:
-            rule = f"{asked.engine.name} is simulated without {FEATURES[key].words}"
+        if engines is not None and context.engine.policy not in engines:
+            rule = f"{context.engine.name} is simulated without {FEATURES[key].words}"
             raise InputError(rule, found, f"engine: {', '.join(engines.values())}")
     for key in written:
         for other in INCOMPATIBLE.get(key, ()):
@@ -128,6 +139,6 @@ def check_compatibility(asked: FeatureContext) -> None:
                 raise InputError(rule, written[other], FEATURES[other].without)
 
 
-def feature_with_one_scheduler(asked: FeatureContext) -> str | None:
-    """The words of the first part beside which one scheduler stands for all ranks; None where each has its own."""
-    return next((FEATURES[key].words for key in ONE_SCHEDULER if FEATURES[key].found(asked) is not None), None)
+def feature_with_one_scheduler(context: FeatureContext) -> str | None:
+    """Return the name of the first feature that requires one scheduler for all ranks, or None."""
+    return next((FEATURES[key].words for key in ONE_SCHEDULER if FEATURES[key].found(context) is not None), None)

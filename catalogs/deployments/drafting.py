@@ -1,4 +1,4 @@
-"""What drafts for a model: another model, a layer that reads the model's hidden states, or nobody (a look-up)."""
+"""Resolution of speculative decoding: the drafter (a model, a head, or n-gram lookup) and its acceptance rates."""
 
 from __future__ import annotations
 
@@ -18,21 +18,26 @@ if TYPE_CHECKING:
 
 
 def resolve_speculation(deployment: Deployment, engine: EngineProfile, target: ModelSpec) -> Speculation | None:
-    """What a deployment asks for. InputError for a method, a drafter or a number that cannot be."""
-    asked = deployment.speculative
-    if asked is None:
+    """Return the resolved speculative decoding of a deployment, or None where it uses none.
+
+    Raises:
+        InputError: The method is unknown or unsupported by the engine, the drafter does not fit, or a number is
+            invalid.
+    """
+    options = deployment.speculative
+    if options is None:
         return None
-    method = _method(asked, engine)
-    k, queries = asked.num_speculative_tokens, _queries(asked, engine)
-    drafter = resolve_drafter(asked, method, target, deployment)
+    method = _method(options, engine)
+    k, queries = options.num_speculative_tokens, _queries(options, engine)
+    drafter = resolve_drafter(options, method, target, deployment)
     return Speculation(
         method=method,
         num_speculative_tokens=k,
-        rates=acceptance_rates(asked),
+        rates=acceptance_rates(options),
         draft=drafter.model,
-        draft_name=asked.model,
+        draft_name=options.model,
         draft_weight_dtype=drafter.weight_dtype,
-        topk=asked.topk,
+        topk=options.topk,
         queries=queries,
         lookahead_tokens=_lookahead(engine, method, k),
         budget_tokens=int(engine.policy == "vllm-v1" and method == "draft_model"),
@@ -41,12 +46,12 @@ def resolve_speculation(deployment: Deployment, engine: EngineProfile, target: M
     )
 
 
-def _method(asked: Speculative, engine: EngineProfile) -> Method:
+def _method(options: Speculative, engine: EngineProfile) -> Method:
     known: tuple[Method, ...] = ("draft_model", "eagle", "eagle3", "mtp", "ngram")
-    method = next((m for m in known if m == asked.method), None)
+    method = next((m for m in known if m == options.method), None)
     if method is None:
-        near = nearest_name(asked.method, known, 0.0)
-        raise InputError("unknown speculative.method", asked.method, near)
+        near = nearest_name(options.method, known, 0.0)
+        raise InputError("unknown speculative.method", options.method, near)
     if not engine.speculates:
         raise InputError(f"{engine.name} is simulated without speculative decoding", "speculative", "engine: vllm")
     if method not in engine.speculates:
@@ -55,17 +60,17 @@ def _method(asked: Speculative, engine: EngineProfile) -> Method:
     return method
 
 
-def _queries(asked: Speculative, engine: EngineProfile) -> int:
-    """Tokens of each decode in a step: the last one and a chain of drafts, or as many nodes of a tree."""
-    k, chain = asked.num_speculative_tokens, asked.num_speculative_tokens + 1
-    drafted, tree = asked.num_draft_tokens or chain, asked.topk > 1
+def _queries(options: Speculative, engine: EngineProfile) -> int:
+    """Return the tokens that each decode brings into a step: the last token and its drafts, or the nodes of a tree."""
+    k, chain = options.num_speculative_tokens, options.num_speculative_tokens + 1
+    drafted, tree = options.num_draft_tokens or chain, options.topk > 1
     if tree and engine.policy != "sglang":
-        raise InputError(f"{engine.name} is simulated with a chain of drafts", f"topk: {asked.topk}", "topk: 1")
-    if tree and asked.method not in ("eagle", "eagle3"):
-        raise InputError("trees of drafts are EAGLE's", f"topk: {asked.topk}", "topk: 1")
+        raise InputError(f"{engine.name} is simulated with chains of drafts only", f"topk: {options.topk}", "topk: 1")
+    if tree and options.method not in ("eagle", "eagle3"):
+        raise InputError("draft trees need method eagle or eagle3", f"topk: {options.topk}", "topk: 1")
     if not tree and drafted != chain:
-        raise InputError("without a tree num_draft_tokens is num_speculative_tokens + 1", drafted, str(chain))
-    most = 1 + asked.topk + (k - 1) * asked.topk**2  # SGLang scores topk * topk candidates a level
+        raise InputError("without a tree num_draft_tokens must be num_speculative_tokens + 1", drafted, str(chain))
+    most = 1 + options.topk + (k - 1) * options.topk**2  # SGLang scores topk * topk candidates per level
     if not chain <= drafted <= most:
         nearest = str(min(max(drafted, chain), most))
         raise InputError(f"a tree of depth {k} has {chain} to {most} tokens to verify", drafted, nearest)
@@ -73,25 +78,33 @@ def _queries(asked: Speculative, engine: EngineProfile) -> int:
 
 
 def _lookahead(engine: EngineProfile, method: Method, k: int) -> int:
-    """vLLM: num_lookahead_tokens; TensorRT-LLM: get_num_extra_kv_tokens; SGLang reserves what the step needs."""
+    """Return the KV slots reserved for drafts beyond those of the step.
+
+    These are num_lookahead_tokens of vLLM and get_num_extra_kv_tokens of TensorRT-LLM; SGLang reserves what the step
+    needs.
+    """
     if method == "ngram" or engine.policy == "sglang":
         return 0
     return k if engine.policy == "vllm-v1" else k - 1
 
 
-def acceptance_rates(asked: Speculative) -> tuple[float, ...]:
-    """By position, of all rounds. InputError where nothing or too much is said, or what cannot be."""
-    k, given = asked.num_speculative_tokens, asked.acceptance
-    if (given is None) == (asked.acceptance_length is None):
+def acceptance_rates(options: Speculative) -> tuple[float, ...]:
+    """Return, for each draft position, the fraction of all rounds in which that draft is accepted.
+
+    Raises:
+        InputError: Neither or both of `acceptance` and `acceptance_length` are given, or a value is out of range.
+    """
+    k, given = options.num_speculative_tokens, options.acceptance
+    if (given is None) == (options.acceptance_length is None):
         rule = "speculative decoding needs a measured acceptance: one of acceptance and acceptance_length"
         both = None if given is None else "both"
-        raise InputError(rule, both, "docs/speculative.md says where published ones are")
+        raise InputError(rule, both, "see docs/speculative.md for published values")
     if given is None:
-        return _of_length(float(asked.acceptance_length or 0.0), k)
+        return _of_length(float(options.acceptance_length or 0.0), k)
     if isinstance(given, list):
         return _of_positions(given, k)
     if not 0.0 <= given <= 1.0:
-        raise InputError("speculative.acceptance is a probability", given, str(min(max(given, 0.0), 1.0)))
+        raise InputError("speculative.acceptance must be a probability", given, str(min(max(given, 0.0), 1.0)))
     return tuple(given ** (i + 1) for i in range(k))
 
 
@@ -100,18 +113,18 @@ def _of_positions(given: list[float], k: int) -> tuple[float, ...]:
         raise InputError(f"speculative.acceptance needs one rate for each of {k} drafts", len(given), f"{k} rates")
     for i, rate in enumerate(given):
         if not 0.0 <= rate <= 1.0:
-            raise InputError("speculative.acceptance holds rates between 0 and 1", rate)
+            raise InputError("speculative.acceptance must hold rates between 0 and 1", rate)
         if i and rate > given[i - 1]:
-            rule = "a later draft is accepted only with all before it: speculative.acceptance never rises"
+            rule = "a draft is accepted only if all earlier ones are: speculative.acceptance must not rise"
             raise InputError(rule, rate, f"at most {given[i - 1]}")
     return tuple(given)
 
 
 def _of_length(length: float, k: int) -> tuple[float, ...]:
-    """The i.i.d. model of that mean, (1 - p^(k+1)) / (1 - p), by bisection."""
+    """Return the rates of the i.i.d. model whose mean is `length`, (1 - p^(k+1)) / (1 - p), by bisection on p."""
     if not 1.0 <= length <= k + 1:
         nearest = str(min(max(length, 1.0), k + 1.0))
-        raise InputError(f"speculative.acceptance_length is between 1 and {k + 1} tokens", length, nearest)
+        raise InputError(f"speculative.acceptance_length must be between 1 and {k + 1} tokens", length, nearest)
     low, high = 0.0, 1.0
     for _ in range(60):
         p = 0.5 * (low + high)
@@ -119,81 +132,88 @@ def _of_length(length: float, k: int) -> tuple[float, ...]:
     return tuple(high ** (i + 1) for i in range(k))
 
 
-def resolve_drafter(asked: Speculative, method: Method, target: ModelSpec, deployment: Deployment) -> Drafter:
-    """Who drafts for `target`. InputError for a drafter that is missing, unknown or does not fit."""
-    draft = _model(asked, method, target)
-    told: tuple[str, ...] = ()
-    if method in ("eagle", "eagle3") and not _config_of(str(asked.model)):
+def resolve_drafter(options: Speculative, method: Method, target: ModelSpec, deployment: Deployment) -> Drafter:
+    """Return the drafter for the model `target`.
+
+    Raises:
+        InputError: The drafter is missing, unknown or does not fit the target.
+    """
+    draft = _model(options, method, target)
+    notices: tuple[str, ...] = ()
+    if method in ("eagle", "eagle3") and not _config_of(str(options.model)):
         layer = f"one dense layer of {target.name} with its vocabulary"
-        told = (f"{asked.model} is taken as {layer}: give the path of its config.json if it is another",)
+        notices = (f"{options.model} is assumed to be {layer}; give the path of its config.json if it differs",)
     if draft is not None and method == "draft_model":
-        _check_draft(draft, target, deployment, str(asked.model))
-    return Drafter(draft, _dtype(method, draft, target, deployment.weight_dtype), told)
+        _check_draft(draft, target, deployment, str(options.model))
+    return Drafter(draft, _dtype(method, draft, target, deployment.weight_dtype), notices)
 
 
-def _model(asked: Speculative, method: Method, target: ModelSpec) -> ModelSpec | None:
+def _model(options: Speculative, method: Method, target: ModelSpec) -> ModelSpec | None:
     if method == "ngram":
-        if asked.model is not None:
-            raise InputError("ngram drafts from the prompt, without a model", asked.model, "model: null")
+        if options.model is not None:
+            raise InputError("ngram drafts from the prompt, without a model", options.model, "model: null")
         return None
     if method == "mtp":
-        return _mtp_layer(asked, target)
-    if asked.model is None:
+        return _mtp_layer(options, target)
+    if options.model is None:
         raise InputError(f"speculative.method {method} needs a model", None, "model: the drafter's name or config.json")
     from catalogs.models.catalog import load_model
 
     if method == "draft_model":
-        return load_model(asked.model)
-    return _head(asked.model, target)
+        return load_model(options.model)
+    return _head(options.model, target)
 
 
-def _mtp_layer(asked: Speculative, target: ModelSpec) -> ModelSpec:
-    """The model's own module of multi-token prediction: a further layer of its last kind."""
+def _mtp_layer(options: Speculative, target: ModelSpec) -> ModelSpec:
+    """Return the model's own module of multi-token prediction, assumed to be one more of its last attention layers."""
     layers = target.mtp_layers
-    if asked.model is not None:
-        raise InputError("mtp drafts with the model's own layers", asked.model, "model: null")
+    if options.model is not None:
+        raise InputError("mtp drafts with the model's own layers", options.model, "model: null")
     if not layers:
-        rule = f"the catalog knows no multi-token prediction layers of {target.name}"
+        rule = f"the catalog lists no multi-token prediction layers for {target.name}"
         raise InputError(rule, "method: mtp", "method: eagle3")
-    k = asked.num_speculative_tokens
+    k = options.num_speculative_tokens
     if k > layers and k % layers:
         raise InputError(
-            f"num_speculative_tokens is a multiple of the {layers} MTP layers", k, str(k // layers * layers)
+            f"num_speculative_tokens must be a multiple of the {layers} MTP layers", k, str(k // layers * layers)
         )
     return _one_layer(target, _last_attention(target))
 
 
 def _head(name: str, target: ModelSpec) -> ModelSpec:
-    """An EAGLE head: from its own config.json where that is a file, else a dense layer of the target."""
+    """Return an EAGLE head: from its own config.json where `name` is a path, else one dense layer of the target."""
     from catalogs.models.catalog import load_model
 
     config = _config_of(name)
     if config is not None:
         read = load_model(str(config))
         if read.hidden_size != target.hidden_size:
-            raise InputError(f"a head is as wide as its target, {target.hidden_size}", f"{name}: {read.hidden_size}")
+            raise InputError(
+                f"an EAGLE head must have the hidden size of its target, {target.hidden_size}",
+                f"{name}: {read.hidden_size}",
+            )
         vocabulary = json.loads(config.read_text(encoding="utf-8")).get("draft_vocab_size") or target.vocab_size
         head = replace(target, name=name, hf_id=name, groups=read.groups, other_params=0.0, formats=())
         return replace(head, vocab_size=int(vocabulary))
     layer = _last_attention(target)
     if layer.plain_attention is None or layer.dense_block is None:
-        rule = f"a head is taken as a dense layer of its target, and {target.name} has none: give its config.json"
+        rule = f"{target.name} has no dense layer to take as the EAGLE head: give the head's config.json"
         raise InputError(rule, name, "model: PATH/config.json")
     return replace(_one_layer(target, layer), formats=(), name=name)
 
 
 def _config_of(name: str) -> Path | None:
-    """The config.json that `name` is the path of, or of its folder."""
+    """Return the path of the config.json that `name` refers to, as a file or as its folder, or None."""
     path = Path(name).expanduser()
     path = path / "config.json" if path.is_dir() else path
     return path if path.is_file() else None
 
 
 def _last_attention(target: ModelSpec) -> LayerGroup:
-    """The last kind of layer that attends (hybrid models predict with one of those)."""
+    """Return the last layer group with attention and a feed-forward block; hybrid models predict with such layers."""
     attending = [g for g in target.groups if g.mixer is not None and g.mixer.attends and g.ffn is not None]
     if not attending:
-        raise InputError("a head is a layer with attention, as its target's", target.name, "method: draft_model")
+        raise InputError("a drafting head needs a target layer with attention", target.name, "method: draft_model")
     return attending[-1]
 
 
@@ -203,20 +223,23 @@ def _one_layer(target: ModelSpec, layer: LayerGroup) -> ModelSpec:
 
 
 def _check_draft(draft: ModelSpec, target: ModelSpec, deployment: Deployment, name: str) -> None:
-    """As vLLM's SpeculativeConfig, and what the cost model covers."""
+    """Check a draft model by the rules of vLLM's SpeculativeConfig and the limits of the cost model."""
     if draft.vocab_size != target.vocab_size:
-        rule = f"a draft model has the vocabulary of its target, {target.vocab_size} tokens"
+        rule = f"a draft model must have the vocabulary of its target, {target.vocab_size} tokens"
         raise InputError(rule, f"{name}: {draft.vocab_size}", "a smaller model of the same family")
     if draft.encoder_groups:
-        raise InputError("a draft model is decoder-only", name)
+        raise InputError("a draft model must be decoder-only", name)
     longest = deployment.max_model_len or target.max_position_tokens
     if longest > draft.max_position_tokens:
-        rule = f"the draft model has {draft.max_position_tokens} positions, beyond which nothing would be drafted"
+        rule = f"max_model_len exceeds the {draft.max_position_tokens} positions of the draft model"
         raise InputError(rule, f"max_model_len: {longest}", f"max_model_len: {draft.max_position_tokens}")
 
 
-def _dtype(method: Method, draft: ModelSpec | None, target: ModelSpec, asked: str | None) -> str:
-    """A draft model's own, a prediction layer's as the target's; EAGLE heads are published in 16 bit."""
+def _dtype(method: Method, draft: ModelSpec | None, target: ModelSpec, options: str | None) -> str:
+    """Return the dtype of the drafter's weights.
+
+    A draft model has its own dtype and a prediction layer that of the target; EAGLE heads are published in 16 bit.
+    """
     if draft is None or method in ("eagle", "eagle3"):
         return "bf16"
-    return draft.weight_dtype if method == "draft_model" else asked or target.weight_dtype
+    return draft.weight_dtype if method == "draft_model" else options or target.weight_dtype

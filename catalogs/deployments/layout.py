@@ -1,38 +1,39 @@
-"""What one replica is held to."""
+"""The parallel layout, the role and the batching limits of one replica."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
-#: What a pool's replicas do: serve whole requests, compute prompts and their first token, or everything after it.
+#: What the replicas of a pool do: serve whole requests, compute prompts and their first token, or decode the rest.
 Role = Literal["both", "prefill", "decode"]
 
 ROLES: Final[tuple[Role, ...]] = ("both", "prefill", "decode")
 
-#: How tokens reach the ranks that hold their experts: vLLM's names, and SGLang's `--deepep-mode auto` as deepep_auto.
+#: How tokens reach the ranks with their experts, by vLLM's names; deepep_auto is SGLang's `--deepep-mode auto`.
 All2All = Literal["allgather_reducescatter", "deepep_high_throughput", "deepep_low_latency", "deepep_auto"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Layout:
-    """How one replica is cut: data x pipeline x context x tensor ranks, one accelerator each."""
+    """The parallel layout of one replica: data x pipeline x context x tensor ranks, one accelerator per rank."""
 
     tensor_parallel: int = 1
     pipeline_parallel: int = 1
     data_parallel: int = 1
     expert_parallel: bool = False
     context_parallel: int = 1
-    decode_context_parallel: int = 1  # needs no accelerators of its own
+    decode_context_parallel: int = 1  # reuses the tensor or context ranks
     all2all_backend: All2All = "allgather_reducescatter"
 
     @property
     def accelerators(self) -> int:
+        """The number of accelerators that one replica occupies."""
         return self.tensor_parallel * self.pipeline_parallel * self.data_parallel * self.context_parallel
 
     @property
     def words(self) -> str:
-        """ "TP4 x PP2 x DP2 + EP"; what is 1 is left out, but for TP."""
+        """The layout as text, such as "TP4 x PP2 x DP2 + EP"; sizes of 1 are left out, except TP."""
         further = (("PP", self.pipeline_parallel), ("DP", self.data_parallel), ("CP", self.context_parallel))
         cut = "".join(f" x {name}{size}" for name, size in further if size > 1)
         shared = f" + DCP{self.decode_context_parallel}" if self.decode_context_parallel > 1 else ""
@@ -41,11 +42,11 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of an engine as its flags name them, in sequences, tokens and blocks."""
+    """The limits of an engine under the names of its flags, in sequences, tokens and blocks."""
 
     max_num_seqs: int
     max_num_batched_tokens: int
     max_model_len: int
     block_size: int = 16
-    kv_blocks: int = 0  # 0: not said, as many as memory holds
+    kv_blocks: int = 0  # 0: not set; the blocks that fit in memory
     prefix_caching: bool = True

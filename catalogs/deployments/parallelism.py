@@ -1,4 +1,4 @@
-"""Which parallel layouts a model and a cluster allow."""
+"""The rules for the parallel layouts that a model and a cluster allow."""
 
 from __future__ import annotations
 
@@ -14,23 +14,25 @@ from catalogs.hardware.specs import Hardware
 from catalogs.models.layers import Attention
 from catalogs.models.spec import ModelSpec
 
-#: Sizes that are looked through for the nearest one, whatever was asked for.
+#: The largest tensor-parallel size that is tried as the nearest valid choice.
 _MOST_TENSOR_PARALLEL: Final = 1024
 
 
 def resolve_layout(deployment: Deployment, model: ModelSpec, hardware: Hardware) -> tuple[int, Layout, tuple[str, ...]]:
-    """(replicas, layout of each, what to know about it). Raises InputError where the model cannot be cut so or where it
-    does not fit.
+    """Return the number of replicas, the layout of each, and notices about the layout.
 
-    Data parallelism inside a replica is for mixture-of-experts models, where the ranks step together (expert_parallel:
-    experts spread over all data x tensor ranks; else every expert cut over them). Ranks of a dense model never meet,
-    so they are counted as replicas.
+    Data parallelism inside a replica is for mixture-of-experts models, whose ranks step together. With expert_parallel,
+    the experts are spread over all data x tensor ranks; without it, every expert is cut over them. The ranks of a dense
+    model never communicate, so they are counted as replicas.
+
+    Raises:
+        InputError: The model cannot be cut in this way, or the replicas do not fit in the hardware.
     """
     d = deployment
     if d.expert_parallel and not model.is_moe:
         raise InputError("expert_parallel needs a mixture-of-experts model", d.model, "expert_parallel: false")
     if d.pipeline_parallel > model.n_layers:
-        raise InputError(f"pipeline_parallel beyond the layers of {d.model}", d.pipeline_parallel, str(model.n_layers))
+        raise InputError(f"pipeline_parallel exceeds the layers of {d.model}", d.pipeline_parallel, str(model.n_layers))
     replicas = d.replicas
     found = Layout(**{f.name: getattr(d, f.name) for f in fields(Layout)})
     _check_exchange(found)
@@ -47,24 +49,34 @@ def resolve_layout(deployment: Deployment, model: ModelSpec, hardware: Hardware)
 
 
 def _spread_experts(replicas: int, layout: Layout, hardware: Hardware) -> tuple[Layout, tuple[str, ...]]:
-    """Experts are spread over data x tensor ranks, so over one rank the flag says nothing; a lone replica that has the
-    node to itself is then taken to mean all of it, attention by tensor parallelism (what published runs mean by it)."""
+    """Return the layout that `expert_parallel` means on a lone replica with one rank, and a notice about it.
+
+    Experts are spread over data x tensor ranks, so the flag has no effect over one rank. For a lone replica that has
+    the node to itself, it is taken to mean all accelerators of the node, with tensor-parallel attention, as in
+    published runs.
+    """
     lone = replicas * layout.accelerators == 1
     if not (layout.expert_parallel and lone and hardware.n_nodes == 1 and hardware.accelerators_per_node > 1):
         return layout, ()
     count = hardware.accelerators_per_node
-    notice = f"expert_parallel over one accelerator says nothing: taken as tensor_parallel {count} ({hardware.text})"
+    notice = f"expert_parallel has no effect on one accelerator: assumed tensor_parallel {count} ({hardware.text})"
     return replace(layout, tensor_parallel=count), (notice,)
 
 
 def tensor_parallel_choices(model: ModelSpec, most: int, expert_parallel: bool = False) -> list[int]:
-    """Tensor-parallel sizes up to `most` that cut the model evenly, ascending; 1 is always one of them."""
+    """Return the tensor-parallel sizes up to `most` that divide the model evenly, ascending; 1 is always among them."""
     return [tp for tp in range(1, most + 1) if not _broken_rules(model, tp, expert_parallel)]
 
 
 def check_tensor_parallel(model: ModelSpec, tp: int, expert_parallel: bool = False) -> None:
-    """Raises InputError unless `tp` divides what vLLM cuts: heads (KV heads are repeated where tp exceeds them),
-    heads of linear attention, feed-forward widths. Experts kept whole (expert_parallel) are not cut."""
+    """Check that `tp` divides what vLLM splits over tensor ranks.
+
+    These are the attention heads (KV heads are replicated where `tp` exceeds their number), the heads of linear
+    attention, and the feed-forward widths. With expert_parallel, experts stay whole and are not cut.
+
+    Raises:
+        InputError: `tp` does not divide one of these sizes.
+    """
     broken = _broken_rules(model, tp, expert_parallel)
     if broken:
         fits = tensor_parallel_choices(model, min(tp, _MOST_TENSOR_PARALLEL), expert_parallel)
@@ -72,27 +84,33 @@ def check_tensor_parallel(model: ModelSpec, tp: int, expert_parallel: bool = Fal
 
 
 def _broken_rules(model: ModelSpec, tp: int, expert_parallel: bool) -> list[str]:
-    """The sizes that `tp` does not divide, in words, in the order of the layers."""
+    """Return descriptions of the sizes that `tp` does not divide, in the order of the layers."""
     groups = (*model.groups, *model.encoder_groups)
     return [size for group in groups for size in group.indivisible_sizes(tp, expert_parallel)]
 
 
 def check_engine(layout: Layout, engine: EngineProfile) -> None:
-    """Raises InputError for a way to cut replicas that the engine has no option for, as far as its file knows."""
+    """Check that the engine has an option for each way of splitting replicas that the layout uses.
+
+    Raises:
+        InputError: The engine's catalog file lists no option for one of them.
+    """
     for key in ("context_parallel", "decode_context_parallel", "all2all_backend"):
-        asked, default = getattr(layout, key), getattr(Layout(), key)
-        if asked != default and key not in engine.flags:
-            raise InputError(f"{engine.name}'s own way of it is not simulated: {key}", asked, str(default))
+        requested, default = getattr(layout, key), getattr(Layout(), key)
+        if requested != default and key not in engine.flags:
+            raise InputError(f"{key} is not simulated for {engine.name}", requested, str(default))
 
 
 def _check_exchange(layout: Layout) -> None:
-    """Other kernels than the default's send tokens to the ranks that hold their experts; among tensor ranks alone every
-    rank holds every token."""
+    """Check that a non-default all-to-all backend has whole experts and ranks with different tokens.
+
+    Within one group of tensor ranks, every rank already holds every token.
+    """
     if layout.all2all_backend == "allgather_reducescatter":
         return
     if not layout.expert_parallel:
         rule, nearest = (
-            "all2all_backend sends tokens to whole experts: it needs expert_parallel",
+            "all2all_backend needs expert_parallel: it sends tokens to whole experts",
             "expert_parallel: true",
         )
         raise InputError(rule, layout.all2all_backend, nearest)
@@ -102,16 +120,21 @@ def _check_exchange(layout: Layout) -> None:
 
 
 def check_context_parallel(model: ModelSpec, layout: Layout) -> None:
-    """Raises InputError unless prompts can be cut over context_parallel ranks and KV over decode_context_parallel ones,
-    by vLLM's rules (ParallelConfig and ModelConfig.verify_with_parallel_config, 0.32): the ranks that share KV are
-    tensor ranks, or all context ranks; where a model has KV heads, each must be on several tensor ranks already, and
-    the query heads of each divide evenly."""
+    """Check that prompts can be split over context_parallel ranks and KV over decode_context_parallel ranks.
+
+    The rules are vLLM's (ParallelConfig and ModelConfig.verify_with_parallel_config, 0.32). The ranks that share KV are
+    tensor ranks, or all context ranks. Where a model has KV heads, each head must already be on several tensor ranks,
+    and the query heads of each KV head must divide evenly.
+
+    Raises:
+        InputError: The layout breaks one of these rules.
+    """
     tp, cp, dcp = layout.tensor_parallel, layout.context_parallel, layout.decode_context_parallel
     if (cp > 1 or dcp > 1) and any(g.mixer is not None and not g.mixer.attends for g in model.groups):
-        rule = f"context parallelism needs attention in every layer, {model.name} has linear attention"
+        rule = f"context parallelism needs attention in every layer; {model.name} has linear attention"
         raise InputError(rule, f"context_parallel: {cp}, decode_context_parallel: {dcp}", "1")
     if cp > 1 and dcp not in (1, cp):
-        raise InputError("decode_context_parallel is 1 or context_parallel where that is set", dcp, str(cp))
+        raise InputError("decode_context_parallel must be 1 or equal to context_parallel", dcp, str(cp))
     if cp == 1 and tp % dcp:
         nearest = max(n for n in range(1, tp + 1) if tp % n == 0 and n <= dcp)
         raise InputError(f"decode_context_parallel does not divide tensor_parallel ({tp})", dcp, str(nearest))
@@ -122,7 +145,7 @@ def check_context_parallel(model: ModelSpec, layout: Layout) -> None:
 def _check_repeated_heads(name: str, attention: Attention, tp: int, dcp: int) -> None:
     copies, queries = tp // attention.n_kv_heads, attention.n_heads // attention.n_kv_heads
     if dcp > copies:
-        rule = f"decode_context_parallel beyond the copies of each of the {attention.n_kv_heads} KV heads of {name}"
+        rule = f"decode_context_parallel exceeds the copies of each of the {attention.n_kv_heads} KV heads of {name}"
         raise InputError(rule, dcp, str(max(copies, 1)))
     if queries % dcp:
         nearest = max(n for n in range(1, dcp) if queries % n == 0)
@@ -131,8 +154,10 @@ def _check_repeated_heads(name: str, attention: Attention, tp: int, dcp: int) ->
 
 
 def _check_fit_of_groups(layout: Layout, hardware: Hardware) -> None:
-    """A tensor-parallel group stays inside one node or fills whole nodes; MIG instances have no peer link (NCCL refuses
-    them), so a replica is one instance."""
+    """Check that a tensor-parallel group lies inside one node or fills whole nodes.
+
+    MIG instances have no peer link (NCCL refuses them), so a replica on MIG is a single instance.
+    """
     tp = layout.tensor_parallel
     if hardware.accelerator.is_slice:
         for key in ("tensor_parallel", "pipeline_parallel", "data_parallel", "context_parallel"):
@@ -143,12 +168,12 @@ def _check_fit_of_groups(layout: Layout, hardware: Hardware) -> None:
         raise InputError(f"tensor_parallel must fit in one node of {hardware.text}", tp, str(per_node))
 
 
-#: Ranks of the largest group of one link domain that public tables measured.
+#: Ranks of the largest group inside one link domain for which public tables have measurements.
 MOST_MEASURED: Final = 8
 
 
 def _unmeasured_groups(layout: Layout, hardware: Hardware) -> tuple[str, ...]:
-    """A sentence for each kind of group whose collectives nobody measured."""
+    """Return one notice for each kind of group whose collectives have not been measured."""
     tp, cp, stages = layout.tensor_parallel, layout.context_parallel, layout.pipeline_parallel
     experts = tp * cp * layout.data_parallel * stages if layout.data_parallel > 1 else 1
     found = []
@@ -157,7 +182,7 @@ def _unmeasured_groups(layout: Layout, hardware: Hardware) -> tuple[str, ...]:
         if domains > 1:
             found.append(
                 f"{what}: {ranks} ranks over {domains} link domains of {hardware.link_domain}: their collectives cross "
-                f"the network in every layer, at NCCL's own model of it, not measured"
+                f"the network in every layer; their times follow NCCL's own model and are not measured"
             )
         elif what == "tensor_parallel" and ranks > MOST_MEASURED:
             found.append(f"{what}: collectives of {ranks} ranks are extrapolated from {MOST_MEASURED}, not measured")
@@ -170,15 +195,15 @@ def _check_fits(replicas: int, layout: Layout, hardware: Hardware) -> None:
     per_replica = layout.pipeline_parallel * layout.data_parallel * layout.context_parallel
     if replicas * per_replica <= groups:
         return
-    asked = replicas * layout.accelerators
+    requested = replicas * layout.accelerators
     parts = "replicas x tensor x pipeline x data x context parallel"
     rule = f"{parts} must fit in the {hardware.n_accelerators} of {hardware.text}"
     fits = groups // per_replica
-    raise InputError(rule, asked, f"replicas: {fits}" if fits else _smaller(layout, groups))
+    raise InputError(rule, requested, f"replicas: {fits}" if fits else _smaller(layout, groups))
 
 
 def _smaller(layout: Layout, groups: int) -> str:
-    """The largest size of a replica that does not fit, as much as the others leave room for."""
+    """Return the largest size of a replica that does not fit, reduced to the value that the other sizes allow."""
     sizes = {key: int(getattr(layout, key)) for key in ("data_parallel", "context_parallel", "pipeline_parallel")}
     largest = max(sizes, key=lambda key: sizes[key])
     others = math.prod(sizes.values()) // sizes[largest]

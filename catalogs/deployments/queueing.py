@@ -1,6 +1,6 @@
-"""How requests wait for an engine, as deployment.yaml says it under `queue`: in which order, how many and how long.
+"""The `queue` block of deployment.yaml: the order, the number and the timeout of waiting requests.
 
-Request attributes that this needs (priority, deadline, patience) come with the workload.
+The request attributes that the orders need (priority, deadline, timeout) are part of the workload.
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ ORDERS: Final[tuple[Order, ...]] = ("fcfs", "priority", "deadline", "prefix")
 
 
 class Queueing(BaseModel):
-    """order: who is served next (fcfs; lowest `priority` number; earliest `deadline`; longest cached `prefix`).
-    max_delay_s and preferred_batch_sizes: of Triton's dynamic batcher, which waits for a batch to fill up."""
+    """The queue of one replica.
+
+    `order` decides which request is served next: the first to arrive (`fcfs`), the lowest `priority` number, the
+    earliest `deadline`, or the longest cached `prefix`. `max_delay_s` and `preferred_batch_sizes` belong to Triton's
+    dynamic batcher, which waits for a batch to fill up.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     order: Order = "fcfs"
-    max_waiting: PositiveInt | None = None  # waiting in one replica; who comes beyond is rejected; null: any number
-    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # clients give up; null: they wait
-    too_long: Literal["reject", "truncate"] = "reject"  # what happens to a request beyond max_model_len
+    max_waiting: PositiveInt | None = None  # per replica; further requests are rejected; null: no limit
+    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # until clients cancel; null: never
+    too_long: Literal["reject", "truncate"] = "reject"  # for requests longer than max_model_len
     max_delay_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     preferred_batch_sizes: tuple[PositiveInt, ...] = ()
 
@@ -36,20 +40,21 @@ FCFS: Final = Queueing()
 
 
 def parse_queueing(data: object, engine: EngineProfile, max_num_seqs: int) -> Queueing:
-    """`{order: priority, …}` for that engine; null: first come, first served, without limits.
+    """Return the checked `queue` block for an engine; null means first come, first served, without limits.
 
-    Raises InputError for an unknown key, a value out of range, and what the engine cannot do.
+    Raises:
+        InputError: A key is unknown, a value is out of range, or the engine does not support the option.
     """
     if data is None:
         return FCFS
     found = check_keys(Queueing, data, "queue")
     if found.order not in engine.orders:
         orders = ", ".join(engine.orders)
-        raise InputError(f"{engine.name} does not order its queue so", f"order: {found.order}", orders)
+        raise InputError(f"{engine.name} does not support this order of its queue", f"order: {found.order}", orders)
     if engine.batches_wait:
         beyond = [size for size in found.preferred_batch_sizes if size > max_num_seqs]
         if beyond:
-            raise InputError("preferred_batch_sizes are at most max_num_seqs", beyond[0], str(max_num_seqs))
+            raise InputError("preferred_batch_sizes must be at most max_num_seqs", beyond[0], str(max_num_seqs))
     elif found.max_delay_s or found.preferred_batch_sizes:
         key = "max_delay_s" if found.max_delay_s else "preferred_batch_sizes"
         raise InputError(f"{engine.name} does not wait for batches to fill up", f"queue.{key}", "engine: triton")

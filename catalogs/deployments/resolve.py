@@ -1,4 +1,4 @@
-"""From a deployment as written to one that can run: names looked up, nulls filled, sizes checked."""
+"""Resolution of a deployment: names are looked up, nulls filled with defaults, and sizes checked."""
 
 from __future__ import annotations
 
@@ -34,41 +34,57 @@ from catalogs.units import DTYPE_BYTES
 
 
 def resolve(deployment: Deployment) -> ResolvedDeployment:
-    """Looks every name up, fills every null with the engine's default, checks that the sizes fit together.
+    """Return the deployment with every name looked up and every null filled with the engine's default.
 
-    Raises InputError naming the broken rule, the value and the nearest valid choice, and where there are several pools.
-    Whether the model fits in memory is not decided here: that is an answer (no), not bad input.
+    Whether the model fits in memory is not checked here: that is a result, not invalid input.
+
+    Raises:
+        InputError: A rule is broken, or the deployment has several pools.
     """
     for key in ("disaggregation", "pools"):
         if getattr(deployment, key) is not None:
-            raise InputError("one kind of replica is looked at here", key, f"{key}: null")
+            raise InputError("only one kind of replica is supported here", key, f"{key}: null")
     return resolve_pools(deployment)[0]
 
 
-def resolve_pools(deployment: Deployment) -> tuple[ResolvedDeployment, ...]:
-    """The same for every pool; one where nothing is disaggregated."""
-    pass
+def resolve_pools(deployment: Deployment, names: CatalogLookup | None = None) -> tuple[ResolvedDeployment, ...]:
+    """Return each pool of the deployment, resolved; there is one pool where nothing is disaggregated.
 
-    return resolve_deployment(deployment)
+    Args:
+        deployment: The deployment as it is written.
+        names: The model, engine and hardware of every pool, where they have been looked up already.
+
+    Raises:
+        InputError: A rule is broken, or the pools together do not fit in the hardware.
+    """
+    pools = tuple(
+        replace(_resolve_pool(part.written, names), role=part.role, site=part.site) for part in deployment.slices
+    )
+    shared = [pool for pool in pools if not pool.site]
+    requested = sum(pool.most_replicas * pool.layout.accelerators for pool in shared)
+    if shared and requested > shared[0].hardware.n_accelerators:
+        most = shared[0].hardware.n_accelerators
+        raise InputError(f"the pools together must fit in the {most} of {deployment.hardware}", requested, str(most))
+    return _check_handover(pools)
 
 
-#: KV blocks that engines accept, tokens.
+#: Sizes of KV blocks that engines accept, in tokens.
 BLOCK_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
-#: Weight dtypes that are stored narrow but multiplied in 16 bit on every device (no fast path is expected).
+#: Weight dtypes that are multiplied in 16 bit on every device, although they are stored narrower.
 _WEIGHT_ONLY = frozenset({"int4"})
 
 _NO_BF16 = frozenset({"volta", "turing"})  # compute capability below 8.0: vLLM runs bf16 checkpoints in fp16
 
 _SIXTEEN_BIT = frozenset({"bf16", "fp16"})
 
-#: Other spellings, for the error's nearest choice.
+#: Other spellings of dtypes, used to suggest the nearest valid choice.
 _SPELLINGS = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float32": "fp32", "nvfp4": "fp4", "mxfp4": "fp4"}
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogLookup:
-    """What the names of a deployment mean."""
+    """The catalog entries that the names of a deployment refer to."""
 
     model: ModelSpec
     engine: EngineProfile
@@ -76,55 +92,50 @@ class CatalogLookup:
 
     @classmethod
     def of(cls, model: str, engine: str, hardware: str) -> CatalogLookup:
-        """Raises InputError with the nearest name for one that is unknown."""
+        """Look up a model, an engine and hardware by name.
+
+        Raises:
+            InputError: A name is unknown; the message names the nearest one.
+        """
         return cls.on(parse_hardware(hardware), model, engine)
 
     @classmethod
     def on(cls, hardware: Hardware, model: str, engine: str) -> CatalogLookup:
-        """On hardware that has been looked up already. Raises InputError with the nearest name for an unknown one."""
+        """Look up a model and an engine for hardware that has been looked up already.
+
+        Raises:
+            InputError: A name is unknown; the message names the nearest one.
+        """
         return cls(load_model(model), load_engine(engine).on(hardware.accelerator.kind), hardware)
 
     @property
     def default_limits(self) -> tuple[int, int]:
-        """(max_num_batched_tokens, max_num_seqs) the engine takes on this device, per rank on CPUs."""
+        """The engine's default (max_num_batched_tokens, max_num_seqs) on this device, per rank on CPUs."""
         unit = self.hardware.accelerator
         return self.engine.default_limits(unit.memory_bytes, unit.name, unit.kind)
 
 
-def resolve_deployment(deployment: Deployment, names: CatalogLookup | None = None) -> tuple[ResolvedDeployment, ...]:
-    """See catalogs.deployment.resolve_pools. names: of every pool, where they have been looked up already."""
-    pools = tuple(
-        replace(_resolve_pool(part.written, names), role=part.role, site=part.site) for part in deployment.slices
-    )
-    shared = [pool for pool in pools if not pool.site]
-    asked = sum(pool.most_replicas * pool.layout.accelerators for pool in shared)
-    if shared and asked > shared[0].hardware.n_accelerators:
-        most = shared[0].hardware.n_accelerators
-        raise InputError(f"the pools together must fit in the {most} of {deployment.hardware}", asked, str(most))
-    return _check_handover(pools)
-
-
 def _check_handover(pools: tuple[ResolvedDeployment, ...]) -> tuple[ResolvedDeployment, ...]:
-    """Blocks are read as they were written."""
+    """Check that prefill and decode pools of a model store KV in the same format."""
     for model in dict.fromkeys(pool.model.name for pool in pools):
-        apart = [pool for pool in pools if pool.model.name == model and pool.role != "both"]
-        dtypes = list(dict.fromkeys(pool.kv_dtype for pool in apart))
+        disaggregated = [pool for pool in pools if pool.model.name == model and pool.role != "both"]
+        dtypes = list(dict.fromkeys(pool.kv_dtype for pool in disaggregated))
         if len(dtypes) > 1:
-            raise InputError("prefill and decode pools keep KV in the same kv_dtype", " and ".join(dtypes), dtypes[0])
-        drafters = {pool.speculation.draft if pool.speculation else None for pool in apart}
+            raise InputError("prefill and decode pools must use the same kv_dtype", " and ".join(dtypes), dtypes[0])
+        drafters = {pool.speculation.draft if pool.speculation else None for pool in disaggregated}
         if len(drafters) > 1:
-            asked = "speculative in one of them"
-            raise InputError("prefill and decode pools keep KV of the same drafter", asked, "speculative for both")
-        if apart:
-            check_disaggregation(apart[0].model)
+            requested = "speculative in only one of them"
+            raise InputError("prefill and decode pools must use the same drafter", requested, "speculative for both")
+        if disaggregated:
+            check_disaggregation(disaggregated[0].model)
     return pools
 
 
 def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) -> ResolvedDeployment:
     names = names or CatalogLookup.of(deployment.model, deployment.engine, deployment.hardware)
     check_encoder(names.model)
-    asked = FeatureContext(deployment, names.model, names.engine)
-    check_compatibility(asked)
+    requested = FeatureContext(deployment, names.model, names.engine)
+    check_compatibility(requested)
     speculation = resolve_speculation(deployment, names.engine, names.model)
     if speculation is not None:
         deployment, names = _speculating(deployment, speculation, names)
@@ -155,15 +166,17 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
         offload=resolve_offload(deployment, names.hardware, replicas),
         lora=resolve_lora(deployment),
         speculation=speculation,
-        rank_dispatch=resolve_rank_dispatch(asked, layout),
+        rank_dispatch=resolve_rank_dispatch(requested, layout),
         swap_bytes=resolve_swap_bytes(deployment, names.hardware, replicas, layout),
         notices=_engine_notice(names.engine) + own + weight_notices + kv_notices + layout_notices,
     )
 
 
-def _speculating(deployment: Deployment, asked: Speculation, names: CatalogLookup) -> tuple[Deployment, CatalogLookup]:
-    """What an engine changes when it speculates: how it schedules, and how many sequences it takes."""
-    ahead = names.engine.async_scheduling and names.engine.speculates[asked.method] and asked.topk == 1
+def _speculating(
+    deployment: Deployment, requested: Speculation, names: CatalogLookup
+) -> tuple[Deployment, CatalogLookup]:
+    """Return the deployment and the engine with the scheduling and the sequence limit that speculation implies."""
+    ahead = names.engine.async_scheduling and names.engine.speculates[requested.method] and requested.topk == 1
     engine = replace(names.engine, async_scheduling=ahead)
     if deployment.max_num_seqs is None and engine.policy == "sglang":
         deployment = deployment.model_copy(update={"max_num_seqs": SGLANG_MAX_NUM_SEQS})
@@ -171,7 +184,7 @@ def _speculating(deployment: Deployment, asked: Speculation, names: CatalogLooku
 
 
 def _scaling(deployment: Deployment, replicas: int, names: CatalogLookup) -> Autoscaling | None:
-    """All it may grow to must fit in the hardware."""
+    """Return the autoscaling options; the largest number of replicas must fit in the hardware."""
     if deployment.autoscaling is None:
         return None
     found = parse_autoscaling(deployment.autoscaling, replicas)
@@ -180,19 +193,17 @@ def _scaling(deployment: Deployment, replicas: int, names: CatalogLookup) -> Aut
     return found
 
 
-def _block_size(asked: int | None, engine: EngineProfile) -> int:
-    if asked is not None and asked not in BLOCK_SIZES:
-        nearest = min(BLOCK_SIZES, key=lambda size: abs(size - asked))
-        raise InputError("block_size is a power of two up to 256 tokens", asked, str(nearest))
-    return asked or engine.block_size_tokens
+def _block_size(requested: int | None, engine: EngineProfile) -> int:
+    if requested is not None and requested not in BLOCK_SIZES:
+        nearest = min(BLOCK_SIZES, key=lambda size: abs(size - requested))
+        raise InputError("block_size must be a power of two up to 256 tokens", requested, str(nearest))
+    return requested or engine.block_size_tokens
 
 
-def _prefix_caching(asked: bool | None, engine: EngineProfile) -> bool:
-    if asked and not engine.shares_prefixes:
-        raise InputError(
-            f"{engine.name}'s own kind of prompt reuse is not supported yet", "prefix_caching: true", "false"
-        )
-    return engine.prefix_caching if asked is None else asked
+def _prefix_caching(requested: bool | None, engine: EngineProfile) -> bool:
+    if requested and not engine.shares_prefixes:
+        raise InputError(f"the prompt reuse of {engine.name} is not supported yet", "prefix_caching: true", "false")
+    return engine.prefix_caching if requested is None else requested
 
 
 def _engine_notice(engine: EngineProfile) -> tuple[str, ...]:
@@ -212,10 +223,13 @@ def _sixteen_bit(accelerator: Accelerator) -> str:
     return "fp16" if accelerator.architecture in _NO_BF16 else "bf16"
 
 
-def _weight_dtype(asked: str | None, names: CatalogLookup) -> tuple[str, tuple[str, ...]]:
-    """The dtype weights are stored in. Where the device cannot multiply it, weights stay narrow in memory and are
-    multiplied in 16 bit (what vLLM's Marlin kernels do: fp8 on A100, fp4 on H100); the notice says so."""
-    dtype, unit = asked or names.model.weight_dtype, names.hardware.accelerator
+def _weight_dtype(requested: str | None, names: CatalogLookup) -> tuple[str, tuple[str, ...]]:
+    """Return the dtype that weights are stored in, and notices about it.
+
+    Where the device cannot multiply this dtype, weights stay narrow in memory and are multiplied in 16 bit, as vLLM's
+    Marlin kernels do (fp8 on A100, fp4 on H100); a notice states this.
+    """
+    dtype, unit = requested or names.model.weight_dtype, names.hardware.accelerator
     _known_dtype("unknown weight_dtype", dtype)
     wide = _sixteen_bit(unit)
     if dtype in _SIXTEEN_BIT and dtype not in unit.peak_flops and unit.kind == "gpu" and wide != dtype:
@@ -225,33 +239,38 @@ def _weight_dtype(asked: str | None, names: CatalogLookup) -> tuple[str, tuple[s
     return dtype, (f"{unit.name} has no {dtype} arithmetic: weights are stored in {dtype} and multiplied in {wide}",)
 
 
-def _kv_dtype(asked: str | None, weight_dtype: str, names: CatalogLookup) -> tuple[str, tuple[str, ...]]:
-    """The engine's default ("auto") is what the checkpoint declares, else the dtype activations have."""
+def _kv_dtype(requested: str | None, weight_dtype: str, names: CatalogLookup) -> tuple[str, tuple[str, ...]]:
+    """Return the dtype of the KV cache, and notices about it.
+
+    The engine's default ("auto") is what the checkpoint declares, else the dtype of the activations.
+    """
     unit = names.hardware.accelerator
     declared = names.model.weight_format(weight_dtype).kv_dtype
-    if asked is None and declared in unit.peak_flops and declared in names.engine.kv_dtypes:
-        told = f"{declared} KV cache, as {weight_dtype} checkpoints of it declare; set kv_dtype if yours does not"
-        return str(declared), (told,)
-    if asked is None:
+    if requested is None and declared in unit.peak_flops and declared in names.engine.kv_dtypes:
+        notice = f"{declared} KV cache, as {weight_dtype} checkpoints of it declare; set kv_dtype if yours does not"
+        return str(declared), (notice,)
+    if requested is None:
         return (weight_dtype if weight_dtype in ("fp32", *_SIXTEEN_BIT) else _sixteen_bit(unit)), ()
-    if asked not in names.engine.kv_dtypes:
-        _known_dtype("unknown kv_dtype", asked)
-        near = nearest_name(asked, names.engine.kv_dtypes) or names.engine.kv_dtypes[0]
-        raise InputError(f"{names.engine.name} has no such kv_dtype", asked, near)
-    if asked == "fp8" and "fp8" not in unit.peak_flops:
-        return asked, (f"{unit.name} has no fp8 arithmetic: the KV cache is stored in fp8 and attended to in 16 bit",)
-    return asked, ()
+    if requested not in names.engine.kv_dtypes:
+        _known_dtype("unknown kv_dtype", requested)
+        near = nearest_name(requested, names.engine.kv_dtypes) or names.engine.kv_dtypes[0]
+        raise InputError(f"{names.engine.name} has no such kv_dtype", requested, near)
+    if requested == "fp8" and "fp8" not in unit.peak_flops:
+        return requested, (
+            f"{unit.name} has no fp8 arithmetic: the KV cache is stored in fp8 and attended to in 16 bit",
+        )
+    return requested, ()
 
 
-def _max_model_len(asked: int | None, model: ModelSpec) -> int:
+def _max_model_len(requested: int | None, model: ModelSpec) -> int:
     longest = model.max_position_tokens
-    if asked is not None and asked > longest:
-        raise InputError(f"max_model_len is beyond the {longest} positions of {model.name}", asked, str(longest))
-    return longest if asked is None else asked
+    if requested is not None and requested > longest:
+        raise InputError(f"max_model_len exceeds the {longest} positions of {model.name}", requested, str(longest))
+    return longest if requested is None else requested
 
 
 def _limits(deployment: Deployment, names: CatalogLookup, ranks: int, step_tokens: int) -> Limits:
-    """step_tokens: that each decode brings into a step."""
+    """Return the limits of one replica; `step_tokens` are the tokens that each decode brings into a step."""
     max_model_len = _max_model_len(deployment.max_model_len, names.model)
     tokens, seqs = _batch_limits(deployment, names, ranks, max_model_len)
     if deployment.max_num_seqs is None:
@@ -270,8 +289,11 @@ def _limits(deployment: Deployment, names: CatalogLookup, ranks: int, step_token
 
 
 def _batch_limits(deployment: Deployment, names: CatalogLookup, ranks: int, max_model_len: int) -> tuple[int, int]:
-    """(max_num_batched_tokens, max_num_seqs). A default never breaks the rule that one step holds a token of every
-    sequence (vLLM lowers the default sequence count to the token budget); two given numbers may, and are refused."""
+    """Return (max_num_batched_tokens, max_num_seqs).
+
+    Default values always let one step hold a token of every sequence, since vLLM lowers the default sequence count to
+    the token budget; two given numbers that break this rule are refused.
+    """
     unit = names.hardware.accelerator
     rule = names.engine.limits_rule(unit.memory_bytes, unit.name, unit.kind)
     scale = ranks if rule.per_rank else 1
@@ -280,7 +302,7 @@ def _batch_limits(deployment: Deployment, names: CatalogLookup, ranks: int, max_
     if names.engine.holds_longest_prompt and tokens < max_model_len:
         if deployment.max_num_batched_tokens is not None:
             rule_broken = (
-                f"{names.engine.name} computes prompts whole: max_num_batched_tokens is at least max_model_len"
+                f"{names.engine.name} computes prompts whole: max_num_batched_tokens must be at least max_model_len"
             )
             raise InputError(rule_broken, tokens, str(max_model_len))
         tokens = max_model_len

@@ -1,4 +1,4 @@
-"""One deployment: a model on an engine on hardware. `Deployment` is what a user writes, `Resolved` what runs."""
+"""ResolvedDeployment: a model on an engine on hardware, with every default filled in."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from typing import Any
 
 from catalogs.deployments.autoscaling import Autoscaling
 from catalogs.deployments.layout import Layout, Limits, Role
-from catalogs.deployments.options import Lora
 from catalogs.deployments.queueing import FCFS, Queueing
-from catalogs.deployments.schema import Deployment
+from catalogs.deployments.schema import Deployment, Lora
 from catalogs.deployments.speculation import Speculation
 from catalogs.engines.profile import EngineProfile, RankDispatch
 from catalogs.hardware.specs import Hardware
@@ -19,16 +18,16 @@ from catalogs.units import GIB
 
 @dataclass(frozen=True, slots=True)
 class OffloadTiers:
-    """The same, every rate known. Bytes and bytes per second."""
+    """The host and disk tiers of KV offload with every rate known, in bytes and bytes per second."""
 
     host_bytes: float
     disk_bytes: float
-    host_bytes_per_s: float  # of each accelerator, one direction
-    disk_bytes_per_s: float  # of the replica, one direction
+    host_bytes_per_s: float  # per accelerator, one direction
+    disk_bytes_per_s: float  # per replica, one direction
 
     @property
     def as_written(self) -> dict[str, float]:
-        """In the keys of deployment.yaml."""
+        """The tiers under the keys of deployment.yaml."""
         return {
             "host_gib": self.host_bytes / GIB,
             "disk_gib": self.disk_bytes / GIB,
@@ -39,45 +38,49 @@ class OffloadTiers:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedDeployment:
-    """A deployment with every default filled in, every name looked up. limits.kv_blocks is 0 until memory is sized."""
+    """A deployment with every default filled in and every name looked up.
+
+    `limits.kv_blocks` is 0 until memory is sized.
+    """
 
     model: ModelSpec
     engine: EngineProfile
     hardware: Hardware
     replicas: int
     layout: Layout
-    limits: Limits  # of one data-parallel rank
+    limits: Limits  # per data-parallel rank
     weight_dtype: str
     kv_dtype: str
     gpu_memory_utilization: float
     sampling: str = "random"
     queueing: Queueing = FCFS
-    scaling: Autoscaling | None = None  # None: the number of replicas stays
+    scaling: Autoscaling | None = None  # None: the number of replicas is fixed
     offload: OffloadTiers | None = None
     lora: Lora | None = None
-    swap_bytes: float = 0.0  # of each accelerator, for preempted requests; 0: they are computed again
+    swap_bytes: float = 0.0  # per accelerator, for preempted requests; 0: they are recomputed
     speculation: Speculation | None = None
-    rank_dispatch: RankDispatch | None = None  # None: no ranks schedule beside each other
+    rank_dispatch: RankDispatch | None = None  # None: a replica has one rank
     role: Role = "both"
     site: str = ""  # pools of one site share its hardware
-    notices: tuple[str, ...] = ()  # what the reader should know: one sentence each
+    notices: tuple[str, ...] = ()  # one sentence each, shown with every result
 
     @property
     def queries(self) -> int:
-        """Tokens that each decode brings into a step."""
+        """The tokens that each decode brings into a step."""
         return self.speculation.queries if self.speculation else 1
 
     @property
     def most_replicas(self) -> int:
-        """That there will ever be at once."""
+        """The most replicas that exist at any time."""
         return max(self.replicas, self.scaling.max_replicas if self.scaling else 0)
 
     @property
     def accelerators_per_replica(self) -> int:
+        """The number of accelerators that one replica occupies."""
         return self.layout.accelerators
 
     def filled_in(self, written: Deployment) -> dict[str, Any]:
-        """deployment.yaml as it was written, every null filled in. kv_blocks stays null until memory is sized."""
+        """Return the keys of deployment.yaml with every null filled in; kv_blocks stays null until memory is sized."""
         values = written.model_dump()
         values |= {key: getattr(self, key) for key in values if hasattr(self, key)}
         values |= asdict(self.layout) | asdict(self.limits) | {"kv_blocks": self.limits.kv_blocks or None}

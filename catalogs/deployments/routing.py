@@ -1,4 +1,4 @@
-"""How a router chooses, as deployment.yaml says it: `router: NAME` or `router: {NAME: {its options}}`."""
+"""The router options of deployment.yaml: `router: NAME` or `router: {NAME: {its options}}`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class RouterOptions(BaseModel):
-    """Base: one way to choose, and its options."""
+    """Base class of the routers that deployment.yaml can name, each with its options."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -25,62 +25,68 @@ class RouterOptions(BaseModel):
 
 
 class RoundRobin(RouterOptions):
-    """Replicas in turn."""
+    """Send requests to the replicas in turn."""
 
     name = "round_robin"
 
 
 class RandomChoice(RouterOptions):
-    """Any replica, each as likely."""
+    """Send each request to a random replica, all equally likely."""
 
     name = "random"
     seed: Seed = 0
 
 
 class LeastOutstanding(RouterOptions):
-    """The replica with the fewest unfinished requests."""
+    """Send each request to the replica with the fewest unfinished requests."""
 
     name = "least_outstanding"
 
 
 class LeastTokens(RouterOptions):
-    """The replica whose unfinished requests have the fewest prompt tokens."""
+    """Send each request to the replica whose unfinished requests have the fewest prompt tokens."""
 
     name = "least_tokens"
 
 
 class PowerOfTwo(RouterOptions):
-    """Two replicas at random, and of these the one with fewer unfinished requests."""
+    """Pick two replicas at random and send the request to the one with fewer unfinished requests."""
 
     name = "power_of_two"
     seed: Seed = 0
 
 
 class SessionAffinity(RouterOptions):
-    """A session stays with the replica its first request got, by hash, as long as that lives."""
+    """Keep each session on the replica that its first request was hashed to, until that replica fails."""
 
     name = "session_affinity"
 
 
 class PrefixAware(RouterOptions):
-    """The longest prefix sent to a replica before, unless load is uneven. Defaults: SGLang's router (RouterArgs in
-    sgl-router's router_args.py); what it does: its policies/cache_aware.rs."""
+    """Send each request to the replica that has received its longest prefix, unless the load is uneven.
+
+    The defaults are those of SGLang's router (RouterArgs in sgl-router's router_args.py); the rule is that of its
+    policies/cache_aware.rs.
+    """
 
     name = "prefix_aware"
-    cache_threshold: Fraction = 0.3  # of the prompt: a shorter match counts as none
-    balance_abs_threshold: Annotated[int, Field(ge=0, strict=True)] = 64  # both must be passed for load to be uneven
+    cache_threshold: Fraction = 0.3  # fraction of the prompt; shorter matches are ignored
+    balance_abs_threshold: Annotated[int, Field(ge=0, strict=True)] = 64  # the load is uneven above both thresholds
     balance_rel_threshold: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.5
 
 
 class KvAware(RouterOptions):
-    """The replica whose KV cache holds the least."""
+    """Send each request to the replica with the least KV cache in use."""
 
     name = "kv_aware"
 
 
 class Scored(RouterOptions):
-    """The highest weighted sum of scores from 0 to 1: cached prefix, short queue, free KV cache. Defaults: llm-d's
-    default profile (prefix 3, queue 2)."""
+    """Send each request to the replica with the highest weighted sum of scores.
+
+    Each score lies between 0 and 1: cached prefix, short queue, free KV cache. The defaults are those of llm-d's
+    default profile (prefix 3, queue 2).
+    """
 
     name = "scored"
     prefix: Weight = 3.0
@@ -104,8 +110,12 @@ ROUTER_OPTIONS: Final[dict[str, type[RouterOptions]]] = {kind.name: kind for kin
 
 
 def parse_router(data: object) -> RouterOptions:
-    """`round_robin`, `{random: {seed: 1}}`, …; InputError names the nearest router or option."""
+    """Return the router that `data` names, such as `round_robin` or `{random: {seed: 1}}`.
+
+    Raises:
+        InputError: The router or an option is unknown; the message names the nearest one.
+    """
     found = choose_kind(ROUTER_OPTIONS, data, "router")
     if isinstance(found, Scored) and not found.prefix + found.queue + found.kv:
-        raise InputError("router.scored needs a weight that is not zero", "0, 0, 0", "queue: 2")
+        raise InputError("router.scored needs at least one nonzero weight", "0, 0, 0", "queue: 2")
     return found

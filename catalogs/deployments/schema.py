@@ -1,19 +1,18 @@
-"""One deployment: a model on an engine on hardware. `Deployment` is what a user writes, `Resolved` what runs."""
+"""The schema of deployment.yaml: a model on an engine on hardware, as a user writes it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from catalogs.deployments.layout import ROLES, All2All, Role
-from catalogs.deployments.options import KvOffload, Lora
 from catalogs.deployments.speculation import Speculative
 from catalogs.engines.profile import KvTransfer, RankDispatch
 from catalogs.errors import InputError, nearest_name
 
-#: Keys of the whole deployment: no pool has them of its own.
+#: Keys that belong to the whole deployment and cannot be set for one pool.
 SHARED_KEYS: Final = ("disaggregation", "pools", "router", "router_staleness_s", "faults", "retries")
 
 
@@ -21,22 +20,56 @@ class _Keys(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
+class KvOffload(_Keys):
+    """The `kv_offload` block of deployment.yaml: host memory and disk as further tiers for KV blocks.
+
+    Sizes are per replica, as with `--kv-offloading-size`. Rates that are null are those of the node.
+    """
+
+    host_gib: PositiveFloat
+    disk_gib: NonNegativeFloat = 0.0
+    host_gib_per_s: PositiveFloat | None = None  # per accelerator, one direction
+    disk_gib_per_s: PositiveFloat | None = None  # per replica, one direction
+
+
+class Lora(_Keys):
+    """The `lora` block of deployment.yaml, with the names of vLLM's flags.
+
+    `adapters` is the number of adapters that the deployment serves; they are numbered from 0.
+    """
+
+    adapters: PositiveInt
+    max_loras: PositiveInt = 1  # adapters in one batch, and slots in device memory
+    max_rank: PositiveInt = 16  # the size of every slot, and the assumed rank of every adapter
+    max_cpu_loras: PositiveInt | None = None  # adapters kept in host memory; null: max_loras
+
+    @property
+    def in_host(self) -> int:
+        """The number of adapters kept in host memory."""
+        return self.max_cpu_loras or self.max_loras
+
+
 class Disaggregation(_Keys):
-    """Prompts and decoding on replicas of their own. `prefill` and `decode` hold keys of deployment.yaml in which that
-    pool differs; with a `hardware` of its own it stands elsewhere, else the pools share the deployment's."""
+    """The `disaggregation` block: prompts and decoding on separate replicas.
+
+    `prefill` and `decode` hold the keys of deployment.yaml in which that pool differs. A pool with its own `hardware`
+    key is placed there; otherwise the pools share the hardware of the deployment.
+    """
 
     prefill_replicas: PositiveInt
     decode_replicas: PositiveInt
     prefill: dict[str, object] = Field(default_factory=dict)
     decode: dict[str, object] = Field(default_factory=dict)
-    transfer_gb_per_s: float | None = Field(default=None, gt=0, allow_inf_nan=False)  # null: its link's or network's
-    transfer: KvTransfer | None = None  # null: as the engine does
-    max_local_prefill_tokens: PositiveInt | None = None  # prompts up to this length stay with a decode replica
-    max_prefill_queue: PositiveInt | None = None  # and so do others while each prefill replica has so many waiting
+    transfer_gb_per_s: float | None = Field(
+        default=None, gt=0, allow_inf_nan=False
+    )  # null: rate of the link or network
+    transfer: KvTransfer | None = None  # null: the engine's default
+    max_local_prefill_tokens: PositiveInt | None = None  # prompts up to this length stay on a decode replica
+    max_prefill_queue: PositiveInt | None = None  # at this queue length per prefill replica, all prompts are
 
 
 class PoolDeployment(NamedTuple):
-    """One pool of a deployment, as a deployment of its own."""
+    """One pool of a deployment, written as a deployment."""
 
     role: Role
     written: Deployment
@@ -44,7 +77,7 @@ class PoolDeployment(NamedTuple):
 
 
 class Deployment(_Keys):
-    """deployment.yaml as written; null means "the engine's default"."""
+    """The contents of deployment.yaml; null means the engine's default."""
 
     model: str
     engine: str = "vllm"
@@ -57,7 +90,7 @@ class Deployment(_Keys):
     context_parallel: PositiveInt = 1  # ranks that share each prompt's tokens
     decode_context_parallel: PositiveInt = 1  # ranks that share each sequence's KV, among tensor or context ranks
     all2all_backend: All2All = "allgather_reducescatter"
-    rank_dispatch: RankDispatch | None = None  # how requests come to data-parallel ranks; null: as the engine does
+    rank_dispatch: RankDispatch | None = None  # how requests reach data-parallel ranks; null: the engine's default
     disaggregation: Disaggregation | None = None
     weight_dtype: str | None = None
     kv_dtype: str | None = None
@@ -68,15 +101,15 @@ class Deployment(_Keys):
     kv_blocks: PositiveInt | None = None
     prefix_caching: bool | None = None
     gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
-    sampling: Literal["random", "top_p", "greedy"] = "random"  # what clients ask for; random: temperature alone
-    kv_offload: KvOffload | None = None  # blocks are kept in host memory and on disk too
+    sampling: Literal["random", "top_p", "greedy"] = "random"  # sampling in requests; random: temperature only
+    kv_offload: KvOffload | None = None  # KV blocks are also kept in host memory and on disk
     preemption: Literal["recompute", "swap"] | None = None
     swap_space_gib: float | None = Field(default=None, ge=0)  # host memory of each accelerator for swapped requests
     lora: Lora | None = None
     speculative: Speculative | None = None  # catalogs/deployments/speculation.py
-    pools: list[dict[str, object]] | None = None  # kinds of replica behind one router: the keys in which each differs
+    pools: list[dict[str, object]] | None = None  # kinds of replica behind one router: the keys that differ
     router: str | dict[str, object] = "round_robin"  # catalogs/deployments/routing.py
-    router_staleness_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # between two looks at the replicas
+    router_staleness_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # age of the router's view of replicas
     autoscaling: dict[str, object] | None = None  # catalogs/deployments/autoscaling.py
     queue: dict[str, object] | None = None  # catalogs/deployments/queueing.py
     faults: list[dict[str, object]] | None = None  # catalogs/deployments/faults.py
@@ -84,15 +117,19 @@ class Deployment(_Keys):
 
     @property
     def slices(self) -> tuple[PoolDeployment, ...]:
-        """Each pool as a deployment of its own. InputError for a key it cannot have."""
+        """Each pool of the deployment, written as a deployment.
+
+        Raises:
+            InputError: A pool has a key that it cannot have.
+        """
         if self.pools is not None:
             return self._fleet(self.pools)
         if self.disaggregation is None:
             return (PoolDeployment("both", self, ""),)
-        apart = self.disaggregation
+        disaggregation = self.disaggregation
         return (
-            self._half("prefill", apart.prefill, apart.prefill_replicas),
-            self._half("decode", apart.decode, apart.decode_replicas),
+            self._half("prefill", disaggregation.prefill, disaggregation.prefill_replicas),
+            self._half("decode", disaggregation.decode, disaggregation.decode_replicas),
         )
 
     def _half(self, role: Role, own: dict[str, object], replicas: int) -> PoolDeployment:
@@ -103,9 +140,9 @@ class Deployment(_Keys):
 
     def _fleet(self, pools: list[dict[str, object]]) -> tuple[PoolDeployment, ...]:
         if self.disaggregation is not None:
-            raise InputError("pools and disaggregation exclude each other", "disaggregation", "role: prefill in a pool")
+            raise InputError("pools and disaggregation cannot be combined", "disaggregation", "role: prefill in a pool")
         if not pools:
-            raise InputError("pools must name at least one", "[]", "pools: null")
+            raise InputError("pools must hold at least one pool", "[]", "pools: null")
         return tuple(self._pool(own, i) for i, own in enumerate(pools))
 
     def _pool(self, own: dict[str, object], i: int) -> PoolDeployment:
@@ -127,13 +164,16 @@ class Deployment(_Keys):
 def _refuse(own: dict[str, object], keys: tuple[str, ...], where: str) -> None:
     for key in keys:
         if key in own:
-            raise InputError(f"a pool has no {key} of its own: {where}", own[key], "leave it out")
+            raise InputError(f"a pool cannot set {key}: {where}", own[key], "leave it out")
 
 
 def load_deployment(path: Path) -> Deployment:
-    """deployment.yaml (or JSON). Raises InputError for an unreadable file, an unknown key or a value out of range.
+    """Read and check a deployment.yaml (or JSON) file.
 
-    Where there are pools, a model or hardware that only they name is the first one's.
+    Where there are pools, a model or hardware that only the pools name is taken from the first pool.
+
+    Raises:
+        InputError: The file is unreadable, a key is unknown, or a value is out of range.
     """
     from catalogs.io.yaml_files import read_yaml, validate_as
 

@@ -1,7 +1,8 @@
-"""Speculative decoding as deployment.yaml asks for it: who drafts, how many tokens, and how many are accepted.
+"""Speculative decoding: the `speculative` block of deployment.yaml and its resolved form.
 
-Keys are those of vLLM's --speculative-config; `topk` and `num_draft_tokens` are SGLang's. How often drafts are accepted
-decides everything and depends on model, drafter and traffic: it is asked for, never assumed.
+The keys are those of vLLM's --speculative-config; `topk` and `num_draft_tokens` are SGLang's. The benefit depends
+mostly on how often drafts are accepted, which depends on the model, the drafter and the traffic. The user must
+therefore give the acceptance; it is never assumed.
 """
 
 from __future__ import annotations
@@ -18,67 +19,69 @@ Method = Literal["draft_model", "eagle", "eagle3", "mtp", "ngram"]
 #: Drafters of one layer that read the target's hidden states and share its vocabulary.
 HEADS: Final = frozenset({"eagle", "eagle3", "mtp"})
 
-#: Layers' hidden states that an EAGLE-3 head reads (low, middle and high), and its query input: token and feature.
+#: Layers whose hidden states an EAGLE-3 head reads (low, middle and high). Its query input is token and feature.
 EAGLE3_FEATURES: Final = 3
 
-#: SGLang's max_running_requests where speculation is on and none is given (ServerArgs._handle_speculative_decoding).
+#: SGLang's default max_running_requests with speculation (ServerArgs._handle_speculative_decoding).
 SGLANG_MAX_NUM_SEQS: Final = 48
 
 
 class Speculative(BaseModel):
-    """`speculative` of deployment.yaml. Exactly one of `acceptance` and `acceptance_length` is given.
+    """The `speculative` block of deployment.yaml; exactly one of `acceptance` and `acceptance_length` is given.
 
-    acceptance: a number, the probability that a draft is accepted if all before it were, the same at every position
-    (the i.i.d. model of Leviathan et al. 2023); or a list by position, the share of all drafts of which that token was
-    accepted, as vLLM reports it (`spec_decode_num_accepted_tokens_per_pos` over `spec_decode_num_drafts`).
-    acceptance_length: mean tokens a step including the one that needs no draft, as most papers give it; i.i.d. again.
+    `acceptance` as a number is the probability that a draft is accepted if all earlier drafts were, the same at every
+    position (the i.i.d. model of Leviathan et al. 2023). As a list, it holds for each position the fraction of all
+    rounds in which that draft was accepted, as vLLM reports it (`spec_decode_num_accepted_tokens_per_pos` over
+    `spec_decode_num_drafts`). `acceptance_length` is the mean number of tokens per step, including the token that needs
+    no draft, as most papers report it; it is converted by the same i.i.d. model.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     method: str
-    num_speculative_tokens: int = Field(gt=0, le=1024)  # drafts in a row
+    num_speculative_tokens: int = Field(gt=0, le=1024)  # consecutive drafts
     model: str | None = None
     acceptance: float | list[float] | None = None
     acceptance_length: float | None = Field(default=None, gt=0)
     topk: PositiveInt = 1  # branches of the drafted tree (speculative-eagle-topk)
-    num_draft_tokens: PositiveInt | None = None  # tokens of the tree that are verified, the root among them
+    num_draft_tokens: PositiveInt | None = None  # verified tokens of the tree, including the root
 
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """The same, looked up. rates[i]: of all rounds, those in which at least i + 1 drafts are accepted."""
+    """Resolved speculative decoding; rates[i] is the fraction of rounds in which at least i + 1 drafts are accepted."""
 
     method: Method
     num_speculative_tokens: int
     rates: tuple[float, ...]
-    draft: ModelSpec | None = None  # what runs to draft; of a head, its layers alone
-    draft_name: str | None = None  # as it was written
+    draft: ModelSpec | None = None  # the model that drafts; for a head, its layers only
+    draft_name: str | None = None  # as written in deployment.yaml
     draft_weight_dtype: str = "bf16"
     topk: int = 1
     queries: int = 1  # tokens of each decode in a step
-    lookahead_tokens: int = 0  # KV slots that the drafter needs beyond those of the step
-    budget_tokens: int = 0  # of the step's token budget that each decode takes beyond its queries
-    recomputes_block: bool = False  # of a cached prefix the last block is computed again
+    lookahead_tokens: int = 0  # further KV slots that the drafter needs
+    budget_tokens: int = 0  # further tokens of the step's budget that each decode takes
+    recomputes_block: bool = False  # the last block of a cached prefix is recomputed
     notices: tuple[str, ...] = ()
 
     @property
     def step_tokens(self) -> int:
-        """Of a step's token budget, what each decode takes."""
+        """The tokens of a step's budget that each decode takes."""
         return self.queries + self.budget_tokens
 
     @property
     def is_head(self) -> bool:
+        """Whether the drafter is a layer that reads the target's hidden states."""
         return self.method in HEADS
 
     @property
     def mean_advance(self) -> float:
-        """Expected tokens of a round, the one that needs no draft among them."""
+        """The expected tokens per round, including the token that needs no draft."""
         return 1.0 + sum(self.rates)
 
     @property
     def as_written(self) -> dict[str, Any]:
-        """In the keys of deployment.yaml."""
+        """The resolved values under the keys of deployment.yaml."""
         return {
             "method": self.method,
             "num_speculative_tokens": self.num_speculative_tokens,
@@ -91,7 +94,7 @@ class Speculation:
 
 
 class Drafter(NamedTuple):
-    """model: None for look-ups; of a head, its layers alone."""
+    """The model that drafts (None for n-gram lookup; for a head, its layers only) and its weight dtype."""
 
     model: ModelSpec | None
     weight_dtype: str

@@ -1,1 +1,1 @@
-"""Prices, electricity and carbon: dated public tables."""
+"""Prices, electricity and carbon intensity from dated public tables."""

@@ -1,6 +1,6 @@
-"""The electricity behind the plug: carbon intensity, industrial price, and how much of it reaches the servers.
+"""Electricity: carbon intensity, industrial price, and power usage effectiveness.
 
-Carbon intensity by hour of the day, from the user's file: none of the catalog's sources holds hourly figures.
+Carbon intensity by hour of the day comes from a file of the user; the sources of the catalog have no hourly figures.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ FILE = DATA / "grid.csv"
 DEFAULT_REGION: Final = "us"
 
 #: Power usage effectiveness: site power over server power. Uptime Institute, Global Data Center Survey 2024: 1.56 on
-#: average, 1.3 or better at newer and larger sites, which is where accelerators are.
+#: average, 1.3 or better at newer and larger sites, where accelerators usually are.
 DEFAULT_PUE: Final = 1.3
 
-#: What the short names of data/grid.csv's source columns stand for.
+#: The sources behind the short names in the source columns of data/grid.csv.
 SOURCES: Final = {
     "EMBER": "Ember, yearly electricity data (life cycle, generation mix), by way of Our World in Data",
     "EIA": "U.S. Energy Information Administration, Electric Power Annual, average industrial revenue per kWh",
@@ -35,13 +35,16 @@ SOURCES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """One country or state. A figure that is not known here is its parent's (`*_source` says so) or None, never 0."""
+    """One country or state.
+
+    An unknown figure is that of the parent region (`*_source` states this) or None, never 0.
+    """
 
     region: str
     name: str
     gco2e_per_kwh: float
     gco2e_source: str
-    usd_per_kwh: float | None  # industrial price; None: not known, ask the user
+    usd_per_kwh: float | None  # industrial price; None: not known, so the user must give it
     usd_source: str
 
 
@@ -57,9 +60,12 @@ class _Row:
 
 
 def load_grid(region: str = DEFAULT_REGION) -> Grid:
-    """A region by its code (`us`, `us-va`, `de`, ...; `world` is the average). Raises InputError with the nearest code.
+    """Return a region by its code (`us`, `us-va`, `de`, ...; `world` is the average).
 
-    A state without its own carbon intensity has its country's; prices are not handed down from the world.
+    A state without its own carbon intensity has that of its country. Prices are never taken from the world average.
+
+    Raises:
+        InputError: The region is unknown; the message names the nearest code.
     """
     rows = _rows()
     found = rows.get(region.strip().lower())
@@ -73,14 +79,14 @@ def load_grid(region: str = DEFAULT_REGION) -> Grid:
         region=found.region,
         name=found.name,
         gco2e_per_kwh=carbon.gco2e_per_kwh,
-        gco2e_source=_told(found, carbon, carbon.gco2e_source),
+        gco2e_source=_attributed(found, carbon, carbon.gco2e_source),
         usd_per_kwh=price.usd_per_kwh if price else None,
-        usd_source=_told(found, price, price.usd_source) if price and price.usd_per_kwh is not None else "",
+        usd_source=_attributed(found, price, price.usd_source) if price and price.usd_per_kwh is not None else "",
     )
 
 
 def list_grids() -> list[str]:
-    """Region codes, alphabetical."""
+    """Return the region codes, sorted."""
     return sorted(_rows())
 
 
@@ -90,8 +96,8 @@ def _first_with_carbon(row: _Row) -> _Row:
     return row
 
 
-def _told(asked: _Row, answering: _Row, source: str) -> str:
-    return source if asked is answering else f"{source}; {answering.name} for {asked.name}"
+def _attributed(requested: _Row, known: _Row, source: str) -> str:
+    return source if requested is known else f"{source}; {known.name} for {requested.name}"
 
 
 @cache
@@ -120,30 +126,35 @@ def _row(record: dict[str, str]) -> _Row:
 
 HOURS: Final = 24
 
-UNKNOWN: Final = "the catalog holds yearly means; hourly figures are yours to give (--carbon-hours FILE.csv)"
+UNKNOWN: Final = "the catalog holds yearly means; give hourly figures with --carbon-hours FILE.csv"
 
 _HOW: Final = "columns hour (0-23) or timestamp (ISO 8601), and gco2e_per_kwh"
 
 
 @dataclass(frozen=True, slots=True)
 class HourlyCarbon:
-    """Mean grams of CO2-equivalent per kWh of each hour of the day, as the file's clock has them."""
+    """Mean grams of CO2-equivalent per kWh for each hour of the day, in the time zone of the file."""
 
     gco2e_per_kwh: tuple[float, ...]
     source: str
 
     @property
     def mean(self) -> float:
+        """The mean over the day."""
         return sum(self.gco2e_per_kwh) / HOURS
 
     def cleanest(self, hours: int) -> tuple[tuple[int, ...], float]:
-        """The hours of least carbon, and their mean."""
+        """Return the `hours` hours with the least carbon, and their mean."""
         order = sorted(range(HOURS), key=lambda h: (self.gco2e_per_kwh[h], h))[:hours]
         return tuple(sorted(order)), sum(self.gco2e_per_kwh[h] for h in order) / hours
 
 
 def read_hourly_carbon(path: Path) -> HourlyCarbon:
-    """24 rows, or any number of time stamps, averaged by hour. Raises InputError for what is missing or no number."""
+    """Read 24 rows, or any number of timestamped rows, which are averaged by hour.
+
+    Raises:
+        InputError: The file cannot be read, a column or an hour is missing, or a value is invalid.
+    """
     found: dict[int, list[float]] = {}
     for row in _hourly_rows(path):
         hour, grams = _hour(row, path), _grams(row, path)
@@ -160,7 +171,9 @@ def _hourly_rows(path: Path) -> list[dict[str, str]]:
             reader = csv.DictReader(lines)
             columns = set(reader.fieldnames or ())
             if "gco2e_per_kwh" not in columns or not columns & {"hour", "timestamp"}:
-                raise InputError("hourly carbon needs its columns", ", ".join(sorted(columns)) or str(path), _HOW)
+                raise InputError(
+                    "the file of hourly carbon lacks a column", ", ".join(sorted(columns)) or str(path), _HOW
+                )
             return list(reader)
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot read hourly carbon: {error}", str(path), _HOW) from None
@@ -171,9 +184,9 @@ def _hour(row: dict[str, str], path: Path) -> int:
     try:
         hour = int(text) if row.get("hour") else datetime.fromisoformat(text).hour
     except ValueError:
-        raise InputError(f"{path}: this is no hour", text, _HOW) from None
+        raise InputError(f"{path}: not an hour", text, _HOW) from None
     if not 0 <= hour < HOURS:
-        raise InputError(f"{path}: an hour is 0 to 23", hour, _HOW)
+        raise InputError(f"{path}: an hour must be 0 to 23", hour, _HOW)
     return hour
 
 
@@ -183,5 +196,5 @@ def _grams(row: dict[str, str], path: Path) -> float:
     except (TypeError, ValueError):
         grams = math.nan
     if not 0 <= grams < math.inf:
-        raise InputError(f"{path}: gco2e_per_kwh is a number, not below zero", row["gco2e_per_kwh"], "385")
+        raise InputError(f"{path}: gco2e_per_kwh must be a number of at least 0", row["gco2e_per_kwh"], "385")
     return grams

@@ -1,12 +1,12 @@
-"""What hardware costs by the hour: a dated public table, or the user's own figure. Unknown is None, never zero.
+"""Hourly prices of hardware: a dated public table, or the user's own price. Unknown is None, never zero.
 
-data/prices.csv holds one row per cloud, accelerator, instance size and part of the world: the cheapest instance type of
-that size, its on-demand, spot and reserved price in a usual region there, and the lowest and median on-demand price
-over all of that cloud's regions. Left out of the public tables it was made from: on-demand rows that carry commitment
-prices, rows that price the accelerator without its host, rows without an on-demand price, local zones and government
-regions. Reserved for one year: standard instances without upfront payment, where the table of AWS has them. Reserved
-for three: the 3-year rental of InferenceX's cost constants. Rows of kind `ownership` are what it costs to run one's own
-(total cost of ownership), or to rent for three years; they are used only when asked for by cloud or by commitment.
+data/prices.csv has one row per cloud, accelerator, instance size and part of the world. It holds the cheapest instance
+type of that size, its on-demand, spot and reserved prices in a common region there, and the lowest and the median
+on-demand price over all regions of that cloud. These rows of the public sources are left out: on-demand rows with
+commitment prices, rows that price the accelerator without its host, rows without an on-demand price, local zones and
+government regions. One-year reserved prices are those of standard instances without upfront payment, where the table of
+AWS has them. Three-year reserved prices are the 3-year rental of InferenceX's cost constants. Rows of kind `ownership`
+state the total cost of ownership, or a three-year rental; they are used only when requested by cloud or by commitment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from catalogs.io.yaml_files import DATA
 
 Reading = Literal["cheapest", "median", "list", "spot"]
 
-#: What one promises for the price: nothing, that it may be taken away, or to pay for a year or three.
+#: Commitments of a price: none, interruptible capacity (spot), or a reservation for one or three years.
 Commitment = Literal["on-demand", "spot", "reserved-1y", "reserved-3y"]
 
 ON_DEMAND: Final = "on-demand"
@@ -34,12 +34,12 @@ COMMITMENTS: Final[tuple[str, ...]] = get_args(Commitment)
 
 FILE = DATA / "prices.csv"
 
-_LIST_CLOUDS = ("aws", "azure", "gcp")  # whose list price "list" means, first known first
+_LIST_CLOUDS = ("aws", "azure", "gcp")  # clouds for the reading "list", in order of preference
 
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """USD per hour of the whole hardware asked for (all nodes), when and by whom it was published."""
+    """The price of all of the hardware (every node) in USD per hour, with its date and source."""
 
     usd_per_hour: float
     as_of: str
@@ -47,9 +47,9 @@ class Price:
     cloud: str = ""
     instance: str = ""
     region: str = ""
-    note: str = ""  # how it was scaled; empty where the instance is exactly what was asked for
+    note: str = ""  # how the price was scaled; empty for an exact match
     commitment: str = ON_DEMAND
-    accelerators: int | None = None  # of one instance; None: not an instance of a table
+    accelerators: int | None = None  # per instance; None: not an instance in the table
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.usd_per_hour) and self.usd_per_hour > 0):
@@ -57,13 +57,17 @@ class Price:
 
     @classmethod
     def user(cls, usd_per_hour: float) -> Price:
-        """The user's own price of the whole hardware. Raises InputError unless it is positive."""
+        """Return the user's own price of all of the hardware.
+
+        Raises:
+            InputError: The price is not positive.
+        """
         return cls(usd_per_hour, as_of="given", source="given by the user")
 
 
 @dataclass(frozen=True, slots=True)
 class PriceRow:
-    """One row of data/prices.csv. Prices are USD per hour of the whole instance."""
+    """One row of data/prices.csv, with prices in USD per hour of the whole instance."""
 
     kind: Literal["cloud", "ownership"]
     hardware: str
@@ -84,7 +88,7 @@ class PriceRow:
     note: str
 
     def usd_per_hour(self, commitment: str) -> float | None:
-        """Of the whole instance; None where the table knows none."""
+        """Return the price of the whole instance, or None where the table has none."""
         return {
             "spot": self.spot_usd_per_hour,
             "reserved-1y": self.reserved_1y_usd_per_hour,
@@ -99,19 +103,22 @@ def node_price(
     region: str | None = None,
     commitment: Commitment = "on-demand",
 ) -> Price | None:
-    """Price of all of `hardware`, or None where the table knows none.
+    """Return the price of all of `hardware`, or None where the table has none.
 
-    cheapest, median: over clouds, one price each; list: the first of aws, azure, gcp that has it (else the median);
-    spot: short for the cheapest of commitment spot. Instances of exactly this many accelerators come first; else the
-    smallest larger one is taken pro rata; else smaller ones are added up; `note` says which. `region` is a cloud's
-    region or one of us, eu, ap; without it a cloud's US price counts, or else what it has. MIG slices cost their whole
-    GPU. Raises InputError for an unknown reading, cloud, region or commitment.
+    The readings `cheapest` and `median` are over clouds, with one price each. `list` is the first of aws, azure and gcp
+    with a price (else the median), and `spot` is the cheapest with the commitment spot. Instances with exactly this
+    many accelerators come first, then the smallest larger one pro rata, then the sum of smaller ones; `note` states
+    which. `region` is a region of a cloud or one of us, eu, ap; without it, the US price of a cloud is used, or else
+    another. MIG slices cost as much as their whole GPU.
+
+    Raises:
+        InputError: The reading, cloud, region or commitment is unknown.
     """
     if reading not in get_args(Reading):
         raise InputError("unknown price reading", reading, nearest_name(reading, get_args(Reading)) or "cheapest")
     if commitment not in COMMITMENTS:
         near = nearest_name(commitment, COMMITMENTS) or ON_DEMAND
-        raise InputError(f"a commitment is one of {', '.join(COMMITMENTS)}", commitment, near)
+        raise InputError(f"a commitment must be one of {', '.join(COMMITMENTS)}", commitment, near)
     wanted = "spot" if reading == "spot" else commitment
     name, _, profile = hardware.accelerator.name.partition(":")
     count = 1 if profile else hardware.accelerators_per_node
@@ -121,21 +128,25 @@ def node_price(
 
 
 def discounted_price(price: Price, commitment: str, discount: float) -> Price:
-    """An on-demand price less the user's own discount, a share of it. Raises InputError unless 0 < discount < 1."""
+    """Return an on-demand price reduced by the user's own discount, a fraction of it.
+
+    Raises:
+        InputError: The discount is not between 0 and 1.
+    """
     if not 0 < discount < 1:
-        raise InputError("a discount is a share of the on-demand price between 0 and 1", discount, "0.35")
-    said = f"{commitment}: {discount:.0%} off the on-demand price, as you gave"
-    note = "; ".join(n for n in (price.note, said) if n)
+        raise InputError("a discount must be a fraction of the on-demand price between 0 and 1", discount, "0.35")
+    stated = f"{commitment}: {discount:.0%} off the on-demand price, as you gave"
+    note = "; ".join(n for n in (price.note, stated) if n)
     return replace(price, usd_per_hour=price.usd_per_hour * (1 - discount), note=note, commitment=commitment)
 
 
 def list_prices() -> tuple[PriceRow, ...]:
-    """Every row of the table."""
+    """Return every row of the table."""
     return _rows()
 
 
 def list_clouds() -> list[str]:
-    """Names `node_price` accepts as cloud."""
+    """Return the cloud names that `node_price` accepts, sorted."""
     return sorted({r.cloud for r in _rows()})
 
 
@@ -173,7 +184,10 @@ def _known(text: str) -> float | None:
 
 
 def _matching(cloud: str | None, region: str | None, commitment: str) -> list[PriceRow]:
-    """Rows of a cloud and region; ownership costs only where their cloud is named, or a rental of three years."""
+    """Return the rows of a cloud and region.
+
+    Ownership costs are included only where their cloud is named, or for a three-year reservation.
+    """
     if cloud is not None and cloud.lower() not in list_clouds():
         raise InputError("unknown cloud", cloud, nearest_name(cloud, list_clouds()) or ", ".join(list_clouds()))
     wanted = None if cloud is None else cloud.lower()
@@ -188,7 +202,7 @@ def _matching(cloud: str | None, region: str | None, commitment: str) -> list[Pr
 
 
 def _same_size(rows: Iterable[PriceRow], count: int) -> list[PriceRow]:
-    """One row per cloud, all of the size that fits `count` best: exact, else the next larger, else the largest."""
+    """Return one row per cloud, all of the size that fits `count` best: exact, next larger, else the largest."""
     by_cloud: dict[tuple[str, int], PriceRow] = {}
     for row in sorted(rows, key=lambda r: (r.area != "us", r.area, r.region)):
         by_cloud.setdefault((row.cloud, row.accelerators), row)
@@ -206,11 +220,11 @@ def _offer(row: PriceRow, count: int, nodes: int, commitment: str, whole_gpu: bo
     if row.accelerators > count:
         notes.append(f"{count}/{row.accelerators} of an instance of {row.accelerators}, pro rata")
     elif row.accelerators < count and row.kind == "cloud":
-        quoted = row.instance.endswith("per GPU")  # a price of one, not an instance of one
-        apart = "" if quoted else ", separate machines"
-        notes.append(f"{count / row.accelerators:g} x an instance of {row.accelerators}{apart}")
+        quoted = row.instance.endswith("per GPU")  # a price per GPU, not an instance with one GPU
+        separate = "" if quoted else ", separate machines"
+        notes.append(f"{count / row.accelerators:g} x an instance of {row.accelerators}{separate}")
     if whole_gpu:
-        notes.append("the whole GPU the slices are cut from")
+        notes.append("the whole GPU that the slices are cut from")
     if commitment != ON_DEMAND:
         notes.append(commitment)
     return Price(
@@ -239,7 +253,7 @@ def _choose(offers: list[Price], reading: Reading) -> Price:
 
 
 def _median(by_price: list[Price]) -> Price:
-    """The middle offer; between two, their mean, dated by the older."""
+    """Return the middle offer, or the mean of the two middle ones with the older date."""
     low, high = by_price[(len(by_price) - 1) // 2], by_price[len(by_price) // 2]
     if low is high:
         return low

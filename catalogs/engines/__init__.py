@@ -1,1 +1,1 @@
-"""What a serving engine does by default, one profile for each engine and version."""
+"""Engine profiles: the default behaviour of each serving engine, read from YAML files."""

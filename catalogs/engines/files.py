@@ -1,4 +1,4 @@
-"""Engine files: human units in, SI out. One YAML per engine version in data/engines/."""
+"""Reading of engine files: one YAML per engine version in data/engines/, converted from human units to SI."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Strict(BaseModel):
 
 
 class CaptureSizes(_Strict):
-    """CUDA-graph batch sizes: `first`, then multiples of `step` up to `to`, then of `then_step` up to `most`."""
+    """Batch sizes of CUDA graphs: `first`, then multiples of `step` up to `to`, then of `then_step` up to `most`."""
 
     first: tuple[int, ...] = Field(strict=False)
     step: PositiveInt
@@ -40,18 +40,23 @@ class CaptureSizes(_Strict):
     most: PositiveInt
 
     def sizes(self) -> tuple[int, ...]:
+        """Return all batch sizes, ascending."""
         low = range(self.step, self.to + 1, self.step)
         high = range(self.to + self.then_step, self.most + 1, self.then_step)
         return (*self.first, *low, *high)
 
 
 class ReceiveIntervalsFile(_Strict):
+    """How often a busy engine receives new requests, in steps; see ReceiveIntervals."""
+
     steps: PositiveInt
     busy_steps: PositiveInt
     busy_requests: PositiveInt
 
 
 class LimitsFile(_Strict):
+    """The engine's default limits for devices with at least `min_memory_gib` of memory; see DefaultLimits."""
+
     kind: Literal["gpu", "cpu"]
     min_memory_gib: float
     except_accelerators: tuple[str, ...] = Field(default=(), strict=False)
@@ -62,13 +67,15 @@ class LimitsFile(_Strict):
 
 
 class MemoryFile(_Strict):
+    """Device memory in GiB that the engine uses outside its own memory pool, on one GPU and per GPU of several."""
+
     non_torch_gib_single: PositiveFloat
     non_torch_gib_parallel: PositiveFloat
     source: str
 
 
 class HostTimesFile(_Strict):
-    """All positive: a missing host term must not read as zero cost."""
+    """Time that the host spends; most values must be positive, so that a missing term cannot read as zero cost."""
 
     step_ms: PositiveFloat
     step_ms_per_sequence: PositiveFloat
@@ -87,6 +94,8 @@ class HostTimesFile(_Strict):
 
 
 class StaticReserveFile(_Strict):
+    """Memory that the engine leaves outside its static share; see StaticReserve."""
+
     base_mib: PositiveFloat
     mib_per_batched_token: PositiveFloat
     mib_per_rank: PositiveFloat
@@ -95,7 +104,7 @@ class StaticReserveFile(_Strict):
 
 
 class EngineFile(_Strict):
-    """One engine version as written in data/engines/NAME.yaml. `base`: a file whose keys this one changes."""
+    """One engine version as written in data/engines/NAME.yaml; `base` names a file whose keys this one changes."""
 
     name: str
     version: str
@@ -139,7 +148,7 @@ class EngineFile(_Strict):
 
 
 class UnsupportedEngine(_Strict):
-    """An engine known by name only."""
+    """An engine that is known by name but not simulated."""
 
     name: str
     supported: Literal[False]
@@ -147,13 +156,17 @@ class UnsupportedEngine(_Strict):
 
 
 def engine_file_names() -> list[str]:
-    """Names of the shipped files."""
+    """Return the names of all shipped engine files, sorted."""
     return sorted(p.stem for p in FOLDER.glob("*.yaml"))
 
 
 @cache
 def read_engine_file(name: str) -> EngineFile | UnsupportedEngine:
-    """The file of an engine. Raises InputError where the file is malformed."""
+    """Return the file of an engine.
+
+    Raises:
+        InputError: The file is malformed.
+    """
     data = _with_base(name)
     if data.get("supported") is False:
         return validate_as(UnsupportedEngine, data, f"{name}.yaml")
@@ -167,7 +180,11 @@ def _with_base(name: str) -> dict[str, Any]:
 
 
 def engine_profile(file: EngineFile | UnsupportedEngine) -> EngineProfile:
-    """The frozen profile of a supported engine. Raises InputError for one known by name only."""
+    """Return the frozen profile of a supported engine.
+
+    Raises:
+        InputError: The engine is known by name only.
+    """
     if isinstance(file, UnsupportedEngine):
         raise InputError("engine is known but not supported yet", file.name)
     sizes = file.graph_capture_sizes.sizes() if file.graph_capture_sizes else ()
@@ -257,16 +274,16 @@ def _limits(file: LimitsFile) -> DefaultLimits:
 
 
 def list_engines(supported_only: bool = False) -> list[str]:
-    """Engine names; versions are spelled `vllm-0.15`, the bare name is the newest."""
-    pass
-
+    """Return the engine names, sorted; versions are written `vllm-0.15`, and the bare name is the newest version."""
     return [n for n in engine_file_names() if not supported_only or read_engine_file(n).supported]
 
 
 def load_engine(name: str) -> EngineProfile:
-    """A supported engine by name. Raises InputError for an unknown name or one that is known but not simulated."""
-    pass
+    """Return the profile of a supported engine by name.
 
+    Raises:
+        InputError: The name is unknown, or the engine is known but not simulated.
+    """
     folded = name.strip().lower()
     if folded not in engine_file_names():
         raise InputError("unknown engine", name, nearest_name(folded, engine_file_names()) or "vllm")

@@ -1,1 +1,1 @@
-"""What an accelerator, a node and a cluster are, the `--hw` grammar, and this machine."""
+"""Accelerators, nodes and clusters, the grammar of `--hw`, and the hardware of this machine."""

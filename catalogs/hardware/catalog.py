@@ -1,4 +1,4 @@
-"""The grammar of `--hw`: [NODES*]NAME[:MIG][xCOUNT] or local."""
+"""Hardware by name; the grammar of `--hw` is [NODES*]NAME[:MIG][xCOUNT] or local."""
 
 from __future__ import annotations
 
@@ -12,37 +12,13 @@ from catalogs.hardware.specs import Hardware
 
 
 def parse_hardware(text: str) -> Hardware:
-    """Hardware from `NAME`, `NAMExCOUNT`, `NODES*NAMExCOUNT`, `NAME:MIGxCOUNT` or `local`.
+    """Return the hardware that `NAME`, `NAMExCOUNT`, `NODES*NAMExCOUNT`, `NAME:MIGxCOUNT` or `local` names.
 
     With MIG the node is one GPU cut into COUNT instances; `3*a100-80gb:2g.20gbx3` is three such GPUs.
-    Raises InputError for an unknown name or a count that is not 1..the node's maximum, naming the nearest choice.
+
+    Raises:
+        InputError: The name is unknown, or the count is not between 1 and the node's maximum.
     """
-    pass  # pydantic and YAML only when a name is looked up
-
-    return parse(text)
-
-
-def list_hardware() -> list[str]:
-    """Names `parse_hardware` accepts without a count, MIG profiles excluded, in alphabetical order."""
-    from catalogs.hardware.files import hardware_file_names
-
-    return hardware_file_names()
-
-
-def list_mig_profiles(name: str) -> list[str]:
-    """MIG profiles of a GPU (`1g.10gb`, ...), smallest first; [] where it has none. Raises InputError if unknown."""
-    from catalogs.hardware.files import read_hardware_file
-
-    return list(read_hardware_file(name).mig)
-
-
-_NODES = re.compile(r"^(?P<nodes>-?\d+)\s*\*\s*(?P<rest>.+)$")
-
-_COUNT = re.compile(r"^(?P<name>.+?)x(?P<count>-?\d+)$")
-
-
-def parse(text: str) -> Hardware:
-    """See catalogs.hardware.parse_hardware."""
     plain = "".join(text.split()).lower()
     if not plain:
         raise InputError("hardware must be NAME, NAMExCOUNT or NODES*NAMExCOUNT", text, "h100x8")
@@ -63,15 +39,29 @@ def parse(text: str) -> Hardware:
     return _of(file.name, count, nodes)
 
 
-def resized(hardware: Hardware, count: int, n_nodes: int) -> Hardware:
-    """`n_nodes` nodes with `count` accelerators each, of the kind of `hardware`, without notices.
+def with_count(hardware: Hardware, count: int) -> Hardware:
+    """Return as many nodes of the same kind with `count` accelerators each, without notices.
 
-    Raises InputError for a count that a node cannot hold, for no node, and where another size of this machine is meant.
+    Raises:
+        InputError: The count is not between 1 and the node's maximum, or the hardware is this machine.
     """
+    return _resized(hardware, count, hardware.n_nodes)
+
+
+def with_nodes(hardware: Hardware, n_nodes: int) -> Hardware:
+    """Return `n_nodes` of the same nodes, without notices.
+
+    Raises:
+        InputError: There is no node, or the hardware is this machine.
+    """
+    return _resized(hardware, hardware.accelerators_per_node, n_nodes)
+
+
+def _resized(hardware: Hardware, count: int, n_nodes: int) -> Hardware:
     if (count, n_nodes) == (hardware.accelerators_per_node, hardware.n_nodes):
         return hardware.without_notices()
     if hardware.text == "local":
-        raise InputError("this machine has as many accelerators as it has", count, "local")
+        raise InputError("the number of accelerators of this machine cannot be chosen", count, "local")
     name, text = hardware.accelerator.name, _text(n_nodes, hardware.accelerator.name, count)
     _check_nodes(text, n_nodes, name)
     _check_count(text, name, count, hardware.node.max_accelerators, f"a {name} node")
@@ -87,11 +77,34 @@ def _of(name: str, count: int, nodes: int) -> Hardware:
     return Hardware(_text(nodes, name, count), node, count, nodes)
 
 
+def list_hardware() -> list[str]:
+    """Return the names that `parse_hardware` accepts without a count, sorted, without MIG profiles."""
+    from catalogs.hardware.files import hardware_file_names
+
+    return hardware_file_names()
+
+
+def list_mig_profiles(name: str) -> list[str]:
+    """Return the MIG profiles of a GPU (`1g.10gb`, ...), smallest first; [] where it has none.
+
+    Raises:
+        InputError: The name is unknown.
+    """
+    from catalogs.hardware.files import read_hardware_file
+
+    return list(read_hardware_file(name).mig)
+
+
+_NODES = re.compile(r"^(?P<nodes>-?\d+)\s*\*\s*(?P<rest>.+)$")
+
+_COUNT = re.compile(r"^(?P<name>.+?)x(?P<count>-?\d+)$")
+
+
 def _whole_nodes(plain: str, file: files.HardwareFile, count: int) -> Hardware:
-    """More accelerators than a node holds, as many nodes as they fill."""
+    """Return whole nodes for a count that exceeds one node and fills several."""
     most = file.node.max_accelerators
     found = _of(file.name, most, count // most)
-    notice = f"a {file.name} node holds {most}: {plain} is taken as {found.text}"
+    notice = f"a {file.name} node holds {most}: {plain} is read as {found.text}"
     return replace(found, notices=(notice,))
 
 
@@ -101,7 +114,10 @@ def _split_nodes(plain: str) -> tuple[int, str]:
 
 
 def _split_count(rest: str) -> tuple[str, int]:
-    """`h100x8` -> h100, 8. A whole name wins, since some end in x and digits (rtx4090, mi300x)."""
+    """Split `h100x8` into h100 and 8.
+
+    A whole name takes precedence, since some names end in x and digits (rtx4090, mi300x).
+    """
     if files.find_hardware_file(rest) is not None:
         return rest, 1
     found = _COUNT.match(rest)

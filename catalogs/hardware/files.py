@@ -1,4 +1,4 @@
-"""Hardware files: human units in, SI out. One YAML per accelerator in data/hardware/."""
+"""Reading of hardware files: one YAML per accelerator in data/hardware/, converted from human units to SI."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class _Strict(BaseModel):
 
 
 class RoutedFile(_Strict):
-    """Traffic between accelerators that the host routes: each sends gb_per_s, a message takes hop_us besides."""
+    """Traffic between accelerators that the host routes: the rate of each in gb_per_s, and hop_us per message."""
 
     gb_per_s: PositiveFloat
     hop_us: PositiveFloat
@@ -28,24 +28,25 @@ class RoutedFile(_Strict):
 
 
 class NodeFile(_Strict):
-    """The usual server around the accelerator. Link and network: per accelerator, one direction."""
+    """The usual server of the accelerator; link and network rates are per accelerator and direction."""
 
     max_accelerators: PositiveInt
     link: str
     link_gb_per_s: PositiveFloat
-    reach: PositiveInt | None = None  # accelerators the link joins, where it leaves the node (a rack of trays)
-    bridge: str | None = None  # a link between pairs only
+    reach: PositiveInt | None = None  # accelerators joined by a link that spans nodes (a rack of trays)
+    bridge: str | None = None  # a link between pairs of accelerators only
     bridge_gb_per_s: PositiveFloat | None = None
-    network_cards: PositiveInt | None = None  # of the whole node, where they are fewer than its accelerators
+    network_cards: PositiveInt | None = None  # per node, where there are fewer than accelerators
     network_gb_per_s: PositiveFloat
-    host_gb_per_s: PositiveFloat | None = None  # accelerator to host memory; null: the link, where that is PCIe
-    host_memory_gib: PositiveFloat | None = None  # of the node as NVIDIA's own system ships it; null: not known
+    host_gb_per_s: PositiveFloat | None = None  # accelerator to host memory; null: link_gb_per_s (PCIe links)
+    host_memory_gib: PositiveFloat | None = None  # per node, as shipped in NVIDIA's own system; null: not known
     host_idle_w: PositiveFloat
     host_w_per_accelerator: PositiveFloat
     routed: RoutedFile | None = None
 
     @property
     def to_host_gb_per_s(self) -> float:
+        """The rate from an accelerator to host memory in GB/s."""
         return self.host_gb_per_s or self.link_gb_per_s
 
     @model_validator(mode="after")
@@ -56,7 +57,7 @@ class NodeFile(_Strict):
 
 
 class MigProfile(_Strict):
-    """One MIG instance: memory as reported inside it, multiprocessors, eighths of the memory system, most per GPU."""
+    """One MIG instance: its reported memory, multiprocessors, eighths of the memory system, and the most per GPU."""
 
     memory_mib: PositiveInt
     sms: PositiveInt
@@ -65,14 +66,14 @@ class MigProfile(_Strict):
 
 
 class HardwareFile(_Strict):
-    """One accelerator as written in data/hardware/NAME.yaml. peak_tflops_*: dense, never the sparse figure."""
+    """One accelerator as written in data/hardware/NAME.yaml; peak_tflops_* are dense, never sparse."""
 
     name: str
     full_name: str
     aliases: tuple[str, ...] = Field(default=(), strict=False)
     kind: Literal["gpu", "cpu"] = "gpu"
     architecture: str
-    driver_names: tuple[str, ...] = Field(default=(), strict=False)  # as the driver names it, for `local`
+    driver_names: tuple[str, ...] = Field(default=(), strict=False)  # names that the driver reports, for `local`
     memory_mib: PositiveFloat
     bandwidth_gb_per_s: PositiveFloat
     peak_tflops_fp32: PositiveFloat
@@ -98,12 +99,13 @@ class HardwareFile(_Strict):
 
     @property
     def peak_flops(self) -> dict[str, float]:
-        """Dense flops by dtype, of the dtypes with a fast path."""
+        """The dense peak flops by dtype, for the dtypes with a fast path."""
         found = {d: getattr(self, f"peak_tflops_{d}") for d in ("bf16", "fp16", "fp8", "int8", "fp4", "fp32")}
         return {d: v * TERA for d, v in found.items() if v is not None}
 
     @property
     def provenance(self) -> str:
+        """The source of the figures and its date."""
         return f"{self.source} (as of {self.as_of})"
 
 
@@ -114,7 +116,7 @@ def _read_file(stem: str) -> HardwareFile:
 
 
 def hardware_file_names() -> list[str]:
-    """Names of the shipped files."""
+    """Return the names of all shipped hardware files, sorted."""
     return list(_stems())
 
 
@@ -124,13 +126,13 @@ def _stems() -> tuple[str, ...]:
 
 
 def hardware_spellings() -> dict[str, str]:
-    """Every accepted spelling (names and aliases) and the file it means. Reads every file."""
+    """Return every accepted spelling (names and aliases) and the file it refers to; this reads every file."""
     found = {alias: stem for stem in hardware_file_names() for alias in _read_file(stem).aliases}
     return found | {stem: stem for stem in hardware_file_names()}
 
 
 def find_hardware_file(name: str) -> str | None:
-    """The file a spelling means, or None. Case and `_` against `-` do not matter."""
+    """Return the file that a spelling refers to, or None; case and `_` instead of `-` do not matter."""
     folded = name.strip().lower().replace("_", "-")
     if folded in hardware_file_names():
         return folded
@@ -138,7 +140,11 @@ def find_hardware_file(name: str) -> str | None:
 
 
 def read_hardware_file(name: str) -> HardwareFile:
-    """The file of a name or alias. Raises InputError with the nearest name."""
+    """Return the file of a name or alias.
+
+    Raises:
+        InputError: The name is unknown; the message names the nearest one.
+    """
     stem = find_hardware_file(name)
     if stem is None:
         raise InputError(
@@ -150,7 +156,7 @@ def read_hardware_file(name: str) -> HardwareFile:
 
 
 def build_accelerator(file: HardwareFile) -> Accelerator:
-    """The whole accelerator."""
+    """Return the whole accelerator."""
     return Accelerator(
         name=file.name,
         full_name=file.full_name,
@@ -166,7 +172,7 @@ def build_accelerator(file: HardwareFile) -> Accelerator:
 
 
 def build_node(file: HardwareFile, count: int) -> Node:
-    """The server holding `count` of them; a pair uses the bridge where the product has one."""
+    """Return the server with `count` accelerators; a pair uses the bridge where the product has one."""
     n = file.node
     bridged = count <= 2 and n.bridge is not None and n.bridge_gb_per_s is not None
     link, speed = (n.bridge, n.bridge_gb_per_s) if bridged else (n.link, n.link_gb_per_s)
@@ -190,10 +196,11 @@ def build_node(file: HardwareFile, count: int) -> Node:
 
 
 def build_mig_node(file: HardwareFile, profile: str) -> Node:
-    """One GPU cut into equal MIG instances, as a node of its own.
+    """Return one GPU cut into equal MIG instances as a node.
 
-    An instance has sms/all of the peak, memory_eighths/8 of the bandwidth, and takes the GPU's power by its share of
-    multiprocessors (limit) and of memory (idle). The host is shared by the server's GPUs, so it counts for one of them.
+    An instance has sms/all of the peak flops and memory_eighths/8 of the bandwidth. Of the GPU's power, its limit
+    follows its fraction of multiprocessors, and its idle power its fraction of memory. The host is shared by all GPUs
+    of the server, so only the part of one GPU counts.
     """
     mig, whole = file.mig[profile], build_accelerator(file)
     assert file.sms is not None
@@ -214,7 +221,7 @@ def build_mig_node(file: HardwareFile, profile: str) -> Node:
         accelerator=instance,
         max_accelerators=mig.max_per_gpu,
         link_name="none",
-        link_bytes_per_s=n.to_host_gb_per_s * GIGA / mig.max_per_gpu,  # through the host, over the GPU's one slot
+        link_bytes_per_s=n.to_host_gb_per_s * GIGA / mig.max_per_gpu,  # through the host, over the GPU's single slot
         network_bytes_per_s=n.network_gb_per_s * GIGA / mig.max_per_gpu,
         cards=1,  # the GPU's, shared by its instances
         host_idle_w=n.host_idle_w / n.max_accelerators,

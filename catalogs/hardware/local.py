@@ -1,7 +1,6 @@
-"""`--hw local`: what this machine holds, read from the GPU driver or from /proc; speeds as `calibrate` measured them,
-else estimated.
+"""The hardware `local`: this machine as its GPU driver or /proc describes it.
 
-Peaks that `calibrate` measured on this machine: one small file of the user's, believed only where it fits.
+Its speeds are those that `calibrate` measured on this machine (a small file of the user), else estimates.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _BLACKWELL_FLOPS_PER_CYCLE = {10: 8192, 12: 1024}
 #: fp32 flops per cycle and core by the widest vector unit: lanes x 2 (fused multiply-add) x 1 unit, a floor.
 _VECTOR_FLOPS_PER_CYCLE = {"avx512f": 32, "avx2": 16, "avx": 8, "sve": 16, "asimd": 8, "sse2": 8}
 
-_ASSUMED_HZ = 2.0 * GIGA  # where /proc/cpuinfo gives no frequency
+_ASSUMED_HZ = 2.0 * GIGA  # used where /proc/cpuinfo states no frequency
 
 _BANDWIDTH_PER_CORE = 5 * GIGA  # bytes/s; low for server memory, so that the roofline stays on the safe side
 
@@ -39,7 +38,7 @@ _BANDWIDTH_MOST = 200 * GIGA
 
 @dataclass(frozen=True, slots=True)
 class Cpu:
-    """What /proc says about this machine's processors. A dependency of the conservative roofline."""
+    """The processors of this machine as /proc describes them, for the conservative roofline."""
 
     model: str
     cores: int
@@ -49,12 +48,15 @@ class Cpu:
 
 
 def local_hardware() -> Hardware:
-    """This machine: its GPUs where a driver answers, else its CPU cores and memory. Says where its peaks come from."""
+    """Return this machine: its GPUs where a driver answers, else its CPU cores and memory.
+
+    The notices state where its peaks come from.
+    """
     return with_measured_peaks(_gpus() or cpu_hardware(read_cpu()))
 
 
 def with_measured_peaks(hardware: Hardware) -> Hardware:
-    """`hardware` with the peaks `calibrate` measured on this machine, where its own are estimates ("local")."""
+    """Return `hardware` with the peaks that `calibrate` measured on this machine in place of estimates."""
     unit = hardware.accelerator
     measured = find_measured_peaks(unit.full_name) if unit.name == "local" else None
     if measured is None:
@@ -64,7 +66,11 @@ def with_measured_peaks(hardware: Hardware) -> Hardware:
 
 
 def read_cpu(proc: Path = Path("/proc")) -> Cpu:
-    """Cores this process may use, clock, vector flags and memory. Raises InputError where `proc` is unreadable."""
+    """Return the cores this process may use, their clock and vector flags, and the memory.
+
+    Raises:
+        InputError: `proc` cannot be read.
+    """
     try:
         info, memory = (proc / "cpuinfo").read_text(), (proc / "meminfo").read_text()
     except OSError as e:
@@ -85,7 +91,10 @@ def read_cpu(proc: Path = Path("/proc")) -> Cpu:
 
 
 def cpu_hardware(cpu: Cpu) -> Hardware:
-    """A conservative roofline: cores x clock x one vector unit; 5 GB/s of memory bandwidth per core, 200 at most."""
+    """Return a conservative roofline of a CPU.
+
+    The peak is cores x clock x one vector unit, the memory bandwidth 5 GB/s per core and at most 200 GB/s.
+    """
     width = next((v for flag, v in _VECTOR_FLOPS_PER_CYCLE.items() if flag in cpu.flags), 4)
     fp32 = cpu.cores * cpu.hertz * width
     bandwidth = min(cpu.cores * _BANDWIDTH_PER_CORE, _BANDWIDTH_MOST)
@@ -113,7 +122,7 @@ def cpu_hardware(cpu: Cpu) -> Hardware:
 
 
 def _gpus() -> Hardware | None:
-    """The first kind of GPU the NVIDIA driver lists, or None without a driver, library or GPU."""
+    """Return the first kind of GPU that the NVIDIA driver lists, or None without a driver, library or GPU."""
     try:
         pynvml: Any = importlib.import_module("pynvml")  # optional: comes with the calibration extra
     except ImportError:
@@ -152,7 +161,10 @@ def _gpu_hardware(nvml: Any, count: int) -> Hardware:
 
 
 def _unlisted_gpu(nvml: Any, handle: Any, name: str) -> Accelerator:
-    """Peaks from cores x clock, bandwidth from memory clock x bus width: the physical ceiling of this board."""
+    """Return a GPU that the catalog does not list, with the physical peaks of its board.
+
+    Peak flops are cores x clock, and the bandwidth is memory clock x bus width.
+    """
     capability: tuple[int, int] = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
     clock_hz = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM) * MEGA
     memory_hz = nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM) * MEGA
@@ -184,7 +196,7 @@ FILE_NAME = "local.yaml"
 
 
 class MeasuredPeaks(BaseModel):
-    """Human units as in the hardware files; `machine` is the full name of the device measured."""
+    """Measured peaks in the units of the hardware files; `machine` is the full name of the measured device."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -198,7 +210,7 @@ class MeasuredPeaks(BaseModel):
 
     @classmethod
     def of(cls, unit: Accelerator, as_of: str, source: str) -> MeasuredPeaks:
-        """The file of an accelerator whose peaks were measured."""
+        """Return the measured peaks of an accelerator."""
         return cls(
             machine=unit.full_name,
             as_of=as_of,
@@ -209,7 +221,7 @@ class MeasuredPeaks(BaseModel):
         )
 
     def applied(self, unit: Accelerator) -> Accelerator:
-        """`unit` with the measured peaks in place of its estimates."""
+        """Return `unit` with the measured peaks in place of its estimates."""
         return replace(
             unit,
             memory_bandwidth_bytes_per_s=self.memory_bandwidth_gb_per_s * GIGA,
@@ -220,15 +232,18 @@ class MeasuredPeaks(BaseModel):
 
 
 def measured_peaks_path() -> Path:
-    """Where the measured peaks of this machine live."""
+    """Return the path of the file with the measured peaks of this machine."""
     import platformdirs
 
     return Path(platformdirs.user_data_dir("llm-capacity-planner", appauthor=False)) / "hardware" / FILE_NAME
 
 
 def find_measured_peaks(machine: str) -> MeasuredPeaks | None:
-    """The measured peaks, None where there are none or they are another machine's. Raises InputError for a damaged
-    file."""
+    """Return the measured peaks, or None where there are none or they belong to another machine.
+
+    Raises:
+        InputError: The file is damaged.
+    """
     import yaml
 
     path = measured_peaks_path()
@@ -242,7 +257,11 @@ def find_measured_peaks(machine: str) -> MeasuredPeaks | None:
 
 
 def save_measured_peaks(peaks: MeasuredPeaks) -> Path:
-    """Write the file; raises InputError where that cannot be done."""
+    """Write the measured peaks and return the path of the file.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
     import yaml
 
     path = measured_peaks_path()

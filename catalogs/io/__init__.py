@@ -1,1 +1,1 @@
-"""Files in and out: strict YAML into pydantic models, and atomic writes."""
+"""File input and output: strict YAML into pydantic models, JSON blocks, and atomic writes."""

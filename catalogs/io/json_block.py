@@ -12,11 +12,11 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class JsonBlock(BaseModel):
-    """Base of every block of a document that commands write and read.
+    """Base class of every block of a document that commands write and read.
 
     Keys that are not set are not written, so a document that was read is written again with the same keys. Types are
-    strict: text is no number, and a word is no truth value. Keys that a newer minor version added are ignored. Numbers
-    that are not finite become None, because JSON has none.
+    strict: a string is not accepted as a number or a truth value. Keys that a newer minor version added are ignored.
+    Numbers that are not finite become None, because JSON cannot represent them.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)

@@ -1,7 +1,4 @@
-"""Files a command writes: each appears whole or not at all.
-
-Folders a command writes: each appears whole or not at all.
-"""
+"""Atomic output: files and folders that appear complete or not at all, and JSON blocks as pydantic models."""
 
 from __future__ import annotations
 
@@ -19,8 +16,11 @@ from catalogs.errors import InputError
 
 
 def write_atomically(path: Path, parts: Iterable[str]) -> None:
-    """Write beside the target and rename; straight into what is no ordinary file (/dev/stderr, a named pipe), which a
-    rename would replace. Raises InputError where that cannot be done."""
+    """Write a file under a temporary name and rename it; device files and named pipes are written directly.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
     if _is_device(path) and not path.is_dir():
         _write_through(path, parts)
         return
@@ -36,11 +36,15 @@ def write_atomically(path: Path, parts: Iterable[str]) -> None:
 
 
 def make_folder(path: Path) -> Path:
-    """The folder, made with its parents where it is not there. Raises InputError where that cannot be done."""
+    """Create a folder and its parents where they are missing, and return its path.
+
+    Raises:
+        InputError: The folder cannot be created.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make this folder ({error.strerror})", str(path)) from None
+        raise InputError(f"cannot create this folder ({error.strerror})", str(path)) from None
     return path
 
 
@@ -55,7 +59,7 @@ def _write_through(path: Path, parts: Iterable[str]) -> None:
 
 
 def write_json(data: dict[str, Any], target: str) -> None:
-    """To a file, or to stdout for "-"."""
+    """Write a JSON document to the file `target`, or to stdout for "-"."""
     text = json.dumps(data, indent=1, allow_nan=False) + "\n"
     if target == "-":
         sys.stdout.write(text)
@@ -73,21 +77,24 @@ def finite(value: Any) -> Any:
 
 
 def check_targets(json_target: str | None, *files: Path | None) -> None:
-    """Before long work: raises InputError for a file to be written that cannot be, or that is named twice. Only JSON
-    goes to stdout, for "-"."""
+    """Check, before long work, that every output file can be written and is named once; "-" is stdout, for JSON only.
+
+    Raises:
+        InputError: A file cannot be written or is named twice, or "-" stands for a file other than JSON.
+    """
     named = [str(t) for t in (None if json_target == "-" else json_target, *files) if t is not None]
     for i, target in enumerate(named):
         if target == "-":
             raise InputError("only --json writes to stdout", target, "a file name")
         path = Path(target).absolute()
-        if target in ("", "."):  # an empty path option arrives as the current folder
-            raise InputError("a file to write needs a name", target, "out.json")
+        if target in ("", "."):  # typer passes an empty path option as the current folder
+            raise InputError("an output file needs a name", target, "out.json")
         if path.is_dir():
             raise InputError("cannot write there: it is a folder", target, str(Path(target) / "out.json"))
         if not os.access(path.parent, os.W_OK):
-            raise InputError("cannot write there: no such folder, or not allowed", target)
+            raise InputError("cannot write there: the folder does not exist or is not writable", target)
         if target in named[:i] and not _is_device(path):
-            raise InputError("each file to write needs a name of its own", target)
+            raise InputError("each output file needs a different name", target)
 
 
 def _is_device(path: Path) -> bool:
@@ -96,10 +103,13 @@ def _is_device(path: Path) -> bool:
 
 @contextmanager
 def atomic_folder(target: Path, replace: bool = False, keep: Sequence[str] = ()) -> Iterator[Path]:
-    """A new folder to write into, which becomes `target` when the block ends well and vanishes when it does not.
+    """Yield a new folder that becomes `target` when the block succeeds and is removed when it fails.
 
-    Where `target` exists its files of the same names are exchanged, or with `replace` the whole folder is, but for the
-    folders in it that `keep` names. InputError where the disk refuses.
+    Where `target` exists, its files with the same names are replaced. With `replace` the whole folder is replaced,
+    except for the subfolders named in `keep`.
+
+    Raises:
+        InputError: The folder cannot be written.
     """
     part = target.with_name(f".{target.name}.{os.getpid()}.part")
     try:
@@ -122,7 +132,7 @@ def atomic_folder(target: Path, replace: bool = False, keep: Sequence[str] = ())
 
 
 def _exchange(part: Path, target: Path) -> None:
-    """The old folder goes only once the new one is in its place."""
+    """Replace `target` by `part`; the old folder is removed only after the new one is in place."""
     old = target.with_name(f".{target.name}.{os.getpid()}.old")
     target.rename(old)
     try:

@@ -1,7 +1,4 @@
-"""Reading catalog files: strict YAML, one-line errors, nothing cached that a user may edit.
-
-Reading `{kind: {its keys}}`: one of several named kinds, each a strict model.
-"""
+"""Reading of catalog files: strict YAML, errors of one line, and blocks of the form `{kind: {its keys}}`."""
 
 from __future__ import annotations
 
@@ -14,12 +11,12 @@ from pydantic import BaseModel, ValidationError
 
 from catalogs.errors import InputError, nearest_name
 
-#: Where the shipped facts live.
+#: The folder of the shipped data.
 DATA: Path = Path(__file__).resolve().parents[1] / "data"
 
 
 def user_folder(kind: str) -> Path:
-    """Where this user's own entries of a kind live, one folder each; they win over the shipped ones."""
+    """Return the folder of the user's own entries of a kind, which take precedence over the shipped ones."""
     import platformdirs
 
     return Path(platformdirs.user_data_dir("llm-capacity-planner", appauthor=False)) / kind
@@ -31,7 +28,7 @@ _M = TypeVar("_M", bound=BaseModel)
 
 
 class _StrictLoader(_Loader):  # type: ignore[misc]
-    """Safe YAML (JSON is valid YAML) that refuses a key written twice, where plain YAML keeps the last silently."""
+    """A safe YAML loader (JSON is valid YAML) that refuses duplicate keys; plain YAML silently keeps the last."""
 
 
 def _mapping_once(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -47,7 +44,11 @@ _StrictLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _m
 
 
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
-    """One YAML (or JSON) mapping. Raises InputError, naming `where` and the line, for anything else."""
+    """Return the mapping in a YAML (or JSON) text.
+
+    Raises:
+        InputError: The text is not a valid mapping; the message names `where` and the line.
+    """
     try:
         found = yaml.load(text, Loader=_StrictLoader)
     except yaml.YAMLError as e:
@@ -60,7 +61,11 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """One YAML file as a dict. Raises InputError where it cannot be read."""
+    """Return the mapping in a YAML file.
+
+    Raises:
+        InputError: The file cannot be read or is not a valid mapping.
+    """
     try:
         return parse_yaml(path.read_text(encoding="utf-8"), str(path))
     except (OSError, UnicodeDecodeError) as e:
@@ -69,7 +74,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def validate_as(cls: type[_M], data: dict[str, Any], where: str) -> _M:
-    """`data` as `cls`; the first broken rule becomes one InputError line; an unknown key names the nearest."""
+    """Return `data` validated as `cls`.
+
+    Raises:
+        InputError: A rule is broken; the message names the first one, and the nearest key for an unknown key.
+    """
     try:
         return cls.model_validate(data)
     except ValidationError as e:
@@ -86,8 +95,8 @@ def _first_error(cls: type[BaseModel], error: ValidationError, where: str) -> In
         return InputError(f"{where}: unknown key {key!r}", nearest=choice)
     if first["type"] == "missing":
         return InputError(f"{where}: key {key!r} is missing")
-    said = _lower_first(first["msg"].removeprefix("Value error, "))  # pydantic's words before a rule of our own
-    return InputError(": ".join(part for part in (where, key, said) if part), first.get("input"))
+    message = _lower_first(first["msg"].removeprefix("Value error, "))  # pydantic's prefix before our messages
+    return InputError(": ".join(part for part in (where, key, message) if part), first.get("input"))
 
 
 def _lower_first(text: str) -> str:
@@ -98,7 +107,11 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def check_keys(model: type[M], data: object, where: str) -> M:
-    """`data` as a `model`. An unknown key is reported before a missing one: a misspelt key causes both."""
+    """Return `data` validated as `model`; an unknown key is reported before a missing one, since a typo causes both.
+
+    Raises:
+        InputError: `data` is not a mapping, or breaks a rule of `model`.
+    """
     if not isinstance(data, Mapping):
         raise InputError(f"{where} must hold the keys {', '.join(model.model_fields)}", data)
     for key in data:
@@ -109,10 +122,13 @@ def check_keys(model: type[M], data: object, where: str) -> M:
 
 
 def choose_kind(kinds: Mapping[str, type[M]], data: object, where: str) -> M:
-    """The one kind that `data` names: `name`, `{name: null}` or `{name: {its keys}}`; InputError otherwise.
+    """Return the one kind that `data` names: `name`, `{name: null}` or `{name: {its keys}}`.
 
-    A kind with a single required key may be written short: `{constant: 512}` for `{constant: {tokens: 512}}`,
+    A kind with a single required key has a short form: `{constant: 512}` for `{constant: {tokens: 512}}`, and
     `{quantiles: {0: 1, 1: 9}}` for `{quantiles: {table: {0: 1, 1: 9}}}`.
+
+    Raises:
+        InputError: `data` names no kind, several kinds or an unknown kind, or its keys break a rule.
     """
     pair = (data, None) if isinstance(data, str) else None
     if isinstance(data, Mapping) and len(data) == 1:
@@ -130,5 +146,5 @@ def choose_kind(kinds: Mapping[str, type[M]], data: object, where: str) -> M:
 
 
 def _is_table(keys: Mapping[object, object]) -> bool:
-    """Keys that are numbers (JSON writes them as strings) are a table's entries, not names of fields."""
+    """Return whether the keys are numbers (strings in JSON), and so entries of a table rather than names of fields."""
     return bool(keys) and all(isinstance(k, int | float) or str(k)[:1] in "0123456789." for k in keys)

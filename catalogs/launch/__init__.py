@@ -1,1 +1,1 @@
-"""The command line that starts an engine for a ResolvedDeployment."""
+"""The command lines that start an engine for a ResolvedDeployment."""

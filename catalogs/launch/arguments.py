@@ -1,4 +1,4 @@
-"""A server's command line, taken apart: what a shell, a pod's `args` and a Python keyword all need of it."""
+"""The arguments of a server, rendered for a shell, for a pod's `args` or as Python keywords."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _NEGATED = "--no-"
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """program, then the model where it is positional, then flags; a flag without a value is a switch.
+    """The program (with the model where it is positional) and its flags; a flag without a value is a switch.
 
-    notes: what a reader must do besides starting it. environment: variables the plan assumes.
+    `notes` are further steps for the operator. `environment` holds the variables that the plan assumes.
     """
 
     program: tuple[str, ...]
@@ -25,20 +25,22 @@ class Arguments:
 
     @property
     def flag_words(self) -> list[str]:
+        """The flags and their values as separate words."""
         return [word for flag, value in self.flags for word in ((flag,) if value is None else (flag, value))]
 
     @property
     def words(self) -> list[str]:
+        """The whole command as separate words."""
         return [*self.program, *self.flag_words]
 
     @property
     def text(self) -> str:
-        """One line of shell."""
+        """The whole command as one shell line."""
         return shlex.join(self.words)
 
     @property
     def keywords(self) -> dict[str, object]:
-        """The flags as keywords of the engine's own arguments class: `--no-enable-x` is enable_x=False."""
+        """The flags as keywords of the engine's own arguments class; `--no-enable-x` becomes enable_x=False."""
         found: dict[str, object] = {}
         for flag, value in self.flags:
             negated = flag.startswith(_NEGATED)
@@ -48,9 +50,9 @@ class Arguments:
 
 
 def weights_at(model: ModelSpec) -> str:
-    """What an engine is told to load: a Hugging Face id, or the whole path of the folder a config.json was read from.
+    """Return the location of the weights: a Hugging Face id, or the absolute path of the folder of a config.json.
 
-    Whole, because scripts and servers start in folders of their own.
+    The path is absolute because scripts and servers run in other folders.
     """
     path = Path(model.name).expanduser()
     if model.hf_id or not path.exists():
@@ -59,9 +61,13 @@ def weights_at(model: ModelSpec) -> str:
 
 
 def folder_notes(model: ModelSpec) -> list[str]:
-    """That the weights must be where they are started, for a model that no server can fetch."""
+    """Return a note that the weights must be present on the server, for a model that is a local folder."""
     at = weights_at(model)
-    return [f"the weights are a folder: the engine, its container too, must find them at {at}"] if at[:1] == "/" else []
+    return (
+        [f"the weights are a local folder: the engine, or its container, must find them at {at}"]
+        if at[:1] == "/"
+        else []
+    )
 
 
 def _typed(value: str) -> object:

@@ -1,4 +1,4 @@
-"""The command that starts one replica of a plan, every choice the planner made written out."""
+"""The command that starts one replica of a plan, with every choice of the planner written out."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.launch import llama_cpp, sglang, vllm
 from catalogs.launch.arguments import Arguments
 
-#: Engine families that can be started, by the first part of the catalog's names (`vllm-0.15` is vllm).
+#: Supported engine families, by the first part of the names in the catalog (`vllm-0.15` is vllm).
 COMMANDS: Final[dict[str, Callable[[ResolvedDeployment], Arguments]]] = {
     "vllm": vllm.vllm_arguments,
     "sglang": sglang.sglang_arguments,
     "llama.cpp": llama_cpp.llama_cpp_arguments,
 }
 
-#: Names that begin like a family and are another engine.
+#: Engines whose names begin with that of a family to which they do not belong.
 _OTHERS: Final = ("vllm-v0",)
 
 
 @dataclass(frozen=True, slots=True)
 class ServeCommand:
-    """The command of one replica, and what a reader must do besides running it."""
+    """The command of one replica, and further steps for the operator."""
 
     command: str
     notes: tuple[str, ...]
 
 
 def engine_family(engine: str) -> str:
-    """The engine whose command line this one has. Raises InputError where none can be written."""
+    """Return the engine family that has the same command line as `engine`.
+
+    Raises:
+        InputError: No start command is known for this engine.
+    """
     found = engine.partition("-")[0]
     if engine in _OTHERS or found not in COMMANDS:
         rule = f"no start command can be written for this engine; known are {', '.join(COMMANDS)}"
@@ -40,12 +44,20 @@ def engine_family(engine: str) -> str:
 
 
 def serve_arguments(resolved: ResolvedDeployment) -> Arguments:
-    """The command line of one replica."""
+    """Return the command line of one replica.
+
+    Raises:
+        InputError: The engine has no start command, or none for this deployment.
+    """
     return COMMANDS[engine_family(resolved.engine.name)](resolved)
 
 
 def serve_command(resolved: ResolvedDeployment) -> ServeCommand:
-    """For the answer: one line, and what to mind. Flags are left out only where the engine does the same without."""
+    """Return the command line and notes of an answer; flags are omitted only where they equal the engine's default.
+
+    Raises:
+        InputError: The engine has no start command, or none for this deployment.
+    """
     made = serve_arguments(resolved)
     notes = list(made.notes)
     if resolved.replicas > 1:

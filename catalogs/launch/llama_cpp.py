@@ -1,4 +1,4 @@
-"""`llama-server` for one replica (llama.cpp, common/arg.cpp as in llama-cpp-python 0.3.36)."""
+"""Arguments of `llama-server` for one replica (llama.cpp, common/arg.cpp as in llama-cpp-python 0.3.36)."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.errors import InputError
 from catalogs.launch.arguments import Arguments, weights_at
 
-#: Dtypes convert_hf_to_gguf.py writes.
+#: Dtypes that convert_hf_to_gguf.py can write.
 _OUT_TYPES: Final = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
 
-#: Floats that ggml has no type for.
+#: Floating-point dtypes for which ggml has no type.
 _UNKNOWN: Final = ("fp8",)
 
 _KV_TYPES: Final = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
 
 
 def gguf_name(resolved: ResolvedDeployment) -> str:
-    """The file the server reads, as convert_hf_to_gguf.py would be told to name it."""
+    """Return the name of the GGUF file that the server reads, as passed to convert_hf_to_gguf.py."""
     stem = weights_at(resolved.model).rpartition("/")[2]
     return f"{stem}-{resolved.weight_dtype}.gguf"
 
 
 def llama_cpp_arguments(resolved: ResolvedDeployment) -> Arguments:
-    """One slot with a cache of its own for each sequence, prompts computed anew: as it is simulated."""
+    """Return the arguments that match the simulation: one slot with its own cache per sequence, and no prompt reuse.
+
+    Raises:
+        InputError: GGUF has no type for the dtype of the weights.
+    """
     r, limits = resolved, resolved.limits
     kv = _KV_TYPES.get(r.kv_dtype, r.kv_dtype)
     found: list[tuple[str, str | None]] = [
@@ -51,7 +55,7 @@ def llama_cpp_arguments(resolved: ResolvedDeployment) -> Arguments:
 def _gguf_note(r: ResolvedDeployment) -> str:
     made = _OUT_TYPES.get(r.weight_dtype)
     if r.weight_dtype in _UNKNOWN:
-        raise InputError("GGUF files hold no weights of this dtype", r.weight_dtype, "int8")
+        raise InputError("GGUF files cannot hold weights of this dtype", r.weight_dtype, "int8")
     if made is None:
         return f"needs {gguf_name(r)}, a {r.weight_dtype} GGUF file of {r.model.hf_id}, in the models folder"
     how = f"convert_hf_to_gguf.py --outtype {made} --outfile {gguf_name(r)}"

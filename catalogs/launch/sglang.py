@@ -1,4 +1,4 @@
-"""`python3 -m sglang.launch_server` for one replica (sglang 0.5.23, srt/arg_groups/fields)."""
+"""Arguments of `python3 -m sglang.launch_server` for one replica (sglang 0.5.23, srt/arg_groups/fields)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from catalogs.errors import InputError
 from catalogs.launch.arguments import Arguments, folder_notes, weights_at
 from catalogs.launch.vllm import ON_THE_FLY, checkpoint_note
 
-#: How requests come to data-parallel ranks, in SGLang's words.
+#: SGLang's names for the methods that distribute requests over data-parallel ranks.
 LOAD_BALANCE: Final = {
     "round_robin": "round_robin",
     "least_requests": "total_requests",
@@ -20,7 +20,14 @@ PROGRAM: Final = ("python3", "-m", "sglang.launch_server")
 
 
 def sglang_arguments(resolved: ResolvedDeployment) -> Arguments:
-    """Limits are of all attention ranks together here (`--attn-dp-size` divides them), of one rank in the plan."""
+    """Return the arguments of one replica.
+
+    SGLang's limits cover all attention ranks together (`--attn-dp-size` divides them); those of the plan cover one
+    rank.
+
+    Raises:
+        InputError: The deployment uses speculative decoding.
+    """
     r = resolved
     if r.speculation is not None:
         raise InputError("no start command is written for speculative decoding of this engine", r.engine.name, "vllm")
@@ -47,10 +54,10 @@ def sglang_arguments(resolved: ResolvedDeployment) -> Arguments:
     if rule.receiving is not None:
         found.append(("--scheduler-recv-interval", str(rule.receiving.steps)))
         notes.append(
-            f"--scheduler-recv-interval is for fewer than {rule.receiving.busy_requests} requests in a replica: "
-            f"with more the plan assumes {rule.receiving.busy_steps}"
+            f"--scheduler-recv-interval is set for fewer than {rule.receiving.busy_requests} requests in a replica; "
+            f"for more, the plan assumes {rule.receiving.busy_steps}"
         )
-    if r.role != "both":  # NIXL goes over NVLink inside a node; the default, Mooncake, wants network cards
+    if r.role != "both":  # NIXL uses NVLink inside a node; the default, Mooncake, needs network cards
         found += [("--disaggregation-mode", r.role), ("--disaggregation-transfer-backend", "nixl")]
     found.append(("--enable-metrics", None))
     return Arguments(PROGRAM, tuple(found), tuple(notes))

@@ -1,4 +1,4 @@
-"""`vllm serve` for one replica. Flags are the engine's own, from its catalog file."""
+"""Arguments of `vllm serve` for one replica; the flags come from the engine's catalog file."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.speculation import Speculation
 from catalogs.launch.arguments import Arguments, folder_notes, weights_at
 
-#: Dtypes `--quantization` applies while loading a 16-bit checkpoint; the others need a checkpoint made for them.
+#: Dtypes that `--quantization` applies while loading a 16-bit checkpoint; others need a checkpoint in that dtype.
 ON_THE_FLY: Final = {"fp8": "fp8"}
 
 KV_NAMES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"}
 
 _DEFAULT_ALL2ALL: Final = Layout().all2all_backend
 
-#: What a server does with KV blocks, by its pool's role (vllm/distributed/kv_transfer; `kv_both` is deprecated there).
+#: The KV role of a server by the role of its pool (vllm/distributed/kv_transfer, where `kv_both` is deprecated).
 _KV_ROLES: Final = {"prefill": "kv_producer", "decode": "kv_consumer"}
 
 
 def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
-    """Flags are left out only where the engine does the same without them."""
+    """Return the arguments of one replica; flags are omitted only where they equal the engine's default."""
     r, flags = resolved, resolved.engine.flags
     found: list[tuple[str, str | None]] = _layout(r)
     notes = folder_notes(r.model)
@@ -51,7 +51,7 @@ def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
 
 
 def _drafts(s: Speculation) -> dict[str, object]:
-    """vLLM's SpeculativeConfig; an n-gram drafter looks for matches of up to as many tokens as it drafts."""
+    """Return vLLM's SpeculativeConfig; an n-gram drafter searches for matches up to the number of tokens it drafts."""
     found: dict[str, object] = {"method": s.method, "num_speculative_tokens": s.num_speculative_tokens}
     if s.draft_name is not None:
         found["model"] = s.draft_name
@@ -74,5 +74,5 @@ def _layout(r: ResolvedDeployment) -> list[tuple[str, str | None]]:
 
 
 def checkpoint_note(r: ResolvedDeployment) -> str:
-    """What to do where the weights cannot be narrowed while loading."""
-    return f"needs a {r.weight_dtype} checkpoint of {weights_at(r.model)}: put its name in place of the model"
+    """Return a note that a quantised checkpoint is needed, where weights cannot be quantised while loading."""
+    return f"needs a {r.weight_dtype} checkpoint of {weights_at(r.model)}: use its name in place of the model"

@@ -1,1 +1,1 @@
-"""What a model is: its sizes, layer types and number formats, read from Hugging Face or a catalog file."""
+"""Model facts: sizes, layer types and number formats, read from Hugging Face configs or catalog files."""

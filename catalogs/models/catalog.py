@@ -1,6 +1,6 @@
 """Models by name: `load_model` turns an alias, a Hugging Face id or a config.json into a ModelSpec.
 
-The nouns themselves live in model_parts.py (what a layer holds) and model_spec.py (the whole model).
+The classes are in layers.py (the parts of a layer) and spec.py (the whole model).
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ from catalogs.models.spec import ModelSpec
 
 
 def list_models() -> list[str]:
-    """The aliases of the catalog, sorted."""
+    """Return the aliases in the catalog, sorted."""
     return sorted(load_names().aliases)
 
 
 def load_model(text: str) -> ModelSpec:
-    """The model `text` names: catalog alias, Hugging Face id (any case), or a path to a config.json or its directory.
+    """Return the model that `text` names: a catalog alias, a Hugging Face id (in any case), or a path.
 
-    The catalog wins over a path of the same spelling; `./name` is always a path. InputError, with the nearest name, for
-    a name that is unknown or ambiguous, and for a config.json that cannot be read.
+    A path leads to a config.json or to its folder. The catalog takes precedence over a path of the same spelling;
+    `./name` is always a path.
+
+    Raises:
+        InputError: The name is unknown or ambiguous (the message names the nearest), or a config.json cannot be read.
     """
     names = load_names()
     wanted = text.strip()

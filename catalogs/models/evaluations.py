@@ -1,4 +1,4 @@
-"""What public evaluations say of a model in another precision than its own. Nothing is estimated; unknown is empty."""
+"""Published evaluations of models in another precision than their own; nothing is estimated, and unknown is empty."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from catalogs.io.yaml_files import DATA, read_yaml, validate_as
 
 FILE = DATA / "evaluations.yaml"
 
-#: What a source says of many models at once.
+#: The model name of findings about many models at once.
 ANY_MODEL: Final = "*"
 
 Part = Literal["weights", "kv"]
@@ -20,9 +20,10 @@ Part = Literal["weights", "kv"]
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One published figure, or what a source says in words (`finding`).
+    """One published figure, or a statement of the source in words (`finding`).
 
-    recovery_percent: score over that in the model's own precision, 100 the same; None where only words are known.
+    `recovery_percent` is the score relative to that in the model's own precision, where 100 means equal; None where
+    only words are known.
     """
 
     model: str
@@ -40,12 +41,12 @@ class Evaluation:
 
     @property
     def words(self) -> str:
-        """ "OpenLLM v1 average 84.29 against 84.40, 99.9 % (GPTQ; Neural Magic, 2024-07-23)"."""
-        whose = "; ".join(p for p in (self.method, f"{self.by}, {self.as_of}") if p)
+        """The figure as text: "OpenLLM v1 average 84.29 against 84.40, 99.9 % (GPTQ; Neural Magic, 2024-07-23)"."""
+        origin = "; ".join(p for p in (self.method, f"{self.by}, {self.as_of}") if p)
         if self.finding:
-            return f"{self.finding} ({whose})"
+            return f"{self.finding} ({origin})"
         scores = "" if self.score is None else f" {self.score:g} against {self.baseline:g},"
-        return f"{self.benchmark}{scores} {self.recovery_percent:.1f} % ({whose})"
+        return f"{self.benchmark}{scores} {self.recovery_percent:.1f} % ({origin})"
 
 
 class _Row(BaseModel):
@@ -65,10 +66,10 @@ class _Row(BaseModel):
     source: str
 
     @model_validator(mode="after")
-    def _says_something(self) -> _Row:
+    def _has_one_figure(self) -> _Row:
         scored = self.score is not None and self.baseline is not None
         if scored + (self.recovery is not None) + bool(self.finding) != 1:
-            raise ValueError("an evaluation is a score with its baseline, a recovery, or a finding in words")
+            raise ValueError("an evaluation needs exactly one of: a score with its baseline, a recovery, a finding")
         if not self.finding and not self.benchmark:
             raise ValueError("a figure needs its benchmark")
         return self
@@ -81,14 +82,14 @@ class _File(BaseModel):
 
 
 def evaluations(model: str, part: Part, dtype: str) -> tuple[Evaluation, ...]:
-    """Of a catalog model, by name, in this precision: its own first, then what is said of many; () where none is."""
+    """Return the evaluations of a catalog model in this precision: first its own, then those of many models at once."""
     found = [e for e in list_evaluations() if (e.part, e.dtype) == (part, dtype) and e.model in (model, ANY_MODEL)]
     return tuple(sorted(found, key=lambda e: e.model == ANY_MODEL))
 
 
 @cache
 def list_evaluations() -> tuple[Evaluation, ...]:
-    """Every row of the catalog."""
+    """Return every evaluation in the catalog."""
     return tuple(_evaluation(row) for row in validate_as(_File, read_yaml(FILE), FILE.name).evaluations)
 
 

@@ -1,4 +1,4 @@
-"""The catalog's own model files: a strict, compact YAML of sizes, each with its source."""
+"""Model files of the catalog: a strict, compact YAML of sizes, each with its source."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ class _Strict(BaseModel):
 
 
 class AttentionFacts(_Strict):
+    """The sizes of softmax attention with its own keys and values (MHA, GQA, MQA)."""
+
     heads: int = Field(gt=0)
     kv_heads: int = Field(gt=0)
     head_dim: int = Field(gt=0)
@@ -34,11 +36,14 @@ class AttentionFacts(_Strict):
     output_gate: bool = False
 
     def build(self) -> Attention:
+        """Return the attention with these sizes."""
         rest = self.model_dump(exclude={"heads", "kv_heads"})
         return Attention(n_heads=self.heads, n_kv_heads=self.kv_heads, **rest)
 
 
 class MlaFacts(_Strict):
+    """The sizes of multi-head latent attention, and of its sparse indexer where it has one."""
+
     heads: int = Field(gt=0)
     q_lora_rank: int | None = Field(None, gt=0)
     kv_lora_rank: int = Field(gt=0)
@@ -50,11 +55,14 @@ class MlaFacts(_Strict):
     index_topk_tokens: int | None = Field(None, gt=0)
 
     def build(self) -> MlaAttention:
+        """Return the latent attention with these sizes."""
         rest = self.model_dump(exclude={"heads", "index_heads"})
         return MlaAttention(n_heads=self.heads, index_n_heads=self.index_heads, **rest)
 
 
 class LinearFacts(_Strict):
+    """The sizes of a linear-attention layer (Gated DeltaNet, Mamba-2)."""
+
     key_heads: int = Field(gt=0)
     value_heads: int = Field(gt=0)
     key_head_dim: int = Field(gt=0)
@@ -64,6 +72,7 @@ class LinearFacts(_Strict):
     state_dtype: Literal["fp32", "bf16"] = "fp32"
 
     def build(self) -> LinearAttention:
+        """Return the linear attention with these sizes."""
         return LinearAttention(
             self.key_heads,
             self.value_heads,
@@ -76,15 +85,20 @@ class LinearFacts(_Strict):
 
 
 class MlpFacts(_Strict):
+    """The sizes of a dense feed-forward block."""
+
     intermediate_size: int = Field(gt=0)
     gated: bool = True
     bias: bool = False
 
     def build(self) -> Mlp:
+        """Return the feed-forward block with these sizes."""
         return Mlp(**self.model_dump())
 
 
 class MoeFacts(_Strict):
+    """The sizes of a mixture of experts."""
+
     experts: int = Field(gt=0)
     experts_per_token: int = Field(gt=0)
     intermediate_size: int = Field(gt=0)
@@ -94,11 +108,14 @@ class MoeFacts(_Strict):
     bias: bool = False
 
     def build(self) -> Moe:
+        """Return the mixture of experts with these sizes."""
         rest = self.model_dump(exclude={"experts", "intermediate_size"})
         return Moe(n_experts=self.experts, expert_intermediate_size=self.intermediate_size, **rest)
 
 
 class LayerFacts(_Strict):
+    """One group of `count` identical layers: at most one mixer and one feed-forward block."""
+
     count: int = Field(gt=0)
     attention: AttentionFacts | None = None
     mla: MlaFacts | None = None
@@ -108,6 +125,11 @@ class LayerFacts(_Strict):
     moe: MoeFacts | None = None
 
     def build(self) -> LayerGroup:
+        """Return the group of layers.
+
+        Raises:
+            InputError: The layer has several mixers or several feed-forward blocks.
+        """
         mixers = [m for m in (self.attention, self.mla, self.linear_attention) if m is not None]
         ffns = [f for f in (self.mlp, self.moe) if f is not None]
         if len(mixers) > 1 or len(ffns) > 1:
@@ -117,10 +139,10 @@ class LayerFacts(_Strict):
 
 
 class WeightFacts(_Strict):
-    """Storage of a quantised checkpoint.
+    """The storage of a quantised checkpoint.
 
-    `unquantized` is the share of each part left in bf16. `block_size` is the number of rows and columns of the blocks
-    that have one scale each; without it a scale covers a whole tensor or output channel.
+    `unquantized` is the fraction of each part left in bf16. `block_size` is the number of rows and columns of the
+    blocks that share a scale; without it a scale covers a whole tensor or output channel.
     """
 
     dtype: Literal["bf16", "fp16", "fp8", "int8", "int4", "fp4"]
@@ -131,21 +153,22 @@ class WeightFacts(_Strict):
     source: str
 
     def build(self) -> WeightFormat:
+        """Return the weight format."""
         shares = tuple(self.unquantized.items())
         return WeightFormat(self.dtype, self.bytes_per_weight, shares, self.kv_dtype, self.block_size)
 
 
 class PublishedCount(_Strict):
-    """A parameter count as its publisher states it."""
+    """A parameter count as the publisher states it."""
 
     total: float = Field(gt=0)
     active: float | None = Field(None, gt=0)
-    active_leaves_out: Literal["nothing", "input embedding", "embeddings"] = "nothing"  # by the publisher's counting
+    active_leaves_out: Literal["nothing", "input embedding", "embeddings"] = "nothing"  # in the publisher's count
     source: str
 
 
 class ModelFacts(_Strict):
-    """One file of data/models. With `base`, only what differs from that entry is written."""
+    """One file of data/models; with `base`, it holds only what differs from that entry."""
 
     base: str | None = None
     architecture: str | None = None
@@ -161,14 +184,14 @@ class ModelFacts(_Strict):
     encoder_tokens: int | None = Field(None, ge=0)
     other_params: float | None = Field(None, ge=0)
     mtp_layers: int | None = Field(None, ge=0)
-    weights: WeightFacts | None = None  # as the publisher stores them; bf16 where neither file nor base says
-    other_weights: tuple[WeightFacts, ...] = ()  # other published storages; only beside `weights`
+    weights: WeightFacts | None = None  # the published storage; bf16 where neither file nor base states one
+    other_weights: tuple[WeightFacts, ...] = ()  # other published storages; only together with `weights`
     published: PublishedCount | None = None
     source: str
     as_of: date
 
     def changes(self) -> dict[str, Any]:
-        """Fields of ModelSpec this file states."""
+        """Return the fields of ModelSpec that this file states."""
         plain = self.model_dump(
             include={
                 "architecture",
@@ -205,7 +228,11 @@ class ModelFacts(_Strict):
 
 
 def read_facts(alias: str) -> ModelFacts:
-    """The file of one entry, checked. InputError names the file and the first thing wrong in it."""
+    """Return the checked file of one entry.
+
+    Raises:
+        InputError: The file is unreadable or invalid; the message names the file and the first error.
+    """
     path = MODELS / f"{alias}.yaml"
     try:
         return ModelFacts.model_validate(yaml.load(path.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader))
@@ -219,7 +246,11 @@ def read_facts(alias: str) -> ModelFacts:
 
 @lru_cache(maxsize=64)
 def load_entry(alias: str) -> ModelSpec:
-    """The model of one catalog entry, with what it inherits from its base."""
+    """Return the model of one catalog entry, including the values inherited from its base.
+
+    Raises:
+        InputError: The file of the entry, or that of its base, is unreadable or invalid.
+    """
     facts = read_facts(alias)
     own = facts.changes() | {"name": alias, "hf_id": load_names().hf_id(alias)}
     if facts.base is not None:

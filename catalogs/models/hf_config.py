@@ -1,4 +1,4 @@
-"""Any Hugging Face config.json -> ModelSpec: which layers there are, what mixes tokens in each, what feeds forward."""
+"""Conversion of a Hugging Face config.json to a ModelSpec: the layers, and the mixer and feed-forward block of each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from catalogs.models.hf_reader import ConfigReader, read_reader
 from catalogs.models.layers import Attention, FeedForward, LayerGroup, LinearAttention, Mixer, MlaAttention, Mlp, Moe
 from catalogs.models.spec import ModelSpec
 
-MAX_LAYERS: Final = 10_000  # more than any model has: a typing error
+MAX_LAYERS: Final = 10_000  # more than any model has; larger values are typing errors
 
 #: Families whose feed-forward block has two matrices (no gate).
 UNGATED: Final = frozenset(
@@ -34,7 +34,7 @@ QK_NORMED: Final = frozenset(
     ("qwen3", "qwen3_moe", "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "gemma3_text", "gemma4_text", "minimax_m2")
 )
 
-#: Families with a table of positions, and its extra rows.
+#: Families with a learned table of positions, and its number of extra rows.
 LEARNED_POSITIONS: Final = {"opt": 2, "gpt2": 0, "gpt_bigcode": 0, "bart": 2, "mbart": 2, "whisper": 0}
 
 NOT_GENERATIVE: Final = frozenset(
@@ -43,12 +43,20 @@ NOT_GENERATIVE: Final = frozenset(
 
 
 def load_config(path: Path, name: str | None = None) -> ModelSpec:
-    """Read a config.json file or the one in a directory. InputError (one line) for anything that cannot be read."""
+    """Return the model of a config.json file, or of the one in a folder.
+
+    Raises:
+        InputError: The file cannot be read, or a size is missing or invalid.
+    """
     return model_from_config(read_reader(path), name or str(path))
 
 
 def model_from_config(config: ConfigReader, name: str) -> ModelSpec:
-    """The model a parsed config describes. InputError where a size is missing or impossible."""
+    """Return the model that a parsed config describes.
+
+    Raises:
+        InputError: A size is missing or invalid, or the model does not generate text.
+    """
     kind = config.text("model_type")
     if kind in NOT_GENERATIVE:
         raise InputError(f"{config.where}: not a generative language model: model_type", kind)
@@ -82,12 +90,12 @@ def model_from_config(config: ConfigReader, name: str) -> ModelSpec:
 
 
 def group_layers(layers: Iterable[LayerGroup]) -> tuple[LayerGroup, ...]:
-    """Identical layers counted, in order of first appearance."""
+    """Return identical layers as groups with a count, in order of first appearance."""
     return tuple(dataclasses.replace(layer, count=n) for layer, n in Counter(layers).items())
 
 
 def decoder_layers(config: ConfigReader) -> list[LayerGroup]:
-    """One LayerGroup of count 1 per decoder layer, in order."""
+    """Return one LayerGroup of count 1 per decoder layer, in order."""
     if pattern := config.text("hybrid_override_pattern"):
         return [_pattern_layer(config, letter) for letter in pattern]
     cross = is_encoder_decoder(config)
@@ -99,6 +107,7 @@ def decoder_layers(config: ConfigReader) -> list[LayerGroup]:
 
 
 def encoder_layers(config: ConfigReader) -> list[LayerGroup]:
+    """Return one LayerGroup of count 1 per encoder layer; empty for decoder-only models."""
     if not is_encoder_decoder(config):
         return []
     n = config.count("encoder_layers", "num_layers", "num_hidden_layers")
@@ -109,17 +118,21 @@ def encoder_layers(config: ConfigReader) -> list[LayerGroup]:
 
 
 def is_encoder_decoder(config: ConfigReader) -> bool:
+    """Return whether the config describes an encoder-decoder model."""
     return config.flag("is_encoder_decoder", default=config.text("model_type") in ("t5", "mt5", "bart", "mbart"))
 
 
 def _sound_params(config: ConfigReader, hidden: int) -> int:
-    """Whisper: two convolutions of width 3 turn a spectrogram of `num_mel_bins` into the encoder's input."""
+    """Return the weights of Whisper's audio input.
+
+    Two convolutions of width 3 turn a spectrogram with `num_mel_bins` bins into the input of the encoder.
+    """
     bins = config.maybe_count("num_mel_bins")
     return 3 * hidden * (bins + hidden) + 2 * hidden if bins else 0
 
 
 def _pattern_layer(config: ConfigReader, letter: str) -> LayerGroup:
-    """Nemotron-H: each layer is one block. M Mamba-2, * attention, - MLP, E mixture of experts."""
+    """Return a Nemotron-H layer, which is a single block: M Mamba-2, * attention, - MLP, E mixture of experts."""
     match letter:
         case "M":
             return LayerGroup(1, _mamba(config), None)
@@ -136,6 +149,7 @@ def _pattern_layer(config: ConfigReader, letter: str) -> LayerGroup:
 
 
 def mixer_of(config: ConfigReader, layer: int) -> Mixer:
+    """Return the mixer of decoder layer `layer`."""
     kind = layer_kind(config, layer)
     if kind == "linear_attention":
         return _kimi_delta(config) if config.section("linear_attn_config") else _delta_net(config)
@@ -148,7 +162,10 @@ def mixer_of(config: ConfigReader, layer: int) -> Mixer:
 
 
 def layer_kind(config: ConfigReader, layer: int) -> str:
-    """full, sliding, chunked or linear attention: as `layer_types` writes it out, or by the family's rule."""
+    """Return the kind of attention of a layer: full, sliding, chunked or linear.
+
+    It is taken from `layer_types`, or follows the rule of the model family.
+    """
     if kinds := config.items("layer_types"):
         return str(kinds[layer % len(kinds)])
     if (pattern := config.items("hybrid_layer_pattern")) is not None:
@@ -163,7 +180,10 @@ def layer_kind(config: ConfigReader, layer: int) -> str:
 
 
 def _llama4_kind(config: ConfigReader, layer: int) -> str:
-    """no_rope_layers holds 1 for rotary layers, which attend within a chunk, and 0 for the others (every 4th)."""
+    """Return the kind of a Llama-4 layer.
+
+    `no_rope_layers` holds 1 for rotary layers, which attend within a chunk, and 0 for the others (every 4th).
+    """
     if rotary := config.items("no_rope_layers"):
         return "chunked_attention" if rotary[layer % len(rotary)] else "full_attention"
     interval = config.count("no_rope_layer_interval", default=4)
@@ -224,14 +244,14 @@ def _head_dim(config: ConfigReader, heads: int) -> int:
 
 
 def _window_shape(config: ConfigReader, window_tokens: int | None) -> dict[str, int | None]:
-    """MiMo-V2: windowed layers have their own head counts."""
+    """Return the separate head counts of MiMo-V2's sliding-window layers."""
     if window_tokens is None:
         return {}
     return {"kv_heads": config.maybe_count("swa_num_key_value_heads"), "head_dim": config.maybe_count("swa_head_dim")}
 
 
 def _global_shape(config: ConfigReader, window_tokens: int | None) -> dict[str, int | None]:
-    """Gemma-4: full-attention layers have their own."""
+    """Return the separate head counts of Gemma-4's full-attention layers."""
     if window_tokens is not None:
         return {}
     kv_heads = config.maybe_count("num_global_key_value_heads")
@@ -253,12 +273,12 @@ def _mla(config: ConfigReader) -> MlaAttention:
 
 
 def _state_bytes(config: ConfigReader, *keys: str) -> float:
-    """Engines keep the recurrent state in the model's dtype unless its config asks for fp32."""
+    """Return the bytes per value of the recurrent state, which has the model's dtype unless the config sets fp32."""
     return 4.0 if config.text(*keys) in ("float32", "float") else 2.0
 
 
 def _delta_net(config: ConfigReader) -> LinearAttention:
-    """Gated DeltaNet (Qwen3-Next, Qwen3.5)."""
+    """Return a Gated DeltaNet layer (Qwen3-Next, Qwen3.5)."""
     return LinearAttention(
         n_key_heads=config.count("linear_num_key_heads"),
         n_value_heads=config.count("linear_num_value_heads"),
@@ -270,7 +290,7 @@ def _delta_net(config: ConfigReader) -> LinearAttention:
 
 
 def _kimi_delta(config: ConfigReader) -> LinearAttention:
-    """Kimi Delta Attention: as many key as value heads."""
+    """Return a Kimi Delta Attention layer, which has equally many key and value heads."""
     section = config.section("linear_attn_config")
     assert section is not None
     heads, size = section.count("num_heads"), section.count("head_dim")
@@ -278,7 +298,7 @@ def _kimi_delta(config: ConfigReader) -> LinearAttention:
 
 
 def _mamba(config: ConfigReader) -> LinearAttention:
-    """Mamba-2 in the words of LinearAttention."""
+    """Return a Mamba-2 layer, expressed as LinearAttention."""
     return LinearAttention(
         n_key_heads=config.count("n_groups", "mamba_n_groups"),
         n_value_heads=config.count("mamba_num_heads"),
@@ -294,10 +314,12 @@ def _mamba(config: ConfigReader) -> LinearAttention:
 
 
 def feed_forward_of(config: ConfigReader, layer: int) -> FeedForward:
+    """Return the feed-forward block of decoder layer `layer`."""
     return _moe(config) if is_moe_layer(config, layer) else _mlp(config)
 
 
 def is_moe_layer(config: ConfigReader, layer: int) -> bool:
+    """Return whether decoder layer `layer` is a mixture of experts."""
     if not _n_experts(config):
         return False
     if layer < (config.maybe_count("first_k_dense_replace") or 0) or layer in (config.items("mlp_only_layers") or []):
@@ -359,7 +381,10 @@ def _moe(config: ConfigReader) -> Moe:
 
 
 def _shared_size(config: ConfigReader, expert_size: int) -> int:
-    """Width of the shared experts together. Gemma-4 runs a dense block beside its experts, Llama-4 one expert."""
+    """Return the total width of the shared experts.
+
+    Gemma-4 runs a dense block in parallel with its experts, and Llama-4 one shared expert.
+    """
     kind = config.text("model_type")
     if kind == "gemma4_text":
         return config.count("intermediate_size")
@@ -376,7 +401,10 @@ def _shared_size(config: ConfigReader, expert_size: int) -> int:
 
 
 def vision_params(config: ConfigReader) -> float:
-    """Blocks of the vision tower, 4 hidden^2 + 2 hidden x intermediate each: they take memory, not text time."""
+    """Return the weights of the blocks of the vision tower, 4 hidden^2 + 2 hidden x intermediate each.
+
+    They take memory, but no time when only text is processed.
+    """
     vision = config.section("vision_config")
     if vision is None:
         return 0.0

@@ -1,4 +1,4 @@
-"""How a checkpoint stores its weights, read from the quantization_config of a config.json."""
+"""The weight format of a checkpoint, read from the quantization_config of its config.json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from catalogs.models.hf_reader import ConfigReader
 from catalogs.models.layers import LayerGroup, Part
 from catalogs.models.spec import WeightFormat
 
-#: A representative module of each part; MLP names differ by family, so several may be tried.
+#: Representative modules of each part; names differ by model family, so several are tried.
 PROBES: Final[dict[Part, tuple[str, ...]]] = {
     "attention": ("self_attn.q_proj", "self_attn.q_a_proj"),
     "linear_attention": ("linear_attn.in_proj_qkvz", "linear_attn.out_proj", "mixer.in_proj"),
@@ -37,7 +37,10 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 class IgnoreList:
-    """The modules a quantiser left alone, as its config lists them: names, dotted pieces, globs, `re:` patterns."""
+    """The modules that a quantiser left unquantised.
+
+    A config lists them as names, dotted parts, globs or `re:` patterns.
+    """
 
     def __init__(self, patterns: Iterable[object]) -> None:
         texts = [p for p in patterns if isinstance(p, str)]
@@ -51,16 +54,21 @@ class IgnoreList:
         return bool(self._names or self._regexes)
 
     def holds(self, module: str) -> bool:
-        """A plain entry names the module, a parent of it, or a run of its dotted pieces ("gate" is not "gate_proj")."""
+        """Return whether the list contains a module.
+
+        A plain entry matches the module, one of its parents, or a sequence of its dotted parts ("gate" is not
+        "gate_proj").
+        """
         pieces = module.split(".")
         runs = (".".join(pieces[i:j]) for i in range(len(pieces)) for j in range(i + 1, len(pieces) + 1))
         return any(r in self._names for r in runs) or any(r.match(module) for r in self._regexes)
 
     def covers(self, probes: tuple[str, ...], layer: int) -> bool:
+        """Return whether the list contains one of the `probes` in layer `layer`."""
         return any(self.holds(f"{prefix}.{layer}.{probe}") for prefix in PREFIXES for probe in probes)
 
     def share(self, part: Part, layer: int, output_share: float) -> float:
-        """Ignored share of a part of one layer; an attention's output projection is often treated apart."""
+        """Return the ignored fraction of a part of one layer; attention's output projection is checked by itself."""
         inputs = self.covers(PROBES[part], layer)
         if part != "attention":
             return float(inputs)
@@ -68,14 +76,17 @@ class IgnoreList:
 
 
 def output_share(group: LayerGroup, hidden: int) -> float:
-    """Share of a mixer's linear weights in its output projection."""
+    """Return the fraction of a mixer's linear weights that is in its output projection."""
     if group.mixer is None:
         return 0.0
     return group.mixer.output_size * hidden / group.mixer.linear_params(hidden)
 
 
 def unquantized_shares(ignored: IgnoreList, layers: list[LayerGroup], hidden: int) -> tuple[tuple[Part, float], ...]:
-    """Share of each part's weights that is ignored, where it is not 0. `layers` in order, count 1 each."""
+    """Return the ignored fraction of each part's weights, where it is not 0.
+
+    `layers` holds every layer in order, with count 1 each.
+    """
     if not ignored:
         return ()
     seen: dict[Part, list[float]] = {}
@@ -87,7 +98,7 @@ def unquantized_shares(ignored: IgnoreList, layers: list[LayerGroup], hidden: in
 
 
 def _group_weights(config: ConfigReader) -> Mapping[str, Any]:
-    """The `weights` entry of the first group of a compressed-tensors or modelopt config, {} where there is none."""
+    """Return the `weights` entry of the first group of a compressed-tensors or modelopt config, or {}."""
     groups = config.get("config_groups")
     first = next(iter(groups.values()), None) if isinstance(groups, dict) else None
     weights = first.get("weights") if isinstance(first, dict) else None
@@ -95,7 +106,10 @@ def _group_weights(config: ConfigReader) -> Mapping[str, Any]:
 
 
 def _bits_format(bits: object, kind: object, group_size: object, symmetric: object) -> tuple[str, float | None]:
-    """dtype and bytes per weight of an 8- or 4-bit format; int4 groups add 2 bytes each for scale and zero."""
+    """Return the dtype and the bytes per weight of an 8- or 4-bit format.
+
+    Groups of int4 add 2 bytes each for scale and zero.
+    """
     group = group_size if isinstance(group_size, int) and not isinstance(group_size, bool) and group_size > 0 else 128
     if bits == 8:
         return ("fp8" if kind == "float" else "int8"), None
@@ -103,11 +117,11 @@ def _bits_format(bits: object, kind: object, group_size: object, symmetric: obje
         return "fp4", (0.5 + 1 / 32 if group == 32 else 0.5 + 1 / 16)
     if bits == 4:
         return "int4", 0.5 + (2 if symmetric is True else 4) / group
-    raise InputError("weights of this many bits are not supported", bits, "4 or 8")
+    raise InputError("weights with this number of bits are not supported", bits, "4 or 8")
 
 
 def _algorithm_format(name: str) -> tuple[str, float | None] | None:
-    """Formats that a quantiser names outright."""
+    """Return the format of an algorithm that a quantiser names, or None."""
     upper = name.upper()
     if "MXFP4" in upper:
         return "fp4", 0.5 + 1 / 32
@@ -139,13 +153,16 @@ def _dtype_and_bytes(config: ConfigReader) -> tuple[str, float | None]:
 
 
 def _plain_dtype(config: ConfigReader) -> str:
-    """dtype of a checkpoint without quantisation; engines serve fp32 checkpoints in 16 bits by default."""
+    """Return the dtype of an unquantised checkpoint; engines serve fp32 checkpoints in 16 bits by default."""
     name = config.text("torch_dtype", "dtype", default="bfloat16").removeprefix("torch.")
     return {"float16": "fp16", "half": "fp16"}.get(name, "bf16")
 
 
 def _kv_dtype(section: ConfigReader) -> str | None:
-    """KV dtype a checkpoint declares: ModelOpt's kv_cache_quant_algo, or the kv_cache_scheme of compressed-tensors."""
+    """Return the KV dtype that a checkpoint declares, or None.
+
+    ModelOpt declares it as kv_cache_quant_algo, compressed-tensors as kv_cache_scheme.
+    """
     scheme = section.values.get("kv_cache_scheme")
     if isinstance(scheme, Mapping):
         return "fp8" if (scheme.get("num_bits"), scheme.get("type")) == (8, "float") else None
@@ -154,14 +171,21 @@ def _kv_dtype(section: ConfigReader) -> str | None:
 
 
 def _block_size(section: ConfigReader) -> int | None:
-    """Rows of the blocks with one scale each: `weight_block_size`, or the block_structure of compressed-tensors."""
+    """Return the rows of the blocks that share a scale, or None.
+
+    They are in `weight_block_size`, or in the block_structure of compressed-tensors.
+    """
     shape = section.get("weight_block_size") or _group_weights(section).get("block_structure")
     rows = shape[0] if isinstance(shape, list) and shape else None
     return rows if isinstance(rows, int) and not isinstance(rows, bool) and rows > 0 else None
 
 
 def read_weight_format(config: ConfigReader, layers: list[LayerGroup], hidden: int) -> WeightFormat:
-    """Storage of the weights. InputError for a quantisation that is not known."""
+    """Return the storage of the weights of a checkpoint.
+
+    Raises:
+        InputError: The quantisation is not known.
+    """
     section = config.section("quantization_config") or config.section("compression_config")
     if section is None:
         return WeightFormat(_plain_dtype(config))

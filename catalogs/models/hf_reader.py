@@ -10,10 +10,10 @@ from typing import Any, Final
 
 from catalogs.errors import InputError
 
-#: The language model of a multimodal checkpoint lies under one of these keys.
+#: Keys under which a multimodal checkpoint holds the config of its language model.
 TEXT_KEYS: Final = ("text_config", "llm_config", "language_config", "thinker_config")
 
-#: What `transformers` fills in where a config.json leaves a key out (the defaults of the configuration class).
+#: Values that `transformers` uses for keys missing in a config.json (the defaults of the configuration class).
 CLASS_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "gemma": {"tie_word_embeddings": True},
     "gemma2": {"tie_word_embeddings": True, "sliding_window_pattern": 2},
@@ -49,26 +49,30 @@ CLASS_DEFAULTS: Final[dict[str, dict[str, Any]]] = {
     "zamba2": {},
 }
 
-#: No size of a model comes near it: a typing error, or a file that is no config.
+#: The largest accepted size; larger values are typing errors or come from a file that is not a config.
 LARGEST: Final = 10**9
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigReader:
-    """One config.json: `values` of the language model, with class defaults, falling back to the outer file's."""
+    """One config.json: the keys of the language model, then those of the outer file, then class defaults."""
 
     values: Mapping[str, Any]
     where: str
 
     def get(self, *keys: str) -> Any:
-        """The first key that is present and not null, else None."""
+        """Return the value of the first key that is present and not null, else None."""
         for key in keys:
             if self.values.get(key) is not None:
                 return self.values[key]
         return None
 
     def maybe_count(self, *keys: str) -> int | None:
-        """A positive whole number, or None where every key is absent. InputError for anything else."""
+        """Return a whole number of at least 0, or None where every key is absent.
+
+        Raises:
+            InputError: The value is of another type, negative, or larger than any model's.
+        """
         value = self.get(*keys)
         if value is None:
             return None
@@ -81,7 +85,11 @@ class ConfigReader:
         return value
 
     def count(self, *keys: str, default: int | None = None) -> int:
-        """A positive whole number. InputError where it is absent (without a default), zero or of another type."""
+        """Return a positive whole number.
+
+        Raises:
+            InputError: The value is absent (without a default), zero, or of another type.
+        """
         value = self.maybe_count(*keys)
         if value is None:
             value = default
@@ -92,24 +100,32 @@ class ConfigReader:
         return value
 
     def flag(self, *keys: str, default: bool = False) -> bool:
+        """Return the truth value of the first key that is present."""
         value = self.get(*keys)
         return default if value is None else bool(value)
 
     def text(self, *keys: str, default: str = "") -> str:
+        """Return the string under the first key that is present, else `default`."""
         value = self.get(*keys)
         return value if isinstance(value, str) else default
 
     def items(self, key: str) -> list[Any] | None:
+        """Return the list under `key`, or None."""
         value = self.get(key)
         return value if isinstance(value, list) else None
 
     def section(self, key: str) -> ConfigReader | None:
+        """Return a reader of the object under `key`, or None."""
         value = self.get(key)
         return ConfigReader(value, f"{self.where}: {key}") if isinstance(value, dict) else None
 
 
 def config_path(path: Path) -> Path:
-    """The config.json a path names: the file itself or the one in the directory. InputError where there is none."""
+    """Return the config.json that a path names: the file itself, or the one in the folder.
+
+    Raises:
+        InputError: There is no such file.
+    """
     found = path / "config.json" if path.is_dir() else path
     if not found.is_file():
         raise InputError("no config.json found at", str(path))
@@ -117,7 +133,11 @@ def config_path(path: Path) -> Path:
 
 
 def read_reader(path: Path) -> ConfigReader:
-    """Read and merge one config.json. InputError (one line) where it is unreadable, truncated or not an object."""
+    """Read one config.json and merge its sections.
+
+    Raises:
+        InputError: The file is unreadable, truncated or not a JSON object.
+    """
     found = config_path(path)
     try:
         raw = json.loads(found.read_text(encoding="utf-8"))
@@ -131,11 +151,11 @@ def read_reader(path: Path) -> ConfigReader:
 
 
 def merged_reader(raw: Mapping[str, Any], where: str) -> ConfigReader:
-    """Language-model keys over the outer file's keys over the class defaults of its model_type."""
+    """Return a reader in which keys of the language model override the outer file's, and these the class defaults."""
     text: Mapping[str, Any] = next((raw[k] for k in TEXT_KEYS if isinstance(raw.get(k), dict)), {})
     outer = {k: v for k, v in raw.items() if k not in TEXT_KEYS}
     inner = {k: v for k, v in text.items() if not (k == "architectures" and outer.get(k))}
     model_type = inner.get("model_type") or outer.get("model_type") or ""
     defaults = CLASS_DEFAULTS.get(model_type, {}) if isinstance(model_type, str) else {}
-    # a key written as null in the file is "none", not "the default" (sliding_window: null)
+    # a null in the file means "none", not the default (sliding_window: null)
     return ConfigReader({**defaults, **outer, **inner}, where)

@@ -1,9 +1,9 @@
-"""The parts of a layer: what each holds (weights), keeps per token (KV) and keeps per sequence (state).
+"""The parts of a layer: the weights of each, its KV cache per token and its state per sequence.
 
 A layer has a mixer (`Mixer`: attention or a recurrent state) and a feed-forward block (`FeedForward`). Each kind of
 either is one class that answers every question which the model alone decides; a new kind is a new class here.
 
-Every count is of numbers, not bytes. `linear_params` are the weights of matrix products, which quantisation may shrink;
+Every count is in numbers, not bytes. `linear_params` are the weights of matrix products, which quantisation may shrink;
 `small_params` are biases, norms and convolution taps, which no checkpoint quantises. `hidden` is the hidden_size.
 """
 
@@ -15,7 +15,7 @@ from typing import ClassVar, Final, Literal
 
 Part = Literal["attention", "linear_attention", "mlp", "experts", "shared_experts"]
 
-#: The parts of a layer a checkpoint may quantise separately. The router is not among them: it always stays as trained.
+#: The parts of a layer that a checkpoint may quantise separately. The router is never quantised.
 PARTS: Final[tuple[Part, ...]] = ("attention", "linear_attention", "mlp", "experts", "shared_experts")
 
 #: The sparse-attention indexer (DeepSeek-V3.2, GLM-5) caches its key in fp8 with one fp32 scale per 128 values.
@@ -23,7 +23,7 @@ INDEXER_SCALE_BYTES_PER_VALUE: Final = 4.0 / 128.0
 
 
 class Mixer(ABC):
-    """The part of a layer that mixes tokens. The defaults are those of softmax attention to the whole context."""
+    """The part of a layer that mixes tokens; the defaults are those of softmax attention to the whole context."""
 
     __slots__ = ()
 
@@ -34,57 +34,57 @@ class Mixer(ABC):
     @property
     @abstractmethod
     def output_size(self) -> int:
-        """Inputs of the output projection."""
+        """The number of inputs of the output projection."""
 
     @abstractmethod
     def linear_params(self, hidden: int) -> int:
-        """Weights of the matrix products of one layer."""
+        """Return the weights of the matrix products of one layer."""
 
     @abstractmethod
     def small_params(self, hidden: int) -> int:
-        """Weights of one layer that no checkpoint quantises."""
+        """Return the weights of one layer that no checkpoint quantises."""
 
     @property
     @abstractmethod
     def softmax_heads(self) -> int:
-        """Query heads that take a softmax over their context."""
+        """The number of query heads that take a softmax over their context."""
 
     @property
     @abstractmethod
     def cached_heads(self) -> int:
-        """Heads of keys and values in the cache; a shared latent counts as one."""
+        """The number of key and value heads in the cache; a shared latent counts as one."""
 
     @property
     def kv_heads_to_split(self) -> int | None:
-        """Heads of keys and values that tensor parallelism distributes; None where every rank holds the whole cache."""
+        """The number of KV heads that tensor parallelism distributes; None where every rank holds the whole cache."""
         return None
 
     @property
     @abstractmethod
     def score_width(self) -> int:
-        """Multiply-adds of attention for one query token and one cached token, summed over heads."""
+        """The multiply-adds of attention for one query token and one cached token, summed over heads."""
 
     @property
     def attended_tokens(self) -> int | None:
-        """The most tokens of context that a query attends to; None: all of them."""
+        """The most tokens of context that a query attends to; None means all of them."""
         return None
 
     @property
     def uniform_cache(self) -> bool:
-        """Every token of a sequence takes as many bytes of cache as any other token."""
+        """Whether every token of a sequence takes the same number of bytes in the cache."""
         return True
 
     def kv_bytes_per_token(self, element_bytes: float) -> float:  # noqa: ARG002 - signature of the kinds that cache
-        """Bytes of cache that one token takes in one layer."""
+        """Return the bytes of cache that one token takes in one layer."""
         return 0.0
 
     def state_bytes(self) -> float:
-        """Bytes of constant-size state that one sequence takes in one layer."""
+        """Return the bytes of constant-size state that one sequence takes in one layer."""
         return 0.0
 
     @abstractmethod
     def indivisible_sizes(self, tp: int) -> list[str]:
-        """The sizes that `tp` ranks cannot share evenly, in words; empty where tensor parallelism `tp` is possible."""
+        """Return descriptions of the sizes that `tp` ranks cannot share evenly; empty where `tp` is possible."""
 
 
 class FeedForward(ABC):
@@ -97,28 +97,28 @@ class FeedForward(ABC):
 
     @abstractmethod
     def part_params(self, hidden: int) -> dict[Part, int]:
-        """Weights of the matrix products of one layer, by part."""
+        """Return the weights of the matrix products of one layer, by part."""
 
     def linear_params(self, hidden: int) -> int:
-        """Weights of the matrix products of one layer."""
+        """Return the weights of the matrix products of one layer."""
         return sum(self.part_params(hidden).values())
 
     @abstractmethod
     def small_params(self, hidden: int) -> int:
-        """Weights of one layer that no checkpoint quantises."""
+        """Return the weights of one layer that no checkpoint quantises."""
 
     def idle_params(self, hidden: int) -> int:  # noqa: ARG002 - signature of the kinds that route
-        """Weights that one token leaves untouched: the experts it is not routed to."""
+        """Return the weights that one token does not use: the experts that it is not routed to."""
         return 0
 
     @property
     @abstractmethod
     def active_intermediate_size(self) -> int:
-        """Width inside the block that one token passes through."""
+        """The inner width of the block that one token passes through."""
 
     @abstractmethod
     def indivisible_sizes(self, tp: int, expert_parallel: bool) -> list[str]:
-        """The sizes that `tp` ranks cannot share evenly, in words. Experts kept whole (expert_parallel) are not cut."""
+        """Return descriptions of the sizes that `tp` ranks cannot share evenly; expert_parallel keeps experts whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,73 +131,83 @@ class Attention(Mixer):
     window_tokens: int | None = None  # sliding window or attention chunk; None: full attention
     qkv_bias: bool = False
     qk_norm: bool = False
-    output_gate: bool = False  # a gate of the size of q beside it (Qwen3-Next, Qwen3.5)
+    output_gate: bool = False  # an output gate as large as the query (Qwen3-Next, Qwen3.5)
     output_bias: bool = False
     value_head_dim: int | None = None  # where values are narrower than keys (MiMo-V2); None: head_dim
 
     @property
     def value_dim(self) -> int:
+        """The size of one value head."""
         return self.head_dim if self.value_head_dim is None else self.value_head_dim
 
     @property
     def q_size(self) -> int:
-        """Outputs of the query projection, with its gate."""
+        """The outputs of the query projection, including its gate."""
         return self.n_heads * self.head_dim * (2 if self.output_gate else 1)
 
     @property
     def kv_size(self) -> int:
-        """Outputs of the key and value projections together: what the KV cache keeps per token and layer."""
+        """The outputs of the key and value projections, which the KV cache holds per token and layer."""
         return self.n_kv_heads * (self.head_dim + self.value_dim)
 
     @property
     def output_size(self) -> int:
-        """Inputs of the output projection."""
+        """The number of inputs of the output projection."""
         return self.n_heads * self.value_dim
 
     def rank_heads(self, tp: int) -> int:
-        """Query heads on one of `tp` tensor ranks."""
+        """Return the query heads on one of `tp` tensor ranks."""
         return -(-self.n_heads // tp)
 
     def rank_kv_heads(self, tp: int) -> int:
-        """KV heads on one of `tp` tensor ranks; they are replicated once there are more ranks than heads."""
+        """Return the KV heads on one of `tp` tensor ranks; they are replicated where ranks outnumber heads."""
         return max(1, -(-self.n_kv_heads // tp))
 
     def linear_params(self, hidden: int) -> int:
+        """Return the weights of the query, key, value and output projections."""
         return hidden * (self.q_size + self.kv_size + self.output_size)
 
     def small_params(self, hidden: int) -> int:
+        """Return the biases of the projections and the norms of queries and keys."""
         bias = (self.q_size + self.kv_size) * self.qkv_bias + hidden * self.output_bias
         return bias + 2 * self.head_dim * self.qk_norm
 
     @property
     def softmax_heads(self) -> int:
+        """The number of query heads."""
         return self.n_heads
 
     @property
     def cached_heads(self) -> int:
+        """The number of KV heads."""
         return self.n_kv_heads
 
     @property
     def kv_heads_to_split(self) -> int | None:
+        """The number of KV heads."""
         return self.n_kv_heads
 
     @property
     def score_width(self) -> int:
+        """The multiply-adds for one query token and one cached token: a score and a weighted value in each head."""
         return self.n_heads * (self.head_dim + self.value_dim)
 
     @property
     def attended_tokens(self) -> int | None:
+        """The window in tokens; None for full attention."""
         return self.window_tokens
 
     @property
     def uniform_cache(self) -> bool:
+        """Whether the attention has no window, so that every token stays in the cache."""
         return not self.window_tokens
 
     def kv_bytes_per_token(self, element_bytes: float) -> float:
+        """Return the bytes of keys and values of one token."""
         return self.kv_size * element_bytes
 
     def indivisible_sizes(self, tp: int) -> list[str]:
-        """Heads; KV heads are repeated where there are more ranks than heads."""
+        """Return the head counts that `tp` does not divide; KV heads are replicated where ranks outnumber heads."""
         found = [f"the {self.n_heads} attention heads"] if self.n_heads % tp else []
         if self.n_kv_heads % tp and tp % self.n_kv_heads:
             found.append(f"the {self.n_kv_heads} KV heads (nor is it a multiple)")
@@ -220,67 +230,77 @@ class MlaAttention(Mixer):
 
     @property
     def q_size(self) -> int:
+        """The outputs of the query projection."""
         return self.n_heads * (self.nope_head_dim + self.rope_head_dim)
 
     @property
     def latent_size(self) -> int:
-        """What the KV cache keeps per token and layer: the latent and the shared rotary key."""
+        """The numbers that the KV cache holds per token and layer: the latent and the shared rotary key."""
         return self.kv_lora_rank + self.rope_head_dim
 
     @property
     def output_size(self) -> int:
+        """The number of inputs of the output projection."""
         return self.n_heads * self.v_head_dim
 
     def query_params(self, hidden: int) -> int:
+        """Return the weights of the query projections, with compression where the model has it."""
         if self.q_lora_rank is None:
             return hidden * self.q_size
         return self.q_lora_rank * (hidden + self.q_size)
 
     def kv_params(self, hidden: int) -> int:
+        """Return the weights of the compression to the latent, and of the expansion to keys and values."""
         return hidden * self.latent_size + self.kv_lora_rank * self.n_heads * (self.nope_head_dim + self.v_head_dim)
 
     def indexer_params(self, hidden: int) -> int:
-        """Query (from the compressed query), key and head-weight projections of the indexer."""
+        """Return the weights of the indexer: its query (from the compressed query), key and head-weight projections."""
         query = (self.q_lora_rank or hidden) * self.index_n_heads * self.index_head_dim
         return query + hidden * (self.index_head_dim + self.index_n_heads)
 
     def linear_params(self, hidden: int) -> int:
+        """Return the weights of the query, key-value, indexer and output projections."""
         output = self.output_size * hidden
         return self.query_params(hidden) + self.kv_params(hidden) + self.indexer_params(hidden) + output
 
     def small_params(self, hidden: int) -> int:  # noqa: ARG002 - same signature as the other mixers
+        """Return the norms of the compressed query, the latent and the indexer's key."""
         return (self.q_lora_rank or 0) + self.kv_lora_rank + 2 * self.index_head_dim
 
     def kv_bytes_per_token(self, element_bytes: float) -> float:
-        """Latent in the KV dtype; the indexer's key always in fp8 with its scale."""
+        """Return the bytes of the latent in the KV dtype; the indexer's key is always fp8 with its scale."""
         return self.latent_size * element_bytes + self.index_head_dim * (1.0 + INDEXER_SCALE_BYTES_PER_VALUE)
 
     @property
     def softmax_heads(self) -> int:
+        """The number of query heads."""
         return self.n_heads
 
     @property
     def cached_heads(self) -> int:
+        """One head, since all query heads share the latent."""
         return 1
 
     @property
     def score_width(self) -> int:
+        """The multiply-adds for one query token and one cached token, with keys and values absorbed into the latent."""
         return self.n_heads * (2 * self.kv_lora_rank + self.rope_head_dim)
 
     @property
     def attended_tokens(self) -> int | None:
-        """A sparse-attention indexer chooses this many tokens."""
+        """The number of tokens that a sparse-attention indexer selects; None without an indexer."""
         return self.index_topk_tokens
 
     def indivisible_sizes(self, tp: int) -> list[str]:
+        """Return the head count where `tp` does not divide it."""
         return [f"the {self.n_heads} attention heads"] if self.n_heads % tp else []
 
 
 @dataclass(frozen=True, slots=True)
 class LinearAttention(Mixer):
-    """A mixer with constant-size state per sequence (Gated DeltaNet, Mamba-2): no KV cache that grows.
+    """A mixer with a state of constant size per sequence (Gated DeltaNet, Mamba-2) and no growing KV cache.
 
-    Mamba-2 in these words: key heads = groups, key_head_dim = state size, value heads = heads, value_head_dim =
+    For Mamba-2, key heads are its groups, key_head_dim its state size, value heads its heads, and value_head_dim its
     head size.
     """
 
@@ -297,82 +317,96 @@ class LinearAttention(Mixer):
 
     @property
     def key_size(self) -> int:
+        """The total size of the key heads."""
         return self.n_key_heads * self.key_head_dim
 
     @property
     def value_size(self) -> int:
+        """The total size of the value heads."""
         return self.n_value_heads * self.value_head_dim
 
     @property
     def conv_size(self) -> int:
-        """Channels of the short convolution: queries, keys, values (Mamba-2: C, B, x)."""
+        """The channels of the short convolution: queries, keys and values (Mamba-2: C, B, x)."""
         return 2 * self.key_size + self.value_size
 
     @property
     def input_size(self) -> int:
-        """Outputs of the input projection: the convolved channels, the output gate, the per-head gates."""
+        """The outputs of the input projection: the convolved channels, the output gate and the gates per head."""
         return self.conv_size + self.value_size + self.n_head_gates * self.n_value_heads
 
     @property
     def output_size(self) -> int:
+        """The number of inputs of the output projection."""
         return self.value_size
 
     def linear_params(self, hidden: int) -> int:
+        """Return the weights of the input and output projections."""
         return hidden * (self.input_size + self.value_size)
 
     def small_params(self, hidden: int) -> int:  # noqa: ARG002 - same signature as the other mixers
+        """Return the convolution taps, two numbers per value head, and the norm of the values."""
         return self.conv_size * self.conv_kernel + 2 * self.n_value_heads + self.value_head_dim
 
     def state_bytes(self) -> float:
-        """Recurrent state and the last inputs of the convolution (bf16), one sequence, one layer."""
+        """Return the bytes of the recurrent state and the convolution's last inputs (bf16), per sequence and layer."""
         recurrent = self.n_value_heads * self.key_head_dim * self.value_head_dim * self.state_bytes_per_value
         return recurrent + self.conv_size * (self.conv_kernel - 1) * 2.0
 
     @property
     def softmax_heads(self) -> int:
+        """Zero, since linear attention has no softmax."""
         return 0
 
     @property
     def cached_heads(self) -> int:
+        """Zero, since there is no KV cache."""
         return 0
 
     @property
     def score_width(self) -> int:
+        """Zero, since there are no attention scores."""
         return 0
 
     @property
     def uniform_cache(self) -> bool:
+        """False, since the memory of a sequence does not grow with its tokens."""
         return False
 
     def indivisible_sizes(self, tp: int) -> list[str]:
+        """Return the number of value heads where `tp` does not divide it."""
         return [f"the {self.n_value_heads} linear-attention heads"] if self.n_value_heads % tp else []
 
 
 @dataclass(frozen=True, slots=True)
 class Mlp(FeedForward):
-    """Dense feed-forward block."""
+    """A dense feed-forward block."""
 
     intermediate_size: int
     gated: bool = True
     bias: bool = False
 
     def part_params(self, hidden: int) -> dict[Part, int]:
+        """Return the weights of the block's two or three (gated) matrices."""
         return {"mlp": (3 if self.gated else 2) * hidden * self.intermediate_size}
 
     def small_params(self, hidden: int) -> int:
+        """Return the biases."""
         return ((2 if self.gated else 1) * self.intermediate_size + hidden) * self.bias
 
     @property
     def active_intermediate_size(self) -> int:
+        """The width of the block."""
         return self.intermediate_size
 
     def indivisible_sizes(self, tp: int, expert_parallel: bool) -> list[str]:  # noqa: ARG002 - a block has no experts
+        """Return the width where `tp` does not divide it."""
         return [f"the {self.intermediate_size} feed-forward width"] if self.intermediate_size % tp else []
 
 
 @dataclass(frozen=True, slots=True)
 class Moe(FeedForward):
-    """Mixture of experts; the shared expert (if any) runs for every token."""
+    """A mixture of experts; the shared expert (if any) runs for every token."""
 
     routed: ClassVar[bool] = True
 
@@ -382,45 +416,53 @@ class Moe(FeedForward):
     shared_intermediate_size: int = 0  # summed over shared experts
     gated: bool = True
     bias: bool = False
-    expert_hidden_size: int | None = None  # width routed experts work in (latent MoE of Nemotron-3); None: hidden_size
+    expert_hidden_size: int | None = None  # input width of routed experts (latent MoE of Nemotron-3); None: hidden_size
 
     @property
     def matrices(self) -> int:
+        """The number of matrices per expert."""
         return 3 if self.gated else 2
 
     def expert_params(self, hidden: int) -> int:
-        """Weights of one routed expert."""
+        """Return the weights of one routed expert."""
         return self.matrices * (self.expert_hidden_size or hidden) * self.expert_intermediate_size
 
     def routed_params(self, hidden: int) -> int:
+        """Return the weights of all routed experts."""
         return self.n_experts * self.expert_params(hidden)
 
     def shared_params(self, hidden: int) -> int:
-        """Shared experts, and the projections into and out of the routed experts' latent width."""
+        """Return the weights of the shared experts and of the projections into and out of a latent width."""
         latent = 2 * hidden * self.expert_hidden_size if self.expert_hidden_size else 0
         return self.matrices * hidden * self.shared_intermediate_size + latent
 
     def router_params(self, hidden: int) -> int:
+        """Return the weights of the router."""
         return hidden * self.n_experts
 
     def part_params(self, hidden: int) -> dict[Part, int]:
+        """Return the weights of the routed and of the shared experts."""
         return {"experts": self.routed_params(hidden), "shared_experts": self.shared_params(hidden)}
 
     def expert_biases(self, hidden: int) -> int:
-        """Biases of one routed expert."""
+        """Return the biases of one routed expert."""
         return ((self.matrices - 1) * self.expert_intermediate_size + hidden) * self.bias
 
     def small_params(self, hidden: int) -> int:
+        """Return the weights of the router and the biases."""
         return self.router_params(hidden) + self.n_experts * (self.bias + self.expert_biases(hidden))
 
     def idle_params(self, hidden: int) -> int:
+        """Return the weights of the routed experts that one token does not use."""
         return (self.n_experts - self.experts_per_token) * (self.expert_params(hidden) + self.expert_biases(hidden))
 
     @property
     def active_intermediate_size(self) -> int:
+        """The total width of the experts that one token passes through."""
         return self.experts_per_token * self.expert_intermediate_size + self.shared_intermediate_size
 
     def indivisible_sizes(self, tp: int, expert_parallel: bool) -> list[str]:
+        """Return the width of an expert where experts are cut and `tp` does not divide it."""
         if expert_parallel or not self.expert_intermediate_size % tp:
             return []
         return [f"the {self.expert_intermediate_size} expert width"]
@@ -428,32 +470,33 @@ class Moe(FeedForward):
 
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
-    """`count` identical layers. Either part may be missing (None) in hybrid models."""
+    """`count` identical layers; hybrid models have layers without a mixer or without a feed-forward block (None)."""
 
     count: int
     mixer: Mixer | None
     ffn: FeedForward | None
-    cross_attention: bool = False  # a decoder layer that also attends to the encoder's output (a second `mixer`)
+    cross_attention: bool = False  # a second `mixer` attends to the encoder's output
 
     @property
     def n_mixers(self) -> int:
+        """The number of mixers per layer."""
         return (self.mixer is not None) * (2 if self.cross_attention else 1)
 
     @property
     def plain_attention(self) -> Attention | None:
-        """The mixer where every token has keys and values of its own (MHA, GQA, MQA); None for any other mixer.
+        """The mixer where every token has its own keys and values (MHA, GQA, MQA); None for any other mixer.
 
-        It is for features that are defined for this kind alone: LoRA, encoders, EAGLE heads, vLLM's cache groups.
+        It serves features that are defined for this kind only: LoRA, encoders, EAGLE heads, vLLM's cache groups.
         """
         return self.mixer if isinstance(self.mixer, Attention) else None
 
     @property
     def dense_block(self) -> Mlp | None:
-        """The feed-forward block where every token runs through all of it; None for any other block."""
+        """The feed-forward block where every token uses all of it; None for any other block."""
         return self.ffn if isinstance(self.ffn, Mlp) else None
 
     def part_params(self, hidden: int) -> dict[Part, int]:
-        """Linear weights of ONE layer by part; parts the layer lacks are 0."""
+        """Return the linear weights of one layer by part; parts that the layer lacks are 0."""
         sizes: dict[Part, int] = dict.fromkeys(PARTS, 0)
         if self.mixer is not None:
             sizes[self.mixer.part] = self.n_mixers * self.mixer.linear_params(hidden)
@@ -462,25 +505,27 @@ class LayerGroup:
         return sizes
 
     def small_params(self, hidden: int, norm_size: int) -> int:
-        """What ONE layer never quantises: biases, router, and a norm of `norm_size` before each block."""
+        """Return the weights of one layer that are never quantised: biases, router, and one norm per block."""
         mixer = self.n_mixers * (self.mixer.small_params(hidden) + norm_size) if self.mixer is not None else 0
         return mixer + (self.ffn.small_params(hidden) + norm_size if self.ffn is not None else 0)
 
     def params(self, hidden: int, norm_size: int) -> int:
-        """All weights of ONE layer."""
+        """Return all weights of one layer."""
         return sum(self.part_params(hidden).values()) + self.small_params(hidden, norm_size)
 
     def idle_params(self, hidden: int) -> int:
+        """Return the weights of one layer that one token does not use."""
         return self.ffn.idle_params(hidden) if self.ffn is not None else 0
 
     def kv_bytes_per_token(self, element_bytes: float) -> float:
-        """Cache of ONE layer per token; 0 for linear attention and layers without a mixer."""
+        """Return the cache of one layer per token in bytes; 0 for linear attention and layers without a mixer."""
         return self.mixer.kv_bytes_per_token(element_bytes) if self.mixer is not None else 0.0
 
     def state_bytes(self) -> float:
+        """Return the constant-size state of one layer per sequence in bytes."""
         return self.mixer.state_bytes() if self.mixer is not None else 0.0
 
     def indivisible_sizes(self, tp: int, expert_parallel: bool = False) -> list[str]:
-        """The sizes that `tp` ranks cannot share evenly, in words."""
+        """Return descriptions of the sizes that `tp` ranks cannot share evenly."""
         mixer = self.mixer.indivisible_sizes(tp) if self.mixer is not None else []
         return mixer + (self.ffn.indivisible_sizes(tp, expert_parallel) if self.ffn is not None else [])

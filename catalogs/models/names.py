@@ -1,4 +1,4 @@
-"""The names a model goes by, and which of them a user may have meant."""
+"""The names of models, and the search for the model that a user means."""
 
 from __future__ import annotations
 
@@ -16,43 +16,51 @@ MODELS: Final = Path(__file__).parents[1] / "data" / "models"
 
 NAMES: Final = MODELS / "names.yaml"
 
-#: Words of a name that do not change the shape of the model.
+#: Words in a name that are ignored, since they do not change the shape of the model.
 SILENT_WORDS: Final = frozenset({"meta", "instruct", "hf", "chat", "it", "base"})
 
 
 def normalised_name(name: str) -> str:
-    """A name without publisher, case, separators and silent words: "meta-llama/Meta-Llama-3.1-8B" -> "llama3.18b"."""
+    """Return a name without publisher, case, separators and ignored words.
+
+    For example, "meta-llama/Meta-Llama-3.1-8B" becomes "llama3.18b".
+    """
     words = name.lower().rsplit("/", 1)[-1].replace("_", "-").replace(" ", "-").split("-")
     return "".join(w for w in words if w not in SILENT_WORDS)
 
 
 def publisher(name: str) -> str:
+    """Return the publisher in a name such as "meta-llama/Meta-Llama-3.1-8B", in lower case, or ""."""
     return name.lower().rsplit("/", 1)[0] if "/" in name else ""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelNames:
-    """Alias -> its other names, the first of which is the Hugging Face id."""
+    """The other names of each alias; the first of them is the Hugging Face id."""
 
     aliases: Mapping[str, tuple[str, ...]]
 
     def all_names(self) -> dict[str, str]:
-        """Every name as written -> its alias."""
+        """Return the alias of every name, as the names are written."""
         return {n: alias for alias, others in self.aliases.items() for n in (alias, *others)}
 
     def hf_id(self, alias: str) -> str:
+        """Return the Hugging Face id of an alias."""
         return self.aliases[alias][0]
 
     def exact(self, text: str) -> str | None:
-        """The alias of a name that is in the catalog, in any case."""
+        """Return the alias of a name in the catalog, in any case, or None."""
         wanted = text.lower()
         return next((alias for name, alias in self.all_names().items() if name.lower() == wanted), None)
 
     def similar(self, text: str) -> str:
-        """The alias of the model whose plain name is that of `text`. InputError where none or several are.
+        """Return the alias of the model that matches `text` without publisher, case and ignored words.
 
-        Where a publisher is named it must be one of the model's; where several models match, an alias of that very
-        name wins.
+        A publisher in `text` must be one of the model's. Where several models match, an alias of exactly that name is
+        chosen.
+
+        Raises:
+            InputError: No model matches, or several do.
         """
         wanted, owner = normalised_name(text), publisher(text)
         found = {
@@ -66,7 +74,7 @@ class ModelNames:
         raise InputError("unknown model", text, self.nearest(text))
 
     def nearest(self, text: str) -> str | None:
-        """The likeliest alias: one that begins as `text` does, else the most alike."""
+        """Return the most likely alias: the shortest that begins like `text`, else the most similar."""
         wanted = normalised_name(text)
         begins = [a for a in sorted(self.aliases) if wanted and normalised_name(a).startswith(wanted)]
         return min(begins, key=len, default=None) or nearest_name(text.rsplit("/", 1)[-1], self.aliases, cutoff=0.0)
@@ -77,6 +85,6 @@ class ModelNames:
 
 @lru_cache(maxsize=1)
 def load_names() -> ModelNames:
-    """The catalog's index of names: one small file, so that finding a model reads no other entry."""
+    """Return the index of names, one small file, so that finding a model reads no other entry."""
     raw = yaml.load(NAMES.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
     return ModelNames({str(alias): tuple(others) for alias, others in raw.items()})

@@ -1,7 +1,4 @@
-"""What a model is: the sizes that decide its flops, bytes and memory. One ModelSpec per checkpoint shape.
-
-How a checkpoint stores its linear weights: not every part of a layer shrinks with the dtype on the label.
-"""
+"""ModelSpec: the sizes of a model that decide its flops, bytes and memory, and the storage of its weights."""
 
 from __future__ import annotations
 
@@ -15,55 +12,58 @@ from catalogs.units import DTYPE_BYTES
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
-    """One published storage of a model's linear weights; the default is every linear weight in `dtype`."""
+    """One published storage of a model's linear weights; by default, every linear weight is stored in `dtype`."""
 
     dtype: str
-    bytes_per_weight: float | None = None  # of a quantised weight with its scales; None: units.DTYPE_BYTES
-    unquantized: tuple[tuple[Part, float], ...] = ()  # share of a part's weights left in bf16
-    kv_dtype: str | None = None  # of the KV cache where the checkpoint declares one: the engine's "auto" follows it
+    bytes_per_weight: float | None = None  # per quantised weight, with its scales; None: units.DTYPE_BYTES
+    unquantized: tuple[tuple[Part, float], ...] = ()  # fraction of a part's weights left in bf16
+    kv_dtype: str | None = None  # KV dtype that the checkpoint declares; the engine's "auto" follows it
     block_size: int | None = None  # rows and columns of the blocks of weights that share a scale; None: whole tensors
 
     def quantized_fraction(self, part: Part) -> float:
-        """Share of a part's linear weights stored in `dtype`."""
+        """Return the fraction of a part's linear weights stored in `dtype`."""
         return 1.0 - dict(self.unquantized).get(part, 0.0)
 
     def part_dtype(self, part: Part) -> str:
-        """The dtype most of a part's matrix products run in."""
+        """Return the dtype in which most of a part's matrix products run."""
         return self.dtype if self.quantized_fraction(part) >= 0.5 else "bf16"
 
     def part_bytes_per_weight(self, part: Part) -> float:
-        """Mean stored bytes per linear weight of a part, scales included."""
+        """Return the mean stored bytes per linear weight of a part, including scales."""
         size = dtype_bytes(self.dtype) if self.bytes_per_weight is None else self.bytes_per_weight
         share = self.quantized_fraction(part)
         return share * size + (1.0 - share) * DTYPE_BYTES["bf16"]
 
     def other_bytes_per_weight(self) -> float:
-        """Bytes of a number that is never quantised: embeddings, output projection, norms, biases, routers."""
+        """Return the bytes per weight of the weights that are never quantised.
+
+        These are embeddings, output projection, norms, biases and routers.
+        """
         return dtype_bytes(self.dtype if self.dtype in WHOLE_DTYPES else "bf16")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelSpec:
-    """Facts of one model. Layers are grouped; their order does not matter to cost or memory."""
+    """The facts of one model; layers are grouped, since their order does not matter to cost or memory."""
 
-    name: str  # catalog alias, or the path given
+    name: str  # catalog alias, or path as given
     hf_id: str
     architecture: str  # as in config.json
     hidden_size: int
     vocab_size: int
     groups: tuple[LayerGroup, ...]  # decoder layers
     encoder_groups: tuple[LayerGroup, ...] = ()
-    encoder_tokens: int = 0  # positions its encoder gives every request (Whisper: 30 s of sound); 0: as the input has
+    encoder_tokens: int = 0  # encoder positions per request (Whisper: 30 s of audio); 0: those of the input
     tied_embeddings: bool = False
     learned_positions: int = 0  # rows of a learned position table (OPT, BART), 0 for rotary/alibi/relative
     embedding_size: int | None = None  # width of the token embedding where it differs from hidden_size (OPT-350m)
     layer_norm: bool = False  # norms with a bias (LayerNorm) rather than RMSNorm
     max_position_tokens: int = 4096
-    weight_dtype: str = "bf16"  # native; "fp8" for an FP8 checkpoint, "fp4" for MXFP4/NVFP4
-    formats: tuple[WeightFormat, ...] = ()  # published storages, the native one among them; others are plain
+    weight_dtype: str = "bf16"  # as published; "fp8" for an FP8 checkpoint, "fp4" for MXFP4/NVFP4
+    formats: tuple[WeightFormat, ...] = ()  # published storages, including the native one; other dtypes are unquantised
     other_params: float = 0.0  # loaded in bf16 but not run for text: vision tower, projector
-    mtp_layers: int = 0  # modules of multi-token prediction in the checkpoint, loaded only to draft with them
-    published_params: float | None = None  # the publisher's count, for the test
+    mtp_layers: int = 0  # multi-token prediction modules in the checkpoint; loaded only for drafting
+    published_params: float | None = None  # the publisher's count, for tests
     published_active_params: float | None = None
     source: str = ""
 
@@ -71,30 +71,37 @@ class ModelSpec:
 
     @property
     def n_layers(self) -> int:
-        """Decoder layers."""
+        """The number of decoder layers."""
         return sum(g.count for g in self.groups)
 
     @property
     def n_encoder_layers(self) -> int:
+        """The number of encoder layers."""
         return sum(g.count for g in self.encoder_groups)
 
     @property
     def is_encoder_decoder(self) -> bool:
+        """Whether the model has an encoder."""
         return bool(self.encoder_groups)
 
     @property
     def is_moe(self) -> bool:
+        """Whether the model is a mixture of experts."""
         return any(g.ffn is not None and g.ffn.routed for g in self.groups)
 
     # ---- parameters
 
     @property
     def norm_size(self) -> int:
+        """The weights of one norm."""
         return self.hidden_size * (2 if self.layer_norm else 1)
 
     @property
     def embedding_params(self) -> int:
-        """Token embedding, learned positions (one table per stack), projections of a narrower embedding."""
+        """The weights of the token embedding, the learned positions and the projections of a narrower embedding.
+
+        There is one table of positions per stack.
+        """
         width = self.embedding_size or self.hidden_size
         positions = self.learned_positions
         if self.is_encoder_decoder and positions:
@@ -104,12 +111,12 @@ class ModelSpec:
 
     @property
     def lm_head_params(self) -> int:
-        """Weights of the output projection of their own; 0 where it is the embedding."""
+        """The weights of a separate output projection; 0 where it is tied to the embedding."""
         return 0 if self.tied_embeddings else self.vocab_size * (self.embedding_size or self.hidden_size)
 
     @property
     def part_params(self) -> dict[Part, int]:
-        """Linear weights of the whole model by part."""
+        """The linear weights of the whole model by part."""
         sizes: dict[Part, int] = dict.fromkeys(PARTS, 0)
         for group in self.groups + self.encoder_groups:
             for part, n in group.part_params(self.hidden_size).items():
@@ -118,7 +125,7 @@ class ModelSpec:
 
     @property
     def small_params(self) -> int:
-        """Biases, norms and routers of all layers, and the last norm of each stack."""
+        """The biases, norms and routers of all layers, and the last norm of each stack."""
         layers = sum(
             g.count * g.small_params(self.hidden_size, self.norm_size) for g in self.groups + self.encoder_groups
         )
@@ -126,20 +133,20 @@ class ModelSpec:
 
     @property
     def n_params(self) -> float:
-        """Every number in the checkpoint but its multi-token-prediction heads, which engines do not load by default."""
+        """All weights in the checkpoint except multi-token-prediction heads, which engines do not load by default."""
         linear = sum(self.part_params.values())
         return linear + self.small_params + self.embedding_params + self.lm_head_params + self.other_params
 
     @property
     def n_active_params(self) -> float:
-        """Text weights one token uses: all but the experts it is not routed to. Embedding and output both count."""
+        """The text weights that one token uses, without other experts; embedding and output projection both count."""
         idle = sum(g.count * g.idle_params(self.hidden_size) for g in self.groups)
         return self.n_params - self.other_params - idle
 
     # ---- bytes
 
     def weight_format(self, weight_dtype: str) -> WeightFormat:
-        """How the model is stored as weight_dtype: as published, else every linear weight in that dtype.
+        """Return how the model is stored as weight_dtype: as published, else with every linear weight in that dtype.
 
         Checkpoints requantised to fp8 or fp4 (NVIDIA's, made with ModelOpt) declare an fp8 KV cache.
         """
@@ -147,13 +154,17 @@ class ModelSpec:
         return next((f for f in self.formats if f.dtype == weight_dtype), requantised)
 
     def part_dtype(self, part: Part, weight_dtype: str) -> str:
-        """The dtype most of a part's matrix products run in when the model is served as weight_dtype."""
+        """Return the dtype in which most of a part's matrix products run when the model is served as weight_dtype."""
         return self.weight_format(weight_dtype).part_dtype(part)
 
     def weight_bytes(self, weight_dtype: str) -> float:
-        """Linear weights as stored in weight_dtype; embeddings, output projection, norms, biases and routers in bf16.
+        """Return the bytes of all weights, with linear weights in weight_dtype and all others in bf16.
 
-        InputError for a dtype that is not known.
+        The others are embeddings, output projection, norms, biases and routers; dtypes of WHOLE_DTYPES apply to them
+        too.
+
+        Raises:
+            InputError: The dtype is not known.
         """
         stored = self.weight_format(weight_dtype)
         linear = sum(n * stored.part_bytes_per_weight(part) for part, n in self.part_params.items())
@@ -161,22 +172,32 @@ class ModelSpec:
         return linear + rest * stored.other_bytes_per_weight()
 
     def kv_bytes_per_token(self, kv_dtype: str) -> float:
-        """Cache of one token over all decoder layers, windowed ones included (an allocator may drop old tokens)."""
+        """Return the cache of one token in bytes over all decoder layers.
+
+        Windowed layers are included, although an allocator may drop their old tokens.
+
+        Raises:
+            InputError: The dtype is not known.
+        """
         size = dtype_bytes(kv_dtype)
         return sum(g.count * g.kv_bytes_per_token(size) for g in self.groups)
 
     @property
     def state_bytes_per_sequence(self) -> float:
-        """Constant-size state of linear-attention layers, one sequence."""
+        """The bytes of constant-size state of all linear-attention layers, per sequence."""
         return sum(g.count * g.state_bytes() for g in self.groups)
 
 
-#: dtypes that hold a whole checkpoint; any other dtype holds linear weights only, the rest stays in bf16.
+#: Dtypes of whole checkpoints. Any other dtype applies to linear weights only, and the rest stays in bf16.
 WHOLE_DTYPES: Final = frozenset({"fp32", "bf16", "fp16"})
 
 
 def dtype_bytes(dtype: str) -> float:
-    """Bytes per stored element. InputError for a dtype that is not known."""
+    """Return the bytes per stored element.
+
+    Raises:
+        InputError: The dtype is not known.
+    """
     if dtype not in DTYPE_BYTES:
         raise InputError("unknown dtype", dtype, nearest_name(dtype, DTYPE_BYTES) or "bf16")
     return DTYPE_BYTES[dtype]

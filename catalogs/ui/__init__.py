@@ -1,2 +1,1 @@
-"""What all four commands share with a person: exit codes, the terminal, words and units, progress, charts, HTML
-pages."""
+"""The user interface that all commands share: exit codes, terminal output, units, progress, charts and HTML pages."""

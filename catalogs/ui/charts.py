@@ -1,7 +1,4 @@
-"""Colours, marks, axes and small words that the figures of an answer share. Every axis names its unit in brackets.
-
-Axes, colours and marks that all charts share.
-"""
+"""Colours, markers, axes and labels shared by all charts; every axis states its unit in brackets."""
 
 from __future__ import annotations
 
@@ -9,10 +6,10 @@ import math
 from collections.abc import Iterable
 from typing import Any, Final
 
-#: Lines and fills differ by more than colour, for print and for every kind of colour vision.
+#: Lines and fills also differ by dash and pattern, for print and for every kind of colour vision.
 DASHES: Final = ("solid", "dash", "dot", "dashdot", "longdash")
 
-#: The same hues, light: of bars with words inside.
+#: Light versions of COLOURS, for bars that contain text.
 PALE: Final = ("#9CCBE8", "#F6D491", "#8FD3BE", "#EDB892", "#E6C0D6", "#C2E4F5", "#D2D6DC")
 
 HATCHES: Final = ("", "/", ".", "x", "\\", "-", "+")
@@ -23,7 +20,7 @@ BELOW: Final[dict[str, Any]] = {"orientation": "h", "x": 0, "y": -0.2, "yanchor"
 
 
 def series_style(i: int) -> dict[str, Any]:
-    """Line and marker of the i-th thing drawn."""
+    """Return the line and the marker of the i-th series."""
     return {
         "line": {"color": COLOURS[i % len(COLOURS)], "dash": DASHES[i % len(DASHES)], "width": 2},
         "marker": {"color": COLOURS[i % len(COLOURS)], "symbol": MARKS[i % len(MARKS)], "size": 8},
@@ -31,27 +28,28 @@ def series_style(i: int) -> dict[str, Any]:
 
 
 def bar_style(i: int, colour: str | None = None) -> dict[str, Any]:
-    """Fill of the i-th kind of bar."""
+    """Return the fill of the i-th kind of bar."""
     line = {"color": "#ffffff", "width": 0.5}
     return {"color": colour or COLOURS[i % len(COLOURS)], "pattern": hatch(HATCHES[i % len(HATCHES)]), "line": line}
 
 
 def hatch(shape: str | list[str]) -> dict[str, Any]:
-    """Thin lines over a fill, which stays readable under words."""
+    """Return a pattern of thin lines on which text stays readable."""
     return {"shape": shape, "solidity": 0.15, "size": 7, "fillmode": "overlay", "fgcolor": "#4a5563", "fgopacity": 0.45}
 
 
 def axis_title(words: str, unit: str) -> dict[str, Any]:
-    """The title of an axis."""
+    """Return the title of an axis with its unit."""
     return {"title": {"text": f"{words} ({unit})"}}
 
 
 def linear_axis(words: str, unit: str, **more: Any) -> dict[str, Any]:
+    """Return a linear axis from zero."""
     return axis_title(words, unit) | {"rangemode": "tozero"} | more
 
 
 def logarithmic_axis(words: str, unit: str, values: Iterable[float]) -> dict[str, Any]:
-    """A logarithmic axis over `values`, the more marks in a decade the fewer decades there are."""
+    """Return a logarithmic axis over `values`, with more ticks per decade where there are fewer decades."""
     seen = [v for v in values if v > 0 and math.isfinite(v)] or [1.0, 10.0]
     low, high = min(seen), max(seen)
     decades = math.log10(high / low) if high > low else 0.0
@@ -64,21 +62,21 @@ def logarithmic_axis(words: str, unit: str, values: Iterable[float]) -> dict[str
 
 
 def number_text(x: float) -> str:
-    """Three digits, thousands set apart: 12,345 or 0.0123."""
+    """Return a number with three digits, or with thousands separated: 12,345 or 0.0123."""
     if x == 0 or not math.isfinite(x):
         return "0" if x == 0 else "unbounded"
     return f"{x:,.0f}" if abs(x) >= 1000 else f"{x:.3g}"
 
 
 def limit_line(figure: Any, y: float, text: str) -> None:
-    """A dashed line across a logarithmic axis, with words on it."""
+    """Draw a labelled dashed line across a logarithmic axis."""
     figure.add_hline(y=y, line={"color": COLOURS[3], "dash": "longdash", "width": 1.5})
     words = {"text": text, "showarrow": False, "font": {"size": 11}, "xref": "paper", "x": 0.01, "xanchor": "left"}
     figure.add_annotation(y=math.log10(y), yref="y", yanchor="bottom", **words)
 
 
 def vertical_line(figure: Any, x: float, text: str, log_axis: bool = False, **where: Any) -> None:
-    """A dotted line with words at its top."""
+    """Draw a vertical dotted line with a label at its top."""
     at = math.log10(x) if log_axis else x
     line = {"color": REFERENCE, "dash": "dot", "width": 1.5}
     figure.add_vline(x=x, line=line, **where)
@@ -86,12 +84,12 @@ def vertical_line(figure: Any, x: float, text: str, log_axis: bool = False, **wh
     figure.add_annotation(x=at, xref="x", **words)
 
 
-#: Okabe and Ito's palette, distinguishable with every kind of colour vision, with a mark each besides.
+#: The palette of Okabe and Ito, distinguishable with every kind of colour vision.
 COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#8C8C8C", "#7A5195")
 
 MARKS: Final = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star", "triangle-down")
 
-FEW_DECADES: Final = 2.0  # below which 2 and 5 are marked too
+FEW_DECADES: Final = 2.0  # axes with fewer decades have ticks at 2 and 5 too
 
 REFERENCE: Final = "#808893"
 
@@ -99,10 +97,12 @@ LEGEND_BELOW: Final[dict[str, Any]] = {"orientation": "h", "x": 0, "y": -0.22, "
 
 
 def family_colour(family: str) -> str:
+    """Return the colour of an operator family."""
     return COLOURS[_place(family)]
 
 
 def family_marker(family: str) -> str:
+    """Return the marker of an operator family."""
     return MARKS[_place(family)]
 
 
@@ -112,12 +112,12 @@ def _place(family: str) -> int:
 
 
 def time_axis(title: str, low_s: float, high_s: float) -> dict[str, Any]:
-    """A logarithmic axis of seconds that reads 10 µs, 1 ms, 100 ms."""
+    """Return a logarithmic axis of seconds with ticks such as 10 µs, 1 ms, 100 ms."""
     return _decades(title, low_s, high_s, time_text)
 
 
 def count_axis(title: str, low: float, high: float, unit: str) -> dict[str, Any]:
-    """A logarithmic axis that reads 1 k, 10 M, 1 G and the unit."""
+    """Return a logarithmic axis with ticks such as 1 k, 10 M, 1 G and the unit."""
     return _decades(title, low, high, lambda x: si_text(x, unit))
 
 
@@ -133,7 +133,7 @@ def _decades(title: str, low: float, high: float, text: Any) -> dict[str, Any]:
 
 
 def ratio_axis(title: str, reach: float) -> dict[str, Any]:
-    """A logarithmic axis of predicted over measured, as signed per cent, `reach` (> 1) at most each way."""
+    """Return a logarithmic axis of predicted over measured, in signed per cent, for ratios up to `reach` (> 1)."""
     steps = [r for r in (1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0) if r <= reach * 1.001]
     steps = steps[-3:]
     values = [1 / r for r in reversed(steps)] + [1.0] + steps
@@ -143,7 +143,7 @@ def ratio_axis(title: str, reach: float) -> dict[str, Any]:
 
 
 def time_text(seconds: float) -> str:
-    """ "10 µs", "1.5 ms", "2 s" """
+    """Return seconds as text with a unit: "10 µs", "1.5 ms", "2 s"."""
     for size, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if seconds >= size * 0.9995:
             return f"{seconds / size:.3g} {unit}"
@@ -151,14 +151,14 @@ def time_text(seconds: float) -> str:
 
 
 def si_text(x: float, unit: str) -> str:
-    """ "10 GFLOP/s", "100 FLOP/B" """
+    """Return a number with an SI prefix and its unit: "10 GFLOP/s", "100 FLOP/B"."""
     for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if x >= size * 0.9995:
             return f"{x / size:.3g} {letter}{unit}"
     return f"{x:.3g} {unit}".strip()
 
 
-#: Families in the order and words of the page.
+#: Operator families in the order of the page, with their labels.
 FAMILY_WORDS: Final = {
     "gemm": "Matrix products",
     "prefill_attention": "Attention, prompts",

@@ -1,5 +1,6 @@
-"""How every console script ends: bad input is one line and exit status 2, Ctrl-C (or SIGTERM) is 130, a closed pipe is
-silent.
+"""The entry point of every console script, and its exit codes.
+
+Invalid input prints one line and exits with status 2, Ctrl-C (or SIGTERM) with 130, and a closed pipe silently with 0.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ _USAGE_ERROR: type[Exception] = next(c for c in typer.BadParameter.__mro__ if c.
 
 
 def run_command(name: str, command: Callable[..., Any], args: list[str] | None = None) -> int:
-    """Run a typer app to its exit status."""
+    """Run a typer app and return its exit status."""
     try:
-        with _asked_to_end():
+        with _termination_as_interrupt():
             status = command(args, standalone_mode=False, prog_name=name)
     except InputError as error:
         return _refuse(name, str(error))
@@ -37,21 +38,27 @@ def run_command(name: str, command: Callable[..., Any], args: list[str] | None =
         return INTERRUPTED
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
-        if package in OUR_PACKAGES:  # a fault of ours, not of the installation
+        if package in OUR_PACKAGES:  # an error in this code, not a missing dependency
             raise
         extras = "pip install '.[calibration,report,verify]'"
         return _refuse(name, f"this needs a package that is not installed: {package}; {extras}")
     except MemoryError as error:
-        return _refuse(name, f"this needs more memory than there is: {error or 'out of memory'}")
-    except (BrokenPipeError, SystemExit):  # the reader (head, less) went away: click exits 1, which here means no
+        return _refuse(name, f"not enough memory: {error or 'out of memory'}")
+    except (
+        BrokenPipeError,
+        SystemExit,
+    ):  # the reader (head, less) closed the pipe; click would exit with 1, which means "no" here
         return DONE
     return status if isinstance(status, int) else DONE
 
 
 @contextmanager
-def _asked_to_end() -> Iterator[None]:
-    """SIGTERM (`timeout`, a CI that gives up) and SIGHUP (a terminal closed) interrupt as Ctrl-C does: what was started
-    is stopped, unfinished files vanish. Where they are handled or ignored (nohup) already, that stays."""
+def _termination_as_interrupt() -> Iterator[None]:
+    """Handle SIGTERM (`timeout`, a CI timeout) and SIGHUP (a closed terminal) like Ctrl-C.
+
+    What was started is stopped and unfinished files are removed. Signals that are already handled or ignored (nohup)
+    stay so.
+    """
     taken = []
     if threading.current_thread() is threading.main_thread():
         names = [s for s in ("SIGTERM", "SIGHUP") if hasattr(signal, s)]
@@ -70,10 +77,10 @@ def _interrupt(*_: object) -> None:
 
 
 def _usage(error: Exception) -> str:
-    """What is wrong with the command line; of what is missing, what may stand there."""
-    said = str(getattr(error, "format_message", error.__str__)())
-    meant = getattr(getattr(error, "param", None), "help", None) if said.startswith("Missing") else None
-    return f"{said.rstrip('.')}: {meant}" if meant else said
+    """Return what is wrong with the command line, with the help of an argument that is missing."""
+    message = str(getattr(error, "format_message", error.__str__)())
+    meant = getattr(getattr(error, "param", None), "help", None) if message.startswith("Missing") else None
+    return f"{message.rstrip('.')}: {meant}" if meant else message
 
 
 def _refuse(name: str, line: str) -> int:

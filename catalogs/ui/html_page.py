@@ -1,8 +1,7 @@
-"""Pages people read: one self-contained HTML file from sections of text, tables and charts.
+"""HTML pages: one self-contained file from sections of text, tables and charts.
 
-Every text that is passed in is escaped. plotly.js is put in once, at the end of the page. The page forbids itself, by a
-content security policy, to load anything: it opens offline and calls nobody. Light or dark follows the reader's system;
-print is light.
+All text that is passed in is escaped. plotly.js is included once, at the end of the page. A content security policy
+forbids the page to load anything, so it opens offline. Light or dark mode follows the reader's system; print is light.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsa
 
 @dataclass(frozen=True, slots=True)
 class Markup:
-    """HTML that is safe to put in a page: only the functions of this module make it."""
+    """HTML that is safe to put in a page; only the functions of this module create it."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """A heading and what stands under it. `name` is how the list of contents calls it."""
+    """A heading and its content; `name` is its entry in the table of contents."""
 
     title: str
     parts: Sequence[Markup]
@@ -37,12 +36,13 @@ class PageSection:
 
     @property
     def short(self) -> str:
+        """The entry in the table of contents."""
         return self.name or self.title
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """title and subtitle head the page; footer is small print."""
+    """A page: title and subtitle are at its top, and the footer is in small print."""
 
     title: str
     subtitle: str
@@ -52,34 +52,34 @@ class Page:
 
 
 def paragraph(text: str) -> Markup:
-    """A paragraph of plain text."""
+    """Return a paragraph of plain text."""
     return Markup(f"<p>{_safe(text)}</p>")
 
 
 def note(text: str) -> Markup:
-    """A paragraph set apart: a caution, or why something is missing."""
+    """Return a highlighted paragraph, such as a caution or the reason why something is missing."""
     return Markup(f'<p class="note">{_safe(text)}</p>')
 
 
 def bullets(lines: Iterable[str]) -> Markup:
-    """A list; nothing where there are no lines."""
+    """Return a bulleted list, or nothing where there are no lines."""
     items = "".join(f"<li>{_safe(line)}</li>" for line in lines)
     return Markup(f"<ul>{items}</ul>" if items else "")
 
 
 def command(text: str) -> Markup:
-    """A command line to copy; long ones wrap."""
+    """Return a command line to copy; long ones wrap."""
     return Markup(f'<pre class="command">{_safe(text)}</pre>')
 
 
 def cards(pairs: Iterable[tuple[str, str]]) -> Markup:
-    """Label and value, side by side: the figures to see first."""
+    """Return the most important figures as pairs of label and value."""
     items = "".join(f"<div><dt>{_safe(k)}</dt><dd>{_safe(v)}</dd></div>" for k, v in pairs)
     return Markup(f'<dl class="cards">{items}</dl>')
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "", words: int = 1) -> Markup:
-    """Cells of text. The first `words` columns are set left, the others right, as figures are."""
+    """Return a table of text; the first `words` columns are aligned left, the others right."""
 
     def line(cells: Sequence[str], tag: str) -> str:
         kinds = ["" if i < words else ' class="number"' for i in range(len(cells))]
@@ -92,9 +92,9 @@ def table(head: Sequence[str], rows: Iterable[Sequence[str]], caption: str = "",
 
 
 def chart(figure: Any, caption: str, height: int = 440) -> Markup:
-    """A plotly figure and the sentence under it. Height in pixels; the width is the page's."""
+    """Return a plotly figure with its caption; `height` is in pixels, and the width is that of the page."""
     drawn = json.loads(figure.to_json())
-    drawn.get("layout", {}).pop("template", None)  # the page's own theme takes its place
+    drawn.get("layout", {}).pop("template", None)  # replaced by the theme of the page
     data = json.dumps(drawn, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     place = f'<div class="plot" style="height:{height}px" role="img" aria-label="{_safe(caption)}"></div>'
     script = f'<script type="application/json">{data}</script>'
@@ -102,7 +102,11 @@ def chart(figure: Any, caption: str, height: int = 440) -> Markup:
 
 
 def render(page: Page) -> str:
-    """The whole file. InputError where a chart is in it and plotly is not installed."""
+    """Return the whole HTML file.
+
+    Raises:
+        InputError: The page has a chart and plotly is not installed.
+    """
     body = "".join(_section(i, s) for i, s in enumerate(page.sections))
     links = "".join(f'<a href="#s{i}">{_safe(s.short)}</a>' for i, s in enumerate(page.sections))
     scripts = f"<script>{_plotly()}</script><script>{_part('page.js')}</script>" if 'class="plot"' in body else ""
@@ -118,7 +122,11 @@ def render(page: Page) -> str:
 
 
 def need_plotly() -> None:
-    """InputError, with how to get it, where charts cannot be drawn."""
+    """Check that plotly is installed.
+
+    Raises:
+        InputError: Plotly is missing; the message states how to install it.
+    """
     try:
         import plotly  # noqa: F401
     except ImportError:

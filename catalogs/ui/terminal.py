@@ -1,13 +1,15 @@
-"""How results are set on a terminal: lines with a label beside them, and tables.
+"""Terminal output: labelled lines, tables, the console, and progress on stderr.
 
-The console of every screen: as wide as the terminal, and of one width wherever stdout is none.
+The console is as wide as the terminal, and has a fixed width where stdout is not a terminal. Progress is shown on a
+terminal only.
 """
 
 from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -17,25 +19,28 @@ if TYPE_CHECKING:
 
 Line = tuple[str, str]  # (label, text); an empty label continues the line above
 
-#: Columns of a label, and of a screen at least.
+#: Width of a label, and minimum width of a screen, in columns.
 LABEL: Final = 10
 
 LEAST_WIDTH: Final = 60
 
 
-#: Columns of a screen in a pipe or a file.
+#: Width of a screen in a pipe or a file, in columns.
 PIPED: Final = 100
 
 
 def labelled_rows(label: str, text: str, width: int = PIPED) -> Iterator[str]:
-    """Rows of at most `width` columns (a longer word stands alone): the label once, the text wrapped beside it."""
+    """Yield rows of at most `width` columns: the label once, and the text wrapped to its right.
+
+    A word that is longer than a row is not broken.
+    """
     wrapped = textwrap.wrap(text, width - LABEL, break_long_words=False, break_on_hyphens=False) or [""]
     for i, part in enumerate(wrapped):
         yield f"{label if i == 0 else '':<{LABEL}}{part}".rstrip()
 
 
 def show_lines(lines: Iterable[Line], bold: Collection[str] = ()) -> None:
-    """Print them, as wide as the terminal; bold: labels whose lines are set so."""
+    """Print labelled lines to the width of the terminal; lines whose label is in `bold` are bold."""
     console = open_console()
     for label, text in lines:
         for row in labelled_rows(label, text, max(console.width, LEAST_WIDTH)):
@@ -43,7 +48,7 @@ def show_lines(lines: Iterable[Line], bold: Collection[str] = ()) -> None:
 
 
 def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int, title: str) -> Table:
-    """A table whose first `words` columns are set left."""
+    """Return a table whose first `words` columns are aligned left."""
     from rich import box
     from rich.table import Table
 
@@ -55,12 +60,49 @@ def text_table(head: Sequence[str], rows: Sequence[Sequence[str]], words: int, t
     return table
 
 
-#: Of a list there: one line for an entry where that is possible, for grep.
+#: Width of a list in a pipe or a file; wide enough for most entries to take one line, for grep.
 PIPED_LIST: Final = 200
 
 
 def open_console(piped: int = PIPED) -> Console:
-    """For plain text and tables; nothing in what is printed is markup."""
+    """Return a console for plain text and tables, without markup.
+
+    `piped` is its width where stdout is not a terminal.
+    """
     from rich.console import Console
 
     return Console(highlight=False, markup=False, width=None if sys.stdout.isatty() else piped)
+
+
+ProgressCallback = Callable[[str], None]  # called with a description of the next simulation
+
+
+@contextmanager
+def progress_bar(name: str) -> Iterator[ProgressCallback]:
+    """Show a bar with the current simulation on a terminal, and nothing elsewhere.
+
+    Yields the function that advances the bar and sets its text.
+    """
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    words = (TextColumn("{task.completed:.0f} simulated"), TextColumn("{task.description}"))
+    columns = (TextColumn(name), BarColumn(bar_width=20), TimeElapsedColumn(), *words)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda text: bar.update(task, description=text, advance=1)
+
+
+@contextmanager
+def status_line(text: str) -> Iterator[None]:
+    """Show a status line on a terminal during work that has no progress bar."""
+    if not sys.stderr.isatty():
+        yield
+        return
+    from rich.console import Console
+
+    with Console(stderr=True).status(text):
+        yield

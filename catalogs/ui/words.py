@@ -1,7 +1,4 @@
-"""Numbers of an answer in words, each with its unit.
-
-Lengths of time as people write and read them, beyond the seconds of a latency.
-"""
+"""Numbers as text with their units, and durations as users write them."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from catalogs.errors import InputError
 
 
 def human_s(value_s: float) -> str:
-    """Seconds for people, three digits: 0.0123 -> "12.3 ms"."""
+    """Return seconds with three digits and a suitable unit: 0.0123 -> "12.3 ms"."""
     if not np.isfinite(value_s):
         return "unbounded"
     if value_s >= 0.9995:
@@ -23,26 +20,29 @@ def human_s(value_s: float) -> str:
 
 
 def rate(per_s: float | None) -> str:
+    """Return a request rate as text; "none" for None."""
     return "none" if per_s is None else f"{digits(per_s)} requests/s"
 
 
 def plan_name(i: int) -> str:
-    """Of the i-th plan of an answer."""
+    """Return the name of the i-th plan of an answer."""
     return f"Alternative {i}" if i else "Best"
 
 
 def dollars(value: float | None) -> str:
+    """Return an amount of USD as text; "unknown" for None."""
     if value is None:
         return "unknown"
     return f"${value:,.2f}" if abs(value) >= 0.1 or value == 0 else f"${value:.2g}"
 
 
 def seconds(value: float | None) -> str:
+    """Return a duration as text; "unbounded" for None."""
     return "unbounded" if value is None else human_s(value)
 
 
 def percent(share: float | None) -> str:
-    """ "57 %"; near the ends as much as is known: "over 99 %"."""
+    """Return a fraction as percent, such as "57 %"; values near 0 and 1 become "under 1 %" and "over 99 %"."""
     if share is None:
         return "unknown"
     if 0.99 < share <= 1:
@@ -51,24 +51,27 @@ def percent(share: float | None) -> str:
 
 
 def change(new: float | None, old: float | None) -> str:
-    """ "+12 %", empty where one is unknown."""
+    """Return a relative change, such as "+12 %"; empty where a value is unknown."""
     return "" if not new or not old else f"{100 * (new / old - 1):+.0f} %".replace("-", "−")
 
 
 def grams(value: float | None) -> str:
+    """Return a mass of CO2-equivalent as text; "unknown" for None."""
     return "unknown" if value is None else f"{digits(value)} g CO2e"
 
 
 def joules(value: float | None) -> str:
+    """Return an energy as text; "unknown" for None."""
     return "unknown" if value is None else f"{digits(value)} J"
 
 
 def gigabytes(n_bytes: float) -> str:
+    """Return bytes as decimal gigabytes."""
     return f"{n_bytes / 1e9:.1f} GB"
 
 
 def digits(x: float) -> str:
-    """Three of them, or whole thousands: "0.123", "1,234"."""
+    """Return a number with three digits, or in whole units from 1,000: "0.123", "1,234"."""
     return f"{x:,.0f}" if x >= 1000 else f"{x:.3g}"
 
 
@@ -80,10 +83,14 @@ _SHOWN: Final = (("d", 24 * HOUR_S), ("h", HOUR_S), ("min", 60.0))
 
 
 def parse_duration(text: str) -> float:
-    """ "30d", "10min", "90s", "2h" in seconds. Raises InputError."""
+    """Return the seconds in a duration such as "30d", "10min", "90s" or "2h".
+
+    Raises:
+        InputError: The text is not a positive number with a unit.
+    """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*(s|min|m|h|d|y)\s*", text.lower())
     if found is None or not float(found[1]) > 0:
-        raise InputError(f"a length of time is a number above zero with a unit: {', '.join(_UNITS)}", text, "10min")
+        raise InputError(f"a duration must be a number above zero with a unit: {', '.join(_UNITS)}", text, "10min")
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -96,7 +103,7 @@ def exact_duration(value_s: float) -> str:
 
 
 def duration_text(value_s: float) -> str:
-    """In the largest unit of which there is a whole one: "2.5 d"."""
+    """Return a duration in the largest unit that is not above it, such as "2.5 d"."""
     for unit, size_s in _SHOWN:
         if value_s >= size_s:
             return f"{value_s / size_s:.3g} {unit}"
@@ -104,5 +111,5 @@ def duration_text(value_s: float) -> str:
 
 
 def hours_text(value_s: float) -> str:
-    """ "14.5 h"."""
+    """Return a duration in hours, such as "14.5 h"."""
     return f"{value_s / HOUR_S:.3g} h"

@@ -1,1 +1,1 @@
-"""What clients send: arrivals, lengths, sessions and traces, drawn into a RequestSet."""
+"""Workloads: arrivals, lengths, sessions and traces, drawn into a RequestSet."""

@@ -1,10 +1,9 @@
-"""Arrivals whose rate changes over time: Poisson, with a rate that is a known function of the clock.
+"""Arrival processes, with constant or time-varying rates.
 
-Random times at one request a second (t) become arrivals where the integral of the rate reaches t (the time change of
-an inhomogeneous Poisson process). Asked for another mean rate, the curve rises and falls as a whole: its clock stays.
-
-Arrival processes. Times are drawn at one request per second and divided by the rate, so that two rates of one seed
-see the same pattern, stretched (common random numbers).
+Times are drawn at one request per second and divided by the rate, so that two rates with one seed have the same
+pattern, stretched (common random numbers). For time-varying rates, such unit times t become arrivals where the integral
+of the rate reaches t (the time change of an inhomogeneous Poisson process). Another mean rate scales the whole curve
+and leaves its times unchanged.
 """
 
 from __future__ import annotations
@@ -23,33 +22,37 @@ Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 Share = Annotated[float, Field(ge=0, le=1)]
 
-#: Pieces a smooth period is cut into: a day in minutes.
+#: Pieces into which a smooth period is cut: the minutes of a day.
 PIECES = 1440
 
 
 @dataclass(frozen=True, slots=True)
 class RateCurve:
-    """Requests per second, constant from edge to edge; edges_s (n + 1,) from zero, rates (n,). It repeats."""
+    """A periodic rate in requests per second, constant between edges.
+
+    edges_s has shape (n + 1,) and starts at zero; rates has shape (n,).
+    """
 
     edges_s: FloatArray
     rates: FloatArray
 
     @property
     def period_s(self) -> float:
+        """The period in seconds."""
         return float(self.edges_s[-1])
 
     @property
     def mean(self) -> float:
-        """Over a period."""
+        """The mean rate over a period."""
         return float(self.reached[-1]) / self.period_s
 
     @property
     def reached(self) -> FloatArray:
-        """Requests expected until each edge, (n + 1,)."""
+        """The expected requests until each edge. Shape (n + 1,)."""
         return np.concatenate([[0.0], np.cumsum(np.diff(self.edges_s) * self.rates)])
 
     def times_s(self, counts: FloatArray) -> FloatArray:
-        """When the integral of the rate reaches each count."""
+        """Return the times at which the integral of the rate reaches each count. Shape of `counts`."""
         reached = self.reached
         laps, rest = np.divmod(counts, reached[-1])
         piece = np.clip(np.searchsorted(reached, rest, side="right") - 1, 0, len(self.rates) - 1)
@@ -58,6 +61,7 @@ class RateCurve:
         return np.asarray(laps * self.period_s + self.edges_s[piece] + within)
 
     def with_mean(self, requests_per_s: float) -> RateCurve:
+        """Return the curve scaled to another mean rate."""
         return RateCurve(self.edges_s, self.rates * (requests_per_s / self.mean))
 
 
@@ -65,46 +69,52 @@ Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Arrivals(BaseModel):
-    """Base: an arrival process. `requests_per_s` None means that it has no rate of its own."""
+    """Base class of arrival processes; `requests_per_s` is None where a process has no rate of its own."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     requests_per_s: Rate | None = None
 
     def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:
-        """(n,) non-decreasing arrival times at a mean of one request per second."""
+        """Return non-decreasing arrival times at a mean of one request per second. Shape (n,)."""
         raise NotImplementedError
 
     def starts_s(self, rng: np.random.Generator, n: int, requests_per_s: float, each: float = 1.0) -> FloatArray:
-        """(n,) seconds at which something begins that sends `each` requests, requests_per_s of them in all."""
+        """Return the start times in seconds of n sources that send `each` requests. Shape (n,).
+
+        All sources together send `requests_per_s`.
+        """
         return np.asarray(self.unit_times_s(rng, n) * each / requests_per_s)
 
     @property
     def mean_per_s(self) -> float | None:
-        """Requests per second in the long run; None where it has no rate of its own."""
+        """The long-run requests per second; None where the process has no rate of its own."""
         return self.requests_per_s
 
 
 class VaryingRate(Arrivals):
-    """Base: Poisson arrivals along a curve."""
+    """Base class of Poisson arrivals whose rate follows a curve."""
 
     @property
     def mean_per_s(self) -> float:
+        """The mean requests per second over a period."""
         return self.curve().mean
 
     def curve(self) -> RateCurve:
-        """At the rate the file says."""
+        """Return the curve at the rate of the file."""
         raise NotImplementedError
 
     def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:
+        """Return arrival times of a Poisson process with one request per second. Shape (n,)."""
         return np.cumsum(rng.standard_exponential(n))
 
     def starts_s(self, rng: np.random.Generator, n: int, requests_per_s: float, each: float = 1.0) -> FloatArray:
+        """Return start times whose rate follows the curve, scaled to `requests_per_s`. Shape (n,)."""
         return self.curve().with_mean(requests_per_s / each).times_s(self.unit_times_s(rng, n))
 
 
 class Spike(BaseModel):
-    """From at_s on, for lasts_s, `factor` times the rate."""
+    """A burst of `factor` times the rate, from at_s for lasts_s."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -114,18 +124,19 @@ class Spike(BaseModel):
 
 
 class Diurnal(VaryingRate):
-    """A sine over a day, with spikes on top: the rate is mean * (1 + swing * cos) with its peak at peak_at_s.
+    """A daily sine with optional spikes: the rate is mean * (1 + swing * cos), with its peak at peak_at_s.
 
-    requests_per_s is the mean without spikes. Times of spikes count from the beginning of each period.
+    requests_per_s is the mean without spikes. The times of spikes count from the start of each period.
     """
 
     requests_per_s: Rate
-    swing: Share = 0.6  # peak over mean, less one
+    swing: Share = 0.6  # peak over mean, minus one
     period_s: Rate = 86400.0
     peak_at_s: Seconds = 50400.0  # 14:00
     spikes: tuple[Spike, ...] = ()
 
     def curve(self) -> RateCurve:
+        """Return the rate in pieces that hold the exact mean of the sine over each piece."""
         edges = np.union1d(np.linspace(0.0, self.period_s, PIECES + 1), _edges(self.spikes, self.period_s))
         turn = 2.0 * np.pi / self.period_s
         # the mean of 1 + swing * cos over each piece, exactly
@@ -134,7 +145,7 @@ class Diurnal(VaryingRate):
 
 
 class Spikes(VaryingRate):
-    """A constant rate, but for a burst every so often."""
+    """A constant rate with a burst of `factor` times that rate in every period."""
 
     requests_per_s: Rate  # between the bursts
     every_s: Rate
@@ -148,12 +159,13 @@ class Spikes(VaryingRate):
         return self
 
     def curve(self) -> RateCurve:
+        """Return the rate of one period: the constant part, then the burst."""
         quiet = self.every_s - self.lasts_s
         return RateCurve(np.array([0.0, quiet, self.every_s]), self.requests_per_s * np.array([1.0, self.factor]))
 
 
 class Piecewise(VaryingRate):
-    """Rates from given times on, {0: 2, 3600: 8}, repeated every period_s."""
+    """Rates that change at given times, such as {0: 2, 3600: 8}, repeated every period_s."""
 
     requests_per_s: None = None
     rates: dict[float, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
@@ -165,12 +177,13 @@ class Piecewise(VaryingRate):
         if not times or times[0] != 0 or any(b <= a for a, b in pairwise(times)):
             raise ValueError("times of rates must rise from 0")
         if not sum(self.rates.values()):
-            raise ValueError("one rate at least must not be zero")
+            raise ValueError("at least one rate must not be zero")
         if self.period_s <= times[-1]:
-            raise ValueError(f"period_s must be beyond the last time ({times[-1]:g})")
+            raise ValueError(f"period_s must exceed the last time ({times[-1]:g})")
         return self
 
     def curve(self) -> RateCurve:
+        """Return the rates as written."""
         return RateCurve(np.array([*self.rates, self.period_s]), np.array([*self.rates.values()]))
 
 
@@ -180,7 +193,7 @@ def _edges(spikes: tuple[Spike, ...], period_s: float) -> FloatArray:
 
 
 def _raised(edges: FloatArray, spikes: tuple[Spike, ...]) -> FloatArray:
-    """By which factor spikes raise the rate of each piece."""
+    """Return the factor by which spikes raise the rate of each piece."""
     middle = 0.5 * (edges[1:] + edges[:-1])
     factor = np.ones(len(middle))
     for spike in spikes:
@@ -188,61 +201,69 @@ def _raised(edges: FloatArray, spikes: tuple[Spike, ...]) -> FloatArray:
     return factor
 
 
-#: A count of anything a workload holds; far beyond any use, and arrays of 64-bit numbers can be made of it.
+#: A count of anything in a workload. The limit is far above any use, and still fits arrays of 64-bit numbers.
 Count = Annotated[int, Field(ge=1, le=1_000_000_000, strict=True)]
 
 
 class Poisson(Arrivals):
-    """Independent exponential gaps."""
+    """Poisson arrivals: independent exponential gaps."""
 
     def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:
+        """Return arrival times with exponential gaps of mean one second. Shape (n,)."""
         return np.cumsum(rng.standard_exponential(n))
 
 
 class Gamma(Arrivals):
-    """Independent gamma gaps with coefficient of variation `cv` (1 is Poisson, above 1 is bursty)."""
+    """Independent gamma-distributed gaps with coefficient of variation `cv` (1 is Poisson, above 1 is bursty)."""
 
     cv: Rate
 
     def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:
+        """Return arrival times with gamma-distributed gaps of mean one second. Shape (n,)."""
         shape = 1.0 / self.cv**2
         return np.cumsum(rng.standard_gamma(shape, n) / shape)
 
 
 class ConstantRate(Arrivals):
-    """Equal gaps, the first request at time zero."""
+    """Equal gaps between requests, with the first request at time zero."""
 
     requests_per_s: Rate
 
     def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:  # noqa: ARG002 - one signature for all
+        """Return arrival times one second apart. Shape (n,)."""
         return np.arange(n, dtype=np.float64)
 
 
 class Rateless(Arrivals):
-    """Base: everything arrives at time zero, so there is no rate to set."""
+    """Base class of processes where everything arrives at time zero, so that there is no rate to set."""
 
     requests_per_s: None = None
 
     def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:  # noqa: ARG002 - one signature for all
+        """Return zeros. Shape (n,)."""
         return np.zeros(n)
 
 
 class ClosedLoopArrivals(Rateless):
-    """`concurrency` clients, each sending its next request when its previous one ends, after it has thought:
-    think_time_s is the mean of an exponential time, also before the first request."""
+    """`concurrency` clients, each of which sends its next request one think time after its previous one has ended.
+
+    think_time_s is the mean of an exponential distribution, which also applies before the first request.
+    """
 
     concurrency: Count
     think_time_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
 class AllAtOnce(Rateless):
-    """Every request at time zero (offline batch)."""
+    """Every request at time zero (an offline batch)."""
 
 
 def parse_arrivals(data: object) -> Arrivals:
-    """`{poisson: {requests_per_s: 8}}`, `all_at_once`, ...; InputError names the nearest kind or key."""
-    pass
+    """Return the arrival process that `data` names, such as `{poisson: {requests_per_s: 8}}` or `all_at_once`.
 
+    Raises:
+        InputError: The kind or a key is unknown (the message names the nearest), or a value is out of range.
+    """
     kinds: dict[str, type[Arrivals]] = {
         "poisson": Poisson,
         "gamma": Gamma,

@@ -1,4 +1,4 @@
-"""Content ids of token blocks: making them prefix-true, and cutting them to an engine's block size."""
+"""Content ids of token blocks: ids that identify the whole prefix, in the block size of an engine."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ BlockIds = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class EngineBlocks(Sequence[BlockIds]):
-    """Block ids per request in the engine's block size, worked out when a request is asked for, never all at once.
+    """Block ids per request in the engine's block size, computed when a request is accessed and never all at once.
 
-    Element i holds one id for each engine block of request i whose tokens are all known (prompt, then generated);
-    blocks past the end are unique to the request. Equal id = equal block and equal prefix.
+    Element i holds one id for each engine block of request i whose tokens are all known (prompt, then generated); later
+    blocks are unique to the request. Equal ids mean equal blocks with equal prefixes.
 
-    The id of the engine block that ends at token e is (id of the trace block holding token e) x size + e mod size.
-    As trace ids name their whole prefix, that holds for smaller, larger and unaligned engine blocks alike (an
-    unaligned one matches only where the trace block around its end does: never a false hit, at times a missed one).
+    The id of the engine block that ends at token e is (id of the trace block that contains token e) x size + e mod
+    size. Since trace ids identify their whole prefix, this holds for smaller, larger and unaligned engine blocks. An
+    unaligned block matches only where the trace block around its end does, so there are never false hits, but sometimes
+    missed ones.
     """
 
     hashes: tuple[BlockIds, ...]
@@ -46,10 +47,10 @@ class EngineBlocks(Sequence[BlockIds]):
 
 
 def chained_hashes(hashes: Sequence[Sequence[int]]) -> tuple[BlockIds, ...]:
-    """The same lists with ids such that equal id means equal block *and* equal prefix.
+    """Return the lists with ids such that equal ids mean equal blocks with equal prefixes.
 
-    Lists that already are (each id always follows the same id) come back unchanged. Otherwise, as in the Bailian
-    traces, whose ids hash one block alone, every (prefix, id) pair gets an id of its own.
+    Lists in which each id always follows the same id are returned unchanged. Otherwise, as in the Bailian traces, whose
+    ids hash one block without its prefix, every (prefix, id) pair gets a new id.
     """
     if _is_prefix_true(hashes):
         return tuple(map(tuple, hashes))
@@ -70,7 +71,7 @@ def _is_prefix_true(hashes: Sequence[Sequence[int]]) -> bool:
     total = int(lengths.sum())
     try:
         flat = np.fromiter(chain.from_iterable(hashes), dtype=np.int64, count=total)
-    except OverflowError:  # 64-bit unsigned or wider hashes: give them small ids
+    except OverflowError:  # 64-bit unsigned or wider hashes need smaller ids
         return False
     before = np.empty_like(flat)
     before[1:] = flat[:-1]

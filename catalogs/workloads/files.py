@@ -1,4 +1,4 @@
-"""The workload YAML file, strict: what a user or the catalog writes."""
+"""Workload files: the strict YAML format that users and the catalog write."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from catalogs.workloads.sessions import SharedPrefix, Turns
 from catalogs.workloads.synthetic import Adapters, SyntheticWorkload
 from catalogs.workloads.traces import read_trace
 
-#: Requests drawn where a file does not say how many.
+#: Requests drawn where a file gives no number.
 DEFAULT_REQUESTS = 1000
 
 
 class WorkloadFile(BaseModel):
-    """Either `trace` (with hash_block_tokens, rate_scale, tokenizer) or arrivals, input_tokens and output_tokens."""
+    """The keys of a workload file.
+
+    It has either `trace` (with hash_block_tokens, rate_scale, tokenizer) or arrivals, input_tokens and output_tokens.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -65,7 +68,11 @@ RECIPE_KEYS = {
 def parse_workload_file(
     data: object, folder: Path, where: str
 ) -> tuple[WorkloadFile, SyntheticWorkload | Replay, tuple[str, ...]]:
-    """The file as written, what it describes, and the notices of reading it; `folder` is where a trace is sought."""
+    """Return the file as written, its content, and notices; `folder` is where a trace is searched.
+
+    Raises:
+        InputError: The file breaks a rule, or its trace is missing or invalid.
+    """
     written = check_keys(WorkloadFile, data, where)
     given = written.model_fields_set
     if written.trace is None:
@@ -91,7 +98,7 @@ def _tokenizer(text: str | None, folder: Path) -> str | None:
 
 def _recipe(written: WorkloadFile, where: str) -> SyntheticWorkload:
     if written.duration_s is not None and written.requests is not None:
-        raise InputError(f"{where}: requests and duration_s say the same thing", "duration_s", "requests")
+        raise InputError(f"{where}: give only one of requests and duration_s", "duration_s", "requests")
     for key in ("arrivals", "input_tokens", "output_tokens"):
         if getattr(written, key) is None:
             raise InputError(f"{where}: key {key!r} is missing (or give a trace)")
@@ -118,7 +125,7 @@ def _recipe(written: WorkloadFile, where: str) -> SyntheticWorkload:
 
 
 def _requests_of(duration_s: float | None, arrivals: Arrivals, where: str) -> int:
-    """How many to expect in that time; 0 where it is not said."""
+    """Return the expected number of requests in `duration_s`; 0 where it is not given."""
     if duration_s is None:
         return 0
     if arrivals.mean_per_s is None:

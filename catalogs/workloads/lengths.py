@@ -1,4 +1,4 @@
-"""Token-length distributions: whole numbers of at least one token, drawn by numpy from seeded streams."""
+"""Token-length distributions: whole numbers of at least one token, drawn from seeded random streams."""
 
 from __future__ import annotations
 
@@ -20,26 +20,31 @@ Tokens = Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)]
 
 
 class Lengths(BaseModel):
-    """Base: a distribution of lengths."""
+    """Base class of distributions of lengths."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     def sample(self, rng: np.random.Generator, n: int) -> IntArray:
-        """(n,) lengths, the same random numbers each, so that a longer draw of one seed begins with the shorter one."""
+        """Return n lengths. Shape (n,).
+
+        Each length uses the same number of random draws, so that a longer sample with the same seed begins with the
+        shorter.
+        """
         raise NotImplementedError
 
 
 class ConstantLength(Lengths):
-    """Always `tokens`."""
+    """A constant length of `tokens`."""
 
     tokens: Count
 
     def sample(self, rng: np.random.Generator, n: int) -> IntArray:  # noqa: ARG002 - one signature for all
+        """Return `tokens` n times. Shape (n,)."""
         return np.full(n, self.tokens, dtype=np.int64)
 
 
 class Uniform(Lengths):
-    """Every whole number from `low` to `high`, both included, equally often."""
+    """Whole numbers from `low` to `high`, inclusive, with equal probability."""
 
     low: Count
     high: Count
@@ -51,13 +56,14 @@ class Uniform(Lengths):
         return self
 
     def sample(self, rng: np.random.Generator, n: int) -> IntArray:
+        """Return n uniform lengths. Shape (n,)."""
         span = self.high - self.low + 1
         steps = np.floor(rng.random(n) * span).astype(np.int64)
         return self.low + np.minimum(steps, span - 1)
 
 
 class Lognormal(Lengths):
-    """Lognormal with this mean and coefficient of variation, rounded, at least 1 (and at most `high` where given).
+    """Lognormal lengths with this mean and coefficient of variation, rounded, at least 1 and at most `high`.
 
     sigma^2 = ln(1 + cv^2), mu = ln(mean) - sigma^2 / 2.
     """
@@ -67,6 +73,7 @@ class Lognormal(Lengths):
     high: Count | None = None
 
     def sample(self, rng: np.random.Generator, n: int) -> IntArray:
+        """Return n lognormal lengths. Shape (n,)."""
         variance = np.log1p(self.cv**2)
         normal = rng.standard_normal(n)
         drawn = np.exp(np.log(self.mean) - variance / 2 + np.sqrt(variance) * normal)
@@ -74,7 +81,7 @@ class Lognormal(Lengths):
 
 
 class Quantiles(Lengths):
-    """A table {probability: tokens} from 0 to 1, straight lines between the entries."""
+    """A quantile table {probability: tokens} from 0 to 1, with linear interpolation between its entries."""
 
     table: dict[Probability, Tokens]
 
@@ -84,16 +91,20 @@ class Quantiles(Lengths):
         return self
 
     def sample(self, rng: np.random.Generator, n: int) -> IntArray:
+        """Return n lengths from the interpolated table. Shape (n,)."""
         return self.at(rng.random(n))
 
     def at(self, share: FloatArray) -> IntArray:
-        """The lengths at these positions (0..1) of the distribution."""
+        """Return the lengths at the given positions (0..1) of the distribution. Shape of `share`."""
         return whole_tokens(np.interp(share, list(self.table), list(self.table.values())))
 
 
 class QuantilesByInput(Lengths):
-    """Output quantiles that depend on the input length: row k of `tokens` holds for the k-th of len(tokens) equally
-    likely classes of input length, shortest first. Keeps whatever relation the two lengths had, monotone or not."""
+    """Output quantiles that depend on the input length.
+
+    Row k of `tokens` applies to the k-th of len(tokens) equally likely classes of input length, shortest first. Any
+    relation between the two lengths can be represented, monotone or not.
+    """
 
     probabilities: tuple[Probability, ...]
     tokens: tuple[tuple[Tokens, ...], ...] = Field(min_length=1)
@@ -104,10 +115,11 @@ class QuantilesByInput(Lengths):
         return self
 
     def sample(self, rng: np.random.Generator, n: int) -> IntArray:
+        """Return n lengths for random input lengths. Shape (n,)."""
         return self.given(rng.random(n), rng)
 
     def given(self, input_share: FloatArray, rng: np.random.Generator) -> IntArray:
-        """Lengths for requests whose input lengths lie at these positions (0..1) of the input distribution."""
+        """Return output lengths for the given positions (0..1) of the input lengths. Shape of `input_share`."""
         share = rng.random(len(input_share))
         p, table = np.asarray(self.probabilities), np.asarray(self.tokens)
         row = np.minimum((input_share * len(table)).astype(np.int64), len(table) - 1)
@@ -126,22 +138,30 @@ LENGTHS: Final[dict[str, type[Lengths]]] = {
 
 
 def whole_tokens(tokens: FloatArray) -> IntArray:
-    """Rounded to whole tokens, at least one."""
+    """Return lengths rounded to whole tokens, at least one. Shape of `tokens`."""
     return np.maximum(np.rint(tokens), 1).astype(np.int64)
 
 
 def check_quantiles(probabilities: Sequence[float], rows: Sequence[Sequence[float]]) -> None:
-    """Raises InputError unless probabilities climb from 0 to 1 and no row of tokens ever falls."""
+    """Check that probabilities rise from 0 to 1 and that no row of tokens falls.
+
+    Raises:
+        InputError: The table is not a quantile function.
+    """
     p = list(probabilities)
     if len(p) < 2 or p[0] != 0 or p[-1] != 1 or any(b <= a for a, b in pairwise(p)):
-        raise InputError("quantiles must climb from probability 0 to probability 1", p)
+        raise InputError("quantiles must rise from probability 0 to probability 1", p)
     for row in rows:
         if len(row) != len(p) or any(b < a for a, b in pairwise(row)):
             raise InputError(f"quantiles need {len(p)} token counts that never fall", list(row))
 
 
 def parse_lengths(data: object, where: str) -> Lengths:
-    """`512`, `{uniform: {low: 1, high: 9}}`, ...; InputError names the nearest kind or key."""
+    """Return the distribution that `data` names, such as `512` or `{uniform: {low: 1, high: 9}}`.
+
+    Raises:
+        InputError: The kind or a key is unknown (the message names the nearest), or a value is out of range.
+    """
     if isinstance(data, int) and not isinstance(data, bool):
         data = {"constant": data}
     return choose_kind(LENGTHS, data, where)
@@ -150,7 +170,7 @@ def parse_lengths(data: object, where: str) -> Lengths:
 def sample_pairs(
     inputs: Lengths, outputs: Lengths, streams: tuple[np.random.Generator, np.random.Generator], n: int
 ) -> tuple[IntArray, IntArray]:
-    """(n,) input and (n,) output lengths, each from its own stream."""
+    """Return n input lengths and n output lengths, each drawn from its own stream. Shape (n,) each."""
     if isinstance(inputs, Quantiles) and isinstance(outputs, QuantilesByInput):
         share = streams[0].random(n)
         return inputs.at(share), outputs.given(share, streams[1])

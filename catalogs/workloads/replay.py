@@ -1,4 +1,4 @@
-"""A trace workload: recorded requests, played back at their own or another rate."""
+"""Trace workloads: recorded requests, replayed at their own or another rate."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from catalogs.workloads.traces import Trace
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A trace, played `rate_scale` times as fast.
+    """A trace, replayed `rate_scale` times as fast.
 
-    Asked for fewer requests, it plays the first ones. Asked for more, it starts over one mean gap after its last
-    request, with new block ids (a second pass must not hit the first one's prefix cache).
+    For fewer requests than the trace has, the first ones are replayed. For more, the trace starts again one mean gap
+    after its last request, with new block ids, so that a second pass does not hit the prefix cache of the first.
     """
 
     trace: Trace
@@ -29,20 +29,20 @@ class Replay:
 
     @property
     def has_rate(self) -> bool:
-        """False where all requests carry one time: there is nothing to stretch."""
+        """Whether the workload has a rate to set; False where all requests have the same arrival time."""
         return self.trace.arrival_s is None or self.requests_per_s is not None
 
     @property
     def requests_per_s(self) -> float | None:
-        """Requests per second of the whole trace; None where it has no arrival times or only one."""
+        """The requests per second of the whole trace; None where it has no arrival times or only one."""
         times = self.trace.arrival_s
         span = 0.0 if times is None else float(times[-1] - times[0])
         return (len(self.trace.input_tokens) - 1) / span * self.rate_scale if span > 0 else None
 
     def draw(self, seed: int, n: int, requests_per_s: float) -> RequestSet:
-        """The first n requests, arrival times stretched to a mean of `requests_per_s` over the whole trace.
+        """Return the first n requests, with arrival times stretched to a mean of `requests_per_s` over the whole trace.
 
-        The seed draws Poisson arrivals where the trace has none; it changes nothing else.
+        The seed draws Poisson arrivals where the trace has no times; otherwise it has no effect.
         """
         index = np.arange(n)
         labels = self.trace.labels
@@ -82,7 +82,11 @@ class Replay:
         return tuple(again[:n])
 
     def checked(self) -> Replay:
-        """Itself; InputError where rate_scale has nothing to act on."""
+        """Return the replay itself.
+
+        Raises:
+            InputError: rate_scale is set and the trace has no arrival times.
+        """
         if self.rate_scale != 1.0 and not (self.requests_per_s and self.trace.arrival_s is not None):
             raise InputError("rate_scale needs a trace with arrival times; this one has lengths only", self.rate_scale)
         return self

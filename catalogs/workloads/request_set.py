@@ -10,14 +10,15 @@ from catalogs.workloads.service_classes import ServiceLevels
 
 @dataclass(frozen=True, slots=True)
 class RequestSet:
-    """The requests of one run, in workload order.
+    """The requests of one run, in the order of the workload; arrays have shape (n,).
 
-    Open loop: arrival_s is non-decreasing, concurrency is None.
-    Closed loop: arrival_s is all zeros and ignored; `concurrency` clients each send their next request when the
-    previous one ends, taking requests in order; where think_s is given, they wait so long before it (their first too).
-    block_hashes[i]: content ids of the full blocks of request i (prompt first, then generated), in blocks of
-    hash_block_tokens tokens, or None where contents are unique to the request. Equal id = equal block *and* equal
-    prefix before it. A list may stop early: blocks past its end are unique to the request.
+    Open loop: arrival_s is non-decreasing and concurrency is None. Closed loop: arrival_s is all zeros and ignored;
+    `concurrency` clients take requests in order, and each sends its next request when its previous one ends. Where
+    think_s is given, they wait for that time before each request, including their first.
+
+    block_hashes[i] holds content ids of the full blocks of request i (prompt first, then generated), in blocks of
+    hash_block_tokens tokens; None means that contents are unique to each request. Equal ids mean equal blocks with
+    equal prefixes. A list may stop early: later blocks are unique to the request.
     """
 
     arrival_s: FloatArray
@@ -26,26 +27,27 @@ class RequestSet:
     concurrency: int | None = None
     block_hashes: tuple[tuple[int, ...], ...] | None = None
     hash_block_tokens: int = 16
-    wanted_models: IntArray | None = None  # where one router stands before several models: which each asks for,
-    models: tuple[str, ...] = ()  # as a place in these names; no names: in the order of the fleet's models
-    sessions: IntArray | None = None  # which conversation each request belongs to
-    adapters: IntArray | None = None  # which LoRA adapter each asks for; -1: none
-    terms: ServiceLevels | None = None  # how urgent each is, by when it should be answered, when its client gives up
-    think_s: FloatArray | None = None  # closed loop: seconds a client waits before the i-th request that is begun
+    wanted_models: IntArray | None = None  # model of each request, where one router serves several, as an index in
+    models: tuple[str, ...] = ()  # these names, or in the models of the fleet where there are no names
+    sessions: IntArray | None = None  # conversation of each request
+    adapters: IntArray | None = None  # LoRA adapter of each request; -1: none
+    terms: ServiceLevels | None = None  # priority, deadline and timeout of each request
+    think_s: FloatArray | None = None  # closed loop: seconds a client waits before it sends the i-th request
     name: str = ""
     source: str = ""
     seed: int = 0
 
     @property
     def n(self) -> int:
+        """The number of requests."""
         return len(self.input_tokens)
 
     def every(self, k: int) -> RequestSet:
-        """What one of k replicas gets from a round-robin router: rows 0, k, 2k, … Open loop only."""
+        """Return the requests of one of k replicas behind a round-robin router: rows 0, k, 2k, ... (open loop only)."""
         return self if k == 1 else self.taken(slice(None, None, k))
 
     def taken(self, rows: slice | IntArray) -> RequestSet:
-        """Some of the requests, by place, in the order given."""
+        """Return some of the requests by index, in the given order."""
         hashes = self.block_hashes
         if hashes is not None:
             picked = hashes[rows] if isinstance(rows, slice) else tuple([hashes[i] for i in rows.tolist()])

@@ -1,4 +1,4 @@
-"""What clients ask of the service: how urgent a request is, by when it should be answered, when its client gives up."""
+"""The service level of requests: priority, deadline of the first token, and timeout of the client."""
 
 from __future__ import annotations
 
@@ -16,25 +16,31 @@ from catalogs.io.yaml_files import check_keys
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
-#: Columns of a trace, and keys of a class.
+#: Columns of a trace, and keys of a service class.
 COLUMNS: Final = ("priority", "deadline_s", "timeout_s")
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceLevels:
-    """(n,) arrays. Seconds count from a request's arrival; inf: none."""
+    """The service level of n requests; arrays have shape (n,), seconds count from arrival, and inf means none."""
 
     priority: IntArray  # lower is served first, as with vLLM
-    deadline_s: FloatArray  # by when its first token should be there
-    timeout_s: FloatArray  # when the client gives up
+    deadline_s: FloatArray  # latest time of the first token
+    timeout_s: FloatArray  # when the client cancels
 
     def take(self, rows: Any) -> ServiceLevels:
-        """Those of some requests."""
+        """Return the service levels of some requests, by index."""
         return ServiceLevels(self.priority[rows], self.deadline_s[rows], self.timeout_s[rows])
 
     @classmethod
     def of(cls, columns: Mapping[str, Sequence[Any]], where: str) -> ServiceLevels | None:
-        """From a trace's columns; None where it has none of them. An empty cell: 0, no deadline, no timeout."""
+        """Return the service levels in the columns of a trace, or None where it has none of them.
+
+        An empty cell means priority 0, no deadline or no timeout.
+
+        Raises:
+            InputError: A cell is not a number or out of range; the message names the row.
+        """
         if not any(name in columns for name in COLUMNS):
             return None
         n = len(next(iter(columns.values())))
@@ -62,7 +68,7 @@ def _number(value: Any) -> float:
 
 
 class ServiceClass(BaseModel):
-    """A kind of request: `share` of all of them, relative to the other classes' shares."""
+    """A class of requests; `share` is its fraction of all requests, relative to the shares of the other classes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -73,14 +79,18 @@ class ServiceClass(BaseModel):
 
 
 def parse_classes(data: object, where: str) -> tuple[ServiceClass, ...]:
-    """The list under `classes`. Raises InputError naming the entry and the key that breaks a rule."""
+    """Return the checked entries under `classes`.
+
+    Raises:
+        InputError: An entry breaks a rule; the message names the entry and the key.
+    """
     if not isinstance(data, list) or not data:
         raise InputError(f"{where}: classes must be a list", data, "[{share: 0.2, priority: 0}, …]")
     return tuple(check_keys(ServiceClass, item, f"classes[{i}]") for i, item in enumerate(data))
 
 
 def draw_service_levels(classes: Sequence[ServiceClass], rng: np.random.Generator, n: int) -> ServiceLevels:
-    """Terms of n requests, each of one class."""
+    """Return the service levels of n requests, each of a random class."""
     shares = np.array([c.share for c in classes])
     chosen = rng.choice(len(classes), n, p=shares / shares.sum())
     return ServiceLevels(

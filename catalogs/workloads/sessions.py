@@ -1,4 +1,4 @@
-"""What prompts have in common: shared prefixes and the growing context of a conversation."""
+"""Content shared between prompts: common prefixes, and the growing context of conversations."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from catalogs.arrays import IntArray
 from catalogs.workloads.arrivals import Count
 from catalogs.workloads.lengths import Lengths, parse_lengths
 
-#: Size of the blocks whose ids are drawn here; also what engines default to.
+#: Tokens per block of the ids drawn here; also the default block size of engines.
 BLOCK_TOKENS: Final = 16
 
 
 class SharedPrefix(BaseModel):
-    """The first `tokens` of each prompt (or conversation) are those of one of `groups` texts, picked at random.
+    """A shared prefix: the first `tokens` of each prompt (or conversation) are one of `groups` texts, picked at random.
 
-    They count as part of input_tokens; a prompt no longer than `tokens` is shared as a whole.
+    They count as part of input_tokens; a prompt of at most `tokens` tokens is shared completely.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -31,8 +31,9 @@ class SharedPrefix(BaseModel):
 class Turns(BaseModel):
     """Conversations: a prompt holds every earlier prompt and answer of its session, then its own input_tokens.
 
-    per_session: turns in a session (a lengths distribution). think_time_s: mean of the exponential time from one
-    turn's arrival to the next one's; it does not shrink when the request rate rises (more users, not faster ones).
+    `per_session` is the distribution of the number of turns. `think_time_s` is the mean of the exponential time from
+    the arrival of one turn to that of the next. It does not shrink when the request rate rises (more users, not faster
+    ones).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
@@ -48,7 +49,10 @@ class Turns(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
-    """Which session and turn each request is, in session order. (n,) arrays; first[i]: index of its turn 0."""
+    """The session and turn of each request, in the order of sessions.
+
+    Arrays have shape (n,); first[i] is the index of the first turn in the session of request i.
+    """
 
     session: IntArray
     turn: IntArray
@@ -56,16 +60,18 @@ class Sessions:
 
     @property
     def n_sessions(self) -> int:
+        """The number of sessions."""
         return int(self.session[-1]) + 1
 
     @classmethod
     def single(cls, n: int) -> Sessions:
+        """Return n sessions with one turn each."""
         index = np.arange(n, dtype=np.int64)
         return cls(index, np.zeros(n, dtype=np.int64), index)
 
     @classmethod
     def drawn(cls, turns: Turns, rng: np.random.Generator, n: int) -> Sessions:
-        """As many sessions as hold at least n turns, all of them whole."""
+        """Return the fewest whole sessions that together have at least n turns."""
         counts = turns.per_session.sample(rng, n)
         ends = np.cumsum(counts)
         counts = counts[: int(np.searchsorted(ends, n)) + 1]
@@ -74,7 +80,7 @@ class Sessions:
         return cls(session, np.arange(len(starts)) - starts, starts)
 
     def context_tokens(self, inputs: IntArray, outputs: IntArray) -> IntArray:
-        """(n,) tokens of all earlier turns of the same session."""
+        """Return the tokens of all earlier turns of the same session. Shape (n,)."""
         before = np.cumsum(inputs + outputs) - (inputs + outputs)
         context: IntArray = before - before[self.first]
         return context
@@ -83,7 +89,7 @@ class Sessions:
 def block_ids(
     sessions: Sessions, known_tokens: IntArray, prefix: SharedPrefix | None, groups: IntArray
 ) -> tuple[tuple[int, ...], ...]:
-    """Per request, the ids of the full blocks of its first `known_tokens` tokens. `groups`: prefix text per session."""
+    """Return, per request, the ids of the full blocks of its first `known_tokens` tokens; `groups` is per session."""
     shared = prefix.tokens // BLOCK_TOKENS if prefix else 0
     n_shared_ids = shared * (prefix.groups if prefix else 0)
     blocks = known_tokens // BLOCK_TOKENS

@@ -1,7 +1,4 @@
-"""A synthetic workload: distributions from which requests are drawn.
-
-Which LoRA adapter each request of a synthetic workload asks for.
-"""
+"""Synthetic workloads: distributions from which requests, their contents and their LoRA adapters are drawn."""
 
 from __future__ import annotations
 
@@ -22,8 +19,11 @@ from catalogs.workloads.sessions import BLOCK_TOKENS, Sessions, SharedPrefix, Tu
 
 
 class Adapters(BaseModel):
-    """`adapters` of a workload file. Adapter i (from 0) is asked for in proportion to (i + 1) ** -skew; base_fraction
-    of the requests, or sessions, ask for none."""
+    """The `adapters` block of a workload file: the LoRA adapters of requests.
+
+    Adapter i (from 0) is drawn in proportion to (i + 1) ** -skew. The fraction base_fraction of the requests, or
+    sessions, uses no adapter.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -32,7 +32,7 @@ class Adapters(BaseModel):
     base_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     def draw(self, rng: np.random.Generator, n: int) -> IntArray:
-        """(n,) adapters, BASE_MODEL for none."""
+        """Return n adapters, BASE_MODEL for none. Shape (n,)."""
         weights = np.arange(1, self.count + 1, dtype=np.float64) ** -self.skew
         found = rng.choice(self.count, n, p=weights / weights.sum())
         return np.where(rng.random(n) < self.base_fraction, BASE_MODEL, found)
@@ -40,7 +40,7 @@ class Adapters(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class SyntheticWorkload:
-    """Arrivals and lengths to draw from, and what prompts share."""
+    """Distributions of arrivals and lengths, and the content that prompts share."""
 
     arrivals: Arrivals
     input_tokens: Lengths
@@ -49,25 +49,31 @@ class SyntheticWorkload:
     seed: int = 0
     shared_prefix: SharedPrefix | None = None
     turns: Turns | None = None
-    models: Mapping[str, float] = field(default_factory=dict)  # weights by name; empty: requests name none
+    models: Mapping[str, float] = field(default_factory=dict)  # weights by name; empty: requests name no model
     classes: tuple[ServiceClass, ...] = ()
     adapters: Adapters | None = None
 
     @property
     def requests_per_s(self) -> float | None:
+        """The workload's own mean rate; None where it has none."""
         return self.arrivals.mean_per_s
 
     @property
     def concurrency(self) -> int | None:
+        """The number of clients of a closed loop; None for open arrivals."""
         return self.arrivals.concurrency if isinstance(self.arrivals, ClosedLoopArrivals) else None
 
     @property
     def has_rate(self) -> bool:
+        """Whether the workload has a rate to set."""
         return not isinstance(self.arrivals, Rateless)
 
     def draw(self, seed: int, n: int, requests_per_s: float) -> RequestSet:
-        """n requests. Arrivals, inputs, outputs, prefix groups, turns, think times, models, classes and adapters come
-        from ten independent streams of the seed: changing one distribution leaves the others' numbers as they were."""
+        """Return n requests.
+
+        Arrivals, inputs, outputs, prefix groups, turns, think times, models, classes and adapters come from ten
+        independent streams of the seed, so that changing one distribution leaves the draws of the others unchanged.
+        """
         streams = [np.random.default_rng(s) for s in np.random.SeedSequence(seed).spawn(10)]
         sessions = Sessions.drawn(self.turns, streams[4], n) if self.turns else Sessions.single(n)
         drawn = len(sessions.session)
@@ -94,26 +100,26 @@ class SyntheticWorkload:
         )
 
     def _think_s(self, rng: np.random.Generator, n: int) -> FloatArray | None:
-        """(n,) seconds before requests of a closed loop; None where nobody thinks."""
+        """Return the think times before the requests of a closed loop, in seconds; None without them. Shape (n,)."""
         mean_s = self.arrivals.think_time_s if isinstance(self.arrivals, ClosedLoopArrivals) else 0.0
         return rng.standard_exponential(n) * mean_s if mean_s else None
 
     def _models(self, sessions: Sessions, rng: np.random.Generator) -> IntArray:
-        """(n,) places in `models`; a session keeps to one."""
+        """Return the index of each request's model; a session keeps one model. Shape (n,)."""
         weights = np.array(list(self.models.values()))
         return rng.choice(len(weights), sessions.n_sessions, p=weights / weights.sum())[sessions.session]
 
     def _adapters(self, sessions: Sessions, rng: np.random.Generator) -> IntArray:
-        """(n,) LoRA adapters; a session keeps to one."""
+        """Return each request's LoRA adapter; a session keeps one adapter. Shape (n,)."""
         assert self.adapters is not None
         return self.adapters.draw(rng, sessions.n_sessions)[sessions.session]
 
     def _terms(self, sessions: Sessions, rng: np.random.Generator, order: IntArray) -> ServiceLevels:
-        """A session keeps to one class."""
+        """Return the service levels of the requests; a session keeps one class."""
         return draw_service_levels(self.classes, rng, sessions.n_sessions).take(sessions.session[order])
 
     def _arrival_s(self, sessions: Sessions, streams: list[np.random.Generator], rate: float) -> FloatArray:
-        """(n,) seconds. Sessions start at such a rate that turns arrive at `rate` on average."""
+        """Return arrival times in seconds; sessions start such that turns arrive at `rate` on average. Shape (n,)."""
         if self.turns is None or not self.has_rate:
             return self.arrivals.starts_s(streams[0], sessions.n_sessions, rate)[sessions.session]
         per_session = len(sessions.session) / sessions.n_sessions
@@ -123,8 +129,11 @@ class SyntheticWorkload:
         return np.asarray(starts[sessions.session] + np.maximum(waited - waited[sessions.first], 0.0))
 
     def _order(self, sessions: Sessions, arrival_s: FloatArray) -> IntArray:
-        """Open loop: by arrival. Closed loop: `concurrency` sessions side by side, turn by turn, so that a client asks
-        for a next turn after the one before has ended."""
+        """Return the order of the requests. Shape (n,).
+
+        Open loop: by arrival. Closed loop: `concurrency` sessions in parallel, turn by turn, so that a client requests
+        its next turn after its previous turn has ended.
+        """
         if self.turns and self.concurrency:
             return np.lexsort((sessions.session, sessions.turn, sessions.session // self.concurrency))
         return np.argsort(arrival_s, kind="stable")
@@ -138,11 +147,15 @@ class SyntheticWorkload:
         return block_ids(sessions, inputs + outputs if self.turns else inputs, self.shared_prefix, groups)
 
     def checked(self) -> SyntheticWorkload:
-        """Itself; InputError where its parts do not go together."""
+        """Return the workload itself.
+
+        Raises:
+            InputError: Its parts cannot be combined.
+        """
         if self.turns and isinstance(self.arrivals, AllAtOnce):
             raise InputError("turns of a session cannot arrive all at once; choose other arrivals", "all_at_once")
         return self
 
 
-#: The model as it is, without an adapter.
+#: The adapter index of requests that use the base model.
 BASE_MODEL: Final = -1

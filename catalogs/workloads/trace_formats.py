@@ -1,6 +1,6 @@
-"""ShareGPT and Alpaca JSON: texts whose lengths must be counted in tokens.
+"""The public trace formats, recognised by their columns (CSV, JSON lines, parquet), and text datasets.
 
-The public trace formats, known by their columns whatever file holds them (CSV, JSON lines, parquet).
+ShareGPT and Alpaca datasets hold texts whose lengths are counted in tokens.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ import numpy as np
 from catalogs.arrays import IntArray
 from catalogs.errors import InputError, nearest_name
 
-#: English text in the tokenizers of current models; OpenAI's help page "What are tokens" gives the same rule of thumb.
+#: For English text and current tokenizers; OpenAI's help page "What are tokens" gives the same rule of thumb.
 CHARACTERS_PER_TOKEN: Final = 4.0
 
 
 def is_text_dataset(columns: Mapping[str, Sequence[Any]]) -> bool:
-    """Columns of ShareGPT (`conversations`) or Alpaca (`instruction`, `output`)."""
+    """Return whether the columns are those of ShareGPT (`conversations`) or Alpaca (`instruction`, `output`)."""
     return "conversations" in columns or {"instruction", "output"} <= set(columns)
 
 
 def count_tokens(
     columns: Mapping[str, Sequence[Any]], tokenizer: str | None, where: str
 ) -> tuple[IntArray, IntArray, tuple[str, ...]]:
-    """(n,) input lengths, (n,) output lengths and notices about how they were counted.
+    """Return input lengths, output lengths and notices about how they were counted. Shape (n,) each.
 
-    ShareGPT: the first two turns of each conversation (as vLLM's benchmark takes them); shorter ones are left out.
+    For ShareGPT these are the first two turns of each conversation, as in vLLM's benchmark; shorter ones are left out.
+
+    Raises:
+        InputError: A row is malformed, no row has an answer, or the tokenizer cannot be loaded.
     """
     pairs, notices = _shared_chats(columns, where) if "conversations" in columns else _alpaca(columns, where)
     if not pairs:
@@ -65,8 +68,8 @@ def _alpaca(columns: Mapping[str, Sequence[Any]], where: str) -> tuple[list[tupl
 
 
 def _counter(tokenizer: str | None, where: str) -> tuple[Callable[[str], int], tuple[str, ...]]:
-    """Counts tokens of a text, and a notice where it can only guess."""
-    guess = f"{where}: token counts are a guess, characters / {CHARACTERS_PER_TOKEN:g}"
+    """Return a function that counts the tokens of a text, and a notice where it only estimates them."""
+    guess = f"{where}: token counts are estimated as characters / {CHARACTERS_PER_TOKEN:g}"
     if tokenizer is None:
         return _guess, (f"{guess} (no tokenizer given)",)
     try:
@@ -90,12 +93,13 @@ Clock = Literal["s", "ms", "datetime"]
 
 @dataclass(frozen=True, slots=True)
 class TraceFormat:
-    """Names of a format's columns. `arrival` None: lengths only.
+    """The column names of a trace format; `arrival` is None for traces with lengths only.
 
-    absolute: the clock does not start with the trace, so the first arrival becomes time zero.
-    hash_block_tokens: tokens per entry of `hash_ids` where the format fixes it.
-    drops_failed: the publisher logs failed requests as zero tokens; they are left out and counted in a notice.
-    mark: a further column that tells this format from another with the same columns.
+    Attributes:
+        absolute: The clock does not start with the trace, so the first arrival becomes time zero.
+        hash_block_tokens: Tokens per entry of `hash_ids`, where the format defines it.
+        drops_failed: The publisher logs failed requests as zero tokens; they are left out and counted in a notice.
+        mark: A further column that distinguishes this format from another one with the same columns.
     """
 
     name: str
@@ -110,11 +114,13 @@ class TraceFormat:
 
     @property
     def columns(self) -> tuple[str, ...]:
+        """The columns that the format requires."""
         wanted = (self.arrival, self.input_tokens, self.output_tokens, self.mark)
         return tuple(column for column in wanted if column)
 
 
-#: Tried in this order. Sources: Azure/AzurePublicDataset (AzureLLMInferenceDataset2023.md);
+#: The formats in the order in which they are tried.
+#: Sources: Azure/AzurePublicDataset (AzureLLMInferenceDataset2023.md);
 #: alibaba-edu/qwen-bailian-usagetraces-anon README (seconds, one id per 16 tokens); kvcache-ai/Mooncake FAST25-release
 #: (milliseconds, one id per 512 tokens); HPMLL/BurstGPT README (seconds from the first day; failures have 0 tokens);
 #: microsoft/vidur and casys-kaist/LLMServingSim trace files.
@@ -132,7 +138,11 @@ FORMATS: Final[tuple[TraceFormat, ...]] = (
 
 
 def recognise_format(columns: Iterable[str], where: str) -> TraceFormat:
-    """The format with these columns (others are ignored); InputError names the column that the nearest one lacks."""
+    """Return the format with these columns; further columns are ignored.
+
+    Raises:
+        InputError: No format matches; the message names the column that the nearest format lacks.
+    """
     present = set(columns)
     fitting = next((f for f in FORMATS if present.issuperset(f.columns)), None)
     if fitting is not None:

@@ -1,7 +1,4 @@
-"""Request traces: real arrivals, lengths and block ids, read from the public formats.
-
-What a trace says of its requests beside times and lengths: the conversation, the model and adapter they ask for.
-"""
+"""Request traces: recorded arrivals, lengths, block ids, conversations, models and adapters in the public formats."""
 
 from __future__ import annotations
 
@@ -25,21 +22,29 @@ from catalogs.workloads.trace_formats import TraceFormat, count_tokens, is_text_
 
 Columns = dict[str, Sequence[Any]]
 
-#: Block sizes tried where a file with `hash_ids` does not state its own; Mooncake's first.
+#: Block sizes tried, in this order, where a file with `hash_ids` states none; the first is Mooncake's.
 USUAL_BLOCK_TOKENS: Final = (512, 16, 32, 64, 128, 256, 1024)
 
 
 @dataclass(frozen=True, slots=True)
 class TraceLabels:
-    """(n,) arrays, or None where the file says nothing. wanted_models: places in `models`."""
+    """The conversation, model and adapter of each request; arrays have shape (n,), or are None where not recorded.
+
+    wanted_models holds indices in `models`.
+    """
 
     sessions: IntArray | None = None
     wanted_models: IntArray | None = None
     models: tuple[str, ...] = ()
-    adapters: IntArray | None = None  # LoRA adapters numbered in the order they first come up; -1: none
+    adapters: IntArray | None = None  # LoRA adapters, numbered by first appearance; -1: none
 
     @classmethod
     def of(cls, columns: Mapping[str, Sequence[Any]], where: str) -> TraceLabels:
+        """Return the labels in the columns of a trace.
+
+        Raises:
+            InputError: A row has no model although the trace has models.
+        """
         sessions = next((_numbered(columns[c])[0] for c in SESSION_COLUMNS if c in columns), None)
         if sessions is None and "chat_id" in columns and "parent_chat_id" in columns:
             sessions = _chains(columns["chat_id"], columns["parent_chat_id"])
@@ -58,9 +63,10 @@ NO_LABELS: Final = TraceLabels()
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A trace as read. (n,) arrays; arrival_s None where the file holds lengths only.
+    """A trace as read; arrays have shape (n,), and arrival_s is None for traces with lengths only.
 
-    block_hashes: as in RequestSet: full blocks only, prefix-true; None where the file names no contents.
+    block_hashes are as in RequestSet: full blocks only, with ids that identify the whole prefix; None where the file
+    holds no contents.
     """
 
     arrival_s: FloatArray | None
@@ -75,11 +81,15 @@ class Trace:
 
 
 def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str | None = None) -> Trace:
-    """The trace in `path` (.gz or not), its format recognised by its columns.
+    """Read a trace (.gz or not), whose format is recognised by its columns.
 
-    hash_block_tokens: tokens per entry of `hash_ids`; None: the format's own, or the usual size that fits.
-    tokenizer: for text data sets only (ShareGPT, Alpaca): a tokenizer.json or a transformers tokenizer.
-    Raises InputError naming the first row (counted from 1) that breaks a rule.
+    Args:
+        path: The trace file.
+        hash_block_tokens: Tokens per entry of `hash_ids`; None means that of the format, or the usual size that fits.
+        tokenizer: For text datasets only (ShareGPT, Alpaca): a tokenizer.json or a transformers tokenizer.
+
+    Raises:
+        InputError: A row breaks a rule; the message names the first such row, counted from 1.
     """
     where = f"trace {path.name}"
     columns = _columns(_content(path, where), where)
@@ -90,7 +100,7 @@ def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str 
         _trace(columns, recognise_format(columns, where), hash_block_tokens, where),
         TraceLabels.of(columns, where),
     )
-    complete = len(trace.input_tokens) == len(next(iter(columns.values())))  # else rows were left out
+    complete = len(trace.input_tokens) == len(next(iter(columns.values())))  # otherwise rows were left out
     return replace(trace, labels=labels, terms=ServiceLevels.of(columns, where)) if complete else trace
 
 
@@ -194,7 +204,7 @@ def _trace(columns: Columns, kind: TraceFormat, block_tokens: int | None, where:
     counts = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
     size = block_tokens or kind.hash_block_tokens or _usual_size(counts, inputs_tokens, outputs_tokens, where)
     if size not in (block_tokens, kind.hash_block_tokens, USUAL_BLOCK_TOKENS[0]):
-        notices.append(f"{where}: hash_ids taken as blocks of {size} tokens; hash_block_tokens states it")
+        notices.append(f"{where}: hash_ids are assumed to be blocks of {size} tokens; hash_block_tokens sets this")
     full = _full_blocks(counts, inputs_tokens, outputs_tokens, size, where)
     ids = [row if len(row) <= k else row[:k] for row, k in zip(ids, full.tolist(), strict=True)]
     return Trace(arrivals, inputs_tokens, outputs_tokens, chained_hashes(ids), size, kind.name, tuple(notices))
@@ -237,7 +247,7 @@ def _arrivals(columns: Columns, kind: TraceFormat, where: str) -> FloatArray | N
     back = np.flatnonzero(np.diff(times) < 0)
     if back.size:
         row = int(back[0]) + 2
-        rule = f"{where}: {kind.arrival} must never go back, row {row} is earlier than row {row - 1}"
+        rule = f"{where}: {kind.arrival} must not decrease, but row {row} is earlier than row {row - 1}"
         raise InputError(rule, columns[kind.arrival][row - 1])
     if times[0] < 0:
         raise InputError(f"{where}: {kind.arrival} of row 1 must not be negative", columns[kind.arrival][0])
@@ -245,7 +255,10 @@ def _arrivals(columns: Columns, kind: TraceFormat, where: str) -> FloatArray | N
 
 
 def _datetimes(values: Sequence[Any], name: str, where: str) -> FloatArray:
-    """(n,) seconds after the first. Zones are dropped: a trace is written in one zone."""
+    """Return seconds after the first time. Shape (n,).
+
+    Time zones are dropped, since a trace is written in one zone.
+    """
     text = [str(v).strip().removesuffix("Z").removesuffix("+00:00") for v in values]
     try:
         stamps = np.array(text, dtype="datetime64[ns]")
@@ -274,7 +287,7 @@ def _blocks(tokens: IntArray, size: int) -> IntArray:
 
 
 def _usual_size(counts: IntArray, inputs: IntArray, outputs: IntArray, where: str) -> int:
-    """The first usual block size under which every list spans its prompt and no more than prompt and answer."""
+    """Return the first usual block size for which every list covers its prompt and at most prompt and answer."""
     for size in USUAL_BLOCK_TOKENS:
         if np.all((counts == 0) | ((counts >= inputs // size) & (counts <= _blocks(inputs + outputs, size)))):
             return size
@@ -282,10 +295,11 @@ def _usual_size(counts: IntArray, inputs: IntArray, outputs: IntArray, where: st
 
 
 def _full_blocks(counts: IntArray, inputs: IntArray, outputs: IntArray, size: int, where: str) -> IntArray:
-    """(n,) full blocks whose contents the file can know.
+    """Return the number of full blocks whose contents the file can identify. Shape (n,).
 
-    Mooncake and Bailian give each prompt's last, partial block an id of its own; it is dropped, as engines share full
-    blocks only. Where some list is longer than its prompt, ids go on into the answer and count up to its end.
+    Mooncake and Bailian give the last, partial block of each prompt an id of its own. It is dropped, since engines
+    share full blocks only. Where some list is longer than its prompt, ids continue into the answer and count up to its
+    end.
     """
     beyond = np.flatnonzero(counts > _blocks(inputs + outputs, size))
     if beyond.size:
@@ -296,26 +310,26 @@ def _full_blocks(counts: IntArray, inputs: IntArray, outputs: IntArray, size: in
     return (inputs + outputs if names_answers else inputs) // size
 
 
-#: Columns that name a request's conversation: ours, BurstGPT's.
+#: Columns with the conversation of a request: of plain traces and of BurstGPT.
 SESSION_COLUMNS: Final = ("session", "session_id", "Session ID")
 
 
 def _numbered(values: Sequence[Any]) -> tuple[IntArray, list[Hashable]]:
-    """Equal values, equal numbers, in the order they first come up; no value: a number of its own."""
+    """Return values as numbers by first appearance, and the distinct values; each missing value gets its own number."""
     known: dict[Hashable, int] = {}
     named = ((v if v not in (None, "") else ("row", i)) for i, v in enumerate(values))
     return np.array([known.setdefault(v, len(known)) for v in named], dtype=np.int64), list(known)
 
 
 def _adapters(values: Sequence[Any]) -> IntArray:
-    """Names to numbers; no name: no adapter."""
+    """Return adapter names as numbers by first appearance; -1 where there is no name."""
     known: dict[str, int] = {}
     named = [str(v) if v not in (None, "") and v == v else "" for v in values]
     return np.array([known.setdefault(name, len(known)) if name else -1 for name in named], dtype=np.int64)
 
 
 def _chains(ids: Sequence[Any], parents: Sequence[Any]) -> IntArray:
-    """Turns of a conversation name the turn before (Bailian; none: -1)."""
+    """Return the conversation of each request, where turns refer to the previous turn (Bailian; none: -1)."""
     root: dict[Hashable, Hashable] = {}
     for own, parent in zip(ids, parents, strict=True):
         root[own] = root.get(parent, own)

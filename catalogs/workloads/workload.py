@@ -1,4 +1,4 @@
-"""What clients send: a workload by name or file, materialised into arrays before a run."""
+"""Workloads by name or file, drawn into arrays before a run."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.traces import read_trace
 
-#: Used where neither the workload nor the caller gives a rate; a notice says so.
+#: Used where neither the workload nor the caller gives a rate; a notice states this.
 DEFAULT_REQUESTS_PER_S: Final = 1.0
 
-#: A simulation holds its requests in memory and keeps time in double precision; these are far beyond any use.
+#: Limits far beyond any use: a simulation holds its requests in memory and keeps time in double precision.
 MOST_REQUESTS: Final = 10_000_000
 
 LEAST_REQUESTS_PER_S: Final = 1e-6
@@ -31,7 +31,7 @@ STATS_REQUESTS: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """Requests to come. `notices` are lines a user should see once; `content` draws the requests."""
+    """A workload; `content` draws its requests, and `notices` are lines for the user."""
 
     name: str
     source: str
@@ -40,7 +40,7 @@ class Workload:
 
     @property
     def n_requests(self) -> int:
-        """Requests of a run that does not ask for another number."""
+        """The number of requests of a run where the caller gives none."""
         return self.content.n_requests
 
     @property
@@ -50,23 +50,27 @@ class Workload:
 
     @property
     def rate_notice(self) -> str | None:
-        """What to tell where the workload's own rate is asked for and it has none."""
+        """The notice for a run at the workload's own rate where it has none; None where no notice is needed."""
         if not self.content.has_rate or self.requests_per_s is not None:
             return None
         return f"{self.name} has no arrival rate of its own: {DEFAULT_REQUESTS_PER_S:g} request/s unless one is given"
 
     @property
     def closed_loop(self) -> bool:
+        """Whether a fixed number of clients sends the requests."""
         return self.content.concurrency is not None
 
     def materialise(
         self, seed: int | None = None, n_requests: int | None = None, requests_per_s: float | None = None
     ) -> RequestSet:
-        """The requests of one run; None takes the workload's own seed, number and rate.
+        """Return the requests of one run; None means the workload's own seed, number or rate.
 
-        Same seed: same requests. Another rate stretches the same arrival times and leaves lengths as they are (with
-        `turns`, think times keep their length). More requests extend fewer (without `turns`).
-        Raises InputError for a rate that is not positive or that the workload cannot have, n_requests < 1, seed < 0.
+        The same seed gives the same requests. Another rate stretches the same arrival times and leaves lengths
+        unchanged (with `turns`, think times also stay unchanged). A larger number of requests extends a smaller one
+        (without `turns`).
+
+        Raises:
+            InputError: The rate is not positive or the workload cannot have one, n_requests < 1, or seed < 0.
         """
         seed = _whole("seed", self.content.seed if seed is None else seed, 0)
         n = _whole("n_requests", self.content.n_requests if n_requests is None else n_requests, 1)
@@ -76,7 +80,7 @@ class Workload:
         return replace(drawn, name=self.name, source=self.source)
 
     def stats(self) -> dict[str, float]:
-        """Mean, median and p99 of input and output tokens (a synthetic workload: of 20,000 drawn requests)."""
+        """Return mean, median and p99 of input and output tokens; a synthetic workload draws 20,000 requests for it."""
         n = self.n_requests if isinstance(self.content, Replay) else STATS_REQUESTS
         requests = self.materialise(n_requests=n)
         found: dict[str, float] = {}
@@ -86,29 +90,30 @@ class Workload:
             found |= {f"{side}_p50_tokens": float(p50), f"{side}_p99_tokens": float(p99)}
         return found
 
-    def _rate(self, asked: float | None) -> float:
-        if asked is None:
+    def _rate(self, requested: float | None) -> float:
+        if requested is None:
             return self.requests_per_s or DEFAULT_REQUESTS_PER_S
-        if isinstance(asked, bool) or not isinstance(asked, int | float | np.number) or not asked > 0:
-            raise InputError("requests_per_s must be a positive number", asked)
-        if not math.isfinite(asked):
-            raise InputError("requests_per_s must be finite", asked)
-        if asked < LEAST_REQUESTS_PER_S:
-            raise InputError(f"requests_per_s must be at least {LEAST_REQUESTS_PER_S:g}", asked)
+        if isinstance(requested, bool) or not isinstance(requested, int | float | np.number) or not requested > 0:
+            raise InputError("requests_per_s must be a positive number", requested)
+        if not math.isfinite(requested):
+            raise InputError("requests_per_s must be finite", requested)
+        if requested < LEAST_REQUESTS_PER_S:
+            raise InputError(f"requests_per_s must be at least {LEAST_REQUESTS_PER_S:g}", requested)
         if not self.content.has_rate:
-            raise InputError(f"workload {self.name} has no arrival rate to set; leave requests_per_s out", asked)
-        return float(asked)
+            raise InputError(f"workload {self.name} has no arrival rate to set; leave requests_per_s out", requested)
+        return float(requested)
 
 
 def list_workloads() -> list[str]:
-    """Names of the catalog's workloads."""
+    """Return the names of the workloads in the catalog, sorted."""
     return sorted(path.stem for path in (DATA / "workloads").glob("*.yaml"))
 
 
 def load_workload(text: str) -> Workload:
-    """A workload by catalog name, workload file (.yaml, .yml) or trace file (any other name).
+    """Return a workload by catalog name, workload file (.yaml, .yml) or trace file (any other name).
 
-    Raises InputError with the nearest catalog name, or naming the file, row or key that breaks a rule.
+    Raises:
+        InputError: The name is unknown (the message names the nearest), or the file breaks a rule.
     """
     names = {name.lower(): name for name in list_workloads()}
     if text.lower() in names:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from catalogs.errors import InputError
-from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from catalogs.ui.words import human_s
 from planner.answer.measure import BEST, Measure, MeasuredPlan
@@ -181,13 +181,13 @@ def _other_hardware(hardware: Hardware) -> Iterator[tuple[Hardware, bool]]:
         return
     name, count, most = hardware.accelerator.name, hardware.accelerators_per_node, hardware.node.max_accelerators
     bigger = [n for n in (1, 2, 4, 8, 16) if count < n <= most]
-    yield from ((hardware.with_nodes(1).with_count(n), True) for n in bigger[:_MAX_HARDWARE])
+    yield from ((with_count(with_nodes(hardware, 1), n), True) for n in bigger[:_MAX_HARDWARE])
     nodes = hardware.n_nodes
-    yield from ((hardware.with_count(most).with_nodes(n), True) for n in (2, 3, 4, 6, 8) if n > nodes)
+    yield from ((with_nodes(with_count(hardware, most), n), True) for n in (2, 3, 4, 6, 8) if n > nodes)
     others = [parse_hardware(n) for n in NEIGHBOURS if n != name]
     alike = [(o, count) for o in others if count <= o.node.max_accelerators]
     whole = [(o, o.node.max_accelerators) for o in others if nodes == 1 and count < o.node.max_accelerators]
-    yield from ((other.with_count(n).with_nodes(nodes), False) for other, n in (*alike, *whole))
+    yield from ((with_nodes(with_count(other, n), nodes), False) for other, n in (*alike, *whole))
 
 
 def _met(kind: str, change: str, value: str | float, verified_by: str) -> Suggestion:

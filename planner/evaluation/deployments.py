@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Final
 
 from calibration.bundles.bundle import Bundle, load_bundle
-from catalogs.deployments.resolve import CatalogLookup, resolve_deployment
+from catalogs.deployments.resolve import CatalogLookup, resolve_pools
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.deployments.schema import Deployment
 from catalogs.engines.profile import HostTimes
@@ -68,7 +68,7 @@ class CandidateDeployments:
         """The candidate with every default filled in; its memory is not sized."""
         if candidate not in self._resolved:
             names = replace(self.names, hardware=candidate.hardware)
-            self._resolved[candidate] = resolve_deployment(self.written(candidate), names)[0]
+            self._resolved[candidate] = resolve_pools(self.written(candidate), names)[0]
         return self._resolved[candidate]
 
     def memory(self, candidate: Candidate) -> MemoryPlan:

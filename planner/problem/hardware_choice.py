@@ -8,7 +8,7 @@ from typing import Final
 
 from catalogs.economics.prices import Price
 from catalogs.errors import InputError
-from catalogs.hardware.catalog import list_hardware, parse_hardware
+from catalogs.hardware.catalog import list_hardware, parse_hardware, with_count
 from catalogs.hardware.specs import Hardware
 
 ANY: Final = "any"
@@ -78,7 +78,7 @@ def _anything() -> list[Hardware]:
         one = parse_hardware(name)
         if one.accelerator.kind == "gpu":
             counts = dict.fromkeys([n for n in _COUNTS if n <= one.node.max_accelerators])
-            found += [one.with_count(n) for n in counts]
+            found += [with_count(one, n) for n in counts]
     return found
 
 
@@ -87,7 +87,7 @@ def _affordable(hardware: Hardware, price_of: PriceOf, budget: float) -> Hardwar
     if hardware.n_nodes > 1 or hardware.accelerator.is_slice:
         return None
     for count in (count for count in _COUNTS if count < hardware.accelerators_per_node):
-        part = hardware.with_count(count)
+        part = with_count(hardware, count)
         price = price_of(part)
         if price is not None and price.usd_per_hour <= budget:
             return part
@@ -114,7 +114,7 @@ def _nothing(text: str, priced: Mapping[Hardware, Price | None], budget: float |
     if budget is not None:  # a single accelerator is the least one can rent
         whole = [h for h in priced if h.n_nodes == 1 and not h.accelerator.is_slice and h.text != "local"]
         singles = {f"{h.accelerator.name}x1": h for h in whole}
-        prices |= {single: price_of(singles[single].with_count(1)) for single in sorted(singles)}
+        prices |= {single: price_of(with_count(singles[single], 1)) for single in sorted(singles)}
     known = [(p.usd_per_hour, name) for name, p in prices.items() if p is not None]
     if not known or budget is None:
         near = "--price USD" if is_one(text) else "--objective throughput, or one of them with --price USD"

@@ -8,7 +8,7 @@ from typing import Any, Final
 from catalogs.deployments.layout import Layout
 from catalogs.economics.electricity import DEFAULT_REGION, list_grids, load_grid
 from catalogs.hardware.specs import Accelerator
-from catalogs.ui.progress import Tell
+from catalogs.ui.terminal import ProgressCallback
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
 from planner.problem.candidate import replicas_words
@@ -77,7 +77,7 @@ class ReportData:
     fronts: tuple[FrontFile, ...] = ()
 
 
-def gather(answer: Answer, tell: Tell = lambda _: None, swings: bool = True) -> ReportData:
+def gather(answer: Answer, tell: ProgressCallback = lambda _: None, swings: bool = True) -> ReportData:
     """Simulates some seconds (with `swings` half a minute). Raises InputError for an answer that cannot be rerun."""
     best = answer.best
     if best is None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from catalogs.io.output_files import write_atomically
 from catalogs.ui.html_page import need_plotly, render
-from catalogs.ui.progress import telling
+from catalogs.ui.terminal import progress_bar
 from planner.answer.schema import Answer
 from planner.report.material import ReportData, gather
 from planner.report.page import answer_page
@@ -30,7 +30,7 @@ def write_report(
     """
     if html is not None:
         need_plotly()
-    with telling("report") as tell:
+    with progress_bar("report") as tell:
         material = replace(gather(answer, tell, swings), fronts=tuple(fronts))
     if html is not None:
         write_atomically(html, [render(answer_page(material))])

@@ -23,8 +23,7 @@ from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock, every_key_set
 from catalogs.ui import html_page
 from catalogs.ui.html_page import paragraph, table
-from catalogs.ui.progress import said_meanwhile
-from catalogs.ui.terminal import Line
+from catalogs.ui.terminal import Line, status_line
 from catalogs.ui.words import hours_text, human_s, seconds
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
@@ -155,7 +154,7 @@ class DailyLoadSection:
         hall = FleetRunner(chosen.world.deployments.compiled(chosen.candidate))
         unit = _unit(chosen, hall.cold_start_s(ColdStart.model_validate(said.get("cold_start") or {})))
         clock = DailyRun(request.slos, requests, curve.duration_s, hall.each, hall.serve)
-        with said_meanwhile(f"{curve.n_requests:,} requests over {curve.duration_s / HOUR_S:.3g} h"):
+        with status_line(f"{curve.n_requests:,} requests over {curve.duration_s / HOUR_S:.3g} h"):
             return OverTime(clock, curve, unit, chosen.error, said).block()
 
     def screen(self, block: DailyLoad, plan: Plan) -> Iterator[Line]:  # noqa: ARG002

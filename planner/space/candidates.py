@@ -9,6 +9,7 @@ from typing import Final
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolve import CatalogLookup
 from catalogs.errors import InputError
+from catalogs.hardware.catalog import with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from planner.problem.candidate import Candidate
 from planner.problem.overrides import NOT_FIXED, Overrides
@@ -66,7 +67,7 @@ def placements(request: PlanRequest, names: CatalogLookup, layout: Layout) -> It
         yield hardware, most
         return
     for replicas in range(1, most):
-        yield hardware.with_count(replicas * layout.accelerators), replicas
+        yield with_count(hardware, replicas * layout.accelerators), replicas
     yield hardware, most
 
 
@@ -77,7 +78,7 @@ def _nodes(names: CatalogLookup, layout: Layout) -> Iterator[tuple[Hardware, int
     if len(counts) > _MOST_COUNTS:
         counts = sorted({round(hardware.n_nodes ** (i / _MOST_COUNTS)) for i in range(_MOST_COUNTS)})
     for n in counts:
-        fewer = hardware.with_nodes(n)
+        fewer = with_nodes(hardware, n)
         replicas = replicas_of(replace(names, hardware=fewer), layout)
         if replicas:
             yield fewer, replicas

@@ -9,7 +9,7 @@ from typing import Final
 
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.parallelism import tensor_parallel_choices
-from catalogs.deployments.resolve import CatalogLookup, resolve_deployment
+from catalogs.deployments.resolve import CatalogLookup, resolve_pools
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import validate_as
@@ -98,7 +98,7 @@ def _legal(request: PlanRequest, names: CatalogLookup, layout: Layout) -> bool:
     if not replicas_of(names, layout):
         return False
     try:
-        resolve_deployment(_written(request, names, layout), names)
+        resolve_pools(_written(request, names, layout), names)
     except InputError:
         return False
     return True
@@ -109,7 +109,7 @@ def _holds(request: PlanRequest, names: CatalogLookup, layout: Layout) -> bool:
     for dtype in request.precisions or (NATIVE, _NARROW):
         written = _written(request, names, layout, names.model.weight_dtype if dtype == NATIVE else dtype)
         try:
-            if size_memory(resolve_deployment(written, names)[0]).free_bytes > 0:
+            if size_memory(resolve_pools(written, names)[0]).free_bytes > 0:
                 return True
         except InputError:
             continue

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from catalogs.errors import InputError
-from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
-from catalogs.ui.progress import Tell
+from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import human_s
 from planner.answer.measure import Measure
 from planner.answer.plan_schema import Plan
@@ -72,7 +72,7 @@ def _dollars(change: GrowthStep) -> float:
     return float("inf") if change.extra_usd_per_hour is None else change.extra_usd_per_hour
 
 
-def growth(rerun: Rerun, plan: Plan, tell: Tell = lambda _: None) -> Growth:
+def growth(rerun: Rerun, plan: Plan, tell: ProgressCallback = lambda _: None) -> Growth:
     """Simulates some seconds for each hardware tried. Raises InputError for a plan without a capacity."""
     if plan.capacity_requests_per_s is None:
         raise InputError("a plan without a capacity cannot be grown", plan.deployment["hardware"])
@@ -87,7 +87,7 @@ class _Tries:
     plan: Plan
     goal: float
 
-    def objective(self, tell: Tell) -> Iterator[GrowthStep]:
+    def objective(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
         """The same plan, and what its latency would be."""
         tell("the same plan at the higher rate")
         bench = self.rerun.bench
@@ -103,7 +103,7 @@ class _Tries:
             words = "nothing: the same plan holds it with this seed"
             yield GrowthStep("objective", words, self.plan.usd_per_hour, 0.0, True)
 
-    def precision(self, tell: Tell) -> Iterator[GrowthStep]:
+    def precision(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
         """Narrower weights on the same hardware, the first that do it."""
         text, world = str(self.plan.deployment["hardware"]), self._own_world()
         searched = {c.weight_dtype for c in candidates(world.request, world.names)}
@@ -125,7 +125,7 @@ class _Tries:
     def _own(self) -> Hardware:
         return self.rerun.candidates[0].hardware
 
-    def hardware(self, tell: Tell) -> Iterator[GrowthStep]:
+    def hardware(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
         """Larger numbers of the same, and other accelerators, by price; of each the first that does it."""
         done: set[str] = set()
         for hardware, usd in self._offers():
@@ -184,8 +184,8 @@ def _more(own: Hardware) -> Iterator[Hardware]:
         return
     count, most = own.accelerators_per_node, own.node.max_accelerators
     if own.n_nodes == 1:
-        yield from (own.with_count(n) for n in range(count + 1, most + 1) if n in (2, 3, 4, 6, 8, 16))
-    yield from (own.with_count(most).with_nodes(n) for n in (2, 3, 4) if n > own.n_nodes)
+        yield from (with_count(own, n) for n in range(count + 1, most + 1) if n in (2, 3, 4, 6, 8, 16))
+    yield from (with_nodes(with_count(own, most), n) for n in (2, 3, 4) if n > own.n_nodes)
 
 
 def _others(own: Hardware) -> Iterator[Hardware]:
@@ -198,6 +198,6 @@ def _others(own: Hardware) -> Iterator[Hardware]:
         total = own.n_accelerators
         for n in (total // 2, total, 2 * total):
             if 1 <= n <= most:
-                yield other.with_count(n)
+                yield with_count(other, n)
             elif n and n % most == 0:
-                yield other.with_count(most).with_nodes(n // most)
+                yield with_nodes(with_count(other, most), n // most)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-from catalogs.ui.progress import Tell
+from catalogs.ui.terminal import ProgressCallback
 from catalogs.ui.words import human_s
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
@@ -30,7 +30,7 @@ class Explanation:
     growth: Growth | None
 
 
-def explain(answer: Answer, tell: Tell = lambda _: None) -> Explanation:
+def explain(answer: Answer, tell: ProgressCallback = lambda _: None) -> Explanation:
     """Simulates the plan once more and every change that could buy a fifth more. Raises InputError where the answer
     cannot be rerun, or is a no: that explains itself."""
     best = answer.best

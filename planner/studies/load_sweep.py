@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from catalogs.ui.progress import Tell
+from catalogs.ui.terminal import ProgressCallback
 from planner.answer.measure import CURVE_STATS
 from planner.answer.plan_schema import Plan
 from planner.economics.money import Rates, energy, money
@@ -38,7 +38,7 @@ class SweepPoint:
     latency_s: dict[str, dict[str, float]]
 
 
-def sweep(plans: list[Plan], rerun: Rerun, tell: Tell = lambda _: None) -> list[SweepPoint]:
+def sweep(plans: list[Plan], rerun: Rerun, tell: ProgressCallback = lambda _: None) -> list[SweepPoint]:
     """Every plan of the answer at shares of its capacity, one seed each, ascending; the best beyond it, too."""
     found = []
     for i, (plan, candidate) in enumerate(zip(plans, rerun.candidates, strict=True)):

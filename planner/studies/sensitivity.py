@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from catalogs.ui.progress import Tell
+from catalogs.ui.terminal import ProgressCallback
 from planner.answer.schema import Answer
 from planner.studies.choice_flips import CAPACITY_TOLERANCE, ChoiceFlips, ComparedCandidate, Flip, flip_words
 from planner.studies.rerun import Rerun
@@ -49,7 +49,7 @@ class Sensitivity:
     inputs: list[Input]
 
 
-def sensitivity(answer: Answer, rerun: Rerun | None = None, tell: Tell = lambda _: None) -> Sensitivity:
+def sensitivity(answer: Answer, rerun: Rerun | None = None, tell: ProgressCallback = lambda _: None) -> Sensitivity:
     """Return how much the answer depends on each of its inputs, from some dozens of simulated capacities.
 
     Args:
@@ -69,7 +69,7 @@ def sensitivity(answer: Answer, rerun: Rerun | None = None, tell: Tell = lambda 
 class _Study:
     answer: Answer
     rivals: ChoiceFlips
-    tell: Tell
+    tell: ProgressCallback
 
     def input(self, dial: SensitivityInput) -> Input:
         sides: list[tuple[Effect | None, Flip | None]] = []

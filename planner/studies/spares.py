@@ -23,7 +23,7 @@ from calibration.accuracy.stated_error import StatedError
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock
-from catalogs.ui.progress import Tell
+from catalogs.ui.terminal import ProgressCallback
 from planner.answer.capabilities import chosen
 from planner.answer.plan_schema import Plan
 from planner.answer.schema import Answer
@@ -166,7 +166,7 @@ class Spares:
     ward: SpareStudy
     known: dict[int, TriedSpares] = field(default_factory=dict)
 
-    def find(self, tell: Tell = lambda _: None) -> int | None:
+    def find(self, tell: ProgressCallback = lambda _: None) -> int | None:
         """Replicas, the fewest that hold; None where MOST_SPARES spare ones do not."""
         ward = self.ward
         replicas = ward.first_guess()
@@ -177,7 +177,7 @@ class Spares:
         more = range(replicas + 1, ward.needed + MOST_SPARES + 1)
         return next((n for n in more if self._holds(n, tell)), None)
 
-    def _holds(self, replicas: int, tell: Tell) -> bool:
+    def _holds(self, replicas: int, tell: ProgressCallback) -> bool:
         tell(f"{replicas} replicas, {replicas - self.ward.needed} of them spare")
         self.known[replicas] = self.ward.tried(replicas)
         return self.known[replicas].held >= self.ward.held
@@ -270,7 +270,9 @@ class SpareObjective:
             raise InputError(rule, f"{self.window_s:g} s", f"--window {10 * self.restart_s / 3600:g}h")
 
 
-def spares(answer: Answer, terms: SpareObjective, alternative: int = 0, tell: Tell = lambda _: None) -> SparesDocument:
+def spares(
+    answer: Answer, terms: SpareObjective, alternative: int = 0, tell: ProgressCallback = lambda _: None
+) -> SparesDocument:
     """Return the fewest spare replicas with which the objectives hold although replicas fail.
 
     Args:

@@ -14,13 +14,13 @@ def explain(
     Every change is simulated at the higher rate.
     """
     from catalogs.io.output_files import check_targets
-    from catalogs.ui.progress import telling
+    from catalogs.ui.terminal import progress_bar
     from planner.cli.screens.explain import show
     from planner.sections.full_answer import read_answer
     from planner.studies import explain as explaining
 
     check_targets(json_file)
     read = read_answer(answer)
-    with telling("explain") as tell:
+    with progress_bar("explain") as tell:
         found = explaining.explain(read, tell)
     put(explaining.document(found), json_file, lambda: show(found))

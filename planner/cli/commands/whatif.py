@@ -26,7 +26,7 @@ def whatif(
     """
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets
-    from catalogs.ui.progress import telling
+    from catalogs.ui.terminal import progress_bar
     from planner.answer.capabilities import chosen
     from planner.cli.screens.comparison import show_whatif
     from planner.problem.overrides import parse_keys
@@ -41,7 +41,7 @@ def whatif(
     plan = chosen("whatif", read, alternative)
     per_s = None if rate is None else parse_rate(rate, plan.requests_per_s or 0.0)
     changes = Changes(per_s, hw, workload, parse_keys(settings or []))
-    with telling("whatif") as tell:
+    with progress_bar("whatif") as tell:
         tell("the changed deployment")
         found = change(read, plan, changes)
     put(found.document(), json_file, lambda: show_whatif(found))

@@ -140,7 +140,7 @@ def test_a_port_that_does_not_exist_is_refused(port: int, tmp_path: Path) -> Non
 
 def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot make this folder"):
+    with pytest.raises(InputError, match="cannot create this folder"):
         EngineServer(_launch(WITH_CHILD, free_port()), tmp_path / "file" / "log").start()
 
 

@@ -239,7 +239,7 @@ def test_disaggregation_is_two_pools() -> None:
     [
         ({"prefill_replicas": 8}, "together must fit in the 8"),
         ({"decode": {"tensor_paralel": 2}}, "nearest valid choice: tensor_parallel"),
-        ({"decode": {"replicas": 2}}, "no replicas of its own"),
+        ({"decode": {"replicas": 2}}, "cannot set replicas"),
         ({"decode": {"kv_dtype": "fp8"}}, "same kv_dtype"),
         ({"decode": {"tensor_parallel": 3}}, "does not divide"),
     ],

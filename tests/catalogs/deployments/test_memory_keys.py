@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from catalogs.deployments.options import KvOffload
 from catalogs.deployments.resolve import resolve
-from catalogs.deployments.schema import Deployment
+from catalogs.deployments.schema import Deployment, KvOffload
 from catalogs.errors import InputError
 from catalogs.units import GIB
 
@@ -34,7 +33,7 @@ def test_every_gpu_reaches_its_host(name: str) -> None:
 @pytest.mark.parametrize(
     ("keys", "rule"),
     [
-        ({"kv_offload": {"host_gib": 3000.0}}, r"beyond the 2048 GiB of host memory.*got 3000.0.*choice: 2048"),
+        ({"kv_offload": {"host_gib": 3000.0}}, r"exceeds the 2048 GiB of host memory.*got 3000.0.*choice: 2048"),
         ({"kv_offload": {"host_gib": 300.0}, "replicas": 8}, r"of 8 replica.*got 300.0.*choice: 256"),
         ({"kv_offload": {"host_gib": 20.0}, "engine": "sglang"}, "sglang.* simulated without KV offload"),
         ({"kv_offload": {"host_gib": 20.0}, "engine": "vllm-v0"}, "vllm-v0 is simulated without KV offload"),
@@ -42,9 +41,9 @@ def test_every_gpu_reaches_its_host(name: str) -> None:
         ({"kv_offload": {"host_gib": 20.0}, "prefix_caching": False}, "prefix_caching"),
         ({"kv_offload": {"host_gib": 20.0}, "queue": {"timeout_s": 5.0}}, "got 'queue'.*choice: queue: null"),
         ({"preemption": "swap"}, "vllm is simulated without preemption by swap.*engine: vllm-v0"),
-        ({"swap_space_gib": 4.0}, "swap_space_gib goes with preemption: swap"),
+        ({"swap_space_gib": 4.0}, "swap_space_gib needs preemption: swap"),
         ({"swap_space_gib": 0.0, "preemption": "swap", "engine": "vllm-v0"}, "needs swap space"),
-        ({"swap_space_gib": 9000.0, "preemption": "swap", "engine": "vllm-v0"}, "beyond the 2048 GiB"),
+        ({"swap_space_gib": 9000.0, "preemption": "swap", "engine": "vllm-v0"}, "exceeds the 2048 GiB"),
     ],
 )
 def test_what_cannot_be_is_refused(keys: dict[str, object], rule: str) -> None:

@@ -36,29 +36,29 @@ def speculation(speculative: dict[str, object], **keys: object) -> Speculation:
     [
         (EAGLE | {"acceptance": None}, {}, "needs a measured acceptance"),
         (EAGLE | {"acceptance_length": 2.0}, {}, "needs a measured acceptance"),
-        (EAGLE | {"acceptance": 1.5}, {}, "is a probability: got 1.5; nearest valid choice: 1.0"),
+        (EAGLE | {"acceptance": 1.5}, {}, "must be a probability: got 1.5; nearest valid choice: 1.0"),
         (EAGLE | {"acceptance": [0.9, 0.5]}, {}, "one rate for each of 3 drafts: got 2"),
-        (EAGLE | {"acceptance": [0.5, 0.6, 0.1]}, {}, "never rises: got 0.6; nearest valid choice: at most 0.5"),
+        (EAGLE | {"acceptance": [0.5, 0.6, 0.1]}, {}, "must not rise: got 0.6; nearest valid choice: at most 0.5"),
         (EAGLE | {"acceptance": None, "acceptance_length": 4.5}, {}, "between 1 and 4 tokens: got 4.5"),
         (EAGLE | {"num_speculative_tokens": 0}, {}, "num_speculative_tokens"),
         (EAGLE | {"tokens": 3}, {}, "unknown key 'speculative.tokens'"),
         (EAGLE | {"method": "eagel"}, {}, "unknown speculative.method: got 'eagel'; nearest valid choice: eagle"),
         (EAGLE | {"model": None}, {}, "needs a model"),
-        (EAGLE, {"model": "mixtral-8x7b", "hardware": "h100x2", "tensor_parallel": 2}, "give its config.json"),
+        (EAGLE, {"model": "mixtral-8x7b", "hardware": "h100x2", "tensor_parallel": 2}, "give the head's config.json"),
         (EAGLE, {"engine": "llama.cpp"}, "without speculative decoding"),
         (EAGLE, {"engine": "vllm-0.11-async"}, "without speculative decoding"),
         (DRAFT, {"engine": "vllm-0.11"}, "not simulated with this speculative.method"),
         (DRAFT | {"model": "qwen3-0.6b"}, {}, "the vocabulary of its target, 128256 tokens"),
         (DRAFT | {"model": "llama3.2-7b"}, {}, "unknown model"),
         (DRAFT, {"model": "qwen2.5-7b"}, "the vocabulary of its target"),
-        (DRAFT | {"topk": 2}, {}, "a chain of drafts"),
+        (DRAFT | {"topk": 2}, {}, "with chains of drafts only"),
         (DRAFT, {"max_num_seqs": 1024, "max_num_batched_tokens": 2048}, "must hold 5 tokens of each of max_num_seqs"),
         (NGRAM | {"model": "llama3.2-1b"}, {}, "without a model"),
         (NGRAM, {"engine": "sglang"}, "not simulated with this speculative.method: got 'ngram'"),
-        (MTP, {}, "knows no multi-token prediction layers of llama3.1-8b"),
+        (MTP, {}, "lists no multi-token prediction layers for llama3.1-8b"),
         (MTP | {"model": "llama3.2-1b"}, {}, "with the model's own layers"),
         (EAGLE, {"hardware": "h100x2", "pipeline_parallel": 2}, "together with pipeline_parallel"),
-        (EAGLE, {"model": "t5-small"}, "encoders of one input length"),
+        (EAGLE, {"model": "t5-small"}, "encoders with a fixed input length"),
         (EAGLE, {"lora": {"adapters": 2}}, "together with LoRA: got 'lora'; nearest valid choice: lora: null"),
         (EAGLE, {"kv_offload": {"host_gib": 8.0}}, "together with KV offload: got 'kv_offload'"),
         (EAGLE | {"num_draft_tokens": 6}, {"engine": "sglang"}, "without a tree"),
@@ -142,10 +142,10 @@ def test_a_head_is_read_from_its_config(tmp_path: Path) -> None:
     assert told.speculation is not None
     assert told.speculation.draft is not None
     assert told.speculation.draft.vocab_size == 32000
-    assert not any("is taken as" in notice for notice in told.notices)
-    assert any("is taken as" in notice for notice in resolved(EAGLE).notices)
+    assert not any("is assumed to be" in notice for notice in told.notices)
+    assert any("is assumed to be" in notice for notice in resolved(EAGLE).notices)
     (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_size": 2048}))
-    with pytest.raises(InputError, match="as wide as its target"):
+    with pytest.raises(InputError, match="must have the hidden size of its target"):
         resolved(EAGLE | {"model": str(tmp_path)})
 
 

@@ -96,7 +96,7 @@ def test_grammar(text: str, canonical: str, total: int) -> None:
 def test_more_than_a_node_holds_are_whole_nodes_and_say_so() -> None:
     many, written = parse_hardware("h100x16"), parse_hardware("2*h100x8")
     assert (many.text, many.n_nodes, many.n_accelerators) == ("2*h100x8", 2, 16)
-    assert many.notices == ("a h100 node holds 8: h100x16 is taken as 2*h100x8",)
+    assert many.notices == ("a h100 node holds 8: h100x16 is read as 2*h100x8",)
     assert (many.node, written.notices) == (written.node, ())
 
 

@@ -82,7 +82,7 @@ def test_spikes_on_a_day_and_by_themselves() -> None:
         ({"diurnal": {"requests_per_s": 1, "swing": 1.5}}, "less than or equal to 1"),
         ({"piecewise": {"rates": {5: 1}, "period_s": 9}}, "rise from 0"),
         ({"piecewise": {"rates": {0: 0}, "period_s": 9}}, "must not be zero"),
-        ({"piecewise": {"rates": {0: 1, 10: 2}, "period_s": 9}}, "beyond the last time"),
+        ({"piecewise": {"rates": {0: 1, 10: 2}, "period_s": 9}}, "exceed the last time"),
         ({"spikes": {"requests_per_s": 1, "every_s": 10, "lasts_s": 10, "factor": 2}}, "shorter than every_s"),
     ],
 )
@@ -96,7 +96,10 @@ def test_a_duration_stands_for_a_number_of_requests(tmp_path: Path) -> None:
     assert day.n_requests == 172_800
     for text, said in (
         ("arrivals: all_at_once\nduration_s: 10\n", "needs arrivals with a rate"),
-        ("arrivals: {poisson: {requests_per_s: 2}}\nduration_s: 10\nrequests: 3\n", "the same thing"),
+        (
+            "arrivals: {poisson: {requests_per_s: 2}}\nduration_s: 10\nrequests: 3\n",
+            "give only one of requests and duration_s",
+        ),
     ):
         with pytest.raises(InputError, match=said):
             load_workload(str(workload(tmp_path, text)))

@@ -52,7 +52,7 @@ def but(option: str, value: str) -> list[str]:
         (but("--hw", "tpu-v5e"), "h100"),
         (but("--set", "tariff.cloud=zzz"), "aws"),
         ([*but("--price", "3"), "--set", "tariff.cloud=aws"], "--price or tariff.cloud"),
-        ([*but("--json", "a.json"), "--deployment-out", "a.json"], "name of its own"),
+        ([*but("--json", "a.json"), "--deployment-out", "a.json"], "a different name"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:

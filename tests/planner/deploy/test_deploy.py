@@ -54,7 +54,7 @@ def test_every_choice_has_its_flag() -> None:
 def test_a_checkpoint_that_cannot_be_made_on_the_fly_is_asked_for() -> None:
     made = serve_command(replace(PLAIN, weight_dtype="int4"))
     assert "--quantization" not in made.command
-    assert made.notes == ("needs a int4 checkpoint of meta-llama/Llama-3.1-8B: put its name in place of the model",)
+    assert made.notes == ("needs a int4 checkpoint of meta-llama/Llama-3.1-8B: use its name in place of the model",)
 
 
 @pytest.mark.parametrize(
@@ -82,4 +82,5 @@ def test_a_model_of_ones_own_is_started_from_its_folder(named: str, tmp_path: Pa
     (tmp_path / "config.json").write_text(json.dumps(config))
     made = serve_command(resolve(Deployment(model=str(tmp_path / named), hardware="h100")))
     assert made.command.startswith(f"vllm serve {tmp_path.resolve()} --")
-    assert made.notes == (f"the weights are a folder: the engine, its container too, must find them at {tmp_path}",)
+    note = f"the weights are a local folder: the engine, or its container, must find them at {tmp_path}"
+    assert made.notes == (note,)

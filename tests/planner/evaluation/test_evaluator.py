@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from catalogs.hardware import catalog as hardware_names
+from catalogs.hardware.catalog import with_count
 from catalogs.hardware.specs import Hardware
 from catalogs.workloads.workload import load_workload
 from planner.evaluation.evaluator import Load
@@ -106,7 +107,7 @@ def test_a_slower_host_and_a_power_limit_change_the_deployments(two: HardwareCho
 def test_a_price_of_ones_own_is_shared_by_accelerators() -> None:
     whole = open_evaluator(request("l4x2")).names.hardware
     prices = PriceList(Tariff(usd_per_hour=3.0), whole)
-    half = prices.price(whole.with_count(1))
+    half = prices.price(with_count(whole, 1))
     assert half is not None
     assert (half.usd_per_hour, half.note) == (1.5, "1 of 2 accelerators")
     looked_up = prices.of_other(whole).price(whole)

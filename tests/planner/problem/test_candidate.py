@@ -10,7 +10,7 @@ import pytest
 
 from catalogs.deployments.layout import Layout
 from catalogs.errors import InputError
-from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.catalog import parse_hardware, with_count, with_nodes
 from catalogs.hardware.specs import Hardware
 from planner.problem.candidate import Candidate, DeploymentOverrides, Split
 from planner.search.objectives import Outcome
@@ -24,17 +24,17 @@ def test_resized_hardware_is_the_hardware_of_the_text(text: str) -> None:
     whole = parse_hardware(text)
     for n in range(1, whole.node.max_accelerators + 1):
         name = whole.accelerator.name
-        assert whole.with_nodes(1).with_count(n) == parse_hardware(f"{name}x{n}")
-        assert whole.with_count(n).with_nodes(3) == parse_hardware(f"3*{name}x{n}")
-    assert whole.with_count(whole.accelerators_per_node) == whole == whole.with_nodes(whole.n_nodes)
+        assert with_count(with_nodes(whole, 1), n) == parse_hardware(f"{name}x{n}")
+        assert with_nodes(with_count(whole, n), 3) == parse_hardware(f"3*{name}x{n}")
+    assert with_count(whole, whole.accelerators_per_node) == whole == with_nodes(whole, whole.n_nodes)
 
 
 def test_a_bridge_joins_pairs_only() -> None:
     two = parse_hardware("h100-nvlx2")
-    assert two.node.link_name != two.with_count(4).node.link_name == parse_hardware("h100-nvlx4").node.link_name
+    assert two.node.link_name != with_count(two, 4).node.link_name == parse_hardware("h100-nvlx4").node.link_name
 
 
-@pytest.mark.parametrize("resize", [lambda h: h.with_count(9), lambda h: h.with_count(0), lambda h: h.with_nodes(0)])
+@pytest.mark.parametrize("resize", [lambda h: with_count(h, 9), lambda h: with_count(h, 0), lambda h: with_nodes(h, 0)])
 def test_a_size_that_there_is_not_is_refused(resize: object) -> None:
     with pytest.raises(InputError, match="nearest valid choice"):
         resize(parse_hardware("h100x8"))  # type: ignore[operator]
@@ -43,7 +43,7 @@ def test_a_size_that_there_is_not_is_refused(resize: object) -> None:
 def test_what_was_said_once_of_a_text_is_not_said_of_its_parts() -> None:
     whole = parse_hardware("h100x16")
     assert (whole.text, len(whole.notices)) == ("2*h100x8", 1)
-    assert whole.with_nodes(2).notices == whole.with_count(4).notices == whole.without_notices().notices == ()
+    assert with_nodes(whole, 2).notices == with_count(whole, 4).notices == whole.without_notices().notices == ()
 
 
 def other(text: str) -> Hardware:

@@ -6,7 +6,7 @@ import pytest
 
 from catalogs.economics.prices import Price, node_price
 from catalogs.errors import InputError
-from catalogs.hardware.catalog import parse_hardware
+from catalogs.hardware.catalog import parse_hardware, with_count
 from catalogs.hardware.specs import Hardware
 from planner.problem.hardware_choice import Choices, choose_hardware
 
@@ -46,7 +46,7 @@ def test_any_is_the_largest_of_every_gpu_that_the_budget_pays_for() -> None:
     for hardware in found.hardware:
         twice = 2 * hardware.accelerators_per_node
         if twice <= min(hardware.node.max_accelerators, 8):
-            larger = price_of(hardware.with_count(twice))
+            larger = price_of(with_count(hardware, twice))
             assert larger is None or larger.usd_per_hour > 10.0
 
 

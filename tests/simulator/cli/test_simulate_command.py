@@ -209,7 +209,7 @@ def test_an_unwritable_target_is_bad_input(files: dict[str, Path], capsys: pytes
         (("--requests-out", ""), "name"),
         (("--requests-out", "-"), "only --json"),
         (("--requests-out", "/tmp"), "folder"),
-        (("--json", "same", "--requests-out", "same"), "name of its own"),
+        (("--json", "same", "--requests-out", "same"), "a different name"),
         (("--router-staleness", "inf"), "must be finite"),
         (("--time-series", "t.csv", "--time-step", "inf"), "finite step"),
     ],

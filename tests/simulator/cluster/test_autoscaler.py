@@ -257,10 +257,10 @@ def test_a_deployment_scales_and_pays_for_what_it_uses() -> None:
     [
         ({"metric": "quue"}, 1, "metric"),
         ({"targt": 1}, 1, "nearest valid choice: target"),
-        ({"min_replicas": 9}, 9, "min_replicas is beyond max_replicas"),
+        ({"min_replicas": 9}, 9, "min_replicas exceeds max_replicas"),
         ({"min_replicas": 2}, 1, "nearest valid choice: 2"),
         ({}, 9, "nearest valid choice: 8"),
-        ({"metric": "kv", "target": 80}, 1, "share from 0 to 1"),
+        ({"metric": "kv", "target": 80}, 1, "fraction between 0 and 1"),
         ({"target": 0}, 1, "greater than 0"),
         ({"cold_start": {"imag_gb": 1}}, 1, "nearest valid choice: image_gb"),
         ({"interval_s": 0}, 1, "greater than or equal to 0.01"),

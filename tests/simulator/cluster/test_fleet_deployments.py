@@ -112,11 +112,11 @@ def refusal(text: str, tmp_path: Path) -> str:
         ("model: llama3.1-8b\nhardware: h100\npools: []\n", "at least one"),
         ("model: llama3.1-8b\npools: [{hardware: h100, rol: both}]\n", "unknown key 'rol'"),
         ("model: llama3.1-8b\npools: [{hardware: h100, role: prefil}]\n", "nearest valid choice: prefill"),
-        ("model: llama3.1-8b\npools: [{hardware: h100, router: random}]\n", "a pool has no router of its own"),
+        ("model: llama3.1-8b\npools: [{hardware: h100, router: random}]\n", "a pool cannot set router"),
         (
             "model: llama3.1-8b\nhardware: h100x2\npools: [{}]\ndisaggregation: {prefill_replicas: 1, "
             "decode_replicas: 1}\n",
-            "exclude each other",
+            "cannot be combined",
         ),
         ("model: llama3.1-8b\nhardware: h100x2\npools: [{replicas: 2}, {}]\n", "must fit in the 2"),
         (

@@ -348,7 +348,7 @@ def test_two_choices_make_long_queues_doubly_exponentially_rare() -> None:
         ({"prefix_aware": {"cache_treshold": 0.5}}, "cache_threshold"),
         ({"prefix_aware": {"cache_threshold": 2}}, "less than or equal to 1"),
         ({"random": {"seed": -1}}, "greater than or equal to 0"),
-        ({"scored": {"prefix": 0, "queue": 0}}, "needs a weight"),
+        ({"scored": {"prefix": 0, "queue": 0}}, "needs at least one nonzero weight"),
         (["round_robin"], "exactly one"),
     ],
 )

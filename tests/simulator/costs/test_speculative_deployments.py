@@ -242,7 +242,7 @@ def test_what_travels_and_what_hybrid_caches_hold_counts_the_drafter() -> None:
 
 def test_pools_of_one_request_draft_alike() -> None:
     apart = {"prefill_replicas": 1, "decode_replicas": 1, "decode": {"speculative": EAGLE}}
-    with pytest.raises(InputError, match="KV of the same drafter"):
+    with pytest.raises(InputError, match="must use the same drafter"):
         compile_fleet(plant_of(None, hardware="h100x2", disaggregation=apart))  # type: ignore[arg-type]
     apart["decode"] = {"speculative": NGRAM}  # looks at the host's tokens only
     assert compile_fleet(plant_of(None, hardware="h100x2", disaggregation=apart)).plants  # type: ignore[arg-type]

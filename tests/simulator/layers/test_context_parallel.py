@@ -195,11 +195,11 @@ def test_tensor_ranks_that_sent_parts_gather_instead_of_adding() -> None:
     ("keys", "rule", "nearest"),
     [
         ({"model": "llama3.1-8b", "expert_parallel": True}, "mixture-of-experts", "expert_parallel: false"),
-        ({"model": "llama3.1-8b", "pipeline_parallel": 33}, "beyond the layers", "32"),
+        ({"model": "llama3.1-8b", "pipeline_parallel": 33}, "exceeds the layers", "32"),
         ({"model": "llama3.1-8b", "tensor_parallel": 8, "decode_context_parallel": 2}, "copies of each", "1"),
         ({"model": "llama3.1-8b", "tensor_parallel": 8, "decode_context_parallel": 3}, "does not divide", "2"),
         ({"model": "deepseek-v3", "tensor_parallel": 8, "decode_context_parallel": 6}, "does not divide", "4"),
-        ({"model": "deepseek-v3", "context_parallel": 4, "decode_context_parallel": 2}, "context_parallel where", "4"),
+        ({"model": "deepseek-v3", "context_parallel": 4, "decode_context_parallel": 2}, "must be 1 or equal", "4"),
         ({"model": "qwen3.5-27b", "context_parallel": 2}, "linear attention", "1"),
         ({"model": "llama3.1-8b", "context_parallel": 16}, "must fit", "context_parallel: 8"),
         (

@@ -216,12 +216,12 @@ def test_blocks_that_are_not_kept_are_caught(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ("keys", "rule"),
     [
-        ({"model": "bart-base"}, "not encoders of text: got 'bart-base'; nearest valid choice: whisper-large-v3"),
-        ({"model": "t5-small"}, "not encoders of text"),
+        ({"model": "bart-base"}, "not text encoders: got 'bart-base'; nearest valid choice: whisper-large-v3"),
+        ({"model": "t5-small"}, "not text encoders"),
         ({"engine": "sglang"}, "sglang is simulated without an encoder-decoder model"),
-        ({"prefix_caching": True}, "shares no prefixes"),
+        ({"prefix_caching": True}, "does not cache prefixes"),
         ({"max_num_batched_tokens": 1499}, "at least the 1500 positions"),
-        ({"max_model_len": 449}, "beyond the 448 positions"),
+        ({"max_model_len": 449}, "exceeds the 448 positions"),
         ({"pipeline_parallel": 2}, "together with pipeline_parallel: got 'pipeline_parallel: 2'"),
         ({"data_parallel": 2}, "got 'data_parallel: 2'; nearest valid choice: data_parallel: 1"),
         ({"kv_offload": {"host_gib": 8}}, "got 'kv_offload'"),
