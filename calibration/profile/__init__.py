@@ -1,2 +1,4 @@
-"""Profiling of this machine: which shapes to measure, how to time them, and the session that survives an
-interruption."""
+"""Profiling of this machine.
+
+The sub-packages choose the shapes to measure, time them, and keep a session that survives an interruption.
+"""

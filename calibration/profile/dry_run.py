@@ -1,4 +1,4 @@
-"""What a profile would measure and what it found about the machine, as lines for people."""
+"""Text lines that describe what a profile would measure, and what it measured about the machine."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from calibration.profile.run import EFFICIENCY, REPEATS, ProfileJob
 from calibration.profile.session.session import Row
 from calibration.profile.session.shape import FIT
 
-OVERHEAD_S: Final = 0.05  # of a shape besides its repeats: inputs, warm-up, the row
+OVERHEAD_S: Final = 0.05  # Time per shape in addition to its repeats: inputs, warm-up and writing the row.
 
 MACHINE_FAMILIES: Final = ("copy", "pages", "launch", "host")
 
 
 def plan(job: ProfileJob, limit_s: float) -> list[dict[str, Any]]:
-    """One entry per queue: shapes to fit and to check, those of the user's models, the seconds that all would take and
-    the seconds the budget gives them."""
+    """Return one entry per queue of shapes.
+
+    Each entry counts the shapes to fit, the shapes to check and the shapes of the user's models. It also holds the
+    seconds that measuring all of them would take and the seconds that the budget gives to the queue.
+    """
     queues = sorted({s.queue for s in job.shapes})
     total = sum(SHARES.get(q, 0.05) for q in queues)
     out = []
@@ -41,22 +44,22 @@ def plan(job: ProfileJob, limit_s: float) -> list[dict[str, Any]]:
 
 
 def plan_lines(entries: Sequence[dict[str, Any]], job: ProfileJob) -> list[str]:
-    """The plan as a table; times are guesses from the roofline."""
-    lines = [f"{'':20} {'to fit':>7} {'to check':>9} {'own':>6} {'all of them':>12} {'its share':>10}"]
+    """Return the plan as the lines of a table, with times estimated from the roofline."""
+    lines = [f"{'':20} {'to fit':>7} {'to check':>9} {'own':>6} {'all shapes':>12} {'budget':>10}"]
     for e in entries:
         cells = f"{e['fit']:>7,} {e['check']:>9,} {e['own']:>6,} {e['all_s']:>10,.0f} s {e['budget_s']:>8,.0f} s"
         lines.append(f"{e['queue']:20} {cells}")
     count, seconds = sum(e["fit"] + e["check"] for e in entries), sum(e["all_s"] for e in entries)
-    first = f"own models' {len(job.first):,} first, " if job.first else ""
+    first = f"the {len(job.first):,} shapes of your models, then " if job.first else ""
     lines.append(
-        f"{len(job.machine)} of the machine, then {first}the most informative of {count:,}: "
+        f"measures {len(job.machine)} machine shapes, then {first}the most informative of {count:,} shapes: "
         f"{job.budget_s:,.0f} s of about {seconds:,.0f} s"
     )
     return lines
 
 
 def machine_lines(rows: Sequence[Row]) -> list[str]:
-    """What was found about copies, launches and the host."""
+    """Return one line per measurement of copies, kernel launches and the host."""
     out = []
     for row in rows:
         if row["family"] not in MACHINE_FAMILIES:

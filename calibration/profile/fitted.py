@@ -1,4 +1,7 @@
-"""A profile to a bundle: fit every family measured, check it on the held-out shapes, install it for this machine."""
+"""Turning a profile into a calibration bundle.
+
+Every measured family is fitted and checked on the held-out shapes, and the bundle is installed for this machine.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +30,7 @@ from calibration.fitting.validate import cross_validate, predict
 from calibration.profile.kernels.drift_reference import NOTABLE
 from calibration.profile.session.manifest import Manifest
 from calibration.profile.session.session import Row
-from calibration.profile.session.tables import Tables, tables, write_measured, writing
+from calibration.profile.session.tables import Tables, tables, write_errors, write_measured
 from calibration.rows.dataset import rows_sha256, write_rows
 from calibration.rows.physics_check import gate
 from catalogs.errors import InputError
@@ -38,29 +41,34 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-FEWEST_FOR_GROUPS: Final = 40  # rows below which whole groups held out leave too little to fit
+FEWEST_FOR_GROUPS: Final = 40  # With fewer rows, holding out whole groups leaves too few rows to fit.
 
-CONTENDED_WARNING: Final = 0.1
+CONTENDED_WARNING: Final = 0.1  # Share of contended rows above which the bundle carries a notice.
 
-DISTURBED: Final = "of the rows were measured while others used the machine"
+#: Part of the notice of a contended bundle, by which an installed bundle is recognised as contended.
+DISTURBED: Final = "of the rows were measured while other processes used the machine"
+
+#: The same part in bundles that earlier releases wrote.
+DISTURBED_BEFORE: Final = "of the rows were measured while others used the machine"
 
 
 def fit_profile(rows: list[Row], manifest: Manifest, accelerator: Accelerator, folder: Path) -> Path:
-    """Write rows/, held_out/, measured.parquet and bundle/ under `folder`; returns bundle.json's path.
+    """Write rows/, held_out/, measured.parquet and bundle/ under `folder` and return the path of bundle.json.
 
-    Raises InputError where no family has rows that obey the accelerator's peaks.
+    Raises:
+        InputError: If no family has rows that obey the accelerator's peaks, or the files cannot be written.
     """
     version = manifest["libraries"]["torch"]
     source = f"calibrate profile of {accelerator.full_name}, torch {version}, {manifest['started_at'][:10]}"
     found = tables(rows, source, manifest["device"] == "cpu" or "bf16" in accelerator.peak_flops)
     write_measured(rows, folder / "measured.parquet")
-    with writing(folder):
+    with write_errors(folder):
         write_rows(folder / "rows", found.fit)
         write_rows(folder / "held_out", found.held_out)
     fitted = {f: fit for f in found.fit if f in FAMILIES and (fit := fit_measured(f, found, accelerator)) is not None}
     if not fitted:
-        raise InputError("no measured row obeys the peaks of this machine", str(folder))
-    with writing(folder):
+        raise InputError("no measured row obeys the peak rates of this machine", str(folder))
+    with write_errors(folder):
         path = write_bundle(folder / "bundle", accelerator.name, version, [{"name": source}], fitted)
     facts = read_bundle(path)[0]
     driver = (manifest.get("gpu") or {}).get("driver")
@@ -70,30 +78,36 @@ def fit_profile(rows: list[Row], manifest: Manifest, accelerator: Accelerator, f
 
 
 def notices(found: Tables, manifest: Manifest) -> list[str]:
-    """What every answer that rests on this bundle should say."""
+    """Return the notices that every answer based on this bundle must show."""
     lines = []
     if found.contended_share > CONTENDED_WARNING:
         share = f"{found.contended_share:.0%} {DISTURBED}"
         families = ", ".join(found.contended_families)
-        lines.append(share + (f" (fitted on such rows: {families})" if families else "") + ": times may be high")
+        fitted = f" (families fitted on such rows: {families})" if families else ""
+        lines.append(f"{share}{fitted}: times may be too long")
     spread = (manifest.get("drift") or {}).get("spread", 0.0)
     if spread > NOTABLE:
-        lines.append(f"the machine was not steady: a reference product spread over {spread:.0%} while it was profiled")
+        lines.append(
+            f"the machine was not steady: the time of a reference product varied by {spread:.0%} during profiling"
+        )
     if manifest["device"] == "cpu":
         threads = (manifest.get("cpu") or {}).get("threads")
-        lines.append(f"measured on {threads} of this CPU's threads with torch's kernels; run the engine on as many")
+        lines.append(
+            f"measured with {threads} threads of this CPU and torch's kernels; "
+            "run the engine with the same number of threads"
+        )
     return lines
 
 
 def fit_measured(family: str, found: Tables, accelerator: Accelerator) -> FittedFamily | None:
-    """A family fitted on its clean rows and checked on its held-out ones; None where no row obeys the peaks."""
+    """Fit a family to its clean rows and check it on its held-out rows; return None where no row obeys the peaks."""
     gated, report = gate(family, found.fit[family], accelerator)
-    kept, later = by_term(family, gated, accelerator)
+    kept, later = split_context_chunks(family, gated, accelerator)
     if kept.empty:
         return None
     model = FAMILIES[family].fit(kept, accelerator)
     if isinstance(model, PrefillAttentionModel) and accelerator.kind == "cpu":
-        model = replace(model, serial={})  # torch's CPU kernel has no lanes
+        model = replace(model, serial={})  # torch's CPU kernel does not process keys in parallel lanes.
         if len(later):
             model = model.with_context(later, accelerator)
     remarks: list[str] = []
@@ -107,9 +121,16 @@ def fit_measured(family: str, found: Tables, accelerator: Accelerator) -> Fitted
     return FittedFamily(model, report.to_dict(), rows_sha256(kept), errors, remarks)
 
 
-def by_term(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """(rows that a family's grid is fitted on and checked with, rows of a term of its own): chunks after context are
-    such a term of prefill attention on a CPU; other families have none."""
+def split_context_chunks(
+    family: str, rows: pd.DataFrame, accelerator: Accelerator
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Split the rows of a family into those of its grid and those of a separate term.
+
+    Prefill attention on a CPU has such a term: chunks after context. Other families have none.
+
+    Returns:
+        The rows that the family's grid is fitted to and checked on, and the rows of the separate term.
+    """
     if family != "prefill_attention" or accelerator.kind != "cpu":
         return rows, rows[:0]
     whole = (rows.pairs * rows.chunks * 2.0 / rows.tokens**2).between(0.98, 1.02)
@@ -117,7 +138,7 @@ def by_term(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> tuple[
 
 
 def _held_out(model: FamilyModel, rows: pd.DataFrame | None, accelerator: Accelerator) -> list[dict[str, Any]]:
-    """Errors on shapes measured only to check: random batch and context, sizes that were not fitted."""
+    """Return the errors on held-out shapes, which have random batch and context and sizes that were not fitted."""
     if rows is None or rows.empty:
         return []
     kept, _ = gate(model.family, rows, accelerator)
@@ -130,13 +151,13 @@ def _held_out(model: FamilyModel, rows: pd.DataFrame | None, accelerator: Accele
 def _with_skew(
     model: DecodeAttentionModel, rows: pd.DataFrame, accelerator: Accelerator
 ) -> tuple[DecodeAttentionModel, str]:
-    """alpha of t = t(mean) + alpha (t(longest) - t(mean)), the median over the uneven batches measured."""
+    """Fit alpha in t = t(mean) + alpha (t(longest) - t(mean)) as the median over the uneven batches measured."""
     even = predict(replace(model, skew_alpha=0.0), rows, accelerator)
     worst = predict(replace(model, skew_alpha=1.0), rows, accelerator)
     seconds = rows.seconds.to_numpy(float)
     usable = worst > 1.05 * even
     if not usable.any():
-        return model, "uneven batches: none measured, the public tables' alpha"
+        return model, "uneven batches: none was measured, alpha is that of the public tables"
     alpha = float(np.clip(np.median((seconds - even)[usable] / (worst - even)[usable]), 0.0, 1.0))
     return replace(
         model, skew_alpha=round(alpha, 4)
@@ -144,17 +165,17 @@ def _with_skew(
 
 
 def worse_than_installed(bundle: Path, name: str) -> bool:
-    """Whether a bundle that others disturbed would replace one that nobody did."""
+    """Return whether a contended bundle would replace an installed bundle that is not contended."""
     old = user_folder() / name / JSON_NAME
     return _disturbed(bundle) and old.is_file() and not _disturbed(old)
 
 
 def _disturbed(bundle: Path) -> bool:
-    return any(DISTURBED in text for text in read_bundle(bundle)[0].notices)
+    return any(text in notice for notice in read_bundle(bundle)[0].notices for text in (DISTURBED, DISTURBED_BEFORE))
 
 
 def install(bundle: Path, name: str) -> Path:
-    """Copy a bundle to the user's calibrations, whole or not at all; host times stay. Returns its folder there."""
+    """Copy a bundle atomically to the user's calibrations, keep host times there, and return its folder."""
     target = user_folder() / name
     with atomic_folder(target, replace=True, keep=(ENGINES_FOLDER,)) as part:
         for file in (JSON_NAME, ARRAYS_NAME):

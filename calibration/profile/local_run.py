@@ -1,4 +1,4 @@
-"""`calibrate profile` and `calibrate run` on the machine at hand, from options to files."""
+"""The run behind `calibrate profile` and `calibrate run` on this machine, from options to files."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ from calibration.profile.run import ProfileJob, ProgressReporter, profile, start
 from calibration.profile.session import manifest
 from calibration.profile.session.session import Session
 from calibration.profile.session.shape import Shape
-from calibration.profile.shapes.queue import candidates, once, own_shapes
-from calibration.profile.shapes.serving import extra_shapes
+from calibration.profile.shapes.queue import candidates, deduplicated, extra_shapes, user_model_shapes
 from calibration.profile.shapes.size_limits import CPU, CUDA
-from calibration.profile.shapes.sizes import catalog_sizes, own_sizes
+from calibration.profile.shapes.sizes import catalog_sizes, user_model_sizes
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
 from catalogs.models.catalog import load_model
 
-SHARE_OF_BUDGET: Final = 1 / 500  # that one shape's repeats may take
+SHARE_OF_BUDGET: Final = 1 / 500  # Share of the budget that the repeats of one shape may take.
 
-LIMIT_S: Final = (0.03, 2.0)
+LIMIT_S: Final = (0.03, 2.0)  # Bounds of the time that the repeats of one shape may take.
 
 _UNITS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileOptions:
-    """What the command line says."""
+    """The options of a profile, as given on the command line."""
 
     hardware: str
     budget_s: float
@@ -46,68 +45,84 @@ class ProfileOptions:
     device: str | None = None
     threads: int | None = None
     seed: int = 0
-    models: tuple[str, ...] = ()  # whose shapes come first
-    dtype: str | None = None  # these models are served in; what the device computes well where not given
+    models: tuple[str, ...] = ()  # The user's models. Their shapes are measured first.
+    dtype: str | None = None  # The dtype in which `models` are served; None means the dtypes usual on the device.
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileResult:
-    """A finished profile."""
+    """The rows, facts and counts of a finished profile."""
 
     folder: Path
     session: Session
     facts: manifest.Manifest
-    accelerator: Accelerator  # with measured peaks where the catalog does not know them
+    accelerator: Accelerator  # It has measured peaks where the catalog does not know them.
     counts: dict[str, Any]
     device: ProfiledDevice
 
 
 def budget_s(text: str) -> float:
-    """Seconds of "5m", "300s", "1h" or "90". Raises InputError for anything else, or nothing."""
+    """Return the seconds of a time such as "5m", "300s", "1h" or "90".
+
+    Raises:
+        InputError: If the text is no positive time.
+    """
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text.lower())
     if found is None or float(found[1]) <= 0:
-        raise InputError("a budget is a time", text, "5m")
+        raise InputError("a budget is a positive time", text, "5m")
     return float(found[1]) * _UNITS[found[2]]
 
 
 def this_machine(text: str, device: ProfiledDevice) -> Accelerator:
-    """The accelerator profiled. Raises InputError where `text` names other hardware than this machine's."""
+    """Return the accelerator of this machine, which is to be profiled.
+
+    Raises:
+        InputError: If `text` names other hardware than this machine's, or the GPU cannot be identified.
+    """
     from catalogs.hardware.local import cpu_hardware, local_hardware, read_cpu
 
     here = local_hardware().accelerator
     if device.is_cuda and here.kind == "cpu":
-        raise InputError("the GPU cannot be named without its driver's library", "pynvml", "pip install nvidia-ml-py")
-    if not device.is_cuda and here.kind != "cpu":  # the CPU of a machine with a GPU
+        raise InputError("the GPU cannot be identified without NVML", "pynvml", "pip install nvidia-ml-py")
+    if not device.is_cuda and here.kind != "cpu":  # This is the CPU of a machine with a GPU.
         raise InputError("--device cpu on a machine with a GPU is not supported", here.name, "no --device")
-    if text.strip().lower() not in ("local", here.name):
-        named = parse_hardware(text).accelerator
-        if named.name != here.name:
-            raise InputError("only this machine can be profiled, it is not", named.name, f"local ({here.full_name})")
+    if text.strip().lower() not in ("local", here.name) and parse_hardware(text).accelerator.name != here.name:
+        raise InputError("only the hardware of this machine can be profiled", text, f"local ({here.full_name})")
     return cpu_hardware(read_cpu()).accelerator if here.kind == "cpu" else here
 
 
 def run_profile(options: ProfileOptions) -> ProfileResult:
-    """Profile this machine into a folder, or go on with an unfinished profile of it."""
-    counters, before = open_counters(), traffic()  # before torch starts its threads
+    """Profile this machine into a folder, or resume an unfinished profile of it.
+
+    Raises:
+        InputError: If the options do not fit this machine, or the folder cannot be used.
+    """
+    counters, before = open_counters(), traffic()  # This precedes the start of torch's threads.
     device, accelerator, job = prepare(options)
     facts = manifest.describe(accelerator.name, device, options.budget_s, options.seed)
     facts |= {"models": list(options.models), "activation_dtype": device.activation}
     folder = options.out or default_folder(accelerator.name)
     limit = limit_s(options.budget_s)
     meter = open_meter(device)
-    with progress(options.budget_s) as told:
-        session = start(folder, facts, told)
-        for why_not in (meter.why_not, counters.why_not, collective.why_not(device, options.budget_s)):
-            if why_not:
-                told.line(why_not)
+    with progress(options.budget_s) as reporter:
+        session = start(folder, facts, reporter)
+        for unavailable_reason in (
+            meter.unavailable_reason,
+            counters.unavailable_reason,
+            collective.unavailable_reason(device, options.budget_s),
+        ):
+            if unavailable_reason:
+                reporter.line(unavailable_reason)
         try:
-            counts = profile(job, session, ShapeTimer(device, meter, limit, counters=counters), told)
+            counts = profile(job, session, ShapeTimer(device, meter, limit, counters=counters), reporter)
         except KeyboardInterrupt:
-            told.line(f"interrupted: {len(session.rows)} rows are kept; the same command with --out {folder} goes on")
+            reporter.line(
+                f"interrupted: {len(session.rows)} rows are kept; run the same command with --out {folder} to resume"
+            )
             raise
     drifted = drift_reference.report(session.rows)
-    told.line(drift_reference.line(drifted))
-    ended = {"finished_at": manifest.now(), "counts": counts, "power": meter.why_not, "drift": drifted}
+    reporter.line(drift_reference.line(drifted))
+    ended = {"finished_at": manifest.now(), "counts": counts, "power": meter.unavailable_reason, "drift": drifted}
     ended["machine_traffic"] = since(before, traffic())
     facts = (manifest.read(folder) or facts) | ended
     manifest.write(folder, facts)
@@ -116,28 +131,34 @@ def run_profile(options: ProfileOptions) -> ProfileResult:
 
 
 def limit_s(budget: float) -> float:
-    """Seconds one shape's repeats may take."""
+    """Return the seconds that the repeats of one shape may take."""
     return min(max(budget * SHARE_OF_BUDGET, LIMIT_S[0]), LIMIT_S[1])
 
 
 def prepare(options: ProfileOptions) -> tuple[ProfiledDevice, Accelerator, ProfileJob]:
-    """What would be measured, on what. Raises InputError for options that do not fit this machine."""
+    """Return the device, its accelerator and the job that a profile with these options would run.
+
+    Raises:
+        InputError: If the options do not fit this machine.
+    """
     models = [load_model(m) for m in options.models]
     device = open_device(options.device, options.threads)
     if options.dtype is not None and options.dtype not in device.dtypes:
-        raise InputError("this device does not multiply in that dtype", options.dtype, ", ".join(device.dtypes))
+        raise InputError("this device has no matrix products in that dtype", options.dtype, ", ".join(device.dtypes))
     if options.dtype == "fp32":
         device = replace(device, activation="fp32")
     accelerator = this_machine(options.hardware, device)
-    reach = CUDA if device.is_cuda else CPU
+    limits = CUDA if device.is_cuda else CPU
     own: list[Shape] = []
     if models:
         served = (options.dtype,) if options.dtype else _served(device)
-        own = own_shapes(own_sizes(models, device.memory_bytes, reach.splits), reach, served, options.seed)
-    sizes = catalog_sizes(device.memory_bytes, reach.splits, small=not device.is_cuda)
-    extra = extra_shapes(sizes, reach, device)
-    shapes = once([*own, *candidates(sizes, reach, device.dtypes, options.seed), *extra])
-    ranks = collective.shapes(device) if collective.why_not(device, options.budget_s) is None else []
+        own = user_model_shapes(
+            user_model_sizes(models, device.memory_bytes, limits.splits), limits, served, options.seed
+        )
+    sizes = catalog_sizes(device.memory_bytes, limits.splits, small=not device.is_cuda)
+    extra = extra_shapes(sizes, limits, device)
+    shapes = deduplicated([*own, *candidates(sizes, limits, device.dtypes, options.seed), *extra])
+    ranks = collective.shapes(device) if collective.unavailable_reason(device, options.budget_s) is None else []
     found = ProfileJob(
         accelerator,
         machine_rates.shapes(device),
@@ -152,13 +173,13 @@ def prepare(options: ProfileOptions) -> tuple[ProfiledDevice, Accelerator, Profi
 
 
 def _served(device: ProfiledDevice) -> tuple[str, ...]:
-    """The dtypes a model is usually served in here: on a GPU not fp32, int8 nowhere."""
+    """Return the dtypes in which a model is usually served on the device: never int8, and fp32 only on a CPU."""
     usual = ("bf16", "fp8") if device.is_cuda else ("bf16", "fp32")
     return tuple(d for d in device.dtypes if d in usual) or device.dtypes[:1]
 
 
 def default_folder(name: str) -> Path:
-    """The newest unfinished profile of this hardware in the user's data, else a new one named by the time."""
+    """Return the folder of the newest unfinished profile of this hardware, or a new folder named by the time."""
     from calibration.bundles.bundle import user_folder
 
     root = user_folder().parent / "profiles"
@@ -170,9 +191,13 @@ def default_folder(name: str) -> Path:
 
 
 def fit_and_install(done: ProfileResult) -> tuple[Path, Path | None, Path | None]:
-    """(bundle.json, installed folder, file of measured peaks): what plan and simulate then use.
+    """Fit a bundle to a finished profile and install it, so that `plan` and `simulate` use it.
 
-    Nothing is installed, and both are None, where a disturbed profile would replace an undisturbed one.
+    Nothing is installed where a contended profile would replace one that is not contended.
+
+    Returns:
+        The path of bundle.json, the installed folder, and the file of measured peaks. The last two are None where
+        nothing was installed; the last is None where the catalog knows the peaks.
     """
     from calibration.profile.fitted import fit_profile, install, worse_than_installed
     from catalogs.hardware import local as measured_peaks
@@ -190,7 +215,10 @@ def fit_and_install(done: ProfileResult) -> tuple[Path, Path | None, Path | None
 
 @contextmanager
 def progress(total_s: float) -> Iterator[ProgressReporter]:
-    """A bar on stderr; lines above it. Without a terminal only the lines, and one for every fifth of the budget."""
+    """Show a progress bar on stderr with lines above it.
+
+    Without a terminal only the lines are shown, with one more line for every fifth of the budget.
+    """
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -198,7 +226,7 @@ def progress(total_s: float) -> Iterator[ProgressReporter]:
     columns = (TextColumn("profiling"), BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=total_s)
-        said = [0]
+        reported = [0]
 
         def line(text: str) -> None:
             console.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -206,8 +234,8 @@ def progress(total_s: float) -> Iterator[ProgressReporter]:
         def step(spent_s: float, what: str) -> None:
             bar.update(task, completed=min(spent_s, total_s), description=what)
             fifth = int(5 * spent_s / total_s)
-            if not console.is_terminal and fifth > said[0]:
-                said[0] = fifth
-                line(f"profiled {min(fifth, 5) * 20} % of the budget")
+            if not console.is_terminal and fifth > reported[0]:
+                reported[0] = fifth
+                line(f"{min(fifth, 5) * 20} % of the profiling budget is spent")
 
         yield ProgressReporter(line, step)

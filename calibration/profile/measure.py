@@ -1,4 +1,7 @@
-"""One shape to one row: time it, note who disturbed it; a shape that fails becomes a row that says why."""
+"""Measurement of one shape as one row.
+
+The row holds the timing and the contention by other processes. A shape that fails gives a row with the reason.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,14 @@ from calibration.profile.session.shape import FIT, Shape
 
 SAMPLES_KEPT: Final = 300
 
-PREEMPTED_SHARE: Final = 0.5  # of the samples, beyond which a row is contended whatever the counters say
+PREEMPTED_SHARE: Final = 0.5  # A row with a larger share of preempted samples is contended, whatever the counters show.
 
 OUT_OF_MEMORY: Final = ("out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 
 @dataclass(frozen=True, slots=True)
 class ShapeTimer:
-    """Measures shapes on one device, each within limit_s of repeats."""
+    """Measures shapes on one device; the repeats of each take at most `limit_s` seconds."""
 
     device: ProfiledDevice
     meter: Meter
@@ -37,7 +40,10 @@ class ShapeTimer:
     counters: Counters = field(default_factory=lambda: Counters({}))
 
     def row(self, shape: Shape) -> Row:
-        """Never raises for what one shape does wrong: status "oom" or "error" with a reason."""
+        """Return the row of a shape.
+
+        A shape that fails does not raise: its row has status "oom", "skipped" or "error", and a reason.
+        """
         start, before, counted = time.perf_counter(), self.read_usage(), self.counters.read()
         row = self._head(shape)
         try:
@@ -64,7 +70,7 @@ class ShapeTimer:
         grad = self.device.torch.inference_mode()
         with grad:
             work = WORK[shape.family](shape, self.device)
-            with self.meter.watching() as watch:
+            with self.meter.sampling() as watch:
                 timing = measure(work, self.device, self.limit_s)
                 watts = self.meter.watts(timing, self.limit_s) if shape.role == FIT else None
         found = _timing_fields(timing) | {"kernel": work.kernel, "input_sets": len(work.calls)}
@@ -85,7 +91,7 @@ class ShapeTimer:
     def _release(self) -> None:
         gc.collect()
         if self.device.is_cuda:
-            with contextlib.suppress(RuntimeError):  # a faulted context answers every call with its fault
+            with contextlib.suppress(RuntimeError):  # After a fault, every call to the CUDA context raises that fault.
                 self.device.torch.cuda.empty_cache()
 
 

@@ -1,4 +1,4 @@
-"""The machine's ceilings as measured: bytes and operations per second that no row exceeds."""
+"""Measured peak rates of the machine: the bytes and operations per second that no row exceeds."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from calibration.profile.session.session import Row
 from calibration.profile.session.shape import Shape
 from catalogs.hardware.specs import Accelerator
 
-STREAMS: Final = 2.0  # times the cache: smaller operands may come from it
+STREAMS: Final = 2.0  # Operands below this multiple of the cache size may be read from the cache.
 
-DIGITS: Final = 4
+DIGITS: Final = 4  # Significant digits of a stored peak.
 
 
 def shape_of(row: Row) -> Shape:
-    """The shape a row was measured for."""
+    """Return the shape that a row was measured for."""
     from calibration.rows.dataset import OPERATOR_COLUMNS
 
     own = OPERATOR_COLUMNS.get(row["family"])
@@ -30,10 +30,10 @@ def shape_of(row: Row) -> Shape:
 
 
 def measured(accelerator: Accelerator, rows: Iterable[Row], cache_bytes: float) -> Accelerator:
-    """`accelerator` with the peaks that rows reached; those nothing was measured for stay as they are.
+    """Return `accelerator` with the peak rates that the rows reached; unmeasured peaks stay as they are.
 
-    A dtype is computed at the best rate of any product in it; memory at the best of plain streaming and of operators
-    that move more than twice the cache.
+    The peak of a dtype is the best rate of any matrix product in it. The memory bandwidth is the best rate of plain
+    streaming and of operators that move more than twice the size of the cache.
     """
     rows = [r for r in rows if r["status"] == "ok"]
     rates: dict[str, float] = {}
@@ -68,6 +68,6 @@ def measured(accelerator: Accelerator, rows: Iterable[Row], cache_bytes: float) 
 
 
 def _up(x: float) -> float:
-    """Rounded up, so that the fastest row still obeys the peak that is stored."""
+    """Round up, so that the fastest row still obeys the stored peak."""
     unit = 10.0 ** (math.floor(math.log10(x)) - DIGITS + 1)
     return math.ceil(x / unit) * unit

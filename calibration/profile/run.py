@@ -1,4 +1,4 @@
-"""The profile itself: shape after shape until the budget is spent, every row on disk before the next starts."""
+"""The profiling loop: it measures shapes until the budget is spent and writes each row before the next shape."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from calibration.profile.shapes.next_shape import ShapeQueues
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
 
-TOO_MANY: Final = 25  # failures in a row: a GPU that faulted once fails for ever
+MAX_CONSECUTIVE_ERRORS: Final = 25  # The profile stops after this many errors, because a faulted GPU does not recover.
 
-#: Faults after which a CUDA context answers nothing but the same error.
-STICKY: Final = (
+#: Faults after which every call to a CUDA context fails with the same error.
+STICKY_FAULTS: Final = (
     "illegal memory access",
     "device-side assert",
     "unspecified launch failure",
@@ -32,50 +32,56 @@ STICKY: Final = (
     "has fallen off the bus",
 )
 
-LONGEST_SHARE: Final = 0.02  # of the budget that one shape may be expected to take
+LONGEST_SHARE: Final = 0.02  # Shapes expected to take a larger share of the budget are left out.
 
-REPEATS: Final = 4.0  # warm-up and samples that a long shape needs at least
+REPEATS: Final = 4.0  # Executions that a long shape needs at least, with its warm-up.
 
-EFFICIENCY: Final = 0.4  # of the roofline, to guess how long a shape takes before any like it was measured
+EFFICIENCY: Final = 0.4  # Fraction of the roofline assumed to estimate the time of an unmeasured shape.
 
 
 class ShapeMeasurer(Protocol):
-    """What turns a shape into a row: profile/measure.py, or a stand-in of a test."""
+    """Measures a shape as a row; implemented by `measure.ShapeTimer`."""
 
-    def row(self, shape: Shape) -> Row: ...
+    def row(self, shape: Shape) -> Row:
+        """Return the row of a shape, with a status and a reason where it failed."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class ProfileJob:
-    """What to profile: machine shapes first, then the most informative of `shapes` until budget_s is spent."""
+    """The shapes to profile: first `machine`, then the most informative of `shapes` until `budget_s` is spent."""
 
     accelerator: Accelerator
     machine: list[Shape]
     shapes: list[Shape]
     budget_s: float
     cache_bytes: float
-    reference_dtype: str = "bf16"  # of the product that shows drift
-    at_once: Callable[[], list[Row]] | None = None  # rows that are measured together: collectives
-    first: frozenset[str] = frozenset()  # keys of shapes of the user's own models, before all others
+    reference_dtype: str = "bf16"  # The dtype of the reference product that shows drift.
+    at_once: Callable[[], list[Row]] | None = None  # Measures the rows of collectives together.
+    first: frozenset[str] = frozenset()  # Keys of the shapes of the user's models, which are measured first.
 
 
 @dataclass(frozen=True, slots=True)
 class ProgressReporter:
-    """Where progress goes: line(text) for what happens once, step(spent_s, what) after every row."""
+    """Callbacks that report progress: `line(text)` for a single event, `step(spent_s, what)` after every row."""
 
     line: Callable[[str], None]
     step: Callable[[float, str], None]
 
 
-def profile(job: ProfileJob, session: Session, bench: ShapeMeasurer, told: ProgressReporter) -> dict[str, Any]:
-    """Measure until the budget is spent or nothing is left; returns counts by what became of the shapes.
+def profile(job: ProfileJob, session: Session, measurer: ShapeMeasurer, reporter: ProgressReporter) -> dict[str, Any]:
+    """Measure until the budget is spent or no shape is left, and return the number of shapes by outcome.
 
-    Goes on after the rows the session holds. KeyboardInterrupt passes through: rows measured so far are on disk.
+    A session that already holds rows is resumed. KeyboardInterrupt passes through, and the rows measured so far are on
+    disk.
+
+    Raises:
+        InputError: If a row cannot be written, or the device has faulted.
     """
     done = {r["key"] for r in session.rows}
     for shape in job.machine:
         if shape.key not in done:
-            _measure(shape, session, bench, told)
+            _measure(shape, session, measurer, reporter)
     if job.at_once is not None and not any(r["family"] == "collective" for r in session.rows):
         for row in job.at_once():
             session.append(row)
@@ -85,51 +91,57 @@ def profile(job: ProfileJob, session: Session, bench: ShapeMeasurer, told: Progr
     choice.drop(long)
     for row in session.rows:
         _observe(choice, row, job.shapes, accelerator)
-    ends_s = time.monotonic() + job.budget_s - session.spent_s  # choosing takes time too
+    ends_s = time.monotonic() + job.budget_s - session.spent_s  # Choosing the next shape takes time as well.
     while session.spent_s < job.budget_s and time.monotonic() < ends_s:
         if drift_reference.due(session.rows):
-            _measure(drift_reference.reference(session.rows, job.reference_dtype), session, bench, told)
+            _measure(drift_reference.reference(session.rows, job.reference_dtype), session, measurer, reporter)
             continue
         chosen = choice.next()
         if chosen is None:
             break
-        row = _measure(chosen, session, bench, told)
+        row = _measure(chosen, session, measurer, reporter)
         _observe(choice, row, job.shapes, accelerator)
         _stop_if_broken(session.rows)
     return _counts(session.rows, choice, len(long))
 
 
-def start(folder: Path, facts: manifest.Manifest, told: ProgressReporter) -> Session:
-    """Open a session's folder; InputError where it holds a profile of something else."""
-    session = Session.open(folder, told.line)
+def start(folder: Path, facts: manifest.Manifest, reporter: ProgressReporter) -> Session:
+    """Open a session's folder, or resume the profile in it.
+
+    Raises:
+        InputError: If the folder holds another profile, or cannot be used.
+    """
+    session = Session.open(folder, reporter.line)
     old = manifest.read(folder)
     if old is not None and session.rows:
         other = manifest.mismatch(old, facts)
         if other is not None:
             raise InputError(f"the folder holds another profile: {other}", str(folder), "another --out")
-        told.line(f"going on after {len(session.rows)} rows in {folder}")
+        reporter.line(f"resuming after {len(session.rows)} rows in {folder}")
     else:
         manifest.write(folder, facts)
     return session
 
 
-def _measure(shape: Shape, session: Session, bench: ShapeMeasurer, told: ProgressReporter) -> Row:
-    row = bench.row(shape)
+def _measure(shape: Shape, session: Session, measurer: ShapeMeasurer, reporter: ProgressReporter) -> Row:
+    row = measurer.row(shape)
     session.append(row)
     if row["status"] != "ok":
-        told.line(f"{row['status']}: {shape.key.replace('/fit/', ' ')}: {row.get('reason', '')}")
-    told.step(session.spent_s, f"{shape.queue}")
+        reporter.line(f"{row['status']}: {shape.key.replace('/fit/', ' ')}: {row.get('reason', '')}")
+    reporter.step(session.spent_s, f"{shape.queue}")
     return row
 
 
 def _stop_if_broken(rows: list[Row]) -> None:
-    """Raises InputError after a fault that no later shape of this process survives. The shape that caused it is a row,
-    so the same command goes on behind it."""
+    """Raise InputError after a fault from which this process cannot recover.
+
+    The shape that caused the fault is recorded as a row, so the same command resumes after it.
+    """
     reason = str(rows[-1].get("reason", ""))
-    if rows[-1]["status"] == "error" and any(w in reason for w in STICKY):
-        raise InputError(f"the device faulted ({len(rows)} rows are kept, the same command goes on)", reason)
-    if len(rows) >= TOO_MANY and all(r["status"] == "error" for r in rows[-TOO_MANY:]):
-        raise InputError(f"the last {TOO_MANY} shapes failed, the device may be broken", reason)
+    if rows[-1]["status"] == "error" and any(w in reason for w in STICKY_FAULTS):
+        raise InputError(f"the device faulted ({len(rows)} rows are kept; run the same command to resume)", reason)
+    if len(rows) >= MAX_CONSECUTIVE_ERRORS and all(r["status"] == "error" for r in rows[-MAX_CONSECUTIVE_ERRORS:]):
+        raise InputError(f"the last {MAX_CONSECUTIVE_ERRORS} shapes failed, the device may be broken", reason)
 
 
 def _machine_rows(session: Session) -> list[Row]:
@@ -141,7 +153,7 @@ def _guess_s(shape: Shape, accelerator: Accelerator) -> float:
 
 
 def _observe(choice: ShapeQueues, row: Row, shapes: list[Shape], accelerator: Accelerator) -> None:
-    """Note a row; after one that ran out of memory, larger ones of its queue are left out."""
+    """Record a row; after a shape that ran out of memory, drop the larger shapes of its queue."""
     shape = shape_of(row)
     bound = shape.roofline_s(accelerator)
     good = row["status"] == "ok" and bound > 0

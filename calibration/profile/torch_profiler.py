@@ -1,4 +1,7 @@
-"""The kernels behind the operators: torch's profiler over one shape per family, to kernels.csv and kernels.parquet."""
+"""Kernels of each operator, traced by torch's profiler for one shape per queue.
+
+The result goes to kernels.csv and kernels.parquet.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from calibration.profile.kernels.inputs import DoesNotFit, Unavailable
 from calibration.profile.kernels.registry import WORK
 from calibration.profile.peaks import shape_of
 from calibration.profile.session.shape import FIT, Shape
-from calibration.profile.session.tables import writing
+from calibration.profile.session.tables import write_errors
 
 if TYPE_CHECKING:
     from calibration.profile.local_run import ProfileResult
@@ -23,8 +26,11 @@ KERNELS_NAME: Final = "kernels"
 
 
 def write_kernels(done: ProfileResult) -> Path:
-    """Trace the median-sized measured shape of every queue; returns the CSV. Raises InputError where it cannot be
-    written."""
+    """Trace the measured shape of median duration of every queue and return the path of the CSV file.
+
+    Raises:
+        InputError: If the files cannot be written.
+    """
     import pandas as pd
 
     rows = [r for r in done.session.rows if r["status"] == "ok" and r["role"] == FIT and r["family"] in WORK]
@@ -37,7 +43,7 @@ def write_kernels(done: ProfileResult) -> Path:
         row = of_queue[len(of_queue) // 2]
         found += _kernels(queue, shape_of(row), row["seconds"], done)
     path = done.folder / f"{KERNELS_NAME}.csv"
-    with writing(done.folder):
+    with write_errors(done.folder):
         frame = pd.DataFrame(found)
         frame.to_csv(path, index=False)
         frame.to_parquet(done.folder / f"{KERNELS_NAME}.parquet", index=False)
@@ -45,7 +51,7 @@ def write_kernels(done: ProfileResult) -> Path:
 
 
 def _kernels(queue: str, shape: Shape, seconds: float, done: ProfileResult) -> list[dict[str, Any]]:
-    """One row per kernel: calls, time per execution, share; and of the operator FLOPs and bytes per second."""
+    """Return one row per kernel with its calls, time and share, and the operator's FLOPs and bytes per second."""
     op = shape.operator
     assert op is not None
     head = {
@@ -67,8 +73,12 @@ def _kernels(queue: str, shape: Shape, seconds: float, done: ProfileResult) -> l
 
 
 def trace(shape: Shape, device: ProfiledDevice) -> list[tuple[str, float, float, float]]:
-    """(kernel, calls, seconds, FLOPs torch counts) of one execution, the longest first. Device kernels on a GPU,
-    torch's own operators, without what they call, on a CPU."""
+    """Trace one execution of a shape.
+
+    Returns:
+        (kernel, calls, seconds, FLOPs that torch counts) of each kernel, longest first. On a GPU these are device
+        kernels; on a CPU they are torch operators, without the operators that they call.
+    """
     torch = device.torch
     profiler = torch.profiler
     kinds = [profiler.ProfilerActivity.CPU] + ([profiler.ProfilerActivity.CUDA] if device.is_cuda else [])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from calibration.estimators.compare import engine_rows
 from calibration.families.base import FamilyModel
-from calibration.profile.fitted import FEWEST_FOR_GROUPS, by_term, fit_measured, notices
+from calibration.profile.fitted import FEWEST_FOR_GROUPS, fit_measured, notices, split_context_chunks
 from calibration.profile.peaks import measured
 from calibration.profile.session import manifest
 from calibration.profile.session.session import Row, Session
@@ -79,7 +79,7 @@ def _held(found: Tables, models: dict[str, FamilyModel], accelerator: Accelerato
         if family in found.held_out:
             kept = gate(family, found.held_out[family], accelerator)[0]
             parts.append(off_grid(model, kept, found.fit[family], accelerator))
-        rows, _ = by_term(family, found.fit[family], accelerator)
+        rows, _ = split_context_chunks(family, found.fit[family], accelerator)
         if len(rows) >= FEWEST_FOR_GROUPS:
             table = left_out(family, engine_rows(family, rows, accelerator), accelerator)
             parts.append(table[table.how == GROUP])

@@ -61,7 +61,7 @@ def _summary(found: WholeModelStudy) -> PageSection:
 
 
 def _lines(t: TargetStudy) -> list[tuple[str, ...]]:
-    aim = "" if t.target.reach is None else f"{t.target.reach:.2f} {'met' if t.met else 'missed'}"
+    aim = "" if t.target.r2_goal is None else f"{t.target.r2_goal:.2f} {'met' if t.met else 'missed'}"
     out = [(t.target.title, "configurations", t.winner, *_figures(t.by_configuration.score(), aim))]
     if t.by_model is not None:
         out.append((t.target.title, "whole models", t.winner, *_figures(t.by_model.score(), "")))

@@ -1,1 +1,1 @@
-"""Real engines and load clients that run on this machine."""
+"""Real engines and load clients on this machine."""

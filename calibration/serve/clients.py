@@ -1,4 +1,4 @@
-"""Load clients: each replays a set of requests against a server and gives back what it measured."""
+"""Load clients, which replay a set of requests against a server and return the measured run."""
 
 from __future__ import annotations
 
@@ -20,81 +20,102 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-BLOCK_TOKENS: Final = 16  # of the trace's content ids
+BLOCK_TOKENS: Final = 16  # Tokens per content id of a trace.
 
-PATIENCE_S: Final = 120.0  # beyond the trace's own length, and as many times it
+BASE_TIMEOUT_S: Final = 120.0  # Allowance of a replay in addition to the time that depends on its requests.
 
-LAST_LINES: Final = 8
+LAST_LINES: Final = 8  # Lines of a client's log that an error shows.
 
-CLIENTS_KEY: Final = "OPENAI_API_KEY"  # the variable that clients take a key from, whatever server they are given
+CLIENTS_KEY: Final = "OPENAI_API_KEY"  # The environment variable from which clients read a key, for any server.
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An OpenAI-compatible server. `key_env` names the environment variable that holds its key, never the key."""
+    """An OpenAI-compatible server.
+
+    `key_env` is the name of the environment variable with the server's key, never the key itself.
+    """
 
     url: str
-    model: str  # the name it serves the model under
-    tokenizer: str  # folder or hub name, for clients that make prompts of tokens
+    model: str  # The name under which the server serves the model.
+    tokenizer: str  # Folder or hub name, for clients that make prompts from tokens.
     key_env: str | None = None
 
     def environment(self) -> dict[str, str]:
-        """Environment of a client: this process's, with the key where clients look for it and no other key, which they
-        would send to this server; no hub is asked."""
+        """Return the environment of a client process.
+
+        It is that of this process with the server's key in the variable that clients read. Any other key is removed,
+        because a client would send it to this server. Access to model hubs is disabled.
+
+        Raises:
+            InputError: If the variable `key_env` is not set.
+        """
         found = dict(os.environ) | {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
         found.pop(CLIENTS_KEY, None)
         if self.key_env is not None:
             if not os.environ.get(self.key_env):
-                raise InputError("the environment holds no key for this endpoint under", self.key_env)
+                raise InputError("the environment variable holds no key for this endpoint", self.key_env)
             found[CLIENTS_KEY] = os.environ[self.key_env]
         return found
 
 
-class Incomplete(InputError):
-    """Some requests of a replay failed; another try may go through (a server that closed an idle connection)."""
+class IncompleteReplay(InputError):
+    """Some requests of a replay failed; a retry may succeed, for example after a closed idle connection."""
 
 
 class Client(Protocol):
-    """A load client."""
+    """Replays requests against a server and measures their latencies."""
 
     @property
     def name(self) -> str:
-        """As results name it."""
+        """The client's name in results."""
 
     def replay(self, requests: RequestSet, target: Endpoint, out: Path) -> MeasuredRun:
-        """Send `requests` (arrivals as given, or its concurrency) and measure; files go to the folder `out`.
+        """Send `requests` and return the measured run.
 
-        InputError where the client cannot run, fails, or a request does.
+        Args:
+            requests: The requests, sent at their arrival times or at their concurrency.
+            target: The server.
+            out: Folder for the client's files.
+
+        Raises:
+            InputError: If the client cannot run or fails.
+            IncompleteReplay: If a request fails.
         """
 
 
 @runtime_checkable
-class OwnEngine(Protocol):
-    """What a client has besides where it is the engine as well, in this process."""
+class InProcessEngine(Protocol):
+    """The additional interface of a client that is also the engine, in this process."""
 
     @property
     def engine_version(self) -> str:
-        """Of the engine's package."""
+        """Version of the engine's package."""
 
     def steps(self) -> pd.DataFrame | None:
-        """Every engine step so far in the columns of an iteration log; None where the engine tells none."""
+        """Return every engine step so far in the columns of an iteration log, or None where none are logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class VllmBench:
-    """`vllm bench serve` of the environment whose Python is given. Prompts are random token ids, outputs exact."""
+    """`vllm bench serve` of a Python environment.
+
+    Prompts are random token ids, and outputs have the exact lengths of the requests. `python` is the interpreter of the
+    environment.
+    """
 
     python: Path
     name: str = "vllm bench serve"
 
     def replay(self, requests: RequestSet, target: Endpoint, out: Path) -> MeasuredRun:
+        """Send `requests` and return the measured run; see `Client.replay`."""
         make_folder(out)
         trace, result = out / "trace.jsonl", out / "result.json"
         result.unlink(missing_ok=True)
         write_atomically(trace, [trace_text(requests)])
         command = [str(self.python), "-c", _VLLM_BENCH, *self._options(requests, target), "--dataset-path", str(trace)]
         command += ["--result-dir", str(out), "--result-filename", result.name]
-        run_client(self.name, command, target, patience_s(requests), out / "client.log")
+        run_client(self.name, command, target, timeout_s(requests), out / "client.log")
         if not result.is_file():
             raise InputError(f"{self.name} wrote no result", _tail(out / "client.log"))
         return complete(measured_run_file(result), requests, out)
@@ -110,7 +131,7 @@ class VllmBench:
         return options
 
 
-#: The client without the `vllm` command, which some builds of the package install without its metadata.
+#: Starts the client without the `vllm` command, because some builds of the package are installed without its metadata.
 _VLLM_BENCH: Final = (
     "import argparse\n"
     "from vllm.benchmarks.serve import add_cli_args, main\n"
@@ -121,7 +142,7 @@ _VLLM_BENCH: Final = (
 
 
 def trace_text(requests: RequestSet) -> str:
-    """The requests as a trace of JSON lines: timestamp in ms, lengths, content ids shared by nobody."""
+    """Return the requests as a trace of JSON lines with a timestamp in ms, lengths, and content ids that are unique."""
     lines, used = [], 0
     rows = (requests.arrival_s.tolist(), requests.input_tokens.tolist(), requests.output_tokens.tolist())
     for arrival_s, n_in, n_out in zip(*rows, strict=True):
@@ -133,15 +154,20 @@ def trace_text(requests: RequestSet) -> str:
     return "\n".join(lines) + "\n"
 
 
-def patience_s(requests: RequestSet) -> float:
-    """How long a replay may take before it counts as hung."""
+def timeout_s(requests: RequestSet) -> float:
+    """Return the seconds after which a replay counts as hung."""
     last = float(requests.arrival_s.max()) if requests.n else 0.0
     tokens = float(requests.output_tokens.sum() + 0.1 * requests.input_tokens.sum())
-    return PATIENCE_S + 2.0 * last + 1.0 * tokens
+    return BASE_TIMEOUT_S + 2.0 * last + 1.0 * tokens
 
 
-def run_client(name: str, command: Sequence[str], target: Endpoint, patience: float, log: Path) -> None:
-    """Run a client to its end, output to `log`. InputError with its last lines where it fails or hangs."""
+def run_client(name: str, command: Sequence[str], target: Endpoint, timeout_s: float, log: Path) -> None:
+    """Run a client to its end and write its output to `log`.
+
+    Raises:
+        InputError: If the client cannot be started, fails, or takes longer than `timeout_s` seconds. It shows the last
+            lines of the log.
+    """
     with log.open("wb") as file:
         try:
             done = subprocess.run(
@@ -150,28 +176,33 @@ def run_client(name: str, command: Sequence[str], target: Endpoint, patience: fl
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 env=target.environment(),
-                timeout=patience,
+                timeout=timeout_s,
                 check=False,
             )
         except OSError as error:
             raise InputError(f"{name} cannot be started", str(error)) from None
         except subprocess.TimeoutExpired:
-            raise InputError(f"{name} was stopped after {patience:.0f} s", _tail(log)) from None
+            raise InputError(f"{name} was stopped after {timeout_s:.0f} s", _tail(log)) from None
     if done.returncode:
         raise InputError(f"{name} failed with status {done.returncode}", _tail(log))
 
 
 def complete(run: MeasuredRun, requests: RequestSet, out: Path) -> MeasuredRun:
-    """The run, where every request finished with the output length it asked for; else InputError."""
+    """Return the run if every request finished with the output length of its request.
+
+    Raises:
+        IncompleteReplay: If requests failed or are missing.
+        InputError: If output lengths differ.
+    """
     if run.n_failed or run.n != requests.n:
-        raise Incomplete(f"{run.n_failed or requests.n - run.n} of {requests.n} requests failed", str(out))
+        raise IncompleteReplay(f"{run.n_failed or requests.n - run.n} of {requests.n} requests failed", str(out))
     if not (run.output_tokens == requests.output_tokens).all():
         raise InputError(
-            "the server did not give the output lengths asked for", str(out), "a server that honours ignore_eos"
+            "the server did not generate the requested output lengths", str(out), "a server that honours ignore_eos"
         )
     return run
 
 
 def _tail(log: Path) -> str:
     lines = [x for x in log.read_text("utf-8", "replace").splitlines() if x.strip() and "leaked" not in x]
-    return f"log {log} ends:\n  " + "\n  ".join(lines[-LAST_LINES:])
+    return f"log {log} ends with:\n  " + "\n  ".join(lines[-LAST_LINES:])

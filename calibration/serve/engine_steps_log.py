@@ -1,9 +1,9 @@
-"""Steps of transformers' continuous batching as they run, in the columns of vLLM's iteration log, and one of their own:
-pairs of a query with a key that sdpa computes, all of the step's tokens times all cached tokens of its requests.
+"""Log of the steps of transformers' continuous batching, in the columns of vLLM's iteration log.
 
-The manager's processor (ContinuousBatchProcessor) prepares a batch, runs it and updates its requests, one after the
-other in one thread; with asynchronous batching this would be no step's time. Where a release names these parts
-otherwise nothing is logged.
+One column is added: `pairs`, the query-key pairs that sdpa computes, which are all tokens of the step times all cached
+tokens of its requests. The manager's processor (ContinuousBatchProcessor) prepares a batch, runs it and updates its
+requests, one after the other in one thread. With asynchronous batching, these times would not be those of a step.
+Nothing is logged for a release in which these parts have other names.
 """
 
 from __future__ import annotations
@@ -29,7 +29,11 @@ COLUMNS: Final = (
 
 @dataclass(slots=True)
 class StepsLog:
-    """`on`: whether steps that start now are kept. Written by the engine's thread, read when it is idle or gone."""
+    """The steps of one engine.
+
+    Steps that start while `on` is true are kept. The engine's thread writes the rows; they are read when it is idle or
+    has ended.
+    """
 
     on: bool = False
     watched: bool = False
@@ -38,7 +42,7 @@ class StepsLog:
     _held: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
 
     def watch(self, processor: Any) -> None:
-        """Keep the steps of this processor, which must not run yet."""
+        """Log the steps of a processor, which must not be running yet."""
         prepare = getattr(processor, "prepare_next_batch", None)
         update = getattr(processor, "update_batch", None)
         held: Any = getattr(processor, "inputs_and_outputs", None)
@@ -62,7 +66,7 @@ class StepsLog:
         self.watched = True
 
     def frame(self) -> pd.DataFrame | None:
-        """A row per step; at_s counts from the first."""
+        """Return one row per step with `at_s` counted from the first step, or None where no processor is logged."""
         import pandas as pd
 
         if not self.watched:
@@ -72,8 +76,8 @@ class StepsLog:
 
 
 def _contents(batch: Any) -> tuple[int, int, int, int, int]:
-    """(requests, tokens) still without an output token, then of those that decode; pairs."""
+    """Return the requests and tokens in prefill, the requests and tokens in decode, and the query-key pairs."""
     decoding = [x.query_length for x in batch if x.state.generated_tokens]
     context = [x.query_length for x in batch if not x.state.generated_tokens]
-    keys = sum(x.state.position_offset for x in batch)  # what is cached, with this step's tokens
+    keys = sum(x.state.position_offset for x in batch)  # Cached tokens, including those of this step.
     return len(context), sum(context), len(decoding), sum(decoding), (sum(context) + sum(decoding)) * keys

@@ -1,4 +1,4 @@
-"""How real engines are started for a comparison: a command line of exactly what the simulator is told."""
+"""Command lines that start real engines with the same settings as the simulator."""
 
 from __future__ import annotations
 
@@ -19,17 +19,21 @@ SERVED_NAME: Final = "served-model"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedLimits(Limits):
-    """What an engine is held to, and the simulator with it."""
+    """The limits of a served engine, which the simulator uses as well."""
 
     weight_dtype: str
-    threads: int  # on a CPU
+    threads: int  # Threads on a CPU.
 
 
 def vllm(python: Path, model: Path, port: int, limits: ServedLimits, on_cpu: bool) -> Launch:
-    """vLLM's API server with the iteration log on, greedy, without a prefix cache."""
+    """Return the launch of vLLM's API server, greedy, with the iteration log and without a prefix cache.
+
+    Raises:
+        InputError: If the weight dtype is quantised.
+    """
     dtype = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}.get(limits.weight_dtype)
     if dtype is None:
-        raise InputError("a comparison serves unquantised weights", limits.weight_dtype, "fp32, bf16 or fp16")
+        raise InputError("a comparison requires unquantised weights", limits.weight_dtype, "fp32, bf16 or fp16")
     command = [str(python), "-m", "vllm.entrypoints.openai.api_server", "--model", str(model)]
     command += ["--served-model-name", SERVED_NAME, "--host", "127.0.0.1", "--port", str(port), "--dtype", dtype]
     command += ["--max-model-len", str(limits.max_model_len), "--max-num-seqs", str(limits.max_num_seqs)]
@@ -48,37 +52,53 @@ def vllm(python: Path, model: Path, port: int, limits: ServedLimits, on_cpu: boo
 
 
 def llama_cpp(server: Path, model: Path, port: int, limits: ServedLimits) -> Launch:
-    """llama.cpp's server, one slot for each sequence, without prompt caches; `model` is a GGUF file.
+    """Return the launch of llama.cpp's server with one slot per sequence and without prompt caches.
 
-    The order in which slots were given back decides which are neighbours, and only neighbours share a pass over the
-    weights: each replay begins with a new server, as each simulation does.
+    The order in which slots were released decides which slots are neighbours, and only neighbours share a pass over the
+    weights. Each replay therefore starts a new server, as each simulation does.
+
+    Args:
+        server: The llama-server executable.
+        model: A GGUF file.
+        port: Port of the server.
+        limits: Limits of the engine.
     """
     command = [str(server), "-m", str(model), "--alias", SERVED_NAME, "--host", "127.0.0.1", "--port", str(port)]
     command += ["-np", str(limits.max_num_seqs), "-c", str(limits.max_num_seqs * limits.max_model_len)]
     command += ["-t", str(limits.threads), "-tb", str(limits.threads)]
     command += ["-b", str(limits.max_num_batched_tokens), "-ub", str(limits.max_num_batched_tokens)]
     command += ["--no-webui", "--cache-ram", "0", "--no-cache-prompt", "--metrics", "--temp", "0"]
-    return Launch("llama.cpp", tuple(command), port, forgetful=True)
+    return Launch("llama.cpp", tuple(command), port, restart_per_replay=True)
 
 
 def find_vllm(given: Path | None) -> Path:
-    """The Python that has vLLM: as given, this one, or the one beside `vllm` on the PATH. InputError where none is."""
+    """Return the Python interpreter of vLLM's environment.
+
+    It is the given one, this one, or the one in the folder of the `vllm` command on the PATH.
+
+    Raises:
+        InputError: If there is none.
+    """
     if given is not None:
         if not given.is_file():
-            raise InputError("there is no such Python", str(given))
+            raise InputError("there is no such Python interpreter", str(given))
         return given
     if importlib.util.find_spec("vllm") is not None:
         return Path(sys.executable)
     found = shutil.which("vllm")
-    beside = Path(found).resolve().parent / "python" if found else None
-    if beside is None or not beside.is_file():
-        raise InputError("vLLM is not installed here; name the Python of its environment", "", "--python PATH")
-    return beside
+    python = Path(found).resolve().parent / "python" if found else None
+    if python is None or not python.is_file():
+        raise InputError("vLLM is not installed; give the Python of its environment", "", "--python PATH")
+    return python
 
 
 def find_llama_server(given: Path | None) -> Path:
-    """llama.cpp's server: as given, or on the PATH. InputError where none is."""
+    """Return the llama-server executable: the given one, or the one on the PATH.
+
+    Raises:
+        InputError: If there is none.
+    """
     found = str(given) if given is not None else shutil.which("llama-server")
     if found is None or not Path(found).is_file():
-        raise InputError("llama.cpp's server is not here; name it", found or "", "--server PATH")
+        raise InputError("llama.cpp's server was not found; give its path", found or "", "--server PATH")
     return Path(found)

@@ -1,8 +1,9 @@
-"""A Llama-architecture Hugging Face folder as a GGUF file that llama.cpp serves with the same greedy tokens.
+"""Conversion of a Hugging Face folder with a Llama model to a GGUF file.
 
-Follows llama.cpp's convert_hf_to_gguf.py for Llama: the same names, and rows of Q and K reordered within each head,
-because ggml rotates neighbouring elements where Hugging Face rotates the two halves of a head. Weights stay fp32.
-The tokenizer is a byte-level BPE ("gpt2").
+llama.cpp serves the file with the same greedy tokens. The conversion follows llama.cpp's convert_hf_to_gguf.py for
+Llama: the tensor names are the same, and the rows of Q and K are reordered within each head, because ggml rotates
+neighbouring elements where Hugging Face rotates the two halves of a head. Weights stay fp32. The tokenizer is a
+byte-level BPE ("gpt2").
 """
 
 from __future__ import annotations
@@ -42,24 +43,25 @@ NORMAL, CONTROL = 1, 3  # llama_token_type
 
 
 def write_gguf(model_folder: Path, out: Path) -> Path:
-    """Convert `model_folder` (config.json, model.safetensors, tokenizer.json) to the file `out`; returns `out`.
+    """Convert `model_folder` (config.json, model.safetensors, tokenizer.json) to the file `out` and return `out`.
 
-    InputError where a package is missing, the model is no plain Llama, its weights are in several files or bf16, the
-    tokenizer is no byte-level BPE, or `out` cannot be written.
+    Raises:
+        InputError: If a package is missing, the model is not a plain Llama, its weights are in several files or in
+            bf16, the tokenizer is not a byte-level BPE, or `out` cannot be written.
     """
     try:
         from gguf import GGUFWriter
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
     except ImportError as error:
-        raise InputError("GGUF needs a package", error.name, "pip install '.[verify]'") from None
+        raise InputError("writing GGUF files requires a package", error.name, "pip install '.[verify]'") from None
     config = _read_json(model_folder / "config.json")
     if config.get("model_type") != "llama" or config.get("rope_scaling"):
-        raise InputError("only plain Llama models become GGUF files here", config.get("model_type"), "llama")
+        raise InputError("only plain Llama models can be converted to GGUF", config.get("model_type"), "llama")
     try:
         weights = load_file(model_folder / "model.safetensors")
-    except (OSError, TypeError, SafetensorError) as error:  # numpy knows no bf16
-        rule = f"a GGUF file is made from one model.safetensors in fp32 or fp16 ({error})"
+    except (OSError, TypeError, SafetensorError) as error:  # numpy does not support bf16.
+        rule = f"a GGUF file requires one model.safetensors in fp32 or fp16 ({error})"
         raise InputError(rule, str(model_folder)) from None
     unfinished = out.with_suffix(".part")
     writer = GGUFWriter(unfinished, "llama")
@@ -105,13 +107,13 @@ def _add_shape(writer: GGUFWriter, config: dict[str, Any]) -> None:
     writer.add_rope_freq_base(float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0))
     writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
     writer.add_vocab_size(config["vocab_size"])
-    writer.add_file_type(0)  # all fp32
+    writer.add_file_type(0)  # All weights are fp32.
 
 
 def _add_tokenizer(writer: GGUFWriter, tokenizer: dict[str, Any], config: dict[str, Any]) -> None:
     model = tokenizer["model"]
     if model.get("type") != "BPE" or "ByteLevel" not in json.dumps(tokenizer.get("pre_tokenizer")):
-        raise InputError("only byte-level BPE tokenizers become GGUF files here", model.get("type"), "BPE")
+        raise InputError("only byte-level BPE tokenizers can be converted to GGUF", model.get("type"), "BPE")
     tokens = {index: text for text, index in model["vocab"].items()}
     kinds = dict.fromkeys(tokens, NORMAL)
     for added in tokenizer.get("added_tokens", ()):
@@ -119,7 +121,7 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: dict[str, Any], config: dict[s
         kinds[added["id"]] = CONTROL
     order = range(config["vocab_size"])
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("gpt-2")  # the split of ByteLevel(use_regex=True)
+    writer.add_tokenizer_pre("gpt-2")  # This is the split of ByteLevel(use_regex=True).
     writer.add_token_list([tokens.get(i, f"[PAD{i}]") for i in order])
     writer.add_token_types([kinds.get(i, CONTROL) for i in order])
     writer.add_token_merges([m if isinstance(m, str) else " ".join(m) for m in model["merges"]])
@@ -134,14 +136,18 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: dict[str, Any], config: dict[s
 
 
 def _tensors(weights: dict[str, npt.NDArray[Any]], config: dict[str, Any]) -> Iterator[tuple[str, FloatArray]]:
-    """(GGUF's name, fp32 weights). InputError for a tensor of another architecture."""
+    """Yield the GGUF name and the fp32 weights of each tensor.
+
+    Raises:
+        InputError: If a tensor belongs to another architecture.
+    """
     heads = {"attn_q": config["num_attention_heads"], "attn_k": config["num_key_value_heads"]}
     for name, tensor in weights.items():
         stem, _, kind = name.rpartition(".")
         layer = stem.removeprefix("model.layers.").split(".", 1) if stem.startswith("model.layers.") else None
         short = LAYER_NAMES.get(layer[1]) if layer else OUTER_NAMES.get(stem)
         if short is None or kind != "weight":
-            raise InputError("a tensor that a plain Llama does not have", name)
+            raise InputError("the model has a tensor that a plain Llama does not have", name)
         values = np.ascontiguousarray(tensor, dtype=np.float32)
         if short in heads:
             values = _neighbouring(values, heads[short])
@@ -149,6 +155,9 @@ def _tensors(weights: dict[str, npt.NDArray[Any]], config: dict[str, Any]) -> It
 
 
 def _neighbouring(rows: FloatArray, heads: int) -> FloatArray:
-    """Rows of a projection, (heads x 2 halves x half) to (heads x half x 2): what is rotated together side by side."""
+    """Reorder the rows of a projection so that elements that are rotated together are neighbours.
+
+    Shape (heads x 2 x half, columns) becomes Shape (heads x half x 2, columns).
+    """
     half = rows.shape[0] // heads // 2
     return np.ascontiguousarray(rows.reshape(heads, 2, half, -1).swapaxes(1, 2).reshape(rows.shape))

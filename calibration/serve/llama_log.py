@@ -1,6 +1,6 @@
-"""Log of `llama-server -lv 5` -> one row per call of `update_slots`: what it held, and how long it took.
+"""Reader of the log of `llama-server -lv 5`: one row per call of `update_slots` with its batch and duration.
 
-The lines (tools/server/server-context.cpp and server-queue.cpp, build of 2026-11), stamped minute.second.ms.us:
+The lines (tools/server/server-context.cpp and server-queue.cpp, build of 2026-11) are stamped minute.second.ms.us:
     0.02.527.117 D srv  update_slots: posting NEXT_RESPONSE                                     a step begins
     0.02.527.148 D slot handle_last_: id  0 | task 9 | slot decode token, ..., n_tokens = 4, ...   one decode
     0.02.408.941 I slot   operator(): id  0 | task 9 | new prompt, ..., task.n_tokens = 4
@@ -8,8 +8,8 @@ The lines (tools/server/server-context.cpp and server-queue.cpp, build of 2026-1
     0.02.408.988 I slot init_sampler: id  0 | task 9 | init sampler, ...                        and its end is reached
     0.02.409.193 D srv        decode: n_batch (effective) = 512, off = 0                        llama_decode begins
     0.02.526.723 D que  yield_to_que: done yielding to queue                                    and ends
-A step lasts until the next begins or all slots are idle. Logging that much takes some 15 us a line, which is in
-`seconds` but hardly in `decode_s`.
+A step lasts until the next begins or all slots are idle. Logging takes about 15 us per line, which is part of `seconds`
+but hardly of `decode_s`.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: As of vLLM's iteration log, then what only this one tells.
+#: The columns of vLLM's iteration log and those that only this log has.
 COLUMNS: Final = (
     *iteration_log.COLUMNS,
-    "decode_s",  # of llama_decode alone
-    "generation_context_tokens",  # cached, read by the decodes, in all
-    "context_pairs",  # sum over prompt chunks of tokens x (tokens before + half of them)
-    "rows",  # ((slot, tokens), ...) in the order in which the batch holds them
+    "decode_s",  # Seconds of llama_decode.
+    "generation_context_tokens",  # Cached tokens that the decodes read, in total.
+    "context_pairs",  # Sum over prompt chunks of tokens x (tokens before + half of them).
+    "rows",  # ((slot, tokens), ...) in the order of the batch.
 )
 
 _ENTRY: Final = re.compile(
@@ -53,75 +53,78 @@ _BATCH: Final = re.compile(r"decode: n_batch \(effective\) = (\d+), off = 0")
 
 @dataclass(slots=True)
 class _Step:
-    """A step while its lines are read. Seconds on the log's clock."""
+    """A step while its lines are read, with seconds on the log's clock."""
 
     start_s: float
     decodes: list[tuple[int, int]] = field(default_factory=list)  # (slot, cached tokens)
     chunks: list[tuple[int, int]] = field(default_factory=list)  # (slot, tokens before)
-    whole: set[int] = field(default_factory=set)  # slots whose prompt ends here
+    whole: set[int] = field(default_factory=set)  # Slots with a prompt that ends in this step.
     most_tokens: int = 0  # n_batch
-    began_s: float = 0.0  # llama_decode
+    began_s: float = 0.0  # Start of llama_decode.
     decode_s: float = 0.0
 
     def rows(self, prompts: dict[int, int]) -> list[tuple[int, int, int]]:
-        """(slot, tokens, tokens before) of everything in the batch; only the last prompt can be cut."""
+        """Return (slot, tokens, tokens before) of every entry of the batch; only the last prompt can be cut."""
         rows = [(slot, 1, cached) for slot, cached in self.decodes]
         for slot, before in self.chunks:
             rest = prompts.get(slot, before) - before
-            room = self.most_tokens - sum(tokens for _, tokens, _ in rows)
-            rows.append((slot, rest if slot in self.whole else min(rest, room), before))
+            free = self.most_tokens - sum(tokens for _, tokens, _ in rows)
+            rows.append((slot, rest if slot in self.whole else min(rest, free), before))
         return rows
 
 
 def read_llama_log(path: Path) -> pd.DataFrame:
-    """Steps in the order logged, columns COLUMNS; kv_usage_fraction is NaN. Steps that did not end are left out.
+    """Return the logged steps in order, with the columns COLUMNS.
 
-    InputError where the log cannot be read or holds no step.
+    `kv_usage_fraction` is NaN. Steps that did not end are left out.
+
+    Raises:
+        InputError: If the log cannot be read or holds no step.
     """
     import pandas as pd
 
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
-        raise InputError(f"server log cannot be read ({type(error).__name__})", str(path)) from None
+        raise InputError(f"the server log cannot be read ({type(error).__name__})", str(path)) from None
     found: list[dict[str, object]] = []
     step: _Step | None = None
     prompts: dict[int, int] = {}
-    for at_s, said in entries(text):
-        begins = "update_slots: posting NEXT_RESPONSE" in said
-        if begins or "all slots are idle" in said:
+    for at_s, entry in entries(text):
+        begins = "update_slots: posting NEXT_RESPONSE" in entry
+        if begins or "all slots are idle" in entry:
             if step is not None and step.decode_s > 0:
                 found.append(_row(step, prompts, at_s, len(found)))
             step = _Step(at_s) if begins else None
         elif step is not None:
-            _take(step, said, at_s, prompts)
+            _take(step, entry, at_s, prompts)
     if not found:
-        raise InputError("no engine steps in this log", str(path), "llama-server -lv 5")
+        raise InputError("the log holds no engine steps", str(path), "llama-server -lv 5")
     steps = pd.DataFrame(found, columns=list(COLUMNS))
     steps["at_s"] -= steps["at_s"].iloc[0]
     return steps
 
 
 def entries(text: str) -> Iterator[tuple[float, str]]:
-    """(seconds on the log's clock, what was said); two may share a line."""
+    """Yield the seconds on the log's clock and the text of every entry; two entries may share a line."""
     for line in text.splitlines():
         for entry in _ENTRY.finditer(line):
             minute, second, ms, us = (int(part) for part in entry.groups()[:4])
             yield minute * 60 + second + ms * 1e-3 + us * 1e-6, entry[5]
 
 
-def _take(step: _Step, said: str, at_s: float, prompts: dict[int, int]) -> None:
-    if match := _DECODE.search(said):
+def _take(step: _Step, entry: str, at_s: float, prompts: dict[int, int]) -> None:
+    if match := _DECODE.search(entry):
         step.decodes.append((int(match[1]), int(match[2])))
-    elif match := _PROMPT.search(said):
+    elif match := _PROMPT.search(entry):
         prompts[int(match[1])] = int(match[2])
-    elif match := _CHUNK.search(said):
+    elif match := _CHUNK.search(entry):
         step.chunks.append((int(match[1]), int(match[2])))
-    elif match := _WHOLE.search(said):
+    elif match := _WHOLE.search(entry):
         step.whole.add(int(match[1]))
-    elif match := _BATCH.search(said):
+    elif match := _BATCH.search(entry):
         step.most_tokens, step.began_s = int(match[1]), at_s
-    elif "done yielding to queue" in said and step.began_s:
+    elif "done yielding to queue" in entry and step.began_s:
         step.decode_s = at_s - step.began_s
 
 

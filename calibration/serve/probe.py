@@ -1,4 +1,4 @@
-"""A short probe of a served model: lone requests of many lengths, then bursts that decode together."""
+"""A short probe of a served model: single requests of many lengths, then bursts that decode together."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ BURSTS: Final = (2, 4, 8, 16, 32, 64, 128)
 
 REPEATS: Final = 2
 
-SPACE: Final = 1.5  # between bursts, in times the longest one should take
+SPACE: Final = 1.5  # Time between bursts, in multiples of the longest time that a burst should take.
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What the client measured. `burst_sizes`: how many requests each burst of the second run held, in order."""
+    """The measured runs of a probe.
+
+    `burst_sizes` holds the number of requests of each burst of the second run, in order.
+    """
 
     lone: MeasuredRun
     bursts: MeasuredRun
@@ -39,7 +42,19 @@ class Probe:
 def probe(
     client: Client, target: Endpoint, most_input_tokens: int, max_num_seqs: int, out: Path, seed: int = 0
 ) -> Probe:
-    """Run the probe: about half a minute on a small model. InputError as the client raises it."""
+    """Run the probe, which takes about half a minute on a small model.
+
+    Args:
+        client: The load client.
+        target: The server.
+        most_input_tokens: Longest prompt of the single requests.
+        max_num_seqs: Limit of concurrent sequences of the server; larger bursts are left out.
+        out: Folder for the client's files.
+        seed: Seed of the order of prompt lengths.
+
+    Raises:
+        InputError: If the client fails.
+    """
     client.replay(lone_requests(most_input_tokens, seed + 1, repeats=1), target, out / "warm-up")
     lone = client.replay(lone_requests(most_input_tokens, seed), target, out / "lone")
     sizes = tuple(n for n in BURSTS if n <= max_num_seqs for _ in range(REPEATS))
@@ -49,14 +64,22 @@ def probe(
 
 
 def lone_requests(most_input_tokens: int, seed: int, repeats: int = REPEATS) -> RequestSet:
-    """One client, one request after the other; input lengths log-spaced, in random order."""
+    """Return requests that one client sends one after the other, with log-spaced prompt lengths in random order."""
     lengths = np.geomspace(SHORTEST_INPUT_TOKENS, max(most_input_tokens, SHORTEST_INPUT_TOKENS + 1), N_LENGTHS)
     inputs = np.random.default_rng(seed).permutation(np.repeat(lengths.astype(np.int64), repeats))
     return RequestSet(np.zeros(len(inputs)), inputs, np.full(len(inputs), OUTPUT_TOKENS), concurrency=1, name="lone")
 
 
 def burst_requests(sizes: tuple[int, ...], first_s: float, token_s: float) -> RequestSet:
-    """Bursts of equal requests, each over before the next begins if a step costs what as many lone steps would."""
+    """Return bursts of equal requests.
+
+    Each burst ends before the next begins, even if a step of n requests takes as long as n steps of one request.
+
+    Args:
+        sizes: Requests of each burst.
+        first_s: Time to first token of a single request, in seconds.
+        token_s: Time per output token of a single request, in seconds.
+    """
     arrivals: list[float] = []
     at = 0.0
     for n in sizes:

@@ -1,4 +1,7 @@
-"""A serving engine as a child process: started in its own session, watched until healthy, stopped with its children."""
+"""A serving engine as a child process in its own session.
+
+The engine is polled until it is healthy, and it is stopped together with its children.
+"""
 
 from __future__ import annotations
 
@@ -24,27 +27,31 @@ POLL_S: Final = 0.25
 
 GRACE_S: Final = 15.0
 
-ORPHANS_S: Final = 2.0  # for workers that outlive the process they serve
+ORPHANS_S: Final = 2.0  # Grace for workers that outlive the main process of the engine.
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How an engine is started. `env` is added to this process's; `health` is the path that answers 200 when ready."""
+    """The command that starts an engine.
+
+    `env` is added to this process's environment. `health` is the path that returns status 200 when the engine is ready.
+    """
 
     name: str
     command: tuple[str, ...]
     port: int
     env: dict[str, str] = field(default_factory=dict)
     health: str = "/health"
-    forgetful: bool = False  # started anew before every replay: what it served before decides how fast it is
+    restart_per_replay: bool = False  # Whether earlier requests affect the speed, so that every replay needs a restart.
 
     @property
     def url(self) -> str:
+        """The address of the server."""
         return f"http://127.0.0.1:{self.port}"
 
 
 class EngineServer:
-    """A running engine. Use as a context manager: whatever happens inside, nothing stays behind."""
+    """A running engine; as a context manager it ends every process of the engine on exit."""
 
     def __init__(self, launch: Launch, log: Path) -> None:
         self.launch = launch
@@ -60,11 +67,16 @@ class EngineServer:
 
     @property
     def pids(self) -> frozenset[int]:
-        """The processes of the engine's session, alive now."""
+        """The ids of the live processes of the engine's session."""
         return frozenset() if self._process is None else _session(self._process.pid)
 
-    def start(self, patience_s: float = 300.0) -> None:
-        """Start and wait until healthy. InputError with the last lines of its log where it dies or never answers."""
+    def start(self, timeout_s: float = 300.0) -> None:
+        """Start the engine and wait until it is healthy.
+
+        Raises:
+            InputError: If the engine cannot be started, ends, or is not healthy after `timeout_s` seconds. It shows the
+                last lines of the log.
+        """
         check_port(self.launch.port)
         make_folder(self.log.parent)
         self._starts += 1
@@ -80,30 +92,34 @@ class EngineServer:
                 )
             except OSError as error:
                 raise InputError(f"{self.launch.name} cannot be started", f"{error}") from None
-        ends = time.monotonic() + patience_s
+        ends = time.monotonic() + timeout_s
         while not self._healthy():
             code = self._process.poll()
             if code is not None:
                 raise InputError(f"{self.launch.name} ended with status {code} before it served", self._tail())
             if time.monotonic() > ends:
                 self.stop()
-                raise InputError(f"{self.launch.name} was not healthy after {patience_s:.0f} s", self._tail())
+                raise InputError(f"{self.launch.name} was not healthy after {timeout_s:.0f} s", self._tail())
             time.sleep(POLL_S)
 
     def restart(self) -> None:
-        """Stop and start again, with a log of its own: server.log, server-2.log, …"""
+        """Stop the engine and start it again with a new log (server.log, server-2.log, …)."""
         self.stop()
         stem = self.log.stem.removesuffix(f"-{self._starts}")
         self.log = self.log.with_name(f"{stem}-{self._starts + 1}.log")
         self.start()
 
     def check_alive(self) -> None:
-        """InputError with the last lines of the log where the engine has died since."""
+        """Check that the engine still runs.
+
+        Raises:
+            InputError: If the engine has ended. It shows the last lines of the log.
+        """
         if self._process is not None and self._process.poll() is not None:
             raise InputError(f"{self.launch.name} died (status {self._process.returncode})", self._tail())
 
     def stop(self) -> None:
-        """End the engine and every process of its session: asked first, then killed."""
+        """End the engine and every process of its session, first by SIGINT, then by SIGTERM and SIGKILL."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -121,12 +137,16 @@ class EngineServer:
 
     def _tail(self) -> str:
         lines = self.log.read_bytes().decode("utf-8", "replace").splitlines()
-        said = [line.strip() for line in lines if line.strip()][-LAST_LINES:]
-        return f"log {self.log} ends:\n  " + "\n  ".join(said) if said else f"log {self.log} is empty"
+        last = [line.strip() for line in lines if line.strip()][-LAST_LINES:]
+        return f"log {self.log} ends with:\n  " + "\n  ".join(last) if last else f"log {self.log} is empty"
 
 
 def check_port(port: int) -> None:
-    """InputError where something already listens there."""
+    """Check that a port is free.
+
+    Raises:
+        InputError: If a process already listens on the port, or there is no such port.
+    """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -137,14 +157,14 @@ def check_port(port: int) -> None:
 
 
 def free_port() -> int:
-    """A port nobody listens on now."""
+    """Return a port on which no process listens now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def _session(leader: int) -> frozenset[int]:
-    """Live processes of the session a process leads."""
+    """Return the ids of the live processes of a session, by its leader."""
     found = set()
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -157,7 +177,7 @@ def _session(leader: int) -> frozenset[int]:
 
 
 def _signal_all(leader: int, sign: signal.Signals) -> None:
-    """SIGINT goes to the leader, which ends its own workers; the rest to every process of the session."""
+    """Send SIGINT to the leader, which ends its workers, and other signals to every process of the session."""
     targets = [leader] if sign == signal.SIGINT else [*_session(leader)]
     for pid in targets:
         with contextlib.suppress(ProcessLookupError):

@@ -1,8 +1,8 @@
-"""A small Llama with random weights and a tokenizer made on the spot: something a real engine can serve without a hub.
+"""A small Llama with random weights and a generated tokenizer, which a real engine can serve without a model hub.
 
 The weights are arranged so that lengths are exact: every row of the output head that is not a whole-word token is zero,
-so greedy decoding never meets an end-of-sequence or a fragment of a character. One streamed chunk is then one token,
-and text a client tokenises again has as many tokens as were served.
+so greedy decoding never produces an end-of-sequence token or a fragment of a character. One streamed chunk is therefore
+one token, and text that a client tokenises again has the same number of tokens as were served.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ END: Final = "<end>"
 
 @dataclass(frozen=True, slots=True)
 class TinyShape:
-    """Architecture of the model: about 30 million parameters as it stands."""
+    """Architecture of the model; the defaults give about 30 million parameters."""
 
     hidden_size: int = 512
     n_layers: int = 8
@@ -44,7 +44,7 @@ class TinyShape:
     max_position: int = 4096
 
     def config(self) -> dict[str, Any]:
-        """The keys of a Hugging Face Llama config."""
+        """Return the keys of a Hugging Face Llama configuration."""
         return {
             "hidden_size": self.hidden_size,
             "num_hidden_layers": self.n_layers,
@@ -59,9 +59,12 @@ class TinyShape:
 
 
 def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0) -> Path:
-    """config.json, model.safetensors (fp32), tokenizer files; returns the folder. A complete folder is left as it is.
+    """Write config.json, model.safetensors (fp32) and tokenizer files, and return the folder.
 
-    InputError where torch and transformers are not installed, or the folder cannot be made or filled.
+    A complete folder is left unchanged.
+
+    Raises:
+        InputError: If torch and transformers are not installed, or the folder cannot be made or written.
     """
     shape = shape or TinyShape()
     done = folder / "complete.json"
@@ -73,7 +76,7 @@ def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0
         from transformers import LlamaConfig, LlamaForCausalLM
     except ImportError as error:
         raise InputError(
-            "a test model needs torch and transformers", error.name, "pip install '.[calibration]'"
+            "a test model requires torch and transformers", error.name, "pip install '.[calibration]'"
         ) from None
     make_folder(folder)
     tokenizer = _tokenizer(shape.vocab_size, seed)
@@ -95,7 +98,11 @@ def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0
 
 @contextmanager
 def _one_line(folder: Path) -> Iterator[None]:
-    """The tokenizer's and the weights' own writers have no common error: a full disk is their bare Exception."""
+    """Convert an error of writing to InputError.
+
+    The writers of the tokenizer and of the weights have no common error class: they raise a bare Exception on a full
+    disk.
+    """
     try:
         yield
     except Exception as error:
@@ -103,7 +110,7 @@ def _one_line(folder: Path) -> Iterator[None]:
 
 
 def _tokenizer(vocab_size: int, seed: int) -> Tokenizer:
-    """Byte-level BPE trained on invented words; exactly `vocab_size` tokens."""
+    """Return a byte-level BPE tokenizer with exactly `vocab_size` tokens, trained on invented words."""
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
     tokenizer = Tokenizer(models.BPE())
@@ -127,7 +134,7 @@ def _sentences(random: Random) -> list[str]:
 
 
 def _whole_word(tokenizer: Tokenizer, token: int) -> bool:
-    """A token that begins with a space and is all letters: it stays one token wherever it stands."""
+    """Return whether a token is a space and letters only, so that it stays one token in any text."""
     text = tokenizer.id_to_token(token)
     return text is not None and text.startswith("Ġ") and text[1:].isalpha() and text[1:].isascii() and len(text) > 3
 

@@ -1,10 +1,10 @@
-"""Hugging Face transformers' continuous batching in this process: engine and load client in one.
+"""Hugging Face transformers' continuous batching in this process, as engine and load client in one.
 
-The engine that runs where only torch and transformers are installed (5.17 and later; `ContinuousBatchingManager` of
-generation/continuous_batching/continuous_api.py). Weights are loaded once; every replay starts a manager, whose thread
-generates, and stops it again. Attention is sdpa, without CUDA graphs and asynchronous batching, which is what the
-simulated engine "transformers" is. Prompts are random token ids that nobody shares, outputs greedy and of exact length.
-Token times are the engine's own (`record_timestamps`), arrivals are when the request was handed over.
+It runs where only torch and transformers are installed (5.17 and later; `ContinuousBatchingManager` of
+generation/continuous_batching/continuous_api.py). Weights are loaded once. Every replay starts a manager, which
+generates in a thread, and stops it again. Attention is sdpa, without CUDA graphs and asynchronous batching, like the
+simulated engine "transformers". Prompts are random token ids without shared prefixes; outputs are greedy and of exact
+length. Token times are those of the engine (`record_timestamps`); an arrival is the time of submission to the engine.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from calibration.accuracy.measured_run import MeasuredRun
-from calibration.serve.clients import Endpoint, complete, patience_s
+from calibration.serve.clients import Endpoint, complete, timeout_s
 from calibration.serve.engine_steps_log import StepsLog
 from calibration.serve.engines import ServedLimits
 from catalogs.errors import InputError
@@ -34,17 +34,17 @@ if TYPE_CHECKING:
 
 DTYPES: Final = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
-STOP_S: Final = 60.0  # one engine step, however long, is waited for
+STOP_S: Final = 60.0  # Time to wait for the engine step in progress.
 
 TICK_S: Final = 0.5
 
-#: The request before the first.
+#: The request that warms up the engine.
 WARM_UP: Final = RequestSet(np.zeros(1), np.array([8]), np.array([2]))
 
 
 @dataclass(slots=True)
 class TransformersEngine:
-    """A model on its device, held to `limits`, loaded by the requests of `replay`. One replay at a time."""
+    """A model on its device that serves requests within `limits`, one replay at a time."""
 
     model: Any  # transformers.PreTrainedModel
     limits: ServedLimits
@@ -55,7 +55,11 @@ class TransformersEngine:
 
     @classmethod
     def load(cls, folder: Path, limits: ServedLimits) -> TransformersEngine:
-        """The weights in `folder`, on the GPU where there is one. InputError where they cannot be loaded."""
+        """Load the weights in `folder`, on the GPU where there is one.
+
+        Raises:
+            InputError: If a package is missing or the weights cannot be loaded.
+        """
         torch, transformers = _packages()
         device = _device(torch, limits)
         try:
@@ -68,7 +72,15 @@ class TransformersEngine:
 
     @classmethod
     def random(cls, config: dict[str, Any], limits: ServedLimits) -> TransformersEngine:
-        """A model of this config.json with random weights made on the device. InputError where it does not fit."""
+        """Make a model with random weights on the device.
+
+        Args:
+            config: The keys of a config.json.
+            limits: Limits of the engine.
+
+        Raises:
+            InputError: If a package is missing or the model does not fit in memory.
+        """
         torch, transformers = _packages()
         device = _device(torch, limits)
         settings = transformers.AutoConfig.for_model(**config)
@@ -80,23 +92,25 @@ class TransformersEngine:
             return cls(model.to(device).eval(), limits)
         except RuntimeError as error:
             raise InputError(
-                f"this model cannot be made here: {_first_line(error)}", config.get("model_type")
+                f"the model cannot be built on this machine: {_first_line(error)}", config.get("model_type")
             ) from None
 
     @property
     def engine_version(self) -> str:
+        """Version of transformers."""
         return _version()
 
     def steps(self) -> pd.DataFrame | None:
-        """Every engine step so far, as the columns of an iteration log; None where this release tells none."""
+        """Return every engine step so far in the columns of an iteration log, or None where none are logged."""
         return self.log.frame()
 
     def replay(self, requests: RequestSet, target: Endpoint, out: Path) -> MeasuredRun:  # noqa: ARG002 (nothing is sent)
+        """Serve `requests` and return the measured run; see `Client.replay`."""
         longest = int((requests.input_tokens + requests.output_tokens).max())
         if longest > self.limits.max_model_len:
             raise InputError("a request is longer than the engine's limit", longest, str(self.limits.max_model_len))
         if not self._busy.acquire(blocking=False):
-            raise InputError("this engine is in the middle of another replay", self.name)
+            raise InputError("this engine is serving another replay", self.name)
         try:
             self._replays += 1
             prompts = _prompts(requests, int(self.model.config.vocab_size), self._replays)
@@ -111,7 +125,7 @@ class TransformersEngine:
 
     @contextmanager
     def _manager(self) -> Iterator[Any]:
-        """A running manager that has served one request; whatever happens inside, its thread is gone afterwards."""
+        """Run a manager that has served one warm-up request, and end its thread on exit."""
         from transformers import GenerationConfig
 
         settings: Any = GenerationConfig
@@ -120,7 +134,7 @@ class TransformersEngine:
             generation_config=greedy, continuous_batching_config=_batching(self.limits)
         )
         try:
-            manager.warmup()  # makes the cache, which nothing else does before the thread runs
+            manager.warmup()  # This makes the cache, which otherwise happens only in the thread.
             self.log.watch(manager.batch_processor)
             manager.start()
             _Drive(manager, WARM_UP, _prompts(WARM_UP, int(self.model.config.vocab_size), 0)).run()
@@ -135,18 +149,25 @@ class TransformersEngine:
 
 @dataclass(slots=True)
 class _Drive:
-    """Hands requests over when they are due, or when a client is free, and collects what comes back."""
+    """Submits requests when they are due, or when a client is free, and collects the results."""
 
     manager: Any
     requests: RequestSet
     prompts: list[list[int]]
-    sent: list[float] = field(default_factory=list)  # perf_counter, by request
+    sent: list[float] = field(default_factory=list)  # Time of submission of each request, by perf_counter.
     done: dict[str, Any] = field(default_factory=dict)
 
     def run(self) -> tuple[list[float], list[Any]]:
-        """(when each was sent, each one's GenerationOutput). InputError where one fails or nothing comes back."""
+        """Serve all requests.
+
+        Returns:
+            The time of submission and the GenerationOutput of each request.
+
+        Raises:
+            InputError: If a request fails or the engine does not finish in time.
+        """
         started = time.perf_counter()
-        ends = started + patience_s(self.requests)
+        ends = started + timeout_s(self.requests)
         names: list[str] = []
         while len(self.done) < self.requests.n:
             wait = self._send_due(started, names)
@@ -158,7 +179,7 @@ class _Drive:
         return self.sent, [self.done[name] for name in names]
 
     def _send_due(self, started: float, names: list[str]) -> float:
-        """Send everything due now; seconds until the next is, at most TICK_S."""
+        """Submit every request that is due, and return the seconds until the next one is due, at most TICK_S."""
         while len(names) < self.requests.n:
             i = len(names)
             wait = self._wait_s(i, time.perf_counter() - started)
@@ -168,12 +189,12 @@ class _Drive:
             n_out = int(self.requests.output_tokens[i])
             name = self.manager.add_request(self.prompts[i], max_new_tokens=n_out, record_timestamps=True)
             if name is None:
-                raise InputError("the engine takes no more requests", _why(self.manager))
+                raise InputError("the engine accepts no more requests", _stop_reason(self.manager))
             names.append(name)
         return TICK_S
 
     def _wait_s(self, i: int, now_s: float) -> float:
-        """Until request i is due: its arrival, or TICK_S while every client waits for an answer."""
+        """Return the seconds until request `i` arrives, or TICK_S while every client waits for a response."""
         if self.requests.concurrency is None:
             return float(self.requests.arrival_s[i]) - now_s
         return TICK_S if i - len(self.done) >= self.requests.concurrency else 0.0
@@ -185,9 +206,10 @@ class _Drive:
 
     def _check(self, ends: float) -> None:
         if not self.manager.is_running():
-            raise InputError("the engine's thread died", _why(self.manager))
+            raise InputError("the engine's thread ended", _stop_reason(self.manager))
         if time.perf_counter() > ends:
-            raise InputError("the engine gave no answer in time", f"{len(self.done)} of {self.requests.n} requests")
+            finished = f"{len(self.done)} of {self.requests.n} requests finished"
+            raise InputError("the engine did not finish the replay in time", finished)
 
 
 def _measured(requests: RequestSet, sent: list[float], done: list[Any], client: str, source: str) -> MeasuredRun:
@@ -195,7 +217,7 @@ def _measured(requests: RequestSet, sent: list[float], done: list[Any], client: 
     n_out = np.array([len(x.generated_tokens) for x in done])
     lost = sum(len(at) != n for at, n in zip(times, n_out, strict=True))
     if lost:
-        raise InputError("requests lost their cache blocks and with them their times; give more blocks", lost)
+        raise InputError("requests lost their KV blocks and with them their token times; increase the KV blocks", lost)
     at, first, last = np.array(sent), np.array([x[0] for x in times]), np.array([x[-1] for x in times])
     with np.errstate(invalid="ignore", divide="ignore"):
         tpot = np.where(n_out > 1, (last - first) / (n_out - 1), np.nan)
@@ -216,7 +238,7 @@ def _measured(requests: RequestSet, sent: list[float], done: list[Any], client: 
 
 
 def _document(run: MeasuredRun) -> dict[str, Any]:
-    """Per-request lists, seconds."""
+    """Return the run as lists with one entry per request, in seconds."""
     columns = ("arrival_s", "input_tokens", "output_tokens", "ttft_s", "e2e_s", "itl_s")
     return {name: getattr(run, name).tolist() for name in columns} | {
         "n_gaps": list(run.n_gaps),
@@ -231,7 +253,7 @@ def _prompts(requests: RequestSet, vocab_size: int, seed: int) -> list[list[int]
 
 
 def _batching(limits: ServedLimits) -> Any:
-    """The continuous-batching config of these limits, by the names this release knows."""
+    """Return the continuous-batching configuration for these limits, by the field names of the installed release."""
     from transformers import ContinuousBatchingConfig
 
     config: Any = ContinuousBatchingConfig
@@ -250,7 +272,10 @@ def _batching(limits: ServedLimits) -> Any:
 
 
 def _attention() -> str:
-    """Releases that always switch to flash attention leave a paged name alone; later ones know only the plain name."""
+    """Return the name of sdpa attention.
+
+    Releases that always switch to flash attention do not change a paged name; later ones accept only the plain name.
+    """
     from transformers import ContinuousBatchingConfig
 
     config: Any = ContinuousBatchingConfig
@@ -261,10 +286,10 @@ def _packages() -> tuple[Any, Any]:
     try:
         import torch
         import transformers
-        from transformers import ContinuousBatchingConfig  # noqa: F401 (is it there?)
+        from transformers import ContinuousBatchingConfig  # noqa: F401 (tests that the release has it)
     except ImportError as error:
         raise InputError(
-            "this engine needs torch and transformers 5.17 or later", str(error), "pip install 'transformers>=5.17'"
+            "this engine requires torch and transformers 5.17 or later", str(error), "pip install 'transformers>=5.17'"
         ) from None
     noise: Any = transformers.utils.logging
     noise.set_verbosity_error()
@@ -281,7 +306,7 @@ def _device(torch: Any, limits: ServedLimits) -> str:
 
 def _dtype(torch: Any, limits: ServedLimits) -> Any:
     if limits.weight_dtype not in DTYPES:
-        raise InputError("a comparison serves unquantised weights", limits.weight_dtype, "fp32, bf16 or fp16")
+        raise InputError("a comparison requires unquantised weights", limits.weight_dtype, "fp32, bf16 or fp16")
     return getattr(torch, DTYPES[limits.weight_dtype])
 
 
@@ -292,7 +317,7 @@ def _version() -> str:
         return ""
 
 
-def _why(manager: Any) -> str:
+def _stop_reason(manager: Any) -> str:
     return _first_line(manager.background_thread_status.fatal_error or "it was stopped")
 
 

@@ -1,1 +1,1 @@
-"""Whole Hugging Face models measured on this machine, and predictors of their latency and memory."""
+"""Measurement of whole Hugging Face models on this machine, and predictors of their latency and memory."""

@@ -1,4 +1,7 @@
-"""`calibrate models`: point after point until the budget is spent, each row on disk before the next starts."""
+"""The measuring loop of `calibrate models`.
+
+It measures points until the budget is spent and writes each row before the next point.
+"""
 
 from __future__ import annotations
 
@@ -18,24 +21,24 @@ from calibration.whole_models import table
 from calibration.whole_models.physics import least_bytes, roofline_s, sizes, terms
 from calibration.whole_models.plan import FREE_SHARE, Decision, PlannedPoint, SessionLimits, decide
 from calibration.whole_models.subjects import DEFAULTS, RandomWeightModel, load_subject
-from calibration.whole_models.workers import Answer, Workers
+from calibration.whole_models.workers import WorkerReply, Workers
 from calibration.whole_models.workloads import BATCHES, MAX_INPUT, MAX_OUTPUT, Point, points
 from catalogs.hardware.specs import Accelerator
 
-DTYPES: Final = {"cpu": "fp32", "cuda": "fp16"}  # what Hugging Face users run: CPUs compute fp32, checkpoints are fp16
+DTYPES: Final = {"cpu": "fp32", "cuda": "fp16"}  # Usual for Hugging Face: CPUs compute fp32, checkpoints are fp16.
 
 FAMILY: Final = "whole_model"
 
-PATIENCE: Final = 6.0  # times the predicted seconds after which a point counts as stuck
+TIMEOUT_FACTOR: Final = 6.0  # Multiple of the predicted seconds after which a point counts as hung.
 
-LEAST_PATIENCE_S: Final = 120.0
+LEAST_TIMEOUT_S: Final = 120.0
 
 FOLDER_PREFIX: Final = "models-"
 
 
 @dataclass(frozen=True, slots=True)
 class CollectOptions:
-    """What the command line says."""
+    """The options of `calibrate models`."""
 
     names: tuple[str, ...] = DEFAULTS
     budget_s: float = 900.0
@@ -50,7 +53,7 @@ class CollectOptions:
 
 @dataclass(frozen=True, slots=True)
 class Collected:
-    """A finished session: every point once, measured or not."""
+    """A finished session with every point once, measured or not."""
 
     folder: Path
     rows: tuple[Row, ...]
@@ -58,31 +61,37 @@ class Collected:
 
 
 class PointMeasurer(Protocol):
-    """What turns a point into the measured part of a row: workers.Workers, or a stand-in of a test."""
+    """Measures a point as the measured part of a row; implemented by `workers.Workers`."""
 
-    def measure(self, point: Point, repeats_s: float, memory_bytes: float, limit_s: float) -> Answer: ...
+    def measure(self, point: Point, repeats_s: float, memory_bytes: float, limit_s: float) -> WorkerReply:
+        """Return the measured columns of a point; see `Workers.measure`."""
+        ...
 
-    def free_bytes(self, model: str) -> float: ...
+    def free_bytes(self, model: str) -> float:
+        """Return the bytes of memory that a run of a model may use."""
+        ...
 
 
 def collect_models(options: CollectOptions) -> Collected:
-    """Measure whole models on this machine into a folder, or go on with an unfinished session there.
+    """Measure whole models on this machine into a folder, or resume an unfinished session there.
 
-    InputError for unknown models, impossible options, a folder of another machine, or a full disk.
+    Raises:
+        InputError: If a model is unknown, an option is invalid, the folder belongs to another machine, or the disk is
+            full.
     """
     subjects = {s.name: s for s in map(load_subject, options.names)}
     device = open_device(options.device, options.threads)
     unit, dtype = this_machine("local", device), DTYPES[device.kind]
     longest = MAX_OUTPUT[device.kind] if options.max_output is None else options.max_output
-    asked = points(list(subjects), options.batches, options.max_input, longest, options.seed)
-    candidates = [candidate(subjects[p.model], p, unit, dtype, device) for p in asked]
+    requested = points(list(subjects), options.batches, options.max_input, longest, options.seed)
+    candidates = [candidate(subjects[p.model], p, unit, dtype, device) for p in requested]
     facts = _facts(options, device, unit, dtype, subjects)
     folder = options.out or default_folder(FOLDER_PREFIX + unit.name)
-    with progress(options.budget_s) as told:
-        session = start(folder, facts, told)
+    with progress(options.budget_s) as reporter:
+        session = start(folder, facts, reporter)
         table.check_whole_models(session.rows, folder)
         with Workers(subjects, device, dtype) as workers:
-            rows = collect(candidates, session, workers, options.budget_s, told)
+            rows = collect(candidates, session, workers, options.budget_s, reporter)
     done = facts | {"finished_at": manifest.now(), "counts": counts(rows)}
     table.write(rows, folder)
     manifest.write(folder, done)
@@ -90,12 +99,27 @@ def collect_models(options: CollectOptions) -> Collected:
 
 
 def collect(
-    candidates: Sequence[PlannedPoint], session: Session, bench: PointMeasurer, budget_s: float, told: ProgressReporter
+    candidates: Sequence[PlannedPoint],
+    session: Session,
+    measurer: PointMeasurer,
+    budget_s: float,
+    reporter: ProgressReporter,
 ) -> list[Row]:
-    """Measure what the budget allows; returns one row per candidate and every older row of the session.
+    """Measure the candidates that the budget allows.
 
-    Each decision knows the rows before it in the order, and no others: resumed, a session decides as it did before.
-    On an interrupt (or a full disk) the rows so far, and the rest as skipped, are written as tables before it goes on.
+    Each decision depends only on the rows that precede it in the order, so a resumed session decides as it did before.
+    On an interrupt or a full disk, the rows so far and the remaining points as skipped are written as tables, and the
+    exception passes through.
+
+    Args:
+        candidates: The points to measure, in their order.
+        session: The session that holds the rows.
+        measurer: Measures a point.
+        budget_s: Seconds that the session may take.
+        reporter: Receives the progress.
+
+    Returns:
+        One row per candidate, and every older row of the session.
     """
     ours = {c.point.key for c in candidates}
     done = {r["key"]: r for r in session.rows}
@@ -107,15 +131,15 @@ def collect(
                 seen.append(done[c.point.key])
                 continue
             spent_s = float(sum(r["elapsed_s"] for r in seen))
-            choice = decide(c, seen, SessionLimits(budget_s, spent_s, bench.free_bytes(c.point.model)))
+            choice = decide(c, seen, SessionLimits(budget_s, spent_s, measurer.free_bytes(c.point.model)))
             if not choice.measure:
                 skipped[c.point.key] = _skipped(c, choice)
                 continue
-            session.append(_measured(c, choice, bench, budget_s))
+            session.append(_measured(c, choice, measurer, budget_s))
             seen.append(session.rows[-1])
-            _tell(session.rows[-1], session.spent_s, told)
+            _tell(session.rows[-1], session.spent_s, reporter)
     except BaseException:
-        late = {c.point.key: _skipped(c, Decision(False, "the session was cut short", 0.0, 0.0)) for c in candidates}
+        late = {c.point.key: _skipped(c, Decision(False, "the session was interrupted", 0.0, 0.0)) for c in candidates}
         table.write(_all(candidates, session.rows, late | skipped), session.folder)
         raise
     return _all(candidates, session.rows, skipped)
@@ -124,7 +148,7 @@ def collect(
 def candidate(
     subject: RandomWeightModel, point: Point, unit: Accelerator, dtype: str, device: ProfiledDevice
 ) -> PlannedPoint:
-    """A point with everything known before it is measured."""
+    """Return a point with all columns that are known before it is measured."""
     found = sizes(subject.spec, dtype) | terms(subject.spec, point, dtype)
     found |= {"roofline_s": roofline_s(found, unit, dtype), "least_bytes": least_bytes(found)}
     head: dict[str, Any] = {"key": point.key, "family": FAMILY, "role": "fit", "model": point.model}
@@ -135,13 +159,13 @@ def candidate(
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:
-    """Rows by status, and how many of the measured ones were disturbed."""
+    """Return the number of rows by status, and of measured rows that were contended."""
     found = {s: sum(r["status"] == s for r in rows) for s in ("ok", "skipped", "oom", "error")}
     return found | {"contended": sum(bool(r.get("contended")) for r in rows if r["status"] == "ok")}
 
 
 def _cheapest_first(candidates: Sequence[PlannedPoint]) -> list[PlannedPoint]:
-    """The cheapest point of each model goes first, so that the others' cost is known; then the random order."""
+    """Move the cheapest point of each model to the front, so that the cost of the others can be predicted."""
     first: dict[str, PlannedPoint] = {}
     for c in candidates:
         best = first.get(c.point.model)
@@ -151,12 +175,12 @@ def _cheapest_first(candidates: Sequence[PlannedPoint]) -> list[PlannedPoint]:
     return [*first.values(), *(c for c in candidates if c.point.key not in chosen)]
 
 
-def _measured(c: PlannedPoint, choice: Decision, bench: PointMeasurer, budget_s: float) -> Row:
-    free = bench.free_bytes(c.point.model)
+def _measured(c: PlannedPoint, choice: Decision, measurer: PointMeasurer, budget_s: float) -> Row:
+    free = measurer.free_bytes(c.point.model)
     limits = SessionLimits(budget_s, 0.0, free)
     begin = time.perf_counter()
-    patience = max(PATIENCE * choice.seconds, LEAST_PATIENCE_S)
-    found = dict(bench.measure(c.point, limits.repeats_s, FREE_SHARE * free, patience))
+    timeout_s = max(TIMEOUT_FACTOR * choice.seconds, LEAST_TIMEOUT_S)
+    found = dict(measurer.measure(c.point, limits.repeats_s, FREE_SHARE * free, timeout_s))
     if found.get("total_s"):
         found["bandwidth_bytes_per_s"] = c.columns["least_bytes"] / found["total_s"]
     took = {"elapsed_s": max(found.get("elapsed_s", 0.0), round(time.perf_counter() - begin, 6))}
@@ -176,15 +200,15 @@ def _expected(choice: Decision) -> dict[str, float | None]:
 
 
 def _all(candidates: Sequence[PlannedPoint], rows: Sequence[Row], skipped: dict[str, Row]) -> list[Row]:
-    """Rows in the order measured, then the skipped ones: every candidate exactly once."""
+    """Return the rows in the order measured, then the skipped ones, with every candidate exactly once."""
     done = {r["key"] for r in rows}
     return [*rows, *(skipped[c.point.key] for c in candidates if c.point.key not in done)]
 
 
-def _tell(row: Row, spent_s: float, told: ProgressReporter) -> None:
+def _tell(row: Row, spent_s: float, reporter: ProgressReporter) -> None:
     if row["status"] != "ok":
-        told.line(f"{row['status']}: {row['key']}: {row['reason']}")
-    told.step(spent_s, row["key"])
+        reporter.line(f"{row['status']}: {row['key']}: {row['reason']}")
+    reporter.step(spent_s, row["key"])
 
 
 def _facts(

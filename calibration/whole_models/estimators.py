@@ -1,4 +1,4 @@
-"""Four ways to predict a positive target of a point from its row."""
+"""Four estimators that predict a positive target of a point from its row."""
 
 from __future__ import annotations
 
@@ -20,50 +20,60 @@ TREES: Final = 100
 
 STAGES: Final = 200
 
-SMOOTH: Final = (  # (length of the kernel in standard deviations of the features, ridge), tried on the training rows
-    *((3.0, 0.01), (3.0, 0.1), (6.0, 0.01), (6.0, 0.1), (12.0, 0.01), (12.0, 0.1), (12.0, 1.0)),
-)
+#: Candidates of (kernel length in standard deviations of the features, ridge), compared on the training rows.
+SMOOTH: Final = (*((3.0, 0.01), (3.0, 0.1), (6.0, 0.01), (6.0, 0.1), (12.0, 0.01), (12.0, 0.1), (12.0, 1.0)),)
 
 
 class Estimator(Protocol):
-    """Fits rows of NEEDED columns to a positive target; predicts it for other rows."""
+    """Fits a positive target to rows with the NEEDED columns and predicts it for other rows."""
 
-    def fit(self, rows: pd.DataFrame, target: FloatArray) -> None: ...
+    def fit(self, rows: pd.DataFrame, target: FloatArray) -> None:
+        """Fit the estimator to the target of each row, Shape (rows,)."""
+        ...
 
-    def predict(self, rows: pd.DataFrame) -> FloatArray: ...
+    def predict(self, rows: pd.DataFrame) -> FloatArray:
+        """Return the predicted target of each row, Shape (rows,)."""
+        ...
 
     def facts(self) -> dict[str, Any]:
-        """What it learned, readable, as far as it can be written down."""
+        """Return the fitted parameters that can be written down."""
         ...
 
 
 @dataclass(slots=True)
 class Forest:
-    """Random forest of the logarithm over log features: what the literature uses. Cannot go beyond what it saw."""
+    """Random forest of the target's logarithm over log features, as used in the literature.
+
+    It cannot extrapolate beyond the targets of its training rows.
+    """
 
     model: Any = None
 
     def fit(self, rows: pd.DataFrame, target: FloatArray) -> None:
+        """Fit the estimator to the target of each row."""
         from sklearn.ensemble import RandomForestRegressor
 
         self.model = RandomForestRegressor(TREES, max_features=0.5, random_state=0)
         self.model.fit(log_features(rows), np.log(target))
 
     def predict(self, rows: pd.DataFrame) -> FloatArray:
+        """Return the predicted target of each row. Shape (rows,)."""
         found: FloatArray = np.exp(self.model.predict(log_features(rows)))
         return found
 
     def facts(self) -> dict[str, Any]:
+        """Return the fitted parameters that can be written down."""
         return {"trees": TREES}
 
 
 @dataclass(slots=True)
 class Boosting:
-    """Gradient-boosted trees of the logarithm over log features."""
+    """Gradient-boosted trees of the target's logarithm over log features."""
 
     model: Any = None
 
     def fit(self, rows: pd.DataFrame, target: FloatArray) -> None:
+        """Fit the estimator to the target of each row."""
         from sklearn.ensemble import GradientBoostingRegressor
 
         self.model = GradientBoostingRegressor(
@@ -72,38 +82,47 @@ class Boosting:
         self.model.fit(log_features(rows), np.log(target))
 
     def predict(self, rows: pd.DataFrame) -> FloatArray:
+        """Return the predicted target of each row. Shape (rows,)."""
         found: FloatArray = np.exp(self.model.predict(log_features(rows)))
         return found
 
     def facts(self) -> dict[str, Any]:
+        """Return the fitted parameters that can be written down."""
         return {"stages": STAGES}
 
 
 @dataclass(slots=True)
 class LinearPhysics:
-    """Non-negative weights of physical terms, fitted to relative errors: seconds per operation, per byte, per call."""
+    """Linear model with non-negative weights of physical terms, such as seconds per operation, per byte and per call.
+
+    The weights minimise relative errors.
+    """
 
     target_name: str
     weights: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     def fit(self, rows: pd.DataFrame, target: FloatArray) -> None:
+        """Fit the estimator to the target of each row."""
         self.weights = nonnegative(physical_terms(rows, self.target_name), target)
 
     def predict(self, rows: pd.DataFrame) -> FloatArray:
+        """Return the predicted target of each row. Shape (rows,)."""
         found: FloatArray = np.maximum(physical_terms(rows, self.target_name) @ self.weights, 1e-12)
         return found
 
     def facts(self) -> dict[str, Any]:
+        """Return the fitted parameters that can be written down."""
         return {"weights": dict(zip(PHYSICS[self.target_name], self.weights.tolist(), strict=True))}
 
 
 @dataclass(slots=True)
 class UtilisationEstimator:
-    """Physics times a smooth factor: how much of what the physics promises this kind of point gets, interpolated.
+    """Linear physics times a smooth factor that interpolates the utilisation reached by measured points.
 
-    The logarithm of actual over physics is a kernel ridge (squared exponential over standardised log features), which
-    falls back to the physics far from every measured point. Kernel length and ridge by leave-one-out error, in closed
-    form, on the training rows alone.
+    The logarithm of actual over physics is a kernel ridge regression (squared exponential over standardised log
+    features), which falls back to the physics far from every measured point. Kernel length and ridge minimise the
+    leave-one-out error, computed in closed form on the training rows alone. `points` has Shape (rows, features),
+    `factors` Shape (rows,).
     """
 
     target_name: str
@@ -116,13 +135,14 @@ class UtilisationEstimator:
     ridge: float = 0.0
 
     def fit(self, rows: pd.DataFrame, target: FloatArray) -> None:
+        """Fit the estimator to the target of each row."""
         self.physics = LinearPhysics(self.target_name)
         self.physics.fit(rows, target)
         residual = np.log(target / self.physics.predict(rows))
         x = log_features(rows).to_numpy(np.float64)
         spread = _floats(x.std(axis=0))
         self.mean = _floats(x.mean(axis=0))
-        self.scale = _floats(np.where(spread > 1e-9, spread, np.inf))  # a feature that never changed says nothing
+        self.scale = _floats(np.where(spread > 1e-9, spread, np.inf))  # A constant feature carries no information.
         self.points = _floats((x - self.mean) / self.scale)
         tried = [(self._leave_one_out(length, ridge, residual), length, ridge) for length, ridge in SMOOTH]
         _, self.length, self.ridge = min(tried)
@@ -134,28 +154,33 @@ class UtilisationEstimator:
         return float(np.mean(((inverse @ residual) / np.diag(inverse)) ** 2))
 
     def predict(self, rows: pd.DataFrame) -> FloatArray:
+        """Return the predicted target of each row. Shape (rows,)."""
         x = (log_features(rows).to_numpy(np.float64) - self.mean) / self.scale
         found: FloatArray = self.physics.predict(rows) * np.exp(_kernel(x, self.points, self.length) @ self.factors)
         return found
 
     def facts(self) -> dict[str, Any]:
+        """Return the fitted parameters that can be written down."""
         return self.physics.facts() | {"kernel_length": self.length, "ridge": self.ridge}
 
 
 @dataclass(slots=True)
 class PerSecond:
-    """A rate as its work over predicted seconds: bandwidth is as predictable as the latency, no more."""
+    """Estimator of a rate as its work over predicted seconds, so a rate is exactly as predictable as the latency."""
 
     seconds: Estimator
 
     def fit(self, rows: pd.DataFrame, target: FloatArray) -> None:
+        """Fit the estimator to the target of each row."""
         self.seconds.fit(rows, rows["least_bytes"].to_numpy(np.float64) / target)
 
     def predict(self, rows: pd.DataFrame) -> FloatArray:
+        """Return the predicted target of each row. Shape (rows,)."""
         found: FloatArray = rows["least_bytes"].to_numpy(np.float64) / self.seconds.predict(rows)
         return found
 
     def facts(self) -> dict[str, Any]:
+        """Return the fitted parameters that can be written down."""
         return {"work": "least_bytes", "seconds": self.seconds.facts()}
 
 
@@ -163,7 +188,7 @@ NAMES: Final = ("random forest", "gradient boosting", "linear physics", "utilisa
 
 
 def estimator(name: str, target: str) -> Estimator:
-    """A new, unfitted estimator of a target of study.TARGETS."""
+    """Return a new, unfitted estimator by its name, for a target of `study.TARGETS`."""
     if target == "bandwidth_bytes_per_s" and name in ("linear physics", "utilisation"):
         return PerSecond(estimator(name, "total_s"))
     makers: dict[str, Callable[[], Estimator]] = {

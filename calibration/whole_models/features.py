@@ -1,4 +1,4 @@
-"""Rows as numbers: log architecture, log workload and log work columns; physical terms apart for the linear models."""
+"""Features of rows: logarithms of architecture, workload and work columns, and physical terms for linear models."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ LENGTHS: Final = ("batch", "input_tokens", "output_tokens")
 
 WORK: Final = (*TERMS, "roofline_s")
 
-#: Columns that must be in a row for it to be predicted.
+#: Columns that a row needs for a prediction.
 NEEDED: Final = (*LENGTHS, *ARCHITECTURE, *WORK, "architecture", "workload")
 
-#: Columns the physical terms are made of.
+#: Columns from which the physical terms are computed.
 TERM_COLUMNS: Final = ("output_tokens", "decoder_layers", "encoder_layers", "weight_bytes", *TERMS)
 
-#: Physical terms of each target for the linear models, 1 standing for a constant. A quotient is written with "/".
+#: Physical terms of each target for the linear models, where 1 stands for a constant.
 PHYSICS: Final[dict[str, tuple[str, ...]]] = {
     "total_s": (
         *("prefill_flops", "decode_flops", "prefill_weight_bytes", "decode_weight_bytes", "decode_kv_bytes"),
@@ -45,7 +45,7 @@ PHYSICS: Final[dict[str, tuple[str, ...]]] = {
 
 
 def log_features(rows: pd.DataFrame) -> pd.DataFrame:
-    """One column per feature: log2 of positive numbers, 0 or 1 for what an architecture or workload is."""
+    """Return one column per feature: log2 of positive numbers, and 0 or 1 for architectures and workloads."""
     import pandas as pd
 
     found = {c: np.log2(np.maximum(rows[c].to_numpy(np.float64), 1e-12)) for c in (*LENGTHS, *WORK)}
@@ -56,7 +56,10 @@ def log_features(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def physical_terms(rows: pd.DataFrame | Mapping[str, FloatArray], target: str) -> FloatArray:
-    """(rows, terms), of a table or of columns by name: non-negative numbers whose weighted sum is the target."""
+    """Return the physical terms of a target, Shape (rows, terms).
+
+    The terms are non-negative, and the target is their weighted sum. `rows` is a table or a mapping of columns.
+    """
     return np.stack([_term(rows, name) for name in PHYSICS[target]], axis=1)
 
 

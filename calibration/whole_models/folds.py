@@ -1,4 +1,4 @@
-"""Which rows are held out together, and the check that nothing held out was trained on."""
+"""Cross-validation folds that hold out whole groups of rows, and the check that no fold leaks."""
 
 from __future__ import annotations
 
@@ -16,33 +16,41 @@ if TYPE_CHECKING:
 
 Positions = npt.NDArray[np.int64]
 
-Fold = tuple[Positions, Positions]  # train, test
+Fold = tuple[Positions, Positions]  # Positions of the training rows and of the test rows.
 
-#: What makes two rows the same work, whatever the workload is called.
-TWINS: Final = ("model", "batch", "input_tokens", "output_tokens")
+#: Columns that identify the work of a row, whatever the name of its workload.
+WORK_COLUMNS: Final = ("model", "batch", "input_tokens", "output_tokens")
 
 BY: Final[dict[str, tuple[str, ...]]] = {"configuration": ("model", "workload", "batch"), "model": ("model",)}
 
 
 class LeakError(AssertionError):
-    """A fold trains on what it holds out."""
+    """A fold trains on rows that it holds out."""
 
 
 def groups(rows: pd.DataFrame, by: str) -> list[str]:
-    """The group of each row: rows of one group are never split between training and test."""
+    """Return the group of each row; the rows of one group are never split between training and test."""
     return ["/".join(str(v) for v in values) for values in rows[list(BY[by])].itertuples(index=False)]
 
 
 def grouped_folds(rows: pd.DataFrame, by: str, n_folds: int, seed: int = 0) -> list[Fold]:
-    """Folds that hold out whole groups, each row once. At most one fold per group; by model always one per group.
+    """Return folds that hold out whole groups, with each row held out once.
 
-    InputError where there are fewer than two groups. Raises LeakError should a fold ever leak.
+    Args:
+        rows: Rows of whole models.
+        by: "configuration" or "model", a key of BY.
+        n_folds: Number of folds. There is at most one fold per group, and exactly one per model.
+        seed: Seed of the assignment of groups to folds.
+
+    Raises:
+        InputError: If there are fewer than two groups.
+        LeakError: If a fold leaks.
     """
     labels = np.array(groups(rows, by))
     names = sorted(set(labels.tolist()))
     if len(names) < 2:
         raise InputError(
-            f"holding out by {by} needs at least two of them", len(names), "more models or a longer budget"
+            f"holding out by {by} requires at least two {by}s", len(names), "more models or a longer budget"
         )
     n = len(names) if by == "model" else min(n_folds, len(names))
     order = np.random.default_rng(seed).permutation(len(names))
@@ -54,10 +62,14 @@ def grouped_folds(rows: pd.DataFrame, by: str, n_folds: int, seed: int = 0) -> l
 
 
 def check(rows: pd.DataFrame, folds: Sequence[Fold], by: str) -> None:
-    """Raises LeakError where a group, or the same work under another workload's name, is on both sides of a fold, or a
-    row is not held out exactly once."""
+    """Check that no fold leaks.
+
+    Raises:
+        LeakError: If a group, or the same work under another workload's name, is on both sides of a fold, or if a row
+            is not held out exactly once.
+    """
     labels = np.array(groups(rows, by))
-    work = np.array(["/".join(str(v) for v in t) for t in rows[list(TWINS)].itertuples(index=False)])
+    work = np.array(["/".join(str(v) for v in t) for t in rows[list(WORK_COLUMNS)].itertuples(index=False)])
     for train, test in folds:
         for what, names in (("group", labels), ("work", work)):
             both = set(names[train].tolist()) & set(names[test].tolist())

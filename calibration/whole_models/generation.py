@@ -1,4 +1,4 @@
-"""One greedy generation by Hugging Face's own `generate`, with the time of every token."""
+"""One greedy generation by Hugging Face's `generate`, with the time of every token."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import numpy as np
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.whole_models.workloads import Point
 
-FIRST_WORD: Final = 5  # below lie the special tokens
+FIRST_WORD: Final = 5  # Smaller ids are special tokens.
 
-COUNTED_STEPS: Final = 2  # decode steps in which operations are counted: their count is linear in the context
+COUNTED_STEPS: Final = 2  # Decode steps in which operations are counted; the count is linear in the context.
 
 
 @dataclass(slots=True)
 class Stamps:
-    """The start and the moment every token was there: wall clock, and events on a GPU."""
+    """Time stamps of the start and of every token, by the wall clock and on a GPU by events."""
 
     device: ProfiledDevice
     wall_s: list[float] = field(default_factory=list)
@@ -27,6 +27,7 @@ class Stamps:
     counter: Any = None
 
     def mark(self) -> None:
+        """Record the present time, and the operations counted so far where a counter is set."""
         self.wall_s.append(time.perf_counter())
         if self.device.is_cuda:
             event = self.device.torch.cuda.Event(enable_timing=True)
@@ -36,7 +37,7 @@ class Stamps:
             self.counts.append(float(self.counter.get_total_flops()))
 
     def seconds(self) -> list[float]:
-        """Since the start, one per token: by events on a GPU, else by the wall clock."""
+        """Return the seconds from the start to each token, by events on a GPU and else by the wall clock."""
         if not self.events:
             return [t - self.wall_s[0] for t in self.wall_s[1:]]
         self.events[-1].synchronize()
@@ -45,8 +46,10 @@ class Stamps:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Seconds of one run. device_s and wall_s are the whole of it by events and by the clock, cpu_s the processor time
-    of all threads in it."""
+    """Seconds of one generation.
+
+    `device_s` and `wall_s` are the total by events and by the wall clock; `cpu_s` is the processor time of all threads.
+    """
 
     prefill_s: float
     decode_s_per_token: float
@@ -57,7 +60,7 @@ class Generation:
 
 @dataclass(slots=True)
 class Generator:
-    """A built model made ready: no token ends a generation early, none is forced."""
+    """A model that generates a given number of tokens: no token ends a generation early, and none is forced."""
 
     model: Any
     device: ProfiledDevice
@@ -74,14 +77,18 @@ class Generator:
             settings.decoder_start_token_id = 0
 
     def prompt(self, batch: int, tokens: int) -> Any:
-        """Random words, the same for the same lengths."""
+        """Return random token ids, Shape (batch, tokens), which are equal for equal arguments."""
         torch = self.device.torch
         drawn = torch.Generator().manual_seed(batch * 100003 + tokens)
         words = torch.randint(FIRST_WORD, int(self.model.config.vocab_size), (batch, tokens), generator=drawn)
         return words.to(self.device.kind)
 
     def run(self, prompt: Any, output_tokens: int, stamps: Stamps) -> None:
-        """Generate. RuntimeError where the model did not give as many tokens as asked for."""
+        """Generate `output_tokens` tokens and record their times in `stamps`.
+
+        Raises:
+            RuntimeError: If the model generated another number of tokens.
+        """
         torch = self.device.torch
         stop = self.transformers.StoppingCriteriaList([_marker(stamps, torch)])
         options = {"max_new_tokens": output_tokens, "do_sample": False, "num_beams": 1, "use_cache": True}
@@ -91,10 +98,10 @@ class Generator:
             stamps.mark()
             self.model.generate(prompt, attention_mask=torch.ones_like(prompt), stopping_criteria=stop, **options)
         if len(stamps.wall_s) != output_tokens + 1:
-            raise RuntimeError(f"the model gave {len(stamps.wall_s) - 1} tokens, {output_tokens} were asked for")
+            raise RuntimeError(f"the model generated {len(stamps.wall_s) - 1} tokens instead of {output_tokens}")
 
     def timed(self, prompt: Any, output_tokens: int) -> Generation:
-        """One generation, timed."""
+        """Run one generation and return its times."""
         stamps, cpu = Stamps(self.device), time.process_time()
         self.run(prompt, output_tokens, stamps)
         seconds = stamps.seconds()
@@ -103,8 +110,11 @@ class Generator:
         return Generation(seconds[0], decode, seconds[-1], wall, used)
 
     def counted_flops(self, point: Point) -> float:
-        """Operations of a point as torch.utils.flop_counter sees them, from a short run of one sequence: the count is
-        linear in the batch, and that of a decode step linear in its context."""
+        """Return the floating-point operations of a point as counted by torch.utils.flop_counter.
+
+        They are extrapolated from a short run of one sequence, because the count is linear in the batch and the count
+        of a decode step is linear in its context.
+        """
         from torch.nn.attention import SDPBackend, sdpa_kernel
         from torch.utils.flop_counter import FlopCounterMode
 
@@ -117,14 +127,19 @@ class Generator:
 
 
 def extended(counts: list[float], decode_steps: int) -> float:
-    """Sum of the prefill's count and `decode_steps` steps that go on as the first two do, by equal differences."""
+    """Return the operations of the prefill and of `decode_steps` decode steps, extrapolated linearly.
+
+    Args:
+        counts: Operations of the prefill and of the first one or two decode steps.
+        decode_steps: Number of decode steps.
+    """
     prefill, first = counts[0], counts[1]
     growth = counts[2] - first if len(counts) > 2 else 0.0
     return prefill + decode_steps * first + growth * decode_steps * (decode_steps - 1) / 2.0
 
 
 def _marker(stamps: Stamps, torch: Any) -> Any:
-    """A stopping criterion that never stops: `generate` asks it after every token."""
+    """Return a stopping criterion that never stops but records a time stamp, since it is called for every token."""
 
     def after_token(ids: Any, _scores: Any, **_rest: Any) -> Any:
         stamps.mark()

@@ -1,4 +1,4 @@
-"""One point to the measured part of its row, on a model already built."""
+"""Measurement of one point on a built model, as the measured part of its row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FEWEST: Final = 5
 
 MOST: Final = 30
 
-ONE_IS_ENOUGH_S: Final = 4.0  # a run this long is timed once where the limit does not allow a second
+ONE_IS_ENOUGH_S: Final = 4.0  # A longer run is timed once where the limit does not allow a second run.
 
 ENERGY_LIMIT_S: Final = 20.0
 
@@ -30,14 +30,17 @@ Fields = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class MeasurementOrder:
-    """A point and how long its repeats may take."""
+    """A point to measure and the seconds that its repeats may take."""
 
     point: Point
     limit_s: float
 
 
 def row(generator: Generator, order: MeasurementOrder, meter: Meter) -> Fields:
-    """The measured columns. Never raises for what a point does wrong: status "oom" or "error", with a reason."""
+    """Return the measured columns of a point.
+
+    A point that fails does not raise: its columns hold status "oom" or "error", and a reason.
+    """
     start, before = time.perf_counter(), usage()
     try:
         found = {"status": "ok"} | _measured(generator, order, meter)
@@ -56,14 +59,14 @@ def row(generator: Generator, order: MeasurementOrder, meter: Meter) -> Fields:
 
 
 def failed(error: BaseException) -> Fields:
-    """Status and reason of an exception."""
+    """Return the status and the reason of an exception."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     out = isinstance(error, MemoryError) or any(w in str(error) for w in OUT_OF_MEMORY)
     return {"status": "oom" if out else "error", "reason": text[:300]}
 
 
 def _measured(generator: Generator, order: MeasurementOrder, meter: Meter) -> Fields:
-    """A small run, a count of operations, a run for memory (all of them warm up), then the timed ones."""
+    """Measure a point: a small run, a run that counts operations and a run for memory precede the timed runs."""
     point, device = order.point, generator.device
     generator.run(generator.prompt(1, min(point.input_tokens, 8)), FEWEST_OUTPUT, Stamps(device))
     flops = generator.counted_flops(point)
@@ -113,21 +116,21 @@ def _memory(generator: Generator, peak: Peak) -> Fields:
     weights = model_bytes(generator.model)
     found: Fields = {"model_bytes": weights, "memory_method": peak.method or None}
     if peak.growth_bytes is None:
-        return found | {"peak_memory_bytes": None, "memory_reason": peak.why_not}
+        return found | {"peak_memory_bytes": None, "memory_reason": peak.unavailable_reason}
     return found | {"memory_growth_bytes": peak.growth_bytes, "peak_memory_bytes": weights + peak.growth_bytes}
 
 
 def _energy(meter: Meter, run: Any, seconds: float) -> Fields:
-    """Joules of one generation; None, with the reason, where no counter is readable or the run is too long for it."""
+    """Return the joules of one generation, or the reason where no counter is readable or the run is too long."""
     watts = meter.watts(Timing(seconds, 0.0, (), replay=run, replay_s=seconds), ENERGY_LIMIT_S)
     if watts is not None:
         return {"watts": round(watts, 2), "energy_j": watts * seconds, **meter.sample()}
-    why = meter.why_not or f"no power: one run takes longer than {ENERGY_LIMIT_S:.0f} s"
-    return {"watts": None, "energy_j": None, "power_reason": why, **meter.sample()}
+    reason = meter.unavailable_reason or f"no power: one run takes longer than {ENERGY_LIMIT_S:.0f} s"
+    return {"watts": None, "energy_j": None, "power_reason": reason, **meter.sample()}
 
 
 def _device_busy_s(run: Any, device: ProfiledDevice) -> float | None:
-    """Seconds in which the GPU ran kernels during one generation, by torch.profiler; None where it cannot look."""
+    """Return the seconds in which the GPU ran kernels during one generation, or None where torch cannot trace it."""
     torch = device.torch
     try:
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as watched:

@@ -1,13 +1,14 @@
-"""Peak memory of one run: what the process held at most beyond what it held before, plus the weights.
+"""Peak memory of one run: the growth of the process's memory during the run, plus the weights.
 
-On CUDA torch's allocator counts. On a CPU the kernel counts: the high-water mark of resident memory (VmHWM), set back
-to the present by writing 5 to /proc/self/clear_refs (proc(5)). Two things would make that a lie, and are kept out:
+On CUDA the growth comes from torch's allocator. On a CPU it comes from the kernel's high-water mark of resident memory
+(VmHWM), which writing 5 to /proc/self/clear_refs resets to the present value (proc(5)). Two sources of error are
+excluded:
 
-- Freed memory that malloc keeps resident hides what the next run needs. Each point runs in a process of its own, forked
-  from one that holds the weights; before the run malloc gives back what it can, and during it every block of 64 KiB or
-  more is its own mapping, returned to the kernel when freed (mallopt(3)). Page faults make such a run slower: it is
-  never the one that is timed.
-- Libraries grow while they are first used. A small run goes before, outside the count.
+- Freed memory that malloc keeps resident would hide the memory that the next run needs. Each point therefore runs in a
+  separate process, forked from one that holds the weights. Before the run malloc returns free memory to the kernel, and
+  during the run every block of 64 KiB or more is a separate mapping, which is returned to the kernel when it is freed
+  (mallopt(3)). Page faults make such a run slower, so it is never timed.
+- Libraries allocate memory when they are first used. A small run precedes the measured one.
 
 The weights are counted as the bytes of the model's distinct parameters and buffers: they are resident, shared with the
 parent process, before the count begins.
@@ -27,9 +28,9 @@ from catalogs.units import KIB, MIB
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
-TIGHT: Final = (64 * KIB, 128 * KIB)  # (own mapping from, top of the heap kept)
+TIGHT: Final = (64 * KIB, 128 * KIB)  # (Size of blocks with a separate mapping, size of the heap's top that is kept.)
 
-USUAL: Final = (32 * MIB, 64 * MIB)  # where malloc's own rule ends after large blocks were freed once
+USUAL: Final = (32 * MIB, 64 * MIB)  # The thresholds that malloc reaches by itself after large blocks were freed.
 
 STATUS: Final = Path("/proc/self/status")
 
@@ -38,15 +39,19 @@ CLEAR_REFS: Final = Path("/proc/self/clear_refs")
 
 @dataclass(frozen=True, slots=True)
 class Peak:
-    """growth_bytes: beyond what was held before the run; None, with why_not, where nothing counts it."""
+    """Growth of memory during a run.
+
+    `growth_bytes` is the peak beyond the memory held before the run. It is None, with `unavailable_reason` set, where
+    it cannot be measured.
+    """
 
     growth_bytes: float | None
     method: str
-    why_not: str = ""
+    unavailable_reason: str = ""
 
 
 def model_bytes(model: Any) -> float:
-    """Bytes of the distinct parameters and buffers; tied weights count once."""
+    """Return the bytes of a model's distinct parameters and buffers; tied weights count once."""
     found = {}
     for tensor in (*model.parameters(), *model.buffers()):
         store = tensor.untyped_storage()
@@ -55,7 +60,7 @@ def model_bytes(model: Any) -> float:
 
 
 def peak_on_cuda(run: Callable[[], object], torch: Any) -> Peak:
-    """By torch.cuda.max_memory_allocated: live tensors, not what the allocator holds in reserve."""
+    """Measure a run by torch.cuda.max_memory_allocated, which counts live tensors and not the allocator's reserve."""
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -67,7 +72,7 @@ def peak_on_cuda(run: Callable[[], object], torch: Any) -> Peak:
 
 
 def peak_on_cpu(run: Callable[[], object]) -> Peak:
-    """By VmHWM. Leaves malloc with USUAL thresholds, as it is after some use."""
+    """Measure a run by VmHWM; afterwards malloc has the USUAL thresholds, as after some use."""
     gc.collect()
     tight = set_malloc(*TIGHT)
     try:
@@ -84,7 +89,11 @@ def peak_on_cpu(run: Callable[[], object]) -> Peak:
 
 
 def set_malloc(mapping_bytes: int, trim_bytes: int) -> bool:
-    """Set both thresholds and give back free memory; False where the C library has no such call."""
+    """Set both thresholds of malloc and return free memory to the kernel.
+
+    Returns:
+        Whether the C library supports it.
+    """
     try:
         libc = ctypes.CDLL(None)
         done = libc.mallopt(M_MMAP_THRESHOLD, mapping_bytes) and libc.mallopt(M_TRIM_THRESHOLD, trim_bytes)
@@ -95,7 +104,12 @@ def set_malloc(mapping_bytes: int, trim_bytes: int) -> bool:
 
 
 def status_bytes(name: str, status: Path = STATUS) -> float:
-    """A line of /proc/self/status in bytes. OSError where unreadable, KeyError where there is no such line."""
+    """Return a line of /proc/self/status in bytes.
+
+    Raises:
+        OSError: If the file cannot be read.
+        KeyError: If there is no such line.
+    """
     for line in status.read_text(encoding="ascii", errors="replace").splitlines():
         if line.startswith(f"{name}:"):
             return float(line.split()[1]) * KIB
@@ -103,7 +117,10 @@ def status_bytes(name: str, status: Path = STATUS) -> float:
 
 
 def limit(more_bytes: float) -> None:
-    """Let this process allocate so much more and then fail, rather than have the kernel kill somebody (RLIMIT_DATA)."""
+    """Limit the further memory of this process (RLIMIT_DATA).
+
+    Beyond the limit an allocation fails, so that the kernel does not kill a process to free memory.
+    """
     try:
         most = int(status_bytes("VmData") + more_bytes)
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)

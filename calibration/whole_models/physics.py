@@ -1,9 +1,9 @@
-"""What the work of a point is by formula: floating-point operations, bytes, memory. From sizes, never from timing.
+"""The work of a point by formula: floating-point operations, bytes and memory, computed from sizes and not from timing.
 
-One sequence of `input_tokens` is read (by the encoder where there is one), then `output_tokens` are generated greedily:
-the first by the prefill, every further one by a decode step. Matrix products count 2 operations per weight and token;
-attention 2 per query head, dimension and key for scores and again for values (as in the Megatron-LM and Transformer
-inference arithmetic). The output projection runs for one position per sequence and step.
+Each sequence of `input_tokens` is read (by the encoder where there is one), then `output_tokens` are generated
+greedily: the first by the prefill, every further one by a decode step. Matrix products count 2 operations per weight
+and token; attention counts 2 per query head, dimension and key for scores and again for values (as in the Megatron-LM
+and Transformer inference arithmetic). The output projection runs for one position per sequence and step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from catalogs.hardware.specs import Accelerator
 from catalogs.models.layers import Attention, LayerGroup
 from catalogs.models.spec import ModelSpec, dtype_bytes
 
-#: Columns `sizes` gives: architecture.
+#: Columns of the architecture, computed by `sizes`.
 ARCHITECTURE: Final = (
     "decoder_layers",
     "encoder_layers",
@@ -30,7 +30,7 @@ ARCHITECTURE: Final = (
     "weight_bytes",
 )
 
-#: Columns `terms` gives: the work of a point.
+#: Columns of the work of a point, computed by `terms`.
 TERMS: Final = (
     "prefill_flops",
     "decode_flops",
@@ -44,11 +44,11 @@ TERMS: Final = (
     "layer_calls",
 )
 
-LOGIT_BYTES: Final = 4.0  # transformers' generate casts logits to fp32
+LOGIT_BYTES: Final = 4.0  # The `generate` of transformers casts logits to fp32.
 
 
 def sizes(spec: ModelSpec, dtype: str) -> dict[str, float]:
-    """Architecture columns of a row."""
+    """Return the architecture columns of a row."""
     groups = spec.groups + spec.encoder_groups
     mixers = [g.mixer for g in groups if g.mixer is not None]
     return {
@@ -66,9 +66,9 @@ def sizes(spec: ModelSpec, dtype: str) -> dict[str, float]:
 
 
 def terms(spec: ModelSpec, point: Point, dtype: str) -> dict[str, float]:
-    """Work columns of a row: operations, bytes and counts of the whole batch over the whole generation."""
+    """Return the work columns of a row: operations, bytes and counts of the whole batch over the whole generation."""
     b, n, steps, size = point.batch, point.input_tokens, point.decode_steps, dtype_bytes(dtype)
-    first = 1 if spec.is_encoder_decoder else n  # tokens of the decoder in the prefill
+    first = 1 if spec.is_encoder_decoder else n  # Tokens of the decoder in the prefill.
     contexts = _arithmetic_sum(first + 1, steps)
     head = 2.0 * spec.vocab_size * (spec.embedding_size or spec.hidden_size)
     decoder, encoder = _linear(spec.groups, spec.hidden_size), _linear(spec.encoder_groups, spec.hidden_size)
@@ -97,17 +97,20 @@ def terms(spec: ModelSpec, point: Point, dtype: str) -> dict[str, float]:
 
 
 def flops(row: dict[str, float]) -> float:
-    """All operations of a point."""
+    """Return all floating-point operations of a point."""
     return row["prefill_flops"] + row["decode_flops"]
 
 
 def least_bytes(row: dict[str, float]) -> float:
-    """What must cross the memory bus at least: weights once a step, the cache once a step, the cache written once."""
+    """Return the least bytes that a point moves over the memory bus.
+
+    They are the weights and the cache once per step, and the cache written once.
+    """
     return row["prefill_weight_bytes"] + row["decode_weight_bytes"] + row["decode_kv_bytes"] + row["kv_cache_bytes"]
 
 
 def roofline_s(row: dict[str, float], unit: Accelerator, dtype: str) -> float:
-    """Seconds no run can beat: prefill and decode each by the slower of arithmetic and memory."""
+    """Return the least possible seconds of a run, with prefill and decode each bound by arithmetic or by memory."""
     rate = unit.peak_flops.get(dtype) or max(unit.peak_flops.values())
     bus = unit.memory_bandwidth_bytes_per_s
     prefill = max(row["prefill_flops"] / rate, (row["prefill_weight_bytes"] + row["kv_cache_bytes"]) / bus)
@@ -123,12 +126,12 @@ def _width(spec: ModelSpec) -> int:
 
 
 def _linear(groups: Sequence[LayerGroup], hidden: int) -> float:
-    """Weights one token passes through."""
+    """Return the number of weights that are active for one token."""
     return float(sum(g.count * (sum(g.part_params(hidden).values()) - g.idle_params(hidden)) for g in groups))
 
 
 def _per_context(groups: Sequence[LayerGroup]) -> float:
-    """Operations of attention per query token and key."""
+    """Return the operations of attention per query token and key."""
     return float(sum(g.count * 2.0 * _score_width(g) for g in groups))
 
 
@@ -149,10 +152,10 @@ def _cross(spec: ModelSpec) -> list[tuple[int, Attention]]:
 
 
 def _cross_kv(spec: ModelSpec) -> float:
-    """Weights that turn the encoder's output into keys and values: once per input token, not per output token."""
+    """Return the weights that turn the encoder's output into keys and values, once per input token."""
     return float(sum(count * spec.hidden_size * mixer.kv_size for count, mixer in _cross(spec)))
 
 
 def _cross_kv_bytes(spec: ModelSpec, element_bytes: float) -> float:
-    """Cache per input token of what the decoder attends to in the encoder's output."""
+    """Return the bytes of the cross-attention cache per input token."""
     return float(sum(count * mixer.kv_size * element_bytes for count, mixer in _cross(spec)))

@@ -1,7 +1,8 @@
-"""What a point will cost and whether it may be measured: pure functions of the rows so far.
+"""The cost of a point and the decision whether to measure it, as pure functions of the rows so far.
 
-Seconds and memory of a run are predicted by non-negative weights of the physical terms once enough was measured, before
-that by a generous multiple of the roofline and of the formula. A resumed session decides as the one that was cut short.
+Seconds and memory of a run are predicted by non-negative weights of the physical terms once enough rows were measured.
+Before that they are a generous multiple of the roofline and of the formula. A resumed session decides like the
+interrupted one.
 """
 
 from __future__ import annotations
@@ -13,34 +14,34 @@ from typing import Any, Final
 from calibration.profile.session.session import Row
 from calibration.whole_models.workloads import Point
 
-ENOUGH: Final = 8  # measured rows from which on weights are fitted
+ENOUGH: Final = 8  # Measured rows from which weights are fitted.
 
-SLOWER: Final = 3.0  # than the roofline, before anything was measured
+SLOWER: Final = 3.0  # Assumed multiple of the roofline before any row was measured.
 
-MARGIN: Final = 1.3  # on predictions of fitted weights
+MARGIN: Final = 1.3  # Factor on predicted seconds.
 
-MEMORY_MARGIN: Final = 1.15
+MEMORY_MARGIN: Final = 1.15  # Factor on predicted memory.
 
-FREE_SHARE: Final = 0.85  # of the free memory that one run may take
+FREE_SHARE: Final = 0.85  # Share of the free memory that one run may take.
 
-POINT_SHARE: Final = 0.02  # of the budget that one point may take
+POINT_SHARE: Final = 0.02  # Share of the budget that one point may take.
 
-REPEATS_SHARE: Final = 1 / 500  # of the budget that repeats of a point go on for
+REPEATS_SHARE: Final = 1 / 500  # Share of the budget that the repeats of a point may take.
 
-REPEATS_S: Final = (0.3, 5.0)
+REPEATS_S: Final = (0.3, 5.0)  # Bounds of the time of repeats.
 
-LEAST_POINT_S: Final = 4.0  # any budget allows a point this long
+LEAST_POINT_S: Final = 4.0  # A point of this duration is allowed by any budget.
 
-AROUND_S: Final = 0.7  # the small runs around the timed ones
+AROUND_S: Final = 0.7  # Duration of the small runs that precede the timed ones.
 
-EARLY_ROWS: Final = 4  # without any of its own, a model's first points are guessed from others' rows
+EARLY_ROWS: Final = 4  # A model with fewer rows is predicted from the ratios to the roofline.
 
-SINGLE_RUN_S: Final = 4.0  # as measuring.ONE_IS_ENOUGH_S: longer runs are timed once
+SINGLE_RUN_S: Final = 4.0  # Longer runs are timed once, as measure_point.ONE_IS_ENOUGH_S.
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedPoint:
-    """A point with its work columns (physics.py) and words, as they go into a row."""
+    """A point with the columns of its row that are known before it is measured (physics.py)."""
 
     point: Point
     columns: Mapping[str, Any]
@@ -48,7 +49,10 @@ class PlannedPoint:
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """What a session may take. free_bytes: for a run of the candidate's model, weights in place."""
+    """The time and memory that a session may take.
+
+    `free_bytes` is the memory for a run of the candidate's model with its weights loaded.
+    """
 
     budget_s: float
     spent_s: float
@@ -56,17 +60,18 @@ class SessionLimits:
 
     @property
     def point_s(self) -> float:
-        """The longest one point may take."""
+        """The seconds that one point may take."""
         return max(POINT_SHARE * self.budget_s, LEAST_POINT_S)
 
     @property
     def repeats_s(self) -> float:
+        """The seconds that the repeats of one point may take."""
         return min(max(REPEATS_SHARE * self.budget_s, REPEATS_S[0]), REPEATS_S[1])
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether to measure a candidate; the reason where not, the predictions in any case."""
+    """Whether to measure a candidate, the reason where not, and the predicted seconds and memory."""
 
     measure: bool
     reason: str
@@ -75,26 +80,30 @@ class Decision:
 
 
 def decide(candidate: PlannedPoint, rows: Sequence[Row], limits: SessionLimits) -> Decision:
-    """Say yes, or why not: time, memory, or a smaller one of the kind that ran out of memory. The first point of a
-    model may take what is left of the budget: nothing is known before it."""
+    """Decide whether to measure a candidate.
+
+    It is rejected for its time, for its memory, or because a smaller point of the model ran out of memory. The first
+    point of a model may take the rest of the budget, because nothing is known about the model before it.
+    """
     run_s = run_seconds(candidate, rows)
     seconds = point_seconds(candidate, run_s, limits.repeats_s)
     growth = growth_bytes(candidate, rows)
     reason = ""
     if failed := _smaller_that_failed(candidate.point, rows):
-        reason = f"no smaller than {failed}, which ran out of memory"
+        reason = f"it is no smaller than {failed}, which ran out of memory"
     elif growth > FREE_SHARE * limits.free_bytes:
-        reason = f"would need {growth / 1e9:.1f} GB beside the weights, {limits.free_bytes / 1e9:.1f} GB are free"
+        free = f"{limits.free_bytes / 1e9:.1f} GB are free"
+        reason = f"it would need {growth / 1e9:.1f} GB in addition to the weights, but {free}"
     elif seconds > limits.point_s and any(r["model"] == candidate.point.model for r in rows):
-        reason = f"would take {seconds:.0f} s, one point may take {limits.point_s:.0f} s of this budget"
+        reason = f"it would take {seconds:.0f} s, but one point may take {limits.point_s:.0f} s of this budget"
     elif limits.spent_s + seconds > limits.budget_s:
         left = max(limits.budget_s - limits.spent_s, 0.0)
-        reason = f"would take {seconds:.0f} s, {left:.0f} s of the budget were left"
+        reason = f"it would take {seconds:.0f} s, but {left:.0f} s of the budget were left"
     return Decision(not reason, reason, seconds, growth)
 
 
 def run_seconds(candidate: PlannedPoint, rows: Sequence[Row]) -> float:
-    """Seconds of one generation."""
+    """Return the predicted seconds of one generation."""
     good = [r for r in rows if r["status"] == "ok"]
     mine = [r for r in good if r["model"] == candidate.point.model]
     if len(good) >= ENOUGH and len(mine) >= EARLY_ROWS:
@@ -105,13 +114,16 @@ def run_seconds(candidate: PlannedPoint, rows: Sequence[Row]) -> float:
 
 
 def point_seconds(candidate: PlannedPoint, run_s: float, repeats_s: float) -> float:
-    """Seconds of all runs of a point: one for memory, the timed ones, a short one of a single sequence to count."""
+    """Return the predicted seconds of all runs of a point.
+
+    They are the run for memory, the timed runs, and a short run of a single sequence that counts operations.
+    """
     timed = max(run_s * (1.0 if run_s > SINGLE_RUN_S else 2.0), min(repeats_s, 30 * run_s))
     return AROUND_S + run_s * (1.0 + 1.0 / candidate.point.batch) + timed
 
 
 def growth_bytes(candidate: PlannedPoint, rows: Sequence[Row]) -> float:
-    """Bytes a run needs beyond the weights."""
+    """Return the predicted bytes that a run needs in addition to the weights."""
     good = [r for r in rows if r["status"] == "ok" and (r.get("memory_growth_bytes") or 0.0) > 0.0]
     if len(good) >= ENOUGH:
         return MEMORY_MARGIN * _fitted("peak_memory_bytes", good, candidate, "memory_growth_bytes")
@@ -122,7 +134,7 @@ def growth_bytes(candidate: PlannedPoint, rows: Sequence[Row]) -> float:
 
 
 def _fitted(terms_of: str, rows: Sequence[Row], candidate: PlannedPoint, column: str) -> float:
-    """Prediction of `column` by weights of physical terms fitted to the rows, weights of the model left out."""
+    """Predict `column` by weights of physical terms fitted to the rows, without the bytes of the model's weights."""
     import numpy as np
 
     from calibration.families.nonnegative import nonnegative
@@ -137,11 +149,11 @@ def _fitted(terms_of: str, rows: Sequence[Row], candidate: PlannedPoint, column:
 
 
 def _smaller_that_failed(point: Point, rows: Sequence[Row]) -> str | None:
-    """The key of a row of this model that ran out of memory though it asked for no more in any respect."""
+    """Return the key of a row of this model that ran out of memory and is not larger in any length, or None."""
     for r in rows:
         if r["status"] == "oom" and r["model"] == point.model:
-            asked = (r["batch"], r["input_tokens"], r["output_tokens"])
+            failed = (r["batch"], r["input_tokens"], r["output_tokens"])
             mine = (point.batch, point.input_tokens, point.output_tokens)
-            if all(a <= b for a, b in zip(asked, mine, strict=True)):
+            if all(a <= b for a, b in zip(failed, mine, strict=True)):
                 return str(r["key"])
     return None

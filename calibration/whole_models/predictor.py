@@ -1,9 +1,10 @@
-"""The predictor a study ends in: predictor.json, readable, beside the rows it is refitted from on use.
+"""The predictor that results from a study: predictor.json, in the folder of the rows from which it is refitted on use.
 
-Why not the fitted trees themselves: a pickle runs code when it is read and breaks with the library's version, and
-arrays of a hundred trees say nothing to a reader. The rows are few, are kept anyway, and fit in seconds to the same
-predictor every time (fixed seeds). The JSON holds which estimator won for each target, its held-out errors, its weights
-where it has some, and the hash of the rows, so that nobody refits from others unnoticed.
+The fitted trees themselves are not stored, because a pickle runs code when it is read and depends on the version of the
+library, and arrays of a hundred trees are not readable. The rows are few and are kept anyway. Fitting them takes
+seconds and gives the same predictor every time (fixed seeds). The JSON document holds the best estimator for each
+target, its held-out errors, its weights where it has weights, and the hash of the rows, by which a refit from other
+rows is detected.
 """
 
 from __future__ import annotations
@@ -33,18 +34,24 @@ PREDICTOR_NAME: Final = "predictor.json"
 
 SCHEMA_VERSION: Final = 1
 
-DIGITS: Final = 9  # of numbers that are hashed: CSV and parquet agree on these
+DIGITS: Final = 9  # Significant digits of hashed numbers, which are equal in CSV and parquet files.
 
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """Fitted estimators by target."""
+    """Fitted estimators, by target."""
 
     fitted: dict[str, Estimator]
 
     def predict(self, rows: pd.DataFrame) -> dict[str, FloatArray]:
-        """Target -> one value per row, for rows with the columns features.NEEDED and least_bytes, as
-        collect.candidate makes them. InputError where one is missing."""
+        """Predict every target for rows with the columns features.NEEDED and least_bytes, as by `collect.candidate`.
+
+        Returns:
+            One array per target, Shape (rows,).
+
+        Raises:
+            InputError: If a column is missing.
+        """
         lacking = [c for c in (*NEEDED, "least_bytes") if c not in rows]
         if lacking:
             raise InputError("rows to predict lack a column", lacking[0])
@@ -52,7 +59,7 @@ class Predictor:
 
 
 def document(found: WholeModelStudy) -> dict[str, Any]:
-    """What predictor.json and --json hold."""
+    """Return the document of predictor.json and of the option --json."""
     n = {s: int((found.rows["status"] == s).sum()) for s in ("ok", "skipped", "oom", "error")}
     return {
         "schema_version": SCHEMA_VERSION,
@@ -64,19 +71,27 @@ def document(found: WholeModelStudy) -> dict[str, Any]:
 
 
 def save(found: WholeModelStudy, folder: Path) -> Path:
-    """Write predictor.json into the folder of the rows. InputError where it cannot be written."""
+    """Write predictor.json into the folder of the rows and return its path.
+
+    Raises:
+        InputError: If the file cannot be written.
+    """
     write_json(document(found), str(folder / PREDICTOR_NAME))
     return folder / PREDICTOR_NAME
 
 
 def load(folder: Path) -> Predictor:
-    """The predictor of a folder, refitted from its rows. InputError where there is none, or the rows are not those the
-    predictor was chosen on."""
+    """Return the predictor of a folder, refitted from its rows.
+
+    Raises:
+        InputError: If there is no predictor, or the rows are not those on which it was chosen.
+    """
     try:
         facts = json.loads((folder / PREDICTOR_NAME).read_text(encoding="utf-8"))
         winners = {name: str(t["winner"]) for name, t in facts["targets"].items()}
     except (OSError, ValueError, KeyError, TypeError):
-        raise InputError("no predictor of whole models here", str(folder), "calibrate models --predict-only") from None
+        rule = "no predictor of whole models in this folder"
+        raise InputError(rule, str(folder), "calibrate models --predict-only") from None
     used, _ = usable(table.read_rows(folder))
     if rows_hash(used) != facts.get("rows_sha256"):
         raise InputError("the rows changed since the predictor was chosen", str(folder), "--predict-only, to refit")
@@ -84,7 +99,12 @@ def load(folder: Path) -> Predictor:
 
 
 def fit(used: pd.DataFrame, winners: dict[str, str]) -> Predictor:
-    """Estimators fitted to all rows that hold their target."""
+    """Fit an estimator for each target to all rows that hold the target.
+
+    Args:
+        used: Rows to fit.
+        winners: Name of the estimator, by target.
+    """
     fitted = {}
     for target, name in winners.items():
         mine = used[used[target].notna() & (used[target] > 0)]
@@ -94,7 +114,7 @@ def fit(used: pd.DataFrame, winners: dict[str, str]) -> Predictor:
 
 
 def rows_hash(rows: pd.DataFrame) -> str:
-    """SHA-256 of keys and measured values, in the order of the keys."""
+    """Return the SHA-256 of the keys and measured values of rows, in the order of the keys."""
     wanted = ["key", "total_s", "prefill_s", "decode_s_per_token", "peak_memory_bytes"]
     lines = (
         f"{key} " + " ".join(f"{v:.{DIGITS}g}" for v in values)
@@ -110,7 +130,7 @@ def _target(t: TargetStudy, used: pd.DataFrame) -> dict[str, Any]:
         "unit": t.target.unit,
         "winner": t.winner,
         "learned": facts,
-        "reach_r2": t.target.reach,
+        "reach_r2": t.target.r2_goal,
         "met": t.met,
         "held_out_configurations": _held(t.by_configuration),
         "held_out_models": _held(t.by_model) if t.by_model is not None else None,

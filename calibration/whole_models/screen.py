@@ -1,4 +1,4 @@
-"""What was measured and how well it predicts, on one screen."""
+"""Terminal output of whole-model measurements and of the errors of the predictors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def show(rows: pd.DataFrame, found: WholeModelStudy | None, notes: Sequence[str] = ()) -> None:
-    """Print tables to stdout; without a study only what was measured."""
+    """Print the measured rows and the errors of the predictors to stdout; without a study, only the rows."""
     console = open_console()
     console.print(_measured(rows))
     if found is not None:
@@ -24,7 +24,7 @@ def show(rows: pd.DataFrame, found: WholeModelStudy | None, notes: Sequence[str]
 
 
 def _measured(rows: pd.DataFrame) -> Table:
-    """A line per model and batch: how many points, latencies, memory."""
+    """Return a table with a line per model and batch: number of points, latencies and memory."""
     from rich.table import Table
 
     view = Table(title="Whole models, random weights: medians over workloads and lengths", title_justify="left")
@@ -50,7 +50,7 @@ def _measured(rows: pd.DataFrame) -> Table:
 
 
 def _errors(found: WholeModelStudy) -> Table:
-    """A line per target: the chosen predictor's held-out errors, and R2 of each estimator."""
+    """Return a table with a line per target: the held-out errors of the chosen estimator and the best estimator."""
     from rich.table import Table
 
     view = Table(title="Predicted against measured, held out", title_justify="left")
@@ -59,7 +59,7 @@ def _errors(found: WholeModelStudy) -> Table:
     for t in found.targets:
         for held in (t.by_configuration, t.by_model):
             if held is not None:
-                aim = t.target.reach if held.by == "configuration" else None
+                aim = t.target.r2_goal if held.by == "configuration" else None
                 view.add_row(t.target.name if held.by == "configuration" else "", *_score(held, aim))
     return view
 

@@ -1,8 +1,9 @@
-"""How well whole-model rows predict held-out ones: everything a report needs, from rows alone.
+"""Comparison of estimators on held-out rows of whole models; a report needs nothing else.
 
 `study(rows)` compares the estimators of estimators.py by cross-validation that holds out whole (model, workload, batch)
-configurations, and again, harder, whole models. The estimator is chosen within each fold by a second, inner
-cross-validation on its training rows, so the figures of CHOSEN know nothing of the rows they are measured on.
+configurations, and again by one that holds out whole models, which is harder. Within each fold the estimator is chosen
+by a second, inner cross-validation on the training rows, so the errors of CHOSEN are independent of the rows on which
+they are measured.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-CHOSEN: Final = "chosen"  # the name under which the nested choice appears beside the estimators
+CHOSEN: Final = "chosen"  # The name of the nested choice among the estimators.
 
-FEWEST: Final = 20  # rows, below which cross-validation says nothing
+FEWEST: Final = 20  # Rows that cross-validation needs at least.
 
 FOLDS: Final = 6
 
@@ -40,12 +41,12 @@ SHUFFLES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class PredictionTarget:
-    """A column to predict. `reach` is the R2 on held-out configurations that is aimed at, None where none is."""
+    """A column to predict; `r2_goal` is the intended R2 on held-out configurations, if any."""
 
     name: str
     title: str
     unit: str
-    reach: float | None = None
+    r2_goal: float | None = None
 
 
 TARGETS: Final = (
@@ -59,12 +60,15 @@ TARGETS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class OutOfFoldPredictions:
-    """Out-of-fold predictions of one target, holding out by `by` ("configuration" or "model").
+    """Out-of-fold predictions of one target, with groups held out by `by` ("configuration" or "model").
 
-    predictions: one row per used row (index into Study.rows) with columns key, model, architecture, workload, batch,
-    input_tokens, output_tokens, group, fold, actual, and one column per estimator and CHOSEN: what was predicted for
-    the row by a fit that saw nothing of its group. scores: one per estimator and CHOSEN, best (least error of
-    logarithms) first. worst: the WORST rows of `predictions` by relative error of CHOSEN, with column error.
+    Attributes:
+        by: The key of folds.BY that defines the groups.
+        predictions: One row per used row (index into WholeModelStudy.rows) with columns key, model, architecture,
+            workload, batch, input_tokens, output_tokens, group, fold, actual, and one column per estimator and CHOSEN.
+            These hold the prediction of a fit to rows of other groups.
+        scores: One score per estimator and CHOSEN; the one with the least error of logarithms is first.
+        worst: The WORST rows of `predictions` by relative error of CHOSEN, with column error.
     """
 
     by: str
@@ -73,14 +77,17 @@ class OutOfFoldPredictions:
     worst: pd.DataFrame
 
     def score(self, name: str = CHOSEN) -> EstimatorScore:
-        """The score of an estimator, by default of the nested choice."""
+        """Return the score of an estimator, by default of the nested choice."""
         return next(s for s in self.scores if s.estimator == name)
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnImportance:
-    """Error of logarithms added when a column of held-out rows is shuffled (mean and spread over shuffles), predicted
-    by `winner` as fitted without them. Work columns follow from the lengths: to be read with those, not as causes."""
+    """Error of logarithms that is added when a column of held-out rows is shuffled: mean and spread over shuffles.
+
+    The rows are predicted by the winner, fitted without them. Work columns follow from the lengths, so their importance
+    must be read together with that of the lengths and not as a cause.
+    """
 
     feature: str
     added_error: float
@@ -89,8 +96,11 @@ class ColumnImportance:
 
 @dataclass(frozen=True, slots=True)
 class TargetStudy:
-    """One target. `winner` is the estimator with the least error on held-out configurations: what a predictor uses.
-    by_model is None where only one model was measured. met is None where the target has no reach."""
+    """The study of one target.
+
+    `winner` is the estimator with the least error on held-out configurations, which a predictor uses. `by_model` is
+    None where only one model was measured.
+    """
 
     target: PredictionTarget
     winner: str
@@ -100,15 +110,19 @@ class TargetStudy:
 
     @property
     def met(self) -> bool | None:
-        """Whether CHOSEN reaches the aimed R2 on held-out configurations."""
-        reach = self.target.reach
-        return None if reach is None else self.by_configuration.score().r2 >= reach
+        """Whether CHOSEN reaches the goal for R2 on held-out configurations, or None where there is no goal."""
+        goal = self.target.r2_goal
+        return None if goal is None else self.by_configuration.score().r2 >= goal
 
 
 @dataclass(frozen=True, slots=True)
 class WholeModelStudy:
-    """Everything known from rows. rows: all of them, skipped and failed included, as `table.frame` makes them; used:
-    those studied (measured; undisturbed ones where these are enough). notes: sentences about what was left out."""
+    """The results of a study.
+
+    `rows` are all rows of the session as made by `table.frame`, including skipped and failed ones. `used` are the
+    measured rows that were studied, without contended ones where enough others remain. `notes` are sentences about the
+    rows that were left out.
+    """
 
     rows: pd.DataFrame
     used: pd.DataFrame
@@ -116,7 +130,11 @@ class WholeModelStudy:
     notes: tuple[str, ...]
 
     def target(self, name: str) -> TargetStudy:
-        """A target by its column name. KeyError where it could not be studied."""
+        """Return the study of a target by its column name.
+
+        Raises:
+            KeyError: If the target could not be studied.
+        """
         for found in self.targets:
             if found.target.name == name:
                 return found
@@ -126,36 +144,48 @@ class WholeModelStudy:
 def study(
     rows: pd.DataFrame, estimators: Sequence[str] = NAMES, targets: Sequence[PredictionTarget] = TARGETS
 ) -> WholeModelStudy:
-    """Compare the estimators on the rows of a session (table.read_rows), out of fold.
+    """Compare the estimators on held-out rows of a session (table.read_rows).
 
-    Deterministic: the same rows give the same figures. InputError for fewer than FEWEST measured rows.
+    The result is deterministic: equal rows give equal results.
+
+    Raises:
+        InputError: If there are fewer than FEWEST measured rows.
     """
     used, notes = usable(rows)
     found, missing = [], []
     for target in targets:
         mine = used[used[target.name].notna() & (used[target.name] > 0)]
         if len(mine) < FEWEST:
-            missing.append(f"{target.title}: only {len(mine)} rows hold it, not studied")
+            missing.append(f"{target.title}: not studied, because only {len(mine)} rows hold it")
             continue
         found.append(_study_target(mine, target, estimators))
     return WholeModelStudy(rows, used, tuple(found), (*notes, *missing))
 
 
 def usable(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
-    """(rows to fit, sentences on what was left out). InputError for fewer than FEWEST measured rows."""
+    """Select the rows to fit.
+
+    Returns:
+        The rows, and sentences about the rows that were left out.
+
+    Raises:
+        InputError: If a column is missing, or there are fewer than FEWEST measured rows.
+    """
     ok = rows[rows["status"] == "ok"]
     lacking = [c for c in NEEDED if c not in rows]
     if lacking:
-        raise InputError("these rows are not those of whole models: a column is missing", lacking[0])
+        raise InputError("these rows are not rows of whole models: a column is missing", lacking[0])
     if len(ok) < FEWEST:
-        raise InputError(f"a study needs at least {FEWEST} measured rows", len(ok), "a longer --budget")
+        raise InputError(f"a study requires at least {FEWEST} measured rows", len(ok), "a longer --budget")
     clean = ok[~ok["contended"].astype(bool)]
     n = len(ok) - len(clean)
     notes = [f"{len(rows) - len(ok)} of {len(rows)} points were skipped or failed"] if len(rows) > len(ok) else []
     if n and len(clean) >= max(CLEAN_SHARE * len(ok), FEWEST):
         return clean, [*notes, f"{n} of {len(ok)} measured rows were disturbed by other processes and left out"]
     if n:
-        notes.append(f"{n} of {len(ok)} measured rows were disturbed by other processes: too many to leave out")
+        notes.append(
+            f"{n} of {len(ok)} measured rows were disturbed by other processes, which are too many to leave out"
+        )
     return ok, notes
 
 
@@ -177,7 +207,7 @@ def _held_out(
     fold_of, columns = np.zeros(len(rows), dtype=np.int64), {n: np.zeros(len(rows)) for n in (*names, CHOSEN)}
     for number, (train, test) in enumerate(folds):
         fold_of[test] = number
-        best = choose(rows.iloc[train], target, names)
+        best = choose_estimator(rows.iloc[train], target, names)
         for name in names:
             columns[name][test] = _fitted(rows.iloc[train], target, name, rows.iloc[test])
         columns[CHOSEN][test] = columns[best][test]
@@ -190,8 +220,8 @@ def _held_out(
     return OutOfFoldPredictions(by, out, tuple(score(n, actual, columns[n]) for n in scored), worst)
 
 
-def choose(rows: pd.DataFrame, target: str, names: Sequence[str] = NAMES) -> str:
-    """The estimator with the least error by cross-validation over whole configurations of these rows alone."""
+def choose_estimator(rows: pd.DataFrame, target: str, names: Sequence[str] = NAMES) -> str:
+    """Return the estimator with the least error by cross-validation over whole configurations of these rows alone."""
     if len(names) == 1:
         return names[0]
     folds = grouped_folds(rows, "configuration", INNER_FOLDS, seed=1)
@@ -212,7 +242,7 @@ def _fitted(train: pd.DataFrame, target: str, name: str, test: pd.DataFrame) -> 
 
 
 def _importance(rows: pd.DataFrame, target: str, name: str, folds: Sequence[Fold]) -> tuple[ColumnImportance, ...]:
-    """Permutation importance on held-out rows, most important first."""
+    """Return the permutation importance of columns on held-out rows, most important first."""
     rng = np.random.default_rng(0)
     features = [c for c in NEEDED if rows[c].nunique() > 1]
     added: dict[str, list[float]] = {c: [] for c in features}

@@ -1,4 +1,4 @@
-"""The models to measure: a ModelSpec for the arithmetic, and the Hugging Face configuration that builds it."""
+"""The models to measure: a ModelSpec for the arithmetic and the Hugging Face configuration that builds the model."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from catalogs.models.spec import ModelSpec
 
 DEFAULTS: Final = ("opt-350m", "bloom-560m", "t5-small", "bart-base")
 
-#: Catalog architectures whose configuration follows from their sizes alone, and what transformers calls them.
+#: Catalog architectures with a configuration that follows from their sizes alone, and their names in transformers.
 MODEL_TYPES: Final = {
     "LlamaForCausalLM": "llama",
     "MistralForCausalLM": "mistral",
@@ -31,7 +31,7 @@ MODEL_TYPES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RandomWeightModel:
-    """A model to build with random weights. `config` holds the keys of a config.json."""
+    """A model to build with random weights; `config` holds the keys of a config.json."""
 
     name: str
     spec: ModelSpec
@@ -40,14 +40,16 @@ class RandomWeightModel:
 
     @property
     def kind(self) -> str:
+        """The kind of architecture, "encoder-decoder" or "decoder-only"."""
         return "encoder-decoder" if self.spec.is_encoder_decoder else "decoder-only"
 
 
 def load_subject(text: str) -> RandomWeightModel:
-    """The model `text` names: a catalog name or Hugging Face id, or a config.json or its directory.
+    """Return the model named by `text`: a catalog name, a Hugging Face id, a config.json or its folder.
 
-    InputError for an unknown name, a damaged file, or a catalog model whose configuration does not follow from its
-    sizes.
+    Raises:
+        InputError: If the name is unknown, the file is damaged, or the configuration of a catalog model does not follow
+            from its sizes.
     """
     path = Path(text).expanduser()
     spec = load_model(text)
@@ -63,12 +65,16 @@ def load_subject(text: str) -> RandomWeightModel:
 
 
 def spec_of_config(subject: RandomWeightModel) -> ModelSpec:
-    """The ModelSpec its Hugging Face configuration describes: must agree with the catalog's."""
+    """Return the ModelSpec described by a model's Hugging Face configuration, which must agree with the catalog's."""
     return model_from_config(merged_reader(subject.config, subject.name), subject.name)
 
 
 def config_of(spec: ModelSpec) -> dict[str, Any]:
-    """A configuration from sizes alone. InputError where layers differ or the architecture needs more than sizes."""
+    """Return the configuration of a model from its sizes alone.
+
+    Raises:
+        InputError: If layers differ, or the sizes do not determine the architecture.
+    """
     group = spec.groups[0] if len(spec.groups) == 1 else None
     kind = MODEL_TYPES.get(spec.architecture)
     mixer = group.plain_attention if group is not None else None

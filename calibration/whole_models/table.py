@@ -1,4 +1,4 @@
-"""Rows as the tables that go out (rows.csv, rows.parquet), and read back."""
+"""Rows of whole models as the tables rows.csv and rows.parquet, written and read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from calibration.profile.session.session import ROWS_NAME, Row, Session
-from calibration.profile.session.tables import writing
+from calibration.profile.session.tables import write_errors
 from catalogs.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ CSV_NAME: Final = "rows.csv"
 
 PARQUET_NAME: Final = "rows.parquet"
 
-LISTS: Final = ("samples_s",)  # kept in rows.jsonl only
+LIST_COLUMNS: Final = ("samples_s",)  # Columns that are kept in rows.jsonl only.
 
 MEASURED: Final = (
     *("prefill_s", "decode_s_per_token", "total_s", "wall_s", "device_s", "device_busy_s", "cpu_s", "ci_fraction"),
@@ -28,10 +28,13 @@ MEASURED: Final = (
 
 
 def frame(rows: Sequence[Row]) -> pd.DataFrame:
-    """One line per point, what was not measured as NaN; `status` is ok, skipped, oom or error, `reason` says why."""
+    """Return one row per point, with NaN for what was not measured.
+
+    `status` is "ok", "skipped", "oom" or "error", and `reason` explains it.
+    """
     import pandas as pd
 
-    table = pd.DataFrame([{k: v for k, v in r.items() if k not in LISTS} for r in rows])
+    table = pd.DataFrame([{k: v for k, v in r.items() if k not in LIST_COLUMNS} for r in rows])
     for column in MEASURED:
         table[column] = pd.to_numeric(table[column], errors="coerce") if column in table else float("nan")
     table["contended"] = table["contended"].eq(True) if "contended" in table else False
@@ -40,15 +43,23 @@ def frame(rows: Sequence[Row]) -> pd.DataFrame:
 
 
 def check_whole_models(rows: Sequence[Row], folder: Path) -> None:
-    """InputError where a folder holds rows of something else (an operator profile)."""
+    """Check that a folder holds rows of whole models.
+
+    Raises:
+        InputError: If it holds other rows, for example an operator profile.
+    """
     if any("model" not in r or "workload" not in r for r in rows):
         raise InputError("the folder holds another kind of profile", str(folder), "another --out")
 
 
 def write(rows: Sequence[Row], folder: Path) -> Path:
-    """Write rows.csv and rows.parquet, each whole or not at all; returns the parquet. InputError where it cannot."""
+    """Write rows.csv and rows.parquet, each atomically, and return the path of the parquet file.
+
+    Raises:
+        InputError: If a file cannot be written.
+    """
     table = frame(rows)
-    with writing(folder):
+    with write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         for name in (CSV_NAME, PARQUET_NAME):
             part = folder / f".{name}.part"
@@ -61,16 +72,18 @@ def write(rows: Sequence[Row], folder: Path) -> Path:
 
 
 def read_rows(folder: Path) -> pd.DataFrame:
-    """The rows of a session's folder: what rows.jsonl holds, and what rows.parquet lists as skipped besides.
+    """Return the rows in a session's folder: those of rows.jsonl and the skipped ones that rows.parquet lists.
 
-    Works on a session that was killed (no parquet yet) and on a folder that holds only the parquet. InputError where
-    there is neither, or it cannot be read.
+    One of the two files is enough: a killed session has no parquet file yet.
+
+    Raises:
+        InputError: If there is neither file, or it cannot be read.
     """
     import pandas as pd
 
     journal, table = folder / ROWS_NAME, folder / PARQUET_NAME
     if not journal.is_file() and not table.is_file():
-        raise InputError("no rows of whole models here", str(folder), f"a folder with {PARQUET_NAME}")
+        raise InputError("no rows of whole models in this folder", str(folder), f"a folder with {PARQUET_NAME}")
     try:
         listed = pd.read_parquet(table) if table.is_file() else None
     except (OSError, ValueError) as error:

@@ -1,4 +1,7 @@
-"""One worker process per model, kept while memory allows; a worker that dies costs its point, not the session."""
+"""Worker processes, one per model, which are kept while memory allows.
+
+If a worker dies, only its point fails and the session continues.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +23,13 @@ from calibration.whole_models.workloads import Point
 
 BUILD_LIMIT_S: Final = 900.0
 
-RESIDENT_SHARE: Final = 0.35  # of the device's memory that idle models may hold together
+RESIDENT_SHARE: Final = 0.35  # Share of the device's memory that all loaded models may hold together.
 
-Answer = dict[str, Any]
+WorkerReply = dict[str, Any]
 
 
 class WorkerDied(Exception):
-    """The process ended, or was ended for taking too long; the message says which."""
+    """A worker process ended, or was ended because it took too long; the message gives the reason."""
 
 
 @dataclass(slots=True)
@@ -35,13 +38,17 @@ class Worker:
 
     process: subprocess.Popen[bytes]
     log: IO[bytes]
-    facts: Answer = field(default_factory=dict)
+    facts: WorkerReply = field(default_factory=dict)
     used_at: float = 0.0
 
     @classmethod
     def start(cls, subject: RandomWeightModel, device: ProfiledDevice, dtype: str) -> Worker:
-        """Start a process and have it build the model. Raises WorkerDied where it cannot."""
-        log = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        """Start a process that builds the model.
+
+        Raises:
+            WorkerDied: If the model cannot be built.
+        """
+        log = tempfile.TemporaryFile()  # noqa: SIM115 - the file is open while the process runs
         command = [sys.executable, "-m", "calibration.whole_models.worker", "--device", device.kind, "--dtype", dtype]
         command += ["--threads", str(device.threads), "--cores", ",".join(map(str, device.cores))]
         offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
@@ -49,11 +56,16 @@ class Worker:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=os.environ | offline
         )
         worker = cls(process, log)
-        worker.facts = worker.ask(subject.config, BUILD_LIMIT_S)
+        worker.facts = worker.request(subject.config, BUILD_LIMIT_S)
         return worker
 
-    def ask(self, order: Mapping[str, Any], limit_s: float) -> Answer:
-        """Send one line, wait for one. Raises WorkerDied, with the last line it printed, having ended it."""
+    def request(self, order: Mapping[str, Any], limit_s: float) -> WorkerReply:
+        """Send one order and return the worker's reply.
+
+        Raises:
+            WorkerDied: If the worker ended or took longer than `limit_s` seconds. The process has then been ended, and
+                the message is its last line of output.
+        """
         assert self.process.stdin is not None
         self.used_at = time.monotonic()
         try:
@@ -64,7 +76,7 @@ class Worker:
             line = b""
         except TimeoutError:
             self.stop()
-            raise WorkerDied(f"not done within {limit_s:.0f} s") from None
+            raise WorkerDied(f"it did not finish within {limit_s:.0f} s") from None
         if not line:
             last = self._last_words()
             self.stop()
@@ -73,7 +85,7 @@ class Worker:
         return found if isinstance(found, dict) else {}
 
     def stop(self) -> None:
-        """End the process (and with it a fork of it that is measuring)."""
+        """End the process, which also ends a fork of it that is measuring."""
         self.process.kill()
         self.process.wait()
         for pipe in (self.process.stdin, self.process.stdout, self.log):
@@ -99,7 +111,7 @@ class Worker:
 
 @dataclass(slots=True)
 class Workers:
-    """Workers by model name. Use as a context: leaving it ends them all."""
+    """Workers by model name; as a context manager it ends all of them on exit."""
 
     subjects: Mapping[str, RandomWeightModel]
     device: ProfiledDevice
@@ -115,8 +127,15 @@ class Workers:
             worker.stop()
         self.running.clear()
 
-    def measure(self, point: Point, repeats_s: float, memory_bytes: float, limit_s: float) -> Answer:
-        """The measured columns of a point; status "oom" or "error" where it or its model fails."""
+    def measure(self, point: Point, repeats_s: float, memory_bytes: float, limit_s: float) -> WorkerReply:
+        """Return the measured columns of a point, with status "oom" or "error" where the point or its model fails.
+
+        Args:
+            point: The point to measure.
+            repeats_s: Seconds that the repeats may take.
+            memory_bytes: Memory that the run may take in addition to the weights.
+            limit_s: Seconds after which the point counts as hung.
+        """
         if point.model in self.broken:
             return {"status": "error", "reason": self.broken[point.model]}
         words = {name: getattr(point, name) for name in Point.__slots__}
@@ -127,24 +146,24 @@ class Workers:
             self.broken[point.model] = f"the model cannot be built: {error}"
             return {"status": _kind(str(error)), "reason": self.broken[point.model]}
         try:
-            return worker.ask(order, limit_s)
+            return worker.request(order, limit_s)
         except WorkerDied as error:
             self.running.pop(point.model, None)
             return {"status": _kind(str(error)), "reason": str(error)}
 
     def free_bytes(self, model: str) -> float:
-        """Memory left for a run of a model: once it is built, without the weights of it that are still to come."""
-        coming = 0.0 if model in self.running else self._weight_bytes(model)
-        return self.device.free_bytes() - coming
+        """Return the free memory for a run of a model; the weights of a model that is not built yet are subtracted."""
+        unbuilt = 0.0 if model in self.running else self._weight_bytes(model)
+        return self.device.free_bytes() - unbuilt
 
     def _worker(self, model: str) -> Worker:
         if model not in self.running:
-            self._make_room(self._weight_bytes(model))
+            self._free_memory(self._weight_bytes(model))
             self.running[model] = Worker.start(self.subjects[model], self.device, self.dtype)
         return self.running[model]
 
-    def _make_room(self, more_bytes: float) -> None:
-        """End the workers not used for longest until the models together stay within RESIDENT_SHARE."""
+    def _free_memory(self, more_bytes: float) -> None:
+        """End the least recently used workers until all models together are within RESIDENT_SHARE."""
         while self.running and self._held() + more_bytes > RESIDENT_SHARE * self.device.memory_bytes:
             oldest = min(self.running, key=lambda name: self.running[name].used_at)
             self.running.pop(oldest).stop()

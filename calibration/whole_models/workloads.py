@@ -1,4 +1,4 @@
-"""What models are asked to do, and the points to measure: model x workload x batch x input length."""
+"""The workloads of whole models, and the points to measure: model x workload x batch x input length."""
 
 from __future__ import annotations
 
@@ -15,17 +15,20 @@ BATCHES: Final = (1, 8, 32, 128)
 
 MAX_INPUT: Final = 512
 
-FEWEST_OUTPUT: Final = 2  # the second token is the first decode step
+FEWEST_OUTPUT: Final = 2  # The second token is the first decode step.
 
-#: Output tokens of "generation", by kind of device; the other workloads keep their proportion to it. A CPU needs about
-#: 0.1 s for a token of a small model: short answers leave time for more shapes.
+#: Output tokens of "generation" by kind of device, to which the other workloads are proportional. A CPU needs about
+#: 0.1 s for a token of a small model, so short outputs leave time for more shapes.
 MAX_OUTPUT: Final = {"cpu": 8, "cuda": 128}
 
 
 @dataclass(frozen=True, slots=True)
 class PaddedWorkload:
-    """Lengths in tokens, every sequence of a batch padded to the same (as Hugging Face does). `output_share` is the
-    output as a share of generation's, or of the input where `output_follows_input`."""
+    """A workload with lengths in tokens, where every sequence of a batch is padded to the same length.
+
+    Hugging Face pads in this way. `output_share` is the output length as a share of the output length of "generation";
+    where `output_follows_input` is true, it is also proportional to the input length.
+    """
 
     name: str
     inputs: tuple[int, int]
@@ -33,15 +36,15 @@ class PaddedWorkload:
     output_follows_input: bool = False
 
     def output_tokens(self, input_tokens: int, max_output: int) -> int:
-        """Tokens to generate for an input of this length."""
+        """Return the number of tokens to generate for an input of this length."""
         share = self.output_share
         if self.output_follows_input:
             share *= min(input_tokens / self.inputs[1], 1.0)
         return max(FEWEST_OUTPUT, round(share * max_output))
 
 
-#: Lengths of published benchmarks' order (news articles, sentences, passages, prompts). Where two workloads ask for the
-#: same lengths, `points` keeps one: the same work under two names would leak between held-out groups.
+#: Lengths of the order of published benchmarks (news articles, sentences, passages, prompts). Where two workloads have
+#: the same lengths, `points` keeps one, because the same work under two names would leak between held-out groups.
 WORKLOADS: Final = (
     PaddedWorkload("summarisation", (128, 512), 0.5),
     PaddedWorkload("translation", (16, 128), 0.75, output_follows_input=True),
@@ -49,12 +52,12 @@ WORKLOADS: Final = (
     PaddedWorkload("generation", (8, 64), 1.0),
 )
 
-LENGTHS: Final = 4  # per workload: the two ends and, between them, lengths drawn anew for every model and batch
+LENGTHS: Final = 4  # Per workload: the two ends, and lengths between them drawn for every model and batch.
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One thing to measure."""
+    """One point to measure: a model, a workload, a batch size and lengths in tokens."""
 
     model: str
     workload: str
@@ -64,31 +67,35 @@ class Point:
 
     @property
     def key(self) -> str:
-        """Names the point in a session."""
+        """Identifier of the point in a session."""
         return f"{self.model}/{self.workload}/b{self.batch}/i{self.input_tokens}/o{self.output_tokens}"
 
     @property
     def configuration(self) -> str:
-        """What is held out together: model, workload and batch."""
+        """Model, workload and batch, which are held out together."""
         return f"{self.model}/{self.workload}/b{self.batch}"
 
     @property
     def decode_steps(self) -> int:
+        """Number of decode steps, one fewer than the output tokens."""
         return self.output_tokens - 1
 
 
 def points(
     models: Sequence[str], batches: Sequence[int], max_input: int, max_output: int, seed: int = 0
 ) -> list[Point]:
-    """Every point, in the order to measure: one of each configuration in random order, then the second of each, ...
+    """Return every point in the order to measure them.
 
-    InputError for a batch or length below 1, or an input range that holds no workload.
+    The first point of each configuration comes first, in random order, then the second of each, and so on.
+
+    Raises:
+        InputError: If a batch or length is below 1, or `max_input` is shorter than the inputs of every workload.
     """
     for name, value in (*(("a batch", b) for b in batches), ("the longest output", max_output)):
         if value < 1:
-            raise InputError(f"{name} is at least 1", value)
+            raise InputError(f"{name} must be at least 1", value)
     if max_input < min(w.inputs[0] for w in WORKLOADS):
-        raise InputError("the longest input is shorter than every workload's", max_input, "512")
+        raise InputError("the longest input is shorter than the inputs of every workload", max_input, "512")
     rng = np.random.default_rng(seed)
     rounds: list[list[Point]] = [[] for _ in range(LENGTHS)]
     seen: set[tuple[str, int, int, int]] = set()
@@ -103,7 +110,7 @@ def points(
 
 
 def _add(turn: list[Point], point: Point, seen: set[tuple[str, int, int, int]]) -> None:
-    """Leave out what another workload already asks for: the same work under two names."""
+    """Add a point unless another workload already contains the same work under another name."""
     work = (point.model, point.batch, point.input_tokens, point.output_tokens)
     if work not in seen:
         seen.add(work)
@@ -111,7 +118,7 @@ def _add(turn: list[Point], point: Point, seen: set[tuple[str, int, int, int]]) 
 
 
 def _lengths(workload: PaddedWorkload, max_input: int, rng: np.random.Generator) -> list[int]:
-    """Distinct input lengths: both ends and one log-uniform draw from each part between them."""
+    """Return distinct input lengths: both ends and one log-uniform draw from each part between them."""
     low, high = workload.inputs[0], min(workload.inputs[1], max_input)
     if low > high:
         return []

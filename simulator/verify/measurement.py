@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from calibration.accuracy.measured_run import MeasuredRun
 from calibration.importers.iteration_log import read_iteration_log
-from calibration.serve.clients import Client, Incomplete, OwnEngine
-from calibration.serve.contention import ContentionSample
+from calibration.profile.machine.contention import ContentionSample
+from calibration.serve.clients import Client, IncompleteReplay, InProcessEngine
 from calibration.serve.probe import Probe, probe
 from calibration.serve.server import EngineServer
 from simulator.verify.engines import EngineSubject, engine_version
@@ -76,7 +76,7 @@ class EngineUnderTest:
         before = self._moment()
         found = probe(self._client, self.subject.target, most_input_tokens, max_num_seqs, self._out / "probe")
         others = self._others(before)
-        if isinstance(self._client, OwnEngine):
+        if isinstance(self._client, InProcessEngine):
             return Probed(found, self._client.steps(), self._client.engine_version, others)
         log = None
         if self._server is not None and self.subject.keeps_log:
@@ -101,11 +101,11 @@ class EngineUnderTest:
     def _replay(self, trial: Trial, folder: Path) -> MeasuredRun:
         """Replay a trial once; if single requests fail, report that and try again."""
         for left in range(TRIES - 1, -1, -1):
-            if self._server is not None and self._server.launch.forgetful:
+            if self._server is not None and self._server.launch.restart_per_replay:
                 self._server.restart()
             try:
                 return self._client.replay(trial.requests, self.subject.target, folder)
-            except Incomplete as error:
+            except IncompleteReplay as error:
                 if not left:
                     raise
                 self._told(f"{error}: trying again")
@@ -113,7 +113,7 @@ class EngineUnderTest:
 
     def _others(self, before: ContentionSample) -> float:
         """Return the cores that other processes used; 0 if the user runs the server, which may be on this machine."""
-        elsewhere = self._server is None and not isinstance(self._client, OwnEngine)
+        elsewhere = self._server is None and not isinstance(self._client, InProcessEngine)
         return 0.0 if elsewhere else before.others_cores(self._moment())
 
     def _moment(self) -> ContentionSample:

@@ -8,8 +8,8 @@ from functools import partial
 from pathlib import Path
 
 from calibration.bundles.engine_calibration import EngineCalibration, MeasuredHost
+from calibration.profile.machine.contention import CONTENDED_CORES
 from calibration.serve.clients import Client
-from calibration.serve.contention import CONTENDED_CORES
 from calibration.serve.probe import BURST_INPUT_TOKENS, OUTPUT_TOKENS
 from catalogs.errors import InputError
 from simulator.cluster.compiled import CompiledDeployment, compile_deployment, with_host

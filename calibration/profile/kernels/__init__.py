@@ -1,1 +1,1 @@
-"""One module for each operator family: the work that is timed."""
+"""The work that is timed for each operator family, one module per family."""

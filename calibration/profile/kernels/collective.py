@@ -1,8 +1,8 @@
-"""Collectives: processes of their own, gloo between CPU ranks, NCCL between the GPUs of this machine.
+"""Timing of collectives in child processes: gloo between CPU ranks, NCCL between the GPUs of this machine.
 
-One child per rank runs every size of every kind and writes its medians to a file; the rows are rank 0's. All of it is
-one piece of work of some seconds (the children load torch), done once per profile, not shape by shape. NCCL is timed in
-a CUDA graph (decode steps) and eagerly, gloo eagerly.
+One child process per rank runs every size of every kind, and rank 0 writes its medians to a file. All collectives are
+measured together once per profile, which takes some seconds because the children load torch. NCCL is timed in a CUDA
+graph (as in decode steps) and eagerly; gloo is timed eagerly.
 """
 
 from __future__ import annotations
@@ -23,31 +23,33 @@ from calibration.profile.session.shape import FIT, Shape
 
 KINDS: Final = ("all_reduce", "all_gather", "reduce_scatter")
 
-CPU_KINDS: Final = ("all_reduce", "all_gather")  # gloo has no reduce-scatter of its own
+CPU_KINDS: Final = ("all_reduce", "all_gather")  # gloo has no reduce-scatter.
 
 SIZES: Final = {"cpu": tuple(4**i * 1024 for i in range(7)), "cuda": tuple(4**i * 1024 for i in range(10))}
 
 LIMIT_S: Final = 120.0
 
-LEAST_BUDGET_S: Final = 60.0  # below which the children's start would eat the budget
+LEAST_BUDGET_S: Final = 60.0  # With a smaller budget, starting the child processes would take too large a share of it.
 
 CPU_RANKS: Final = 2
 
 
-def why_not(device: ProfiledDevice, budget_s: float) -> str | None:
-    """One line where collectives are not measured."""
+def unavailable_reason(device: ProfiledDevice, budget_s: float) -> str | None:
+    """Return one line with the reason why collectives are not measured, or None where they are."""
     if budget_s < LEAST_BUDGET_S:
-        return f"collectives: not measured in less than {LEAST_BUDGET_S:.0f} s"
+        return f"collectives are not measured with a budget of less than {LEAST_BUDGET_S:.0f} s"
     if device.is_cuda:
         n = device.torch.cuda.device_count()
-        return None if n > 1 else "collectives: one GPU, nothing to connect"
+        return None if n > 1 else "collectives are not measured: there is only one GPU"
     if len(device.cores) < CPU_RANKS:
-        return "collectives: one core, nothing to connect"
-    return None if device.torch.distributed.is_available() else "collectives: this torch has no distributed package"
+        return "collectives are not measured: there is only one core"
+    if not device.torch.distributed.is_available():
+        return "collectives are not measured: this torch has no distributed package"
+    return None
 
 
 def shapes(device: ProfiledDevice) -> list[Shape]:
-    """Every kind, size, number of ranks and way of launching."""
+    """Return a shape for every kind, size, number of ranks and launch mode."""
     if not device.is_cuda:
         cells = [(k, s, CPU_RANKS, False) for k in CPU_KINDS for s in SIZES["cpu"]]
     else:
@@ -58,7 +60,7 @@ def shapes(device: ProfiledDevice) -> list[Shape]:
 
 
 def rows(wanted: list[Shape], device: ProfiledDevice, limit_s: float = LIMIT_S) -> list[Row]:
-    """One row per shape; where the children fail, rows that say so."""
+    """Measure collectives and return one row per shape; where the child processes fail, the rows hold the reason."""
     found: list[Row] = []
     for ranks in sorted({s["ranks"] for s in wanted}):
         mine = [s for s in wanted if s["ranks"] == ranks]
@@ -78,7 +80,11 @@ def _row(shape: Shape, found: dict[str, Any] | None, reason: str, elapsed_s: flo
 
 
 def _measured(wanted: list[Shape], ranks: int, device: ProfiledDevice, limit_s: float) -> tuple[dict[str, Any], str]:
-    """({key: seconds and samples}, why none): the children, waited for and ended whatever happens."""
+    """Run one child process per rank and wait for them; they are ended whatever happens.
+
+    Returns:
+        The seconds and samples of each shape by key, and the reason where there are none.
+    """
     with tempfile.TemporaryDirectory(prefix="collective-") as folder:
         out = Path(folder) / "rank0.json"
         cells = [[s.key, s["kind"], s["message_bytes"], s["graph"]] for s in wanted]

@@ -1,4 +1,7 @@
-"""One rank of profile/collective.py: `python -m calibration.profile.collective_rank RANK`, the plan on stdin."""
+"""The process of one rank that collective.py starts.
+
+Run it with `python -m calibration.profile.kernels.collective_rank RANK`; it reads the plan from stdin as JSON.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ import numpy as np
 
 REPEATS: Final = 40
 
-MOST_S: Final = 1.0  # for one size
+MOST_S: Final = 1.0  # Time limit of the repeats of one size.
 
-WARM: Final = 5
+WARM: Final = 5  # Warm-up calls.
 
 
 def main(rank: int, plan: dict[str, Any]) -> None:
-    """Run every cell; rank 0 writes {key: {seconds, n_samples, mode}}."""
+    """Run every collective of the plan; rank 0 writes {key: {seconds, n_samples, mode}} as JSON."""
     import torch
     import torch.distributed as dist
 
@@ -49,7 +52,10 @@ def main(rank: int, plan: dict[str, Any]) -> None:
 
 
 def _call(torch: Any, dist: Any, kind: str, size: int, ranks: int, device: str) -> Callable[[], object]:
-    """message_bytes is the whole tensor: what is reduced, the gathered result, the input of a reduce-scatter."""
+    """Return a call of a collective.
+
+    `size` is the bytes of the whole tensor: the reduced tensor, the gathered result, or the input of a reduce-scatter.
+    """
     dtype = torch.bfloat16 if device != "cpu" else torch.float32
     n = max(size // dtype.itemsize, ranks) // ranks * ranks
     whole, part = torch.randn(n, device=device).to(dtype), torch.randn(n // ranks, device=device).to(dtype)
@@ -61,7 +67,7 @@ def _call(torch: Any, dist: Any, kind: str, size: int, ranks: int, device: str) 
 
 
 def _timed(torch: Any, dist: Any, call: Callable[[], object], is_cuda: bool, graph: bool) -> tuple[list[float], str]:
-    """Samples in seconds, the same number on every rank: how many is agreed after the warm-up."""
+    """Return samples in seconds and the timing mode; the ranks agree on the number of samples after the warm-up."""
     start = time.perf_counter()
     for _ in range(WARM):
         call()

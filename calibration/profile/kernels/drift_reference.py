@@ -1,4 +1,4 @@
-"""Drift of the machine: one reference product, measured again every so many shapes."""
+"""Drift of the machine during a profile, from one reference matrix product that is measured repeatedly."""
 
 from __future__ import annotations
 
@@ -13,32 +13,38 @@ from calibration.profile.machine.timing import Work
 from calibration.profile.session.session import Row
 from calibration.profile.session.shape import CHECKS, Shape
 
-EVERY: Final = 40  # rows between two measurements of the reference
+EVERY: Final = 40  # Rows between two measurements of the reference.
 
 SIZES: Final = {"cpu": (64, 2048, 2048), "cuda": (256, 8192, 8192)}
 
-NOTABLE: Final = 0.10  # spread beyond which answers should say so
+NOTABLE: Final = 0.10  # Relative spread above which a bundle carries a notice.
 
 
 def due(rows: Sequence[Row]) -> bool:
-    """Whether the reference comes next: a function of the rows on disk, so that a resumed session goes on as it was."""
+    """Return whether the reference is measured next.
+
+    The result depends only on the rows on disk, so a resumed session continues in the same order.
+    """
     return len(rows) % EVERY == 0 and bool(rows) and rows[-1]["family"] != "drift"
 
 
 def reference(rows: Sequence[Row], dtype: str) -> Shape:
-    """The reference shape, numbered so that its key is new."""
+    """Return the reference shape with a number that makes its key unique in the session."""
     return Shape.of("drift", CHECKS, kind="reference", dtype=dtype, number=sum(r["family"] == "drift" for r in rows))
 
 
 def work(shape: Shape, device: ProfiledDevice) -> Work:
-    """The reference product."""
+    """Return the reference matrix product."""
     m, n, k = SIZES[device.kind]
     return gemm.work(Shape.of("gemm", m=m, n=n, k=k, dtype=str(shape["dtype"])), device)
 
 
 def report(rows: Sequence[Row]) -> dict[str, Any]:
-    """Spread of the reference: (largest - least) over the median, and the trend from its first to its last third.
-    Empty where it was measured fewer than twice."""
+    """Return the spread and the trend of the reference's times.
+
+    The spread is (largest - least) / median. The trend compares the medians of the last and the first third. The result
+    is empty where the reference was measured fewer than two times.
+    """
     seconds = np.array([r["seconds"] for r in rows if r["family"] == "drift" and r["status"] == "ok"])
     if len(seconds) < 2:
         return {}
@@ -53,8 +59,8 @@ def report(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def line(found: dict[str, Any]) -> str:
-    """One line for people."""
+    """Return the report as one line of text."""
     if not found:
-        return "drift: the reference shape was measured fewer than twice"
+        return "drift: unknown, the reference product was measured fewer than two times"
     spread, trend = f"spread {found['spread']:.1%}", f"trend {found['trend']:+.1%}"
-    return f"drift: a reference product, measured {found['n']} times, {spread}, {trend}"
+    return f"drift: {spread}, {trend} over {found['n']} measurements of a reference product"

@@ -1,8 +1,9 @@
-"""Memory-bound kernels as torch runs them one by one; an engine that fuses them is faster, which its rows would show.
+"""Memory-bound kernels as torch runs them one by one.
 
-Weights, caches and tables are rotated through memory; activations are not, since the kernel before has just written
-them. Sizes follow from bytes_per_token by the accounting of the simulator's layers, which counts 16-bit activations: in
-a profile for models served in fp32 the kernels run in fp32 on as many values.
+An engine that fuses these kernels is faster, which rows measured in the engine would show. Weights, caches and tables
+are rotated through memory; activations are not, because the preceding kernel has just written them. Sizes follow from
+bytes_per_token by the accounting of the simulator's layers, which counts 16-bit activations. In a profile for models
+served in fp32, the kernels run in fp32 on the same number of values.
 """
 
 from __future__ import annotations
@@ -11,26 +12,26 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from calibration.operators.operators import GREEDY_BYTES_PER_LOGIT
-from calibration.profile.kernels.inputs import cycle, own, random
+from calibration.profile.kernels.inputs import input_sets, random, writable_random
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Work
 from calibration.profile.session.shape import Shape
 
-ACT: Final = 2.0  # bytes of a 16-bit activation
+ACT: Final = 2.0  # Bytes of a 16-bit activation.
 
-SAMPLING_BYTES: Final = 26.0  # per word of the vocabulary: read, scale, softmax, draw
+SAMPLING_BYTES: Final = 26.0  # Per vocabulary entry: read, scale, softmax, draw.
 
-ROUTING_BYTES: Final = 6.0  # per expert: 16-bit logits, fp32 scores
+ROUTING_BYTES: Final = 6.0  # Per expert: 16-bit logits, fp32 scores.
 
 TOP_K: Final = 8
 
-CACHE_ROWS: Final = 8192  # tokens of the key-value cache that rows are scattered into
+CACHE_ROWS: Final = 8192  # Tokens of the key-value cache into which rows are written.
 
-TABLE_ROWS: Final = 16384  # rows of the embedding table
+TABLE_ROWS: Final = 16384  # Rows of the embedding table.
 
-OVER_VOCAB: Final = ("sampling", "greedy")  # kinds whose width is the vocabulary
+OVER_VOCAB: Final = ("sampling", "greedy")  # Kinds with the vocabulary size as width.
 
-#: kind -> bytes per token of one unit of width.
+#: Bytes per token of one unit of width, by kind.
 BYTES_PER_WIDTH: Final[dict[str, float]] = {
     "norm": 4 * ACT,
     "activation": 3 * ACT,
@@ -44,23 +45,30 @@ BYTES_PER_WIDTH: Final[dict[str, float]] = {
 
 
 def work(shape: Shape, device: ProfiledDevice) -> Work:
-    """The kernels of one kind on `tokens` rows."""
+    """Return the kernels of one kind on `tokens` rows.
+
+    Raises:
+        DoesNotFit: If the inputs do not fit in the device's memory.
+    """
     kind, tokens = str(shape["kind"]), int(shape["tokens"])
     width = max(int(float(shape["bytes_per_token"]) / BYTES_PER_WIDTH[kind]), 2)
     dtype = device.sixteen_bit(device.activation)
     label = f"torch eager {kind}, {device.activation}"
     if kind in ("kv_write", "embedding"):
         rows = CACHE_ROWS if kind == "kv_write" else TABLE_ROWS
-        sets = cycle(device, width * rows * float(dtype.itemsize))
+        sets = input_sets(device, width * rows * float(dtype.itemsize))
         return Work([MAKERS[kind](device, tokens, width, dtype) for _ in sets], label)
-    cycle(device, 8.0 * tokens * width)  # refuses what does not fit
+    input_sets(device, 8.0 * tokens * width)  # This raises DoesNotFit for inputs that are too large.
     return Work([MAKERS[kind](device, tokens, width, dtype)], label, graph=kind not in OVER_VOCAB)
 
 
 def _norm(device: ProfiledDevice, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
-    """Residual add, then RMS norm; layer norm on a CPU, where torch has one fused kernel for it and none for RMS."""
+    """Return a residual addition and an RMS norm.
+
+    On a CPU it is a layer norm, for which torch has a fused kernel there, unlike for the RMS norm.
+    """
     functional = device.torch.nn.functional
-    x, residual = random(device, (tokens, width), dtype), own(device, (tokens, width), dtype)
+    x, residual = random(device, (tokens, width), dtype), writable_random(device, (tokens, width), dtype)
     weight = random(device, (width,), dtype)
     norm = functional.rms_norm if device.is_cuda else functional.layer_norm
     return lambda: norm(residual.add_(x, alpha=1e-4), (width,), weight)
@@ -87,7 +95,7 @@ def _rotary(device: ProfiledDevice, tokens: int, width: int, dtype: Any) -> Call
 
 def _kv_write(device: ProfiledDevice, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
     torch = device.torch
-    cache, rows = own(device, (CACHE_ROWS, width), dtype), random(device, (tokens, width), dtype)
+    cache, rows = writable_random(device, (CACHE_ROWS, width), dtype), random(device, (tokens, width), dtype)
     slots = torch.randperm(max(CACHE_ROWS, tokens), device=device.kind)[:tokens] % CACHE_ROWS
     return lambda: cache.index_copy_(0, slots, rows)
 
@@ -100,7 +108,7 @@ def _embedding(device: ProfiledDevice, tokens: int, width: int, dtype: Any) -> C
 
 
 def _sampling(device: ProfiledDevice, tokens: int, width: int, dtype: Any) -> Callable[[], object]:
-    """Scale, softmax, draw by exponential noise: no sort, as engines draw without top-k."""
+    """Return scaling, softmax and a draw by exponential noise, without a sort, as engines sample without top-k."""
     torch = device.torch
     logits = random(device, (tokens, width), dtype)
 

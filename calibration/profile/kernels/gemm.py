@@ -1,7 +1,8 @@
-"""Matrix products, weights rotated through memory: torch's linear layer; fp8 through torch._scaled_mm.
+"""Matrix products with weights rotated through memory: torch's linear layer, and torch._scaled_mm for fp8.
 
-On a CPU engines lay the weights out for oneDNN once, when they load the model; so do we, where torch has oneDNN. On a
-Zen 4 core a bf16 product with 4096 x 4096 weights then takes 1.8 times less for one row, 1.04 times less for 256.
+On a CPU, engines lay the weights out for oneDNN once, when they load the model. The measured product uses the same
+layout where torch has oneDNN. On a Zen 4 core a bf16 product with 4096 x 4096 weights is then faster by a factor of 1.8
+for one row and of 1.04 for 256 rows.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ from collections.abc import Callable
 from typing import Final
 
 from calibration.operators.roofline import dtype_bytes
-from calibration.profile.kernels.inputs import cycle, random
+from calibration.profile.kernels.inputs import input_sets, random
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Work
 from calibration.profile.session.shape import Shape
 
-INT8_ROWS: Final = 16  # torch._int_mm on CUDA takes more rows than this
+INT8_ROWS: Final = 16  # torch._int_mm on CUDA requires more rows than this.
 
 INT8_SCALE: Final = 256.0
 
 
 def work(shape: Shape, device: ProfiledDevice) -> Work:
-    """y[m, n] = x[m, k] w[n, k]^T in the shape's dtype."""
+    """Return the product y[m, n] = x[m, k] w[n, k]^T in the shape's dtype."""
     m, n, k, dtype = (shape[c] for c in ("m", "n", "k", "dtype"))
-    sets = cycle(device, n * k * dtype_bytes(dtype) + (m * k + m * n) * 2.0)
+    sets = input_sets(device, n * k * dtype_bytes(dtype) + (m * k + m * n) * 2.0)
     if dtype == "int8":
         return Work([_int8(device, m, n, k) for _ in sets], "torch._int_mm, input quantised")
     if dtype == "fp8":
@@ -47,7 +48,7 @@ def _packed(device: ProfiledDevice, m: int, n: int, k: int, dtype: str) -> Calla
 
 
 def _fp8(device: ProfiledDevice, m: int, n: int, k: int, dtype: str) -> Callable[[], object]:
-    """As engines run it: a 16-bit input is scaled and quantised, then multiplied, 16 bits out."""
+    """Return an fp8 product as engines run it: the 16-bit input is scaled, quantised and multiplied to 16 bits."""
     torch = device.torch
     fp8 = device.dtype(dtype)
     x, w = random(device, (m, k)), random(device, (n, k)).to(fp8).t()
@@ -62,8 +63,11 @@ def _fp8(device: ProfiledDevice, m: int, n: int, k: int, dtype: str) -> Callable
 
 
 def _int8(device: ProfiledDevice, m: int, n: int, k: int) -> Callable[[], object]:
-    """As engines run W8A8: a 16-bit input is scaled and rounded, multiplied into int32, scaled to 16 bits. CUDA wants
-    more than INT8_ROWS rows: fewer are padded, as an engine would have to."""
+    """Return an int8 product as engines run W8A8.
+
+    The 16-bit input is scaled and rounded, multiplied into int32, and scaled to 16 bits. CUDA requires more than
+    INT8_ROWS rows, so fewer rows are padded, as an engine would have to do.
+    """
     torch = device.torch
     x = random(device, (m, k), device.sixteen_bit("bf16"))
     w = random(device, (n, k)).mul(INT8_SCALE).round_().to(torch.int8).t()

@@ -1,8 +1,8 @@
-"""Routed experts of one MoE layer, each a gated MLP on its tokens: torch's grouped product where a GPU has one, else a
-loop over the experts touched.
+"""Routed experts of one MoE layer, each a gated MLP on its tokens.
 
-Every token picks its experts at random, so the load is uneven as chance has it. Engines run one grouped kernel: on a
-GPU without torch._grouped_mm the loop launches once per expert and product, and is an upper bound.
+The products run as torch's grouped product where a GPU has one, else as a loop over the active experts. Every token
+chooses its experts at random, so the load is randomly uneven. Engines run one grouped kernel. On a GPU without
+torch._grouped_mm, the loop launches once per expert and product, and its time is an upper bound.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Callable
 from typing import Any
 
 from calibration.operators.roofline import dtype_bytes
-from calibration.profile.kernels.inputs import cycle, random
+from calibration.profile.kernels.inputs import input_sets, random
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Work
 from calibration.profile.session.shape import Shape
 
 
 def work(shape: Shape, device: ProfiledDevice) -> Work:
-    """gate/up and down projections of the experts that `tokens` tokens touch on one of `expert_ranks` ranks."""
+    """Return the gate/up and down projections of the experts that are active on one of `expert_ranks` ranks."""
     names = ("tokens", "hidden_size", "intermediate_size", "n_experts", "experts_per_token", "expert_ranks")
     tokens, hidden, width, n_experts, top, ranks = (int(shape[c]) for c in names)
     here = max(n_experts // ranks, 1)
-    sets = cycle(device, 3.0 * here * hidden * width * dtype_bytes(str(shape["dtype"])))
+    sets = input_sets(device, 3.0 * here * hidden * width * dtype_bytes(str(shape["dtype"])))
     dtype = device.dtype(str(shape["dtype"]))
     weights = [
         (random(device, (here, 2 * width, hidden), dtype), random(device, (here, hidden, width), dtype)) for _ in sets
@@ -52,7 +52,7 @@ def work(shape: Shape, device: ProfiledDevice) -> Work:
 
 
 def _has_grouped(device: ProfiledDevice, dtype: Any) -> bool:
-    """Whether torch multiplies groups of rows with one kernel here; tried once on a small case."""
+    """Return whether torch has a grouped product on this device, which is tried once on a small case."""
     if not device.is_cuda or not hasattr(device.torch, "_grouped_mm"):
         return False
     known = device.pool.get("grouped")
@@ -73,7 +73,7 @@ def _has_grouped(device: ProfiledDevice, dtype: Any) -> bool:
 def _grouped(
     device: ProfiledDevice, x: Any, routes: list[tuple[int, Any]], weights: tuple[Any, Any]
 ) -> Callable[[], object]:
-    """Rows sorted by expert, two grouped products, summed back into tokens."""
+    """Return two grouped products over rows sorted by expert, with the results summed into tokens."""
     torch = device.torch
     up_gate, down = weights
     counts = [0] * len(up_gate)

@@ -1,9 +1,9 @@
-"""What the host does around the device: text to tokens and back, one HTTP request, copies with each size of page.
+"""Work of the host: tokenising, detokenising, one HTTP request, and copies with each page size.
 
-Tokenising and detokenising use the `tokenizers` library where it is installed, on a byte-level BPE trained on the spot:
-what matters to the time is the number of tokens. The HTTP round trip is Python's own server and client on the loopback,
-a floor of what an API server adds. An engine's scheduler step can only be measured in the engine: `calibrate verify`
-does, this does not.
+Tokenising and detokenising use the `tokenizers` library where it is installed, with a byte-level BPE that is trained
+here; the number of tokens determines the time. The HTTP round trip uses Python's server and client on the loopback,
+which is a lower bound of what an API server adds. An engine's scheduler step can be measured only in the engine, by
+`calibrate verify`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ TOKENS: Final = (32, 512)
 
 VOCABULARY: Final = 2048
 
-WORDS: Final = 4000  # of the text the vocabulary is trained on
+WORDS: Final = 4000  # Words of the text on which the vocabulary is trained.
 
 COPY_BYTES: Final = (MIB, 64 * MIB)
 
 PAGES: Final = ("4 KB", "2 MB transparent", "2 MB reserved", "1 GB reserved")
 
-#: mmap(2) and madvise(2) of Linux: Python names only some of them.
+#: Flags of Linux's mmap(2) and madvise(2), of which Python defines only some.
 MAP_HUGETLB: Final = 0x40000
 
 HUGE_SHIFT: Final = 26
@@ -46,7 +46,10 @@ MADV_NOHUGEPAGE: Final = 15
 
 
 def shapes(device: ProfiledDevice) -> list[Shape]:
-    """Text and HTTP everywhere; copies between host pages, and on a GPU from host pages to the device."""
+    """Return the shapes of the host.
+
+    They are text and HTTP work, and copies between host pages; on a GPU the copies go from host pages to the device.
+    """
     found = [Shape.of("host", CHECKS, kind=k, tokens=t) for k in ("tokenise", "detokenise") for t in TOKENS]
     found.append(Shape.of("host", CHECKS, kind="http round trip", tokens=1))
     way = "host to device" if device.is_cuda else "host to host"
@@ -57,7 +60,12 @@ def shapes(device: ProfiledDevice) -> list[Shape]:
 
 
 def work(shape: Shape, device: ProfiledDevice) -> Work:
-    """Calls of a host shape. Raises Unavailable where this machine cannot do it."""
+    """Return the calls of a host shape.
+
+    Raises:
+        Unavailable: If this machine cannot run it.
+        DoesNotFit: If the host has too little memory.
+    """
     if shape.family == "pages":
         return _page_copy(shape, device)
     kind, tokens = str(shape["kind"]), int(shape["tokens"])
@@ -73,7 +81,7 @@ def work(shape: Shape, device: ProfiledDevice) -> Work:
 
 @lru_cache(maxsize=1)
 def _tokenizer() -> tuple[Any, str]:
-    """A byte-level BPE trained on made-up words, and a text of them."""
+    """Return a byte-level BPE tokenizer trained on invented words, and a text of such words."""
     try:
         lib: Any = importlib.import_module("tokenizers")
     except ImportError:
@@ -107,7 +115,7 @@ class _Answer(BaseHTTPRequestHandler):
 
 @lru_cache(maxsize=1)
 def _round_trip() -> Callable[[], object]:
-    """One POST of a small JSON body over a kept connection to a server in a thread of this process."""
+    """Return a POST of a small JSON body over a persistent connection to a server in a thread of this process."""
     server = HTTPServer(("127.0.0.1", 0), _Answer)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     connection = HTTPConnection("127.0.0.1", server.server_address[1], timeout=5)
@@ -121,7 +129,7 @@ def _round_trip() -> Callable[[], object]:
 
 
 def _page_copy(shape: Shape, device: ProfiledDevice) -> Work:
-    """A copy out of memory with one size of page: to the device where it is a GPU, else to memory of the same."""
+    """Return a copy from memory with one page size, to a GPU's memory or to host memory with the same page size."""
     pages, size = str(shape["kind"]).partition(", ")[2].removesuffix(" pages"), int(shape["message_bytes"])
     source = _mapped(device, pages, size)
     if device.is_cuda:
@@ -132,7 +140,12 @@ def _page_copy(shape: Shape, device: ProfiledDevice) -> Work:
 
 
 def _mapped(device: ProfiledDevice, pages: str, size: int) -> Any:
-    """A byte tensor over anonymous memory with one size of page. Raises Unavailable where the system grants none."""
+    """Return a byte tensor over anonymous memory with one page size.
+
+    Raises:
+        DoesNotFit: If the host has too little memory.
+        Unavailable: If the system grants no such pages.
+    """
     page = {"2": 2 * MIB, "1": GIB}.get(pages[0], 4 * KIB)
     length = int(-(-size // page) * page)
     if length > 0.5 * device.host_free_bytes():

@@ -1,8 +1,9 @@
-"""Linear attention as torch alone can express it: a gated state per head, updated token by token or chunk by chunk.
+"""Linear attention in plain torch: a gated state per head, updated token by token or chunk by chunk.
 
-Decode: state = decay x state + key x value, then read by the query, over fp32 states that are rotated through memory.
-Prefill: chunks of CHUNK tokens, causal products within and the running state between them. An engine's fused kernel
-passes over the state fewer times: on a GPU these rows are shown, not fitted.
+Decode computes state = decay x state + key x value and reads the state with the query, over fp32 states that are
+rotated through memory. Prefill runs chunks of CHUNK tokens, with causal products within a chunk and the running state
+between chunks. An engine's fused kernel passes over the state fewer times, so on a GPU these rows are shown but not
+fitted.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from calibration.profile.kernels.inputs import cycle, own, random
+from calibration.profile.kernels.inputs import input_sets, random, writable_random
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Work
 from calibration.profile.session.shape import Shape
@@ -19,20 +20,20 @@ CHUNK: Final = 64
 
 
 def work(shape: Shape, device: ProfiledDevice) -> Work:
-    """The scan of one layer."""
+    """Return the scan of one layer."""
     names = ("tokens", "sequences", "n_heads", "key_head_dim", "value_head_dim")
     tokens, sequences, heads, key, value = (int(shape[c]) for c in names)
     if shape["stage"] == "decode":
-        sets = cycle(device, 4.0 * sequences * heads * key * value)
+        sets = input_sets(device, 4.0 * sequences * heads * key * value)
         return Work([_decode(device, sequences * heads, key, value) for _ in sets], "torch baddbmm over fp32 states")
     each = max(tokens // sequences, 1)
-    cycle(device, 16.0 * tokens * heads * (key + value))
+    input_sets(device, 16.0 * tokens * heads * (key + value))
     return Work([_prefill(device, sequences * heads, each, key, value)], f"torch, chunks of {CHUNK}")
 
 
 def _decode(device: ProfiledDevice, streams: int, key: int, value: int) -> Callable[[], object]:
     torch = device.torch
-    state = own(device, (streams, key, value), torch.float32)
+    state = writable_random(device, (streams, key, value), torch.float32)
     q, k = (random(device, (streams, key, 1), torch.float32) for _ in "qk")
     v = random(device, (streams, 1, value), torch.float32)
 

@@ -1,4 +1,4 @@
-"""What no operator is but every cost rests on: memory bandwidth, arithmetic peaks, copies, launches."""
+"""Rates of the machine that every cost depends on: memory bandwidth, arithmetic peaks, copies and kernel launches."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from catalogs.units import GIB, KIB, MIB
 
 STREAM_BYTES: Final = {"cpu": 256 * MIB, "cuda": 1 * GIB}
 
-SQUARE: Final = {"cpu": 1536, "cuda": 8192}  # side of the matrices the arithmetic peak is taken from
+SQUARE: Final = {"cpu": 1536, "cuda": 8192}  # Side of the square matrices that measure the arithmetic peak.
 
 COPY_BYTES: Final = (4 * KIB, 64 * KIB, MIB, 16 * MIB, 256 * MIB)
 
@@ -23,7 +23,7 @@ PEER: Final = "first device to second"
 
 
 def shapes(device: ProfiledDevice) -> list[Shape]:
-    """Peaks of every dtype and of memory; on a GPU copies between host and device and the cost of launches."""
+    """Return the machine shapes: the peaks of memory and of every dtype, and on a GPU copies and kernel launches."""
     found = [Shape.of("peak", CHECKS, kind=k, dtype="bf16") for k in ("copy", "read")]
     found += [Shape.of("peak", CHECKS, kind="arithmetic", dtype=d) for d in device.dtypes]
     if device.is_cuda:
@@ -40,12 +40,16 @@ def shapes(device: ProfiledDevice) -> list[Shape]:
 
 
 def work(shape: Shape, device: ProfiledDevice) -> Work:
-    """Calls of a machine shape."""
+    """Return the calls of a machine shape.
+
+    Raises:
+        DoesNotFit: If the device has too little free memory.
+    """
     return {"peak": _peak, "copy": _copy, "launch": _launch}[shape.family](shape, device)
 
 
 def amount(shape: Shape, device_kind: str) -> float:
-    """Bytes or floating-point operations of one execution of a "peak" shape."""
+    """Return the bytes or floating-point operations of one execution of a "peak" shape."""
     if shape["kind"] == "arithmetic":
         return 2.0 * float(SQUARE[device_kind]) ** 3
     return STREAM_BYTES[device_kind] * (2.0 if shape["kind"] == "copy" else 1.0)
@@ -60,7 +64,7 @@ def _peak(shape: Shape, device: ProfiledDevice) -> Work:
         return gemm.work(Shape.of("gemm", m=side, n=side, k=side, dtype=str(shape["dtype"])), device)
     size = int(STREAM_BYTES[kind])
     if 2 * size > 0.5 * device.free_bytes():
-        raise DoesNotFit(f"needs {2 * size / 1e9:.2g} GB")
+        raise DoesNotFit(f"the shape needs {2 * size / 1e9:.2g} GB")
     x = random(device, (size // 4,), torch.float32)
     if shape["kind"] == "read":
         return Work([lambda: x.sum()], "torch sum")
@@ -83,8 +87,7 @@ def _copy(shape: Shape, device: ProfiledDevice) -> Work:
 
 
 def _launch(shape: Shape, device: ProfiledDevice) -> Work:
-    """A kernel that does nothing much, LAUNCHES in a row: launched one by one, or replayed from a graph; and what
-    replaying a graph of one kernel costs."""
+    """Return LAUNCHES trivial kernels, launched one by one or replayed from a graph, or a graph of one kernel."""
     torch = device.torch
     x = torch.ones(32, device="cuda")
 

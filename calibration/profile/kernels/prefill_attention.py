@@ -1,7 +1,8 @@
-"""Prefill attention: prompt chunks after some context, causal, grouped heads without copying keys.
+"""Prefill attention: causal attention of prompt chunks after some context, with grouped heads that share keys.
 
-On a CPU a chunk with context is two calls, over the context and causal over itself, merged by their log-sums, because
-torch's CPU kernel has no causal mask that ends at the lower right. On CUDA it is one call with that mask.
+On a CPU a chunk with context takes two calls, one over the context and a causal one over the chunk, which are merged by
+their log-sums, because torch's CPU kernel has no causal mask aligned to the lower right. On CUDA it takes one call with
+that mask.
 """
 
 from __future__ import annotations
@@ -10,21 +11,24 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from calibration.profile.kernels.inputs import cycle, random
+from calibration.profile.kernels.inputs import input_sets, random
 from calibration.profile.machine.device import ProfiledDevice
 from calibration.profile.machine.timing import Work
 from calibration.profile.session.shape import Shape
 
 
 def work(shape: Shape, device: ProfiledDevice) -> Work:
-    """Equal chunks of tokens / chunks new tokens; context follows from pairs = q (context + q / 2) per chunk."""
+    """Return attention over equal chunks of q = tokens / chunks new tokens.
+
+    The context follows from the number of query-key pairs per chunk: pairs = q (context + q / 2).
+    """
     chunks, heads, kv_heads, head_dim = (int(shape[c]) for c in ("chunks", "n_heads", "n_kv_heads", "head_dim"))
     rows = int(shape["tokens"]) // chunks
     context = round(float(shape["pairs"]) / chunks / rows - rows / 2)
     dtype = device.sixteen_bit(str(shape["kv_dtype"]))
     if shape["window_tokens"]:
         return _windowed(shape, device, dtype)
-    sets = cycle(device, 2.0 * dtype.itemsize * chunks * head_dim * (kv_heads * (rows + context) + heads * rows))
+    sets = input_sets(device, 2.0 * dtype.itemsize * chunks * head_dim * (kv_heads * (rows + context) + heads * rows))
     size = (chunks, kv_heads, heads // kv_heads, rows, context, head_dim)
     make = _cuda if device.is_cuda else _cpu
     merged = context > 0 and not device.is_cuda
@@ -32,7 +36,10 @@ def work(shape: Shape, device: ProfiledDevice) -> Work:
 
 
 def _windowed(shape: Shape, device: ProfiledDevice, dtype: Any) -> Work:
-    """A whole prompt under a sliding window, by a mask: torch has no kernel that skips what the window hides."""
+    """Return attention over a whole prompt with a sliding window as a mask.
+
+    torch has no kernel that skips the keys outside the window.
+    """
     heads, kv_heads, head_dim, rows = (int(shape[c]) for c in ("n_heads", "n_kv_heads", "head_dim", "tokens"))
     torch = device.torch
     q = random(device, (1, heads, rows, head_dim), dtype)

@@ -1,4 +1,4 @@
-"""Which file measures which family: the one place that knows them all."""
+"""The registry of operator families: the function that makes their work, and their share of the profiling time."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WORK: Final[dict[str, Callable[[Shape, ProfiledDevice], Work]]] = {
     "pages": host.work,
 }
 
-#: Share of the time each queue of shapes gets.
+#: Relative share of the profiling time of each queue of shapes.
 SHARES: Final[dict[str, float]] = {
     "gemm bf16": 0.34,
     "gemm fp16": 0.03,

@@ -1,1 +1,1 @@
-"""The machine under test: device, peaks, hardware counters, energy, timing and contention."""
+"""The machine under test: its device, hardware counters, energy, timing and contention."""

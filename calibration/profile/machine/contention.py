@@ -1,18 +1,26 @@
-"""Who else used the processors while a shape was measured, from /proc/stat and this process's own time."""
+"""Use of the processors by other processes during a measurement.
+
+It is derived from /proc/stat and the processor time of this process, its children and an engine it started.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: Share of the processors' time that others may take before a row counts as contended.
+#: Share of the processors' time used by other processes above which a row counts as contended.
 CONTENDED: Final = 0.05
 
-#: Below this many clock ticks of /proc/stat (10 ms each) a share is not resolved: the next rows are looked at together.
+#: Cores used by other processes above which a measurement of an engine counts as contended.
+CONTENDED_CORES: Final = 0.2
+
+#: Clock ticks of /proc/stat (10 ms each) below which a share cannot be resolved.
 FEWEST_TICKS: Final = 10
 
 TICK_S: Final = 1.0 / os.sysconf("SC_CLK_TCK")
@@ -20,7 +28,10 @@ TICK_S: Final = 1.0 / os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Counters at one moment: seconds all processors were busy or stolen, seconds of this process, faults, switches."""
+    """Counters at one moment.
+
+    `busy_s` is the time all processors were busy or stolen, `own_s` the processor time of this process, in seconds.
+    """
 
     at_s: float
     busy_s: float
@@ -31,7 +42,7 @@ class Usage:
 
 
 def usage(stat: Path = Path("/proc/stat")) -> Usage:
-    """The counters now; busy_s is 0 where `stat` cannot be read."""
+    """Read the counters; `busy_s` is 0 where `stat` cannot be read."""
     own = resource.getrusage(resource.RUSAGE_SELF)
     own_s = own.ru_utime + own.ru_stime
     faults, switches = own.ru_majflt + own.ru_minflt, own.ru_nvcsw + own.ru_nivcsw
@@ -39,7 +50,10 @@ def usage(stat: Path = Path("/proc/stat")) -> Usage:
 
 
 def busy_s(stat: Path) -> float:
-    """Seconds of all processors in user, nice, system, interrupts and stolen by the hypervisor, since the start."""
+    """Return the busy seconds of all processors since boot.
+
+    These are user, nice, system and interrupt time, and time stolen by the hypervisor.
+    """
     try:
         with open(stat, encoding="ascii") as file:
             ticks = [int(x) for x in file.readline().split()[1:9]]
@@ -50,9 +64,49 @@ def busy_s(stat: Path) -> float:
 
 
 def others_share(before: Usage, after: Usage, n_cpus: int) -> float:
-    """Share 0..1 of `n_cpus` processors' time that others used between two moments; -1 where too short to tell."""
+    """Return the share (0 to 1) of the time of `n_cpus` processors that other processes used between two moments.
+
+    The result is -1 where the interval is too short to resolve a share.
+    """
     wall = after.at_s - before.at_s
     if wall * n_cpus < FEWEST_TICKS * TICK_S:
         return -1.0
     others = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
     return min(max(others / (wall * n_cpus), 0.0), 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ContentionSample:
+    """CPU seconds used until one moment, by all processes and by the measurement's own.
+
+    The measurement's own processes are this process, its finished children, and the processes given by id.
+    """
+
+    at_s: float
+    all_s: float
+    own_s: float
+
+    @classmethod
+    def now(cls, pids: Iterable[int] = ()) -> ContentionSample:
+        """Sample the CPU seconds used until now.
+
+        Args:
+            pids: Running processes of the measurement. They must be the same at both moments that are compared.
+        """
+        own = 0.0
+        for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+            used = resource.getrusage(scope)
+            own += used.ru_utime + used.ru_stime
+        return cls(time.monotonic(), busy_s(Path("/proc/stat")), own + sum(_cpu_s(pid) for pid in pids))
+
+    def others_cores(self, later: ContentionSample) -> float:
+        """Return the average number of cores that other processes kept busy until `later`."""
+        wall = later.at_s - self.at_s
+        return max(0.0, (later.all_s - self.all_s) - (later.own_s - self.own_s)) / wall if wall > 0 else 0.0
+
+
+def _cpu_s(pid: int) -> float:
+    with contextlib.suppress(OSError, IndexError, ValueError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) * TICK_S
+    return 0.0

@@ -1,7 +1,7 @@
-"""What the operating system and the processor count while shapes are measured: cache misses, disk and network bytes.
+"""Counters of the operating system and the processor: cache misses, disk bytes and network bytes.
 
-Cache misses come from the processor's own counters by perf_event_open(2), the system call under `perf stat`: allowed or
-not by the kernel (perf_event_paranoid) and by the virtual machine. Disk and network bytes are the whole machine's.
+Cache misses come from the processor's counters through perf_event_open(2), the system call that `perf stat` uses. The
+kernel (perf_event_paranoid) or a virtual machine may not allow it. Disk and network bytes are those of the machine.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ SYSCALL: Final = {"x86_64": 298, "aarch64": 241}
 
 HARDWARE: Final = 0  # PERF_TYPE_HARDWARE
 
-EVENTS: Final = {"instructions": 1, "cache_references": 2, "cache_misses": 3}  # of linux/perf_event.h
+EVENTS: Final = {"instructions": 1, "cache_references": 2, "cache_misses": 3}  # linux/perf_event.h
 
 ATTRIBUTE_BYTES: Final = 64  # PERF_ATTR_SIZE_VER0
 
-#: Bits of the flags: count children (threads started later), leave the kernel and the hypervisor out.
+#: Flag bits: include children (threads started later), exclude the kernel and the hypervisor.
 FLAGS: Final = (1 << 1) | (1 << 5) | (1 << 6)
 
-SECTOR_BYTES: Final = 512  # of /proc/diskstats, whatever the device's
+SECTOR_BYTES: Final = 512  # /proc/diskstats counts in this unit on every device.
 
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """Open counters of this process; `files` empty, and `why_not` said, where there are none."""
+    """The open counters of this process; without any, `files` is empty and `unavailable_reason` is set."""
 
     files: dict[str, int]
-    why_not: str = ""
+    unavailable_reason: str = ""
 
     def read(self) -> dict[str, int]:
-        """Counts since the start."""
+        """Return the counts since the counters were opened, by name."""
         return {name: struct.unpack("<q", os.read(fd, 8))[0] for name, fd in self.files.items()}
 
 
 def open_counters() -> Counters:
-    """To be called before torch starts its threads, which are then counted too."""
+    """Open the processor's counters; call this before torch starts its threads, so that they are counted."""
     number = SYSCALL.get(platform.machine())
     if number is None or platform.system() != "Linux":
-        return Counters({}, f"no cache misses: no perf_event_open known for {platform.machine()}")
+        return Counters({}, f"no cache misses: perf_event_open is not supported on {platform.machine()}")
     libc = ctypes.CDLL(None, use_errno=True)
     files: dict[str, int] = {}
     for name, config in EVENTS.items():
@@ -66,13 +66,16 @@ def _why(code: int) -> str:
     if code in (errno.EACCES, errno.EPERM):
         return "the kernel does not allow it (perf_event_paranoid)"
     if code in (errno.ENOENT, errno.ENODEV, errno.EOPNOTSUPP):
-        return "this machine has no such counters, as most virtual ones"
+        return "this machine has no such counters, like most virtual machines"
     return os.strerror(code)
 
 
 def traffic(proc: Path = Path("/proc")) -> dict[str, int]:
-    """Bytes read and written by whole disks, received and sent by every network device but the loopback, since boot;
-    empty where /proc does not say."""
+    """Return the disk and network bytes of the machine since boot, by name.
+
+    Disk bytes are those of whole disks; network bytes are those of every device except the loopback. Counts that /proc
+    does not provide are left out.
+    """
     found: dict[str, int] = {}
     try:
         disks = [line.split() for line in (proc / "diskstats").read_text().splitlines()]
@@ -97,5 +100,5 @@ def _virtual(disk: str) -> bool:
 
 
 def since(before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
-    """Differences of what both hold."""
+    """Return the increase of every count that both readings hold."""
     return {n: after[n] - before[n] for n in after if n in before}

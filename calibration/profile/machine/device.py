@@ -1,4 +1,4 @@
-"""The device that is profiled, seen through torch: what it computes, how much memory and cache it has."""
+"""The profiled device as torch reports it: its dtypes, memory and cache."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, Final
 from catalogs.errors import InputError
 from catalogs.units import KIB, MIB
 
-#: Types of matrix products in the order they are worth measuring.
+#: Dtypes of matrix products on a CPU, in the order of their importance.
 CPU_DTYPES: Final = ("bf16", "fp32")
 
 TORCH_DTYPES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp8": "float8_e4m3fn", "int8": "int8"}
 
 INT8_CAPABILITY: Final = (7, 5)
 
-INT8_FLAGS: Final = ("avx512_vnni", "avx_vnni")  # of CPUs whose int8 products are faster than their bf16 ones
+INT8_FLAGS: Final = ("avx512_vnni", "avx_vnni")  # CPUs with one of these multiply int8 faster than bf16.
 
 FP8_CAPABILITY: Final = (8, 9)
 
@@ -27,7 +27,11 @@ BF16_CAPABILITY: Final = (8, 0)
 
 @dataclass(frozen=True, slots=True)
 class ProfiledDevice:
-    """`kind` cpu or cuda; cache_bytes of the last level; memory_bytes of the device; threads torch uses on a CPU."""
+    """A CPU or GPU that is profiled.
+
+    `kind` is "cpu" or "cuda". `cache_bytes` is the size of the last-level cache, `memory_bytes` that of the device's
+    memory, and `threads` the number of threads that torch uses on a CPU.
+    """
 
     kind: str
     dtypes: tuple[str, ...]
@@ -36,39 +40,47 @@ class ProfiledDevice:
     threads: int
     cores: tuple[int, ...]
     torch: Any
-    activation: str = "bf16"  # of elementwise kernels: fp32 where models are served in fp32
-    pool: dict[Any, Any] = field(default_factory=dict, compare=False)  # random values by dtype, see inputs.py
+    activation: str = "bf16"  # The dtype of elementwise kernels; fp32 where models are served in fp32.
+    pool: dict[Any, Any] = field(default_factory=dict, compare=False)  # Random values by dtype (see kernels/inputs.py).
 
     @property
     def is_cuda(self) -> bool:
+        """Whether the device is a GPU."""
         return self.kind == "cuda"
 
     def dtype(self, name: str) -> Any:
-        """The torch dtype of a name of ours."""
+        """Return the torch dtype of a dtype name."""
         return getattr(self.torch, TORCH_DTYPES[name])
 
     def sixteen_bit(self, name: str) -> Any:
-        """The torch dtype of a name, fp16 in place of bf16 on devices without it."""
+        """Return the torch dtype of a dtype name, with fp16 in place of bf16 on devices without bf16."""
         return self.dtype("fp16" if name == "bf16" and "bf16" not in self.dtypes else name)
 
     def free_bytes(self) -> float:
-        """Memory that may be allocated now."""
+        """Return the bytes of the device's memory that can be allocated now."""
         if self.is_cuda:
-            held = self.torch.cuda.memory_reserved() - self.torch.cuda.memory_allocated()  # freed, not yet given back
+            held = (
+                self.torch.cuda.memory_reserved() - self.torch.cuda.memory_allocated()
+            )  # Free, held by the allocator.
             return float(self.torch.cuda.mem_get_info()[0] + held)
         return self.host_free_bytes()
 
     def host_free_bytes(self) -> float:
-        """Memory of the host that may be allocated now."""
+        """Return the bytes of host memory that can be allocated now."""
         return _meminfo_bytes("MemAvailable")
 
     def synchronize(self) -> None:
+        """Wait until a GPU has finished its work; do nothing on a CPU."""
         if self.is_cuda:
             self.torch.cuda.synchronize()
 
 
 def load_torch() -> Any:
-    """torch, imported when first needed. Raises InputError where it is not installed."""
+    """Import torch.
+
+    Raises:
+        InputError: If torch is not installed.
+    """
     try:
         return importlib.import_module("torch")
     except ImportError as error:
@@ -76,13 +88,15 @@ def load_torch() -> Any:
 
 
 def open_device(kind: str | None = None, threads: int | None = None) -> ProfiledDevice:
-    """The GPU where torch sees one, else the CPU with `threads` threads, one per core where not given.
+    """Open the GPU where torch sees one, else the CPU with `threads` threads (by default one per core).
 
-    Raises InputError for another kind, for `cuda` without a GPU or with a bad driver, and for more threads than cores.
+    Raises:
+        InputError: If `kind` is another kind of device, if torch cannot use the GPU, or if there are fewer cores than
+            threads.
     """
     if kind not in (None, "cpu", "cuda"):
         raise InputError("a device is cpu or cuda", kind, "cpu")
-    cores = _affinity()  # before torch starts threads, which may bind the main one to a core
+    cores = _affinity()  # Read this before torch starts threads, which may bind the main thread to a core.
     if threads is not None and not 1 <= threads <= len(cores):
         raise InputError("threads must be 1 to the number of cores this process may use", str(threads), str(len(cores)))
     _bind_threads(threads or len(cores))
@@ -92,7 +106,7 @@ def open_device(kind: str | None = None, threads: int | None = None) -> Profiled
         if found is None:
             return _cuda(torch, cores)
         if kind == "cuda" or _gpu_seen():
-            raise InputError("no GPU to profile: torch cannot use one", found, "--device cpu" if kind else None)
+            raise InputError("no GPU can be profiled: torch cannot use one", found, "--device cpu" if kind else None)
     torch.set_num_threads(threads or len(cores))
     memory = _meminfo_bytes("MemTotal")
     dtypes = (*CPU_DTYPES, *(("int8",) if _multiplies_int8(torch) else ()))
@@ -100,26 +114,26 @@ def open_device(kind: str | None = None, threads: int | None = None) -> Profiled
 
 
 def _bind_threads(threads: int) -> None:
-    """Threads stay on their cores, as engines bind them; read by OpenMP when torch is loaded, left alone if set."""
+    """Bind OpenMP's threads to cores, as engines do; OpenMP reads this when torch is loaded. Set values are kept."""
     os.environ.setdefault("OMP_NUM_THREADS", str(threads))
     os.environ.setdefault("OMP_PROC_BIND", "close" if threads > 1 else "false")
 
 
 def _cuda_problem(torch: Any) -> str | None:
     try:
-        with warnings.catch_warnings():  # torch warns of an old driver; the error below says the same
+        with warnings.catch_warnings():  # torch warns about an old driver, which the error below reports as well.
             warnings.simplefilter("ignore")
             if not torch.cuda.is_available():
                 torch.cuda.init()
                 return "torch sees no CUDA device"
         torch.zeros(1, device="cuda").add_(1).item()
-    except (RuntimeError, AssertionError) as error:  # driver too old, no driver, torch without CUDA, architecture
+    except (RuntimeError, AssertionError) as error:  # Old or missing driver, torch without CUDA, unknown architecture.
         return str(error).splitlines()[0]
     return None
 
 
 def _gpu_seen() -> bool:
-    """Whether the driver lists a GPU, which torch then should be able to use: not silently the CPU instead."""
+    """Return whether the driver lists a GPU; if torch cannot use it, the CPU must not silently replace it."""
     from catalogs.hardware.local import local_hardware
 
     return local_hardware().accelerator.kind != "cpu"
@@ -134,7 +148,7 @@ def _cuda(torch: Any, cores: tuple[int, ...]) -> ProfiledDevice:
     if capability >= INT8_CAPABILITY and hasattr(torch, "_int_mm"):
         dtypes.append("int8")
     dtypes += ["fp16", "fp32"] if capability >= BF16_CAPABILITY else ["fp32"]
-    torch.backends.cuda.matmul.allow_tf32 = False  # fp32 rows are fp32
+    torch.backends.cuda.matmul.allow_tf32 = False  # Rows labelled fp32 must not be computed in TF32.
     cache = float(getattr(facts, "L2_cache_size", 0) or 64 * MIB)
     return ProfiledDevice("cuda", tuple(dtypes), cache, float(facts.total_memory), len(cores), cores, torch)
 
@@ -149,7 +163,7 @@ def _multiplies_int8(torch: Any) -> bool:
 
 
 def last_level_cache_bytes(root: str = "/sys/devices/system/cpu/cpu0/cache") -> float:
-    """Largest cache the first core reaches; 32 MiB where the system does not say."""
+    """Return the bytes of the largest cache of the first core, or 32 MiB where the system does not report it."""
     sizes = []
     for index in range(8):
         try:

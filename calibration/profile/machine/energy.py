@@ -1,4 +1,7 @@
-"""Joules by a counter of the hardware: NVML's total energy on a GPU, RAPL on a CPU; absent where unreadable."""
+"""Energy from hardware counters: NVML's total energy on a GPU, RAPL on a CPU.
+
+Where a counter cannot be read, no energy is reported.
+"""
 
 from __future__ import annotations
 
@@ -18,36 +21,46 @@ RAPL: Final = Path("/sys/class/powercap")
 
 POLL_S: Final = 0.05
 
-WINDOW_S: Final = 0.25  # the counters move every 20 to 100 ms: shorter windows measure the counter
+WINDOW_S: Final = 0.25  # The counters advance every 20 to 100 ms, so shorter windows would measure the counter.
 
 
 @dataclass(frozen=True, slots=True)
 class Meter:
-    """joules() counts up; sample() is what the device says now: clocks, temperature, use. Either may be missing."""
+    """The energy counter and the sensors of a device.
+
+    `joules()` returns the energy used so far; None means that there is no counter. `sample()` returns the present
+    clocks, temperature and utilisation by name; what cannot be read is left out.
+    """
 
     joules: Callable[[], float] | None
     sample: Callable[[], dict[str, float]]
-    why_not: str = ""
-    polls: bool = False  # whether asking while the device works disturbs nothing: a GPU's driver, not a CPU
+    unavailable_reason: str = ""
+    polls: bool = False  # Whether sampling does not disturb the measured work; true of a GPU's driver, not of a CPU.
 
-    def watching(self) -> Watch:
-        """Means of sample() over a `with` block, asked every POLL_S; one sample where polling disturbs."""
-        return Watch(self)
+    def sampling(self) -> MeterSampler:
+        """Return a context that averages `sample()` over a `with` block.
+
+        It samples every POLL_S, or once where polling would disturb the work.
+        """
+        return MeterSampler(self)
 
     def watts(self, timing: Timing, limit_s: float) -> float | None:
-        """Mean power while the work is repeated for a window; None without a counter or where it takes too long."""
+        """Return the mean power in watts while the work is repeated for a window.
+
+        The result is None without a counter, or where one execution takes longer than `limit_s`.
+        """
         if self.joules is None or timing.replay is None or timing.replay_s > limit_s:
             return None
         before, start = self.joules(), time.perf_counter()
         for _ in range(math.ceil(WINDOW_S / max(timing.replay_s, 1e-6))):
             timing.replay()
-        spent = self.joules() - before  # on a GPU this waits until all is done
+        spent = self.joules() - before  # On a GPU this waits until the work is done.
         return spent / (time.perf_counter() - start) if spent > 0 else None
 
 
 @dataclass(slots=True)
-class Watch:
-    """Samples of a meter while a block runs; `mean` afterwards."""
+class MeterSampler:
+    """Samples a meter while a `with` block runs; `mean` is available afterwards."""
 
     meter: Meter
     samples: list[dict[str, float]] = field(default_factory=list)
@@ -72,7 +85,7 @@ class Watch:
 
     @property
     def mean(self) -> dict[str, float]:
-        """Mean of every quantity; of what was sampled while the block ran, where there is any."""
+        """Mean of every quantity by name, over the samples taken while the block ran where there are any."""
         during = self.samples[:-1] or self.samples
         names = sorted({n for s in during for n in s})
         values = {n: [s[n] for s in during if n in s] for n in names}
@@ -80,7 +93,7 @@ class Watch:
 
 
 def open_meter(device: ProfiledDevice) -> Meter:
-    """The meter of a device."""
+    """Return the meter of a device."""
     return _nvml(device) if device.is_cuda else _rapl()
 
 
@@ -113,7 +126,7 @@ def _cpu_sample() -> dict[str, float]:
 
 
 def _handle(nvml: Any, torch: Any) -> Any:
-    """NVML's handle of torch's GPU: by its UUID, since CUDA_VISIBLE_DEVICES renumbers them for torch alone."""
+    """Return NVML's handle of torch's GPU, found by UUID because CUDA_VISIBLE_DEVICES renumbers GPUs for torch only."""
     index = torch.cuda.current_device()
     uuid = getattr(torch.cuda.get_device_properties(index), "uuid", None)
     if uuid is not None:
@@ -121,7 +134,7 @@ def _handle(nvml: Any, torch: Any) -> Any:
         try:
             return nvml.nvmlDeviceGetHandleByUUID(name.encode())
         except (nvml.NVMLError, TypeError, AttributeError):
-            pass  # a MIG slice has another kind of UUID
+            pass  # A MIG slice has another kind of UUID.
     return nvml.nvmlDeviceGetHandleByIndex(index)
 
 

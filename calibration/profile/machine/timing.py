@@ -1,4 +1,7 @@
-"""How long a call takes: median of repeats until its confidence interval is narrow, nothing thrown away."""
+"""Timing of a call as the median of repeats.
+
+The call is repeated until the confidence interval of the median is narrow. All samples are kept.
+"""
 
 from __future__ import annotations
 
@@ -12,36 +15,40 @@ import numpy as np
 
 from calibration.profile.machine.device import ProfiledDevice
 
-NARROW: Final = 0.02  # half width of the median's 95 % interval over the median
+NARROW: Final = 0.02  # Target half-width of the median's 95 % interval, relative to the median.
 
-FEWEST: Final = 5
+FEWEST: Final = 5  # Samples taken at least, where the time limit allows them.
 
-MOST: Final = 300
+MOST: Final = 300  # Samples taken at most.
 
-SAMPLE_S: Final = 100e-6  # calls shorter than this are timed several at a time
+SAMPLE_S: Final = 100e-6  # Shorter calls are timed several at a time.
 
-REPLAY_S: Final = 1e-3  # of device time per event pair: events resolve half a microsecond
+REPLAY_S: Final = 1e-3  # Device time between two events, which resolve half a microsecond.
 
-MOST_IN_GRAPH: Final = 1000
+MOST_IN_GRAPH: Final = 1000  # Calls in one CUDA graph at most.
 
-OUTLIER_MADS: Final = 5.0
+OUTLIER_MADS: Final = 5.0  # Distance of an outlier from the median, in scaled median absolute deviations.
 
-WARM_SHARE: Final = 0.2  # of the time limit
+WARM_SHARE: Final = 0.2  # Share of the time limit that the warm-up may take.
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """Calls that do the same on different inputs, to be rotated so that no input is left in a cache."""
+    """Calls that do the same work on different inputs; they are rotated so that no input stays in a cache."""
 
     calls: Sequence[Callable[[], object]]
     kernel: str
-    per_call: int = 1  # executions of the operator in one call
-    graph: bool = True  # whether a CUDA graph may hold it
+    per_call: int = 1  # Executions of the operator in one call.
+    graph: bool = True  # Whether a CUDA graph can capture the calls.
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of one execution. samples_s are all samples; outliers and preempted are positions among them."""
+    """Seconds of one execution.
+
+    `ci_fraction` is the half-width of the 95 % interval of the median over the median. `samples_s` holds all samples;
+    `outliers` and `preempted` are positions in it.
+    """
 
     seconds: float
     ci_fraction: float
@@ -49,18 +56,33 @@ class Timing:
     outliers: tuple[int, ...] = ()
     preempted: tuple[int, ...] = ()
     mode: str = "wall"
-    replay: Callable[[], object] | None = field(default=None, compare=False)  # the work once more, taking replay_s
+    replay: Callable[[], object] | None = field(default=None, compare=False)  # Repeats the work, which takes replay_s.
     replay_s: float = 0.0
 
 
 def measure(work: Work, device: ProfiledDevice, limit_s: float) -> Timing:
-    """Time `work`: events around a CUDA-graph replay on a GPU, the wall clock on a CPU."""
+    """Time `work`, by events around a CUDA graph replay on a GPU and by the wall clock on a CPU.
+
+    Args:
+        work: The calls to time.
+        device: The device on which they run.
+        limit_s: Seconds that the repeats may take.
+    """
     return _on_cuda(work, device, limit_s) if device.is_cuda else on_cpu(work, limit_s, device.threads == 1)
 
 
 def on_cpu(work: Work, limit_s: float, alone: bool = False, clock: Callable[[], float] = time.perf_counter) -> Timing:
-    """Wall time. Samples in which the scheduler took a core away are left out of the median where enough remain; if
-    not, the least sample counts. `alone`: one thread does all, so its processor time tells what such a sample took."""
+    """Time `work` on a CPU by the wall clock.
+
+    Samples during which the scheduler preempted a thread are left out of the median where enough others remain;
+    otherwise the shortest sample is the result.
+
+    Args:
+        work: The calls to time.
+        limit_s: Seconds that the repeats may take.
+        alone: Whether one thread does all the work. Its processor time then replaces wall time in preempted samples.
+        clock: The wall clock, in seconds.
+    """
     start = clock()
     once = _warm(work, clock, start + WARM_SHARE * limit_s)
     inner = max(1, int(np.ceil(SAMPLE_S / max(once, 1e-9))))
@@ -86,7 +108,7 @@ def on_cpu(work: Work, limit_s: float, alone: bool = False, clock: Callable[[], 
 
 
 def _warm(work: Work, clock: Callable[[], float], until: float) -> float:
-    """Run every input once, or until the time is up; seconds of the last call."""
+    """Run every input once, or until the time is up, and return the seconds of the last call."""
     last = 0.0
     for i in range(max(3, len(work.calls))):
         t0 = clock()
@@ -112,7 +134,15 @@ def _clean(samples: Sequence[float], hit: Sequence[int]) -> list[float]:
 
 
 def summary(samples: Sequence[float], hit: Sequence[int], mode: str) -> Timing:
-    """Median of the samples nobody preempted; outliers by their distance in median absolute deviations."""
+    """Summarise samples by the median of those that were not preempted.
+
+    Outliers are samples more than OUTLIER_MADS scaled median absolute deviations away from the median.
+
+    Args:
+        samples: Seconds of one execution, per sample.
+        hit: Positions of the preempted samples.
+        mode: How the samples were timed.
+    """
     clean = _clean(samples, hit)
     middle, width = median_ci(clean) if len(clean) >= FEWEST or not hit else (min(samples), median_ci(samples)[1])
     mad = float(np.median(np.abs(np.asarray(samples) - middle)))
@@ -122,7 +152,10 @@ def summary(samples: Sequence[float], hit: Sequence[int], mode: str) -> Timing:
 
 
 def median_ci(samples: Sequence[float]) -> tuple[float, float]:
-    """(median, half width of its 95 % interval over it), by order statistics; the whole range below six samples."""
+    """Return the median and the half-width of its 95 % interval relative to it.
+
+    The interval comes from order statistics. With fewer than six samples it is their whole range.
+    """
     x = np.sort(np.asarray(samples, dtype=np.float64))
     n, middle = len(x), float(np.median(x))
     if n < 6:
@@ -138,7 +171,7 @@ def _on_cuda(work: Work, device: ProfiledDevice, limit_s: float) -> Timing:
     _warm_cuda(work, torch)
     once = _eager_s(work, torch)
     rounds = int(np.ceil(min(REPLAY_S / max(once, 1e-7), MOST_IN_GRAPH) / len(work.calls)))
-    inner = rounds * len(work.calls)  # every input as often as the others
+    inner = rounds * len(work.calls)  # Every input is used equally often.
     run, mode = _captured(work, torch, inner) if work.graph else (None, "")
     if run is None:
         run, mode = _loop(work, inner), "events, eager launches"
@@ -152,7 +185,7 @@ def _on_cuda(work: Work, device: ProfiledDevice, limit_s: float) -> Timing:
 
 
 def _warm_cuda(work: Work, torch: Any) -> None:
-    """On a side stream, as capture needs: libraries pick their kernels and allocate their workspaces here."""
+    """Warm up on a side stream, as capture requires; libraries choose kernels and allocate workspaces here."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -175,7 +208,7 @@ def _loop(work: Work, inner: int) -> Callable[[], object]:
 
 
 def _captured(work: Work, torch: Any, inner: int) -> tuple[Callable[[], object] | None, str]:
-    """A replay of `inner` rotated calls, or None where an operator cannot be captured (it synchronises)."""
+    """Capture a replay of `inner` rotated calls; return None where an operator synchronises and cannot be captured."""
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph):

@@ -1,4 +1,4 @@
-"""Two profiles side by side: what differs in the machines, and how the times of the same shapes compare."""
+"""Comparison of two profiles: the differences of their machines and the ratios of times of the same shapes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from catalogs.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class FamilyRatio:
-    """Seconds of B over seconds of A on the shapes both measured."""
+    """Ratio of seconds in profile B to seconds in profile A, over the `n` shapes of a family that both measured."""
 
     family: str
     n: int
@@ -25,38 +25,52 @@ class FamilyRatio:
     p90: float
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a JSON object."""
         return {"family": self.family, "n": self.n, "median": self.median, "p10": self.p10, "p90": self.p90}
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """facts: manifest key -> (value in A, value in B) where they differ; times by family."""
+    """The differences between profiles A and B.
+
+    `facts` maps a manifest key to its values in A and B where they differ; `times` holds one ratio per family.
+    """
 
     facts: dict[str, tuple[Any, Any]]
     times: list[FamilyRatio]
 
     @property
     def same(self) -> bool:
+        """Whether the manifests hold the same facts, except for times of day."""
         return not self.facts
 
 
-def compare(a: Path, b: Path, say: Callable[[str], None]) -> Difference:
-    """Raises InputError where a folder holds no profile."""
+def compare(a: Path, b: Path, notify: Callable[[str], None]) -> Difference:
+    """Compare the profiles in the folders `a` and `b`.
+
+    Args:
+        a: Folder of profile A.
+        b: Folder of profile B.
+        notify: Receives one line for each folder with damaged rows.
+
+    Raises:
+        InputError: If a folder holds no profile.
+    """
     facts_a, facts_b = _facts(a), _facts(b)
     names = sorted(facts_a.keys() | facts_b.keys())
     differ = {n: (facts_a.get(n), facts_b.get(n)) for n in names if facts_a.get(n) != facts_b.get(n)}
-    return Difference(differ, _times(_seconds(a, say), _seconds(b, say)))
+    return Difference(differ, _times(_seconds(a, notify), _seconds(b, notify)))
 
 
 def _facts(folder: Path) -> dict[str, Any]:
     found = manifest.read(folder)
     if found is None:
-        raise InputError("no profile here: the folder has no manifest.json", str(folder))
+        raise InputError("no profile here: the folder holds no manifest.json", str(folder))
     return {k: v for k, v in manifest.flat(found).items() if k not in ("started_at", "finished_at")}
 
 
-def _seconds(folder: Path, say: Callable[[str], None]) -> dict[str, Row]:
-    return {r["key"]: r for r in Session.open(folder, say).rows if r["status"] == "ok"}
+def _seconds(folder: Path, notify: Callable[[str], None]) -> dict[str, Row]:
+    return {r["key"]: r for r in Session.open(folder, notify).rows if r["status"] == "ok"}
 
 
 def _times(a: dict[str, Row], b: dict[str, Row]) -> list[FamilyRatio]:

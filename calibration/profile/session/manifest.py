@@ -1,4 +1,4 @@
-"""What a profile was measured on: enough to audit it and to compare two."""
+"""The manifest of a profile: the machine and software it was measured on, for audits and comparisons."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SCHEMA_VERSION: Final = 1
 
 LIBRARIES: Final = ("torch", "numpy", "pandas", "pyarrow", "nvidia-ml-py", "psutil", "triton", "llm-capacity-planner")
 
-#: What must be the same for two parts of one profile to belong together.
+#: Facts that must be equal for a session to be resumed.
 IDENTITY: Final = (
     *("hardware", "device", "cpu.model", "cpu.threads", "gpu.name", "libraries.torch", "seed"),
     "activation_dtype",
@@ -32,7 +32,10 @@ Manifest = dict[str, Any]
 
 
 def describe(hardware: str, device: ProfiledDevice, budget_s: float, seed: int) -> Manifest:
-    """The manifest of a profile that starts now. Reads /proc, /sys and the GPU driver; what cannot be read is null."""
+    """Return the manifest of a profile that starts now.
+
+    It reads /proc, /sys and the GPU driver. Facts that cannot be read are None.
+    """
     return {
         "schema_version": SCHEMA_VERSION,
         "hardware": hardware,
@@ -52,16 +55,25 @@ def describe(hardware: str, device: ProfiledDevice, budget_s: float, seed: int) 
 
 
 def now() -> str:
+    """Return the present UTC time in ISO format, in whole seconds."""
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 def write(folder: Path, manifest: Manifest) -> None:
-    """Raises InputError where it cannot be written."""
+    """Write a manifest into `folder`.
+
+    Raises:
+        InputError: If the file cannot be written.
+    """
     write_json(manifest, str(folder / MANIFEST_NAME))
 
 
 def read(folder: Path) -> Manifest | None:
-    """The manifest of a folder, None where there is none; InputError where it is damaged."""
+    """Return the manifest in `folder`, or None where there is none.
+
+    Raises:
+        InputError: If the manifest is damaged.
+    """
     path = folder / MANIFEST_NAME
     if not path.is_file():
         return None
@@ -75,14 +87,14 @@ def read(folder: Path) -> Manifest | None:
 
 
 def mismatch(old: Manifest, new: Manifest) -> str | None:
-    """The first thing in which two parts of a profile differ though they must not."""
+    """Return a description of the first fact of IDENTITY that differs, or None where a session can be resumed."""
     a, b = flat(old), flat(new)
     name = next((n for n in IDENTITY if a.get(n) != b.get(n)), None)
-    return None if name is None else f"{name} was {a.get(name)}, is {b.get(name)}"
+    return None if name is None else f"{name} was {a.get(name)}, is {b.get(name)} now"
 
 
 def flat(tree: Any, prefix: str = "") -> dict[str, Any]:
-    """Nested keys joined by dots."""
+    """Return the leaves of nested objects by their keys joined with dots."""
     if not isinstance(tree, dict):
         return {prefix: tree}
     out: dict[str, Any] = {}
@@ -157,7 +169,7 @@ def _version(name: str) -> str | None:
 
 
 def _gpu() -> dict[str, Any]:
-    """Driver, clocks, limits and topology from NVML; only the name from torch where NVML is missing."""
+    """Return driver, clocks, limits and topology from NVML, or only torch's name of the GPU where NVML is missing."""
     torch = importlib.import_module("torch")
     facts: dict[str, Any] = {"name": torch.cuda.get_device_name(0), "count": torch.cuda.device_count()}
     try:

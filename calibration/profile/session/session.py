@@ -1,4 +1,4 @@
-"""Rows on disk as they are measured: one JSON line each, flushed to the device before the next shape starts."""
+"""Rows of a profile on disk: one JSON line per measured shape, flushed to disk before the next shape starts."""
 
 from __future__ import annotations
 
@@ -18,15 +18,20 @@ Row = dict[str, Any]
 
 @dataclass(slots=True)
 class Session:
-    """A folder with rows.jsonl and manifest.json. `rows` are what the file holds, in the order measured."""
+    """A folder with rows.jsonl and manifest.json; `rows` holds the rows of the file in the order measured."""
 
     folder: Path
     rows: list[Row] = field(default_factory=list)
 
     @classmethod
-    def open(cls, folder: Path, say: Callable[[str], None]) -> Session:
-        """Create the folder or go on with the rows in it. Lines that are not whole rows are dropped, with one line to
-        `say`; so is a shape measured twice. Raises InputError where the folder cannot be written or read."""
+    def open(cls, folder: Path, notify: Callable[[str], None]) -> Session:
+        """Create the folder, or resume with the rows in it.
+
+        Damaged lines and repeated shapes are dropped, and `notify` receives one line about them.
+
+        Raises:
+            InputError: If the folder cannot be read or written.
+        """
         try:
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / ROWS_NAME
@@ -36,13 +41,19 @@ class Session:
         rows, dropped, good = _parse(raw)
         session = cls(folder, rows)
         if dropped:
-            say(f"{ROWS_NAME}: dropped {dropped} damaged or repeated line{'s' * (dropped > 1)}, kept {len(rows)} rows")
+            notify(
+                f"{ROWS_NAME}: dropped {dropped} damaged or repeated line{'s' * (dropped > 1)}, kept {len(rows)} rows"
+            )
         if raw != good:
             session._rewrite(good)
         return session
 
     def append(self, row: Row) -> None:
-        """Write a row for good. Raises InputError where the disk is full; what was measured before is kept."""
+        """Write a row and flush it to disk.
+
+        Raises:
+            InputError: If the row cannot be written, for example on a full disk. Earlier rows are kept.
+        """
         line = (json.dumps(row, allow_nan=False) + "\n").encode()
         path = self.folder / ROWS_NAME
         before = path.stat().st_size if path.exists() else 0
@@ -59,7 +70,7 @@ class Session:
 
     @property
     def spent_s(self) -> float:
-        """Measuring time of all rows."""
+        """Seconds that measuring all rows took."""
         return float(sum(r["elapsed_s"] for r in self.rows))
 
     def _rewrite(self, data: bytes) -> None:
@@ -71,7 +82,7 @@ class Session:
             raise InputError(f"cannot repair the rows ({error.strerror})", str(self.folder)) from None
 
     def _cut(self, size: int) -> None:
-        """Take back half a line, where the disk lets us; otherwise the next start drops it."""
+        """Remove an incomplete line; where that fails, the next start drops it."""
         try:
             os.truncate(self.folder / ROWS_NAME, size)
         except OSError:
@@ -79,7 +90,7 @@ class Session:
 
 
 def _parse(raw: bytes) -> tuple[list[Row], int, bytes]:
-    """(rows, lines dropped, the bytes of the good lines)."""
+    """Return the rows, the number of dropped lines, and the bytes of the kept lines."""
     rows: list[Row] = []
     good: list[bytes] = []
     seen: set[str] = set()
@@ -88,7 +99,7 @@ def _parse(raw: bytes) -> tuple[list[Row], int, bytes]:
     for i, line in enumerate(lines):
         if not line.strip():
             continue
-        row = _row(line) if i < len(lines) - 1 else None  # a last line without its end was cut short
+        row = _row(line) if i < len(lines) - 1 else None  # A last line without a line break is incomplete.
         if row is None or row["key"] in seen:
             dropped += 1
             continue

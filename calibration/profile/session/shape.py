@@ -1,4 +1,4 @@
-"""One thing to measure: an operator family and the values of its fields, with a name that says exactly which."""
+"""One shape to measure: an operator family and the values of its fields, with a key that identifies it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from catalogs.hardware.specs import Accelerator
 
 Value = str | int | float
 
-#: What a shape is measured for: to be fitted, only to check the fit, or to see the machine drift.
+#: Roles of a shape: it is fitted, it only checks the fit, or it describes the machine.
 FIT: Final = "fit"
 
 HELD_OUT: Final = "held_out"
@@ -24,7 +24,10 @@ CHECKS: Final = "check"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """`fields` are the operator's own, named as in operators.py, in the order of dataset.OPERATOR_COLUMNS."""
+    """A shape of an operator family.
+
+    `fields` are the operator's fields, named as in operators.py, in the order of dataset.OPERATOR_COLUMNS.
+    """
 
     family: str
     fields: tuple[tuple[str, Value], ...]
@@ -32,12 +35,13 @@ class Shape:
 
     @classmethod
     def of(cls, family: str, role: str = FIT, **fields: Value) -> Shape:
+        """Return the shape with these fields, in the order of the family's columns."""
         order = OPERATOR_COLUMNS.get(family, tuple(fields))
         return cls(family, tuple((c, fields[c]) for c in order), role)
 
     @property
     def key(self) -> str:
-        """Unique within a session: the same shape is never measured twice for the same use."""
+        """Identifier within a session, in which a shape is measured at most once per role."""
         return f"{self.family}/{self.role}/" + ",".join(f"{k}={v}" for k, v in self.fields)
 
     def __getitem__(self, name: str) -> Any:
@@ -45,7 +49,7 @@ class Shape:
 
     @property
     def operator(self) -> Operator | None:
-        """The operator of the vocabulary; None for shapes that describe the machine."""
+        """The operator with these fields, or None for shapes that describe the machine."""
         kind: Any = OPERATOR_OF.get(self.family)
         if kind is None:
             return None
@@ -56,23 +60,23 @@ class Shape:
 
     @property
     def queue(self) -> str:
-        """Shapes that compete with each other for time: a family, for products one dtype of it."""
+        """Name of the queue in which the shape competes for time: its family, with the dtype for matrix products."""
         return f"{self.family} {self['dtype']}" if self.family == "gemm" else self.family
 
     def coordinates(self) -> tuple[float, ...]:
-        """log2 of every number of the shape: what the distance between two shapes of a queue is measured in."""
+        """Return log2 of every number of the shape, from which the distance of two shapes of a queue is computed."""
         return tuple(float(np.log2(max(float(v), 0.25))) for _, v in self.fields if not isinstance(v, str))
 
     def labels(self) -> tuple[str, ...]:
-        """The words of the shape: shapes with other words are not neighbours."""
+        """Return the text fields of the shape; shapes with different text fields are not neighbours."""
         return tuple(v for _, v in self.fields if isinstance(v, str))
 
     def bytes(self, accelerator: Accelerator) -> float:
-        """Operand bytes of one execution, 0 for shapes that describe the machine."""
+        """Return the operand bytes of one execution, or 0 for shapes that describe the machine."""
         op = self.operator
         return float(bytes_moved(op, accelerator)) if op is not None else 0.0
 
     def roofline_s(self, accelerator: Accelerator) -> float:
-        """Seconds no execution can beat, 0 for shapes that describe the machine."""
+        """Return the least possible seconds of one execution, or 0 for shapes that describe the machine."""
         op = self.operator
         return float(roofline_s(op, accelerator)) if op is not None else 0.0

@@ -1,4 +1,4 @@
-"""Rows of a session as the tables the fit reads: clean rows to fit, held-out rows to check with."""
+"""Rows of a session as the tables that the fit reads: clean rows to fit and held-out rows to check."""
 
 from __future__ import annotations
 
@@ -18,26 +18,34 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Where at least this share of a family's rows is clean, contended rows are left out of its fit.
+#: Contended rows are left out of a family's fit where at least this share of its rows is clean.
 CLEAN_SHARE: Final = 0.7
 
-LISTS: Final = ("samples_us", "outliers", "preempted")  # kept in rows.jsonl only
+LIST_COLUMNS: Final = ("samples_us", "outliers", "preempted")  # Columns that are kept in rows.jsonl only.
 
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Family -> rows in the schema of dataset.py, by what they were measured for."""
+    """Rows by role and family, in the schema of dataset.py."""
 
     fit: dict[str, pd.DataFrame]
     held_out: dict[str, pd.DataFrame]
     check: dict[str, pd.DataFrame]
-    contended_share: float  # of all good rows
-    contended_families: tuple[str, ...]  # fitted on contended rows too
+    contended_share: float  # Share of all good rows.
+    contended_families: tuple[str, ...]  # Families that are fitted to contended rows as well.
 
 
 def tables(rows: Sequence[Row], source: str, computes_bf16: bool) -> Tables:
-    """Good rows by family. Without bf16 on the device, fp16 products stand for bf16 ones (the fit knows them as one);
-    with it they are kept out of the fit."""
+    """Return the good rows by role and family.
+
+    On a device without bf16, fp16 products stand for bf16 products, which the fit treats as the same. On a device with
+    bf16, fp16 products are kept out of the fit.
+
+    Args:
+        rows: Rows of a session.
+        source: Source that every row names.
+        computes_bf16: Whether the device computes bf16.
+    """
     good = [_sixteen_bit(r, computes_bf16) for r in rows if r["status"] == "ok" and r["family"] in OPERATOR_COLUMNS]
     good = [r for r in good if r["role"] == CHECKS or r.get("dtype") != "fp16"]
     fit: dict[str, pd.DataFrame] = {}
@@ -45,7 +53,7 @@ def tables(rows: Sequence[Row], source: str, computes_bf16: bool) -> Tables:
     for family in sorted({r["family"] for r in good}):
         mine = [r for r in good if r["family"] == family and r["role"] == FIT]
         clean = [r for r in mine if not r["contended"]]
-        judged = [r for r in mine if r.get("others_share", 0.0) >= 0.0]  # short rows cannot tell: long ones decide
+        judged = [r for r in mine if r.get("others_share", 0.0) >= 0.0]  # Short rows do not resolve a share.
         if sum(not r["contended"] for r in judged) < CLEAN_SHARE * len(judged):
             clean, dirty = mine, [*dirty, family]
         if clean:
@@ -56,13 +64,16 @@ def tables(rows: Sequence[Row], source: str, computes_bf16: bool) -> Tables:
 
 
 def write_measured(rows: Sequence[Row], path: Path) -> Path:
-    """Every row, whatever became of it, as one parquet file; the sample lists stay in rows.jsonl. Raises InputError
-    where it cannot be written."""
+    """Write every row, whatever its status, to a parquet file and return its path; sample lists stay in rows.jsonl.
+
+    Raises:
+        InputError: If the file cannot be written.
+    """
     import pandas as pd
 
-    frame = pd.DataFrame([{k: v for k, v in r.items() if k not in LISTS} for r in rows])
+    frame = pd.DataFrame([{k: v for k, v in r.items() if k not in LIST_COLUMNS} for r in rows])
     part = path.with_name(f".{path.name}.part")
-    with writing(path.parent):
+    with write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             frame.to_parquet(part, index=False)
@@ -73,13 +84,19 @@ def write_measured(rows: Sequence[Row], path: Path) -> Path:
 
 
 @contextmanager
-def writing(folder: Path) -> Iterator[None]:
-    """Turns a full disk into one line: the measured rows are not touched by it."""
+def write_errors(folder: Path) -> Iterator[None]:
+    """Convert an error of writing, such as a full disk, to InputError; the measured rows are not affected.
+
+    Raises:
+        InputError: If the block raises OSError.
+    """
     try:
         yield
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise InputError(f"cannot write there ({reason}); the rows in rows.jsonl are kept", str(folder)) from None
+        raise InputError(
+            f"cannot write to the folder ({reason}); the rows in rows.jsonl are kept", str(folder)
+        ) from None
 
 
 def _sixteen_bit(row: Row, computes_bf16: bool) -> Row:

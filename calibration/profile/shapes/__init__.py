@@ -1,1 +1,1 @@
-"""Which shapes a profiling session measures, and in which order."""
+"""The shapes that a profiling session measures, and their order."""

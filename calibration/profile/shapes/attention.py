@@ -1,4 +1,7 @@
-"""Attention shapes: prompts, chunks after context, even and uneven decode batches, at head configurations of models."""
+"""Attention shapes at the head configurations of models.
+
+They are prompts, chunks after context, and even and uneven decode batches.
+"""
 
 from __future__ import annotations
 
@@ -9,54 +12,59 @@ from typing import Final
 import numpy as np
 
 from calibration.profile.session.shape import CHECKS, FIT, HELD_OUT, Shape
-from calibration.profile.shapes.sampling import between, pick, with_held_out
 from calibration.profile.shapes.size_limits import SizeLimits
-from calibration.profile.shapes.sizes import Heads, Sizes, spread
+from calibration.profile.shapes.sizes import Heads, Sizes, between, pick, spread, with_held_out
 
-CHUNKS: Final = (16, 64, 256, 1024)  # new tokens of a chunk that follows context
+CHUNKS: Final = (16, 64, 256, 1024)  # New tokens of a chunk that follows context.
 
 CHUNK_CONTEXTS: Final = (256, 1024, 4096, 16384)
 
-FEW: Final = 3  # every so many sequences and contexts, for group sizes between the common ones
+FEW: Final = 3  # Step over the numbers of sequences on the coarse grid.
 
-COMMON: Final = (1, 4, 8)  # group sizes measured on the whole grid, and in prefill
+COMMON: Final = (1, 4, 8)  # Group sizes that are measured on the whole grid, and in prefill.
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """Head configurations to fit: `full` on the whole grid, `coarse` on a part of it; `others` only to check."""
+class HeadSelection:
+    """Head configurations to measure.
+
+    `full` is fitted on the whole grid and `coarse` on a part of it. `others` only check the fit.
+    """
 
     full: list[Heads]
     coarse: list[Heads]
     others: list[Heads]
 
 
-def choose(sizes: Sizes, reach: SizeLimits) -> Chosen:
-    """Of each common head size the most used configuration of several group sizes: how many queries share a key
-    decides the kernel's efficiency, how many heads there are only how much work it has."""
+def select_heads(sizes: Sizes, limits: SizeLimits) -> HeadSelection:
+    """Select head configurations: for each common head size, the most used configuration of several group sizes.
+
+    The group size, which is the number of query heads per key head, determines the efficiency of the kernel. The number
+    of heads determines only the amount of work.
+    """
     by_size: dict[int, Counter[tuple[int, int]]] = {}
     for (heads, kv_heads, size), count in sizes.heads.items():
         if heads % kv_heads == 0:
             by_size.setdefault(size, Counter())[(heads // kv_heads, kv_heads)] += count
     full: list[Heads] = []
     coarse: list[Heads] = []
-    for size in sorted(by_size, key=lambda s: (-by_size[s].total(), s))[: reach.head_sizes]:
-        found = _of_size(by_size[size], size, reach)
-        common = [h for h in found if not reach.groups or h[0] // h[1] in COMMON]
+    for size in sorted(by_size, key=lambda s: (-by_size[s].total(), s))[: limits.head_sizes]:
+        found = _of_size(by_size[size], size, limits)
+        common = [h for h in found if not limits.groups or h[0] // h[1] in COMMON]
         full += common
         coarse += [h for h in found if h not in common]
-        if reach.groups:  # a single key head, as the smallest models have
+        if limits.groups:  # The smallest models have a single key head.
             coarse += [h for h in ((4, 1, size),) if h not in full + coarse]
     fitted = {*full, *coarse}
     others = [h for h in sorted(sizes.heads) if h not in fitted and h[0] % h[1] == 0]
-    return Chosen(full, coarse, others or full)
+    return HeadSelection(full, coarse, others or full)
 
 
-def _of_size(used: Counter[tuple[int, int]], size: int, reach: SizeLimits) -> list[Heads]:
+def _of_size(used: Counter[tuple[int, int]], size: int, limits: SizeLimits) -> list[Heads]:
     groups: Counter[tuple[int]] = Counter()
     for (group, _), count in used.items():
         groups[(group,)] += count
-    wanted = dict.fromkeys([*(g for (g,) in spread(groups, reach.heads)), *reach.groups])
+    wanted = dict.fromkeys([*(g for (g,) in spread(groups, limits.heads)), *limits.groups])
     usual = max({kv for _, kv in used}, key=lambda kv: (sum(n for (_, k), n in used.items() if k == kv), kv))
     found: list[Heads] = []
     for group in wanted:
@@ -66,12 +74,12 @@ def _of_size(used: Counter[tuple[int, int]], size: int, reach: SizeLimits) -> li
     return found
 
 
-def attention(sizes: Sizes, reach: SizeLimits, draw: np.random.Generator) -> list[Shape]:
-    """Every attention shape of the catalog, fitted, held out and uneven."""
-    chosen = choose(sizes, reach)
+def attention(sizes: Sizes, limits: SizeLimits, draw: np.random.Generator) -> list[Shape]:
+    """Return the attention shapes of the catalog's models: fitted, held-out and uneven."""
+    chosen = select_heads(sizes, limits)
     found: list[Shape] = []
-    for kv_dtype in reach.kv_dtypes:
-        grid = _Grid(reach, kv_dtype)
+    for kv_dtype in limits.kv_dtypes:
+        grid = _Grid(limits, kv_dtype)
         whole = [s for h in chosen.full for s in grid.prompts(h)]
         later = [s for h in chosen.full[:2] for s in grid.chunks(h)]
         found += with_held_out([*whole, *later], lambda n, grid=grid: grid.odd_prefills(chosen.others, n, draw))  # type: ignore[misc]
@@ -82,9 +90,9 @@ def attention(sizes: Sizes, reach: SizeLimits, draw: np.random.Generator) -> lis
     return found
 
 
-def own_attention(sizes: Sizes, reach: SizeLimits, kv_dtype: str, draw: np.random.Generator) -> list[Shape]:
-    """Everything for the head configurations of the user's models; held out: random batch and context."""
-    grid = _Grid(reach, kv_dtype)
+def user_model_attention(sizes: Sizes, limits: SizeLimits, kv_dtype: str, draw: np.random.Generator) -> list[Shape]:
+    """Return the attention shapes of the user's models; held-out shapes have random batch and context."""
+    grid = _Grid(limits, kv_dtype)
     heads = [h for h in sizes.heads if h[0] % h[1] == 0]
     found = with_held_out([s for h in heads for s in grid.decodes(h)], lambda n: grid.odd_decodes(heads, n, draw))
     prefills = [s for h in heads for s in (*grid.prompts(h), *grid.chunks(h))]
@@ -96,47 +104,47 @@ def own_attention(sizes: Sizes, reach: SizeLimits, kv_dtype: str, draw: np.rando
 class _Grid:
     """Shapes of one head configuration over batch and context."""
 
-    reach: SizeLimits
+    limits: SizeLimits
     kv_dtype: str
 
     def prompts(self, h: Heads) -> list[Shape]:
-        return [self._prefill(h, c, q, 0) for c in (1, 4) for q in self.reach.prompts if c * q <= 4 * 8192]
+        return [self._prefill(h, c, q, 0) for c in (1, 4) for q in self.limits.prompts if c * q <= 4 * 8192]
 
     def chunks(self, h: Heads) -> list[Shape]:
-        contexts = [x for x in CHUNK_CONTEXTS if x <= self.reach.contexts[-1]]
+        contexts = [x for x in CHUNK_CONTEXTS if x <= self.limits.contexts[-1]]
         return [self._prefill(h, 1, q, x) for q in CHUNKS for x in contexts]
 
     def odd_prefills(self, heads: list[Heads], n: int, draw: np.random.Generator) -> list[Shape]:
         out = []
         for i in range(n):
-            q = between(self.reach.prompts[0], self.reach.prompts[-1], draw)
-            context = between(64, self.reach.contexts[-1], draw) if i % 2 else 0
+            q = between(self.limits.prompts[0], self.limits.prompts[-1], draw)
+            context = between(64, self.limits.contexts[-1], draw) if i % 2 else 0
             out.append(self._prefill(pick(heads, draw), 1, q, context, HELD_OUT))
         return out
 
     def decodes(self, h: Heads, every: int = 1) -> list[Shape]:
-        """Even batches; `every`: that many sequences and contexts apart, the largest context always."""
+        """Return even batches at every `every`-th number of sequences, always with the largest context."""
         return [
             self._decode(h, s, s * c, c, FIT)
-            for s in self.reach.sequences[::every]
-            for c in self.reach.contexts[:: -min(every, 2)]
-            if self._cache_bytes(h, s * c) <= self.reach.cache_bytes
+            for s in self.limits.sequences[::every]
+            for c in self.limits.contexts[:: -min(every, 2)]
+            if self._cache_bytes(h, s * c) <= self.limits.cache_bytes
         ]
 
     def odd_decodes(self, heads: list[Heads], n: int, draw: np.random.Generator) -> list[Shape]:
         out: list[Shape] = []
         while len(out) < n:
-            h, s = pick(heads, draw), between(1, self.reach.sequences[-1], draw)
-            c = between(self.reach.contexts[0], self.reach.contexts[-1], draw)
-            if self._cache_bytes(h, s * c) <= self.reach.cache_bytes:
+            h, s = pick(heads, draw), between(1, self.limits.sequences[-1], draw)
+            c = between(self.limits.contexts[0], self.limits.contexts[-1], draw)
+            if self._cache_bytes(h, s * c) <= self.limits.cache_bytes:
                 out.append(self._decode(h, s, s * c, c, HELD_OUT))
         return out
 
     def skewed(self, h: Heads) -> list[Shape]:
-        """Batches of one long sequence among short ones."""
-        longest = self.reach.contexts[-1]
+        """Return batches of one long sequence among short ones."""
+        longest = self.limits.contexts[-1]
         batches = [(s, longest + (s - 1) * longest // 8) for s in (4, 16, 64)]
-        fitting = [(s, c) for s, c in batches if self._cache_bytes(h, c) <= self.reach.cache_bytes]
+        fitting = [(s, c) for s, c in batches if self._cache_bytes(h, c) <= self.limits.cache_bytes]
         return [self._decode(h, s, c, longest, CHECKS) for s, c in fitting]
 
     def _prefill(self, h: Heads, chunks: int, q: int, context: int, role: str = FIT) -> Shape:

@@ -1,9 +1,10 @@
-"""Which shape to measure next: a pure function of the candidates and of what was measured so far.
+"""Choice of the next shape to measure, as a pure function of the candidates and the measurements so far.
 
-Queues (families, dtypes) take turns by the time they have had. Within a queue the first shape is a corner, then always
-the one farthest from all measured, in doublings, where the measured neighbours of that place disagree most about
-efficiency. Every SIXTH is a held-out shape. Shapes asked for (`first`: those of the user's own models) come before all
-others, in the same order among themselves. Kill and resume therefore goes on where it was.
+Queues (families and dtypes) take turns by the time spent on them. Within a queue the first shape is a corner of the
+space. Each further shape is far, in doublings, from all measured shapes and lies where its measured neighbours disagree
+most about efficiency. One in HELD_OUT_EVERY shapes is a held-out one. The shapes in `first`, which are those of the
+user's models, come before all others, in the same order among themselves. A killed session therefore resumes in the
+same order.
 """
 
 from __future__ import annotations
@@ -18,27 +19,31 @@ import numpy.typing as npt
 from calibration.profile.session.shape import CHECKS, FIT, HELD_OUT, Shape
 from catalogs.arrays import FloatArray
 
-SIXTH: Final = 6
+HELD_OUT_EVERY: Final = 6
 
 NEIGHBOURS: Final = 3
 
-UNKNOWN_WORDS: Final = 8.0  # doublings between shapes of different words (dtype, kind)
+LABEL_DISTANCE: Final = 8.0  # Doublings between shapes with different text fields (dtype, kind).
 
-TRUST: Final = 0.25  # weight of distance alone, where the neighbours agree
+TRUST: Final = 0.25  # Weight of the distance alone, where the neighbours agree.
 
 
 @dataclass(slots=True)
 class Queue:
-    """Shapes of one kind; `done` maps positions to log(seconds / roofline), NaN where the measurement failed."""
+    """The shapes of one kind.
+
+    `done` maps positions to log(seconds / roofline), or NaN where the measurement failed. `points` are the coordinates
+    of the shapes, Shape (shapes, coordinates).
+    """
 
     shapes: list[Shape]
     share: float
-    first: frozenset[int] = frozenset()  # positions to measure before all others
+    first: frozenset[int] = frozenset()  # Positions to measure before all others.
     spent_s: float = 0.0
     done: dict[int, float] = field(default_factory=dict)
     dropped: set[int] = field(default_factory=set)
     points: FloatArray = field(init=False)
-    words: npt.NDArray[np.int64] = field(init=False)  # shapes of equal words have equal numbers
+    words: npt.NDArray[np.int64] = field(init=False)  # Shapes with equal text fields have equal numbers.
     tie: FloatArray = field(init=False)
 
     def __post_init__(self) -> None:
@@ -49,21 +54,21 @@ class Queue:
         self.tie = np.random.default_rng(len(self.shapes)).uniform(0.0, 1e-3, len(self.shapes))
 
     def next(self) -> int | None:
-        """Position of the next shape, None where none is left."""
+        """Return the position of the next shape, or None where none is left."""
         left = [i for i in range(len(self.shapes)) if i not in self.done and i not in self.dropped]
         left = [i for i in left if i in self.first] or left
         fit = [i for i in left if self.shapes[i].role == FIT]
         other = [i for i in left if self.shapes[i].role in (HELD_OUT, CHECKS)]
         if not left:
             return None
-        if other and (not fit or len(self.done) % SIXTH == SIXTH - 1):
+        if other and (not fit or len(self.done) % HELD_OUT_EVERY == HELD_OUT_EVERY - 1):
             return max(other, key=lambda i: self.tie[i])
         scores = self._scores(np.array(fit))
         return fit[int(np.argmax(scores))]
 
     @property
     def is_urgent(self) -> bool:
-        """Whether shapes asked for are left."""
+        """Whether positions of `first` are left to measure."""
         return any(i not in self.done and i not in self.dropped for i in self.first)
 
     def _scores(self, positions: npt.NDArray[np.int64]) -> FloatArray:
@@ -72,7 +77,7 @@ class Queue:
             corner: FloatArray = np.abs(self.points[positions] - self.points.mean(axis=0)).sum(axis=1)
             return corner + self.tie[positions]
         gap = np.linalg.norm(self.points[positions][:, None, :] - self.points[known][None, :, :], axis=2)
-        gap = gap + UNKNOWN_WORDS * (self.words[positions][:, None] != self.words[known][None, :])
+        gap = gap + LABEL_DISTANCE * (self.words[positions][:, None] != self.words[known][None, :])
         nearest = np.argsort(gap, axis=1)[:, :NEIGHBOURS]
         values = np.array([self.done[i] for i in known])[nearest]
         scores: FloatArray = gap.min(axis=1) * (TRUST + values.std(axis=1)) + self.tie[positions]
@@ -81,7 +86,7 @@ class Queue:
 
 @dataclass(slots=True)
 class ShapeQueues:
-    """All queues of a session."""
+    """All queues of a session, by name."""
 
     queues: dict[str, Queue]
     place: dict[str, tuple[str, int]] = field(init=False)
@@ -91,8 +96,13 @@ class ShapeQueues:
 
     @classmethod
     def of(cls, shapes: Sequence[Shape], shares: Mapping[str, float], first: Collection[str] = ()) -> ShapeQueues:
-        """Queues by Shape.queue; one that `shares` does not name gets a small share. `first`: keys of shapes that come
-        before all others."""
+        """Sort shapes into queues by `Shape.queue`.
+
+        Args:
+            shapes: The shapes to measure.
+            shares: Relative share of the time of each queue. A queue that is not named gets a small share.
+            first: Keys of the shapes that come before all others.
+        """
         queues: dict[str, Queue] = {}
         for name in sorted({s.queue for s in shapes}):
             mine = [s for s in shapes if s.queue == name]
@@ -101,7 +111,7 @@ class ShapeQueues:
         return cls(queues)
 
     def next(self) -> Shape | None:
-        """The queue with the least time for its share goes first; None where all are empty."""
+        """Return the next shape of the queue with the least time spent for its share, or None where all are empty."""
         order = sorted(self.queues.values(), key=lambda q: (not q.is_urgent, q.spent_s / q.share, -q.share))
         for queue in order:
             i = queue.next()
@@ -110,14 +120,20 @@ class ShapeQueues:
         return None
 
     def observe(self, key: str, spent_s: float, log_ratio: float) -> None:
-        """Note a measured shape: seconds it took to measure, log(seconds / roofline) or NaN. Unknown keys: ignored."""
+        """Record a measured shape; unknown keys are ignored.
+
+        Args:
+            key: Key of the shape.
+            spent_s: Seconds that measuring it took.
+            log_ratio: log(seconds / roofline), or NaN where the measurement failed.
+        """
         if key in self.place:
             name, i = self.place[key]
             self.queues[name].done[i] = log_ratio
             self.queues[name].spent_s += spent_s
 
     def drop(self, keys: Sequence[str]) -> None:
-        """Leave shapes out from now on."""
+        """Exclude shapes from further choice."""
         for key in keys:
             if key in self.place:
                 name, i = self.place[key]
@@ -125,4 +141,5 @@ class ShapeQueues:
 
     @property
     def left(self) -> list[Shape]:
+        """The shapes that were not measured."""
         return [s for q in self.queues.values() for i, s in enumerate(q.shapes) if i not in q.done]

@@ -1,4 +1,4 @@
-"""How far the shapes of a profile go on a kind of device, and how many sizes of each family are taken."""
+"""Extent of the shapes of a profile on a kind of device, and the number of sizes of each family."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class SizeLimits:
-    """Axes of batch and context, and how many sizes of each family."""
+    """Axes of batch and context, and the number of sizes of each family."""
 
-    rows: tuple[int, ...]  # tokens of a step, for products and elementwise kernels
-    own_rows: tuple[int, ...]  # besides, for the products of the user's own models
+    rows: tuple[int, ...]  # Tokens of a step, for matrix products and elementwise kernels.
+    own_rows: tuple[int, ...]  # Further tokens of a step, for the products of the user's models.
     prompts: tuple[int, ...]
     contexts: tuple[int, ...]
     sequences: tuple[int, ...]
     products: int
     head_sizes: int
-    heads: int  # group sizes of each head size, taken from the catalog
-    groups: tuple[int, ...]  # group sizes besides: a kernel may be slower between the powers of two
+    heads: int  # Group sizes of each head size that are taken from the catalog.
+    groups: tuple[int, ...]  # Further group sizes, because kernels may be slower between powers of two.
     experts: int
-    cache_bytes: float  # of one attention shape's keys and values
-    expert_bytes: float  # of one layer's experts
-    splits: tuple[int, ...]
-    kv_dtypes: tuple[str, ...]  # of attention
+    cache_bytes: float  # Limit of the keys and values of one attention shape.
+    expert_bytes: float  # Limit of the experts of one layer.
+    splits: tuple[int, ...]  # Tensor-parallel sizes.
+    kv_dtypes: tuple[str, ...]  # Dtypes of attention.
 
 
 def _doublings(first: int, last: int, step: int = 1) -> tuple[int, ...]:

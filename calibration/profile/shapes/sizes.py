@@ -1,4 +1,8 @@
-"""Which sizes the catalog's models run on one rank: (n, k) of products, head configurations, widths, expert layers."""
+"""Sizes that models run on one rank, and the choice among them.
+
+The sizes are (n, k) of matrix products, head configurations, widths and expert layers. A choice is a subset that covers
+all sizes, or random sizes of held-out shapes.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 
+from calibration.profile.session.shape import Shape
 from catalogs.errors import InputError
 from catalogs.models.catalog import list_models, load_model
 from catalogs.models.layers import Attention, LayerGroup, LinearAttention, MlaAttention, Mlp, Moe
@@ -16,24 +21,29 @@ from catalogs.models.spec import ModelSpec
 
 Pair = tuple[int, int]
 
-Heads = tuple[int, int, int]  # query heads, key-value heads, head size
+Heads = tuple[int, int, int]  # Query heads, key-value heads, head size.
 
-Experts = tuple[int, int, int, int]  # hidden, intermediate, experts, experts per token
+Experts = tuple[int, int, int, int]  # Hidden size, intermediate size, experts, experts per token.
 
-Scan = tuple[int, int, int]  # heads, key head size, value head size of linear attention
+Scan = tuple[int, int, int]  # Heads, key head size and value head size of linear attention.
 
 Size = TypeVar("Size", bound=tuple[int, ...])
 
-#: (hidden size, vocabulary) of Llama-like models smaller than the catalog's, as CPUs serve them; one query head in four
-#: has keys of its own, heads of 64, 2.75 times as wide inside.
+Item = TypeVar("Item")
+
+#: (hidden size, vocabulary size) of Llama-like models smaller than those of the catalog, as CPUs serve them. They have
+#: four query heads per key head, heads of size 64, and an intermediate size of 2.75 times the hidden size.
 SMALL_MODELS: Final = ((256, 8192), (512, 8192), (768, 32000))
 
-FIT_SHARE: Final = 0.9  # of a device's memory that weights may fill
+FIT_SHARE: Final = 0.9  # Share of a device's memory that weights may fill.
+
+
+HELD_OUT_SHARE: Final = 0.2  # Held-out shapes per shape to fit.
 
 
 @dataclass(slots=True)
 class Sizes:
-    """How many (model, split) use each size: the common ones are worth measuring first."""
+    """Number of (model, split) pairs that use each size; the common sizes are measured first."""
 
     products: Counter[Pair] = field(default_factory=Counter)
     heads: Counter[Heads] = field(default_factory=Counter)
@@ -41,13 +51,20 @@ class Sizes:
     scans: Counter[Scan] = field(default_factory=Counter)
     hidden: Counter[tuple[int]] = field(default_factory=Counter)
     vocab: Counter[tuple[int]] = field(default_factory=Counter)
-    kernels: Counter[tuple[str, int]] = field(default_factory=Counter)  # elementwise: (kind, values per token)
-    heads_of_vocab: set[Pair] = field(default_factory=set)  # output projections: only sequences pass, not tokens
+    kernels: Counter[tuple[str, int]] = field(default_factory=Counter)  # Elementwise: (kind, values per token).
+    heads_of_vocab: set[Pair] = field(default_factory=set)  # Output projections, which run per sequence, not per token.
 
 
 def catalog_sizes(memory_bytes: float, splits: tuple[int, ...], small: bool = False) -> Sizes:
-    """Sizes of every decoder-only model whose weights, split, fit in 90 % of a device's memory. Expert layers are
-    taken from all models: one layer is measured, not the model. `small`: those of SMALL_MODELS too."""
+    """Return the sizes of every decoder-only model of the catalog whose split weights fit in 90 % of the memory.
+
+    Expert layers are taken from all models, because one layer is measured and not the model.
+
+    Args:
+        memory_bytes: Memory of the device.
+        splits: Tensor-parallel sizes.
+        small: Whether the sizes of SMALL_MODELS are included.
+    """
     found = Sizes()
     for hidden, vocab in SMALL_MODELS if small else ():
         _dense(found, small_model(hidden, vocab), 1)
@@ -62,13 +79,16 @@ def catalog_sizes(memory_bytes: float, splits: tuple[int, ...], small: bool = Fa
     return found
 
 
-def own_sizes(models: Sequence[ModelSpec], memory_bytes: float, splits: tuple[int, ...]) -> Sizes:
-    """Sizes of the models a user plans for, at the splits that fit, the largest split where none does. Raises
-    InputError for a model with an encoder, whose serving is not modelled."""
+def user_model_sizes(models: Sequence[ModelSpec], memory_bytes: float, splits: tuple[int, ...]) -> Sizes:
+    """Return the sizes of a user's models at the splits that fit in memory, or at the largest split where none does.
+
+    Raises:
+        InputError: If a model has an encoder, whose serving is not modelled.
+    """
     found = Sizes()
     for model in models:
         if model.is_encoder_decoder:
-            raise InputError("serving covers decoder-only models, this one has an encoder", model.name)
+            raise InputError("only decoder-only models can be profiled; this model has an encoder", model.name)
         fitting = [tp for tp in splits if _fits(model, tp, memory_bytes)] or [splits[-1]]
         for tp in fitting:
             _add_layers(found, model, tp)
@@ -77,7 +97,7 @@ def own_sizes(models: Sequence[ModelSpec], memory_bytes: float, splits: tuple[in
 
 
 def small_model(hidden: int, vocab: int) -> ModelSpec:
-    """A Llama-like model of a hidden size."""
+    """Return a Llama-like model of a hidden size and a vocabulary size."""
     mixer = Attention(n_heads=max(hidden // 64, 1), n_kv_heads=max(hidden // 256, 1), head_dim=64)
     layers = LayerGroup(8, mixer, Mlp(int(2.75 * hidden)))
     return ModelSpec(f"llama-{hidden}", "", "LlamaForCausalLM", hidden, vocab, (layers,))
@@ -104,7 +124,7 @@ def _dense(found: Sizes, model: ModelSpec, tp: int) -> None:
 
 
 def _add_layers(found: Sizes, model: ModelSpec, tp: int) -> None:
-    """Experts and linear attention, of all models: one layer is measured, not the model."""
+    """Add experts and linear attention, also of models that do not fit, because only one layer is measured."""
     for part in (p for group in model.groups for p in _parts(group, tp)):
         found.experts.update(part.experts(model.hidden_size))
         found.scans.update(part.scans())
@@ -112,84 +132,102 @@ def _add_layers(found: Sizes, model: ModelSpec, tp: int) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PartSizes:
-    """Sizes that one part of a layer runs on one of `tp` ranks. By default a kind has none of its own to measure."""
+    """Sizes that one part of a layer runs on one of `tp` ranks; the base class has none."""
 
     tp: int
 
     def products(self, hidden: int) -> list[Pair]:  # noqa: ARG002 - signature of the kinds that have products
-        """(n, k) of its matrix products."""
+        """Return (n, k) of the matrix products."""
         return []
 
     def kernels(self) -> list[tuple[str, int]]:
-        """Kind of each elementwise kernel, and values per token."""
+        """Return the kind and the values per token of each elementwise kernel."""
         return []
 
     def heads(self) -> list[Heads]:
+        """Return the head configurations of softmax attention."""
         return []
 
     def scans(self) -> list[Scan]:
+        """Return the sizes of linear attention."""
         return []
 
     def experts(self, hidden: int) -> list[Experts]:  # noqa: ARG002 - signature of the kinds that have experts
+        """Return the sizes of expert layers."""
         return []
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionSizes(PartSizes):
+    """Sizes of an attention block with full keys and values."""
+
     part: Attention
 
     def _counts(self) -> tuple[int, int]:
         return self.part.rank_heads(self.tp), self.part.rank_kv_heads(self.tp)
 
     def products(self, hidden: int) -> list[Pair]:
+        """Return (n, k) of the matrix products."""
         a, (heads, kv_heads) = self.part, self._counts()
         q = heads * a.head_dim * (2 if a.output_gate else 1)
         return [(q + kv_heads * (a.head_dim + a.value_dim), hidden), (hidden, heads * a.value_dim)]
 
     def kernels(self) -> list[tuple[str, int]]:
+        """Return the kind and the values per token of each elementwise kernel."""
         a, (heads, kv_heads) = self.part, self._counts()
         return [("rotary", (heads + kv_heads) * a.head_dim), ("kv_write", kv_heads * (a.head_dim + a.value_dim))]
 
     def heads(self) -> list[Heads]:
+        """Return the head configurations of softmax attention."""
         return [(*self._counts(), self.part.head_dim)]
 
 
 @dataclass(frozen=True, slots=True)
 class MlaSizes(PartSizes):
-    """An MLA block is measured as one module, in its own family, with sizes of its own."""
+    """Sizes of an MLA block, which are none because it is measured as one module in its own family."""
 
     part: MlaAttention
 
 
 @dataclass(frozen=True, slots=True)
 class LinearAttentionSizes(PartSizes):
+    """Sizes of a linear-attention block."""
+
     part: LinearAttention
 
     def products(self, hidden: int) -> list[Pair]:
+        """Return (n, k) of the matrix products."""
         return [(-(-self.part.input_size // self.tp), hidden), (hidden, -(-self.part.value_size // self.tp))]
 
     def scans(self) -> list[Scan]:
+        """Return the sizes of linear attention."""
         return [(-(-self.part.n_value_heads // self.tp), self.part.key_head_dim, self.part.value_head_dim)]
 
 
 @dataclass(frozen=True, slots=True)
 class MlpSizes(PartSizes):
+    """Sizes of a dense feed-forward block."""
+
     part: Mlp
 
     def products(self, hidden: int) -> list[Pair]:
+        """Return (n, k) of the matrix products."""
         width = -(-self.part.intermediate_size // self.tp)
         return [((2 if self.part.gated else 1) * width, hidden), (hidden, width)]
 
     def kernels(self) -> list[tuple[str, int]]:
+        """Return the kind and the values per token of each elementwise kernel."""
         return [("activation", -(-self.part.intermediate_size // self.tp))]
 
 
 @dataclass(frozen=True, slots=True)
 class MoeSizes(PartSizes):
+    """Sizes of a mixture-of-experts block."""
+
     part: Moe
 
     def products(self, hidden: int) -> list[Pair]:
-        """The router's, and those of shared experts."""
+        """Return (n, k) of the products of the router and of shared experts."""
         pairs = [(self.part.n_experts, hidden)]
         if self.part.shared_intermediate_size:
             width = -(-self.part.shared_intermediate_size // self.tp)
@@ -197,15 +235,17 @@ class MoeSizes(PartSizes):
         return pairs
 
     def kernels(self) -> list[tuple[str, int]]:
+        """Return the kind and the values per token of each elementwise kernel."""
         return [("routing", self.part.n_experts)]
 
     def experts(self, hidden: int) -> list[Experts]:
+        """Return the sizes of expert layers."""
         m = self.part
         width = -(-m.expert_intermediate_size * m.matrices // (3 * self.tp))
         return [(m.expert_hidden_size or hidden, width, m.n_experts, m.experts_per_token)]
 
 
-#: The class that measures each kind of mixer and of feed-forward block.
+#: The class with the sizes of each kind of mixer and feed-forward block.
 KINDS: Final[dict[type, Callable[[int, Any], PartSizes]]] = {
     Attention: AttentionSizes,
     MlaAttention: MlaSizes,
@@ -219,8 +259,35 @@ def _parts(group: LayerGroup, tp: int) -> list[PartSizes]:
     return [KINDS[type(part)](tp, part) for part in (group.mixer, group.ffn) if part is not None]
 
 
+def with_held_out(fit: list[Shape], odd: Callable[[int], list[Shape]]) -> list[Shape]:
+    """Return the shapes to fit and a share of held-out shapes, or nothing where there is nothing to fit.
+
+    Args:
+        fit: The shapes to fit.
+        odd: Draws a given number of held-out shapes.
+    """
+    return [*fit, *odd(max(4, int(HELD_OUT_SHARE * len(fit))))] if fit else []
+
+
+def pick(items: Sequence[Item], draw: np.random.Generator) -> Item:
+    """Return a random item."""
+    return items[int(draw.integers(len(items)))]
+
+
+def between(low: float, high: float, draw: np.random.Generator) -> int:
+    """Return a random whole number from `low` to `high`, log-uniformly distributed."""
+    return round(float(np.exp(draw.uniform(np.log(low), np.log(high)))))
+
+
 def spread(sizes: Counter[Size], most: int) -> list[Size]:
-    """Up to `most` sizes that cover all: the most used, then always the farthest (in doublings) from the chosen."""
+    """Return up to `most` sizes that cover all sizes.
+
+    The first is the most used size; each further one is the farthest, in doublings, from those chosen.
+
+    Args:
+        sizes: Number of uses of each size.
+        most: Number of sizes to return at most.
+    """
     order = sorted(sizes, key=lambda s: (-sizes[s], s))
     if len(order) <= most:
         return order

@@ -10,7 +10,7 @@ import pytest
 
 from calibration.bundles import engine_calibration
 from calibration.bundles.bundle import load_bundle, user_folder
-from calibration.bundles.files import read_bundle
+from calibration.bundles.files import read_bundle, write_facts
 from calibration.fitting.fit import fit_bundle
 from calibration.operators.operators import DecodeAttention, Gemm
 from calibration.operators.roofline import roofline_s
@@ -68,7 +68,9 @@ def test_contention_is_said_wherever_the_bundle_is_used(home: Path, session: Ses
     for row in session.rows:
         row["contended"] = True
     install(fit_profile(session.rows, FACTS, UNIT, home / "p"), UNIT.name)
-    assert any("100% of the rows were measured while others used the machine" in n for n in load_bundle(UNIT).notices)
+    assert any(
+        "100% of the rows were measured while other processes used the machine" in n for n in load_bundle(UNIT).notices
+    )
 
 
 def test_a_disturbed_profile_does_not_replace_an_undisturbed_one(home: Path, session: Session) -> None:
@@ -80,6 +82,17 @@ def test_a_disturbed_profile_does_not_replace_an_undisturbed_one(home: Path, ses
     install(clean, UNIT.name)
     assert worse_than_installed(noisy, UNIT.name)
     assert not worse_than_installed(clean, UNIT.name)
+
+
+def test_a_disturbed_bundle_of_an_earlier_release_may_be_replaced(home: Path, session: Session) -> None:
+    disturbed = [dict(r, contended=True) for r in session.rows]
+    noisy = fit_profile(disturbed, FACTS, UNIT, home / "q")
+    facts, _ = read_bundle(noisy)
+    before = ["100% of the rows were measured while others used the machine: times may be high"]
+    write_facts(facts.model_copy(update={"notices": before}), noisy)
+    install(noisy, UNIT.name)
+    noisy = fit_profile(disturbed, FACTS, UNIT, home / "r")
+    assert not worse_than_installed(noisy, UNIT.name)
 
 
 def test_uneven_decode_batches_set_their_own_alpha(home: Path, session: Session) -> None:

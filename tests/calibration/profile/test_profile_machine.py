@@ -41,20 +41,20 @@ def test_counters_count_or_say_why_not() -> None:
         sum(i * i for i in range(100_000))
         assert opened.read()["instructions"] - before["instructions"] > 100_000
     else:
-        assert opened.why_not.startswith("no cache misses")
+        assert opened.unavailable_reason.startswith("no cache misses")
         assert opened.read() == {}
 
 
 def test_a_device_is_asked_while_it_works_and_an_idle_sample_does_not_dilute_it() -> None:
     busy = [True]
     meter = Meter(None, lambda: {"device_power_w": 700.0 if busy[0] else 100.0}, polls=True)
-    with meter.watching() as watch:
+    with meter.sampling() as watch:
         time.sleep(0.5)
         busy[0] = False
     assert len(watch.samples) > 2
     assert watch.mean["device_power_w"] > 100.0 + 600.0 * (1 - 1.5 / (len(watch.samples) - 1))  # one late poll at most
     quiet = Meter(None, lambda: {"clock_mhz": 5.0})
-    with quiet.watching() as watch:
+    with quiet.sampling() as watch:
         pass
     assert watch.mean == {"clock_mhz": 5.0}
     assert len(watch.samples) == 1
@@ -101,7 +101,7 @@ from calibration.profile.kernels.linear_attention import work as scan  # noqa: E
 from calibration.profile.kernels.prefill_attention import work as prefill  # noqa: E402
 from calibration.profile.machine.device import ProfiledDevice, open_device  # noqa: E402
 from calibration.profile.measure import ShapeTimer  # noqa: E402
-from calibration.profile.shapes.serving import extra_shapes  # noqa: E402
+from calibration.profile.shapes.queue import extra_shapes  # noqa: E402
 from calibration.profile.shapes.sizes import catalog_sizes  # noqa: E402
 from calibration.profile.torch_profiler import trace  # noqa: E402
 
@@ -135,9 +135,9 @@ def test_tokens_survive_the_way_there_and_back() -> None:
 
 
 def test_ranks_of_this_machine_reduce_and_gather(device: ProfiledDevice) -> None:
-    assert "not measured in less than" in str(collective.why_not(device, 5.0))
-    if collective.why_not(device, 300.0):
-        pytest.skip(str(collective.why_not(device, 300.0)))
+    assert "not measured with a budget of less than" in str(collective.unavailable_reason(device, 5.0))
+    if collective.unavailable_reason(device, 300.0):
+        pytest.skip(str(collective.unavailable_reason(device, 300.0)))
     some = [s for s in collective.shapes(device) if s["message_bytes"] in (1024, 2**20)]
     rows = collective.rows(some, device)
     assert [r["status"] for r in rows] == ["ok"] * 4, rows

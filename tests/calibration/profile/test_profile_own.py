@@ -14,9 +14,9 @@ from calibration.profile.run import ProfileJob, profile
 from calibration.profile.session.session import Session
 from calibration.profile.session.shape import FIT, HELD_OUT, Shape
 from calibration.profile.shapes.next_shape import ShapeQueues
-from calibration.profile.shapes.queue import once, own_shapes
+from calibration.profile.shapes.queue import deduplicated, user_model_shapes
 from calibration.profile.shapes.size_limits import CPU
-from calibration.profile.shapes.sizes import SMALL_MODELS, catalog_sizes, own_sizes, small_model
+from calibration.profile.shapes.sizes import SMALL_MODELS, catalog_sizes, small_model, user_model_sizes
 from catalogs.errors import InputError
 from catalogs.models.catalog import load_model
 from tests.calibration.profile_bench import MACHINE, QUIET, UNIT, RooflineBench, all_shapes
@@ -24,12 +24,12 @@ from tests.calibration.profile_bench import MACHINE, QUIET, UNIT, RooflineBench,
 SMALL = small_model(512, 8192)
 
 
-def own(dtypes: tuple[str, ...] = ("fp32",)) -> list[Shape]:
-    return own_shapes(own_sizes([SMALL], 16e9, (1,)), CPU, dtypes)
+def writable_random(dtypes: tuple[str, ...] = ("fp32",)) -> list[Shape]:
+    return user_model_shapes(user_model_sizes([SMALL], 16e9, (1,)), CPU, dtypes)
 
 
 def test_everything_a_small_model_runs_is_there() -> None:
-    shapes = own()
+    shapes = writable_random()
     assert {(s["n"], s["k"]) for s in shapes if s.family == "gemm"} == {
         (768, 512),
         (512, 512),
@@ -47,8 +47,8 @@ def test_everything_a_small_model_runs_is_there() -> None:
 
 
 def test_own_shapes_come_first_and_the_catalog_after_them() -> None:
-    mine = own()
-    shapes = once([*mine, *all_shapes()])
+    mine = writable_random()
+    shapes = deduplicated([*mine, *all_shapes()])
     first = {s.key for s in mine if s.key in {t.key for t in shapes}}
     choice = ShapeQueues.of(shapes, SHARES, first)
     order: list[str] = []
@@ -64,8 +64,8 @@ def test_own_shapes_come_first_and_the_catalog_after_them() -> None:
 
 
 def test_a_job_with_a_model_measures_it_first(tmp_path: Path) -> None:
-    mine = own()
-    shapes = once([*mine, *all_shapes()])
+    mine = writable_random()
+    shapes = deduplicated([*mine, *all_shapes()])
     first = frozenset(s.key for s in mine)
     session = Session.open(tmp_path, QUIET.line)
     profile(ProfileJob(UNIT, MACHINE, shapes, 50.0, 0.0, first=first), session, RooflineBench(), QUIET)
@@ -74,7 +74,7 @@ def test_a_job_with_a_model_measures_it_first(tmp_path: Path) -> None:
 
 def test_models_without_a_serving_step_are_refused() -> None:
     with pytest.raises(InputError, match="has an encoder"):
-        own_sizes([load_model("t5-small")], 16e9, (1,))
+        user_model_sizes([load_model("t5-small")], 16e9, (1,))
 
 
 def test_small_models_widen_what_a_cpu_covers() -> None:

@@ -186,7 +186,7 @@ def test_a_faulted_device_ends_the_profile_and_is_stepped_over(tmp_path: Path) -
             reason = "CUDA error: an illegal memory access was encountered"
             return {k: v for k, v in row.items() if k != "seconds"} | {"status": "error", "reason": reason}
 
-    with pytest.raises(InputError, match=r"12 rows are kept, the same command goes on.*illegal memory"):
+    with pytest.raises(InputError, match=r"12 rows are kept; run the same command to resume.*illegal memory"):
         profile(job(60.0), Session.open(tmp_path, QUIET.line), Faulting(), QUIET)
     culprit = keys(tmp_path)[-1]
     profile(job(60.0), Session.open(tmp_path, QUIET.line), RooflineBench(), QUIET)

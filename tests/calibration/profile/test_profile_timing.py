@@ -102,11 +102,11 @@ def test_cache_size_is_the_largest_level(tmp_path: Path) -> None:
 
 
 def test_energy_counter_is_read_or_its_absence_said_once(tmp_path: Path) -> None:
-    assert "not readable" in _rapl(tmp_path).why_not
+    assert "not readable" in _rapl(tmp_path).unavailable_reason
     (tmp_path / "intel-rapl:0").mkdir()
     (tmp_path / "intel-rapl:0" / "energy_uj").write_text("2500000\n")
     meter = _rapl(tmp_path)
-    assert meter.why_not == ""
+    assert meter.unavailable_reason == ""
     assert meter.joules is not None
     assert meter.joules() == 2.5
 
@@ -118,7 +118,7 @@ def test_budgets(text: str, seconds: float) -> None:
 
 @pytest.mark.parametrize("text", ["", "0", "-5m", "5 days", "m"])
 def test_bad_budgets(text: str) -> None:
-    with pytest.raises(InputError, match="a budget is a time"):
+    with pytest.raises(InputError, match="a budget is a positive time"):
         budget_s(text)
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from calibration.profile.machine.contention import ContentionSample
 from calibration.serve.clients import Endpoint, run_client, trace_text
-from calibration.serve.contention import ContentionSample
 from calibration.serve.server import EngineServer, Launch, free_port
 from catalogs.errors import InputError
 from catalogs.workloads.request_set import RequestSet
@@ -41,7 +41,7 @@ def _alive(pid: int) -> bool:
 
 def test_a_server_is_stopped_with_its_children(tmp_path: Path) -> None:
     with EngineServer(_launch(WITH_CHILD, free_port()), tmp_path / "log") as server:
-        server.start(patience_s=20.0)
+        server.start(timeout_s=20.0)
         pids = server.pids
         assert len(pids) == 2
         server.check_alive()
@@ -54,7 +54,7 @@ def test_stopped_after_an_interrupt_inside_too(tmp_path: Path) -> None:
     def serve_and_interrupt() -> None:
         nonlocal pids
         with EngineServer(_launch(WITH_CHILD, free_port()), tmp_path / "log") as server:
-            server.start(patience_s=20.0)
+            server.start(timeout_s=20.0)
             pids = server.pids
             raise KeyboardInterrupt
 
@@ -108,13 +108,13 @@ def test_an_engine_that_never_answers_is_stopped(tmp_path: Path) -> None:
     launch = _launch("import time; print('loading', flush=True); time.sleep(600)", free_port())
     with EngineServer(launch, tmp_path / "log") as server:
         with pytest.raises(InputError, match=r"not healthy after 1 s(.|\n)*loading"):
-            server.start(patience_s=1.0)
+            server.start(timeout_s=1.0)
         assert not server.pids
 
 
 def test_an_engine_that_dies_while_it_serves_is_noticed(tmp_path: Path) -> None:
     with EngineServer(_launch(WITH_CHILD, free_port()), tmp_path / "log") as server:
-        server.start(patience_s=20.0)
+        server.start(timeout_s=20.0)
         for pid in server.pids:
             os.kill(pid, 9)
         time.sleep(0.3)

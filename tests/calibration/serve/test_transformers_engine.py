@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("transformers", minversion="5.17")
 
-from calibration.serve.clients import Endpoint, OwnEngine
+from calibration.serve.clients import Endpoint, InProcessEngine
 from calibration.serve.engines import ServedLimits
 from calibration.serve.tiny_model import TinyShape, write_tiny_model
 from calibration.serve.transformers_engine import TransformersEngine
@@ -67,7 +67,7 @@ def test_a_closed_loop_never_has_more_requests_than_clients(engine: Transformers
 
 def test_the_steps_hold_every_token_once_within_the_limits(tmp_path: Path) -> None:
     engine = TransformersEngine.random(SMALL, LIMITS)
-    assert isinstance(engine, OwnEngine)
+    assert isinstance(engine, InProcessEngine)
     wanted = requests()
     run = engine.replay(wanted, TARGET, tmp_path)
     steps = engine.steps()

@@ -198,7 +198,7 @@ def test_out_of_memory_is_a_row_and_smaller_ones_go_on(tmp_path: Path) -> None:
 
 def test_what_cannot_fit_is_skipped_by_prediction(tmp_path: Path) -> None:
     rows = collect(candidates(), session(tmp_path), Bench(free=4e8), 2000.0, QUIET)
-    skipped = [r for r in rows if "GB beside the weights" in r["reason"]]
+    skipped = [r for r in rows if "GB in addition to the weights" in r["reason"]]
     assert skipped
     grown = [r["memory_growth_bytes"] for r in rows if r["status"] == "ok"]
     assert max(grown) < 4e8

@@ -12,7 +12,7 @@ from calibration.fitting.scores import score
 from calibration.whole_models import predictor, table
 from calibration.whole_models.estimators import LinearPhysics, UtilisationEstimator, estimator
 from calibration.whole_models.folds import LeakError, check, grouped_folds, groups
-from calibration.whole_models.study import CHOSEN, TARGETS, WholeModelStudy, choose, study
+from calibration.whole_models.study import CHOSEN, TARGETS, WholeModelStudy, choose_estimator, study
 from calibration.whole_models.workloads import Point
 from catalogs.errors import InputError
 from tests.calibration import whole_model_rows as invented
@@ -55,7 +55,7 @@ def test_held_out_error_is_that_of_the_noise(found: WholeModelStudy) -> None:
 def test_smooth_deviations_from_physics_are_learned(rows: pd.DataFrame) -> None:
     """Seconds that fall with the batch as no physical term does: the utilisation model must find it, physics cannot."""
     bent = rows.assign(prefill_s=rows["prefill_s"] * (1.0 + 1.0 / np.sqrt(rows["batch"])))
-    assert choose(bent, "prefill_s", FAST) == "utilisation"
+    assert choose_estimator(bent, "prefill_s", FAST) == "utilisation"
     train, test = grouped_folds(bent, "configuration", 4)[0]
     errors = {}
     for model in (LinearPhysics("prefill_s"), UtilisationEstimator("prefill_s")):

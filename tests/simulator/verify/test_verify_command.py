@@ -89,7 +89,7 @@ def test_llama_cpp_serves_fp32_and_is_looked_for_before_weights_are_converted(tm
 
     with pytest.raises(InputError, match="in fp32"):
         llama_cpp(EngineChoice(tmp_path, replace(SHORT_LIMITS, weight_dtype="bf16")))
-    with pytest.raises(InputError, match="server is not here"):
+    with pytest.raises(InputError, match="server was not found"):
         llama_cpp(EngineChoice(tmp_path, SHORT_LIMITS, server=tmp_path / "llama-server"))
 
 
