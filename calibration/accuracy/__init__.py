@@ -1,1 +1,1 @@
-"""How far simulated runs were from measured runs, and the error that answers state."""
+"""The error of simulated runs against measured runs, and the error that answers state."""

@@ -1,4 +1,4 @@
-"""What a load client measured in one run against a server: the truth that simulated latencies are compared with."""
+"""The measurements of a load client in one run against a server, which simulated latencies are compared with."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ _PER_REQUEST: Final = ("arrival_s", "input_tokens", "output_tokens", "ttft_s", "
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredRun:
-    """One run of one client: requests that finished, one row each; NaN where the client gives no value.
+    """One run of one client: one row per finished request, NaN where the client gives no value.
 
     The six per-request arrays have shape (n,): arrival_s counts from the start of the run, ttft_s and e2e_s from when
     the client sent the request, tpot_s is (last token - first token) / (output_tokens - 1) and NaN for one-token
-    outputs. itl_s is flat, shape (any,): every gap between two tokens that the client saw, of all requests in order.
-    notes says in words which requests were dropped and why. InputError where shapes or the duration make no sense.
+    outputs. itl_s is flat, shape (any,): every gap between two tokens that the client received, of all requests in
+    order. `notes` says which requests were dropped and why.
+
+    Raises:
+        InputError: Shapes differ, or the duration is not positive.
     """
 
     client: str
@@ -43,49 +46,60 @@ class MeasuredRun:
     duration_s: float
     n_failed: int
     notes: tuple[str, ...] = ()
-    n_gaps: tuple[int, ...] = ()  # gaps of itl_s by request; () where the client does not say
+    n_gaps: tuple[int, ...] = ()  # gaps of itl_s by request; () where the client does not report them
 
     def __post_init__(self) -> None:
         for name in _PER_REQUEST:
             if getattr(self, name).shape != (self.n,):
                 raise InputError(f"{name} of a measured run needs one value per request", getattr(self, name).shape)
         if self.itl_s.ndim != 1:
-            raise InputError("itl_s of a measured run is one flat array", self.itl_s.shape)
+            raise InputError("itl_s of a measured run must be one flat array", self.itl_s.shape)
         if self.n_gaps and (len(self.n_gaps) != self.n or sum(self.n_gaps) != len(self.itl_s)):
-            raise InputError("n_gaps of a measured run divides its itl_s among requests", sum(self.n_gaps))
+            raise InputError("n_gaps of a measured run must add up to the length of its itl_s", sum(self.n_gaps))
         if not self.duration_s > 0:
-            raise InputError("a measured run lasts more than no time, seconds", self.duration_s)
+            raise InputError("the duration of a measured run must be positive, seconds", self.duration_s)
 
     @property
     def n(self) -> int:
-        """Requests that finished and are kept."""
+        """Number of requests that finished and were kept."""
         return len(self.ttft_s)
 
     def gaps(self) -> list[FloatArray]:
-        """Gaps between messages, request by request; InputError where the client does not tell them apart."""
+        """Return the gaps between messages, one array per request.
+
+        Raises:
+            InputError: The client does not report gaps by request.
+        """
         if not self.n_gaps:
-            raise InputError("this client does not say which gap belongs to which request", self.client)
+            raise InputError("this client does not report gaps by request", self.client)
         return np.split(self.itl_s, np.cumsum(self.n_gaps)[:-1])
 
     @property
     def requests_per_s(self) -> float:
-        """Kept requests by the length of the run."""
+        """Number of kept requests over the duration of the run."""
         return self.n / self.duration_s
 
     @property
     def output_tokens_per_s(self) -> float:
-        """Tokens of the kept requests by the length of the run."""
+        """Output tokens of the kept requests over the duration of the run."""
         return float(np.nansum(self.output_tokens)) / self.duration_s
 
     def samples(self, metric: Metric) -> FloatArray:
-        """All finite values of a metric, seconds; InputError of an unknown one."""
+        """Return all finite values of a metric in seconds, shape (any,).
+
+        Raises:
+            InputError: The metric is unknown.
+        """
         if metric not in METRICS:
             raise InputError("unknown latency metric", metric, ", ".join(METRICS))
         values: FloatArray = getattr(self, f"{metric}_s")
         return values[np.isfinite(values)]
 
     def stat(self, metric: Metric, stat: Stat) -> float:
-        """Mean or percentile (linear interpolation, as clients do) of a metric, seconds; NaN without samples."""
+        """Return the mean or a percentile of a metric in seconds; NaN without samples.
+
+        Percentiles interpolate linearly, as clients do.
+        """
         if stat not in STATS:
             raise InputError("unknown statistic", stat, ", ".join(STATS))
         values = self.samples(metric)

@@ -1,6 +1,6 @@
-"""How often measured runs met a limit that they were said to meet with some probability: shipped, for every report.
+"""How often measured runs met a limit that a prediction gave a probability for; a shipped file, shown in every report.
 
-Found by `benchmarks/coverage.py --page` on public runs whose measurements no stated error was learned from.
+`benchmarks/coverage.py --page` computes it on public runs that no stated error was learned from.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from catalogs.io.yaml_files import DATA
 
 PATH: Final = DATA / "calibrations" / "reliability.json"
 
-#: Probabilities said, at which the shares are kept.
+#: Predicted probabilities at which the shares are kept.
 SAID: Final = tuple(round(0.02 * i, 2) for i in range(51))
 
 
 class RunKind(BaseModel):
-    """One kind of run. right: of its n statistics, the share that was at most the limit said to hold with SAID."""
+    """One kind of run.
+
+    `right` is the share of its n statistics that met the limit predicted with each probability in SAID.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -28,15 +31,15 @@ class RunKind(BaseModel):
 
 
 class Reliability(BaseModel):
-    """The file as it is shipped."""
+    """The shipped file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_version: Literal[1] = 1
-    command: str  # that finds it
+    command: str  # the command that computes it
     kinds: tuple[RunKind, ...]
 
 
 def load_reliability() -> Reliability:
-    """What is shipped."""
+    """Load the shipped file."""
     return Reliability.model_validate_json(PATH.read_text(encoding="utf-8"))

@@ -1,8 +1,8 @@
-"""How far whole simulated runs were from measured ones: the error stated with every answer, by engine and statistic.
+"""The error stated with every answer, from whole simulated runs against measured ones, by engine and statistic.
 
-Operators know their own held-out error; they cannot know an engine's version, a host, a cold server. That only shows in
-whole runs, so a declared part of the public ones tells how far off answers for an engine have been, and the rest checks
-it (`benchmarks/coverage.py`). Nothing is corrected with it: the simulated values stay as they are.
+The held-out errors of operators do not include an engine's version, a host or a cold server: only whole runs show
+these. A declared part of the public runs gives the error of answers for an engine, and the rest checks it
+(`benchmarks/coverage.py`). The error corrects nothing: simulated values stay as they are.
 """
 
 from __future__ import annotations
@@ -26,28 +26,31 @@ FILE_NAME: Final = "stated_error.json"
 
 SCHEMA_VERSION: Final = 1
 
-COVERAGE: Final = 0.9  # of the intervals stated
+COVERAGE: Final = 0.9  # of the stated intervals
 
-#: Probability levels the scores are kept at; beyond the outer two they are taken as flat.
+#: Probability levels of the stored scores; beyond the outer two, scores are constant.
 LEVELS: Final = (0.02, *(round(0.05 * i, 2) for i in range(1, 20)), 0.98)
 
-#: What an answer states an error of. itl, where no run tells it, is read as tpot: the mean gap is the TPOT.
+#: Statistics with a stated error. Where no run reports itl, its error is that of tpot: the mean gap is the TPOT.
 METRICS: Final = ("ttft", "tpot", "itl", "e2e", "power", "j_per_token")
 
-#: Fewer runs than this have no order statistic at 5 and 95 %: a Student's t interval for one more run instead.
+#: With fewer runs than this, the order statistics do not reach 5 and 95 %, and a Student's t interval for one more run
+#: is used.
 LEAST_CONFORMAL: Final = 19
 
-#: A normal's median absolute deviation over its standard deviation: median error -> sigma.
+#: Standard deviation of a normal distribution over its median absolute deviation: median error -> sigma.
 MEDIAN_TO_SIGMA: Final = 0.6745
 
-_FACTORS: Final = 200  # equally likely factors a share is counted over
+_FACTORS: Final = 200  # equally likely factors that a share is counted over
 
 
 class Group(BaseModel):
-    """Whole runs of one engine, one statistic: log(measured / simulated) = centre + score * hypot(typical, operators).
+    """Whole runs of one engine and statistic: log(measured / simulated) = centre + score * hypot(typical, operators).
 
-    `typical` is the runs' median absolute deviation, of a few runs their standard deviation; `operators` the operators'
-    own expected error of the run; `scores` are at LEVELS, ascending.
+    Attributes:
+        typical: The median absolute deviation of the runs, or the standard deviation where they are few.
+        operators: The expected error of a run from its operators alone.
+        scores: Quantiles at LEVELS, ascending.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -61,26 +64,27 @@ class Group(BaseModel):
     source: str
 
     def log_factor(self, level: float | FloatArray, operator_error: float) -> Any:
-        """Quantile of log(measured / simulated) at a probability level, for operators that are so well known."""
+        """Return the quantile of log(measured / simulated) at a probability level, given the error of the operators."""
         return self.centre + np.interp(level, LEVELS, self.scores) * math.hypot(self.typical, operator_error)
 
 
 class StatedErrorFile(BaseModel):
-    """The file as it is shipped."""
+    """The shipped file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     schema_version: Literal[1] = SCHEMA_VERSION
-    calibration_set: str  # which measurements were used, and so may not be counted as a check
+    calibration_set: str  # the measurements that were used, and so may not count as a check
     groups: tuple[Group, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StatedError:
-    """What can be said of the error of one answer.
+    """The stated error of one answer.
 
-    operator_error: median relative error expected of its step times from the operators alone.
-    groups: by metric; empty for an engine of which no whole run was compared.
+    Attributes:
+        operator_error: Expected median relative error of its step times from the operators alone.
+        groups: Groups of runs by metric; empty for an engine without compared whole runs.
     """
 
     engine: str
@@ -89,18 +93,24 @@ class StatedError:
 
     @classmethod
     def of(cls, engine: str, operator_error: float) -> StatedError:
-        """For an engine of the catalog, whatever its version (`vllm-0.15` is read as `vllm`, `vllm-v0` is another)."""
+        """Return the stated error for an engine of the catalog, of any version.
+
+        `vllm-0.15` counts as `vllm`; `vllm-v0` is another engine.
+        """
         name, _, version = engine.partition("-")
         family = name if version[:1].isdigit() or version == "bare" else engine
         known: dict[str, Group] = {g.metric: g for g in load_file().groups if g.engine == family}
         return cls(engine, operator_error, known)
 
     def group(self, metric: str) -> Group | None:
-        """The runs that tell this statistic's error; None where none do."""
+        """Return the runs that give the error of this statistic, or None."""
         return self.groups.get(metric) or (self.groups.get("tpot") if metric == "itl" else None)
 
     def factors(self, metric: str, levels: FloatArray) -> FloatArray:
-        """True over simulated, at probability levels. Without whole runs: log-normal, of the operators alone."""
+        """Return true over simulated values at probability levels, in the shape of the levels.
+
+        Without whole runs they are log-normal, from the operators alone.
+        """
         group = self.group(metric)
         if group is not None:
             found: FloatArray = np.exp(group.log_factor(levels, self.operator_error))
@@ -109,8 +119,10 @@ class StatedError:
         return np.exp([sigma * normal.inv_cdf(float(level)) for level in levels])
 
     def interval(self, metric: str) -> tuple[float, float] | None:
-        """(low, high): the true value is expected in simulated * (1 + low) .. simulated * (1 + high) in COVERAGE of
-        cases. None where no whole run tells."""
+        """Return (low, high) so that the true value lies in simulated * (1 + low) .. simulated * (1 + high).
+
+        It does so with probability COVERAGE. The result is None where no whole run gives the error.
+        """
         if self.group(metric) is None:
             return None
         low, high = self.factors(metric, np.array([(1 - COVERAGE) / 2, (1 + COVERAGE) / 2])) - 1.0
@@ -118,14 +130,20 @@ class StatedError:
 
     @property
     def expected_error(self) -> float:
-        """What |simulated / true - 1| of TPOT stays within in COVERAGE of cases; without whole runs, the operators'."""
+        """Return the bound on |simulated / true - 1| of TPOT that holds with probability COVERAGE.
+
+        Without whole runs it is the error of the operators.
+        """
         if self.group("tpot") is None:
             return self.operator_error
         factors = self.factors("tpot", (np.arange(_FACTORS) + 0.5) / _FACTORS)
         return float(np.quantile(np.abs(1.0 / factors - 1.0), COVERAGE))
 
     def block(self) -> dict[str, Any]:
-        """`stated_error` of an answer's calibration: intervals by metric, how many runs tell them, and which."""
+        """Return `stated_error` of an answer's calibration.
+
+        Intervals by metric, and the number and source of their runs.
+        """
         told = {m: i for m in METRICS if (i := self.interval(m)) is not None}
         if not told:
             why = f"unknown: no whole run of {self.engine} was compared; the error stated is the operators' alone"
@@ -143,15 +161,18 @@ class StatedError:
 
 
 def fit_group(engine: str, metric: Any, log_ratios: FloatArray, operator_errors: FloatArray, source: str) -> Group:
-    """The group of runs with these log(measured / simulated) and operators' errors, both of shape (n,).
+    """Return the group of runs with these log(measured / simulated) and operator errors, both of shape (n,).
 
     Split-conformal: order statistics k of n at k / (n + 1), rounded outwards, so that one more exchangeable run lies
     between levels a and b with probability b - a at least (Vovk et al. 2005; Lei et al. 2018), as far out as n runs
-    reach. Of fewer than LEAST_CONFORMAL runs, a Student's t prediction interval. Raises ValueError for fewer than 2.
+    reach. With fewer than LEAST_CONFORMAL runs it is a Student's t prediction interval.
+
+    Raises:
+        ValueError: There are fewer than 2 runs.
     """
     n = len(log_ratios)
     if n < 2:
-        raise ValueError(f"{engine} {metric}: {n} runs tell no spread")
+        raise ValueError(f"{engine} {metric}: {n} runs are too few to estimate a spread")
     centre = float(np.median(log_ratios))
     few = n < LEAST_CONFORMAL
     typical = float(np.std(log_ratios, ddof=1) if few else np.median(np.abs(log_ratios - centre)))
@@ -180,7 +201,11 @@ def fit_group(engine: str, metric: Any, log_ratios: FloatArray, operator_errors:
 
 @lru_cache(maxsize=1)
 def load_file() -> StatedErrorFile:
-    """The shipped file; InputError where it is damaged. Without one, no engine has whole runs."""
+    """Load the shipped file; without one, no engine has whole runs.
+
+    Raises:
+        InputError: The file is damaged.
+    """
     path = DATA / "calibrations" / FILE_NAME
     if not path.is_file():
         return StatedErrorFile(calibration_set="none", groups=())
@@ -193,12 +218,12 @@ def load_file() -> StatedErrorFile:
 
 
 def stated_errors_digest() -> str:
-    """Names the shipped stated errors: answers of another file may differ."""
+    """Return a digest of the shipped stated errors: answers with another digest may differ."""
     return hashlib.sha256(load_file().model_dump_json().encode()).hexdigest()[:16]
 
 
 def in_words(stated: dict[str, Any]) -> str:
-    """StatedError.block as a sentence about the values of an answer."""
+    """Return StatedError.block as a sentence about the values of an answer."""
     if stated["coverage"] is None:
         return str(stated["source"])
     said = [f"{m} {stated[m][0]:+.0%} to {stated[m][1]:+.0%}" for m in ("ttft", "tpot", "e2e") if m in stated]

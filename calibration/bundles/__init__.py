@@ -1,1 +1,1 @@
-"""A calibration as readable files: reading, writing, archives, and borrowing from a neighbouring accelerator."""
+"""A calibration as readable files: reading, writing, archives, and transfer to another accelerator."""

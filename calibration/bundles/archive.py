@@ -1,4 +1,4 @@
-"""A bundle to carry to another machine: its two files in a .tar.gz or a folder, hashes checked on both ends."""
+"""Export and install a bundle as a .tar.gz or a folder with its two files; both ends check the hashes."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ LARGEST_BYTES: Final = 256 * 2**20  # of one file; shipped ones stay under 2 MiB
 
 
 def export_bundle(text: str, out: Path) -> Path:
-    """Copy the bundle of a hardware name or folder, sources and errors inside, to OUT (.tar.gz or .tgz, else a folder).
+    """Copy the bundle of a hardware name or folder, with its sources and errors, to `out`.
 
-    InputError where the bundle is damaged or OUT cannot be written, or is a folder that holds something. The same
-    bundle gives the same bytes.
+    `out` is an archive where its name ends in .tar.gz or .tgz, else a folder. The same bundle gives the same bytes.
+
+    Raises:
+        InputError: The bundle is damaged, `out` cannot be written, or `out` is a folder that is not empty.
     """
     found = bundle_folder(text)
     folder = found if found.is_dir() else found.parent
@@ -38,7 +40,7 @@ def export_bundle(text: str, out: Path) -> Path:
         _write_archive(folder, out)
         return out
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise InputError("already there, and not an empty folder", str(out), f"{out}.tar.gz")
+        raise InputError("output exists and is not an empty folder", str(out), f"{out}.tar.gz")
     with atomic_folder(out) as part:
         for name in FILES:
             shutil.copyfile(folder / name, part / name)
@@ -46,10 +48,13 @@ def export_bundle(text: str, out: Path) -> Path:
 
 
 def install_bundle(source: Path, hardware: str | None = None) -> Path:
-    """Install an exported bundle (archive or folder) for its hardware, replacing the user's own; returns its folder.
+    """Install an exported bundle (archive or folder) for its hardware and return its folder.
 
-    InputError, with nothing changed, where it is damaged, of hardware that is not in the catalog, of another machine's
-    "local" hardware, or of other hardware than `hardware`.
+    It replaces the user's own bundle of that hardware.
+
+    Raises:
+        InputError: The bundle is damaged, or its hardware is not in the catalog, is another machine's "local" hardware,
+            or is not `hardware`. Nothing is changed then.
     """
     folder = user_folder()
     name = _checked_name(source)
@@ -61,10 +66,10 @@ def install_bundle(source: Path, hardware: str | None = None) -> Path:
 
 
 def _checked_name(source: Path) -> str:
-    """The hardware a bundle names, as a folder name; read before anything is written."""
+    """Return the hardware name of a bundle as a folder name, before anything is written."""
     facts = _facts(source)
     if Path(facts.hardware).name != facts.hardware or facts.hardware.startswith("."):
-        raise InputError("bundle names no hardware", facts.hardware)
+        raise InputError("bundle has no valid hardware name", facts.hardware)
     return facts.hardware
 
 
@@ -81,12 +86,12 @@ def _accelerator(facts: BundleFacts, hardware: str | None) -> Accelerator:
     from catalogs.hardware.local import local_hardware
 
     if hardware is not None and (wanted := parse_hardware(hardware).accelerator.name) != facts.hardware:
-        raise InputError("bundle is for other hardware than asked for", facts.hardware, wanted)
+        raise InputError("bundle is for other hardware than requested", facts.hardware, wanted)
     if facts.hardware == "local":
         here = local_hardware().accelerator
         if here.name != "local" or not any(here.full_name in s.name for s in facts.sources):
             measured = facts.sources[0].name if facts.sources else "unknown"
-            raise InputError(f"bundle is of another machine than this one ({here.full_name})", measured)
+            raise InputError(f"bundle was measured on another machine than this one ({here.full_name})", measured)
         return here
     try:
         return parse_hardware(facts.hardware).accelerator
@@ -100,7 +105,7 @@ def _unpack(source: Path, part: Path) -> None:
 
 
 def _contents(source: Path) -> dict[str, bytes]:
-    """The two files, from a folder or an archive; anything else in there is left."""
+    """Return the two files from a folder or an archive by name; other files are ignored."""
     try:
         found = _from_folder(source) if source.is_dir() else _from_archive(source)
     except (OSError, tarfile.TarError, EOFError, zlib.error) as error:

@@ -1,4 +1,4 @@
-"""A calibration bundle at run time: the cost of any operator on one accelerator, and how well it is known."""
+"""A calibration bundle at run time: the cost of any operator on one accelerator, and the error of that cost."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any, Final
 import numpy as np
 
 from calibration.bundles.files import ARRAYS_NAME, JSON_NAME, BundleFacts, read_bundle
-from calibration.bundles.neighbours import candidates
 from calibration.families.base import FamilyModel
 from calibration.families.decode_attention import DecodeAttentionModel
 from calibration.families.gemm import GemmModel
@@ -22,20 +21,23 @@ from calibration.families.uncalibrated import DEFAULTS, UncalibratedModel
 from calibration.operators.cost import ROOFLINE, Cost
 from calibration.operators.operators import Gemm, Operator
 from calibration.operators.roofline import compute_s, memory_s
-from calibration.power.file import load_power
-from calibration.power.model import PowerModel, group_of
+from calibration.power.model import PowerModel, group_of, load_power
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.specs import Accelerator
 from catalogs.io import yaml_files
 
-#: Minor releases that shipped tables may be behind the engine without a word.
+#: Number of minor releases by which shipped tables may be older than the engine without a notice.
 USUAL_LAG: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Cost models of one accelerator. `transferred`: fitted on a neighbour, every origin is 2. `shipped`: from the
-    package, not the user's."""
+    """The cost models of one accelerator.
+
+    Attributes:
+        transferred: Whether the models were fitted on another accelerator; every origin is then 2.
+        shipped: Whether the bundle comes from the package, not from the user.
+    """
 
     name: str
     accelerator: Accelerator
@@ -48,7 +50,7 @@ class Bundle:
     shipped: bool = False
 
     def cost(self, op: Operator) -> Cost:
-        """Seconds, watts and origin of the operator's broadcast shape."""
+        """Return the seconds, watts and origin of an operator, in its broadcast shape."""
         model = self.models.get(op.family) or UncalibratedModel(op.family)
         seconds, origin = model.cost(op, self.accelerator)
         if self.transferred:
@@ -59,19 +61,26 @@ class Bundle:
         return Cost(seconds, self.power.watts(group_of(op), arithmetic, memory, self.accelerator), origin)
 
     def relative_error(self, family: str) -> float:
-        """Held-out median |relative error| of a family; the stated default where it is uncalibrated."""
+        """Return the held-out median |relative error| of a family, or the stated default where it is uncalibrated.
+
+        Raises:
+            InputError: The family is unknown.
+        """
         if family not in DEFAULTS:
             raise InputError("unknown operator family", family, ", ".join(DEFAULTS))
         return self.errors.get(family, DEFAULTS[family].expected_error)
 
     def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:
-        """Whether decodes in a step with prefill cost what prefill chunks of one token cost (one unsplit kernel)."""
+        """Return whether decodes in a step with prefill cost as much as prefill chunks of one token.
+
+        They do where one unsplit kernel runs both.
+        """
         model = self.models.get("prefill_attention")
         return isinstance(model, PrefillAttentionModel) and model.joins_decodes(head_dim, kv_dtype)
 
     @property
     def attention_writes_cache(self) -> bool:
-        """Whether attention's seconds hold the kernel that puts new keys and values into the cache."""
+        """Return whether the time of attention includes the kernel that writes new keys and values to the cache."""
         model = self.models.get("decode_attention")
         return isinstance(model, DecodeAttentionModel) and model.writes_cache
 
@@ -81,8 +90,11 @@ class Bundle:
         return [UncalibratedModel(f).notice for f in DEFAULTS if f not in self.models]
 
     def version_notice(self, engine: str, version: str) -> str | None:
-        """A sentence where the tables are of an older release of this engine: any older one of the user's, and shipped
-        ones where they lag behind what is usual for published tables; their release stands in every answer anyway."""
+        """Return a notice where the tables are of an older release of this engine, else None.
+
+        Any older release counts for the user's own tables. Shipped tables may be USUAL_LAG minor releases behind, as is
+        usual for published tables; every answer names their release anyway.
+        """
         own, other = self.provenance.get("engine"), str(self.provenance.get("engine_version", ""))
         behind = _minor(version) - _minor(other)
         if own != engine.partition("-")[0] or not other or not behind > (USUAL_LAG if self.shipped else 0):
@@ -90,7 +102,7 @@ class Bundle:
         return f"operator tables are from {own} {other}; the engine simulated is {version}"
 
     def notices_for(self, operators: list[Operator]) -> list[str]:
-        """Notices that these operators bring: a family or a dtype nobody measured on this accelerator."""
+        """Return notices on families and dtypes of these operators that were not measured on this accelerator."""
         found: list[str] = []
         for op in operators:
             model = self.models.get(op.family)
@@ -105,41 +117,51 @@ class Bundle:
 
 
 def _minor(version: str) -> float:
-    """Of MAJOR.MINOR, in minor releases; NaN, which nothing is behind of, for anything else."""
+    """Return MAJOR.MINOR as a number of minor releases, or NaN, which compares as not older, for any other text."""
     found = re.match(r"(\d+)\.(\d+)", version)
     return int(found[1]) * 1000.0 + int(found[2]) if found else float("nan")
 
 
 def user_folder() -> Path:
-    """Where this user's own calibrations live, one folder per hardware name."""
+    """Return the folder of the user's own calibrations, with one folder per hardware name."""
     return yaml_files.user_folder("calibrations")
 
 
 def shipped_folder() -> Path:
-    """The calibrations that come with the package."""
+    """Return the folder of the calibrations that come with the package."""
     return yaml_files.DATA / "calibrations"
 
 
 def bundle_folder(text: str) -> Path:
-    """Where a bundle lies: a folder or file as given, else the user's or the shipped one of that hardware name."""
+    """Return the folder or file of a bundle: `text` as a path, or else as a hardware name.
+
+    The user's bundle of a hardware name comes before the shipped one.
+
+    Raises:
+        InputError: There is neither a path nor a bundle of that name.
+    """
     if Path(text).exists():
         return Path(text)
     for folder in (user_folder() / text.lower(), shipped_folder() / text.lower()):
-        if (folder / JSON_NAME).is_file():  # the user's may hold host times alone
+        if (folder / JSON_NAME).is_file():  # the user's folder may hold host times alone
             return folder
     names = {f.parent.name for f in shipped_folder().glob("*/bundle.json")}
-    raise InputError("no calibration bundle here, and none of that name", text, nearest_name(text, names))
+    raise InputError("no calibration bundle of this path or name", text, nearest_name(text, names))
 
 
 def load_bundle(accelerator: Accelerator, path: Path | None = None) -> Bundle:
-    """The bundle at `path`, else the user's, else the shipped one, own hardware before neighbours; else pure roofline.
+    """Load the bundle at `path`, or the best one for the accelerator.
 
-    InputError where a bundle is damaged or belongs to other hardware that no transfer rule names.
+    Without `path`, the accelerator's own calibration comes before one that stands in for it, and the user's before the
+    shipped one. Where there is none, the bundle is the roofline alone.
+
+    Raises:
+        InputError: A bundle is damaged, or belongs to hardware that may not stand in for the accelerator.
     """
     if path is not None:
         facts, arrays = _read(path, _stamp(path))
         return _assemble(accelerator, facts, arrays, _rule(accelerator, facts.hardware))
-    for name, rule in candidates(accelerator):
+    for name, rule in _candidates(accelerator):
         for folder in (user_folder(), shipped_folder()):
             if (folder / name / "bundle.json").is_file():
                 facts, arrays = _read(folder / name, _stamp(folder / name))
@@ -154,7 +176,10 @@ def load_bundle(accelerator: Accelerator, path: Path | None = None) -> Bundle:
 
 
 def _with_shipped(own: Bundle, name: str, rule: str | None) -> Bundle:
-    """A user's bundle, with the families it lacks (collectives, MLA) from the one shipped for the same hardware."""
+    """Return a user's bundle with the families that it lacks (collectives, MLA) from the shipped bundle.
+
+    Both bundles are of the same hardware.
+    """
     folder = shipped_folder() / name
     if not (folder / JSON_NAME).is_file():
         return own
@@ -169,15 +194,27 @@ def _with_shipped(own: Bundle, name: str, rule: str | None) -> Bundle:
     return replace(own, models=models, errors=errors, notices=[*own.notices, note])
 
 
+def _candidates(accelerator: Accelerator) -> list[tuple[str, str | None]]:
+    """Return (bundle name, notice of the transfer) best first; the notice is None for the accelerator's own bundle."""
+    name, parent = accelerator.name, accelerator.name.split(":")[0]
+    rule = "transferred: utilisation measured on {} applied to the roofline of " + name
+    found: list[tuple[str, str | None]] = [(name, None)]
+    if parent != name:
+        found.append((parent, f"{rule.format(parent)} (MIG slice)"))
+    if accelerator.calibrated_like:
+        found.append((accelerator.calibrated_like, rule.format(accelerator.calibrated_like)))
+    return found
+
+
 def _rule(accelerator: Accelerator, hardware: str) -> str | None:
-    for name, rule in candidates(accelerator):
+    for name, rule in _candidates(accelerator):
         if name == hardware:
             return rule
     raise InputError(f"bundle is for other hardware than {accelerator.name}", hardware, accelerator.name)
 
 
 def _stamp(path: Path) -> tuple[float, ...]:
-    """Changes whenever either file of a bundle does."""
+    """Return a value that changes with either file of a bundle."""
     folder = path if path.is_dir() else path.parent
     files = [f for f in (folder / JSON_NAME, folder / ARRAYS_NAME) if f.is_file()]
     return tuple(x for f in files for x in (f.stat().st_mtime, f.stat().st_size))

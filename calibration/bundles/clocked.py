@@ -1,22 +1,24 @@
-"""What an operator takes, and draws, at a lower clock: how a board keeps to a power limit that is set below its own.
+"""The time and power of an operator at a lower clock: how a board respects a power limit below its own.
 
 Under a limit the board lowers its clock, and with it the voltage, until its mean power fits. With f the clock as a
-share of the one it would run at, and v the voltage likewise:
+share of the unlimited clock, and v the voltage likewise:
 
     v(f) = max(least_voltage, 1 - voltage_slope (1 - f))
-    P(f) = idle_w + f v^2 x (what runs the device) + v^2 / t(f) x (arithmetic at f = 1) + (bytes) / t(f)
+    P(f) = idle_w + f v^2 x (base of a busy device) + v^2 / t(f) x (arithmetic at f = 1) + (bytes) / t(f)
 
-Arithmetic and bytes are done once however long it takes, t(f) times as long; power.py says what each draws at f = 1.
-Memory has a clock of its own, which limits do not touch. So time is a smooth maximum of memory's and the clock's parts:
+Arithmetic and bytes take the same energy however long they last, and they last t(f) times as long;
+calibration/power/model.py has the share of each at f = 1. Memory has a clock of its own, which limits do not change. So
+time is a smooth maximum of the part of memory and the part of the clock:
 
     t(f) = ((1 + (r / f)^4) / (1 + r^4))^(1/4),  r = the clock's part over memory's
 
-r is what arithmetic takes over what bytes take, at their peaks; at least what memory does not explain of the measured
-time (latency runs on the clock), and at least 0.5: no kernel saturates memory with less than half of the clock.
+r is the time of arithmetic over the time of bytes, at their peaks. It is at least the share of the measured time that
+memory does not explain (latency depends on the clock), and at least 0.5: no kernel saturates memory with less than half
+of the clock.
 
-Measured: v(f) on two boards, the 4 and the 0.5 on one of them, under vLLM at 300-550 W (`benchmarks/power_caps.py`
-fits them again and shows the errors). On other boards the curve of the nearer kind is assumed; an A40, on which neither
-was fitted, is met within 3.8 and 4.6 % on average.
+Measured: v(f) on two boards, the 4 and the 0.5 on one of them, under vLLM at 300-550 W (`benchmarks/power_caps.py` fits
+them again and shows the errors). Other boards take the curve of the more similar kind; on an A40, on which neither was
+fitted, the mean errors are 3.8 and 4.6 %.
 """
 
 from __future__ import annotations
@@ -34,19 +36,19 @@ from calibration.power.model import MOST_DEMAND, group_of
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 
-#: Sharpness of the maximum, and the least part of the clock beside memory's: 10 throughputs of a dense model under
-#: limits, within 1.6 % on average; 10 of a mixture of experts, not fitted, within 2.9 %.
+#: Exponent of the smooth maximum, and the minimum of r. Fitted to 10 throughputs of a dense model under limits, within
+#: 1.6 % on average; 10 of a mixture of experts, not fitted, are within 2.9 %.
 SHARPNESS: Final = 4.0
 
 LEAST_CLOCK_PART: Final = 0.5
 
-#: Clocks that measurements reach down to, as a share of the highest; lower ones follow the formula.
+#: Lowest measured clocks, as a share of the highest; lower ones follow the formula.
 LEAST_MEASURED: Final = 0.41
 
 
 @dataclass(frozen=True, slots=True)
 class VoltageCurve:
-    """Voltage as a share of that at the highest clock."""
+    """Voltage as a share of the voltage at the highest clock."""
 
     slope: float
     least: float
@@ -54,21 +56,23 @@ class VoltageCurve:
     source: str
 
     def at(self, clock: float) -> float:
+        """Return the share of voltage at clocks given as a share of the highest clock."""
         return max(self.least, 1.0 - self.slope * (1.0 - clock))
 
 
-#: 33 clocks of transformer layers in bf16, 855-1335 MHz: watts within 0.8 % on average. Assumed of all boards but:
+#: Fitted to 33 clocks of transformer layers in bf16, 855-1335 MHz: watts within 0.8 % on average. Used for all boards
+#: except those below.
 DATACENTER: Final = VoltageCurve(0.88, 0.80, "a100-80gb", "ml-energy/zeus @38cb3f90, sosp24_data (Apache-2.0)")
 
-#: 20 limits of 300-550 W, two models, alone and 32 at once: watts within 1.7 % on average. Assumed of boards with
-#: clocks as high (GeForce and RTX, Ada).
+#: Fitted to 20 limits of 300-550 W, two models, one and 32 requests at once: watts within 1.7 % on average. Used for
+#: boards with similarly high clocks (GeForce and RTX, Ada).
 WORKSTATION: Final = VoltageCurve(
     1.74, 0.85, "rtxpro6000-workstation", "Light-Heart-Labs/MMBT-Messy-Model-Bench-Tests @f4d2a4ea, vllm-power-sweep"
 )
 
 
 def voltage_curve(accelerator: Accelerator) -> tuple[VoltageCurve, bool]:
-    """The curve of the board, and whether it was measured on this very kind."""
+    """Return the voltage curve of the board, and whether it was measured on this kind of board."""
     name = accelerator.name.partition(":")[0]
     high_clocks = name.startswith("rtx") or accelerator.architecture == "ada"
     found = WORKSTATION if high_clocks else DATACENTER
@@ -76,7 +80,10 @@ def voltage_curve(accelerator: Accelerator) -> tuple[VoltageCurve, bool]:
 
 
 def stretch(arithmetic_s: FloatArray, memory_s: FloatArray, seconds: FloatArray, clock: float) -> FloatArray:
-    """How many times as long at a clock (share of the highest, 0..1]. The seconds are at their peaks, and as taken."""
+    """Return the factor by which times grow at a clock, given as a share of the highest, 0..1].
+
+    The seconds of arithmetic and memory are at their peaks; the measured seconds are at the highest clock.
+    """
     with np.errstate(divide="ignore"):
         ratio = np.where(memory_s > 0, arithmetic_s / np.maximum(memory_s, 1e-30), np.inf)
     unexplained = 1.0 - memory_s / np.maximum(seconds, 1e-30)
@@ -88,17 +95,17 @@ def stretch(arithmetic_s: FloatArray, memory_s: FloatArray, seconds: FloatArray,
 
 @dataclass(frozen=True, slots=True)
 class Clocked:
-    """A calibration at a lower clock: a `CostSource` for the simulator."""
+    """A calibration at a lower clock, as a `CostSource` for the simulator."""
 
     bundle: Bundle
     clock: float
 
     def cost(self, op: Operator) -> Cost:
-        """Seconds, watts and origin at this clock."""
+        """Return the seconds, watts and origin of an operator at this clock."""
         unit, at_full = self.bundle.accelerator, self.bundle.cost(op)
         seconds = np.maximum(at_full.seconds, 1e-12)
         work_s, bytes_s = compute_s(op, unit), memory_s(op, unit)
-        if isinstance(op, Collective):  # its link keeps its clock, its kernel's part is the least
+        if isinstance(op, Collective):  # the link keeps its clock; the kernel takes the minimum part
             longer = stretch(np.zeros_like(seconds), seconds, seconds, self.clock)
         else:
             longer = stretch(work_s, bytes_s, seconds, self.clock)
@@ -120,11 +127,14 @@ class Clocked:
         return out
 
     def relative_error(self, family: str) -> float:
+        """Return the relative error of a family, which the clock does not change."""
         return self.bundle.relative_error(family)
 
     def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:
+        """Return whether decodes in a step with prefill run in the prefill kernel."""
         return self.bundle.joins_decodes(head_dim, kv_dtype)
 
     @property
     def attention_writes_cache(self) -> bool:
+        """Return whether the time of attention includes the write to the cache."""
         return self.bundle.attention_writes_cache

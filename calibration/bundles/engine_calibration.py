@@ -1,7 +1,7 @@
-"""What an engine adds to its operators on one machine, learned from a short probe of the engine itself.
+"""The overhead of an engine on one machine, learned from a short probe of the engine itself.
 
-Two ways, both kept: host times, which join operator costs (bottom-up), and the time of whole steps by what they hold
-(engine-level), which needs no operators but knows one model in one layout only.
+There are two forms, and both are kept: host times, which are added to operator costs (bottom-up), and the time of whole
+steps by their contents (engine-level), which needs no operators but describes one model in one layout only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from catalogs.io.output_files import make_folder, write_json
 
 SCHEMA_VERSION: Final = 1
 
-DEEPER: Final = 2.0  # a model by which host times of eager steps are still believed
+DEEPER: Final = 2.0  # factor of depth over the probed model up to which host times of eager steps are used
 
 
 class _Strict(BaseModel):
@@ -29,7 +29,7 @@ class _Strict(BaseModel):
 
 
 class MeasuredHost(_Strict):
-    """Host times as `HostTimes` has them, seconds."""
+    """Host times in seconds, in the form of `HostTimes`."""
 
     step_s: NonNegativeFloat
     step_s_per_sequence: NonNegativeFloat
@@ -40,12 +40,12 @@ class MeasuredHost(_Strict):
 
 
 class MeasuredSteps(_Strict):
-    """Seconds of an engine step, start to start, by what it holds; straight lines between nodes and beyond them.
+    """Seconds of an engine step, from start to start, by its contents; linear between nodes and beyond them.
 
-    Decodes only: decode_s at the number of decodes. With prefill: token_s at all tokens of the step (a token of prefill
-    and one of decode weigh the same), plus per_decode_s for each decode and, where the engine's log tells them,
-    per_pair_s for each pair of a token and a key it meets. Both: plus per_context_token_s for each cached token that
-    decodes read.
+    A step of decodes only takes decode_s at the number of decodes. A step with prefill takes token_s at all tokens of
+    the step (a token of prefill and one of decode have the same weight), plus per_decode_s for each decode and, where
+    the engine's log has them, per_pair_s for each pair of a token and a key that it attends to. Both add
+    per_context_token_s for each cached token that decodes read.
     """
 
     decodes: tuple[int, ...]  # nodes, ascending, at least two
@@ -58,7 +58,7 @@ class MeasuredSteps(_Strict):
 
 
 class EngineCalibration(_Strict):
-    """One engine on one machine, as one model showed it."""
+    """The calibration of one engine on one machine, from a probe with one model."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     hardware: str
@@ -75,7 +75,7 @@ class EngineCalibration(_Strict):
     contended: bool = False
 
     def host_times(self, profile: HostTimes) -> HostTimes:
-        """The engine profile's host times with what was measured in their place."""
+        """Return the engine profile's host times with the measured ones in place of its own."""
         return replace(
             profile,
             **self.host.model_dump(),
@@ -84,22 +84,30 @@ class EngineCalibration(_Strict):
         )
 
     def suits(self, n_layers: int) -> bool:
-        """Whether host times hold for a model as deep: without graphs the host launches every layer's kernels."""
+        """Return whether host times hold for a model of this depth.
+
+        Without graphs the host launches the kernels of every layer.
+        """
         return 1.0 / DEEPER <= n_layers / self.n_layers <= DEEPER
 
     @property
     def notice(self) -> str:
+        """Return the notice that answers with this calibration carry."""
         doubt = ", while other processes used the machine" if self.contended else ""
         return f"host times of {self.engine} measured here on {self.as_of} with {self.model}{doubt}"
 
 
 def file_of(hardware: str, engine: str) -> Path:
-    """Where the calibration of an engine on this user's hardware lives."""
+    """Return the file of an engine's calibration on this user's hardware."""
     return user_folder() / hardware / ENGINES_FOLDER / f"{re.sub(r'[^a-z0-9.-]+', '-', engine.lower())}.json"
 
 
 def save(calibration: EngineCalibration) -> Path:
-    """Install for plan and simulate; returns the file. InputError where it cannot be written."""
+    """Install the calibration for `plan` and `simulate` and return its file.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
     path = file_of(calibration.hardware, calibration.engine)
     make_folder(path.parent)
     write_json(calibration.model_dump(mode="json"), str(path))
@@ -107,7 +115,11 @@ def save(calibration: EngineCalibration) -> Path:
 
 
 def find(hardware: str, engine: str) -> EngineCalibration | None:
-    """The user's calibration of this engine on this hardware. InputError where its file is damaged or foreign."""
+    """Return the user's calibration of this engine on this hardware, or None.
+
+    Raises:
+        InputError: The file is damaged or is of another engine or hardware.
+    """
     path = file_of(hardware, engine)
     if not path.is_file():
         return None

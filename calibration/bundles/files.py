@@ -1,4 +1,4 @@
-"""The two files of a bundle: bundle.json, readable facts; arrays.npz, the fitted nodes. Hashes tie them together."""
+"""The two files of a bundle: bundle.json with readable facts, arrays.npz with the fitted nodes, tied by a hash."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ JSON_NAME: Final = "bundle.json"
 
 ARRAYS_NAME: Final = "arrays.npz"
 
-ENGINES_FOLDER: Final = "engines"  # beside them: host times measured on this hardware, which outlive a bundle
+# folder of host times measured on this hardware, which stay when a bundle is replaced
+ENGINES_FOLDER: Final = "engines"
 
 
 class _Strict(BaseModel):
@@ -30,7 +31,7 @@ class _Strict(BaseModel):
 
 
 class Source(_Strict):
-    """Where rows came from."""
+    """The source of rows."""
 
     name: str
     licence: str = ""
@@ -39,7 +40,7 @@ class Source(_Strict):
 
 
 class ErrorLine(_Strict):
-    """One held-out error: see family.HeldOut."""
+    """One held-out error, see `HeldOutErrors`."""
 
     region: str
     n: int
@@ -49,7 +50,7 @@ class ErrorLine(_Strict):
 
 
 class FamilyRecord(_Strict):
-    """One fitted family: the model's facts, its rows and its errors."""
+    """One fitted family: the facts of its model, its rows and its errors."""
 
     facts: dict[str, Any]
     rows: dict[str, int] = {}
@@ -59,7 +60,7 @@ class FamilyRecord(_Strict):
 
 
 class BundleFacts(_Strict):
-    """Everything in bundle.json."""
+    """The contents of bundle.json."""
 
     schema_version: Literal[1]
     hardware: str
@@ -67,7 +68,7 @@ class BundleFacts(_Strict):
     engine_version: str = ""
     driver: str | None = None
     sources: list[Source] = []
-    notices: list[str] = []  # what every answer resting on this bundle should say
+    notices: list[str] = []  # notices of every answer that uses this bundle
     families: dict[str, FamilyRecord] = {}
     arrays_sha256: str
 
@@ -86,7 +87,7 @@ class FittedFamily:
 def write_bundle(
     folder: Path, hardware: str, engine_version: str, sources: list[dict[str, str]], fitted: dict[str, FittedFamily]
 ) -> Path:
-    """Write both files; returns the JSON. The same fit gives the same bytes."""
+    """Write both files and return the path of the JSON; the same fit gives the same bytes."""
     folder.mkdir(parents=True, exist_ok=True)
     arrays: dict[str, npt.NDArray[Any]] = {}
     records = {}
@@ -116,7 +117,7 @@ def write_bundle(
 
 
 def write_facts(facts: BundleFacts, path: Path) -> None:
-    """The JSON file of a bundle; a bundle without notices does not mention them."""
+    """Write the JSON file of a bundle; the key `notices` is left out where there are none."""
     document = facts.model_dump()
     if not facts.notices:
         del document["notices"]
@@ -124,7 +125,11 @@ def write_facts(facts: BundleFacts, path: Path) -> None:
 
 
 def read_bundle(path: Path) -> tuple[BundleFacts, dict[str, npt.NDArray[Any]]]:
-    """Facts and arrays of a bundle folder or its JSON file; InputError where a file is missing, cut or altered."""
+    """Return the facts and arrays of a bundle folder or its JSON file.
+
+    Raises:
+        InputError: A file is missing, cut short or altered.
+    """
     file = path / JSON_NAME if path.is_dir() else path
     try:
         facts = BundleFacts.model_validate_json(file.read_bytes())

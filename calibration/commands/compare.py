@@ -1,4 +1,4 @@
-"""`calibrate compare`: estimators side by side on rows they have not seen."""
+"""`calibrate compare`: compare estimators on held-out rows."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ def compare(
     tables: Annotated[Path | None, typer.Option(metavar="DIR", help="Public tables instead of ROWS.")] = None,
     family: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this family; repeatable.")] = None,
     most_rows: Annotated[
-        int, typer.Option("--rows", metavar="N", min=100, help="Rows that learned estimators train on.")
+        int,
+        typer.Option("--rows", metavar="N", min=100, help="Maximum training rows of learned estimators."),
     ] = MOST_ROWS,
     docs: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the page of all tables here.")] = None,
     json_file: Annotated[str | None, typer.Option("--json", metavar="FILE", help="JSON to FILE, - is stdout.")] = None,
 ) -> None:
     """Compare estimators per operator family on held-out shapes: physics, forest, boosting, linear, residual."""
     if (rows is None) == (tables is None):
-        raise InputError("rows or public tables, one of the two", "both" if rows else "neither", "--tables DIR")
+        raise InputError("give either rows or public tables", "both" if rows else "neither", "--tables DIR")
     if rows is not None and (hw is None or len(hw) != 1):
-        raise InputError("rows belong to one hardware", ", ".join(hw or []) or None, "--hw h100")
+        raise InputError("rows need exactly one hardware name", ", ".join(hw or []) or None, "--hw h100")
     check_targets(json_file, docs)
     from calibration.importers.public import SHIPPED
 

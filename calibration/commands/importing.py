@@ -1,7 +1,9 @@
-"""`calibrate import`: what others measured, from tables, packages, result files, logs and exported bundles."""
+"""`calibrate import`: import operator tables, packages, result files, engine logs and exported bundles."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +14,8 @@ from catalogs.io.output_files import check_targets, write_json
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from calibration.accuracy.measured_run import MeasuredRun
 
 
 Tables = Annotated[
@@ -32,7 +36,7 @@ Steps = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Engine steps: vLLM's iteration log, or vllm bench forward's JSON.")
 ]
 
-BundleFile = Annotated[Path | None, typer.Option(metavar="FILE|DIR", help="Install what `calibrate export` wrote.")]
+BundleFile = Annotated[Path | None, typer.Option(metavar="FILE|DIR", help="Install a bundle from `calibrate export`.")]
 
 More = Annotated[list[Path] | None, typer.Argument(metavar="[FILE]…", help="More files of --results.")]
 
@@ -54,12 +58,12 @@ def import_(
     out: Out = None,
     json_file: JsonFile = None,
 ) -> None:
-    """Read what others measured: operator tables into rows, load clients' results into one table, a bundle into use.
+    """Import measurements: operator tables into rows, load clients' results into one table, a bundle into use.
 
-    Exactly one of --tables, --from-package, --results, --steps and --bundle. Whatever is dropped is said.
+    Give exactly one of --tables, --from-package, --results, --steps and --bundle. Dropped rows are reported.
     """
     if more and not results:
-        raise InputError("files without an option are results", str(more[0]), "--results")
+        raise InputError("files without an option must follow --results", str(more[0]), "--results")
     given = {"--tables": tables, "--from-package": from_package, "--results": results, "--steps": steps}
     chosen = [name for name, value in {**given, "--bundle": bundle}.items() if value]
     if len(chosen) != 1:
@@ -83,14 +87,13 @@ def _say(text: str, json_file: str | None) -> None:
 
 
 def _results(files: list[Path], json_file: str | None) -> dict[str, Any]:
-    from calibration.commands import measured_table
     from calibration.importers.results import measured_runs
 
     runs = [run for file in files for run in measured_runs(file)]
     for run in runs:
-        for line in measured_table.lines(run):
+        for line in _run_lines(run):
             _say(line, json_file)
-    return {"runs": [measured_table.document(run) for run in runs]}
+    return {"runs": [_run_document(run) for run in runs]}
 
 
 def _steps(file: Path, out: Path | None, json_file: str | None) -> dict[str, Any]:
@@ -147,3 +150,41 @@ def _read_tables(tables: Path | None, hardware: str) -> dict[str, pd.DataFrame]:
     from calibration.importers.public import import_public
 
     return import_public(tables, hardware).fit
+
+
+def _run_lines(run: MeasuredRun) -> Iterator[str]:
+    """Yield a heading, a row per metric in milliseconds, and notes on dropped requests."""
+    from calibration.accuracy.measured_run import METRICS, STATS
+
+    rates = f"{run.requests_per_s:.3g} requests/s, {run.output_tokens_per_s:,.4g} output tokens/s"
+    yield f"{run.source} ({run.client}): {run.n:,} requests, {run.n_failed:,} failed, {run.duration_s:,.1f} s, {rates}"
+    yield "  milliseconds" + "".join(f"{stat:>11}" for stat in STATS)
+    for metric in METRICS:
+        yield f"  {metric:12}" + "".join(f"{_milliseconds(run.stat(metric, stat)):>11}" for stat in STATS)
+    for note in run.notes:
+        yield f"  {note}"
+
+
+def _run_document(run: MeasuredRun) -> dict[str, Any]:
+    """Return everything on the screen as JSON data, in seconds; null where there is no value."""
+    from calibration.accuracy.measured_run import METRICS, STATS
+
+    return {
+        "client": run.client,
+        "source": run.source,
+        "n": run.n,
+        "n_failed": run.n_failed,
+        "duration_s": run.duration_s,
+        "requests_per_s": run.requests_per_s,
+        "output_tokens_per_s": run.output_tokens_per_s,
+        **{f"{m}_s": {s: _or_null(run.stat(m, s)) for s in STATS} for m in METRICS},
+        "notes": list(run.notes),
+    }
+
+
+def _milliseconds(seconds: float) -> str:
+    return "-" if math.isnan(seconds) else f"{seconds * 1e3:,.2f}"
+
+
+def _or_null(value: float) -> float | None:
+    return None if math.isnan(value) else value

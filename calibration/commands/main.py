@@ -1,4 +1,4 @@
-"""The `calibrate` command: rows from tables, bundles from rows, and how far to trust them."""
+"""The `calibrate` command: import and measure rows, fit them into bundles, and report the errors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from calibration.commands.models import models
 from calibration.commands.report import report
 from calibration.commands.tiny_model import tiny_model
 from catalogs.errors import InputError
-from catalogs.io.output_files import check_targets, write_atomically, write_json
+from catalogs.io.output_files import check_targets, write_json
 from catalogs.ui.entry_point import run_command
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 app = typer.Typer(
-    help="Fit what operators cost on an accelerator, check it, show it.",
+    help="Measure or import operator times of an accelerator, fit them, check the fit and show it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -74,12 +74,12 @@ def fit(
 Budget = Annotated[str, typer.Option(metavar="TIME", help="Measuring time, such as 5m or 90s.")]
 
 ProfileOut = Annotated[
-    Path | None, typer.Option("--out", metavar="DIR", help="Folder of the profile; one that was cut short goes on.")
+    Path | None, typer.Option("--out", metavar="DIR", help="Folder of the profile; an interrupted one is continued.")
 ]
 
-Device = Annotated[str | None, typer.Option(metavar="KIND", help="cpu or cuda; the GPU where there is one.")]
+Device = Annotated[str | None, typer.Option(metavar="KIND", help="cpu or cuda; default: the GPU if there is one.")]
 
-Threads = Annotated[int | None, typer.Option(metavar="N", help="On a CPU, as the engine will use; default: all cores.")]
+Threads = Annotated[int | None, typer.Option(metavar="N", help="CPU threads of the engine; default: all cores.")]
 
 ProfileModels = Annotated[
     list[str] | None,
@@ -87,16 +87,17 @@ ProfileModels = Annotated[
 ]
 
 ProfileDtype = Annotated[
-    str | None, typer.Option("--dtype", metavar="TYPE", help="These models are served in, such as fp32 on a CPU.")
+    str | None,
+    typer.Option("--dtype", metavar="TYPE", help="Dtype to serve these models in, such as fp32 on a CPU."),
 ]
 
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="List what would be measured, with guessed times; measure nothing.")
+    bool, typer.Option("--dry-run", help="List the shapes to measure, with estimated times; measure nothing.")
 ]
 
-Kernels = Annotated[bool, typer.Option("--kernels", help="Then trace one shape per family: kernels.csv, .parquet.")]
+Kernels = Annotated[bool, typer.Option("--kernels", help="Also trace one shape per family: kernels.csv, .parquet.")]
 
-Seed = Annotated[int, typer.Option(metavar="N", help="Of the order and of the held-out shapes.")]
+Seed = Annotated[int, typer.Option(metavar="N", help="Seed of the order and of the held-out shapes.")]
 
 
 @app.command()
@@ -112,7 +113,7 @@ def profile(
     kernels: Kernels = False,
     seed: Seed = 0,
 ) -> None:
-    """Measure what operators cost on this machine; rows only, nothing is installed."""
+    """Measure operator times on this machine and write the rows; nothing is installed."""
     from calibration.profile.local_run import ProfileOptions, budget_s
 
     options = ProfileOptions(hw, budget_s(budget), out, device, threads, seed, tuple(model or ()), dtype)
@@ -186,10 +187,10 @@ def run(
 @app.command()
 def diff(
     a: Annotated[Path, typer.Argument(metavar="A", help="Folder of a profile.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Folder of another.")],
+    b: Annotated[Path, typer.Argument(metavar="B", help="Folder of another profile.")],
     json_file: JsonFile = None,
 ) -> None:
-    """Compare two profiles: machines, versions, and the times of the shapes both measured."""
+    """Compare two profiles: their machines, versions, and times of the shapes in both."""
     from calibration.profile.session.difference import compare
 
     found = compare(a, b, lambda text: typer.echo(text, err=True))
@@ -206,7 +207,7 @@ def diff(
 @app.command()
 def validate(
     bundle: Annotated[str, typer.Argument(metavar="BUNDLE", help="Hardware name, or the folder of a bundle.")],
-    rows: Annotated[Path | None, typer.Option(metavar="DIR", help="Predict these rows too.")] = None,
+    rows: Annotated[Path | None, typer.Option(metavar="DIR", help="Also predict these rows.")] = None,
     max_error: Annotated[float, typer.Option(metavar="X", help="Largest median relative error that passes.")] = 0.15,
     json_file: JsonFile = None,
 ) -> None:
@@ -233,7 +234,7 @@ def show(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Hardware name, or the folder of a bundle.")],
     json_file: JsonFile = None,
 ) -> None:
-    """What a calibration holds: sources, rows, errors, and what is not calibrated."""
+    """Show a calibration: its sources, rows and errors, and what is not calibrated."""
     from calibration.bundles.bundle import load_bundle
     from catalogs.hardware.catalog import parse_hardware
 
@@ -260,31 +261,6 @@ def show(
         write_json(document, json_file)
 
 
-@app.command("build-shipped")
-def build_shipped(
-    tables: Tables,
-    hw: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Only this hardware; repeatable.")] = None,
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Instead of the package's own folder.")] = None,
-    docs: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table of errors here.")] = None,
-) -> None:
-    """Reproduce every shipped calibration, and its table of errors, from the public tables."""
-    from calibration.bundles.bundle import shipped_folder
-    from calibration.fitting.error_table import error_table
-    from calibration.fitting.fit import fit_bundle
-    from calibration.fitting.power import write_power
-    from calibration.importers.public import SHIPPED, import_public
-    from catalogs.hardware.catalog import parse_hardware
-
-    folder = out or shipped_folder()
-    typer.echo(str(write_power(tables, folder)), err=True)
-    for name in hw or SHIPPED:
-        public = import_public(tables, _name(name))
-        path = fit_bundle(public.fit, parse_hardware(name).accelerator, folder / _name(name), public.check)
-        typer.echo(str(path), err=True)
-    if docs is not None:
-        write_atomically(docs, [error_table(folder)])
-
-
 def _profile(options: ProfileOptions) -> ProfileResult:
     from calibration.profile.local_run import run_profile
 
@@ -295,7 +271,10 @@ def _profile(options: ProfileOptions) -> ProfileResult:
 
 
 def _page(folder: Path) -> str | None:
-    """The profile's page beside it, named on stderr; without plotly a line that says how to get one."""
+    """Write the profile's page into its folder and print its path on stderr.
+
+    Return None, with a line on how to install plotly, where plotly is missing.
+    """
     from calibration.report.write import write_report
 
     try:
@@ -348,7 +327,7 @@ def _print_lines(errors: list[dict[str, Any]]) -> None:
 
 
 def main(args: list[str] | None = None) -> None:
-    """Entry point of the console script."""
+    """Run the console script."""
     sys.exit(run_command("calibrate", app, args))
 
 

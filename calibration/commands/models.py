@@ -1,4 +1,4 @@
-"""`calibrate models`: whole models measured on this machine, and how well such rows predict others."""
+"""`calibrate models`: measure whole models on this machine, and test how well such rows predict others."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ def models(
         int | None, typer.Option(metavar="N", help="Longest output in tokens; default: 8 on a CPU, 128 on a GPU.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Folder of the rows; a session that was cut short goes on.")
+        Path | None, typer.Option(metavar="DIR", help="Folder of the rows; an interrupted session is continued.")
     ] = None,
     json_file: Annotated[
         str | None, typer.Option("--json", metavar="FILE", help="JSON to FILE, or - for stdout.")
     ] = None,
-    device: Annotated[str | None, typer.Option(metavar="KIND", help="cpu or cuda; the GPU where there is one.")] = None,
-    threads: Annotated[int | None, typer.Option(metavar="N", help="On a CPU; default: all cores.")] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Of the order and of the lengths.")] = 0,
+    device: Annotated[str | None, typer.Option(metavar="KIND", help="cpu or cuda; default: the GPU, if any.")] = None,
+    threads: Annotated[int | None, typer.Option(metavar="N", help="CPU threads; default: all cores.")] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the order and of the lengths.")] = 0,
     predict_only: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Measure nothing: study the rows of this folder again.")
     ] = None,
 ) -> None:
-    """Run whole models with random weights over workloads and batches; say how well the rows predict held-out ones."""
+    """Run whole models with random weights over workloads and batches, and report the error on held-out rows."""
     check_targets(json_file)
     if device not in (None, "cpu", "cuda"):
         raise InputError("a device is cpu or cuda", device, "cpu")
@@ -64,7 +64,10 @@ def models(
 
 
 def _report(folder: Path, json_file: str | None, must: bool) -> None:
-    """Study the rows of a folder, keep the predictor there, show both. `must`: too few rows are an error."""
+    """Study the rows of a folder, save the predictor there, and show both.
+
+    With `must`, too few rows are an error.
+    """
     from calibration.whole_models import predictor, screen, table
     from calibration.whole_models.study import study
 
@@ -88,7 +91,7 @@ def _report(folder: Path, json_file: str | None, must: bool) -> None:
 
 
 def _page(found: WholeModelStudy, folder: Path) -> str:
-    """The page beside the rows; without plotly, how to get one."""
+    """Write the page into the folder and return its path; without plotly, return how to install it."""
     from calibration.report.model_page import page_of_study
     from catalogs.io.output_files import write_atomically
     from catalogs.ui.html_page import need_plotly, render
@@ -103,8 +106,12 @@ def _page(found: WholeModelStudy, folder: Path) -> str:
 
 
 def _batches(text: str) -> tuple[int, ...]:
-    """Sizes of "1,8,32". InputError for anything else."""
+    """Return the sizes of a text such as "1,8,32".
+
+    Raises:
+        InputError: The text is anything else.
+    """
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise InputError("batches are whole numbers with commas between", text, "1,8,32,128") from None
+        raise InputError("batches must be whole numbers separated by commas", text, "1,8,32,128") from None

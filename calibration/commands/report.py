@@ -1,4 +1,4 @@
-"""`calibrate report`: one HTML file that shows a calibration."""
+"""`calibrate report`: write one HTML file that shows a calibration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def report(
     source: Annotated[str, typer.Argument(metavar="BUNDLE|DIR", help="A profile or bundle folder, or hardware name.")],
     out: Annotated[Path, typer.Option(metavar="FILE", help="The page to write.")] = Path("report.html"),
     rows: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The FAMILY.parquet files a bundle was fitted on.")
+        Path | None, typer.Option(metavar="DIR", help="The FAMILY.parquet files that a bundle was fitted to.")
     ] = None,
 ) -> None:
     """Write a self-contained page: errors on unseen shapes, roofline, power, coverage; or whole-model predictions."""

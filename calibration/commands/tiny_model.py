@@ -1,4 +1,4 @@
-"""`calibrate tiny-model`: the small model that `verify` serves where none is named."""
+"""`calibrate tiny-model`: write the small model that `verify` serves by default."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 
 def tiny_model(
-    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to write; default: with your models.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder to write; default: in your models.")] = None,
 ) -> None:
     """Write a Llama of 30 million random parameters with a tokenizer, and print its folder."""
     from calibration.serve.tiny_model import TINY_NAME, write_tiny_model

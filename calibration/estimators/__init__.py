@@ -1,1 +1,1 @@
-"""Learned estimators compared with physics on the same held-out rows."""
+"""Learned estimators, compared with the physics models on the same held-out rows."""

@@ -1,4 +1,4 @@
-"""Every estimator on every family, on whole groups it has not seen and beyond a grid cut short."""
+"""Score every estimator on every family, on whole groups that it was not trained on and beyond a shortened grid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from calibration.estimators.features import physics
 from calibration.estimators.score import HeldOutScore, score
 from calibration.families.registry import FAMILIES
 from calibration.fitting.validate import as_engine, beyond, folds
-from calibration.operators.roofline import l2_bytes
 from calibration.rows.physics_check import gate
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
@@ -26,7 +25,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def splits(family: str, rows: pd.DataFrame) -> Iterator[tuple[str, Mask, Mask]]:
-    """(region, rows to train on, rows to test with): the folds of validate.py, then the cut at the edge."""
+    """Return (region, rows to train on, rows to test with): the folds of validate.py, then the cut at the edge."""
     fold = folds(family, rows)
     for f in np.unique(fold):
         test = fold == f
@@ -40,7 +39,7 @@ def splits(family: str, rows: pd.DataFrame) -> Iterator[tuple[str, Mask, Mask]]:
 def held_out_seconds(
     family: str, rows: pd.DataFrame, accelerator: Accelerator, fit: Fit
 ) -> dict[str, npt.NDArray[np.float64]]:
-    """Region -> (n,) predicted seconds, NaN where a row is not in the region's test rows."""
+    """Return the predicted seconds by region, shape (n,), NaN where a row is not in the region's test rows."""
     found: dict[str, npt.NDArray[np.float64]] = {}
     for region, train, test in splits(family, rows):
         predict = fit(family, rows[train].reset_index(drop=True), accelerator)
@@ -49,18 +48,18 @@ def held_out_seconds(
 
 
 def engine_rows(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
-    """The rows that estimators are compared on: gated, fastest kernel of a shape, no windows."""
+    """Return the rows to compare estimators on: physical ones, the fastest kernel of each shape, no windows."""
     return as_engine(family, gate(family, rows, accelerator)[0])
 
 
 def compare_family(
     family: str, rows: pd.DataFrame, accelerator: Accelerator, fits: Mapping[str, Fit]
 ) -> list[HeldOutScore]:
-    """Scores of one family, by estimator and region; none where no row is left or there is one group only."""
+    """Return the scores of one family by estimator and region; none where no row or only one group is left."""
     rows = engine_rows(family, rows, accelerator)
     if rows.empty:
         return []
-    streamed = physics(family, rows, accelerator)[:, 1] > l2_bytes(accelerator)
+    streamed = physics(family, rows, accelerator)[:, 1] > accelerator.cache_bytes
     out = []
     for name, fit in fits.items():
         for region, seconds in held_out_seconds(family, rows, accelerator, fit).items():
@@ -77,7 +76,11 @@ def compare(
     most_rows: int = MOST_ROWS,
     say: Callable[[str], None] = lambda _text: None,
 ) -> list[HeldOutScore]:
-    """Scores of every family with a model and rows, or only of `families`; InputError where none has any."""
+    """Return the scores of every family with a model and rows, or only of `families`.
+
+    Raises:
+        InputError: No family has a model and rows.
+    """
     unknown = [f for f in families if f not in tables]
     if unknown:
         raise InputError("no rows of this operator family", unknown[0], ", ".join(sorted(tables)))

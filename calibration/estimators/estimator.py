@@ -1,14 +1,14 @@
-"""The estimators that are compared. Each is a function of training rows that returns a function of unseen rows.
+"""The compared estimators; each is a function of training rows that returns a function of unseen rows.
 
 - physics: the shipped model of the family (calibration/families).
 - random forest, gradient boosting: scikit-learn regressors of log seconds on the features of features.py.
 - linear physics: seconds = a * time at peak arithmetic + b * time at full bandwidth + c * rows + d, no term negative
   (non-negative least squares on relative errors), one set of terms per dtype or kind.
-- physics + residual: the shipped model times a boosted correction of what it misses, learned from predictions it made
-  on training groups it had not seen, and applied only within the range of sizes that was trained on.
+- physics + residual: the shipped model times a boosted correction of its errors, learned from predictions on training
+  groups that it was not fitted to, and applied only within the range of the training sizes.
 
-Learned parts train on at most `most_rows` of the rows, drawn at random, so that a comparison takes minutes; physics
-always sees all rows, as it does when it is shipped.
+Learned parts train on at most `most_rows` of the rows, drawn at random, so that a comparison takes minutes. Physics is
+always fitted to all rows, as it is when it is shipped.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ ROUNDS: Final = 200
 
 RESIDUAL_ROUNDS: Final = 100
 
-SLACK: Final = 1e-6  # of log2 sizes, when asking whether a row lies in the trained range
+SLACK: Final = 1e-6  # of log2 sizes, in the test whether a row lies in the trained range
 
 
 def fit_physics(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Predict:
-    """The model that is shipped."""
+    """Fit the shipped model."""
     model = FAMILIES[family].fit(rows, accelerator)
     return lambda unseen: predict(model, unseen.reset_index(drop=True), accelerator)
 
 
 def fit_forest(family: str, rows: pd.DataFrame, accelerator: Accelerator, most_rows: int = MOST_ROWS) -> Predict:
-    """Random forest of log seconds."""
+    """Fit a random forest of log seconds."""
     from sklearn.ensemble import RandomForestRegressor
 
     forest = RandomForestRegressor(TREES, min_samples_leaf=1, max_features=0.7, random_state=SEED)
@@ -64,12 +64,12 @@ def fit_forest(family: str, rows: pd.DataFrame, accelerator: Accelerator, most_r
 
 
 def fit_boosting(family: str, rows: pd.DataFrame, accelerator: Accelerator, most_rows: int = MOST_ROWS) -> Predict:
-    """Gradient-boosted trees of log seconds."""
+    """Fit gradient-boosted trees of log seconds."""
     return _log_regression(boosted(ROUNDS), family, rows, accelerator, most_rows)
 
 
 def boosted(rounds: int) -> Any:
-    """A boosting regressor with the settings used everywhere here."""
+    """Return a boosting regressor with the settings of this package."""
     from sklearn.ensemble import HistGradientBoostingRegressor
 
     return HistGradientBoostingRegressor(
@@ -86,8 +86,11 @@ def _log_regression(
 
 
 def train(regressor: Any, x: FloatArray, y: FloatArray, most_rows: int) -> None:
-    """Fit on at most `most_rows` rows of x (n, d) and y (n,). One thread: on a busy machine the threads of a boosted
-    fit wait for each other, which takes many times as long."""
+    """Fit a regressor on at most `most_rows` rows of x, shape (n, d), and y, shape (n,).
+
+    The fit uses one thread: on a busy machine the threads of a boosted fit wait for each other, which takes many times
+    as long.
+    """
     from threadpoolctl import threadpool_limits
 
     drawn = np.random.default_rng(SEED).permutation(len(y))[:most_rows]
@@ -96,6 +99,7 @@ def train(regressor: Any, x: FloatArray, y: FloatArray, most_rows: int) -> None:
 
 
 def ask(regressor: Any, x: FloatArray) -> FloatArray:
+    """Return the regressor's predictions for x, shape (n, d), as an array of shape (n,)."""
     from threadpoolctl import threadpool_limits
 
     with threadpool_limits(1):
@@ -103,8 +107,10 @@ def ask(regressor: Any, x: FloatArray) -> FloatArray:
 
 
 def fit_linear_physics(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Predict:
-    """Non-negative terms by non-negative least squares on relative errors, one set per combination of words; words
-    that were not trained on take the set of all rows."""
+    """Fit non-negative terms by non-negative least squares on relative errors, one set per combination of words.
+
+    Combinations that were not trained on use the set of all rows.
+    """
     keys = _word_keys(family, rows)
     terms, seconds = _terms(family, rows, accelerator), rows.seconds.to_numpy(float)
     weights = {"": nonnegative(terms, seconds)}
@@ -131,7 +137,7 @@ def _word_keys(family: str, rows: pd.DataFrame) -> np.ndarray[Any, np.dtype[np.s
 
 
 def fit_residual(family: str, rows: pd.DataFrame, accelerator: Accelerator, most_rows: int = MOST_ROWS) -> Predict:
-    """The shipped model times a learned correction, inside the trained range."""
+    """Fit the shipped model times a learned correction, which applies inside the trained range."""
     rows = rows.reset_index(drop=True)
     base, unseen_s = fit_physics(family, rows, accelerator), _out_of_fold(family, rows, accelerator)
     known = np.isfinite(unseen_s)
@@ -153,7 +159,10 @@ def fit_residual(family: str, rows: pd.DataFrame, accelerator: Accelerator, most
 
 
 def _out_of_fold(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> FloatArray:
-    """Seconds of each row by a shipped model fitted without the row's group; NaN where that cannot be done."""
+    """Return the seconds of each row, shape (n,), by a shipped model fitted without the row's group.
+
+    They are NaN where no such fit is possible.
+    """
     fold = folds(family, rows)
     out = np.full(len(rows), np.nan)
     for f in np.unique(fold):
@@ -167,7 +176,7 @@ ESTIMATORS: Final = (SHIPPED, "random forest", "gradient boosting", "linear phys
 
 
 def estimators(most_rows: int = MOST_ROWS) -> dict[str, Fit]:
-    """Every estimator by name, in the order of ESTIMATORS."""
+    """Return every estimator by name, in the order of ESTIMATORS."""
     fits: list[Fit] = [
         fit_physics,
         partial(fit_forest, most_rows=most_rows),

@@ -1,4 +1,4 @@
-"""What learned estimators see of a row: log2 of its sizes and of the physics they imply, words as 0/1 columns."""
+"""The features of a row for learned estimators: log2 of its sizes and of its physics, and words as 0/1 columns."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from calibration.operators.roofline import bytes_moved, compute_s, flops, memory_s, roofline_s
-from calibration.rows.dataset import OPERATOR_COLUMNS
-from calibration.rows.row_operators import operators_of
+from calibration.rows.dataset import OPERATOR_COLUMNS, operators_of
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 
@@ -21,7 +20,7 @@ WORDS: Final = ("dtype", "kv_dtype", "kind", "stage", "graph")
 
 PHYSICS: Final = ("flops", "bytes", "roofline")
 
-#: The count that a per-row cost would multiply, by family.
+#: The count that a per-row cost multiplies, by family.
 ROW_COUNT: Final = {
     "gemm": "m",
     "moe": "tokens",
@@ -35,13 +34,16 @@ ROW_COUNT: Final = {
 
 
 def words_of(family: str) -> list[str]:
-    """Columns of a family that are names, not sizes."""
+    """Return the columns of a family that are names, not sizes."""
     return [c for c in OPERATOR_COLUMNS[family] if c in WORDS]
 
 
 def physics(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> FloatArray:
-    """(n, 5): operations, bytes, roofline seconds, seconds at peak arithmetic, seconds at full bandwidth (of the link
-    for a collective)."""
+    """Return the physics of rows, shape (n, 5).
+
+    Columns: operations, bytes, roofline seconds, seconds at peak arithmetic, seconds at full bandwidth (of the link for
+    a collective).
+    """
     out = np.zeros((len(rows), 5))
     for op, index in operators_of(family, rows.reset_index(drop=True)):
         bound = roofline_s(op, accelerator)
@@ -54,7 +56,10 @@ def physics(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> FloatA
 
 @dataclass(frozen=True, slots=True)
 class Encoder:
-    """Turns rows into (n, len(names)) numbers. Words that were not in the rows it was made from become all zeros."""
+    """An encoder of rows into numbers, shape (n, len(names)).
+
+    Words that were not in the rows of its construction become all zeros.
+    """
 
     family: str
     accelerator: Accelerator
@@ -62,18 +67,22 @@ class Encoder:
 
     @classmethod
     def of(cls, family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Encoder:
+        """Return the encoder for the words and sizes in `rows`."""
         found = [(c, v) for c in words_of(family) for v in sorted(rows[c].astype(str).unique())]
         return cls(family, accelerator, tuple(found))
 
     @property
     def sizes(self) -> tuple[str, ...]:
+        """Return log2 of the sizes and the physics of rows, one column each."""
         return tuple(c for c in OPERATOR_COLUMNS[self.family] if c not in WORDS)
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Names of the columns."""
         return (*self.sizes, *PHYSICS, *(f"{c} {v}" for c, v in self.words))
 
     def encode(self, rows: pd.DataFrame) -> FloatArray:
+        """Return rows as numbers, shape (n, len(names))."""
         sizes = np.log2(np.maximum(rows[list(self.sizes)].to_numpy(float), 0.25))
         physical = np.log2(np.maximum(physics(self.family, rows, self.accelerator)[:, :3], 1e-12))
         words = [(rows[c].astype(str) == v).to_numpy(float)[:, None] for c, v in self.words]

@@ -1,4 +1,4 @@
-"""How wrong one estimator is on rows it has not seen."""
+"""The errors of one estimator on unseen rows."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ N_WORST: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class HeldOutScore:
-    """Relative errors are predicted / measured - 1; r2 is of seconds, r2_log of their logarithms.
+    """Scores of one estimator on one region of a family.
 
-    median_streamed: median relative error over rows whose operands exceed the second-level cache, NaN where none does:
-    the others were timed from the cache, which no engine's step does, and the shipped model refuses to follow them.
+    Relative errors are predicted / measured - 1; r2 is of seconds, r2_log of their logarithms. median_streamed is the
+    median relative error over rows with operands larger than the second-level cache, NaN where there is none. The other
+    rows were timed from the cache, which does not happen in an engine's step, and the shipped model does not follow
+    them on purpose.
     """
 
     family: str
@@ -43,14 +45,17 @@ class HeldOutScore:
     worst: list[dict[str, Any]]
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-able: what is not finite is null."""
+        """Return the scores as JSON data; values that are not finite become null."""
         return {k: None if isinstance(v, float) and not np.isfinite(v) else v for k, v in asdict(self).items()}
 
 
 def score(
     label: tuple[str, str, str], rows: pd.DataFrame, predicted_s: FloatArray, streamed: npt.NDArray[np.bool_]
 ) -> HeldOutScore:
-    """label: family, estimator, region; rows, predicted_s and streamed: (n,), n > 0."""
+    """Score predictions, where `label` is (family, estimator, region).
+
+    `rows`, `predicted_s` and `streamed` have n > 0 entries, the arrays shape (n,).
+    """
     measured = rows.seconds.to_numpy(float)
     error = predicted_s / measured - 1.0
     size, difference = np.abs(error), predicted_s - measured

@@ -1,6 +1,6 @@
-"""The accelerator a model was fitted on, kept with it, so that seconds transfer to another by the ratio of physics.
+"""The contract of an operator family's cost model, and the record of the accelerator that it was fitted on.
 
-What a cost model of one operator family must be able to do, and the report of how wrong it is.
+A model keeps the accelerator of its fit, so that its seconds transfer to another by the ratio of their rooflines.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from calibration.operators.operators import Operator
 from calibration.operators.roofline import link_bytes_per_s, roofline_s
 from catalogs.arrays import FloatArray
+from catalogs.hardware.files import cache_bytes
 from catalogs.hardware.specs import Accelerator
 
 if TYPE_CHECKING:
@@ -23,30 +24,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FittedOn:
-    """Peaks of the measured accelerator, in SI units."""
+    """The peaks of the measured accelerator, in SI units."""
 
     accelerator: Accelerator
     link_bytes_per_s: float
 
     @classmethod
     def of(cls, accelerator: Accelerator) -> FittedOn:
+        """Return the record of an accelerator in the catalog."""
         return cls(accelerator, link_bytes_per_s(accelerator.name))
 
     def is_same(self, accelerator: Accelerator) -> bool:
-        """By name: a corrected peak in the catalog does not change what was measured."""
+        """Return whether the accelerator has the same name.
+
+        A corrected peak in the catalog does not change what was measured.
+        """
         return self.accelerator.name == accelerator.name
 
     def roofline_ratio(self, op: Operator, accelerator: Accelerator) -> FloatArray:
-        """How many times longer `op` takes at the roofline of `accelerator` than of the measured one."""
+        """Return the roofline time of `op` on `accelerator` over its roofline time on the measured accelerator."""
         return roofline_s(op, accelerator) / np.maximum(roofline_s(op, self.accelerator), 1e-30)
 
     def bandwidth_ratio(self, accelerator: Accelerator) -> float:
+        """Return the memory bandwidth of the measured accelerator divided by that of `accelerator`."""
         return self.accelerator.memory_bandwidth_bytes_per_s / accelerator.memory_bandwidth_bytes_per_s
 
     def link_ratio(self, accelerator: Accelerator) -> float:
+        """Return the link bandwidth of the measured accelerator divided by that of `accelerator`."""
         return self.link_bytes_per_s / link_bytes_per_s(accelerator.name)
 
     def to_facts(self) -> dict[str, Any]:
+        """Return the record as JSON data, the inverse of `from_facts`."""
         return {
             "name": self.accelerator.name,
             "memory_bandwidth_bytes_per_s": self.accelerator.memory_bandwidth_bytes_per_s,
@@ -56,51 +64,54 @@ class FittedOn:
 
     @classmethod
     def from_facts(cls, facts: Mapping[str, Any]) -> FittedOn:
+        """Return the record in JSON data."""
         peaks = {str(k): float(v) for k, v in facts["peak_flops"].items()}
         bandwidth = float(facts["memory_bandwidth_bytes_per_s"])
         name = str(facts["name"])
-        return cls(Accelerator(name, name, 0.0, bandwidth, peaks, 0.0, 0.0), float(facts["link_bytes_per_s"]))
+        unit = Accelerator(name, name, 0.0, bandwidth, peaks, 0.0, 0.0, cache_bytes=cache_bytes(name))
+        return cls(unit, float(facts["link_bytes_per_s"]))
 
 
-#: JSON-able facts and named arrays: all a fitted model is.
+#: A fitted model in stored form: JSON data and named arrays.
 Parts = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
 
 
 class FamilyModel(Protocol):
-    """Seconds of one operator family, fitted once, numpy only at run time."""
+    """A cost model of one operator family, fitted once; it needs only numpy at run time."""
 
     @property
     def family(self) -> str:
-        """The family of its operator (operators.py)."""
+        """Return the name of the operator family (operators.py)."""
         ...
 
     def cost(self, op: Any, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
-        """(seconds, origin), both of the operator's broadcast shape; positive and finite, no file or pandas access.
+        """Return (seconds, origin) of the operator, both in its broadcast shape.
 
-        `accelerator` is the one asked about: utilisation fitted on a neighbour is turned into seconds by its roofline.
+        Seconds are positive and finite. `accelerator` is the one to predict for: utilisation that was fitted on another
+        accelerator becomes seconds by the roofline of this one. No call reads a file or uses pandas.
         """
         ...
 
     def to_parts(self) -> Parts:
-        """(readable facts, arrays); array names are unique within the family."""
+        """Return the model as readable facts and arrays; array names are unique within the family."""
         ...
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
-        """The inverse of to_parts."""
+        """Return the model in facts and arrays, the inverse of `to_parts`."""
         ...
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
-        """Rows of this family (schema: dataset.py), already gated."""
+        """Fit the model to rows of this family (schema: rows/dataset.py) that passed the physics check."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class HeldOutErrors:
-    """Relative errors on rows whose whole group (shape, head configuration) was left out of the fit.
+    """Relative errors on rows that were left out of the fit by whole groups (shapes, head configurations).
 
-    Errors are predicted / measured - 1. `region`: "inside" the grid the fit kept, "beyond" it, or "all".
+    An error is predicted / measured - 1. `region` is "inside" the grid that the fit kept, "beyond" it, or "all".
     """
 
     family: str
@@ -111,6 +122,7 @@ class HeldOutErrors:
     bias: float  # median signed error
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the errors under the names that a bundle stores."""
         return {
             "region": self.region,
             "n": self.n,
@@ -121,7 +133,7 @@ class HeldOutErrors:
 
 
 def held_out(family: str, region: str, predicted_s: FloatArray, measured_s: FloatArray) -> HeldOutErrors:
-    """Summarise predicted against measured seconds (same shape, at least one row)."""
+    """Summarise predicted and measured seconds, both of shape (n,) with at least one row."""
     error = np.asarray(predicted_s) / np.asarray(measured_s) - 1.0
     size = np.abs(error)
     return HeldOutErrors(

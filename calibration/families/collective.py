@@ -1,15 +1,15 @@
-"""Collectives: measured seconds against message size, per kind, ranks and launch mode.
+"""Collectives: measured seconds by message size, for each kind, number of ranks and launch mode.
 
 All-reduce tables were measured through the engine's own dispatch (custom kernel for small messages, symmetric memory or
-NCCL for large ones), so the engine's size rule is inside the curve. Other kinds are NCCL. What was not measured:
+NCCL for large ones), so the curve includes the engine's size rule. Other kinds are NCCL. Unmeasured cases are derived:
 
-- ranks between measured counts: straight line in log ranks and log seconds;
-- more ranks than measured: wire time grows as the ring's share, the floor with log2(ranks). Ranks are those of one
-  node: what crosses the network is the simulator's to add (simulator/costs/pricing.py), which knows the nodes;
-- all-gather and reduce-scatter: half an all-reduce (a ring all-reduce is both in sequence); all-to-all: an all-gather;
-  send_recv of M bytes: an all-gather of 2 M between two ranks, in which each rank sends M.
+- Rank counts between measured ones: linear in log ranks and log seconds.
+- More ranks than measured: wire time grows as the ring's share, the floor with log2(ranks). Ranks are those of one
+  node; the simulator, which knows the nodes, adds the network time (simulator/costs/pricing.py).
+- All-gather and reduce-scatter: half an all-reduce, because a ring all-reduce is both in sequence. All-to-all: an
+  all-gather. send_recv of M bytes: an all-gather of 2 M between two ranks, in which each rank sends M.
 
-Eager all-reduce seconds are back-to-back launches, so below some 1 MB they are the host's launch time.
+Eager all-reduce seconds are of back-to-back launches, so below about 1 MB they are the launch time of the host.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ Key = tuple[str, bool, int]  # kind, graph, ranks
 
 @dataclass(frozen=True, slots=True)
 class CollectiveModel:
+    """Curves of seconds against message bytes by (kind, graph, ranks)."""
+
     curves: dict[Key, MonotoneCurve]
     fitted_on: FittedOn
     family: str = field(default="collective", init=False)
@@ -46,7 +48,11 @@ class CollectiveModel:
     MIN_RANKS: ClassVar[int] = 2
 
     def cost(self, op: Collective, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
-        """(seconds, origin) of the message sizes' shape; InputError for fewer than two ranks."""
+        """Return (seconds, origin) in the shape of the message sizes.
+
+        Raises:
+            InputError: The collective has fewer than two ranks.
+        """
         if op.ranks < self.MIN_RANKS:
             raise InputError("a collective needs at least two ranks", op.ranks, "2")
         (size,) = broadcast(op.message_bytes)
@@ -75,7 +81,7 @@ class CollectiveModel:
         return low ** (1 - share) * high**share, np.maximum(np.maximum(o_low, o_high), INTERPOLATED)
 
     def _ranks_of(self, kind: str, graph: bool) -> tuple[list[int], bool]:
-        """Measured rank counts of a kind in this launch mode, else in the other, and the mode found."""
+        """Return the measured rank counts of a kind and their launch mode; the other mode where this one has none."""
         for mode in (graph, not graph):
             if found := sorted(r for k, g, r in self.curves if k == kind and g == mode):
                 return found, mode
@@ -90,7 +96,7 @@ class CollectiveModel:
             seconds, _ = self._measured("all_reduce", size, ranks, graph)
             seconds = 0.5 * seconds
         else:
-            raise InputError("collective was not measured and follows from none that was", kind)
+            raise InputError("no measured collective stands in for this kind", kind)
         return seconds, np.full_like(seconds, ROOFLINE)
 
     def _beyond(
@@ -104,6 +110,7 @@ class CollectiveModel:
         return total, np.full_like(total, ROOFLINE)
 
     def to_parts(self) -> Parts:
+        """Return readable facts and arrays that `from_parts` reads."""
         keys = sorted(self.curves)
         facts = {
             "curves": [{"kind": k, "graph": g, "ranks": r} for k, g, r in keys],
@@ -114,13 +121,18 @@ class CollectiveModel:
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> CollectiveModel:
+        """Return the model in facts and arrays."""
         keys = [(str(c["kind"]), bool(c["graph"]), int(c["ranks"])) for c in facts["curves"]]
         curves = unpack(*(np.asarray(arrays[f"collective_{n}"], np.float64) for n in ("nodes", "size", "seconds")))
         return cls(dict(zip(keys, curves, strict=True)), FittedOn.from_facts(facts["fitted_on"]))
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> CollectiveModel:
-        """One monotone curve per (kind, graph, ranks); InputError where there is no row."""
+        """Fit one monotone curve per (kind, graph, ranks).
+
+        Raises:
+            InputError: There is no row.
+        """
         if not len(rows):
             raise InputError("no collective rows to fit")
         curves: dict[Key, MonotoneCurve] = {}

@@ -1,15 +1,15 @@
-"""Decode attention: utilisation of the roofline over sequences, key-value heads, group size and context; plus skew.
+"""Decode attention: utilisation of the roofline by sequences, key-value heads, group size and context, and skew.
 
-Flash-decoding kernels split work by (sequence, key-value head) and long contexts among blocks, so heads or contexts
-past the grid count as more sequences. A sliding window only shortens the context. Uneven batches:
-t = t(mean) + alpha (t(max) - t(mean)).
+Flash-decoding kernels split work by (sequence, key-value head) and split long contexts among blocks, so heads or
+contexts beyond the grid count as more sequences. A sliding window only shortens the context. Uneven batches take t =
+t(mean) + alpha (t(max) - t(mean)).
 
-Between two measured contexts time is a straight line, a start and as many bytes more: with every second context left
-out of the H100 table that is wrong by 0.4 % in the median and 6.0 % in the mean, a power of context by 2.4 and 7.2 %.
+Between two measured contexts time is linear: a start-up time plus the bytes. With every second context of the H100
+table left out, this is wrong by 0.4 % in the median and 6.0 % in the mean; a power of context by 2.4 and 7.2 %.
 
-Tables time one kernel over and over. Where the same card was profiled inside an engine as well (`with_engine_rows`),
-what its batches take more is kept over streams (sequences x key-value heads) and context. Head configurations that were
-left out are then met within 1.6 to 3.2 % in the median, and 4.5 to 7.1 % without (RTX PRO 6000).
+Tables time one kernel repeatedly. Where the same GPU was also profiled inside an engine (`with_engine_rows`), the model
+keeps the extra time of its batches by streams (sequences x key-value heads) and context. Head configurations that were
+left out are then predicted within 1.6 to 3.2 % in the median, and within 4.5 to 7.1 % without (RTX PRO 6000).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from calibration.families.base import Parts
 from calibration.families.grid import InterpolationGrid, by
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
 from calibration.operators.operators import DecodeAttention
-from calibration.operators.roofline import ACTIVATION_BYTES, bytes_moved, compute_s, l2_bytes, memory_s, roofline_s
+from calibration.operators.roofline import ACTIVATION_BYTES, bytes_moved, compute_s, memory_s, roofline_s
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
 
 #: Sample-weighted mean of `alpha` at prefill chunk 0 in LLMServingSim's skew_fit tables (0.045-0.09 over RTX 4090 and
-#: RTX PRO 6000, three models): used everywhere.
+#: RTX PRO 6000, three models), used for all accelerators.
 DEFAULT_SKEW_ALPHA: Final = 0.06
 
-#: Repeated launches of one kernel find part of a batch's keys and values in the second-level cache up to this many
-#: times its size: `_cold_s` ends a bias of -12 to -24 % there against LLMServingSim's rows and Vidur's.
+#: Repeated launches of one kernel find part of a batch's keys and values in the second-level cache up to this multiple
+#: of its size. `_cold_s` removes a bias of -12 to -24 % there against LLMServingSim's rows and Vidur's.
 COLD: Final = 2.0
 
 ON_NODE: Final = 1e-6
@@ -50,16 +50,19 @@ GROUP_NODES: Final = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 12.0, 16.0, 32.0, 
 
 @dataclass(frozen=True, slots=True)
 class DecodeAttentionModel:
-    """grids: log utilisation on (log sequences, log n_kv_heads, log2 group, log context) by "head_dim/kv dtype"."""
+    """The model of decode attention.
+
+    `grids` hold log utilisation on (log sequences, log n_kv_heads, log2 group, log context) by "head_dim/kv dtype".
+    """
 
     grids: dict[str, InterpolationGrid]
     floors_s: dict[str, float]
     skew_alpha: float = DEFAULT_SKEW_ALPHA
-    writes_cache: bool = False  # the rows hold the kernel that puts new keys and values into the cache
+    writes_cache: bool = False  # whether the rows include the kernel that writes new keys and values to the cache
     family: str = "decode_attention"
 
     def cost(self, op: DecodeAttention, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
-        """(seconds, origin) of the broadcast shape of sequences, context_tokens, max_context_tokens."""
+        """Return (seconds, origin) in the broadcast shape of sequences, context_tokens and max_context_tokens."""
         sequences, context, longest = broadcast(op.sequences, op.context_tokens, op.max_context_tokens)
         even, origin = self._even(op, sequences, context, accelerator)
         if self.skew_alpha <= 0.0 or bool(np.all(longest * sequences <= context * (1 + 1e-9))):
@@ -73,14 +76,15 @@ class DecodeAttentionModel:
         key, borrowed = nearest_head(self.grids, op.head_dim, op.kv_dtype)
         mean = np.maximum(context / np.maximum(sequences, 1.0), 1.0)
         group = np.full(mean.shape, np.log2(max(op.n_heads / op.n_kv_heads, 1.0)))
-        # Past the longest measured context: as many bytes in more streams, as kernels split long contexts among blocks.
-        # So do key-value heads past the most measured ones.
+        # A context past the longest measured one counts as the same bytes in more streams, as kernels split long
+        # contexts among blocks. The same holds for key-value heads past the largest measured count.
         _, kv_axis, _, context_axis = self.grids[key].axes
         log_kv = np.full(mean.shape, np.log(op.n_kv_heads))
         surplus = np.maximum(np.log(mean) - context_axis[-1], 0.0) + np.maximum(log_kv - kv_axis[-1], 0.0)
         at = [np.log(np.maximum(sequences, 1.0)) + surplus, np.minimum(log_kv, kv_axis[-1]), group]
         inside = np.minimum(np.log(mean), context_axis[-1])
-        longer = np.exp(np.maximum(np.log(mean) - context_axis[-1], 0.0))  # past the grid, of a batch of as many more
+        # past the grid: the factor of additional streams
+        longer = np.exp(np.maximum(np.log(mean) - context_axis[-1], 0.0))
         nodes, share = bracket(context_axis, inside)
         log_u, origins = self.grids[key].at([*(np.broadcast_to(a, nodes.shape) for a in at), nodes])
         each = replace(op, sequences=sequences, context_tokens=sequences * np.exp(nodes) * longer)
@@ -94,8 +98,10 @@ class DecodeAttentionModel:
         return seconds, np.where(borrowed, ROOFLINE, origin)
 
     def with_engine_rows(self, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
-        """The model with its grids made slower by what `rows`, batches timed inside an engine, take longer than it
-        says: over streams and context, for all head configurations of a head size."""
+        """Return the model with its grids slowed down to match `rows`, batches that were timed inside an engine.
+
+        The correction depends on streams and context, and applies to all head configurations of a head size.
+        """
         grids = dict(self.grids)
         for (head_dim, kv_dtype), table in by(rows[rows.window_tokens == 0], "head_dim", "kv_dtype"):
             key = f"{head_dim}/{kv_dtype}"
@@ -107,7 +113,7 @@ class DecodeAttentionModel:
         return replace(self, grids=grids)
 
     def _longer(self, table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Accelerator) -> InterpolationGrid:
-        """Log of measured over modelled seconds on (log streams, log context)."""
+        """Return log(measured / modelled seconds) as a grid over (log streams, log context)."""
         points, values = [], []
         for (heads, kv_heads), part in by(table, "n_heads", "n_kv_heads"):
             n, context, longest = (part[c].to_numpy(float) for c in SIZES)
@@ -119,6 +125,7 @@ class DecodeAttentionModel:
         return InterpolationGrid.from_points(axes, at, np.concatenate(values))
 
     def to_parts(self) -> Parts:
+        """Return readable facts and arrays that `from_parts` reads."""
         arrays: dict[str, npt.NDArray[Any]] = {}
         for key, grid in self.grids.items():
             arrays |= grid.to_arrays(key)
@@ -127,13 +134,14 @@ class DecodeAttentionModel:
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """Return the model in facts and arrays."""
         grids = {t: InterpolationGrid.from_arrays(t, arrays) for t in facts["tables"]}
         writes = bool(facts.get("writes_cache", False))
         return cls(grids, dict(facts["floors_s"]), float(facts["skew_alpha"]), writes)
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
-        """Rows without a window; windowed rows are for validation (a window is a shorter context)."""
+        """Fit the rows without a window; rows with a window, which is a shorter context, only validate."""
         grids, floors = {}, {}
         plain = cold_rows(rows[(rows.window_tokens == 0) & (rows.n_heads >= rows.n_kv_heads)], accelerator)
         for (head_dim, kv_dtype), table in by(plain, "head_dim", "kv_dtype"):
@@ -145,8 +153,10 @@ class DecodeAttentionModel:
 
 
 def bracket(axis: FloatArray, log_context: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """(nodes (2, ...), share of the upper one) around each context, of a straight line in context; the one node twice
-    where the axis has one, the first where the context is shorter."""
+    """Return the two nodes around each context, shape (2, ...), and the share of the upper one.
+
+    Both nodes are the same where the axis has one node, and the first node where the context is shorter than the axis.
+    """
     low = np.clip(np.searchsorted(axis, log_context, side="right") - 1, 0, max(len(axis) - 2, 0))
     nodes = np.stack([axis[low], axis[np.minimum(low + 1, len(axis) - 1)]])
     start, end = np.exp(nodes)
@@ -155,7 +165,7 @@ def bracket(axis: FloatArray, log_context: FloatArray) -> tuple[FloatArray, Floa
 
 
 def nearest_head(tables: Mapping[str, Any], head_dim: int, kv_dtype: str) -> tuple[str, bool]:
-    """(table for a head, whether it is borrowed): own dtype first, then bf16; the nearest head dimension."""
+    """Return (table for a head, whether it is borrowed): own dtype first, then bf16; the nearest head dimension."""
     dtype = "bf16" if kv_dtype == "fp16" else kv_dtype
     if f"{head_dim}/{dtype}" in tables:
         return f"{head_dim}/{dtype}", False
@@ -177,7 +187,7 @@ def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Ac
     kept = group_nodes(all_points[:, 2])
     points4, values = all_points[kept], values[kept]
     axes = [np.unique(points4[:, d]) for d in range(4)]
-    # Head splits nobody measured behave like the average split with as many streams.
+    # A head configuration that was not measured behaves like the average configuration with the same number of streams.
     points3 = np.column_stack([points4[:, 0] + points4[:, 1], points4[:, 2], points4[:, 3]])
     streams = np.log(2.0) * np.unique(np.round(points3[:, 0] / np.log(2.0)))
     pooled = InterpolationGrid.from_points([streams, axes[2], axes[3]], points3, values)
@@ -189,21 +199,24 @@ def _fit_grid(table: pd.DataFrame, head_dim: int, kv_dtype: str, accelerator: Ac
 
 
 def _per_key_s(op: DecodeAttention, accelerator: Accelerator) -> FloatArray:
-    """What of the roofline grows with context, so that between nodes time is a power of context, never falling."""
+    """Return the part of the roofline that grows with context, so that time never falls with context."""
     queries = 2.0 * broadcast(op.sequences)[0] * op.n_heads * op.head_dim * ACTIVATION_BYTES
     keys = bytes_moved(op, accelerator) - queries
     return np.maximum(compute_s(op, accelerator), keys / accelerator.memory_bandwidth_bytes_per_s)
 
 
 def group_nodes(log_group: FloatArray) -> npt.NDArray[np.bool_]:
-    """Rows whose group size is a node of the grids; all of them where none is."""
+    """Return a mask, shape (n,), of rows with a group size on a node of the grids; all rows where none is on a node."""
     distance = np.abs(log_group[:, None] - np.log2(np.array(GROUP_NODES))[None, :]).min(axis=1)
     kept = distance < 1e-6
     return kept if kept.any() else np.ones(len(kept), dtype=bool)
 
 
 def cold_rows(rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
-    """Rows without a window as a step would meet them: no batch slower than a longer one, none read from the cache."""
+    """Return the rows without a window as a step runs them.
+
+    No batch is slower than one with a longer context, and none is read from the cache.
+    """
     import pandas as pd
 
     parts = []
@@ -218,16 +231,19 @@ def cold_rows(rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
 
 
 def _cold_s(op: DecodeAttention, seconds: FloatArray, start: FloatArray, accelerator: Accelerator) -> FloatArray:
-    """Least seconds once keys and values must come from memory, as in a step, where other layers passed through the
-    second-level cache: a batch's start (its time at the shortest context) and the bytes at the best rate measured.
-    Batches of COLD times that cache or more were measured like that and keep at least the bytes."""
+    """Return the least seconds of each batch, shape (n,), where keys and values must come from memory.
+
+    In a step other layers pass through the second-level cache. The bound is the start-up time of the batch (its time at
+    the shortest context) plus its bytes at the best measured rate. Batches of at least COLD times that cache were
+    measured from memory, so for them the bound is the bytes alone.
+    """
     moved = bytes_moved(op, accelerator)
     best = _best_streaming(op, np.minimum(_per_key_s(op, accelerator) / seconds, 1.0), accelerator)
-    return np.where(moved < COLD * l2_bytes(accelerator), start, 0.0) + _per_key_s(op, accelerator) / best
+    return np.where(moved < COLD * accelerator.cache_bytes, start, 0.0) + _per_key_s(op, accelerator) / best
 
 
 def _best_streaming(op: DecodeAttention, u: FloatArray, accelerator: Accelerator) -> float:
-    """Highest bandwidth utilisation of batches whose cache is four times larger than the second-level cache."""
+    """Return the highest bandwidth utilisation of batches over four times the size of the second-level cache."""
     streamed = memory_s(op, accelerator) >= roofline_s(op, accelerator) * (1 - 1e-9)
-    large = streamed & (bytes_moved(op, accelerator) > 4.0 * l2_bytes(accelerator))
+    large = streamed & (bytes_moved(op, accelerator) > 4.0 * accelerator.cache_bytes)
     return float(np.quantile(u[large], 0.99)) if large.any() else 0.9

@@ -1,11 +1,11 @@
-"""Memory-bound kernels: seconds against bytes, per kind, one monotone curve each.
+"""Memory-bound kernels: one monotone curve of seconds against bytes for each kind.
 
-A curve bends where the bytes outgrow the second-level cache, which is why bytes over bandwidth alone is not enough.
-A kind without rows is derived from the measured `quantize` curve of the same accelerator: its floor times the kind's
-floor ratio, plus its time above the floor times the kind's streaming ratio. The ratios below are those of RTX PRO 6000,
-the one accelerator where both were measured (LLMServingSim layers under vLLM 0.19 against aiconfigurator's
+A curve bends where the bytes outgrow the second-level cache, so bytes over bandwidth alone is not enough. A kind
+without rows is derived from the measured `quantize` curve of the same accelerator: its floor times the kind's floor
+ratio, plus its time above the floor times the kind's streaming ratio. The ratios below are those of RTX PRO 6000, the
+one accelerator where both were measured (LLMServingSim layers under vLLM 0.19 against aiconfigurator's
 static_scaled_fp8_quant, kernels moving 16 KB to 1 MB for the floor, 4 to 64 MB for streaming). Costs are per kernel:
-which kernels a compiled engine fuses is the caller's knowledge.
+the caller knows which kernels a compiled engine fuses.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from calibration.families.base import FittedOn, Parts
 from calibration.families.curve import MonotoneCurve, pack, unpack
 from calibration.operators.cost import INTERPOLATED, ROOFLINE, broadcast
 from calibration.operators.operators import Elementwise
-from calibration.operators.roofline import l2_bytes
 from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
@@ -34,7 +33,7 @@ REFERENCE = "quantize"
 
 BIN_PER_DOUBLING = 2  # rows are pooled by half doublings of bytes
 
-#: kind -> (floor, streaming) relative to `quantize`. Sampling is a dozen kernels over the logits.
+#: Ratios (floor, streaming) to `quantize` by kind. Sampling is a dozen kernels over the logits.
 RATIO_TO_QUANTIZE: dict[str, tuple[float, float]] = {
     "quantize": (1.0, 1.0),
     "norm": (1.2, 3.0),
@@ -44,20 +43,22 @@ RATIO_TO_QUANTIZE: dict[str, tuple[float, float]] = {
     "sampling": (9.0, 0.35),
 }
 
-#: Kinds that public tables do not time, and the one they resemble where they were not measured either: a KV write
-#: scatters rows, gating a router reduces them, taking the largest logit is one of the passes of sampling.
+#: Kinds that public tables do not time, and the measured kind that each resembles: a KV write scatters rows, gating a
+#: router reduces them, and taking the largest logit is one of the passes of sampling.
 ALIASES = {"kv_write": "rotary", "routing": "norm", "greedy": "sampling"}
 
-#: Sorting all logits, which no table times: kernels, each a floor of `quantize`, and the share of memory bandwidth its
-#: bytes pass at. vLLM pull requests 32558, 33538, 40376 and 51507 (H200 where they name it) time that path at 0.10 ms
-#: for one row of 32,768 words, 0.35 for 48; of 131,072 words 1.00 for 64, 2.27 for 128, 6.15 for 512: 12 to 18 us each.
+#: Sorting all logits, which no table times: the number of kernels, each with the floor of `quantize`, and the share of
+#: memory bandwidth that its bytes reach. vLLM pull requests 32558, 33538, 40376 and 51507 (H200 where they name it)
+#: time that path at 0.10 ms for one row of 32,768 words, 0.35 for 48; of 131,072 words 1.00 for 64, 2.27 for 128, 6.15
+#: for 512: 12 to 18 us each.
 SORT = "sort"
 
 SORT_KERNELS = 50
 
 SORT_BANDWIDTH_SHARE = 0.38
 
-PASSES_REPEAT = {"sampling", "greedy"}  # its bytes count many passes over the same logits, most of them in the cache
+# bytes of these kinds count many passes over the same logits, most of them in the cache
+PASSES_REPEAT = {"sampling", "greedy"}
 
 CACHE_SHARE = 0.75  # of the cache, beyond which streaming slows down: 96 of 128 MB on RTX PRO 6000
 
@@ -66,12 +67,18 @@ MEMORY_EFFICIENCY = 0.9  # of peak bandwidth beyond the cache: quantize reaches 
 
 @dataclass(frozen=True, slots=True)
 class ElementwiseModel:
+    """Curves of seconds against bytes by kind."""
+
     curves: dict[str, MonotoneCurve]
     fitted_on: FittedOn
     family: str = field(default="elementwise", init=False)
 
     def cost(self, op: Elementwise, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
-        """(seconds, origin) of the shape of tokens; InputError for an unknown kind."""
+        """Return (seconds, origin) in the shape of the tokens.
+
+        Raises:
+            InputError: The kind is unknown.
+        """
         tokens, per_token = broadcast(op.tokens, op.bytes_per_token)
         size = tokens * per_token
         if op.kind == SORT and SORT not in self.curves:
@@ -83,7 +90,7 @@ class ElementwiseModel:
         return moved, np.full_like(moved, ROOFLINE)
 
     def _here(self, kind: str, size: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-        """(seconds, origin, floor) on the accelerator of the fit; pooled nodes count as interpolated."""
+        """Return (seconds, origin, floor) on the accelerator of the fit; pooled nodes count as interpolated."""
         kind = kind if kind in self.curves else ALIASES.get(kind, kind)
         if kind in self.curves:
             seconds, origin = self._at(kind, size)
@@ -93,7 +100,10 @@ class ElementwiseModel:
         return self._derived(kind, size)
 
     def _derived(self, kind: str, size: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-        """From quantize, or from the first curve there is; slower streaming stops where device memory is the limit."""
+        """Return (seconds, origin, floor) of a kind without rows, derived from quantize or else from the first curve.
+
+        Slower streaming is limited to the rate of device memory.
+        """
         source = REFERENCE if REFERENCE in self.curves else min(self.curves, key=lambda k: (k in ALIASES, k))
         to, by = RATIO_TO_QUANTIZE[kind], RATIO_TO_QUANTIZE[ALIASES.get(source, source)]
         seconds, _ = self._at(source, size)
@@ -112,12 +122,15 @@ class ElementwiseModel:
         return float(self.curves[kind].seconds[0])
 
     def _at(self, kind: str, size: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """The curve; beyond its last node bytes no longer fit the cache and pass at the rate of device memory."""
+        """Return (seconds, origin) of a curve.
+
+        Past its last node the bytes exceed the cache and move at the rate of device memory.
+        """
         curve = self.curves[kind]
         seconds, origin = curve.at(size)
         if kind in PASSES_REPEAT:
             return seconds, origin
-        full = max(float(curve.size[-1]), CACHE_SHARE * l2_bytes(self.fitted_on.accelerator))
+        full = max(float(curve.size[-1]), CACHE_SHARE * self.fitted_on.accelerator.cache_bytes)
         held, _ = curve.at(np.minimum(size, full))
         return np.maximum(seconds, held + np.maximum(size - full, 0.0) / self._memory_rate()), origin
 
@@ -125,19 +138,25 @@ class ElementwiseModel:
         return MEMORY_EFFICIENCY * self.fitted_on.accelerator.memory_bandwidth_bytes_per_s
 
     def to_parts(self) -> Parts:
+        """Return readable facts and arrays that `from_parts` reads."""
         kinds = sorted(self.curves)
         facts = {"kinds": kinds, "fitted_on": self.fitted_on.to_facts(), "axes": "bytes, seconds"}
         return facts, {f"elementwise_{n}": a for n, a in pack([self.curves[k] for k in kinds]).items()}
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> ElementwiseModel:
+        """Return the model in facts and arrays."""
         curves = unpack(*(np.asarray(arrays[f"elementwise_{n}"], np.float64) for n in ("nodes", "size", "seconds")))
         named = dict(zip([str(k) for k in facts["kinds"]], curves, strict=True))
         return cls(named, FittedOn.from_facts(facts["fitted_on"]))
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> ElementwiseModel:
-        """One curve per kind; InputError where there is no row."""
+        """Fit one curve per kind.
+
+        Raises:
+            InputError: There is no row.
+        """
         if not len(rows):
             raise InputError("no elementwise rows to fit")
         curves = {str(kind): _pooled(part) for kind, part in rows.groupby("kind")}
@@ -149,7 +168,7 @@ def _pooled(rows: pd.DataFrame) -> MonotoneCurve:
     label = np.round(np.log2(size) * BIN_PER_DOUBLING)
     seconds = rows.seconds.to_numpy(dtype=np.float64)
     bins = np.unique(label)
-    # Geometric means of both axes: a bin spans a factor of 1.4.
+    # Both axes take geometric means, because a bin spans a factor of 1.4.
     middle = np.array([np.exp(np.mean(np.log(size[label == b]))) for b in bins])
     typical = np.array([np.exp(np.mean(np.log(seconds[label == b]))) for b in bins])
     return MonotoneCurve.fit(middle, typical)

@@ -1,8 +1,8 @@
 """Matrix products: utilisation of the roofline on a (log m, log n, log k) grid per dtype, with a launch floor.
 
-Products in a real step read their weights from device memory, so utilisation learned from shapes that sat in the
-second-level cache during the benchmark is clamped to the best that shapes too large for it reached. fp8 tables time the
-layer with its activation quantisation inside: callers add no quantise operator for them.
+Products in a real step read their weights from device memory. Utilisation learned from shapes that fitted in the
+second-level cache during the benchmark is therefore clamped to the best utilisation of shapes too large for it. fp8
+tables time the layer including its activation quantisation, so callers add no quantise operator for them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from calibration.families.base import Parts
 from calibration.families.grid import InterpolationGrid, by
 from calibration.operators.cost import ROOFLINE, broadcast
 from calibration.operators.operators import Gemm
-from calibration.operators.roofline import bytes_moved, compute_s, l2_bytes, memory_s, roofline_s
+from calibration.operators.roofline import bytes_moved, compute_s, memory_s, roofline_s
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 
@@ -28,37 +28,42 @@ if TYPE_CHECKING:
 
 SAME_AS: Final = {"fp16": "bf16"}
 
-PROXY: Final = {"int8": "fp8", "fp8_block": "fp8"}  # where the dtype itself was not measured
+PROXY: Final = {"int8": "fp8", "fp8_block": "fp8"}  # the dtype that stands in where the dtype itself was not measured
 
 #: Dequantising inside the kernel costs about a tenth of the arithmetic rate.
 WEIGHT_ONLY_EFFICIENCY: Final = 0.9
 
-#: A shape costs at most this much more than the same with more rows: an engine could pad, so rows above are outliers.
+#: A shape costs at most this multiple of the same shape with more rows: an engine could pad, so slower rows are
+#: outliers.
 PAD_MARGIN: Final = 1.10
 
-FEWEST_SHAPES: Final = 8  # a dtype with fewer says less than its proxy, where another dtype has more
+FEWEST_SHAPES: Final = 8  # a dtype with fewer shapes is less reliable than its proxy, where another dtype has more
 
-NOBODYS_PROXY: Final = "fp32"  # no tensor cores, on a CPU other kernels: its own few shapes say more
+# without tensor cores, and on a CPU with other kernels, its own few shapes are more reliable
+NOBODYS_PROXY: Final = "fp32"
 
-SMALLEST: Final = 64  # n and k below are no layer's
+SMALLEST: Final = 64  # no layer has an n or k below this
 
-#: A dtype whose fastest row takes this many times another dtype's was timed launch by launch, not in a graph.
+#: A dtype with a fastest row over this multiple of another dtype's was timed launch by launch, not in a graph.
 EAGER_FLOOR: Final = 5.0
 
-#: Rows within this factor of what trivially small products take then hold the launch, not the product.
+#: Rows within this factor of the time of trivially small products measure the launch, not the product.
 LAUNCH_MARGIN: Final = 1.3
 
 
 @dataclass(frozen=True, slots=True)
 class GemmModel:
-    """grids: log utilisation by dtype; floors_s: fastest measured product by dtype."""
+    """The model of matrix products.
+
+    `grids` hold log utilisation by dtype, and `floors_s` the seconds of the fastest measured product by dtype.
+    """
 
     grids: dict[str, InterpolationGrid]
     floors_s: dict[str, float]
     family: str = "gemm"
 
     def cost(self, op: Gemm, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
-        """(seconds, origin) of the broadcast shape of m, n, k."""
+        """Return (seconds, origin) in the broadcast shape of m, n and k."""
         m, n, k = broadcast(op.m, op.n, op.k)
         dtype = SAME_AS.get(op.dtype, op.dtype)
         table, borrowed = self._table(dtype, accelerator)
@@ -76,14 +81,18 @@ class GemmModel:
     def _utilisation(
         grid: InterpolationGrid, log_m: FloatArray, log_n: FloatArray, log_k: FloatArray
     ) -> tuple[FloatArray, FloatArray]:
-        """(log utilisation, origin). Past the largest n or k: as many weights, the surplus moved to the other side."""
+        """Return (log utilisation, origin).
+
+        Past the largest n or k, a shape counts as one with the same number of weights, with the excess moved to the
+        other side.
+        """
         _, n_axis, k_axis = grid.axes
         over_n, over_k = np.maximum(log_n - n_axis[-1], 0.0), np.maximum(log_k - k_axis[-1], 0.0)
         log_u, origin = grid.at([log_m, log_n - over_n + over_k, log_k - over_k + over_n])
         return log_u, np.where(over_n + over_k > 0, ROOFLINE, origin)
 
     def _table(self, dtype: str, accelerator: Accelerator) -> tuple[str, bool]:
-        """(dtype whose utilisation is used, whether it is borrowed)."""
+        """Return (dtype with the utilisation to use, whether it is borrowed)."""
         if dtype in self.grids:
             return dtype, False
         proxy = PROXY.get(dtype, "bf16")
@@ -92,12 +101,13 @@ class GemmModel:
         return ("bf16" if "bf16" in self.grids else next(iter(self.grids))), True
 
     def notice(self, op: Gemm, accelerator: Accelerator) -> str | None:
-        """One line where the dtype was not measured."""
+        """Return a notice where the dtype was not measured, else None."""
         dtype = SAME_AS.get(op.dtype, op.dtype)
         table, borrowed = self._table(dtype, accelerator)
         return f"gemm in {dtype}: not measured, {table} utilisation against the {dtype} roofline" if borrowed else None
 
     def to_parts(self) -> Parts:
+        """Return readable facts and arrays that `from_parts` reads."""
         arrays: dict[str, npt.NDArray[Any]] = {}
         for dtype, grid in self.grids.items():
             arrays |= grid.to_arrays(dtype)
@@ -105,11 +115,12 @@ class GemmModel:
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """Return the model in facts and arrays."""
         return cls({d: InterpolationGrid.from_arrays(d, arrays) for d in facts["dtypes"]}, dict(facts["floors_s"]))
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
-        """Fit every dtype; of several kernels for one shape the fastest counts, as the engine would choose it."""
+        """Fit every dtype; of several kernels for one shape the fastest counts, because the engine would choose it."""
         rows = rows[(rows.n >= SMALLEST) & (rows.k >= SMALLEST)]
         fastest = _without_launches(rows.groupby(["dtype", "m", "n", "k"])["seconds"].min().reset_index())
         shapes = fastest.groupby("dtype").apply(lambda t: t.groupby(["n", "k"]).ngroups)
@@ -122,7 +133,7 @@ class GemmModel:
 
 
 def _without_launches(rows: pd.DataFrame) -> pd.DataFrame:
-    """Replace rows that hold an eager launch by the proxy dtype's row, scaled by how the two compare elsewhere.
+    """Replace rows that include an eager launch by the proxy dtype's row, scaled by the ratio of the two elsewhere.
 
     An engine replays these products from a CUDA graph, where the launch costs nothing. The public fp8_block tables were
     timed eagerly (aiconfigurator's collect_gemm.py turns graphs off for that dtype alone): 60 to 340 us for any small
@@ -160,11 +171,14 @@ def _fit_grid(table: pd.DataFrame, dtype: str, accelerator: Accelerator) -> Inte
 
 
 def _best_streaming(op: Gemm, u: FloatArray, streamed: npt.NDArray[np.bool_], accelerator: Accelerator) -> float:
-    """Highest bandwidth utilisation (99th percentile) of shapes four times larger than the cache."""
-    large = streamed & (bytes_moved(op, accelerator) > 4.0 * l2_bytes(accelerator))
+    """Return the highest bandwidth utilisation (99th percentile) of shapes over four times the size of the cache."""
+    large = streamed & (bytes_moved(op, accelerator) > 4.0 * accelerator.cache_bytes)
     return float(np.quantile(u[large], 0.99)) if large.any() else 0.9
 
 
 def _pooled_m(m: FloatArray) -> FloatArray:
-    """Node each row count belongs to: 1, 2, 4, 8, 16 for small ones, itself above: wave quantisation is kept."""
+    """Return the node of each row count, shape (n,): 1, 2, 4, 8 or 16 for small counts, else the count itself.
+
+    Large counts stay separate so that wave quantisation is kept.
+    """
     return np.where(m <= 16, np.exp2(np.floor(np.log2(m))), m)

@@ -1,4 +1,8 @@
-"""Values on a regular grid of transformed axes: holes filled once, multilinear interpolation, measured or not."""
+"""Values on a regular grid of transformed axes, with holes filled once and read by multilinear interpolation.
+
+`scipy.interpolate.RegularGridInterpolator` gives the same values in the same time (118 against 127 us for one point of
+a 30 x 20 x 20 grid with its mask of measured nodes), but importing it takes 0.33 s, and a bundle loads with numpy only.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +15,21 @@ import numpy as np
 import numpy.typing as npt
 
 from calibration.operators.cost import INTERPOLATED, MEASURED, ROOFLINE
-from catalogs.arrays import FloatArray
+from catalogs.arrays import FloatArray, bracket
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-_ON_NODE = 1e-6  # in axis units: closer than this is the node itself
+_ON_NODE = 1e-6  # in axis units: a coordinate closer than this is the node itself
 
 
 @dataclass(frozen=True, slots=True)
 class InterpolationGrid:
-    """values[i, j, ...] at axes[0][i], axes[1][j], ...; measured is False where a value was filled in.
+    """A regular grid: values[i, j, ...] at axes[0][i], axes[1][j], ....
 
-    Axes ascend and may have one node. Coordinates outside are clamped to the edge.
+    `measured` has the shape of `values` and is False where a value was filled in. Axes ascend and may have one node.
+    Coordinates outside are clamped to the edge.
     """
 
     axes: tuple[FloatArray, ...]
@@ -39,9 +44,9 @@ class InterpolationGrid:
         values: FloatArray,
         elsewhere: Callable[..., FloatArray] | None = None,
     ) -> Self:
-        """Average `values` (n,) at the nodes nearest to `points` (n, d).
+        """Average `values`, shape (n,), at the nodes nearest to `points`, shape (n, d).
 
-        Nodes no point belongs to take elsewhere(*node coordinates), or are interpolated from the others.
+        A node without points takes elsewhere(*node coordinates), or is interpolated from the others.
         """
         shape = tuple(len(a) for a in axes)
         index = tuple(_nearest(axis, points[:, d]) for d, axis in enumerate(axes))
@@ -55,7 +60,7 @@ class InterpolationGrid:
         return cls(tuple(axes), np.where(measured, known, elsewhere(*np.meshgrid(*axes, indexing="ij"))), measured)
 
     def at(self, coordinates: Sequence[FloatArray]) -> tuple[FloatArray, FloatArray]:
-        """(value, origin) at coordinates, one array of a common shape per axis."""
+        """Return (value, origin) at coordinates, one array of a common shape per axis."""
         shape = np.shape(coordinates[0])
         low, weight, on_node, outside = [], [], np.ones(shape, dtype=bool), np.zeros(shape, dtype=bool)
         for axis, x in zip(self.axes, coordinates, strict=True):
@@ -64,7 +69,7 @@ class InterpolationGrid:
             weight.append(w)
             on_node, outside = on_node & node, outside | out
         value, known = np.zeros(shape), np.zeros(shape)
-        # Where every coordinate of an axis is a node, as head counts are, the other end of its cells weighs nothing.
+        # Where every coordinate of an axis is a node, as head counts are, the upper end of its cells has no weight.
         for corner in product(*((0, 1) if w.any() else (0,) for w in weight)):
             w = np.ones(shape)
             index = []
@@ -77,16 +82,18 @@ class InterpolationGrid:
         return value, np.where(outside | (known < 0.5), ROOFLINE, np.where(known < 1.0 - 1e-9, INTERPOLATED, origin))
 
     def rising(self, power: float, along: int = -1) -> Self:
-        """The grid with time never falling along a logarithmic axis, the last unless said otherwise: what was filled in
-        may not undercut what was measured before it. Values are log(bound / time); the bound grows as the `power` of
-        that axis."""
+        """Return the grid with a time that never falls along a logarithmic axis, by default the last.
+
+        A filled-in value may not undercut the measured ones before it. Values are log(bound / time), and the bound
+        grows as the `power` of that axis.
+        """
         shape = [1] * self.values.ndim
         shape[along] = -1
         bound = power * self.axes[along].reshape(shape)
         return type(self)(self.axes, bound - np.maximum.accumulate(bound - self.values, axis=along), self.measured)
 
     def to_arrays(self, name: str) -> dict[str, npt.NDArray[Any]]:
-        """Arrays to store: float32 axes, float16 values (0.05 % of a log-utilisation), packed mask."""
+        """Return arrays to store: float32 axes, float16 values (0.05 % of a log-utilisation) and a packed mask."""
         out: dict[str, npt.NDArray[Any]] = {f"{name}.axis{d}": a.astype(np.float32) for d, a in enumerate(self.axes)}
         out[f"{name}.values"] = self.values.astype(np.float16)
         out[f"{name}.measured"] = np.packbits(self.measured)
@@ -94,7 +101,7 @@ class InterpolationGrid:
 
     @classmethod
     def from_arrays(cls, name: str, arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
-        """The inverse of to_arrays; KeyError where an array is missing."""
+        """Return the grid in the arrays of `to_arrays`; KeyError where an array is missing."""
         values = arrays[f"{name}.values"].astype(np.float64)
         axes = tuple(arrays[f"{name}.axis{d}"].astype(np.float64) for d in range(values.ndim))
         bits = np.unpackbits(arrays[f"{name}.measured"], count=values.size)
@@ -110,21 +117,22 @@ def _nearest(axis: FloatArray, x: FloatArray) -> npt.NDArray[np.int64]:
 def _locate(
     axis: FloatArray, x: FloatArray
 ) -> tuple[npt.NDArray[np.int64], FloatArray, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-    """(lower node, weight of the upper one, exactly on a node, outside) of each coordinate."""
+    """Return (lower node, weight of the upper one, exactly on a node, outside) of each coordinate."""
     inside = np.clip(x, axis[0], axis[-1])
     outside = np.abs(inside - x) > _ON_NODE
     if len(axis) == 1:
         return np.zeros(x.shape, dtype=np.int64), np.zeros(x.shape), ~outside, outside
-    low = np.clip(np.searchsorted(axis, inside, side="right") - 1, 0, len(axis) - 2).astype(np.int64)
-    gap = axis[low + 1] - axis[low]
-    weight = (inside - axis[low]) / gap
-    node = np.minimum(weight, 1.0 - weight) * gap < _ON_NODE
+    low, weight = bracket(axis, inside)
+    node = np.minimum(weight, 1.0 - weight) * (axis[low + 1] - axis[low]) < _ON_NODE
     weight = np.where(node, np.round(weight), weight)
     return low, weight, node & ~outside, outside
 
 
 def _along(axis: FloatArray, line: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Estimates of a line's unknowns: (bracketed, weight of it, nearest known), NaN where there is none."""
+    """Return estimates of a line's unknown nodes: (interpolated, its weight, nearest known).
+
+    An estimate is NaN where there is none.
+    """
     known = np.isfinite(line)
     nothing = np.full(len(line), np.nan)
     if not known.any():
@@ -138,8 +146,11 @@ def _along(axis: FloatArray, line: FloatArray) -> tuple[FloatArray, FloatArray, 
 
 
 def _filled(axes: Sequence[FloatArray], known: FloatArray) -> FloatArray:
-    """Unknown nodes from known ones: first interpolation along every axis that brackets them (closer brackets weigh
-    more), repeated; then the nearest known node along any axis, repeated until none is left."""
+    """Return the values with every unknown node estimated from known ones.
+
+    Unknown nodes are first interpolated along every axis that brackets them, with more weight for closer brackets,
+    repeatedly. The rest take the nearest known node along any axis, repeatedly.
+    """
     if not np.isfinite(known).any():
         raise ValueError("a grid needs at least one known value")
     values = known.copy()
@@ -163,6 +174,6 @@ def _filled(axes: Sequence[FloatArray], known: FloatArray) -> FloatArray:
 
 
 def by(rows: pd.DataFrame, *columns: str) -> Iterator[tuple[tuple[Any, ...], pd.DataFrame]]:
-    """(values of `columns`, their rows), in ascending order of the values."""
+    """Yield (values of `columns`, their rows) in ascending order of the values."""
     for key, table in rows.groupby(list(columns), sort=True):
         yield (key if isinstance(key, tuple) else (key,)), table

@@ -1,19 +1,19 @@
 """Mixture-of-experts layers: measured time over the roofline, one curve over tokens per architecture and split.
 
-A curve's key is (dtype, hidden, intermediate after the TP split, experts per token, experts, expert ranks); its values
-are log(seconds / roofline), where the roofline moves the weights of the experts touched under balanced routing. An
-architecture in the tables uses its own curve. One that is not is regressed from its neighbours (Gaussian kernel over
-log2 of hidden, intermediate, experts per token, experts per rank, ranks) at equal rows per expert, which halves the
-error of comparing at equal tokens.
+The key of a curve is (dtype, hidden, intermediate after the TP split, experts per token, experts, expert ranks). Its
+values are log(seconds / roofline), where the roofline moves the weights of the experts that receive tokens under
+balanced routing. An architecture in the tables uses its own curve. Any other is regressed from its neighbours (Gaussian
+kernel over log2 of hidden, intermediate, experts per token, experts per rank, ranks) at equal rows per expert, which
+halves the error of comparing at equal tokens.
 
-Rows are of routing as in service (importers/expert_routing.py): few tokens touch N (1 - (1 - k/N)^T) experts, many
+Rows have the routing of service (importers/expert_routing.py): few tokens reach N (1 - (1 - k/N)^T) experts, and many
 load them by a mild power law, since routing in service is skewed. Of the tables' two power laws, drawn with the
 collectors' sampler (8 of 256 experts, 4,096 tokens), 1.2 sends half of all tokens to one expert and puts 1.7 times the
-mean on the busiest of 8 ranks, 1.01 a quarter and 1.5 times: the milder is nearer to what trained routers do.
+mean on the busiest of 8 ranks, 1.01 a quarter and 1.5 times: the milder one is nearer to trained routers.
 
-A batch with more tokens never takes less time, so each curve is made non-decreasing (pooled neighbours, in logs) and
-read along straight lines of log time over log tokens. The tables fall by up to 15 % where the engine's tuned tile sizes
-change and up to 20 % by noise; a step, padded to its captured size, does not.
+A batch with more tokens never takes less time, so each curve is made non-decreasing by isotonic regression of
+logarithms and interpolated linearly in log time over log tokens. The tables fall by up to 15 % where the engine's tuned
+tile sizes change and by up to 20 % from noise; a step, padded to its captured size, does not.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Which measured dtype stands for which, best first. Published fp8 MoE checkpoints (DeepSeek, Qwen3, MiniMax) are block
-#: scaled, so block-scaled kernels answer for fp8 where both were measured.
+#: Measured dtypes that stand in for a dtype, best first. Published fp8 MoE checkpoints (DeepSeek, Qwen3, MiniMax) are
+#: block scaled, so block-scaled kernels stand in for fp8 where both were measured.
 STANDS_FOR: dict[str, tuple[str, ...]] = {
     "fp8": ("fp8_block", "fp8"),
     "fp8_block": ("fp8_block", "fp8"),
@@ -53,12 +53,14 @@ STANDS_FOR: dict[str, tuple[str, ...]] = {
 
 NEIGHBOURS = 8
 
-KERNEL_WIDTH = 0.5  # in doublings, chosen by leave-one-architecture-out
+KERNEL_WIDTH = 0.5  # in doublings, chosen by leaving out one architecture at a time
 
-FAR = 1.5  # doublings from the nearest measured architecture beyond which an answer counts as transferred
+FAR = 1.5  # doublings from the nearest measured architecture beyond which a prediction counts as transferred
 
 
 class Key(NamedTuple):
+    """The identity of a curve: the dtype, the architecture of the experts and their split."""
+
     dtype: str
     hidden_size: int
     intermediate_size: int
@@ -67,6 +69,7 @@ class Key(NamedTuple):
     expert_ranks: int
 
     def features(self) -> FloatArray:
+        """Return the coordinates of the kernel regression, in doublings."""
         per_rank = self.n_experts / self.expert_ranks
         sizes = (self.hidden_size, self.intermediate_size, self.experts_per_token, per_rank, self.expert_ranks)
         return np.log2(np.asarray(sizes, dtype=np.float64))
@@ -74,6 +77,8 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class GroupedGemmModel:
+    """Curves of log(seconds / roofline) over tokens, one per key."""
+
     keys: list[Key]
     tokens: FloatArray  # the common token grid, ascending
     log_ratio: npt.NDArray[np.float64]  # (keys, tokens); NaN where not measured
@@ -87,7 +92,10 @@ class GroupedGemmModel:
         object.__setattr__(self, "_features", np.array([k.features() for k in self.keys]))
 
     def cost(self, op: GroupedGemm, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
-        """(seconds, origin) of the shape of tokens; sizes and counts are scalars. More tokens never take less time."""
+        """Return (seconds, origin) in the shape of the tokens; sizes and counts are scalars.
+
+        More tokens never take less time.
+        """
         (tokens,) = broadcast(op.tokens)
         candidates = _candidates(op)
         own = self._own(candidates, accelerator)
@@ -101,8 +109,11 @@ class GroupedGemmModel:
         return _along(grid, seconds, tokens), origin
 
     def _own(self, candidates: list[Key], accelerator: Accelerator) -> int | None:
-        """The curve of this very architecture: in the dtype asked for, else in one that stands for it. One that
-        multiplies otherwise (MXFP4 with 16-bit activations for 8-bit ones) does only where the right one is unknown."""
+        """Return the curve of exactly this architecture, in its own dtype or else in one that stands in for it.
+
+        A dtype with another kind of product (MXFP4 with 16-bit activations instead of 8-bit ones) stands in only where
+        the right one is unknown.
+        """
         asked = candidates[0]
         known = any(k.dtype == asked.dtype for k in self.keys)
         for key in candidates:
@@ -116,7 +127,7 @@ class GroupedGemmModel:
         return self.tokens[known], self.log_ratio[row][known]
 
     def _regressed(self, candidates: list[Key], tokens: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(log ratio at the common nodes, origin at tokens)."""
+        """Return (log ratio at the common nodes, origin at the tokens), regressed from other architectures."""
         rows, key = self._rows_of(candidates)
         squared = ((self._features[rows] - key.features()) ** 2).sum(axis=1)
         nearest = np.argsort(squared, kind="stable")[:NEIGHBOURS]
@@ -130,7 +141,7 @@ class GroupedGemmModel:
         return ratio, np.where(far | beyond, ROOFLINE, INTERPOLATED)
 
     def _rows_of(self, candidates: list[Key]) -> tuple[npt.NDArray[np.int64], Key]:
-        """Curves of the first candidate dtype that was measured at all; of any dtype where none was."""
+        """Return the curves of the first candidate dtype that was measured, or of any dtype where none was."""
         for key in candidates:
             rows = [i for i, k in enumerate(self.keys) if k.dtype == key.dtype]
             if rows:
@@ -144,6 +155,7 @@ class GroupedGemmModel:
         return np.interp(np.log(np.maximum(tokens * scale, 1e-9)), np.log(nodes), values)
 
     def to_parts(self) -> Parts:
+        """Return readable facts and arrays that `from_parts` reads."""
         facts = {
             "dtypes": sorted({k.dtype for k in self.keys}),
             "values": "log(seconds / roofline) by key and tokens",
@@ -160,6 +172,7 @@ class GroupedGemmModel:
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> GroupedGemmModel:
+        """Return the model in facts and arrays."""
         dtypes = list(facts["dtypes"])
         keys = [Key(dtypes[int(r[0])], *(int(v) for v in r[1:])) for r in arrays["moe_keys"]]
         meta = {k: v for k, v in facts.items() if k not in ("dtypes", "values", "key_columns")}
@@ -168,7 +181,11 @@ class GroupedGemmModel:
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> GroupedGemmModel:
-        """One curve per key; the first of several rows for one point counts. InputError where there is no row."""
+        """Fit one curve per key; of several rows for one point the first counts.
+
+        Raises:
+            InputError: There is no row.
+        """
         if not len(rows):
             raise InputError("no moe rows to fit")
         first = rows.drop_duplicates([*Key._fields, "tokens"])
@@ -189,8 +206,11 @@ class GroupedGemmModel:
 def _between(
     nodes: FloatArray, ratio: FloatArray, op: GroupedGemm, accelerator: Accelerator
 ) -> tuple[FloatArray, FloatArray]:
-    """(tokens, seconds), both ascending: the nodes, and powers of two between and before them by the roofline's shape,
-    which knows how many experts are touched, never outside the nodes on both sides."""
+    """Return (tokens, seconds), both ascending: the nodes, and powers of two between and before them.
+
+    The added points follow the shape of the roofline, which knows how many experts receive tokens, and stay within the
+    nodes on both sides.
+    """
     powers = 2.0 ** np.arange(0.0, np.ceil(np.log2(nodes[-1])))
     grid = np.unique(np.concatenate([nodes, powers]))
     shaped = np.exp(np.interp(np.log(grid), np.log(nodes), ratio))
@@ -202,7 +222,10 @@ def _between(
 
 
 def _along(nodes: FloatArray, seconds: FloatArray, tokens: FloatArray) -> FloatArray:
-    """Straight lines of log time over log tokens; beyond the last node the line through the last two, not in logs."""
+    """Interpolate log time linearly over log tokens.
+
+    Past the last node, time itself is extrapolated linearly from the last two nodes.
+    """
     x = np.maximum(tokens, 1.0)
     inside = np.exp(np.interp(np.log(x), np.log(nodes), np.log(seconds)))
     slope = (seconds[-1] - seconds[-2]) / (nodes[-1] - nodes[-2]) if len(nodes) > 1 else seconds[-1] / nodes[-1]

@@ -1,8 +1,8 @@
-"""Linear-attention and Mamba state updates: no table was measured, so roofline over a stated efficiency.
+"""Linear-attention and Mamba state updates: no table was measured, so the roofline over a stated efficiency.
 
-Decode reads and writes the whole state once and is bound by memory: 60 % of peak bandwidth, what the measured
-memory-bound kernels of the same size reach (norms, rotary). Prefill runs chunked matrix products at low intensity: 35 %
-of the roofline. A launch costs 4 us.
+Decode reads and writes the whole state once and is bound by memory: 60 % of peak bandwidth, which measured memory-bound
+kernels of the same size reach (norms, rotary). Prefill runs chunked matrix products at low intensity: 35 % of the
+roofline. A launch costs 4 us.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from calibration.families.base import Parts
 from calibration.operators.cost import ROOFLINE
 from calibration.operators.operators import LinearAttentionScan
 from calibration.operators.roofline import roofline_s
-from calibration.rows.row_operators import operators_of
+from calibration.rows.dataset import operators_of
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 
@@ -28,18 +28,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LinearAttentionModel:
+    """Efficiencies of decode and prefill against the roofline, and the floor of a launch."""
+
     decode_efficiency: float = 0.6
     prefill_efficiency: float = 0.35
     launch_s: float = 4e-6
     family: str = field(default="linear_attention", init=False)
 
     def cost(self, op: LinearAttentionScan, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
-        """(seconds, origin) of the broadcast shape of tokens and sequences; origin is always 2."""
+        """Return (seconds, origin) in the broadcast shape of tokens and sequences; origin is always 2."""
         efficiency = self.decode_efficiency if op.stage == "decode" else self.prefill_efficiency
         seconds = self.launch_s + roofline_s(op, accelerator) / efficiency
         return seconds, np.full_like(seconds, ROOFLINE)
 
     def to_parts(self) -> Parts:
+        """Return readable facts and arrays that `from_parts` reads."""
         facts = {
             "decode_efficiency": self.decode_efficiency,
             "prefill_efficiency": self.prefill_efficiency,
@@ -49,12 +52,13 @@ class LinearAttentionModel:
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> LinearAttentionModel:
-        del arrays  # three numbers are all there is
+        """Return the model in facts; it has no arrays."""
+        del arrays  # the model has three numbers and no arrays
         return cls(float(facts["decode_efficiency"]), float(facts["prefill_efficiency"]), float(facts["launch_s"]))
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> LinearAttentionModel:
-        """Scales both efficiencies by the rows' median; without rows the stated defaults stay."""
+        """Scale both efficiencies by the median of the rows; without rows the stated defaults stay."""
         model = cls()
         fitted = {}
         for stage, default in (("decode", model.decode_efficiency), ("prefill", model.prefill_efficiency)):

@@ -1,11 +1,10 @@
-"""MLA attention blocks: seconds over a grid of heads per rank, sequences and length, as the public tables time them.
+"""MLA attention blocks: seconds over a grid of heads per rank, sequences and length, as in the public tables.
 
 The tables hold whole blocks of one layer (projections, absorbed products, attention) of the DeepSeek-V3 shape. Between
-nodes time is a straight line in length, heads and sequences. A corner that ran out
-of memory follows the growth of the next smaller batch. Prefill rows start from an empty cache: a chunk with earlier
-context adds its extra query-key pairs at the marginal cost per pair of the longest measured prompts, and the
-up-projection of the context at 60 % of peak arithmetic. Other MLA shapes (GLM, DeepSeek-V2) and other accelerators
-scale by the roofline.
+nodes time is linear in length, heads and sequences. A corner that ran out of memory follows the growth of the next
+smaller batch. Prefill rows start from an empty cache: a chunk with earlier context adds its extra query-key pairs at
+the marginal cost per pair of the longest measured prompts, and the up-projection of the context at 60 % of peak
+arithmetic. Other MLA shapes (GLM, DeepSeek-V2) and other accelerators scale by the roofline.
 """
 
 from __future__ import annotations
@@ -32,9 +31,10 @@ if TYPE_CHECKING:
 
 UP_PROJECTION_EFFICIENCY = 0.6
 
-ATTENTION_EFFICIENCY = 0.8  # of peak: no faster than this, however steep the part linear in length makes the rest look
+# of peak: a bound for noise, where the part linear in length would make the rest look faster
+ATTENTION_EFFICIENCY = 0.8
 
-#: The shape the tables measured: DeepSeek-V3 and R1, Kimi-K2.
+#: The shape that the tables measured: DeepSeek-V3 and R1, Kimi-K2.
 REFERENCE_SHAPE = {
     "hidden_size": 7168,
     "q_lora_rank": 1536,
@@ -44,8 +44,8 @@ REFERENCE_SHAPE = {
     "v_head_dim": 128,
 }
 
-#: Which measured projection dtype stands for which, best first; int4 checkpoints keep the attention block in 16 bit.
-#: Where none of them was measured, any that was does, scaled by the roofline like another shape.
+#: Measured projection dtypes that stand in for a dtype, best first; int4 checkpoints keep the attention block in 16
+#: bit. Where none of them was measured, any measured dtype stands in, scaled by the roofline like another shape.
 STANDS_FOR: dict[str, tuple[str, ...]] = {
     "fp8": ("fp8_block", "fp8"),
     "fp8_block": ("fp8_block", "fp8"),
@@ -61,12 +61,14 @@ GridKey = tuple[str, str, str]  # stage, dtype, kv_dtype
 
 @dataclass(frozen=True, slots=True)
 class MlaModel:
+    """Grids of seconds by (stage, dtype, kv_dtype)."""
+
     grids: dict[GridKey, MlaGrid]
     fitted_on: FittedOn
     family: str = field(default="mla", init=False)
 
     def cost(self, op: MlaModule, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
-        """(seconds, origin) of the broadcast shape of sequences, tokens, pairs and context_tokens."""
+        """Return (seconds, origin) in the broadcast shape of sequences, tokens, pairs and context_tokens."""
         sequences, tokens, pairs, context = broadcast(op.sequences, op.tokens, op.pairs, op.context_tokens)
         grid, measured = self._grid(op)
         length = (context if op.stage == "decode" else tokens) / np.maximum(sequences, 1e-9)
@@ -79,7 +81,7 @@ class MlaModel:
         return self._scaled(op, measured, accelerator, seconds, origin)
 
     def _grid(self, op: MlaModule) -> tuple[MlaGrid, MlaModule]:
-        """The grid that answers, and the operator it measured (its dtypes, the reference shape)."""
+        """Return the grid to use, and the operator that it measured (its dtypes, the reference shape)."""
         near = STANDS_FOR.get(op.dtype, (op.dtype,))
         for dtype in (*near, *(d for d in ("bf16", "fp8_block", "fp4") if d not in near)):
             for kv_dtype in (op.kv_dtype, "bf16", "fp8"):
@@ -108,6 +110,7 @@ class MlaModel:
         return np.maximum(extra_pairs, 0.0) * pair_s + context * per_token / (UP_PROJECTION_EFFICIENCY * peak)
 
     def to_parts(self) -> Parts:
+        """Return readable facts and arrays that `from_parts` reads."""
         keys = sorted(self.grids)
         facts = {
             "grids": [{"stage": s, "dtype": d, "kv_dtype": k} for s, d, k in keys],
@@ -122,6 +125,7 @@ class MlaModel:
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> MlaModel:
+        """Return the model in facts and arrays."""
         grids = {
             (str(g["stage"]), str(g["dtype"]), str(g["kv_dtype"])): MlaGrid.from_arrays(
                 {n: arrays[f"mla_{i}_{n}"] for n in ("heads", "sequences", "length", "seconds")}
@@ -132,7 +136,11 @@ class MlaModel:
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> MlaModel:
-        """One grid per (stage, dtype, kv_dtype); the rows must be of the reference shape without earlier context."""
+        """Fit one grid per (stage, dtype, kv_dtype).
+
+        Raises:
+            InputError: There is no row, or rows are not of the reference shape.
+        """
         if not len(rows):
             raise InputError("no mla rows to fit")
         odd = [c for c, v in REFERENCE_SHAPE.items() if bool((rows[c] != v).any())]
@@ -142,6 +150,6 @@ class MlaModel:
         for (stage, dtype, kv_dtype), part in rows.groupby(["stage", "dtype", "kv_dtype"]):
             total = part.context_tokens if stage == "decode" else part.tokens
             points = (part.n_heads, part.sequences, total / part.sequences, part.seconds)
-            if part.n_heads.nunique() > 1 and part.sequences.nunique() > 1:  # some kernels ran with one head only
+            if part.n_heads.nunique() > 1 and part.sequences.nunique() > 1:  # some kernels ran with one head count only
                 grids[str(stage), str(dtype), str(kv_dtype)] = MlaGrid.fit(*(np.asarray(p, np.float64) for p in points))
         return cls(grids, FittedOn.of(accelerator))

@@ -1,4 +1,8 @@
-"""Seconds on a regular grid of heads, sequences and length, with holes where a run did not fit memory."""
+"""Seconds on a regular grid of heads, sequences and length, with holes where a run did not fit in memory.
+
+It differs from `InterpolationGrid`, which clamps: past its ends time grows with the last slope, and a hole in one row
+is filled from the next smaller batch.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +15,12 @@ import numpy.typing as npt
 
 from calibration.families.curve import isotonic
 from calibration.operators.cost import INTERPOLATED, MEASURED, ROOFLINE
-from catalogs.arrays import FloatArray
+from catalogs.arrays import FloatArray, bracket
 
 
 @dataclass(frozen=True, slots=True)
 class MlaGrid:
-    """Axes ascending; seconds (heads, sequences, length) with NaN where not measured."""
+    """A grid of seconds, shape (heads, sequences, length), NaN where not measured; axes ascend."""
 
     heads: FloatArray
     sequences: FloatArray
@@ -30,8 +34,11 @@ class MlaGrid:
         )
 
     def at(self, heads: float, sequences: FloatArray, length: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(seconds, origin): straight lines along every axis, because work is affine in each of them (log-log lines
-        were 3 to 8 % too high between powers of two). Above an axis the last slope goes on; below it is flat."""
+        """Return (seconds, origin) in the shape of `length`.
+
+        Interpolation is linear along every axis, because work is affine in each of them (log-log interpolation was 3 to
+        8 % too high between powers of two). Above an axis the last slope continues; below it time is flat.
+        """
         h, h_share, h_out = _bracket(self.heads, np.asarray(heads))
         s, s_share, s_out = _bracket(self.sequences, np.maximum(sequences, 1.0))
         total = np.zeros_like(length)
@@ -45,19 +52,22 @@ class MlaGrid:
         return np.maximum(total, 1e-6), origin
 
     def _along_length(self, h: FloatArray, s: FloatArray, length: FloatArray) -> FloatArray:
-        i = np.clip(np.searchsorted(self.length, length, side="right") - 1, 0, len(self.length) - 2)
+        i, share = bracket(self.length, length)
         low, high = self._filled[h, s, i], self._filled[h, s, i + 1]
-        share = np.maximum((length - self.length[i]) / (self.length[i + 1] - self.length[i]), 0.0)
-        high = np.where(share > 1.0, np.maximum(high, low), high)  # noise must not carry a line below zero
+        share = np.maximum(share, 0.0)
+        high = np.where(share > 1.0, np.maximum(high, low), high)  # noise must not extrapolate below zero
         return np.asarray(low + share * (high - low), dtype=np.float64)
 
     def _touches_hole(self, h: FloatArray, s: FloatArray, length: FloatArray) -> npt.NDArray[np.bool_]:
-        """Whether the node at or above the length was not measured, or the length is beyond the axis."""
+        """Return whether the node at or above the length was not measured, or the length is beyond the axis."""
         i = np.clip(np.searchsorted(self.length, length, side="left"), 0, len(self.length) - 1)
         return np.asarray(np.isnan(self.seconds[h, s, i]) | (length > self.length[-1]), dtype=np.bool_)
 
     def pair_s(self, heads: float) -> float:
-        """Seconds per query-key pair: the curvature in length of the smallest batch, over its last two doublings."""
+        """Return the seconds per query-key pair.
+
+        They are the curvature in length of the smallest batch over its last two doublings.
+        """
         if len(self.length) < 3:
             return 0.0
         last = len(self.length) - 1
@@ -71,17 +81,22 @@ class MlaGrid:
         return float(np.exp(np.interp(np.log(heads), np.log(self.heads), np.log(slopes))))
 
     def to_arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the arrays to store, the inverse of `from_arrays`."""
         axes = {"heads": self.heads, "sequences": self.sequences, "length": self.length}
         return {**axes, "seconds": self.seconds.astype(np.float32)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, npt.NDArray[Any]]) -> MlaGrid:
+        """Return the grid in stored arrays."""
         return cls(*(np.asarray(arrays[n], dtype=np.float64) for n in ("heads", "sequences", "length", "seconds")))
 
     @classmethod
     def fit(cls, heads: FloatArray, sequences: FloatArray, length: FloatArray, seconds: FloatArray) -> MlaGrid:
-        """The grid spanned by the points' distinct values; repeated points take their median. More sequences or longer
-        ones never take less time: rows that fall (by noise of a few per cent) are pooled along both axes."""
+        """Return the grid spanned by the distinct values of points.
+
+        All arguments have shape (n,), and repeated points take their median. More or longer sequences never take less
+        time: rows that fall by noise of a few per cent are pooled along both axes.
+        """
         axes = [np.unique(a) for a in (heads, sequences, length)]
         cells = np.ravel_multi_index(
             tuple(np.searchsorted(a, v) for a, v in zip(axes, (heads, sequences, length), strict=True)),
@@ -95,7 +110,7 @@ class MlaGrid:
 
 
 def _rising(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """(heads, sequences, length) made non-decreasing along the last two axes; NaN stays NaN."""
+    """Return (heads, sequences, length) values made non-decreasing along the last two axes; NaN stays NaN."""
     for axis in (1, 2):
         values = np.apply_along_axis(_rising_line, axis, values)
     for axis in (1, 2):
@@ -111,18 +126,19 @@ def _rising_line(line: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 
 def _bracket(axis: FloatArray, x: FloatArray) -> tuple[Any, FloatArray, Any]:
-    """(lower node, share of the way to the next, outside?); outside above the share exceeds 1, below it
-    is 0."""
-    i = np.clip(np.searchsorted(axis, x, side="right") - 1, 0, len(axis) - 2)
-    share = np.maximum((x - axis[i]) / (axis[i + 1] - axis[i]), 0.0)
-    return i, share, (x > axis[-1] + 1e-9) | (x < axis[0] - 1e-9)
+    """Return (lower node, share of the way to the next, whether it is outside the axis).
+
+    The share exceeds 1 above the axis and is 0 below it.
+    """
+    low, share = bracket(axis, x)
+    return low, np.maximum(share, 0.0), (x > axis[-1] + 1e-9) | (x < axis[0] - 1e-9)
 
 
 def _fill(plane: npt.NDArray[np.float64], sequences: FloatArray, length: FloatArray) -> npt.NDArray[np.float64]:
-    """Holes of one (sequences, length) plane.
+    """Return one (sequences, length) plane with its holes filled.
 
-    A row with some nodes grows along length as the nearest smaller batch does, else in proportion; before its first
-    node it is flat. A row with none lies on straight lines between its neighbours.
+    A row with some nodes grows along length as the nearest smaller batch does, else in proportion to length; before its
+    first node it is flat. A row without nodes is interpolated linearly between its neighbours.
     """
     out = plane.copy()
     known = [int(s) for s in np.flatnonzero(~np.isnan(plane).all(axis=1))]

@@ -1,4 +1,4 @@
-"""Physical terms fitted to times: no weight is negative, and an error counts by what it is a share of."""
+"""Least-squares fits of physical terms to times, with non-negative weights and relative errors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from catalogs.arrays import FloatArray
 
 
 def nonnegative(terms: npt.NDArray[Any], values: npt.NDArray[Any], sizes: npt.NDArray[Any] | None = None) -> FloatArray:
-    """Weights (k,) of the columns of `terms` (n, k) that give `values` (n,); squares of error / size are least.
+    """Return the weights, shape (k,), of the columns of `terms`, shape (n, k), that best give `values`, shape (n,).
 
-    `sizes` (n,), positive, are the values themselves where not given: errors are then relative. Columns are scaled
-    before they are fitted, since seconds per FLOP and per call differ by ten powers of ten (scipy.optimize.nnls).
+    The sum of squares of error / size is least. `sizes`, shape (n,) and positive, default to the values themselves,
+    which makes errors relative. Columns are scaled before the fit, since seconds per FLOP and per call differ by ten
+    powers of ten (scipy.optimize.nnls).
     """
     from scipy.optimize import nnls
 

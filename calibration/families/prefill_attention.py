@@ -1,17 +1,17 @@
-"""Prefill attention: utilisation of arithmetic over prompt length, query-head streams and group size; plus context.
+"""Prefill attention: utilisation of arithmetic by prompt length, query-head streams and group size, plus context.
 
-Tables measure whole prompts (pairs = q^2 / 2). A chunk with context takes longer in one of two ways, told apart by how
-the time of a single head grows with its prompt:
+Tables measure whole prompts (pairs = q^2 / 2). A chunk with context takes longer in one of two ways, which differ in
+how the time of a single head grows with its prompt:
 
-- Kernels that give a block of TILE_ROWS query rows all its keys in turn (FlashAttention 2, trtllm-gen): one head's time
-  is a straight line in prompt length, whose slope is the time per key. Every key of context adds it once per wave of
-  blocks, and the blocks that run at once ("lanes") follow from the saturated rate: rate = lanes x TILE_ROWS / slope. On
-  RTX PRO 6000 that gives 187 lanes, and the chip has 188 multiprocessors.
-- Kernels that split the keys among blocks (FlashAttention 3): no such line. A chunk costs what the whole prompt with as
-  many pairs costs, q' = sqrt(2 pairs / chunk); rows that do not fill a tile are paid for.
+- Kernels that give a block of TILE_ROWS query rows all its keys in turn (FlashAttention 2, trtllm-gen): the time of one
+  head is linear in prompt length, and the slope is the time per key. Every key of context adds it once per wave of
+  blocks. The number of blocks that run at once ("lanes") follows from the saturated rate: rate = lanes x TILE_ROWS /
+  slope. On RTX PRO 6000 that gives 187 lanes, and the chip has 188 multiprocessors.
+- Kernels that split the keys among blocks (FlashAttention 3) are not linear. A chunk costs as much as the whole prompt
+  with the same number of pairs, q' = sqrt(2 pairs / chunk), including the rows that do not fill a tile.
 
 Where chunks after context were measured on the machine itself (a CPU's profile, `with_context`), neither is assumed: a
-chunk is its own causal prompt, plus a rectangle of rows by context at the utilisation measured for such rectangles.
+chunk is its own causal prompt plus a rectangle of rows by context at the utilisation measured for such rectangles.
 """
 
 from __future__ import annotations
@@ -39,42 +39,52 @@ if TYPE_CHECKING:
 
 TILE_ROWS: Final = 64.0
 
-LEAST_EXTRA: Final = 0.05  # of a chunk's time that its context takes at least, where noise says less
+LEAST_EXTRA: Final = 0.05  # minimum share of a chunk's time for its context, against noise
 
 LINE_TOKENS: Final = (512.0, 1024.0, 2048.0, 4096.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Serial:
-    """A kernel whose blocks walk their keys in turn: seconds per key of one block, blocks that run at once."""
+    """A kernel with blocks that walk their keys in turn.
+
+    It has the seconds per key of a block, and the number of blocks that run at once.
+    """
 
     seconds_per_key: float
     lanes: float
-    joins_decodes: bool  # decodes of a mixed step run in this kernel (FlashAttention 2)
+    joins_decodes: bool  # whether decodes of a mixed step run in this kernel (FlashAttention 2)
 
     def context_s(self, blocks: FloatArray, context: FloatArray) -> FloatArray:
-        """Seconds that `context` keys add to `blocks` blocks: once per wave, between whole and fractional waves."""
+        """Return the seconds that `context` keys add to `blocks` blocks.
+
+        Each key adds its time once per wave of blocks; the result lies between whole and fractional waves.
+        """
         waves = blocks / self.lanes
         return np.maximum(0.5 * (waves + np.ceil(waves)), 1.0) * self.seconds_per_key * context
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillAttentionModel:
-    """grids: log utilisation on (log streams, log2 group, log length), serial: both by "head_dim/kv dtype"."""
+    """The model of prefill attention.
+
+    `grids` hold log utilisation on (log streams, log2 group, log length), and `serial` the linear kernels, both by
+    "head_dim/kv dtype".
+    """
 
     grids: dict[str, InterpolationGrid]
     floors_s: dict[str, float]
     serial: dict[str, Serial]
-    peak_flops: float  # bf16, of the accelerator fitted on
+    peak_flops: float  # bf16, of the accelerator of the fit
     context: dict[str, InterpolationGrid] = field(default_factory=dict)  # log utilisation on (log rows, log context)
     family: str = "prefill_attention"
 
     def cost(self, op: PrefillAttention, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
-        """(seconds, origin) of the broadcast shape of chunks, tokens, pairs."""
+        """Return (seconds, origin) in the broadcast shape of chunks, tokens and pairs."""
         chunks, tokens, pairs = broadcast(op.chunks, op.tokens, op.pairs)
         chunks, tokens = np.maximum(chunks, 1.0), np.maximum(tokens, 1.0)
         key, borrowed = nearest_head(self.grids, op.head_dim, op.kv_dtype)
-        # A window leaves fewer pairs than a whole prompt has: as many tokens and pairs in shorter prompts.
+        # A window leaves fewer pairs than a whole prompt has: the same tokens and pairs count as shorter prompts.
         chunks = np.maximum(chunks, tokens**2 / np.maximum(2.0 * pairs, tokens))
         rows = np.maximum(tokens / chunks, 1.0)
         context = np.maximum(pairs / tokens - 0.5 * rows, 0.0)
@@ -84,7 +94,7 @@ class PrefillAttentionModel:
         elif key in self.serial:
             blocks = chunks * op.n_heads * np.ceil(rows / TILE_ROWS)
             seconds, origin = self._prompt(key, op, chunks, rows, accelerator)
-            relative = accelerator.flops_for("bf16") / self.peak_flops  # of a transferred bundle: as many more lanes
+            relative = accelerator.flops_for("bf16") / self.peak_flops  # a transferred bundle has lanes in proportion
             seconds = seconds + self.serial[key].context_s(blocks / relative, context)
         else:
             fill = np.minimum(rows * max(op.n_heads / op.n_kv_heads, 1.0) / TILE_ROWS, 1.0)
@@ -102,13 +112,13 @@ class PrefillAttentionModel:
         context: FloatArray,
         accelerator: Accelerator,
     ) -> FloatArray:
-        """Seconds of `tokens` queries, `rows` a chunk, over `context` keys each."""
+        """Return the seconds of `tokens` queries, `rows` of them per chunk, over `context` keys each."""
         log_u, _ = self.context[key].at([np.log(rows), np.log(np.maximum(context, 1.0))])
         work = 4.0 * tokens * context * op.n_heads * op.head_dim
         return np.asarray(work / accelerator.flops_for(compute_dtype(op.kv_dtype, accelerator)) / np.exp(log_u))
 
     def with_context(self, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
-        """The model with the rectangles that `rows`, chunks after context, say."""
+        """Return the model with rectangles fitted to `rows`, chunks after context."""
         found: dict[str, InterpolationGrid] = {}
         for (head_dim, kv_dtype), table in by(rows, "head_dim", "kv_dtype"):
             key = f"{head_dim}/{kv_dtype}"
@@ -134,20 +144,21 @@ class PrefillAttentionModel:
         return InterpolationGrid.from_points([np.unique(at[:, 0]), np.unique(at[:, 1])], at, np.concatenate(values))
 
     def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:
-        """Whether decodes that share a step with prefill are chunks of one token of the same kernel, unsplit."""
+        """Return whether decodes in a step with prefill run as chunks of one token of the same unsplit kernel."""
         serial = self.serial.get(nearest_head(self.grids, head_dim, kv_dtype)[0])
         return serial is not None and serial.joins_decodes
 
     def _prompt(
         self, key: str, op: PrefillAttention, chunks: FloatArray, length: FloatArray, accelerator: Accelerator
     ) -> tuple[FloatArray, FloatArray]:
-        """(seconds, origin) of whole prompts of `length` tokens."""
+        """Return (seconds, origin) of whole prompts of `length` tokens."""
         group = np.full(length.shape, np.log2(max(op.n_heads / op.n_kv_heads, 1.0)))
         log_u, origin = self.grids[key].at([np.log(chunks * op.n_heads), group, np.log(length)])
         sized = replace(op, chunks=chunks, tokens=chunks * length, pairs=0.5 * chunks * length**2)
         return np.maximum(compute_s(sized, accelerator) / np.exp(log_u), self.floors_s[key]), origin
 
     def to_parts(self) -> Parts:
+        """Return readable facts and arrays that `from_parts` reads."""
         arrays: dict[str, npt.NDArray[Any]] = {}
         for key, grid in self.grids.items():
             arrays |= grid.to_arrays(key)
@@ -159,6 +170,7 @@ class PrefillAttentionModel:
 
     @classmethod
     def from_parts(cls, facts: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> Self:
+        """Return the model in facts and arrays."""
         serial = {k: Serial(**v) for k, v in facts["serial"].items()}
         grids = {t: InterpolationGrid.from_arrays(t, arrays) for t in facts["tables"]}
         context = {t: InterpolationGrid.from_arrays(f"context {t}", arrays) for t in facts.get("context", ())}
@@ -166,7 +178,10 @@ class PrefillAttentionModel:
 
     @classmethod
     def fit(cls, rows: pd.DataFrame, accelerator: Accelerator) -> Self:
-        """Rows without window or context make the grids; rows with context, where there are any, the time per key."""
+        """Fit the grids to rows without window or context.
+
+        Rows with context, where there are any, give the time per key.
+        """
         grids, floors, serial = {}, {}, {}
         whole = (rows.pairs * rows.chunks * 2.0 / rows.tokens**2).between(0.98, 1.02)
         plain = rows[rows.window_tokens == 0]
@@ -177,14 +192,16 @@ class PrefillAttentionModel:
             found = _fit_serial(table)
             if found is not None:
                 serial[key] = found
-        if 2 * len(serial) < len(grids):  # a straight line in few tables is chance: one kernel runs most of them
+        if 2 * len(serial) < len(grids):  # a linear fit in few tables is chance: one kernel runs most of them
             serial = {}
         return cls(grids, floors, serial, accelerator.flops_for("bf16"))
 
 
 def _fit_serial(table: pd.DataFrame) -> Serial | None:
-    """The straight line of the fewest heads over prompt length, or of the shortest chunk over its context where rows
-    have one; None where it bends by more than 30 %."""
+    """Return the linear kernel of the fewest heads over prompt length, None where the line bends by more than 30 %.
+
+    Where rows have context, the line is that of the shortest chunk over its context.
+    """
     rows = table.tokens / table.chunks
     context = table.pairs / table.tokens - 0.5 * rows
     one = (table.chunks == 1) & (table.n_heads == table.n_heads.min())
@@ -203,7 +220,7 @@ def _fit_serial(table: pd.DataFrame) -> Serial | None:
     work = table.pairs * table.n_heads
     rate = float((work / table.seconds)[work >= 0.3 * work.max()].quantile(0.9))
     kernels = set(table["kernel"].astype(str)) if "kernel" in table.columns else set()
-    joins = not any("flashinfer" in k for k in kernels)  # which runs decodes in a kernel of their own
+    joins = not any("flashinfer" in k for k in kernels)  # flashinfer runs decodes in a kernel of their own
     return Serial(typical, rate * typical / TILE_ROWS, joins)
 
 

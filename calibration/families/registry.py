@@ -1,4 +1,4 @@
-"""The fitted families, by name: the one place that knows them all."""
+"""The registry of fitted operator families by name."""
 
 from __future__ import annotations
 

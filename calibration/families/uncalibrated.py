@@ -1,9 +1,9 @@
-"""What an operator costs where nothing was measured: the roofline over a stated efficiency, plus a launch floor.
+"""The cost of an operator without measurements: the roofline over a stated efficiency, plus a launch floor.
 
-Efficiencies are medians over the shipped calibrations, rounded down to 0.05: layers of Llama 7B to 405B at 1-8192
-rows, prompts of 512-8192, batches of 8-256 at context 1500, experts of Mixtral and Qwen3-30B, MLA decode at 2000,
-all-reduce of 1-256 MB, norms of 512-8192 rows. Linear attention was measured nowhere: its number is a guess, and the
-stated errors of all families are wide guesses too.
+Efficiencies are medians over the shipped calibrations, rounded down to 0.05: layers of Llama 7B to 405B at 1-8192 rows,
+prompts of 512-8192, batches of 8-256 at context 1500, experts of Mixtral and Qwen3-30B, MLA decode at 2000, all-reduce
+of 1-256 MB, norms of 512-8192 rows. Linear attention was not measured on any accelerator: its number is a guess, and
+the stated errors of all families are wide guesses too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ from catalogs.hardware.specs import Accelerator
 
 @dataclass(frozen=True, slots=True)
 class DefaultEfficiency:
-    """seconds = max(floor_s, roofline_s / efficiency); expected_error: stated median |relative error|."""
+    """A stated efficiency: seconds = max(floor_s, roofline_s / efficiency).
+
+    `expected_error` is the stated median |relative error|.
+    """
 
     efficiency: float
     floor_s: float
@@ -42,17 +45,18 @@ DEFAULTS: Final[dict[str, DefaultEfficiency]] = {
 
 @dataclass(frozen=True, slots=True)
 class UncalibratedModel:
-    """The stand-in for a family a bundle does not hold."""
+    """The default cost model of a family that a bundle does not have."""
 
     family: str
 
     def cost(self, op: Any, accelerator: Accelerator) -> tuple[FloatArray, FloatArray]:
-        """(seconds, origin 2) of the operator's broadcast shape."""
+        """Return (seconds, origin 2) in the broadcast shape of the operator."""
         default = DEFAULTS[self.family]
         seconds = np.maximum(roofline_s(op, accelerator) / default.efficiency, default.floor_s)
         return seconds, np.full(np.shape(seconds), ROOFLINE)
 
     @property
     def notice(self) -> str:
+        """Return the notice that the family is uncalibrated."""
         d = DEFAULTS[self.family]
         return f"{self.family}: uncalibrated: roofline / {d.efficiency:g}, at least {d.floor_s * 1e6:g} us"

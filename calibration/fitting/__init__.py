@@ -1,1 +1,1 @@
-"""Rows to cost models: fits, cross-validation and error tables."""
+"""Fit cost models to rows: fits, cross-validation and validation of bundles."""

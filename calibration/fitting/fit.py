@@ -1,10 +1,10 @@
-"""Rows -> bundle: gate every table, fit every family, measure the held-out error, write both files."""
+"""Fit a bundle to rows: check every table, fit every family, measure held-out errors, and write both files."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from calibration.families.decode_attention import DecodeAttentionModel, cold_row
 from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.families.registry import FAMILIES
 from calibration.fitting.validate import as_engine, check, check_mixed, cross_validate, line, notes, predict
+from calibration.importers.public import licence_of
 from calibration.rows.dataset import rows_sha256
 from calibration.rows.physics_check import gate
 from catalogs.errors import InputError
@@ -23,17 +24,12 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-LICENCES: Final = {
-    "aiconfigurator": "Apache-2.0",
-    "aisimulate": "Apache-2.0",
-    "LLMServingSim": "MIT",
-    "vidur": "MIT",
-    "apex_plus": "MIT",
-}
-
-
 def fit_family(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> FittedFamily:
-    """Gate, fit and cross-validate the rows of one family."""
+    """Check, fit and cross-validate the rows of one family.
+
+    Raises:
+        InputError: No row respects the peaks of the accelerator.
+    """
     kept, report = gate(family, rows, accelerator)
     if kept.empty:
         raise InputError(f"no {family} row obeys the peaks of {accelerator.name}", f"{len(rows)} rows")
@@ -43,7 +39,7 @@ def fit_family(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> Fit
 
 
 def _in_step(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
-    """What the model is asked to meet: of decode attention, batches that do not sit in the cache."""
+    """Return the rows that the model must predict: for decode attention, batches that are not served from the cache."""
     return cold_rows(as_engine(family, rows), accelerator) if family == "decode_attention" else rows
 
 
@@ -53,9 +49,16 @@ def fit_bundle(
     folder: Path,
     others: dict[tuple[str, str], pd.DataFrame] | None = None,
 ) -> Path:
-    """Fit every family that has a model and rows; write the bundle to `folder`; returns bundle.json's path.
+    """Fit every family that has a model and rows, write the bundle to `folder`, and return the path of bundle.json.
 
-    others: rows of other sources by (family, source), which only check the fit.
+    Args:
+        tables: Rows by family.
+        accelerator: The measured accelerator.
+        folder: Where to write.
+        others: Rows of other sources by (family, source), which only check the fit.
+
+    Raises:
+        InputError: No family has both a model and rows that respect the peaks.
     """
     fitted = {f: fit_family(f, rows, accelerator) for f, rows in sorted(tables.items()) if f in FAMILIES}
     if not fitted:
@@ -80,7 +83,10 @@ def _check_with(
 
 
 def _met_engine(fitted: FittedFamily, source: str, rows: pd.DataFrame, accelerator: Accelerator) -> FittedFamily:
-    """With what batches take longer inside an engine; notes how the model meets them without, and unseen ones with."""
+    """Return the family with the extra time of batches inside an engine added to its model.
+
+    Its notes report the error of the model without these rows, and its error on head configurations that were left out.
+    """
     plain = fitted.model
     if not isinstance(plain, DecodeAttentionModel):
         return fitted
@@ -99,13 +105,12 @@ def _met_engine(fitted: FittedFamily, source: str, rows: pd.DataFrame, accelerat
 
 
 def sources_of(tables: dict[str, pd.DataFrame]) -> list[dict[str, str]]:
-    """The distinct `source` texts of rows ("project@commit what engine version"), as records."""
+    """Return the distinct `source` texts of rows ("project@commit what engine version") as records."""
     texts = sorted({str(t) for rows in tables.values() for t in rows["source"].unique()})
     out = []
     for text in texts:
         words = text.split()
         commit = words[0].partition("@")[2]
         version = words[words.index("vllm") + 1] if "vllm" in words[:-1] else ""
-        licence = next((v for k, v in LICENCES.items() if k.lower() in text.lower()), "")
-        out.append({"name": text, "licence": licence, "commit": commit, "version": version})
+        out.append({"name": text, "licence": licence_of(text), "commit": commit, "version": version})
     return out

@@ -1,4 +1,4 @@
-"""How far predictions of held-out rows are off."""
+"""Error measures of predictions on held-out rows."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from catalogs.arrays import FloatArray
 
 @dataclass(frozen=True, slots=True)
 class EstimatorScore:
-    """Errors of one estimator on held-out rows. mae and rmse in the target's unit; mape, p90 and worst are relative;
-    r2 of the values themselves, r2_log of their logarithms (a constant factor weighs the same at every size)."""
+    """Errors of one estimator on held-out rows.
+
+    mae and rmse are in the target's unit; mape, p90 and worst are relative. r2 is of the values, r2_log of their
+    logarithms, where a constant factor has the same weight at every size.
+    """
 
     estimator: str
     n: int
@@ -26,11 +29,15 @@ class EstimatorScore:
     bias: float  # median of predicted / actual - 1
 
     def to_dict(self) -> dict[str, float | int | str]:
+        """Return the scores as JSON data."""
         return {name: getattr(self, name) for name in self.__slots__}
 
 
 def score(estimator: str, actual: FloatArray, predicted: FloatArray) -> EstimatorScore:
-    """Compare positive values. r2 is 1 - squared error over the spread around the mean: below 0 if worse than it."""
+    """Compare positive predicted and actual values, each of shape (n,).
+
+    r2 is 1 - squared error over the spread around the mean: it is negative for predictions worse than the mean.
+    """
     error = predicted - actual
     relative = np.abs(error) / actual
     return EstimatorScore(
@@ -48,11 +55,14 @@ def score(estimator: str, actual: FloatArray, predicted: FloatArray) -> Estimato
 
 
 def r_squared(actual: FloatArray, predicted: FloatArray) -> float:
-    """1 for perfect, 0 for the mean, NaN where all values are equal."""
+    """Return the coefficient of determination: 1 for perfect, 0 for the mean, NaN where all values are equal."""
     spread = float(np.sum((actual - actual.mean()) ** 2))
     return 1.0 - float(np.sum((predicted - actual) ** 2)) / spread if spread > 0 else float("nan")
 
 
 def log_rmse(actual: FloatArray, predicted: FloatArray) -> float:
-    """What estimators are chosen by: about the typical relative error, the same weight for small and large."""
+    """Return the root mean square of log(predicted / actual), which selects estimators.
+
+    It is close to the typical relative error and has the same weight for small and large values.
+    """
     return float(np.sqrt(np.mean((np.log(np.maximum(predicted, 1e-12)) - np.log(actual)) ** 2)))

@@ -1,4 +1,4 @@
-"""How wrong the fitted models are on shapes they have not seen: grouped cross-validation, never random rows."""
+"""Errors of the fitted models on unseen shapes: cross-validation by whole groups, never by random rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from calibration.families.base import FamilyModel, HeldOutErrors, held_out
 from calibration.families.prefill_attention import PrefillAttentionModel
 from calibration.families.registry import FAMILIES
-from calibration.rows.row_operators import operators_of
+from calibration.rows.dataset import operators_of
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 from catalogs.units import MIB
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 N_FOLDS: Final = 5
 
-#: Rows of one group are held out together: whole shapes, head configurations, architectures, kinds.
+#: Columns that define a group: whole shapes, head configurations, architectures or kinds. The rows of a group are held
+#: out together.
 GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "gemm": ("n", "k"),
     "prefill_attention": ("n_heads", "n_kv_heads"),
@@ -36,13 +37,13 @@ GROUPS: Final[dict[str, tuple[str, ...]]] = {
     "collective": ("kind", "ranks", "message_bytes"),
 }
 
-#: What is held out where a table has one head configuration: all rows of one length.
+#: The columns that define a group where a table has one head configuration: all rows of one length.
 LENGTH: Final[dict[str, Callable[[pd.DataFrame], pd.Series[float]]]] = {
     "prefill_attention": lambda rows: rows.tokens / rows.chunks,
     "decode_attention": lambda rows: rows.context_tokens / rows.sequences,
 }
 
-#: Rows held out together as "beyond": what the model says past the end of a shorter grid.
+#: The rows held out as "beyond", which test the extrapolation past the end of a shorter grid.
 BEYOND: Final[dict[str, Callable[[pd.DataFrame], pd.Series[bool]]]] = {
     "gemm": lambda rows: (rows.n > 12288) | (rows.k > 12288),
     "prefill_attention": lambda rows: rows.tokens / rows.chunks > 8192,
@@ -55,7 +56,7 @@ BEYOND: Final[dict[str, Callable[[pd.DataFrame], pd.Series[bool]]]] = {
 
 
 def predict(model: FamilyModel, rows: pd.DataFrame, accelerator: Accelerator) -> FloatArray:
-    """Seconds of every row (n,)."""
+    """Return the predicted seconds of every row, shape (n,)."""
     seconds = np.zeros(len(rows))
     for op, index in operators_of(model.family, rows):
         seconds[index] = model.cost(op, accelerator)[0]
@@ -63,7 +64,10 @@ def predict(model: FamilyModel, rows: pd.DataFrame, accelerator: Accelerator) ->
 
 
 def cross_validate(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> list[HeldOutErrors]:
-    """Held-out errors of one family: "inside" from N_FOLDS folds of whole groups, "beyond" from one cut at the edge."""
+    """Return the held-out errors of one family.
+
+    "inside" comes from N_FOLDS folds of whole groups, "beyond" from one cut at the edge of the grid.
+    """
     rows = as_engine(family, rows)
     fold = folds(family, rows)
     predicted = np.full(len(rows), np.nan)
@@ -88,19 +92,22 @@ def _beyond(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> list[H
 
 
 def beyond(family: str, rows: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """(n,) rows past the end of the shorter grid that a family's extrapolation is checked with."""
+    """Return a mask, shape (n,), of rows past the end of the shorter grid that checks a family's extrapolation."""
     return BEYOND[family](rows).to_numpy(bool) if family in BEYOND else np.zeros(len(rows), dtype=bool)
 
 
 def notes(model: FamilyModel, rows: pd.DataFrame, accelerator: Accelerator) -> list[str]:
-    """One line on rows of the fitted table that the fit left out: sliding windows."""
+    """Return a note on rows of the fitted table that the fit left out: sliding windows."""
     if "window_tokens" not in rows.columns:
         return []
     return check(model, "sliding-window rows, not fitted", rows[rows.window_tokens > 0], accelerator)
 
 
 def check(model: FamilyModel, what: str, rows: pd.DataFrame, accelerator: Accelerator) -> list[str]:
-    """One line: error of the model on `rows` of its family that it was not fitted on; none where there are no rows."""
+    """Return one line on the model's error on `rows` that it was not fitted on.
+
+    The list is empty where there are no rows.
+    """
     if rows.empty:
         return []
     rows = rows.reset_index(drop=True)
@@ -108,14 +115,14 @@ def check(model: FamilyModel, what: str, rows: pd.DataFrame, accelerator: Accele
 
 
 def line(what: str, e: HeldOutErrors) -> str:
-    """A sentence about errors."""
+    """Return one line that describes errors after `what`."""
     return f"{what}: n {e.n}, median {e.median_abs:.1%}, p90 {e.p90_abs:.1%}, bias {e.bias:+.1%}"
 
 
 def check_mixed(
     prefill: PrefillAttentionModel, decode: FamilyModel, rows: pd.DataFrame, accelerator: Accelerator
 ) -> list[str]:
-    """How well a step with prefill and decodes is the sum of its two parts, by the two ways to price the decodes."""
+    """Compare a step with prefill and decodes to the sum of its two parts, for both ways to price the decodes."""
     parts = rows.reset_index(drop=True)
     own = predict(prefill, parts, accelerator)
     alone = predict(decode, parts, accelerator)
@@ -134,7 +141,7 @@ def check_mixed(
 
 
 def validate_bundle(path: Path, rows: Path | None) -> list[dict[str, Any]]:
-    """Inside errors a bundle records (its files checked against their hashes), and its errors on more rows."""
+    """Return the errors that a bundle records, after checking the hashes of its files, and its errors on more rows."""
     from calibration.bundles.bundle import load_bundle
     from calibration.bundles.files import read_bundle
     from calibration.rows.dataset import read_rows
@@ -158,7 +165,7 @@ def validate_bundle(path: Path, rows: Path | None) -> list[dict[str, Any]]:
 
 
 def as_engine(family: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """Rows an engine would see: the fastest kernel of a shape, no windowed attention (reported apart)."""
+    """Return the rows that an engine would run: the fastest kernel of each shape, without windowed attention."""
     if "window_tokens" in rows.columns:
         return rows[rows.window_tokens == 0].reset_index(drop=True)
     if family == "gemm":
@@ -168,9 +175,9 @@ def as_engine(family: str, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def folds(family: str, rows: pd.DataFrame) -> npt.NDArray[np.int64]:
-    """Fold of each row by a hash of its group, the same on every machine; one group a fold where there are few.
+    """Return the fold of each row, shape (n,), from a hash of its group that is the same on every machine.
 
-    A table with one head configuration holds out whole lengths instead.
+    With few groups each is a fold. A table with one head configuration holds out whole lengths instead.
     """
     names = _group_names(rows, GROUPS[family])
     if names.nunique() == 1 and family in LENGTH:

@@ -1,1 +1,1 @@
-"""Files of other profilers, engines and load clients, read into rows and measured runs."""
+"""Importers: files of other profilers, engines and load clients become rows and measured runs."""

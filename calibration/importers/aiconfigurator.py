@@ -1,4 +1,4 @@
-"""ai-dynamo/aiconfigurator's vLLM operator tables -> rows. `latency` is ms; `step` tokens are already in the cache."""
+"""Import ai-dynamo/aiconfigurator's vLLM operator tables: `latency` is in ms, and `step` tokens are in the cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 COMMIT: Final = "095f58a51"
 
-#: Hardware name of the catalog -> folder of the tables.
+#: Folder of the tables by hardware name of the catalog.
 SYSTEM_OF: Final = {
     "h100": "h100_sxm",
     "h200": "h200_sxm",
@@ -31,28 +31,32 @@ SYSTEM_OF: Final = {
 
 _GEMM_DTYPE: Final = {"bfloat16": "bf16", "fp8": "fp8", "fp8_block": "fp8_block", "nvfp4": "fp4"}
 
-#: Attention tables that leave out the kernel that writes new keys and values to the cache. vLLM 0.14's attention wrote
-#: them itself; from 0.24 on the collector calls the write and the attention in turn (H200: 2.8 us over the rows of 0.22
-#: at one sequence whatever its context, 5 ns a token of prompts with 8 heads).
+#: Versions with attention tables that leave out the kernel that writes new keys and values to the cache. vLLM 0.14's
+#: attention wrote them itself; from 0.24 on the collector calls the write and the attention in turn (H200: 2.8 us over
+#: the rows of 0.22 at one sequence whatever its context, 5 ns a token of prompts with 8 heads).
 WITHOUT_CACHE_WRITE: Final = ("0.22.0",)
 
 _KV_DTYPE: Final = {"bfloat16": "bf16", "fp8": "fp8"}
 
 
 def newest_version(tables: Path, system: str, folder: str, name: str, engine: str = "vllm") -> str | None:
-    """The highest version of an engine under SYSTEM/FOLDER/ENGINE with a table NAME, None where there is none."""
+    """Return the highest version of an engine with a table `name` under SYSTEM/FOLDER/ENGINE, or None."""
     base = tables / system / folder / engine
     versions = [p.parent.name for p in base.glob(f"*/{name}.parquet")]
     return max(versions, key=_version_key, default=None)
 
 
 def _version_key(version: str) -> tuple[int, ...]:
-    """Numbers of a version; a development build sorts below its release."""
+    """Return the numbers of a version; a development build sorts below its release."""
     return tuple(int(part) if part.isdigit() else -1 for part in version.split("."))
 
 
 def import_tables(tables: Path, hardware: str) -> dict[str, pd.DataFrame]:
-    """Rows by family of one accelerator, from the newest version of each table; InputError where there are none."""
+    """Return the rows of one accelerator by family, from the newest version of each table.
+
+    Raises:
+        InputError: There are no tables of this hardware, or a table cannot be read.
+    """
     if hardware not in SYSTEM_OF:
         raise InputError("no public operator tables for this hardware", hardware, ", ".join(SYSTEM_OF))
     system = SYSTEM_OF[hardware]

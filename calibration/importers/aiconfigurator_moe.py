@@ -1,14 +1,14 @@
-"""aiconfigurator's vLLM tables of experts, MLA blocks, collectives and quantisation -> rows.
+"""Import aiconfigurator's vLLM tables of experts, MLA blocks, collectives and quantisation.
 
-What the columns mean, from the collectors' source and from how the numbers scale:
+The meaning of the columns, from the collectors' source and from how the numbers scale:
 
 - moe: `num_tokens` are all tokens routed by the expert-parallel group (time falls with `moe_ep_size` at equal tokens,
-  and the weights of one rank bound it at small batches); `inter_size` is before the TP split; the timed rank is the
-  one with the most work. `latency` in ms covers sorting, both products and the weighted sum, not router, shared expert
-  or dispatch.
+  and the weights of one rank bound it at small batches); `inter_size` is before the TP split; the timed rank is the one
+  with the most work. `latency` in ms covers sorting, both products and the weighted sum, not router, shared expert or
+  dispatch.
 - mla: a whole attention block of one layer of DeepSeek-V3; `num_heads` are heads per rank; decode `step` is the tokens
-  in the cache. The A100 tables are not imported: they time the attention operator alone, launched eagerly, and sit on
-  a host floor of 300 us with outliers of 2 ms.
+  in the cache. The A100 tables are not imported: they time the attention operator alone, launched eagerly, and have a
+  host floor of 300 us with outliers of 2 ms.
 - comm: `message_size` counts elements, not bytes, in both tables: 2^28 "half" and 2^29 "int8" take the same time, and
   two H100 moving 2^28 bf16 elements in 1.7 ms use 71 % of their link (in bytes it would be 36 %, below nccl-tests on
   the same hardware). all_gather and reduce_scatter count the whole gathered tensor.
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
 ELEMENT_BYTES: Final = {"half": 2.0, "bfloat16": 2.0, "int8": 1.0}
 
-#: Three kinds of 4 bits: nvfp4 times nvfp4; mxfp4 (gpt-oss) with 16-bit activations (Triton on Hopper, Marlin on Ada
-#: and workstation Blackwell, FlashInfer on B200); mxfp4 with mxfp8 activations.
+#: There are three 4-bit kinds: nvfp4 times nvfp4; mxfp4 (gpt-oss) with 16-bit activations (Triton on Hopper, Marlin on
+#: Ada and workstation Blackwell, FlashInfer on B200); mxfp4 with mxfp8 activations.
 MOE_DTYPE: Final = {
     "bfloat16": "bf16",
     "fp8": "fp8",
@@ -60,7 +60,11 @@ _NCCL_KIND: Final = {
 
 
 def import_tables(tables: Path, hardware: str) -> dict[str, pd.DataFrame]:
-    """Rows of moe, mla, collective and elementwise where they were measured; InputError where nothing was."""
+    """Return the measured rows of moe, mla, collective and elementwise by family.
+
+    Raises:
+        InputError: There are no tables of this hardware, or a table cannot be read.
+    """
     if hardware not in SYSTEM_OF:
         raise InputError("no public operator tables for this hardware", hardware, ", ".join(SYSTEM_OF))
     system = SYSTEM_OF[hardware]
@@ -75,7 +79,7 @@ def import_tables(tables: Path, hardware: str) -> dict[str, pd.DataFrame]:
 
 
 def read_moe(tables: Path, system: str, distribution: str | None = None) -> pd.DataFrame | None:
-    """Expert rows at the routing of service (see expert_routing.py), or of one routing as it was timed."""
+    """Return expert rows at the routing of service (see expert_routing.py), or at one routing as it was timed."""
     raw = _newest(tables, system, "moe", "moe_perf")
     if raw is None:
         return None
@@ -93,7 +97,7 @@ def read_moe(tables: Path, system: str, distribution: str | None = None) -> pd.D
 
 
 def _without_doubles(rows: pd.DataFrame) -> pd.DataFrame:
-    """Drop per-tensor fp8 where the same shape was timed block scaled: one answer per shape for fp8 checkpoints.
+    """Drop per-tensor fp8 rows of shapes that were also timed block scaled, so that fp8 has one time per shape.
 
     Published fp8 expert checkpoints are block scaled, and on Hopper the per-tensor kernel is untuned and up to four
     times slower.
@@ -105,7 +109,7 @@ def _without_doubles(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def read_mla(tables: Path, system: str) -> pd.DataFrame | None:
-    """Whole MLA blocks, prefill and decode; None where only parts of a block were timed."""
+    """Return rows of whole MLA blocks, prefill and decode; None where only parts of a block were timed."""
     import pandas as pd
 
     parts = []
@@ -117,6 +121,7 @@ def read_mla(tables: Path, system: str) -> pd.DataFrame | None:
 
 
 def mla_rows(raw: pd.DataFrame, stage: str) -> pd.DataFrame:
+    """Return the rows of one stage, "prefill" or "decode", in the bf16 tables of MLA blocks."""
     raw = raw[raw.mla_dtype == "bfloat16"].reset_index(drop=True)
     rows = _common(raw)
     sequences = raw.batch_size.astype(float)
@@ -134,8 +139,10 @@ def mla_rows(raw: pd.DataFrame, stage: str) -> pd.DataFrame:
 
 
 def read_collective(tables: Path, system: str) -> pd.DataFrame | None:
-    """The engine's all-reduce (graph and eager) and NCCL's other kinds; NCCL's all-reduce only where there is no
-    other."""
+    """Return rows of the engine's all-reduce (graph and eager) and of NCCL's other kinds.
+
+    NCCL's all-reduce counts only where the engine's was not timed.
+    """
     import pandas as pd
 
     engine = _newest(tables, system, "comm", "custom_allreduce_perf")
@@ -161,7 +168,7 @@ def _messages(raw: pd.DataFrame, dtype: pd.Series) -> pd.DataFrame:
 
 
 def read_quantize(tables: Path, system: str) -> pd.DataFrame | None:
-    """static_scaled_fp8_quant of m tokens x k columns, of the sizes models have."""
+    """Return rows of static_scaled_fp8_quant of m tokens x k columns, at the sizes of models."""
     raw = _newest(tables, system, "quantize", "scale_matrix_perf")
     if raw is None:
         return None
@@ -179,7 +186,7 @@ def _common(raw: pd.DataFrame) -> pd.DataFrame:
 
 
 def _newest(tables: Path, system: str, folder: str, name: str, engine: str = "vllm") -> pd.DataFrame | None:
-    """The newest version of a table with seconds and source added; None where there is none."""
+    """Return the newest version of a table with seconds and source added, or None."""
     import pandas as pd
 
     version = newest_version(tables, system, folder, name, engine)

@@ -1,7 +1,7 @@
-"""The operator tables inside an installed aiconfigurator-core (0.12) or aisimulate (0.13).
+"""Import the operator tables inside an installed aiconfigurator-core (0.12) or aisimulate (0.13).
 
-Both keep `systems/data/SYSTEM/FOLDER/ENGINE/VERSION/NAME.parquet`, as their repository does. The package is found, not
-imported: its code never runs.
+Both keep `systems/data/SYSTEM/FOLDER/ENGINE/VERSION/NAME.parquet`, as their repository does. The package is located but
+not imported: its code never runs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Module -> (distribution, project that its rows are from), in the order they are asked.
+#: Module -> (distribution, project that its rows are from), in the order of preference.
 PACKAGES: Final = {
     "aiconfigurator_core": ("aiconfigurator-core", "aiconfigurator"),
     "aisimulate_core": ("aisimulate", "aisimulate"),
@@ -28,7 +28,11 @@ PACKAGES: Final = {
 
 
 def package_tables() -> tuple[Path, str]:
-    """Folder of the tables and PROJECT@VERSION of the first package that has them; InputError without one."""
+    """Return the folder of the tables and PROJECT@VERSION of the first package that has them.
+
+    Raises:
+        InputError: No such package is installed.
+    """
     seen: list[str] = []
     for module, (distribution, project) in PACKAGES.items():
         for root in _roots(module):
@@ -43,7 +47,11 @@ def package_tables() -> tuple[Path, str]:
 
 
 def import_package(hardware: str) -> dict[str, pd.DataFrame]:
-    """Rows by family from the installed package; InputError where there is none, or none of this hardware."""
+    """Return the rows of one accelerator by family from the installed package.
+
+    Raises:
+        InputError: No such package is installed, or it has no tables of this hardware.
+    """
     tables, name = package_tables()
     found = aiconfigurator.import_tables(tables, hardware) | aiconfigurator_moe.import_tables(tables, hardware)
     for rows in found.values():

@@ -1,4 +1,4 @@
-"""AIPerf's profile_export.jsonl (0.13; one record per request) -> MeasuredRun.
+"""Import AIPerf's profile_export.jsonl (0.13; one record per request) as a measured run.
 
 Every metric carries its unit; time stamps are Unix nanoseconds. `request_latency` ends with the last content chunk.
 `inter_token_latency` may leave out all tokens of the first chunk, so TPOT is computed here instead.
@@ -32,7 +32,7 @@ class _Metadata(Foreign):
 
 class _Record(Foreign):
     metadata: _Metadata
-    metrics: dict[str, Any]  # dozens, of which four are read
+    metrics: dict[str, Any]  # a record has dozens of metrics, and four are read
     error: Any = None
 
     @property
@@ -41,17 +41,17 @@ class _Record(Foreign):
 
 
 def recognises(document: Any) -> bool:
-    """Whether a JSON document is one of AIPerf's records."""
+    """Return whether a JSON document is one of AIPerf's records."""
     return isinstance(document, dict) and {"metadata", "metrics"} <= document.keys()
 
 
 def is_summary(document: Any) -> bool:
-    """Whether it is AIPerf's summary, which keeps no requests."""
+    """Return whether a JSON document is AIPerf's summary, which has no requests."""
     return isinstance(document, dict) and "aiperf_version" in document
 
 
 def read_aiperf(documents: list[Any], source: str) -> MeasuredRun:
-    """The records of one file. Warm-up requests are left out, failed and cancelled ones counted."""
+    """Read the records of one file; warm-up requests are left out, failed and cancelled ones counted."""
     records = [parse(_Record, d, f"AIPerf record {i + 1}", source) for i, d in enumerate(documents)]
     counted = [r for r in records if r.metadata.benchmark_phase != "warmup"]
     if not counted:
@@ -83,7 +83,7 @@ def _one(values: list[float]) -> float:
 
 
 def _value(record: _Record, name: str, source: str) -> list[float]:
-    """Values of a metric in seconds or tokens; empty where the record has none."""
+    """Return the values of a metric in seconds or tokens; empty where the record has none."""
     if name not in record.metrics:
         return []
     metric = parse(_Metric, record.metrics[name], f"AIPerf metric {name}", source)
@@ -96,7 +96,7 @@ def _value(record: _Record, name: str, source: str) -> list[float]:
 
 
 def _check_clock(rows: list[RequestRow], records: list[_Record], source: str) -> None:
-    """Latencies must fit between the time stamps of their requests, and most of it be theirs: the unit is right."""
+    """Check the unit: latencies must fit between the time stamps of their requests and make up most of that time."""
     fits = 0
     for row, record in zip(rows, records, strict=True):
         wall_s = (record.metadata.request_end_ns - record.metadata.request_start_ns) * 1e-9

@@ -1,20 +1,21 @@
-"""Rows of experts at the routing of service, from rows timed at balanced and at skewed routing.
+"""Derive rows of experts at the routing of service from rows timed at balanced and at skewed routing.
 
-The public collectors time three routings: balanced (round robin: min(N, k T) experts touched, loads as even as can be)
-and two power laws (`power_law_1.01`, `power_law_1.2`: exponents of the expert loads). None of them touches as many
-experts as tokens do that choose by themselves, N (1 - (1 - k/N)^T). So two times are read from them, the longer counts:
+The public collectors time three routings: balanced (round robin: min(N, k T) experts receive tokens, with loads as even
+as can be) and two power laws (`power_law_1.01`, `power_law_1.2`: exponents of the expert loads). With none of them do
+tokens reach the number of experts that independent choices reach, N (1 - (1 - k/N)^T). So two times are read from them,
+and the longer one counts:
 
-- What streaming those experts' weights costs, read off the balanced rows as a function of experts touched. Where no
-  balanced rows were timed, a straight line from k experts (one token) to all of them.
-- What the mild power law cost, since uneven loads cost extra in some kernels; less where it touched more experts (few
-  experts, each token touching many) by the ratio of the streams. It lies between the other two routings by
-  construction, so a row that does not is noise and gives way to the nearer of them.
+- The time to stream the weights of those experts, read off the balanced rows as a function of the experts reached.
+  Where no balanced rows were timed, it is linear from k experts (one token) to all of them.
+- The time of the mild power law, since uneven loads cost extra in some kernels; where it reached more experts (few
+  experts, and each token reaching many), less by the ratio of the streams. It lies between the other two routings by
+  construction, so a row that does not is noise, and the nearer of them replaces it.
 
-Expert-parallel ranks wait for the one with most experts touched: its number lies above the mean by the expected largest
-of R standard normals (Blom's approximation) times the binomial spread of N/R experts.
+Expert-parallel ranks wait for the rank that reads the most experts: its number lies above the mean by the expected
+largest of R standard normals (Blom's approximation) times the binomial spread of N/R experts.
 
-Checked against another project's profile that sets the number of experts touched (tests/calibration/
-test_grouped_gemm.py): 2 % off in the median, where the mild power law alone is 7 % off.
+Checked against another project's profile that sets the number of experts reached
+(tests/calibration/families/test_grouped_gemm.py): 2 % off in the median, where the mild power law alone is 7 % off.
 """
 
 from __future__ import annotations
@@ -43,18 +44,20 @@ ARCHITECTURE: Final = (
     "moe_ep_size",
 )
 
-#: Balanced rows up to this many rows per expert (half a tile) cost one stream: their median is what all experts cost.
+#: Balanced rows up to this many rows per expert (half a tile) cost one stream: their median is the time of all experts.
 ONE_TILE_ROWS: Final = 8.0
 
-#: Rows per expert at which a power law touches nearly all experts.
+#: Rows per expert at which a power law reaches nearly all experts.
 ALL_TOUCHED_ROWS: Final = 4.0
 
 MILD_EXPONENT: Final = 1.01
 
 
 def as_served(raw: pd.DataFrame) -> pd.DataFrame:
-    """One row per architecture, split and number of tokens, `distribution` "expected"; of several rows of one routing
-    the first counts."""
+    """Return one row per architecture, split and number of tokens, with `distribution` "expected".
+
+    Of several rows of one routing the first counts.
+    """
     keys = [*ARCHITECTURE, "num_tokens"]
     first = raw.drop_duplicates([*keys, "distribution"])
     wide = first.pivot(index=keys, columns="distribution", values="seconds").sort_index()
@@ -66,7 +69,7 @@ def as_served(raw: pd.DataFrame) -> pd.DataFrame:
 
 
 def _served(part: pd.DataFrame) -> FloatArray:
-    """Seconds of one architecture and split at its tokens (n,), NaN where nothing was timed."""
+    """Return the seconds of one architecture and split at its tokens, shape (n,), NaN where nothing was timed."""
     index = cast("pd.MultiIndex", part.index)
     tokens = index.get_level_values("num_tokens").to_numpy(dtype=np.float64)
     top, n_experts, ranks = (int(index.get_level_values(c)[0]) for c in ("topk", "num_experts", "moe_ep_size"))
@@ -87,7 +90,7 @@ def _served(part: pd.DataFrame) -> FloatArray:
 def _stream(
     tokens: FloatArray, balanced: FloatArray, skewed: FloatArray, sizes: tuple[int, int, int]
 ) -> tuple[FloatArray, FloatArray] | None:
-    """(experts touched, seconds to read them once), ascending; None where too little was timed."""
+    """Return (experts reached, seconds to read them once), ascending; None where too little was timed."""
     top, n_experts, _ = sizes
     chosen, known = tokens * top, ~np.isnan(balanced)
     full = known & (chosen >= n_experts) & (chosen <= ONE_TILE_ROWS * n_experts)
@@ -103,8 +106,10 @@ def _stream(
 
 
 def touched_by_power_law(tokens: int, top: int, n_experts: int) -> int:
-    """Experts with at least one row as the collectors draw them (aiconfigurator, power_law_logits_v3), at even
-    quantiles of the law instead of random ones."""
+    """Return the number of experts with at least one row in the collectors' sampling.
+
+    It follows aiconfigurator's power_law_logits_v3, at even quantiles of the law instead of random ones.
+    """
     low, high = (1.0, 0.8 * tokens) if tokens * top > n_experts else (0.01, 2.0)
     power = 1.0 - MILD_EXPONENT
     quantiles = (np.arange(n_experts) + 0.5) / n_experts
@@ -115,7 +120,10 @@ def touched_by_power_law(tokens: int, top: int, n_experts: int) -> int:
 
 
 def busiest_rank(tokens: FloatArray, sizes: tuple[int, int, int]) -> FloatArray:
-    """Experts touched on the rank with most of them; sizes: experts per token, experts, ranks."""
+    """Return the experts reached on the rank with the most of them, in the shape of `tokens`.
+
+    `sizes` are the experts per token, the experts and the ranks.
+    """
     top, n_experts, ranks = sizes
     mean = distinct_experts(tokens, n_experts, top) / ranks
     if ranks == 1:

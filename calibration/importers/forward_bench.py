@@ -1,10 +1,10 @@
-"""`vllm bench forward --output-json` (vLLM 0.33) -> one row per case: an exact batch and the time of its forward.
+"""Import `vllm bench forward --output-json` (vLLM 0.33): one row per case with an exact batch and its forward time.
 
 The file is a list of {case, requests: [{query_len, kv_len, num_draft_tokens, chunked}], median_us, ranks: [{latency_us:
 {median, samples_us, sample_spread_pct, …}, finite, …}]} (vllm/benchmarks/forward/main.py and shapes.py). kv_len counts
-the query; a request whose query is one token plus its drafts, after some prefix, is a decode. Times are of the model's
+the query; a request with a query of one token plus its drafts, after some prefix, is a decode. Times are of the model's
 forward as one graph, without sampling and host work, the slowest rank where there are several. The file names neither
-model nor hardware, so rows cannot be held against a peak: only against themselves.
+model nor hardware, so rows cannot be checked against a peak.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Spread of the sample medians above which vLLM itself warns (%).
+#: Spread of the sample medians above which vLLM itself warns, in %.
 UNSTABLE_PERCENT: Final = 0.5
 
 
@@ -58,22 +58,29 @@ class _Case(Foreign):
 
 @dataclass(frozen=True, slots=True)
 class ForwardBench:
-    """rows: case, context_requests, context_tokens, context_prefix_tokens (in the cache before), generation_requests,
-    generation_tokens, generation_context_tokens (sum with the query), max_context_tokens, seconds, spread, ranks.
-    notes: what was left out, in words."""
+    """The rows of a file and notes on what was left out.
+
+    Columns of rows: case, context_requests, context_tokens, context_prefix_tokens (in the cache before),
+    generation_requests, generation_tokens, generation_context_tokens (sum with the query), max_context_tokens, seconds,
+    spread, ranks.
+    """
 
     rows: pd.DataFrame
     notes: tuple[str, ...]
 
 
 def recognises(document: Any) -> bool:
-    """Whether a JSON document is a forward benchmark."""
+    """Return whether a JSON document is a forward benchmark."""
     first = document[0] if isinstance(document, list) and document else None
     return isinstance(first, dict) and {"case", "requests", "median_us"} <= first.keys()
 
 
 def read_forward_bench(path: Path) -> ForwardBench:
-    """Rows of a file. InputError where it is unreadable, of another shape, or none of its cases is sound."""
+    """Read the rows of a file.
+
+    Raises:
+        InputError: The file is unreadable or of another format, or none of its cases is sound.
+    """
     import pandas as pd
 
     cases = _cases(path)
@@ -81,7 +88,7 @@ def read_forward_bench(path: Path) -> ForwardBench:
     kept = [case for case, fault in zip(cases, faults, strict=True) if fault is None]
     counts = Counter(f for f in faults if f is not None)
     if not kept:
-        raise InputError(f"no sound case in this forward benchmark ({', '.join(counts) or 'empty'})", str(path))
+        raise InputError(f"no valid case in this forward benchmark ({', '.join(counts) or 'empty'})", str(path))
     notes = [f"dropped {n} of {len(cases)} cases: {why}" for why, n in sorted(counts.items())]
     unstable = sum(c.ranks[0].latency_us.sample_spread_pct > UNSTABLE_PERCENT for c in kept)
     if unstable:
@@ -97,7 +104,7 @@ def _cases(path: Path) -> list[_Case]:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(x) for x in first["loc"]) or "file"
-        raise InputError(f"not a whole vllm bench forward result ({where}: {first['msg']})", str(path)) from None
+        raise InputError(f"not a valid vllm bench forward result ({where}: {first['msg']})", str(path)) from None
 
 
 def _fault(case: _Case) -> str | None:

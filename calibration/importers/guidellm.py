@@ -1,8 +1,8 @@
-"""GuideLLM's benchmarks.json (report schema 2, guidellm 0.8; 0.3 and later share the names) -> MeasuredRuns.
+"""Import GuideLLM's benchmarks.json (report schema 2, guidellm 0.8; 0.3 and later share the names) as measured runs.
 
-A report holds one benchmark per rate; each keeps its requests by status. Times are Unix seconds, but what ends in _ms
-is milliseconds. `time_per_output_token_ms` is (last token - start) / tokens and so includes the first token;
-`inter_token_latency_ms` is TPOT as meant here. Single gaps are not in the file.
+A report holds one benchmark per rate; each keeps its requests by status. Times are Unix seconds, except that names in
+_ms are milliseconds. `time_per_output_token_ms` is (last token - start) / tokens and so includes the first token;
+`inter_token_latency_ms` is TPOT as defined here. Single gaps are not in the file.
 """
 
 from __future__ import annotations
@@ -66,12 +66,16 @@ class _Report(Foreign):
 
 
 def recognises(document: Any) -> bool:
-    """Whether a JSON document is a GuideLLM report."""
+    """Return whether a JSON document is a GuideLLM report."""
     return isinstance(document, dict) and isinstance(document.get("benchmarks"), list)
 
 
 def read_guidellm(document: dict[str, Any], source: str) -> list[MeasuredRun]:
-    """One run per benchmark. InputError where the report is damaged, empty or of requests that break physics."""
+    """Read one run per benchmark.
+
+    Raises:
+        InputError: The report is damaged or empty, or its requests break physics.
+    """
     report = parse(_Report, document, "GuideLLM report", source)
     if not report.benchmarks:
         raise InputError("this GuideLLM report holds no benchmark", source)
@@ -112,7 +116,7 @@ def _row(request: _Request, first_s: float) -> RequestRow:
 
 
 def _to_last_token_s(request: _Request) -> float:
-    """request_latency runs until the stream is closed; the last token is what the client waited for."""
+    """Return the latency to the last token; request_latency lasts until the stream is closed."""
     timings = request.info.timings
     if timings.request_start is not None and timings.last_token_iteration is not None:
         return timings.last_token_iteration - timings.request_start

@@ -1,8 +1,9 @@
-"""inference-perf's per_request_lifecycle_metrics.json (0.7; kubernetes-sigs) -> MeasuredRun. Seconds throughout.
+"""Import inference-perf's per_request_lifecycle_metrics.json (0.7; kubernetes-sigs), with all times in seconds.
 
-Written with `report.request_lifecycle.per_request: true`. Start, end and token times are readings of one monotonic
-clock. `output_token_times` repeats the time of a chunk for every token its text becomes when tokenised again, which may
-be more than the engine made: gaps are taken between `chunk_times`, and the server's token count before the client's.
+It is written with `report.request_lifecycle.per_request: true`. Start, end and token times are readings of one
+monotonic clock. `output_token_times` repeats the time of a chunk for every token of its text when tokenised again,
+which may be more than the engine made. So gaps are taken between `chunk_times`, and the server's token count before the
+client's.
 """
 
 from __future__ import annotations
@@ -47,13 +48,17 @@ class _Entry(Foreign):
 
 
 def recognises(document: Any) -> bool:
-    """Whether a JSON document is the per-request report."""
+    """Return whether a JSON document is the per-request report."""
     first = document[0] if isinstance(document, list) and document else None
     return isinstance(first, dict) and {"start_time", "end_time", "error"} <= first.keys()
 
 
 def read_inference_perf(document: list[Any], source: str) -> MeasuredRun:
-    """InputError where the entries lack `info`, the key that holds token times."""
+    """Read the report as a measured run.
+
+    Raises:
+        InputError: The entries lack `info`, the key that holds token times.
+    """
     entries = [parse(_Entry, d, f"inference-perf entry {i + 1}", source) for i, d in enumerate(document)]
     done = [e for e in entries if e.error is None]
     if done and all(e.info is None or e.info.response_metrics is None for e in done):

@@ -1,10 +1,12 @@
-"""Server log of `vllm serve --enable-logging-iteration-details` -> one row per engine step.
+"""Import the server log of `vllm serve --enable-logging-iteration-details`: one row per engine step.
 
 The line (vllm/v1/metrics/loggers.py, 0.32 and 0.33; 0.14 and later lack the cache usage):
     (APIServer pid=1) INFO 11-20 12:16:47 [loggers.py:199] Engine 000: Iteration(1): 1 context requests, 179 context
     tokens, 1 generation requests, 1 generation tokens, iteration elapsed time: 101.46 ms, CPU KV cache usage: 1.8%
-Elapsed is the engine core's wall time around scheduling, model and bookkeeping of the step, in ms. A request counts as
-context as long as it has no output token. Steps marked (dummy) keep data-parallel ranks in step and hold no request.
+
+The elapsed time is the engine core's wall time around scheduling, model and bookkeeping of the step, in ms. A request
+counts as context until it has its first output token. Steps marked (dummy) keep data-parallel ranks in step and hold no
+request.
 """
 
 from __future__ import annotations
@@ -49,22 +51,29 @@ _STEP: Final = re.compile(
 
 _COUNTS: Final = ("index", "context_requests", "context_tokens", "generation_requests", "generation_tokens")
 
-_LEAP_YEAR: Final = 2024  # lines carry no year; February 29 must parse
+_LEAP_YEAR: Final = 2024  # lines carry no year, and February 29 must parse
 
 _YEAR_S: Final = 366 * 86400.0
 
 
 @dataclass(frozen=True, slots=True)
 class IterationLog:
-    """steps: a row per step in the order logged, columns COLUMNS; at_s counts whole seconds from the first step's stamp
-    and is NaN without one. notes: what was left out, in words."""
+    """The steps of a log and notes on what was left out.
+
+    `steps` has one row per step in the order logged, with the columns COLUMNS. at_s counts whole seconds from the time
+    stamp of the first step and is NaN without one.
+    """
 
     steps: pd.DataFrame
     notes: tuple[str, ...]
 
 
 def read_iteration_log(path: Path) -> IterationLog:
-    """Steps of a server log. InputError where it cannot be read or holds no whole step."""
+    """Read the steps of a server log.
+
+    Raises:
+        InputError: The log cannot be read or has no complete step.
+    """
     import pandas as pd
 
     left_out: Counter[str] = Counter()
@@ -123,7 +132,7 @@ def _row(match: re.Match[str], stamp: float) -> dict[str, float]:
 
 
 def _stamp(line: str) -> float:
-    """Seconds of the line's own time, from an arbitrary start; NaN without one."""
+    """Return the time stamp of a line in seconds from an arbitrary start; NaN without one."""
     match = _STAMP.search(line)
     if match is None:
         return float("nan")
@@ -136,13 +145,13 @@ def _stamp(line: str) -> float:
 
 
 def _from_first(stamps: list[float]) -> list[float]:
-    """Counted from the first; a log over New Year without years goes on."""
+    """Return times from the first one; a log without years continues over New Year."""
     first = next((s for s in stamps if s == s), 0.0)
     return [s - first + (_YEAR_S if s - first < -_YEAR_S / 2 else 0.0) for s in stamps]
 
 
 def _order_notes(steps: pd.DataFrame) -> list[str]:
-    """Steps that the log skips and engines that started again, by the index each engine counts."""
+    """Return notes on steps that are missing and engines that restarted, by the index that each engine counts."""
     missing = restarts = 0
     for _, own in steps.groupby("engine", sort=True):
         gaps = own["index"].diff().dropna()

@@ -1,11 +1,11 @@
-"""LLMServingSim 2.0's layer profiles (vLLM 0.19, eager, one layer with dummy weights, us) -> rows.
+"""Import LLMServingSim 2.0's layer profiles (vLLM 0.19, eager, one layer with dummy weights, times in us).
 
 Tensor parallelism is emulated on one GPU by dividing heads, intermediate size and vocabulary, so there is no
-all-reduce. Times are CUDA kernels summed by layer: device time, not host time. What is fused: qkv_proj and
-gate_up_proj are one product each; act_fn is silu times gate in one kernel; final_layernorm is the norm with the
-residual add (read and write of two tensors), layernorm the mean of a plain first norm and a fused second one, counted
-as three tensors; qk_norm is both head norms; attention includes the KV cache write; moe is routing, sorting and both
-expert products; sampler works on the whole vocabulary whatever the TP.
+all-reduce. Times are CUDA kernels summed by layer: device time, not host time. Fused layers: qkv_proj and gate_up_proj
+are one product each; act_fn is silu times gate in one kernel; final_layernorm is the norm with the residual add (read
+and write of two tensors), layernorm the mean of a plain first norm and a fused second one, counted as three tensors;
+qk_norm is both head norms; attention includes the KV cache write; moe is routing, sorting and both expert products;
+sampler works on the whole vocabulary at every TP degree.
 
 Attention rows hold at most one prefill chunk of `prefill_chunk` tokens after `kv_prefill`, and `n_decode` decodes at
 `kv_decode` tokens each: rows with both are "mixed_attention", for checking how the two add up.
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SOURCE: Final = "LLMServingSim@5daddb2 (MIT) vllm 0.19 eager"
 
-#: Hardware name of the catalog -> folder.
+#: Folder by hardware name of the catalog.
 FOLDER_OF: Final = {"rtx4090": "RTX4090", "rtxpro6000": "RTXPRO6000"}
 
 
@@ -87,9 +87,12 @@ class _Run:
 
 
 def import_profiles(folder: Path, hardware: str) -> dict[str, pd.DataFrame]:
-    """Rows by family (gemm, elementwise, prefill, decode and mixed attention, moe) of all profiled models.
+    """Return the rows of all profiled models by family: gemm, elementwise, moe, prefill, decode and mixed attention.
 
-    `folder` holds RTX4090 and RTXPRO6000. Raises InputError for hardware that was not profiled.
+    `folder` holds RTX4090 and RTXPRO6000.
+
+    Raises:
+        InputError: The hardware was not profiled.
     """
     import pandas as pd
 
@@ -102,7 +105,9 @@ def import_profiles(folder: Path, hardware: str) -> dict[str, pd.DataFrame]:
 
 
 def import_skew(folder: Path, hardware: str) -> pd.DataFrame:
-    """How uneven decode contexts slow attention: time = t(mean) + alpha (t(max) - t(mean)), alpha by bucket.
+    """Return the factors alpha by which uneven decode contexts slow attention, by bucket.
+
+    time = t(mean) + alpha (t(max) - t(mean)).
 
     Columns: model, tp, n_heads, n_kv_heads, head_dim, prefill_tokens, max_decodes, max_skew (share above the mean),
     max_context_tokens, max_prefill_context_tokens (upper bucket edges), alpha, n_samples.
@@ -124,7 +129,7 @@ def import_skew(folder: Path, hardware: str) -> pd.DataFrame:
 
 
 def _edge(label: str) -> float:
-    """Upper edge of a bucket label: "n<=8" 8, "kvB<=16k" 16384, "sr<=5%" 5, "n>256" inf, "kp=0" 0."""
+    """Return the upper edge of a bucket label: "n<=8" 8, "kvB<=16k" 16384, "sr<=5%" 5, "n>256" inf, "kp=0" 0."""
     if ">" in label:
         return float("inf")
     text = label.split("=")[-1].rstrip("%")
@@ -219,7 +224,7 @@ def _attention(run: _Run, raw: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame
 
 
 def _moe(run: _Run, raw: pd.DataFrame) -> pd.DataFrame:
-    """Time at the experts that balanced routing touches, between the profiled counts of activated experts."""
+    """Return the time at the experts that balanced routing reaches, interpolated between the profiled counts."""
     import pandas as pd
 
     m = run.model

@@ -1,4 +1,4 @@
-"""Which model a result file says it measured: the name clients asked for, where the client kept it."""
+"""Find the model that a result file measured: the name in the clients' requests, where the client kept it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-#: Requests looked at: all of a run ask for the same model.
+#: Number of requests to read: all requests of a run name the same model.
 _LOOKED_AT = 3
 
 
 def measured_model(path: Path) -> str | None:
-    """None where the file does not say (AIPerf's records), or says several. Never raises for a readable file."""
+    """Return the model, or None where the file names none (AIPerf's records) or several.
+
+    It never raises for a readable file.
+    """
     found = {name for document in _documents(path) for name in _names(document)}
     return found.pop() if len(found) == 1 else None
 
@@ -35,7 +38,10 @@ def _documents(path: Path) -> list[Any]:
 
 
 def _names(document: Any) -> list[str]:
-    """vllm bench writes model_id; inference-perf and GuideLLM keep the body of each request."""
+    """Return the model names in a document: vllm bench writes model_id.
+
+    Inference-perf and GuideLLM keep request bodies.
+    """
     if isinstance(document, dict) and isinstance(document.get("model_id"), str):
         return [document["model_id"]]
     bodies: list[Any] = []
@@ -50,7 +56,7 @@ def _names(document: Any) -> list[str]:
 
 
 def _named(body: Any) -> str | None:
-    """The model of a request as it was sent; GuideLLM wraps the body."""
+    """Return the model of a request as it was sent; GuideLLM wraps the body."""
     if isinstance(body, str):
         try:
             body = json.loads(body)

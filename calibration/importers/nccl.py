@@ -1,4 +1,4 @@
-"""Collective times others measured: apex_plus's nccl-tests CSVs (us by KB).
+"""Import the nccl-tests CSVs of apex_plus: times of collectives (us by KB).
 
 nccl-tests sizes are bytes of the whole tensor (all-gather: gathered; reduce-scatter: before; all-to-all: sent by a
 rank). A size of 0 KB is the latency of an empty message and is dropped.
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 NCCL_TESTS_SOURCE: Final = "nccl-tests from microsoft/apex_plus (MIT)"
 
-#: Hardware name of the catalog -> folder of nccl-tests CSVs.
+#: Folder of nccl-tests CSVs by hardware name of the catalog.
 NCCL_TESTS_FOLDER: Final = {"h100": "H100-SXM-80GB", "h200": "H200-SXM-141GB", "v100-pcie-16gb": "V100-PCIE-16GB"}
 
 _KIND: Final = {
@@ -30,7 +30,11 @@ _KIND: Final = {
 
 
 def import_nccl_tests(tables: Path, hardware: str) -> pd.DataFrame:
-    """Collective rows of one node; InputError where the hardware was not measured."""
+    """Return the collective rows of one node.
+
+    Raises:
+        InputError: The hardware was not measured.
+    """
     import pandas as pd
 
     if hardware not in NCCL_TESTS_FOLDER:

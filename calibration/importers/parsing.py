@@ -1,6 +1,6 @@
-"""Imported rows without those that claim more than the hardware's peak.
+"""Checks that importers share: rows against hardware peaks, and JSON of other projects against a schema.
 
-Foreign JSON checked at the door: what is missing or of the wrong type becomes one line.
+The first key that is missing or of the wrong type becomes a one-line error.
 """
 
 from __future__ import annotations
@@ -20,8 +20,13 @@ if TYPE_CHECKING:
 def gated(
     tables: dict[str, pd.DataFrame], accelerator: Accelerator
 ) -> tuple[dict[str, pd.DataFrame], dict[str, GateReport]]:
-    """(rows by family that obey physics, what was rejected by family); a family of which nothing is left is only in
-    the second. InputError where nothing at all is left."""
+    """Return the rows by family that respect the hardware peaks, and the counts of rejected rows by family.
+
+    A family without any row left is only in the second.
+
+    Raises:
+        InputError: No row of any family is left.
+    """
     kept, reports = {}, {}
     for family, rows in tables.items():
         good, reports[family] = gate(family, rows, accelerator)
@@ -35,7 +40,7 @@ def gated(
 
 
 class Foreign(BaseModel):
-    """A document of another project: the keys that are read; others may come and go."""
+    """A document of another project: the keys that are read; other keys may come and go."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -44,10 +49,14 @@ M = TypeVar("M", bound=Foreign)
 
 
 def parse(model: type[M], document: Any, what: str, source: str) -> M:
-    """The document as `model`; InputError names the first key that is wrong."""
+    """Return the document as `model`.
+
+    Raises:
+        InputError: A key is missing or of the wrong type.
+    """
     try:
         return model.model_validate(document)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(x) for x in first["loc"]) or "document"
-        raise InputError(f"not a whole {what} ({where}: {first['msg']})", source) from None
+        raise InputError(f"not a valid {what} ({where}: {first['msg']})", source) from None

@@ -1,14 +1,16 @@
-"""All public tables of one accelerator: rows to fit from, and rows of other projects to check the fit with."""
+"""All public tables of one accelerator: rows to fit, and rows of other projects that check the fit."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from calibration.importers import aiconfigurator, aiconfigurator_moe, llmservingsim, nccl, vidur
 from catalogs.errors import InputError
+from catalogs.io.yaml_files import read_yaml
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -16,7 +18,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Families fitted from the first source that has them (their rows would disagree on one grid); the others only check.
+#: Project name -> SPDX identifier, as the project's own repository states it.
+LICENCES_FILE: Final = Path(__file__).with_name("licences.yaml")
+
+#: Families fitted to the first source that has them (rows of two sources would disagree on one grid); the others only
+#: check.
 ONE_SOURCE: Final = ("gemm", "prefill_attention", "decode_attention", "moe", "mla")
 
 #: Hardware with a shipped calibration.
@@ -25,16 +31,24 @@ SHIPPED: Final = ("a100-80gb", "b200", "h100", "h200", "l40s", "rtx4090", "rtxpr
 
 @dataclass(frozen=True, slots=True)
 class PublicRows:
-    """fit: rows by family; check: rows by (family, source text), never fitted."""
+    """Rows of all public sources.
+
+    Attributes:
+        fit: Rows by family.
+        check: Rows by (family, source text), which are never fitted.
+    """
 
     fit: dict[str, pd.DataFrame] = field(default_factory=dict)
     check: dict[tuple[str, str], pd.DataFrame] = field(default_factory=dict)
 
 
 def import_public(tables: Path, hardware: str) -> PublicRows:
-    """Rows of every project under `tables` (aiconfigurator/, llmservingsim/perf/, nccl_tests/, vidur/) in that order.
+    """Return the rows of every project under `tables`: aiconfigurator/, llmservingsim/perf/, nccl_tests/, vidur/.
 
-    Raises InputError where no project measured the hardware, or a table is damaged.
+    The projects are read in that order.
+
+    Raises:
+        InputError: No project measured the hardware, or a table is damaged.
     """
     import pandas as pd
 
@@ -58,8 +72,18 @@ def import_public(tables: Path, hardware: str) -> PublicRows:
     return out
 
 
+@cache
+def _licences() -> dict[str, str]:
+    return {str(project): str(licence) for project, licence in read_yaml(LICENCES_FILE).items()}
+
+
+def licence_of(source: str) -> str:
+    """Return the licence of the project that a row's `source` text names, empty where it names none of them."""
+    return next((licence for project, licence in _licences().items() if project.lower() in source.lower()), "")
+
+
 def _sources(tables: Path, hardware: str) -> list[dict[str, pd.DataFrame]]:
-    """Tables of every project whose folder is there and that measured this hardware."""
+    """Return the tables of every project that has a folder and measured this hardware."""
     own, llm, nccl_tests = tables / "aiconfigurator", tables / "llmservingsim" / "perf", tables / "nccl_tests"
     found: list[dict[str, pd.DataFrame]] = []
     if hardware in aiconfigurator.SYSTEM_OF and own.is_dir():
@@ -75,7 +99,7 @@ def _sources(tables: Path, hardware: str) -> list[dict[str, pd.DataFrame]]:
 
 
 def _read(importer: Callable[[Path, str], T], folder: Path, hardware: str) -> T:
-    """A file that is missing, cut short or without a column becomes one line."""
+    """Call an importer; a file that is missing, cut short or without a column becomes a one-line error."""
     try:
         return importer(folder, hardware)
     except InputError:

@@ -1,7 +1,7 @@
-"""Requests as a load client wrote them -> MeasuredRun. Rows that break physics are dropped and named.
+"""Turn the requests of a load client into a measured run; rows that break physics are dropped and named.
 
-The rules: no negative time, no request without tokens, first token not after the last, the gaps of a request within
-what is left of it after its first token, no request longer than the run. Values in the wrong unit break one of them.
+The rules: no negative time, no request without tokens, first token not after the last, the gaps of a request within the
+rest of its time after its first token, no request longer than the run. Values in the wrong unit break one of them.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ SLACK: Final = 1.05  # clients stamp tokens, requests and the run with different
 
 SLACK_S: Final = 0.01
 
-LONGEST_S: Final = 1e9  # 30 years: no load test, but what a run in nanoseconds looks like
+LONGEST_S: Final = 1e9  # 30 years: too long for a load test, typical of a run in nanoseconds
 
 NAN: Final = float("nan")
 
 
 @dataclass(frozen=True, slots=True)
 class RequestRow:
-    """One finished request, seconds and tokens; NaN where the client gives none. tpot_s: the client's own, by the
-    definition of MeasuredRun; NaN takes (e2e_s - ttft_s) / (output_tokens - 1)."""
+    """One finished request in seconds and tokens; NaN where the client gives no value.
+
+    tpot_s is the client's own, by the definition of MeasuredRun; NaN means (e2e_s - ttft_s) / (output_tokens - 1).
+    """
 
     arrival_s: float
     input_tokens: float
@@ -40,7 +42,7 @@ class RequestRow:
     itl_s: tuple[float, ...] = ()
 
     def time_per_token_s(self) -> float:
-        """After the first token; NaN for a one-token output."""
+        """Return the time per token after the first; NaN for a one-token output."""
         if not self.output_tokens > 1:
             return NAN
         return self.tpot_s if math.isfinite(self.tpot_s) else (self.e2e_s - self.ttft_s) / (self.output_tokens - 1)
@@ -48,7 +50,7 @@ class RequestRow:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What a result says about the run as a whole."""
+    """The facts of a result about the run as a whole."""
 
     client: str
     source: str
@@ -58,9 +60,13 @@ class RunFacts:
 
 
 def measured_run(facts: RunFacts, rows: Sequence[RequestRow]) -> MeasuredRun:
-    """The run with the rows that obey physics. InputError where no request finished, or none obeys."""
+    """Return the run with the rows that respect physics.
+
+    Raises:
+        InputError: No request finished, or none respects physics.
+    """
     if not 0 < facts.duration_s < LONGEST_S:
-        raise InputError(f"this {facts.client} result states no possible length, seconds", facts.duration_s)
+        raise InputError(f"this {facts.client} result has no valid duration, seconds", facts.duration_s)
     if not rows:
         raise InputError(f"no finished request in this {facts.client} result ({facts.n_failed} failed)", facts.source)
     faults = [_fault(row, facts.duration_s) for row in rows]
@@ -92,7 +98,7 @@ def _assemble(facts: RunFacts, rows: list[RequestRow], notes: tuple[str, ...]) -
 
 
 def _fault(row: RequestRow, duration_s: float) -> str | None:
-    """Which rule a request breaks; comparisons with NaN (not given) break none."""
+    """Return the rule that a request breaks; comparisons with NaN (no value) break none."""
     if row.output_tokens < 1 or row.input_tokens < 1:
         return "no tokens"
     if min((row.ttft_s, row.e2e_s, row.tpot_s, row.arrival_s, *row.itl_s), key=_given) < 0:
@@ -114,6 +120,6 @@ def _given(value: float) -> float:
 
 
 def _bundled(rows: list[RequestRow]) -> tuple[str, ...]:
-    """A stream that puts several tokens into one chunk has fewer gaps than tokens: its ITL is of chunks."""
+    """Return a note where a stream puts several tokens into one chunk: its ITL is then of chunks."""
     n = sum(len(r.itl_s) + 1 < r.output_tokens for r in rows if r.itl_s)
     return (f"{n:,} of {len(rows):,} requests streamed several tokens in a chunk: ITL is between chunks",) if n else ()

@@ -1,6 +1,6 @@
-"""The one door for files of engine steps: a server log, or a benchmark of single forwards.
+"""Read files of engine steps (a server log, or a benchmark of single forwards) and result files of load clients.
 
-The one door for result files of load clients: the format is recognised by its content.
+The format is recognised by the contents.
 """
 
 from __future__ import annotations
@@ -22,8 +22,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ImportedEngineSteps:
-    """rows: one per step, with `seconds` and the batch's contents (iteration_log.py, forward_bench.py say which
-    columns); what: the rows' noun; notes: what was left out, in words."""
+    """The steps of a file.
+
+    Attributes:
+        rows: One row per step, with `seconds` and the contents of the batch (columns: iteration_log.py,
+            forward_bench.py).
+        what: The noun for the rows.
+        notes: Descriptions of what was left out.
+    """
 
     rows: pd.DataFrame
     what: str
@@ -31,7 +37,11 @@ class ImportedEngineSteps:
 
 
 def read_steps(path: Path) -> ImportedEngineSteps:
-    """A file of either kind, recognised by its content. InputError where it is unreadable or holds no step."""
+    """Read a server log or a forward benchmark.
+
+    Raises:
+        InputError: The file is unreadable or holds no step.
+    """
     try:
         with path.open("rb") as file:
             start = file.read(64).lstrip()
@@ -44,7 +54,7 @@ def read_steps(path: Path) -> ImportedEngineSteps:
     return ImportedEngineSteps(log.steps, "engine steps", log.notes)
 
 
-#: What each client writes that can be read here.
+#: The readable result files of each client.
 CLIENTS: Final = (
     "vllm bench serve --save-result --save-detailed, guidellm benchmarks.json, aiperf profile_export.jsonl, "
     "inference-perf per_request_lifecycle_metrics.json"
@@ -52,15 +62,23 @@ CLIENTS: Final = (
 
 
 def measured_run_file(path: Path) -> MeasuredRun:
-    """The run in a result file; InputError where it is unreadable, unknown, or holds several runs."""
+    """Return the run in a result file.
+
+    Raises:
+        InputError: The file is unreadable or of an unknown client, or holds several runs.
+    """
     runs = measured_runs(path)
     if len(runs) > 1:
-        raise InputError(f"this result holds {len(runs)} runs where one is wanted", str(path))
+        raise InputError(f"this result holds {len(runs)} runs, not one", str(path))
     return runs[0]
 
 
 def measured_runs(path: Path) -> list[MeasuredRun]:
-    """All runs of a result file, in the order written. InputError where it is unreadable or of no known client."""
+    """Return all runs of a result file in the order written.
+
+    Raises:
+        InputError: The file is unreadable or of an unknown client.
+    """
     documents = _documents(path)
     if all(vllm_bench.recognises(d) for d in documents):
         return [vllm_bench.read_vllm_bench(d, _source(path, i, documents)) for i, d in enumerate(documents)]
@@ -72,7 +90,7 @@ def measured_runs(path: Path) -> list[MeasuredRun]:
     if inference_perf.recognises(only):
         return [inference_perf.read_inference_perf(only, path.name)]
     if aiperf.is_summary(only):
-        raise InputError("AIPerf's summary keeps no requests", str(path), "profile_export.jsonl beside it")
+        raise InputError("AIPerf's summary has no requests", str(path), "profile_export.jsonl in the same folder")
     raise InputError("not a result of a known load client", str(path), CLIENTS)
 
 
@@ -81,7 +99,7 @@ def _source(path: Path, i: int, documents: list[Any]) -> str:
 
 
 def _documents(path: Path) -> list[Any]:
-    """The JSON document of a file, or one per line."""
+    """Return the JSON document of a file, or one document per line."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -101,5 +119,5 @@ def _documents(path: Path) -> list[Any]:
 
 
 def _whole(text: str) -> float:
-    """An integer; as a float, perhaps infinite, where no counter or clock would be that long."""
+    """Return an integer; as a float, perhaps infinite, where it is longer than any counter or clock."""
     return int(text) if len(text) < 30 else float(text)

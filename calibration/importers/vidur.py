@@ -1,9 +1,9 @@
-"""Vidur's A800 profile of Llama-2-7B (attention and MLP operators, ms) -> rows.
+"""Import Vidur's A800 profile of Llama-2-7B (attention and MLP operators, times in ms).
 
 A800 is an A100 80 GB with NVLink cut to 400 GB/s: single-GPU operators are A100's. `time_stats.X.median` is the median
 in ms of CUDA-event times around an eager launch. Attention rows are FlashInfer: one prompt chunk of
 `prefill_chunk_size` tokens after `kv_cache_size` cached ones, or `batch_size` decodes over `kv_cache_size` tokens each;
-the KV write is timed apart (attn_kv_cache_save). mlp_up_proj is gate and up in one product. Norms, rotary and
+the KV write is timed separately (attn_kv_cache_save). mlp_up_proj is gate and up in one product. Norms, rotary and
 activation are not imported: their 6 us at one token is the launch, and their kernels are older than the engine's.
 """
 
@@ -26,7 +26,11 @@ _FOLDER: Final = Path("a800/meta-llama/Llama-2-7b-hf")
 
 
 def import_profiles(tables: Path, hardware: str = HARDWARE) -> dict[str, pd.DataFrame]:
-    """gemm, prefill and decode attention rows; InputError for hardware other than the A100 80 GB."""
+    """Return gemm, prefill and decode attention rows.
+
+    Raises:
+        InputError: The hardware is not the A100 80 GB.
+    """
     import pandas as pd
 
     if hardware != HARDWARE:

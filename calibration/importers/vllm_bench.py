@@ -1,6 +1,6 @@
-"""Result of `vllm bench serve --save-result --save-detailed` -> MeasuredRun (vllm/benchmarks/serve.py, 0.10 to 0.32).
+"""Import results of `vllm bench serve --save-result --save-detailed` (vllm/benchmarks/serve.py, 0.10 to 0.32).
 
-All lists are in seconds, one value per request in the order they were sent, failed ones included: those have no output
+All lists are in seconds, one value per request in the order they were sent, including failed ones, which have no output
 tokens. `start_times` is the client's own clock. Summaries such as `mean_ttft_ms` are milliseconds over finished
 requests and must agree with the lists.
 """
@@ -18,7 +18,7 @@ from catalogs.errors import InputError
 
 CLIENT: Final = "vllm bench serve"
 
-#: Summary key of the file -> the metric it summarises.
+#: Metric by the key of its summary in the file.
 _MEANS: Final[dict[str, Metric]] = {"mean_ttft_ms": "ttft", "mean_tpot_ms": "tpot", "mean_itl_ms": "itl"}
 
 
@@ -37,12 +37,16 @@ class _Result(Foreign):
 
 
 def recognises(document: Any) -> bool:
-    """Whether a JSON document is one of this client's results, detailed or not."""
+    """Return whether a JSON document is one of this client's results, detailed or not."""
     return isinstance(document, dict) and {"duration", "completed", "request_throughput"} <= document.keys()
 
 
 def read_vllm_bench(document: dict[str, Any], source: str) -> MeasuredRun:
-    """InputError where the lists are missing (no --save-detailed), differ in length, or contradict the summary."""
+    """Read a result as a measured run.
+
+    Raises:
+        InputError: The lists are missing (no --save-detailed), differ in length, or contradict the summary.
+    """
     if "ttfts" not in document:
         raise InputError(
             "this result has no per-request lists", source, "vllm bench serve --save-result --save-detailed"
@@ -61,7 +65,7 @@ def read_vllm_bench(document: dict[str, Any], source: str) -> MeasuredRun:
 
 
 def _closes(result: _Result, i: int) -> bool:
-    """Whether a last message without a token (llama.cpp sends one) was counted as a gap."""
+    """Return whether a last message without a token (llama.cpp sends one) was counted as a gap."""
     return len(result.itls[i]) == result.output_lens[i] > 0
 
 
@@ -92,7 +96,7 @@ def _check_lengths(result: _Result, source: str) -> None:
 
 
 def _check_means(result: _Result, run: MeasuredRun, n_finished: int, source: str, metrics: tuple[Metric, ...]) -> None:
-    """The client's own means, over the same requests, guard against a wrong unit or an edited list."""
+    """Compare the client's own means over the same requests, against a wrong unit or an edited list."""
     if run.n < n_finished:  # the client averaged rows that are dropped here
         return
     for key, metric in ((k, m) for k, m in _MEANS.items() if m in metrics):

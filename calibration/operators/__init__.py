@@ -1,1 +1,1 @@
-"""The operators of a step, their FLOPs, bytes and roofline times, and what a cost is."""
+"""The operators of a step: their fields, FLOPs, bytes and roofline times, and the cost of running one."""

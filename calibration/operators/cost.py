@@ -1,4 +1,4 @@
-"""What an operator costs: seconds, watts, and how well that is known."""
+"""The cost of an operator: its seconds, its watts, and how the seconds were obtained."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import numpy as np
 from calibration.operators.operators import Operator
 from catalogs.arrays import FloatArray
 
-#: At a measured grid point; between measured points; by roofline, outside the grid, or transferred.
+#: Values of `Cost.origin`: a measured grid point; interpolated between measured points; derived from the roofline,
+#: extrapolated beyond the grid, or transferred from another accelerator.
 MEASURED: Final = 0.0
 
 INTERPOLATED: Final = 1.0
@@ -20,10 +21,15 @@ ROOFLINE: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Three arrays of one shape (0-d for scalar operators), broadcast over the operator's fields.
+    """The time and power of an operator, as arrays of one shape (0-d for scalar operators).
 
-    seconds: time on the accelerator; watts: what the accelerator asks for while the operator runs, which may pass its
-    limit (power.py); origin: 0 measured, 1 interpolated, 2 roofline or outside the grid or transferred.
+    The shape is the broadcast shape of the operator's fields.
+
+    Attributes:
+        seconds: Time on the accelerator.
+        watts: Power demand of the accelerator while the operator runs, which may exceed its limit
+            (calibration/power/model.py).
+        origin: 0 for measured, 1 for interpolated, 2 for roofline, outside the grid, or transferred.
     """
 
     seconds: FloatArray
@@ -32,19 +38,27 @@ class Cost:
 
 
 def broadcast(*fields: object) -> tuple[FloatArray, ...]:
-    """The fields as float64 arrays of their common shape."""
+    """Return the fields as float64 arrays of their common shape."""
     arrays = np.broadcast_arrays(*[np.asarray(f, dtype=np.float64) for f in fields])
     return tuple(np.array(a) for a in arrays)
 
 
 class CostSource(Protocol):
-    """What the simulator needs of a calibration bundle."""
+    """The methods of a calibration bundle that the simulator uses."""
 
-    def cost(self, op: Operator) -> Cost: ...
+    def cost(self, op: Operator) -> Cost:
+        """Return the seconds, watts and origin of the operator."""
+        ...
 
-    def relative_error(self, family: str) -> float: ...
+    def relative_error(self, family: str) -> float:
+        """Return the median relative error of an operator family."""
+        ...
 
-    def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool: ...
+    def joins_decodes(self, head_dim: int, kv_dtype: str) -> bool:
+        """Return whether decodes in a step with prefill run as prefill chunks of one token in one kernel."""
+        ...
 
     @property
-    def attention_writes_cache(self) -> bool: ...
+    def attention_writes_cache(self) -> bool:
+        """Return whether the time of attention includes the write of new keys and values to the cache."""
+        ...

@@ -1,7 +1,7 @@
-"""The operator vocabulary; calibration/operators/roofline.py knows the flops, bytes and roofline time of each.
+"""The operators that a step is made of; calibration/operators/roofline.py counts their FLOPs, bytes and roofline time.
 
-Every field may be a number or a numpy array; fields broadcast, and so do flops, bytes and costs. One operator object
-describes what ONE rank runs (sizes are after the tensor-parallel split). Bytes are device-memory traffic.
+Every field may be a number or a numpy array. Fields broadcast, and so do FLOPs, bytes and costs. An operator describes
+the work of one rank: its sizes are those after the tensor-parallel split. Bytes are device-memory traffic.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ import numpy.typing as npt
 
 Num = int | float | npt.NDArray[np.float64] | npt.NDArray[np.int64]
 
-#: Bytes a sampler moves for each logit: read 16 bit and write fp32, scale in place, softmax, draw.
+#: Bytes that a sampler moves for each logit: read 16 bits and write fp32, scale in place, softmax, draw.
 SAMPLING_BYTES_PER_LOGIT: Final = 2 + 4 + 8 + 8 + 4
 
-#: What drawing from the most probable words that make up top_p adds where all logits are sorted: torch.sort, softmax,
-#: cumulative sum, mask and scatter back, in fp32. Sort (ATen SortStable.cu): numbering 8, radix sort of 4-byte keys and
-#: 8-byte values 4 + 4 digits x 24, sort by row 24, gather 24. The rest: 12 + 8 + 14 + 24.
+#: Additional bytes for each logit where top_p needs all logits sorted: torch.sort, softmax, cumulative sum, mask and
+#: scatter back, in fp32. Sort (ATen SortStable.cu): numbering 8, radix sort of 4-byte keys and 8-byte values 4 + 4
+#: digits x 24, sort by row 24, gather 24. The rest: 12 + 8 + 14 + 24.
 SORT_BYTES_PER_LOGIT: Final = (8 + 100 + 24 + 24) + 58
 
-#: The same of the largest one taken: read, written as fp32, read.
+#: Bytes that greedy sampling moves for each logit: read, written as fp32, read.
 GREEDY_BYTES_PER_LOGIT: Final = 2 + 4 + 4
 
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """y[m, n] = x[m, k] w[k, n]; w stored as `dtype`, x quantised to it where the dtype computes natively."""
+    """A matrix product y[m, n] = x[m, k] w[k, n].
+
+    w is stored as `dtype`, and x is quantised to it where the accelerator computes natively in that dtype.
+    """
 
     family: ClassVar[str] = "gemm"
 
@@ -40,16 +43,19 @@ class Gemm:
 
 @dataclass(frozen=True, slots=True)
 class GroupedGemm:
-    """One MoE layer's routed experts on one rank: gate/up and down projections of the experts touched."""
+    """The routed experts of one MoE layer on one rank: gate, up and down projections.
+
+    Only experts that receive tokens are computed.
+    """
 
     family: ClassVar[str] = "moe"
 
-    tokens: Num  # tokens routed by the whole expert-parallel group
+    tokens: Num  # tokens that the whole expert-parallel group routes
     hidden_size: int
-    intermediate_size: int  # of one expert, after the TP split
-    n_experts: int  # of the model (not of the rank)
+    intermediate_size: int  # of one expert, after the tensor-parallel split
+    n_experts: int  # of the model, not of the rank
     experts_per_token: int
-    expert_ranks: int  # ranks the experts are spread over (1: all experts on this rank)
+    expert_ranks: int  # number of ranks that share the experts; 1: this rank holds all experts
     dtype: str
 
 
@@ -57,7 +63,7 @@ class GroupedGemm:
 class PrefillAttention:
     """Attention of `chunks` prompt chunks that together hold `tokens` new tokens and `pairs` query-key pairs.
 
-    pairs = sum over chunks of q * (context + q / 2), window already applied.
+    pairs = sum over chunks of q * (context + q / 2), with the sliding window already applied.
     """
 
     family: ClassVar[str] = "prefill_attention"
@@ -74,12 +80,15 @@ class PrefillAttention:
 
 @dataclass(frozen=True, slots=True)
 class DecodeAttention:
-    """Attention of `sequences` one-token queries over `context_tokens` cached tokens in all; longest is max_context."""
+    """Attention of `sequences` one-token queries over `context_tokens` cached tokens in total.
+
+    `max_context_tokens` is the longest context of the batch.
+    """
 
     family: ClassVar[str] = "decode_attention"
 
     sequences: Num
-    context_tokens: Num  # sum over sequences, window already applied
+    context_tokens: Num  # sum over sequences, with the sliding window already applied
     max_context_tokens: Num
     n_heads: int
     n_kv_heads: int
@@ -90,10 +99,10 @@ class DecodeAttention:
 
 @dataclass(frozen=True, slots=True)
 class MlaModule:
-    """A whole MLA attention block (projections, absorbed products, attention) of one layer, as public tables have it.
+    """A whole MLA attention block of one layer: projections, absorbed products and attention, as in the public tables.
 
-    stage "prefill": tokens new tokens in `sequences` chunks with `pairs` query-key pairs; "decode": sequences queries
-    over context_tokens in all.
+    In stage "prefill" it has `tokens` new tokens in `sequences` chunks with `pairs` query-key pairs; in stage "decode"
+    it has `sequences` queries over `context_tokens` tokens in total.
     """
 
     family: ClassVar[str] = "mla"
@@ -116,7 +125,7 @@ class MlaModule:
 
 @dataclass(frozen=True, slots=True)
 class LinearAttentionScan:
-    """State update of a linear-attention or Mamba mixer: tokens new tokens in `sequences` sequences."""
+    """The state update of a linear-attention or Mamba mixer for `tokens` new tokens in `sequences` sequences."""
 
     family: ClassVar[str] = "linear_attention"
 
@@ -138,15 +147,15 @@ class Elementwise:
     # | "routing"
     kind: str
     tokens: Num
-    bytes_per_token: float  # read + written per token
+    bytes_per_token: float  # bytes read and written per token
 
 
 @dataclass(frozen=True, slots=True)
 class Collective:
     """A collective over `ranks` accelerators of one node.
 
-    message_bytes is the whole tensor: what is all-reduced, the gathered result, the input of a reduce-scatter, what one
-    rank sends in all of an all-to-all or a send.
+    `message_bytes` is the size of the whole tensor: the tensor that is all-reduced, the gathered result, the input of a
+    reduce-scatter, or everything that one rank sends in an all-to-all or a send.
     """
 
     family: ClassVar[str] = "collective"
@@ -161,7 +170,7 @@ Operator = (
     Gemm | GroupedGemm | PrefillAttention | DecodeAttention | MlaModule | LinearAttentionScan | Elementwise | Collective
 )
 
-#: The operator of each family.
+#: Operator class by family name.
 OPERATOR_OF: Final[dict[str, type[Operator]]] = {
     op.family: op
     for op in (
@@ -178,13 +187,14 @@ OPERATOR_OF: Final[dict[str, type[Operator]]] = {
 
 
 def window_pairs(q: Num, context: Num, window: Num | None) -> npt.NDArray[np.float64]:
-    """Query-key pairs of a chunk of q tokens after `context`: the integral of min(context + t, window), t in 0..q.
+    """Return the query-key pairs of a chunk of `q` tokens after `context`.
 
-    window None or 0: all keys are seen.
+    This is the integral of min(context + t, window) for t in 0..q. With a window of None or 0, a query attends to all
+    keys. The result has the broadcast shape of the arguments.
     """
     everything = np.asarray(q * (context + np.asarray(q) / 2.0), dtype=np.float64)
     if window is None:
         return everything
-    rising = np.clip(window - np.asarray(context, dtype=np.float64), 0.0, q)  # queries that still see everything
+    rising = np.clip(window - np.asarray(context, dtype=np.float64), 0.0, q)  # queries that still attend to every key
     seen = rising * (context + rising / 2.0) + (q - rising) * window
     return np.where(np.asarray(window) > 0, seen, everything)

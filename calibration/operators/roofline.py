@@ -1,7 +1,7 @@
-"""Physics of every operator: floating-point operations, bytes through device memory, and the time neither can beat.
+"""FLOPs and device-memory bytes of every operator, and its roofline time, the lower bound of any execution.
 
 roofline_s = max(flops / peak flops of the dtype, bytes / memory bandwidth); a collective is bound by its link instead.
-One multiply-add counts as two operations. Activations are 16 bit unless the operator says otherwise.
+One multiply-add counts as two operations. Activations are 16 bit unless the operator has another dtype.
 """
 
 # ruff: noqa: ARG001 (the functions dispatched on the operator share one signature)
@@ -29,34 +29,26 @@ from catalogs.arrays import FloatArray
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
-from catalogs.units import DTYPE_BYTES, MIB
+from catalogs.units import DTYPE_BYTES
 
 ACTIVATION_BYTES: Final = 2
 
 MXFP4_BYTES: Final = 0.53125
 
-STATE_BYTES: Final = 4.0  # linear-attention state is kept in fp32
+STATE_BYTES: Final = 4.0  # the state of linear attention is kept in fp32
 
-PCIE4_BYTES_PER_S: Final = 25e9  # where the catalog does not know a link: PCIe 4.0 x16, achieved
-
-#: Second-level cache by accelerator (vendor whitepapers): operands that fit may move faster than device memory.
-L2_BYTES: Final[dict[str, float]] = {
-    "a100": 40 * MIB,
-    "a10": 6 * MIB,
-    "l4": 48 * MIB,
-    "l40s": 96 * MIB,
-    "h100": 50 * MIB,
-    "h200": 50 * MIB,
-    "b200": 126 * MIB,
-    "b300": 126 * MIB,
-    "rtx4090": 72 * MIB,
-    "rtxpro6000": 128 * MIB,
-}
+PCIE4_BYTES_PER_S: Final = 25e9  # achieved rate of PCIe 4.0 x16, used where the catalog has no link for an accelerator
 
 
 def dtype_bytes(dtype: str) -> float:
-    """Bytes per stored element; "fp8_block" adds one fp32 scale per 128 x 128 block, which is nothing; "mxfp4" one byte
-    per 32 elements, with 16-bit activations or, as "mxfp4_mxfp8", with 8-bit ones."""
+    """Return the bytes per stored element.
+
+    "fp8_block" has one fp32 scale per 128 x 128 block, which is not counted. "mxfp4" has one byte of scale per 32
+    elements, with 16-bit activations or, as "mxfp4_mxfp8", with 8-bit activations.
+
+    Raises:
+        InputError: The dtype is unknown.
+    """
     if dtype.startswith("mxfp4"):
         return MXFP4_BYTES
     name = "fp8" if dtype == "fp8_block" else dtype
@@ -66,28 +58,29 @@ def dtype_bytes(dtype: str) -> float:
 
 
 def compute_dtype(dtype: str, accelerator: Accelerator) -> str:
-    """The dtype a product is computed in: weight-only formats, and those without a fast path, compute in bf16."""
+    """Return the dtype that a product is computed in.
+
+    Weight-only formats, and dtypes without a fast path on the accelerator, are computed in bf16.
+    """
     name = "fp8" if dtype in ("fp8_block", "mxfp4_mxfp8") else dtype
     return name if name in accelerator.peak_flops and name != "int4" else "bf16"
 
 
 def operand_bytes(dtype: str, accelerator: Accelerator) -> float:
-    """Bytes per activation element entering a product: narrow only where the dtype computes natively."""
+    """Return the bytes per activation element of a product.
+
+    They are narrow only where the accelerator computes in that dtype.
+    """
     name = compute_dtype(dtype, accelerator)
     return dtype_bytes(name) if name != "bf16" else ACTIVATION_BYTES
 
 
-def l2_bytes(accelerator: Accelerator) -> float:
-    """Second-level cache of the accelerator, by the longest known name it starts with; 0 where unknown."""
-    if accelerator.cache_bytes:
-        return accelerator.cache_bytes
-    known = [n for n in L2_BYTES if accelerator.name.startswith(n)]
-    return L2_BYTES[max(known, key=len)] if known else 0.0
-
-
 @lru_cache(maxsize=64)
 def link_bytes_per_s(accelerator_name: str) -> float:
-    """Link bandwidth per accelerator, one direction, of the node the catalog puts it in; PCIe 4.0 where unknown."""
+    """Return the link bandwidth per accelerator in one direction, in bytes per second.
+
+    It is the link of the accelerator's node in the catalog; PCIe 4.0 where that is unknown.
+    """
     try:
         return parse_hardware(accelerator_name).node.link_bytes_per_s
     except InputError:
@@ -95,12 +88,15 @@ def link_bytes_per_s(accelerator_name: str) -> float:
 
 
 def distinct_experts(tokens: FloatArray, n_experts: int, experts_per_token: int) -> FloatArray:
-    """Experts that `tokens` tokens touch under balanced routing: N (1 - (1 - k/N)^tokens)."""
+    """Return the number of experts that receive at least one of `tokens` tokens under balanced routing.
+
+    N (1 - (1 - k/N)^tokens) with N experts and k experts per token; the result has the shape of `tokens`.
+    """
     return n_experts * (1.0 - (1.0 - experts_per_token / n_experts) ** np.asarray(tokens, dtype=np.float64))
 
 
 def mla_weights(op: MlaModule) -> float:
-    """Weight elements of one rank's MLA block: q, compressed kv, up-projections and output."""
+    """Return the weight elements of an MLA block on one rank: q, compressed kv, up-projections and output."""
     q_dim = op.n_heads * (op.nope_head_dim + op.rope_head_dim)
     q = op.q_lora_rank * (op.hidden_size + q_dim) if op.q_lora_rank else op.hidden_size * q_dim
     kv_down = op.hidden_size * (op.kv_lora_rank + op.rope_head_dim)
@@ -110,7 +106,7 @@ def mla_weights(op: MlaModule) -> float:
 
 @singledispatch
 def flops(op: Operator) -> FloatArray:
-    """Floating-point operations of one execution on one rank; shape of the broadcast fields."""
+    """Return the floating-point operations of one execution on one rank, in the broadcast shape of the fields."""
     raise TypeError(f"no flops for {type(op).__name__}")
 
 
@@ -166,7 +162,10 @@ def _(op: Collective) -> FloatArray:
 
 @singledispatch
 def bytes_moved(op: Operator, accelerator: Accelerator) -> FloatArray:
-    """Bytes through device memory of one execution on one rank, each operand once; shape of the broadcast fields."""
+    """Return the device-memory bytes of one execution on one rank, in the broadcast shape of the fields.
+
+    Each operand counts once.
+    """
     raise TypeError(f"no bytes for {type(op).__name__}")
 
 
@@ -227,14 +226,17 @@ def _(op: Collective, accelerator: Accelerator) -> FloatArray:
 
 
 def link_bytes(op: Collective) -> FloatArray:
-    """Bytes each rank sends over its link: 2 (r-1)/r for a ring all-reduce, (r-1)/r for its halves, all of a send."""
+    """Return the bytes that each rank sends over its link.
+
+    A ring all-reduce sends 2 (r-1)/r of the message, its two halves (r-1)/r each, and a send the whole message.
+    """
     (size,) = broadcast(op.message_bytes)
     share = (op.ranks - 1) / op.ranks
     return size * {"all_reduce": 2.0 * share, "send_recv": 1.0}.get(op.kind, share)
 
 
 def math_dtype(op: Operator, accelerator: Accelerator) -> str:
-    """The dtype whose peak bounds the operator's arithmetic."""
+    """Return the dtype with the peak that bounds the operator's arithmetic."""
     if isinstance(op, (Gemm, GroupedGemm, MlaModule)):
         return compute_dtype(op.dtype, accelerator)
     if isinstance(op, (PrefillAttention, DecodeAttention)):
@@ -243,17 +245,17 @@ def math_dtype(op: Operator, accelerator: Accelerator) -> str:
 
 
 def compute_s(op: Operator, accelerator: Accelerator) -> FloatArray:
-    """Seconds at peak arithmetic."""
+    """Return the seconds of the operator's arithmetic at peak FLOPS, in the broadcast shape of the fields."""
     return flops(op) / accelerator.flops_for(math_dtype(op, accelerator))
 
 
 def memory_s(op: Operator, accelerator: Accelerator) -> FloatArray:
-    """Seconds at full memory bandwidth."""
+    """Return the seconds of the operator's bytes at full memory bandwidth, in the broadcast shape of the fields."""
     return bytes_moved(op, accelerator) / accelerator.memory_bandwidth_bytes_per_s
 
 
 def roofline_s(op: Operator, accelerator: Accelerator) -> FloatArray:
-    """Seconds no execution can beat with operands in device memory."""
+    """Return the lower bound in seconds of any execution with operands in device memory, in the broadcast shape."""
     if isinstance(op, Collective):
         return link_bytes(op) / link_bytes_per_s(accelerator.name)
     return np.maximum(compute_s(op, accelerator), memory_s(op, accelerator))

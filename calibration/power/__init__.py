@@ -1,1 +1,1 @@
-"""The power model: watts of an accelerator as a function of what it executes."""
+"""The power model: watts of an accelerator as a function of the operator that it runs."""

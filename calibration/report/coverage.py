@@ -1,4 +1,4 @@
-"""How the shapes that the catalog's models run would be answered: measured, interpolated or outside the grid."""
+"""Coverage of the shapes of the catalog's models: measured, interpolated or outside the grid."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from calibration.profile.shapes.queue import candidates
 from calibration.profile.shapes.size_limits import CPU, CUDA
 from calibration.profile.shapes.sizes import catalog_sizes
 from calibration.report.material import Coverage
-from calibration.rows.dataset import OPERATOR_COLUMNS
-from calibration.rows.row_operators import operators_of
+from calibration.rows.dataset import OPERATOR_COLUMNS, operators_of
 from catalogs.hardware.specs import Accelerator
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def planned_shapes(accelerator: Accelerator, dtypes: Sequence[str], seed: int = 0) -> list[Shape]:
-    """The shapes a profile of this accelerator would choose from: those of the catalog's models that fit it."""
+    """Return the shapes that a profile of this accelerator would choose from: those of the models that fit on it."""
     on_cpu = accelerator.kind == "cpu"
     reach = CPU if on_cpu else CUDA
     sizes = catalog_sizes(accelerator.memory_bytes, reach.splits, small=on_cpu)
@@ -32,7 +31,7 @@ def planned_shapes(accelerator: Accelerator, dtypes: Sequence[str], seed: int = 
 
 
 def coverage(shapes: Sequence[Shape], models: Mapping[str, FamilyModel], accelerator: Accelerator) -> list[Coverage]:
-    """One line per queue of shapes (family, for products also the dtype), the worst covered first."""
+    """Return the coverage of each queue of shapes (family, and dtype for products), the lowest coverage first."""
     queues: dict[str, list[Shape]] = defaultdict(list)
     for shape in shapes:
         queues[shape.queue].append(shape)

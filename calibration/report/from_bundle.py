@@ -1,4 +1,4 @@
-"""A bundle, alone or with the rows it was fitted on, to the material of its report."""
+"""Read the material of a report from a bundle, alone or with the rows that it was fitted on."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NEEDS_ROWS: Final = (
 )
 
 ON_PURPOSE: Final = (
-    "Some rows are answered otherwise than they were measured, on purpose, and count as error here: small shapes that "
+    "Some rows are predicted differently from their measurement on purpose, and count as error here: small shapes that "
     "a benchmark served from the cache (a real step streams its weights), and block-scaled fp8 products that were "
     "timed launch by launch (an engine replays them from a graph)."
 )
@@ -46,9 +46,12 @@ NO_POWER: Final = (
 
 
 def read_bundle_material(path: Path, rows: Path | None) -> CalibrationReport:
-    """What a bundle holds; with `rows` (FAMILY.parquet files) also the predictions of rows left out of fresh fits.
+    """Return the contents of a bundle, and with `rows` also the predictions of rows left out of new fits.
 
-    Raises InputError where the bundle or the rows cannot be read.
+    `rows` is a folder of FAMILY.parquet files.
+
+    Raises:
+        InputError: The bundle or the rows cannot be read.
     """
     facts, _ = read_bundle(path)
     accelerator = parse_hardware(facts.hardware).accelerator
@@ -81,7 +84,8 @@ def read_bundle_material(path: Path, rows: Path | None) -> CalibrationReport:
 def _together(parts: list[pd.DataFrame]) -> pd.DataFrame | None:
     import pandas as pd
 
-    parts = [p for p in parts if len(p)]  # an empty one, of a family too small to hold out, would make columns objects
+    # an empty part, of a family too small to hold out, would turn columns into objects
+    parts = [p for p in parts if len(p)]
     return pd.concat(parts, ignore_index=True) if parts else None
 
 
@@ -101,7 +105,7 @@ def _measured_errors(kept: dict[str, pd.DataFrame], held: pd.DataFrame) -> list[
 
 
 def _importance(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> list[FieldImportance]:
-    """Of a fit without the first fold, on that fold."""
+    """Return the importance of fields on the first fold, for a fit without that fold."""
     fold = folds(family, rows)
     test = fold == np.unique(fold)[0]
     if test.all():

@@ -1,4 +1,4 @@
-"""A profile's folder to the material of its report, fitted again in memory so that held-out shapes are unseen."""
+"""Read the material of a report from a profile's folder, with new fits so that held-out shapes are unseen."""
 
 from __future__ import annotations
 
@@ -25,11 +25,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-UNKNOWN_BANDWIDTH: Final = 1e9  # replaced by what the rows reached
+UNKNOWN_BANDWIDTH: Final = 1e9  # replaced by the highest rate in the rows
 
 
 def read_profile(folder: Path) -> CalibrationReport:
-    """Raises InputError where the folder holds no profile, or no row of it can be fitted."""
+    """Return the material of a profile's report.
+
+    Raises:
+        InputError: The folder holds no profile, or no row of it can be fitted.
+    """
     facts = manifest.read(folder)
     rows = Session.open(folder, lambda _text: None).rows if facts is not None else []
     if facts is None or not rows:
@@ -59,7 +63,7 @@ def read_profile(folder: Path) -> CalibrationReport:
 
 
 def machine_of(facts: manifest.Manifest, rows: list[Row]) -> Accelerator:
-    """The accelerator a profile was measured on, which need not be the one this runs on."""
+    """Return the accelerator that a profile was measured on, which may be another machine's."""
     name = str(facts["hardware"])
     if name != "local":
         return parse_hardware(name).accelerator
@@ -98,7 +102,7 @@ def _errors(held: pd.DataFrame, found: Tables) -> list[FamilyLine]:
 
 
 def _measured(rows: list[Row], found: Tables, accelerator: Accelerator) -> pd.DataFrame:
-    """Every good row, whatever it was measured for."""
+    """Return every sound row, including those measured only as a check."""
     import pandas as pd
 
     from calibration.rows.dataset import OPERATOR_COLUMNS

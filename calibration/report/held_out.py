@@ -1,4 +1,4 @@
-"""Predictions of rows no fit has seen, and the check that this is so."""
+"""Predictions of rows that no fit has used, with a check that this is so."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ SHUFFLES: Final = 5
 
 FEWEST_TO_SHUFFLE: Final = 5
 
-DIGITS: Final = 6  # significant, by which two shapes count as the same
+DIGITS: Final = 6  # significant digits at which two shapes count as the same
 
-#: Fields that only make sense with each other (no shape has a longest context above the sum of all): shuffled as one.
+#: Fields that only make sense with each other (no shape has a longest context above the sum of all); they are shuffled
+#: as one.
 TOGETHER: Final[dict[str, tuple[tuple[str, ...], ...]]] = {
     "prefill_attention": (("chunks", "tokens", "pairs"), ("n_heads", "n_kv_heads")),
     "decode_attention": (("sequences", "context_tokens", "max_context_tokens"), ("n_heads", "n_kv_heads")),
@@ -47,7 +48,7 @@ HOW: Final = {"inside": GROUP, "beyond": EDGE}
 
 
 def shape_keys(family: str, rows: pd.DataFrame) -> list[tuple[Any, ...]]:
-    """One hashable value per row that says which shape it is."""
+    """Return one hashable value per row that identifies its shape."""
     columns = [rows[c].tolist() for c in OPERATOR_COLUMNS[family]]
     return [
         tuple(float(f"{v:.{DIGITS}g}") if isinstance(v, float) else v for v in row)
@@ -56,13 +57,16 @@ def shape_keys(family: str, rows: pd.DataFrame) -> list[tuple[Any, ...]]:
 
 
 def unseen(family: str, rows: pd.DataFrame, fitted: pd.DataFrame) -> pd.DataFrame:
-    """The rows whose shape is not among the fitted ones: a held-out row that repeats one would flatter the model."""
+    """Return the rows with shapes that are not among the fitted ones.
+
+    A held-out row with a fitted shape would make the errors look too small.
+    """
     known = set(shape_keys(family, fitted))
     return rows[[k not in known for k in shape_keys(family, rows)]].reset_index(drop=True)
 
 
 def off_grid(model: FamilyModel, rows: pd.DataFrame, fitted: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
-    """HELD_COLUMNS of rows measured only to check."""
+    """Return HELD_COLUMNS of rows that were measured only as a check."""
     rows = unseen(model.family, rows, fitted)
     if rows.empty:
         return empty_held()
@@ -70,7 +74,7 @@ def off_grid(model: FamilyModel, rows: pd.DataFrame, fitted: pd.DataFrame, accel
 
 
 def left_out(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
-    """HELD_COLUMNS by cross-validation of whole groups, and past the cut grid, of rows as an engine would see them."""
+    """Return HELD_COLUMNS by cross-validation of whole groups, and beyond the cut grid, of the rows of an engine."""
     import pandas as pd
 
     parts = []
@@ -84,7 +88,7 @@ def left_out(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> pd.Da
 def held_frame(
     family: str, how: str, rows: pd.DataFrame, predicted_s: FloatArray, accelerator: Accelerator
 ) -> pd.DataFrame:
-    """HELD_COLUMNS of rows and what was predicted for them."""
+    """Return HELD_COLUMNS of rows and their predictions."""
     import pandas as pd
 
     columns = {
@@ -99,13 +103,14 @@ def held_frame(
 
 
 def empty_held() -> pd.DataFrame:
+    """Return an empty table with HELD_COLUMNS."""
     import pandas as pd
 
     return pd.DataFrame(columns=list(HELD_COLUMNS))
 
 
 def measured_frame(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> pd.DataFrame:
-    """MEASURED_COLUMNS of rows."""
+    """Return MEASURED_COLUMNS of rows."""
     import pandas as pd
 
     work, seconds = physics(family, rows, accelerator), rows.seconds.to_numpy(float)
@@ -124,7 +129,7 @@ def measured_frame(family: str, rows: pd.DataFrame, accelerator: Accelerator) ->
 
 
 def shape_texts(family: str, rows: pd.DataFrame) -> list[str]:
-    """ "m 16, n 4096, k 4096, bf16": numbers named, words alone, what is the same everywhere left out."""
+    """Return texts such as "m 16, n 4096, k 4096, bf16"; fields that are equal in all rows are left out."""
     columns = [c for c in OPERATOR_COLUMNS[family] if len(rows) < 2 or rows[c].nunique() > 1 or c in ("dtype", "kind")]
     texts = []
     for values in zip(*(rows[c].tolist() for c in columns), strict=True):
@@ -136,7 +141,7 @@ def shape_texts(family: str, rows: pd.DataFrame) -> list[str]:
 
 
 def error_line(family: str, how: str, held: pd.DataFrame, n_fit: int | None) -> FamilyLine | None:
-    """Errors of a family's predictions of one kind; None where there are none."""
+    """Return the errors of a family's predictions of one kind, or None where there are none."""
     mine = held[(held.family == family) & (held.how == how)]
     if mine.empty:
         return None
@@ -145,7 +150,7 @@ def error_line(family: str, how: str, held: pd.DataFrame, n_fit: int | None) -> 
 
 
 def importance(model: FamilyModel, rows: pd.DataFrame, accelerator: Accelerator) -> list[FieldImportance]:
-    """What shuffling each field of rows the model has not seen does to its predictions, most first."""
+    """Return the change of predictions for unseen rows when each field is shuffled, the largest first."""
     if len(rows) < FEWEST_TO_SHUFFLE:
         return []
     draw, measured = np.random.default_rng(0), rows.seconds.to_numpy(float)
@@ -164,7 +169,7 @@ def importance(model: FamilyModel, rows: pd.DataFrame, accelerator: Accelerator)
 
 
 def _fields(family: str, rows: pd.DataFrame) -> list[tuple[str, ...]]:
-    """The fields of a family that vary in `rows`, those that belong together as one."""
+    """Return the fields of a family that vary in `rows`, with fields that belong together as one."""
     groups = TOGETHER.get(family, ())
     grouped = {n for g in groups for n in g}
     every = [*groups, *((c,) for c in OPERATOR_COLUMNS[family] if c not in grouped)]

@@ -1,4 +1,4 @@
-"""What a report is made of, from wherever it was read: a profile, a bundle, rows."""
+"""The material of a report, independent of its source: a profile, a bundle or rows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-#: Columns of Material.held: one line per prediction of a shape the fit had not seen.
+#: Columns of CalibrationReport.held: one row per prediction of a shape that the fit did not use.
 HELD_COLUMNS: Final = ("family", "how", "shape", "measured_s", "predicted_s", "bytes")
 
-#: Columns of Material.measured: one line per measured operator. compute_share and memory_share are of the peaks.
+#: Columns of CalibrationReport.measured: one row per measured operator. compute_share and memory_share are of the
+#: peaks.
 MEASURED_COLUMNS: Final = (
     *("family", "shape", "seconds", "flops", "bytes", "compute_share", "memory_share"),
     *("watts", "disturbed"),
@@ -43,7 +44,7 @@ class FamilyLine:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How a queue of shapes that the planner will ask for is answered; the three shares add to 1."""
+    """The coverage of a queue of shapes that the planner uses; the three shares add to 1."""
 
     queue: str
     n: int
@@ -54,7 +55,7 @@ class Coverage:
 
 @dataclass(frozen=True, slots=True)
 class FieldImportance:
-    """How far predictions are typically off (a factor) with one field of unseen shapes shuffled."""
+    """The typical error of predictions, as a factor, with one field of unseen shapes shuffled."""
 
     family: str
     field: str
@@ -64,7 +65,10 @@ class FieldImportance:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationReport:
-    """held and measured are None where no rows were at hand; `missing` says what then is not shown."""
+    """The material of one report.
+
+    `held` and `measured` are None where there were no rows; `missing` lists what the page then cannot show.
+    """
 
     title: str
     subtitle: str
@@ -79,16 +83,16 @@ class CalibrationReport:
     importance: list[FieldImportance] = field(default_factory=list)
     no_power: str = ""
     missing: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)  # to read the errors by
+    remarks: list[str] = field(default_factory=list)  # remarks on how to read the errors
 
 
 def title_of(family: str) -> str:
-    """The family in plain words."""
+    """Return the family in plain words."""
     return FAMILY_WORDS.get(family, family)
 
 
 def peaks_text(accelerator: Accelerator) -> str:
-    """ "bf16 989, fp8 1,979": TFLOP/s of the first dtypes with rates of their own, three at most."""
+    """Return a text such as "bf16 989, fp8 1,979": TFLOP/s of at most three dtypes with different rates."""
     shown: dict[float, str] = {}
     for dtype, flops in accelerator.peak_flops.items():
         shown.setdefault(flops, f"{dtype} {_rate(flops / 1e12)}")

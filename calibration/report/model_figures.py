@@ -1,4 +1,4 @@
-"""Charts of whole models: predictions of held-out rows, and what batch and architecture do to time and memory."""
+"""Charts of whole models: predictions of held-out rows, and the effect of batch and architecture on time and memory."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ MOST_FEATURES = 12
 
 
 def axis_of(unit: str, title: str, low: float, high: float) -> dict[str, Any]:
-    """A logarithmic axis in readable units."""
+    """Return a logarithmic axis in readable units."""
     return time_axis(title, low, high) if unit == "s" else count_axis(title, low, high, unit)
 
 
 def value_text(x: float, unit: str) -> str:
-    """A value of a target in readable units."""
+    """Return a value of a target in readable units."""
     return time_text(x) if unit == "s" else si_text(x, unit)
 
 
 def predictions(of: TargetStudy) -> Any:
-    """Held-out configurations: predicted against measured, a colour and a mark per model."""
+    """Draw predicted against measured values of held-out configurations, with a colour and a mark per model."""
     import plotly.graph_objects as go
 
     table, unit = of.by_configuration.predictions, of.target.unit
@@ -47,7 +47,7 @@ def predictions(of: TargetStudy) -> Any:
 
 
 def residuals(of: TargetStudy) -> Any:
-    """Left: error against the prediction. Right: how many rows have which error."""
+    """Draw errors against predictions on the left, and the distribution of errors on the right."""
     from plotly.subplots import make_subplots
 
     table = of.by_configuration.predictions
@@ -66,7 +66,7 @@ def residuals(of: TargetStudy) -> Any:
 
 
 def importance_bars(of: TargetStudy) -> Any:
-    """Error added when a column of held-out rows is shuffled."""
+    """Draw the error added when a column of held-out rows is shuffled."""
     import plotly.graph_objects as go
 
     shown = [i for i in of.importance if i.added_error > 0][:MOST_FEATURES]
@@ -80,7 +80,7 @@ def importance_bars(of: TargetStudy) -> Any:
 
 
 def against_batch(rows: pd.DataFrame) -> Any:
-    """Median latency and peak memory of each model against batch; dashed: encoder-decoder."""
+    """Draw the median latency and peak memory of each model against batch; encoder-decoders are dashed."""
     from plotly.subplots import make_subplots
 
     figure = make_subplots(rows=1, cols=2, horizontal_spacing=0.12)
@@ -103,7 +103,7 @@ def against_batch(rows: pd.DataFrame) -> Any:
 
 
 def by_architecture(rows: pd.DataFrame) -> Any:
-    """Box plots of time per further token and of peak memory, by architecture and batch."""
+    """Draw box plots of time per output token after the first and of peak memory, by architecture and batch."""
     from plotly.subplots import make_subplots
 
     figure = make_subplots(rows=1, cols=2, horizontal_spacing=0.12)
@@ -122,7 +122,7 @@ def by_architecture(rows: pd.DataFrame) -> Any:
 
 
 def power(rows: pd.DataFrame) -> Any:
-    """Mean power against achieved operations per second."""
+    """Draw mean power against achieved operations per second."""
     import plotly.graph_objects as go
 
     figure = go.Figure()

@@ -1,4 +1,4 @@
-"""The page of whole-model rows: how well held-out configurations are predicted, and what the rows say."""
+"""The page of whole-model rows: the error of predictions for held-out configurations, and the rows themselves."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ from calibration.whole_models.study import CHOSEN, TargetStudy, WholeModelStudy,
 from calibration.whole_models.table import read_rows
 from catalogs.ui.html_page import Markup, Page, PageSection, bullets, cards, chart, note, paragraph, table
 
-HEAD = ("Predicted", "Held out", "Chosen", "Rows", "R²", "Aim", "Mean error", "9 of 10 within", "Leans")
+HEAD = ("Predicted", "Held out", "Chosen", "Rows", "R²", "Aim", "Mean error", "9 of 10 within", "Bias")
 
 
 def model_page(folder: Path) -> Page:
-    """Raises InputError where the folder has no whole-model rows, or too few to study."""
+    """Return the page of a folder of whole-model rows.
+
+    Raises:
+        InputError: The folder has no whole-model rows, or too few to study.
+    """
     return page_of_study(study(read_rows(folder)))
 
 
 def page_of_study(found: WholeModelStudy) -> Page:
-    """The page of a study that is at hand."""
+    """Return the page of a study."""
     names = ", ".join(sorted(found.used.model.unique()))
     return Page("Whole models, measured and predicted", names, sections(found), "Written by calibrate report.")
 
 
 def sections(found: WholeModelStudy) -> list[PageSection]:
-    """The sections of a study: summary, then each target, then the rows themselves."""
+    """Return the sections of a study: summary, then each target, then the rows."""
     used = found.used
     power = [note("Not shown: no energy counter was readable while these rows were measured.")]
     if (used.watts.notna() & (used.flops_per_s > 0)).any():
@@ -51,8 +55,8 @@ def _summary(found: WholeModelStudy) -> PageSection:
         ("Rows studied", f"{len(found.used):,}"),
     ]
     text = (
-        "Every figure is of rows whose whole configuration (model, workload, batch), or whole model, was left out of "
-        "the fit; which estimator to use was chosen on the other rows alone."
+        "Every figure is of rows that were left out of the fit with their whole configuration (model, workload, batch) "
+        "or model; the estimator was chosen on the other rows alone."
     )
     lines = [line for t in found.targets for line in _lines(t)]
     return PageSection(
@@ -75,15 +79,15 @@ def _figures(s: EstimatorScore, aim: str) -> tuple[str, ...]:
 
 def _target(t: TargetStudy) -> PageSection:
     rows = [(s.estimator, *_figures(s, "")[1:2], *_figures(s, "")[3:]) for s in t.by_configuration.scores]
-    head = ("Estimator", "R²", "Mean error", "9 of 10 within", "Leans")
+    head = ("Estimator", "R²", "Mean error", "9 of 10 within", "Bias")
     parts: list[Markup] = [
-        chart(figures.predictions(t), "Each point was predicted by a fit that saw nothing of its configuration.", 460),
-        chart(figures.residuals(t), "Error against the prediction, and how many rows have which error.", 400),
+        chart(figures.predictions(t), "Each point was predicted by a fit without any row of its configuration.", 460),
+        chart(figures.residuals(t), "Error against the prediction, and the distribution of errors.", 400),
         table(
             head, rows, f"Estimators on held-out configurations, best first; {CHOSEN}: picked by an inner validation."
         ),
     ]
     if any(i.added_error > 0 for i in t.importance):
-        text = "What shuffling a column of held-out rows adds to the error. Work columns follow from the lengths."
+        text = "The error added by shuffling a column of held-out rows. Work columns follow from the lengths."
         parts.append(chart(figures.importance_bars(t), text, 140 + 26 * min(len(t.importance), figures.MOST_FEATURES)))
     return PageSection(t.target.title, parts)

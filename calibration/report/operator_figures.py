@@ -1,4 +1,4 @@
-"""Charts of operators: predictions of unseen shapes, and what was measured against the roofline and power."""
+"""Charts of operators: predictions of unseen shapes, and measurements against the roofline and power."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MOST_POINTS: Final = 1_800  # of a chart; the tables count all
 
-REACH: Final = (1.1, 8.0)  # least and most of the axis of residuals
+REACH: Final = (1.1, 8.0)  # minimum and maximum extent of the axis of residuals
 
 SIZES: Final = (0.0, 1e-5, 1e-4, 1e-3, 1e-2, math.inf)
 
@@ -39,7 +39,10 @@ FEWEST_IN_CELL: Final = 3
 
 
 def thinned(rows: pd.DataFrame, most: int = MOST_POINTS) -> pd.DataFrame:
-    """At most about `most` rows, each family keeping its share but none under 120, always the same ones."""
+    """Return a fixed random sample of about `most` rows.
+
+    Each family keeps its share, but at least 120 rows.
+    """
     if len(rows) <= most:
         return rows
     import pandas as pd
@@ -52,7 +55,7 @@ def thinned(rows: pd.DataFrame, most: int = MOST_POINTS) -> pd.DataFrame:
 
 
 def predicted_against_measured(held: pd.DataFrame) -> Any:
-    """Log-log; on the line is right, the dotted lines are 25 % off."""
+    """Draw predicted against measured times on logarithmic axes; dotted lines are 25 % off."""
     import plotly.graph_objects as go
 
     low = float(min(held.measured_s.min(), held.predicted_s.min()))
@@ -71,7 +74,7 @@ def predicted_against_measured(held: pd.DataFrame) -> Any:
 
 
 def residuals(held: pd.DataFrame) -> Any:
-    """Left: error against predicted time. Right: how the errors are distributed, by family."""
+    """Draw errors against predicted time on the left, and their distribution by family on the right."""
     from plotly.subplots import make_subplots
 
     ratio = held.predicted_s / held.measured_s
@@ -101,7 +104,7 @@ def residuals(held: pd.DataFrame) -> Any:
 
 
 def error_by_size(held: pd.DataFrame) -> Any:
-    """Median error of each family by how long the operator takes."""
+    """Draw the median error of each family by the duration of the operator."""
     import plotly.graph_objects as go
 
     families = [f for f in FAMILY_WORDS if f in set(held.family)]
@@ -124,7 +127,7 @@ def error_by_size(held: pd.DataFrame) -> Any:
 
 
 def importance_bars(found: list[FieldImportance]) -> Any:
-    """One bar per family and field: how far off predictions are with that field shuffled."""
+    """Draw one bar per family and field: the error of predictions with that field shuffled."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -149,7 +152,7 @@ def importance_bars(found: list[FieldImportance]) -> Any:
 
 
 def roofline_chart(measured: pd.DataFrame, accelerator: Accelerator) -> Any:
-    """Achieved operations per second against operations per byte, under the ceilings of memory and arithmetic."""
+    """Draw achieved operations per second against operations per byte, under the ceilings of memory and arithmetic."""
     import plotly.graph_objects as go
 
     counted = thinned(measured[measured.flops > 0])
@@ -182,7 +185,7 @@ def roofline_chart(measured: pd.DataFrame, accelerator: Accelerator) -> Any:
 
 
 def bandwidth_chart(measured: pd.DataFrame, accelerator: Accelerator) -> Any:
-    """Achieved bytes per second of what does no counted arithmetic, against bytes moved."""
+    """Draw achieved bytes per second against bytes moved, for operators without counted arithmetic."""
     import plotly.graph_objects as go
 
     moved = thinned(measured[(measured.flops <= 0) & (measured.bytes > 0)])
@@ -202,7 +205,7 @@ def bandwidth_chart(measured: pd.DataFrame, accelerator: Accelerator) -> Any:
 
 
 def power_chart(measured: pd.DataFrame, accelerator: Accelerator) -> Any:
-    """Watts against the larger of the shares of peak arithmetic and peak bandwidth."""
+    """Draw watts against the larger of the shares of peak arithmetic and peak bandwidth."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -218,7 +221,7 @@ def power_chart(measured: pd.DataFrame, accelerator: Accelerator) -> Any:
 
 
 def coverage_bars(lines: list[Coverage]) -> Any:
-    """Per queue of shapes: the share measured, between measured ones, and outside."""
+    """Draw the shares of each queue of shapes that are measured, interpolated and outside."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -248,7 +251,7 @@ def coverage_bars(lines: list[Coverage]) -> Any:
 
 
 def queue_title(queue: str) -> str:
-    """ "Matrix products, bf16" """
+    """Return a title such as "Matrix products, bf16"."""
     family, _, dtype = queue.partition(" ")
     return title_of(family) + (f", {dtype}" if dtype else "")
 
@@ -277,5 +280,5 @@ def _hover(part: pd.DataFrame) -> list[str]:
 
 
 def _short(values: Any) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Single precision: half the bytes in the page, and more than a screen shows."""
+    """Return single-precision values, which halve the page and are precise enough for a screen."""
     return np.asarray(values, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""The page of a calibration of operators: summary first, then the evidence."""
+"""The page of a calibration of operators: a summary first, then the evidence."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ HOW_WORDS = {
     EDGE: "larger than anything fitted (grid cut short)",
 }
 
-HEAD = ("Operators", "Checked on", "Fitted rows", "Unseen rows", "Typical error", "9 of 10 within", "Leans", "In short")
+HEAD = ("Operators", "Checked on", "Fitted rows", "Unseen rows", "Typical error", "9 of 10 within", "Bias", "In short")
 
 FEWEST_TO_JUDGE = 10
 
 WIDE_TAIL = 0.4
 
-ON_THE_LINE = "Every point is a shape no fit had seen. On the line is exact; the dotted lines are 25 % off."
+ON_THE_LINE = "Every point is a shape that no fit used. A point on the line is exact; the dotted lines are 25 % off."
 
 RESIDUALS = "Left: above zero the prediction is too slow. Right: boxes hold half of the shapes, whiskers 80 %."
 
 BY_SIZE = (
-    "Median error by how long the operator takes; empty where fewer than three shapes fall. Short operators are "
-    "launches and caches more than work."
+    "Median error by the duration of the operator; empty for fewer than three shapes. The time of short operators is "
+    "mostly launches and caches."
 )
 
 UNDER_CEILINGS = (
@@ -41,7 +41,7 @@ UNDER_CEILINGS = (
 
 
 def operator_page(m: CalibrationReport) -> Page:
-    """Sections whose material is missing say so in a sentence."""
+    """Return the page of a report; a section without material is replaced by a sentence that names what is missing."""
     sections = [_summary(m), *_held(m), _coverage(m), *_measured(m), _machine(m)]
     return Page(m.title, m.subtitle, sections, "Written by calibrate report. This file loads nothing from elsewhere.")
 
@@ -50,14 +50,14 @@ def _summary(m: CalibrationReport) -> PageSection:
     order = list(FAMILY_WORDS)
     lines = sorted(m.errors, key=lambda x: order.index(x.family) if x.family in order else len(order))
     text = (
-        "How far a predicted time is from the measured one, on shapes the fit had not seen. Typical is the median; "
-        "leaning up means predicted too slow. A shape that was itself measured is answered as measured."
+        "The error of predicted against measured times, on shapes that the fit did not use. The typical error is the "
+        "median; a positive bias means predicted too slow. A measured shape is predicted as it was measured."
     )
     rows = [_line(x) for x in lines]
     parts = [cards(m.cards), paragraph(text)]
     parts.append(table(HEAD, rows, words=2) if rows else note("No shape was held out, so no error is known."))
     if m.notices:
-        parts += [paragraph("What every answer resting on this calibration says:"), bullets(m.notices)]
+        parts += [paragraph("Every answer that uses this calibration carries these notices:"), bullets(m.notices)]
     if m.missing:
         wanted = "; ".join(m.missing)
         parts.append(note(f"Made from a bundle alone. Given its rows (--rows DIR) this page also shows {wanted}."))
@@ -73,9 +73,12 @@ def _line(x: FamilyLine) -> tuple[str, ...]:
 
 
 def verdict(x: FamilyLine) -> str:
-    """A word for a typical error, and whether one in ten is far worse; few rows cannot earn one."""
+    """Return a word for the typical error, with a remark where one error in ten is far larger.
+
+    A family with few rows gets no word.
+    """
     if x.n < FEWEST_TO_JUDGE:
-        return "too few to say"
+        return "too few rows"
     word = "good" if x.median <= 0.05 else "fair" if x.median <= 0.12 else "rough" if x.median <= 0.25 else "poor"
     return word + (", wide tail" if x.p90 > WIDE_TAIL and word != "poor" else "")
 
@@ -97,27 +100,27 @@ def _importance(m: CalibrationReport) -> list[PageSection]:
     if not m.importance:
         return []
     text = (
-        "Each field of the unseen shapes is shuffled among them and predicted again. What then goes most wrong matters "
-        "most. Fields that move together, such as tokens and pairs, share what they matter."
+        "Each field of the unseen shapes is shuffled among them, and the shapes are predicted again. The larger the "
+        "error then, the more important the field. Fields that change together (tokens and pairs) share importance."
     )
     bases: dict[str, float] = {i.family: i.base for i in m.importance}
     rest = "; ".join(f"{title_of(f)} {100 * (b - 1):.0f} %" for f, b in bases.items())
     height = 150 + 24 * len(m.importance)
-    caption = f"Longer bars matter more. With nothing shuffled, predictions are typically off by: {rest}."
+    caption = f"Longer bars are more important fields. With nothing shuffled, the typical errors are: {rest}."
     bars = chart(figures.importance_bars(m.importance), caption, height)
     return [PageSection("What the time depends on", [paragraph(text), bars], "Importance")]
 
 
 def _coverage(m: CalibrationReport) -> PageSection:
     text = (
-        "The shapes that the catalog's models run on this machine, at the splits and batches the planner tries: how "
-        "each would be answered."
+        "How the shapes that the catalog's models run on this machine would be predicted, at the splits and batches "
+        "that the planner tries."
     )
     counts = ", ".join(f"{figures.queue_title(c.queue)} {c.n:,}" for c in m.coverage)
     height = 130 + 42 * len(m.coverage)
-    caption = f"Shapes counted: {counts}. Outside means beyond the largest measured, or no row of the family at all."
+    caption = f"Shapes counted: {counts}. Outside means beyond the largest measured shape, or a family without rows."
     bars = chart(figures.coverage_bars(m.coverage), caption, height)
-    return PageSection("Coverage of what the planner will ask", [paragraph(text), bars], "Coverage")
+    return PageSection("Coverage of the shapes that the planner uses", [paragraph(text), bars], "Coverage")
 
 
 def _measured(m: CalibrationReport) -> list[PageSection]:
@@ -128,10 +131,10 @@ def _measured(m: CalibrationReport) -> list[PageSection]:
     if (rows.flops > 0).any():
         text = UNDER_CEILINGS
         if m.accelerator.source.startswith("measured"):
-            text += " The ceilings are the best that was measured here."
+            text += " The ceilings are the highest rates that were measured here."
         parts.append(chart(figures.roofline_chart(rows, m.accelerator), _count(text, rows[rows.flops > 0]), 540))
     if ((rows.flops <= 0) & (rows.bytes > 0)).any():
-        text = "Operators that only move data. Small ones run in a cache and may pass the memory's rate."
+        text = "Operators that only move data. Small ones run in a cache and may exceed the memory bandwidth."
         parts.append(chart(figures.bandwidth_chart(rows, m.accelerator), text, 400))
     power = [note(f"Not shown: {m.no_power.rstrip('.')}.")]
     if rows.watts.notna().any():

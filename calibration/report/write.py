@@ -1,4 +1,4 @@
-"""Which page a folder or name asks for, and writing it."""
+"""Select the page for a folder or name, and write it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from catalogs.ui.html_page import Page, need_plotly, render
 def write_report(source: str, out: Path, rows: Path | None = None) -> Path:
     """Write the page of a profile's folder, of a bundle (folder or hardware name), or of whole-model rows.
 
-    Raises InputError where plotly is missing, `source` is none of these, or the file cannot be written.
+    Raises:
+        InputError: plotly is missing, `source` is none of these, or the file cannot be written.
     """
     need_plotly()
     write_atomically(out, [render(page_of(source, rows))])
@@ -23,7 +24,7 @@ def write_report(source: str, out: Path, rows: Path | None = None) -> Path:
 
 
 def page_of(source: str, rows: Path | None = None) -> Page:
-    """See write_report."""
+    """Return the page that `write_report` writes."""
     from calibration.report.from_bundle import read_bundle_material
     from calibration.report.from_profile import read_profile
     from calibration.report.operator_page import operator_page
@@ -31,11 +32,11 @@ def page_of(source: str, rows: Path | None = None) -> Page:
     folder = Path(source)
     if _is_profile(folder):
         if rows is not None:
-            raise InputError("a profile brings its own rows", str(rows), "no --rows")
+            raise InputError("a profile has its own rows", str(rows), "no --rows")
         return operator_page(read_profile(folder))
     if _is_models(folder):
         if rows is not None:
-            raise InputError("whole-model rows bring all that is needed", str(rows), "no --rows")
+            raise InputError("whole-model rows need no other rows", str(rows), "no --rows")
         from calibration.report.model_page import model_page
 
         return model_page(folder)
@@ -49,7 +50,7 @@ def _is_profile(folder: Path) -> bool:
 
 
 def _is_models(folder: Path) -> bool:
-    """Whether the rows are those of whole models, not of operators."""
+    """Return whether the rows are of whole models, not of operators."""
     if (folder / PARQUET_NAME).is_file():
         return True
     try:

@@ -1,1 +1,1 @@
-"""Measured rows: how they are stored, which operator each row is, and the check against physics."""
+"""Measured rows: their storage, the operator of each row, and the check against hardware peaks."""

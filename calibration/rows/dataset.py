@@ -1,4 +1,4 @@
-"""Profile rows: one tidy table per operator family, the same whether imported or measured here.
+"""Profile rows: one tidy table per operator family, in one schema for imported and for own measurements.
 
 Common columns of every family: `seconds` (float > 0), `source` (str, e.g. "aiconfigurator@095f58a51 h100_sxm vllm
 0.24.0"), and optionally `watts` (mean accelerator power, NaN where not measured) and `kernel` (str). The other columns
@@ -8,19 +8,23 @@ are the operator's own fields, named as in operators.py; `window_tokens` is 0 wh
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from calibration.operators.operators import OPERATOR_OF
+import numpy as np
+import numpy.typing as npt
+
+from calibration.operators.operators import OPERATOR_OF, Operator
 from catalogs.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-#: family -> operator columns: the fields of its operator. "mixed_attention" has no operator: one kernel over prefill
-#: chunks and decodes together, used only to check how well the two times add up.
+#: Operator columns by family: the fields of its operator. "mixed_attention" has no operator: it is one kernel over
+#: prefill chunks and decodes together, and only checks how well the two times add up.
 OPERATOR_COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     family: tuple(f.name for f in fields(op)) for family, op in OPERATOR_OF.items()
 }
@@ -35,7 +39,11 @@ OPTIONAL_COLUMNS: Final = ("watts", "kernel", "distribution")
 
 
 def check_rows(family: str, rows: pd.DataFrame) -> pd.DataFrame:
-    """The rows with known columns only; InputError where a column is missing or seconds are not positive."""
+    """Return the rows with known columns only.
+
+    Raises:
+        InputError: A column is missing, or seconds are not positive.
+    """
     if family not in OPERATOR_COLUMNS:
         raise InputError("unknown operator family", family, ", ".join(OPERATOR_COLUMNS))
     needed = (*OPERATOR_COLUMNS[family], *COMMON_COLUMNS)
@@ -48,7 +56,7 @@ def check_rows(family: str, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def rows_sha256(rows: pd.DataFrame) -> str:
-    """Content hash of rows, independent of row order and of the parquet writer."""
+    """Return a hash of the rows that does not depend on row order or on the parquet writer."""
     text = rows.sort_values(sorted(rows.columns), kind="stable")[sorted(rows.columns)].to_csv(
         index=False, float_format="%.9g"
     )
@@ -56,7 +64,7 @@ def rows_sha256(rows: pd.DataFrame) -> str:
 
 
 def write_rows(folder: Path, tables: dict[str, pd.DataFrame]) -> list[Path]:
-    """One parquet file per family in `folder`; returns the files."""
+    """Write one parquet file per family to `folder` and return the files."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for family, rows in sorted(tables.items()):
@@ -66,7 +74,11 @@ def write_rows(folder: Path, tables: dict[str, pd.DataFrame]) -> list[Path]:
 
 
 def read_rows(folder: Path) -> dict[str, pd.DataFrame]:
-    """The families of a folder of rows; InputError where there is none or a file is not a table."""
+    """Read the rows of every family in a folder.
+
+    Raises:
+        InputError: The folder has no rows, or a file is not a table.
+    """
     import pandas as pd
 
     files = sorted(folder.glob("*.parquet"))
@@ -80,3 +92,35 @@ def read_rows(folder: Path) -> dict[str, pd.DataFrame]:
             raise InputError(f"rows file cannot be read ({type(error).__name__})", str(file)) from None
         tables[file.stem] = check_rows(file.stem, rows)
     return tables
+
+
+#: Fields that may be arrays; every other field has one value per operator.
+ARRAY_FIELDS = {
+    "m",
+    "n",
+    "k",
+    "tokens",
+    "chunks",
+    "pairs",
+    "sequences",
+    "context_tokens",
+    "max_context_tokens",
+    "message_bytes",
+}
+
+
+def operators_of(family: str, rows: pd.DataFrame) -> Iterator[tuple[Operator, npt.NDArray[np.int64]]]:
+    """Yield (operator with array fields, positions of its rows) for every combination of scalar fields in `rows`."""
+    kind = OPERATOR_OF[family]
+    columns = OPERATOR_COLUMNS[family]
+    scalars = [c for c in columns if c not in ARRAY_FIELDS]
+    whole = {(): np.arange(len(rows))}
+    groups = rows.reset_index(drop=True).groupby(scalars, sort=True).indices if scalars else whole
+    for key, index in groups.items():
+        values = dict(zip(scalars, key if isinstance(key, tuple) else (key,), strict=True))
+        values = {c: v.item() if isinstance(v, np.generic) else v for c, v in values.items()}
+        if "window_tokens" in values:
+            values["window_tokens"] = values["window_tokens"] or None
+        arrays = {c: rows[c].to_numpy(float)[index] for c in columns if c in ARRAY_FIELDS}
+        known = {f.name for f in fields(kind)}
+        yield kind(**{c: v for c, v in {**values, **arrays}.items() if c in known}), np.asarray(index)

@@ -1,9 +1,10 @@
-"""No row may claim more than the hardware's peak: such rows are measurement errors, rejected and counted.
+"""Reject rows that claim more than a hardware peak: they are measurement errors.
 
-Arithmetic: more than 2 % over the peak of the dtype. Bytes: more than 2 % over the memory bandwidth, unless all
-operands fit in the second-level cache, where repeated benchmark runs read from cache; those may reach 4 x the memory
-bandwidth (L2 bandwidth of A100, H100 and AD102 is about 2.5-5.5 x their DRAM's). Models clamp what they learn from such
-rows, because in a real step the weights of every layer pass through device memory.
+A row is rejected for its arithmetic at more than 2 % over the peak of the dtype, and for its bytes at more than 2 %
+over the memory bandwidth. Where all operands fit in the second-level cache, repeated benchmark runs read from the
+cache; such rows may reach 4 x the memory bandwidth (the L2 bandwidth of A100, H100 and AD102 is about 2.5-5.5 x their
+DRAM's). Models clamp what they learn from such rows, because in a real step the weights of every layer pass through
+device memory.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from calibration.operators.operators import Elementwise, GroupedGemm, Operator
-from calibration.operators.roofline import bytes_moved, compute_s, l2_bytes, memory_s
+from calibration.operators.roofline import bytes_moved, compute_s, memory_s
+from calibration.rows.dataset import operators_of
 from catalogs.arrays import FloatArray
 from catalogs.hardware.specs import Accelerator
 
@@ -27,14 +29,14 @@ SLACK: Final = 1.02  # clock boosts and timer resolution
 
 CACHE_SPEEDUP: Final = 4.0
 
-STREAM_SPEEDUP: Final = 8.0  # plain streaming inside the cache: 5.2 on RTX PRO 6000, 6 on L40S
+STREAM_SPEEDUP: Final = 8.0  # plain streaming inside the cache reaches 5.2 on RTX PRO 6000 and 6 on L40S
 
-SKEW_SPEEDUP: Final = 1.75  # skewed routing touches fewer experts than the balanced routing that bytes_moved assumes
+SKEW_SPEEDUP: Final = 1.75  # skewed routing uses fewer experts than the balanced routing that bytes_moved assumes
 
 
 @dataclass(frozen=True, slots=True)
 class GateReport:
-    """Rows kept and rejected, by the rule that rejected them."""
+    """The number of rows checked, and of rows rejected by each rule."""
 
     n_in: int
     over_peak_flops: int
@@ -42,9 +44,11 @@ class GateReport:
 
     @property
     def n_rejected(self) -> int:
+        """Return the number of rejected rows."""
         return self.over_peak_flops + self.over_bandwidth
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the counts under the names that a bundle stores."""
         return {
             "rows_in": self.n_in,
             "rejected_over_peak_flops": self.over_peak_flops,
@@ -53,9 +57,12 @@ class GateReport:
 
 
 def faults(op: Operator, seconds: FloatArray, accelerator: Accelerator) -> tuple[npt.NDArray[np.bool_], ...]:
-    """(over peak flops, over bandwidth) per row; `seconds` has the operator's broadcast shape."""
+    """Return two masks of rows that exceed the peak FLOPS and the memory bandwidth.
+
+    `seconds` and both masks have the operator's broadcast shape. A row over both peaks counts as over peak FLOPS only.
+    """
     over_flops = compute_s(op, accelerator) > SLACK * seconds
-    moved, cache = bytes_moved(op, accelerator), l2_bytes(accelerator)
+    moved, cache = bytes_moved(op, accelerator), accelerator.cache_bytes
     allowance = np.where(moved <= cache, CACHE_SPEEDUP, 1.0)
     if isinstance(op, GroupedGemm):
         allowance = np.maximum(allowance, SKEW_SPEEDUP)
@@ -66,14 +73,12 @@ def faults(op: Operator, seconds: FloatArray, accelerator: Accelerator) -> tuple
 
 
 def report(over_flops: npt.NDArray[np.bool_], over_bytes: npt.NDArray[np.bool_]) -> GateReport:
-    """Counts of two fault masks over the same rows."""
+    """Count two fault masks over the same rows, each of shape (n,)."""
     return GateReport(len(over_flops), int(over_flops.sum()), int(over_bytes.sum()))
 
 
 def gate(family: str, rows: pd.DataFrame, accelerator: Accelerator) -> tuple[pd.DataFrame, GateReport]:
-    """The rows of one family that obey physics, and the count of the others."""
-    from calibration.rows.row_operators import operators_of
-
+    """Return the rows of one family that respect the hardware peaks, and the counts of the rejected rows."""
     over_flops = np.zeros(len(rows), dtype=bool)
     over_bytes = np.zeros(len(rows), dtype=bool)
     seconds = rows["seconds"].to_numpy(float)

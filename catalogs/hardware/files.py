@@ -73,9 +73,11 @@ class HardwareFile(_Strict):
     aliases: tuple[str, ...] = Field(default=(), strict=False)
     kind: Literal["gpu", "cpu"] = "gpu"
     architecture: str
+    calibrated_like: str | None = None  # file whose calibration is used where this one has none; same architecture only
     driver_names: tuple[str, ...] = Field(default=(), strict=False)  # names that the driver reports, for `local`
     memory_mib: PositiveFloat
     bandwidth_gb_per_s: PositiveFloat
+    l2_mib: PositiveFloat | None = None  # second-level cache, from the vendor's whitepaper; null: not known
     peak_tflops_fp32: PositiveFloat
     peak_tflops_fp16: PositiveFloat | None = None
     peak_tflops_bf16: PositiveFloat | None = None
@@ -155,6 +157,13 @@ def read_hardware_file(name: str) -> HardwareFile:
     return _read_file(stem)
 
 
+def cache_bytes(name: str) -> float:
+    """Return the second-level cache of a shipped accelerator, also under its MIG names; 0 where it is not known."""
+    stem = name.partition(":")[0]
+    l2_mib = _read_file(stem).l2_mib if stem in _stems() else None
+    return (l2_mib or 0.0) * MIB
+
+
 def build_accelerator(file: HardwareFile) -> Accelerator:
     """Return the whole accelerator."""
     return Accelerator(
@@ -168,6 +177,8 @@ def build_accelerator(file: HardwareFile) -> Accelerator:
         kind=file.kind,
         architecture=file.architecture,
         source=file.provenance,
+        cache_bytes=cache_bytes(file.name),
+        calibrated_like=file.calibrated_like,
     )
 
 
@@ -215,6 +226,8 @@ def build_mig_node(file: HardwareFile, profile: str) -> Node:
         idle_w=whole.idle_w * memory,
         architecture=whole.architecture,
         source=whole.source,
+        cache_bytes=whole.cache_bytes,
+        calibrated_like=whole.calibrated_like,
     )
     n = file.node
     return Node(

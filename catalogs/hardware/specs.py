@@ -19,7 +19,8 @@ class Accelerator:
     kind: str = "gpu"  # "gpu" | "cpu"
     architecture: str = ""  # "hopper", "blackwell", ...
     source: str = ""
-    cache_bytes: float = 0.0  # last-level cache, where read from the machine; 0: not known
+    cache_bytes: float = 0.0  # last-level cache, from the catalog or read from the machine; 0: not known
+    calibrated_like: str | None = None  # hardware whose calibration stands in where this one has none
 
     def flops_for(self, dtype: str) -> float:
         """Return the peak dense flops of a matrix product of `dtype` operands; falls back to bf16, then fp16, fp32."""

@@ -1,4 +1,8 @@
-"""Multilinear interpolation in tables with one to three axes, with linear extrapolation past their ends."""
+"""A table over one, two or three axes, read by multilinear interpolation and extrapolated by the slope at its ends.
+
+`scipy.interpolate.RegularGridInterpolator` gives the same values in the same time (39 against 44 us for one point of a
+60 x 40 table with 12 channels), but importing it takes 0.33 s, and a run needs no other part of scipy.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +10,8 @@ from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
-import numpy.typing as npt
 
-from catalogs.arrays import FloatArray
+from catalogs.arrays import FloatArray, bracket
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +26,7 @@ class MultilinearTable:
 
     def at(self, *coordinates: FloatArray) -> FloatArray:
         """Return the interpolated channels at one coordinate array per axis. Shape (rows, channels)."""
-        cells = [_locate(axis, np.asarray(x, dtype=np.float64)) for axis, x in zip(self.axes, coordinates, strict=True)]
+        cells = [bracket(axis, np.asarray(x, dtype=np.float64)) for axis, x in zip(self.axes, coordinates, strict=True)]
         total = np.zeros((len(cells[0][0]), self.values.shape[-1]))
         for corner in product((0, 1), repeat=len(cells)):
             weight = np.ones(len(total))
@@ -42,17 +45,9 @@ class MultilinearTable:
         Shape (nodes of the second axis, channels).
         """
         axis = self.axes[0]
-        (low,), (share,) = _locate(axis, np.array([x]))
+        (low,), (share,) = bracket(axis, np.array([x]))
         high = min(int(low) + 1, len(axis) - 1)
         return np.ascontiguousarray((1.0 - share) * self.values[low] + share * self.values[high])
-
-
-def _locate(axis: FloatArray, x: FloatArray) -> tuple[npt.NDArray[np.int64], FloatArray]:
-    """Return the lower node of each value and its relative position; a position outside 0..1 extrapolates."""
-    if len(axis) == 1:
-        return np.zeros(len(x), dtype=np.int64), np.zeros(len(x))
-    low = np.clip(np.searchsorted(axis, x, side="right") - 1, 0, len(axis) - 2)
-    return low, (x - axis[low]) / (axis[low + 1] - axis[low])
 
 
 def spaced(low: float, high: float, count: int, keep: tuple[float, ...] = ()) -> FloatArray:

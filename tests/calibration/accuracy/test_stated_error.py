@@ -72,7 +72,7 @@ def test_four_runs_promise_less_than_their_range() -> None:
 
 
 def test_one_run_tells_no_spread() -> None:
-    with pytest.raises(ValueError, match="no spread"):
+    with pytest.raises(ValueError, match="too few to estimate"):
         group(np.array([0.1]))
 
 

@@ -115,7 +115,7 @@ def test_damaged_and_foreign_bundles_change_nothing(own: Path, tmp_path: Path) -
         (changed(archive, arrays=None), "arrays.npz missing"),
         (changed(archive, bundle=b"{"), "not valid"),
         (with_facts(hardware="abacus"), "not in the catalog"),
-        (with_facts(hardware="../../escape"), "names no hardware"),
+        (with_facts(hardware="../../escape"), "no valid hardware name"),
         (with_facts(hardware="local"), "another machine"),
         (with_facts(schema_version=9), "not valid"),
     ]
@@ -123,7 +123,7 @@ def test_damaged_and_foreign_bundles_change_nothing(own: Path, tmp_path: Path) -
         with pytest.raises(InputError, match=match) as caught:
             install_bundle(path)
         assert "\n" not in str(caught.value)
-    with pytest.raises(InputError, match="other hardware than asked for"):
+    with pytest.raises(InputError, match="other hardware than requested"):
         install_bundle(archive, "h200")
     assert {name: (user_folder() / "h100" / name).read_bytes() for name in FILES} == before
     assert [f.name for f in user_folder().iterdir()] == ["h100"]
@@ -160,7 +160,7 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         (["export", "abacus", "--out", str(out)], "no calibration bundle"),
         (["import"], "one source at a time"),
         (["import", "--bundle", str(out), "--from-package"], "one source at a time"),
-        (["import", str(out)], "files without an option are results"),
+        (["import", str(out)], "files without an option must follow --results"),
         (["import", "--tables", str(tmp_path), "--hw", "h100"], "operator tables need"),
         (["import", "--results", str(out)], "cannot be read"),
     ):

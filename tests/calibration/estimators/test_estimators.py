@@ -23,7 +23,7 @@ from calibration.rows.dataset import write_rows
 from catalogs.hardware.specs import Accelerator
 from tests.calibration.invented_accelerator import decode_rows, gemm_rows, law
 
-ACC = Accelerator("h100", "invented", 80e9, 3e12, {"bf16": 1e15, "fp8": 2e15}, 700.0, 100.0)
+ACC = Accelerator("h100", "invented", 80e9, 3e12, {"bf16": 1e15, "fp8": 2e15}, 700.0, 100.0, cache_bytes=50 * 2**20)
 
 
 @pytest.fixture(scope="module")
@@ -140,4 +140,4 @@ def test_compare_command_prints_every_estimator_and_writes_the_page(tmp_path: Pa
         assert name in done.output
         assert f"| decode_attention | inside | 540 | {name} |" in page.read_text()
     bad = CliRunner().invoke(app, ["compare", "--hw", "h100"])
-    assert "one of the two" in str(bad.exception)
+    assert "either rows or public tables" in str(bad.exception)

@@ -14,8 +14,8 @@ from calibration.families.decode_attention import COLD, DecodeAttentionModel, br
 from calibration.fitting.fit import fit_bundle
 from calibration.importers.public import import_public
 from calibration.operators.operators import DecodeAttention
-from calibration.operators.roofline import bytes_moved, l2_bytes, memory_s
-from calibration.rows.row_operators import operators_of
+from calibration.operators.roofline import bytes_moved, memory_s
+from calibration.rows.dataset import operators_of
 from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.hardware.catalog import parse_hardware
@@ -82,7 +82,7 @@ def test_what_was_measured_from_memory_stays_as_measured() -> None:
     model = DecodeAttentionModel.fit(rows(hot=1.0), UNIT)
     for n in (32.0, 128.0):
         op = attention(n, 2048.0)
-        assert float(bytes_moved(op, UNIT)) > COLD * l2_bytes(UNIT)
+        assert float(bytes_moved(op, UNIT)) > COLD * UNIT.cache_bytes
         assert seconds(model, op) == pytest.approx(START_S + float(memory_s(op, UNIT)), rel=0.01)
 
 
@@ -178,6 +178,6 @@ def test_rows_from_inside_an_engine_are_met(public_data: Path) -> None:
     for op, index in operators_of("decode_attention", inside):
         found[index] = model.cost(op, accelerator)[0]
     error = found / inside.seconds.to_numpy(float) - 1
-    held = inside.context_tokens * inside.n_kv_heads * inside.head_dim * 4 / l2_bytes(accelerator)
+    held = inside.context_tokens * inside.n_kv_heads * inside.head_dim * 4 / accelerator.cache_bytes
     assert abs(np.median(error)) < 0.02
     assert abs(np.median(error[held.between(0.1, 1.0)])) < 0.05

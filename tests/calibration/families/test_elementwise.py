@@ -15,7 +15,7 @@ from calibration.importers import llmservingsim
 from calibration.importers.aiconfigurator import SYSTEM_OF
 from calibration.importers.aiconfigurator_moe import read_quantize
 from calibration.operators.operators import SORT_BYTES_PER_LOGIT, Elementwise, LinearAttentionScan
-from calibration.operators.roofline import l2_bytes, roofline_s
+from calibration.operators.roofline import roofline_s
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 from catalogs.hardware.specs import Accelerator
@@ -99,7 +99,7 @@ def test_public_quantize_tables(public_data: Path, hardware: str) -> None:
     for kind in ("norm", "activation", "rotary", "quantize"):
         assert 1.4e-6 < float(model.cost(Elementwise(kind, 32.0, 16384.0), accelerator)[0]) < 4e-6
     large = Elementwise("norm", np.array([3.0, 10.0]) * 1e4, 32768.0)
-    outside = roofline_s(large, accelerator) - l2_bytes(accelerator) / accelerator.memory_bandwidth_bytes_per_s
+    outside = roofline_s(large, accelerator) - accelerator.cache_bytes / accelerator.memory_bandwidth_bytes_per_s
     assert (model.cost(large, accelerator)[0] > outside).all()
 
 

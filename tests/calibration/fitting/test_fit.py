@@ -19,7 +19,7 @@ from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
 from tests.calibration.invented_accelerator import decode_rows, gemm_rows, law, prefill_rows
 
-ACC = Accelerator("h100", "invented", 80e9, 3e12, {"bf16": 1e15, "fp8": 2e15}, 700.0, 100.0)
+ACC = Accelerator("h100", "invented", 80e9, 3e12, {"bf16": 1e15, "fp8": 2e15}, 700.0, 100.0, cache_bytes=50 * 2**20)
 
 
 @pytest.fixture(scope="module")

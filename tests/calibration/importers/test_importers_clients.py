@@ -175,7 +175,7 @@ def test_aiperf_units_are_read_from_the_file(tmp_path: Path) -> None:
 
 def test_aiperf_warm_up_and_summary(tmp_path: Path) -> None:
     assert "left out 1 warm-up requests" in read(tmp_path, aiperf(TIMES)).notes
-    with pytest.raises(InputError, match="summary keeps no requests"):
+    with pytest.raises(InputError, match="summary has no requests"):
         read(tmp_path, {"schema_version": "1.4", "aiperf_version": "0.13.0", "request_latency": {"avg": 1}})
 
 

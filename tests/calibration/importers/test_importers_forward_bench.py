@@ -85,7 +85,7 @@ def test_unstable_cases_stay_and_are_said(tmp_path: Path) -> None:
 
 def test_damaged_files_are_one_line(tmp_path: Path) -> None:
     text = json.dumps([case("a", [request(1, 9)])])
-    cases = {"not a whole": text[:-20], "empty": "[]", "median_us": json.dumps([{"case": "a", "requests": []}])}
+    cases = {"not a valid": text[:-20], "empty": "[]", "median_us": json.dumps([{"case": "a", "requests": []}])}
     for match, data in cases.items():
         with pytest.raises(InputError, match=match):
             read_forward_bench(written(tmp_path, data))

@@ -18,7 +18,7 @@ from calibration.operators.operators import (
     PrefillAttention,
     window_pairs,
 )
-from calibration.operators.roofline import bytes_moved, dtype_bytes, flops, l2_bytes, link_bytes, roofline_s
+from calibration.operators.roofline import bytes_moved, dtype_bytes, flops, link_bytes, roofline_s
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
 
@@ -85,7 +85,7 @@ def test_bytes_over_the_link(kind: str, share: float) -> None:
 def test_unknown_dtype_and_cache_names() -> None:
     with pytest.raises(InputError, match="unknown dtype"):
         dtype_bytes("bf17")
-    assert l2_bytes(TOY) == 0
+    assert TOY.cache_bytes == 0
 
 
 @pytest.mark.parametrize("window", [None, 0, 3, 32, 64, 100])

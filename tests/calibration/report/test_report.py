@@ -137,7 +137,7 @@ def test_a_bundle_alone_says_what_needs_rows(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     text = without_scripts(out.read_text())
     assert "Given its rows (--rows DIR) this page also shows predicted against measured" in text
-    assert "Coverage of what the planner will ask" in text
+    assert "Coverage of the shapes that the planner uses" in text
     assert "LLMServingSim" in text
 
 

@@ -178,6 +178,21 @@ def test_spellings_are_unambiguous() -> None:
     assert not set(aliases) & set(list_hardware())
 
 
+def test_a_borrowed_calibration_is_of_measured_hardware_of_the_same_architecture() -> None:
+    borrowed = {n: like for n in list_hardware() if (like := hardware_files.read_hardware_file(n).calibrated_like)}
+    assert borrowed["h100-nvl"] == "h100"
+    for name, like in borrowed.items():
+        own, lent = hardware_files.read_hardware_file(name), hardware_files.read_hardware_file(like)
+        assert (own.architecture, lent.calibrated_like) == (lent.architecture, None), name
+        assert (hardware_files.DATA / "calibrations" / like / "bundle.json").is_file()
+
+
+def test_the_cache_of_an_accelerator_is_its_files() -> None:
+    assert parse_hardware("h100").accelerator.cache_bytes == hardware_files.cache_bytes("h100") == 50 * MIB
+    assert parse_hardware("a100-80gb:2g.20gb").accelerator.cache_bytes == 40 * MIB
+    assert hardware_files.cache_bytes("t4") == hardware_files.cache_bytes("local") == 0.0
+
+
 def test_public_systems_files_agree(public_data) -> None:  # type: ignore[no-untyped-def]
     import yaml
 

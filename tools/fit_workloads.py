@@ -1,7 +1,7 @@
-"""Fits the catalog's workload tables from public traces: `python -m catalogs.fit_workloads TRACE_DIR`.
+"""Fit the catalog's workload tables to public traces: `python tools/fit_workloads.py TRACE_DIR`.
 
-Only quantile tables, a rate and a coefficient of variation are kept, never rows. Run again after changing this file;
-a test compares the shipped tables with a fresh fit.
+The catalog keeps quantile tables, a rate and a coefficient of variation, never rows of a trace. Run this script again
+after a change of it: a test compares the shipped tables with a fresh fit.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from catalogs.errors import InputError
 from catalogs.io.yaml_files import DATA
 from catalogs.workloads.traces import Trace, read_trace
 
-#: Close together in the upper tail, where straight lines between entries would otherwise raise the mean.
+#: The tabulated probabilities. They are close together in the upper tail, where linear interpolation between distant
+#: entries would raise the mean.
 PROBABILITIES: Final = (
     0,
     0.01,
@@ -41,10 +42,12 @@ PROBABILITIES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class FittedWorkload:
-    """One catalog workload and the trace it comes from.
+    """A catalog workload and the trace that it is fitted to.
 
-    input_classes: equally likely classes of input length with an output table each (over 100 rows in each).
-    own_arrivals: the trace's arrivals are real, so their rate and burstiness are kept.
+    Attributes:
+        input_classes: Number of equally likely classes of input length. Each has a table of output lengths, fitted to
+            over 100 rows.
+        own_arrivals: Whether the arrival times of the trace are real, so that their rate and burstiness are kept.
     """
 
     name: str
@@ -111,7 +114,11 @@ FITTED: Final = (
 
 
 def fit(fitted: FittedWorkload, folder: Path) -> dict[str, Any]:
-    """The catalog entry of one workload, as plain data. Raises InputError where the trace cannot be read."""
+    """Return the catalog entry of one workload as plain data.
+
+    Raises:
+        InputError: The trace cannot be read.
+    """
     trace = read_trace(folder / fitted.file)
     entry: dict[str, Any] = {"source": fitted.source, "as_of": fitted.as_of}
     if fitted.notes:
@@ -123,11 +130,15 @@ def fit(fitted: FittedWorkload, folder: Path) -> dict[str, Any]:
 
 
 def fit_arrivals(trace: Trace) -> dict[str, Any]:
-    """Gamma gaps with the trace's mean rate; cv^2 = variance / mean of its arrivals in windows of one second.
+    """Return gamma-distributed gaps with the trace's mean rate and its burstiness in windows of one second.
 
-    A renewal process has that ratio in long windows (Cox and Lewis 1966). The cv of the gaps themselves would let the
-    few pauses of minutes decide: for azure-code it is 13, and gamma gaps of cv 13 send 200 requests within 0.1 s where
-    the trace never sends more than 13. One second is the time in which a burst turns into waiting.
+    cv^2 = variance / mean of the number of arrivals in a window, the ratio of a renewal process in long windows (Cox
+    and Lewis 1966). The cv of the gaps would be dominated by a few pauses of minutes: for azure-code it is 13, and
+    gamma gaps with cv 13 send 200 requests within 0.1 s, where the trace never sends more than 13. Windows of one
+    second are long enough for a burst to build a queue.
+
+    Raises:
+        InputError: The trace has no arrival times.
     """
     if trace.arrival_s is None:
         raise InputError("this trace has no arrival times to fit")
@@ -137,25 +148,25 @@ def fit_arrivals(trace: Trace) -> dict[str, Any]:
 
 
 def fit_outputs(trace: Trace, input_classes: int) -> dict[str, Any]:
-    """Output quantiles, one table per class of input length (ties in input length are split in file order)."""
+    """Return a table of output quantiles for each class of input length; equal lengths are split in file order."""
     by_input = trace.output_tokens[np.argsort(trace.input_tokens, kind="stable")]
     rows = [quantiles(part) for part in np.array_split(by_input, input_classes)]
     return {"quantiles_by_input": {"probabilities": list(PROBABILITIES), "tokens": rows}}
 
 
 def quantiles(tokens: IntArray) -> list[float]:
-    """Tokens at PROBABILITIES, to a tenth of a token."""
+    """Return the token counts at PROBABILITIES, rounded to a tenth of a token."""
     return [round(float(q), 1) for q in np.quantile(tokens, PROBABILITIES)]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Writes catalogs/data/workloads/NAME.yaml for every fitted workload."""
+    """Write catalogs/data/workloads/NAME.yaml for every fitted workload."""
     if len(arguments) != 1 or not Path(arguments[0]).is_dir():
-        print("usage: python -m catalogs.fit_workloads TRACE_DIR", file=sys.stderr)
+        print("usage: python tools/fit_workloads.py TRACE_DIR", file=sys.stderr)
         return 2
     for fitted in FITTED:
         text = yaml.safe_dump(fit(fitted, Path(arguments[0])), sort_keys=False, default_flow_style=None, width=118)
-        header = "# Written by `python -m catalogs.fit_workloads`; see there how each number is made.\n"
+        header = "# Written by `python tools/fit_workloads.py`; see there how each number is made.\n"
         (DATA / "workloads" / f"{fitted.name}.yaml").write_text(header + text, encoding="utf-8")
         print(f"{fitted.name}: fitted from {fitted.file}", file=sys.stderr)
     return 0

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fit_workloads import FITTED, FittedWorkload, fit, fit_outputs, main
 
 from catalogs.io.yaml_files import DATA, read_yaml
-from catalogs.workloads.fit import FITTED, FittedWorkload, fit, fit_outputs, main
 from catalogs.workloads.traces import Trace, read_trace
 from catalogs.workloads.workload import load_workload
 

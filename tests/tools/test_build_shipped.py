@@ -7,20 +7,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from build_shipped import main
+from error_table import error_table
+from shipped_power import write_power
 
 from calibration.bundles.bundle import shipped_folder
-from calibration.commands.main import app
-from calibration.fitting.power import write_power
-from calibration.power.file import load_power
+from calibration.power.model import load_power
 
-RUN = CliRunner()
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def _rebuilt(public_data: Path, tmp_path: Path, name: str) -> tuple[dict[str, object], dict[str, object]]:
-    args = ["build-shipped", "--tables", str(public_data / "profiles"), "--hw", name, "--out", str(tmp_path)]
-    result = RUN.invoke(app, args)
-    assert result.exit_code == 0, result.output
+    assert main(["--tables", str(public_data / "profiles"), "--hw", name, "--out", str(tmp_path)]) == 0
     new, old = (json.loads((f / name / "bundle.json").read_text()) for f in (tmp_path, shipped_folder()))
     return new, old
 
@@ -57,3 +55,12 @@ def test_shipped_bundles_are_small_and_complete() -> None:
     files = [f for f in shipped_folder().rglob("*") if f.is_file()]
     assert sum(f.stat().st_size for f in files) < 6e6
     assert {f.parent.name for f in files if f.name == "bundle.json"} == set(SHIPPED)
+
+
+def test_an_unknown_name_is_one_line(public_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--tables", str(public_data / "profiles"), "--hw", "h1000", "--out", str(tmp_path)]) == 2
+    assert "unknown hardware" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_the_page_of_errors_is_of_the_shipped_bundles() -> None:
+    assert (ROOT / "docs" / "calibration.md").read_text(encoding="utf-8") == error_table(shipped_folder())
