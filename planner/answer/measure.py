@@ -313,7 +313,8 @@ def curve_of(seen: Iterable[Verdict]) -> list[CurvePoint]:
 def _point(verdict: Verdict, whole_cluster: bool) -> CurvePoint:
     metrics = [m for m in LATENCY_METRICS if m in verdict.observations[0].samples_s]
     latencies = {
-        m: Stats.model_validate({s: short(verdict.value_s(Slo(m, s, 1.0))) for s in CURVE_STATS}) for m in metrics
+        f"{m}_s": Stats.model_validate({s: short(verdict.value_s(Slo(m, s, 1.0))) for s in CURVE_STATS})
+        for m in metrics
     }
     return CurvePoint.model_validate(
         {
@@ -323,7 +324,7 @@ def _point(verdict: Verdict, whole_cluster: bool) -> CurvePoint:
             "n_measured": sum(o.n_measured for o in verdict.observations),
             "stable": verdict.stable,
             "met": verdict.met,
-            "latency_s": latencies,
+            **latencies,
         }
     )
 

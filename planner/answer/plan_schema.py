@@ -3,18 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from pydantic import (
-    Field,
-    GetJsonSchemaHandler,
-    SerializerFunctionWrapHandler,
-    field_validator,
-    model_serializer,
-    model_validator,
-)
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema
+from pydantic import Field, create_model, field_validator
 
 from catalogs.deployments.schema import Deployment
 from catalogs.io.json_block import JsonBlock
@@ -90,8 +81,8 @@ class SloResult(SloValue):
     probability_met: float
 
 
-class CurvePoint(JsonBlock):
-    """Latencies at one rate. met: all objectives hold. In JSON, each metric of `latency_s` has a key of its own."""
+class RatePoint(JsonBlock):
+    """Base of `CurvePoint`, which has a field for each latency metric besides."""
 
     requests_per_s: float
     whole_cluster: bool
@@ -99,35 +90,24 @@ class CurvePoint(JsonBlock):
     n_measured: int
     stable: bool
     met: bool
-    latency_s: dict[str, Stats | None]  # by metric
-
-    @model_validator(mode="before")
-    @classmethod
-    def _gather_latencies(cls, given: Any) -> Any:
-        if not isinstance(given, dict) or "latency_s" in given:
-            return given
-        found = {name: given[metric.key] for name, metric in LATENCY_METRICS.items() if metric.key in given}
-        return {**given, "latency_s": found}
-
-    @model_serializer(mode="wrap")
-    def _spread_latencies(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        data: dict[str, Any] = write(self)
-        by_metric = data.pop("latency_s")
-        return data | {LATENCY_METRICS[name].key: stats for name, stats in by_metric.items()}
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        """Return the schema of what is written: a key for each metric."""
-        reference = handler(core_schema)
-        schema = handler.resolve_ref_schema(reference)
-        statistics = schema["properties"].pop("latency_s")["additionalProperties"]
-        schema["properties"] |= {metric.key: statistics for metric in LATENCY_METRICS.values()}
-        schema["required"].remove("latency_s")
-        return reference
 
     def of(self, metric: str) -> Stats:
         """Return the statistics of one latency metric; empty where it was not measured."""
-        return self.latency_s.get(metric) or Stats()
+        found: Stats | None = getattr(self, LATENCY_METRICS[metric].key)
+        return found or Stats()
+
+
+if TYPE_CHECKING:
+    CurvePoint = RatePoint
+else:
+    _LATENCIES = {m.key: (Stats, ...) if m.in_every_answer else (Stats | None, None) for m in LATENCY_METRICS.values()}
+    CurvePoint = create_model(
+        "CurvePoint",
+        __base__=RatePoint,
+        __module__=__name__,
+        __doc__="Latencies at one rate. met: all objectives hold.",
+        **_LATENCIES,
+    )
 
 
 class Memory(JsonBlock):

@@ -1,7 +1,7 @@
 """The latency metrics that objectives are set on, each with everything that the planner needs to know about it.
 
-To add a metric, add a `LatencyMetric` to `LATENCY_METRICS`. Objectives, searches, answers, reports, `plan verify` and
-`plan drift` loop over that table.
+To add a metric, add a `LatencyMetric` to `LATENCY_METRICS` and run `python tools/write_schemas.py`. Objectives,
+searches, answers, reports, `plan verify` and `plan drift` loop over that table.
 """
 
 from __future__ import annotations
@@ -77,6 +77,7 @@ class LatencyMetric:
     histograms: tuple[str, ...] = ()  # names that vLLM has given its Prometheus histogram, the newest first
     samples_called: str = "requests"  # what the samples are; costly to collect unless they are requests
     always_plotted: bool = False  # in reports also where no objective is set on it
+    in_every_answer: bool = False  # False: answers of former versions, or without objectives on it, lack it
 
     @property
     def key(self) -> str:
@@ -120,6 +121,7 @@ TTFT: Final = LatencyMetric(
     stated_error="ttft",
     histograms=("vllm:time_to_first_token_seconds",),
     always_plotted=True,
+    in_every_answer=True,
 )
 
 TPOT: Final = LatencyMetric(
@@ -135,6 +137,7 @@ TPOT: Final = LatencyMetric(
     stated_error="tpot",
     histograms=("vllm:request_time_per_output_token_seconds",),
     always_plotted=True,
+    in_every_answer=True,
 )
 
 #: Its stated error is that of TPOT. Gaps themselves were only compared on a vLLM older than those planned for
@@ -166,6 +169,7 @@ E2E: Final = LatencyMetric(
     guess=lambda expected, _: _end_to_end_s(expected),
     stated_error="e2e",
     histograms=("vllm:e2e_request_latency_seconds",),
+    in_every_answer=True,
 )
 
 #: Every latency metric by its name, in the order of answers, reports and error messages.
