@@ -22,9 +22,8 @@ from catalogs.ui.terminal import status_line
 from planner.answer.assembly import assumptions, pareto, prices_of
 from planner.answer.hardware_ranking import HardwareRow, RankingTerms, rank_hardware
 from planner.answer.measure import BEST, OTHER, Measure, MeasuredPlan
-from planner.answer.question import Reproduce
 from planner.answer.refusal import Refuser
-from planner.answer.schema import SCHEMA_VERSION, Answer, Refusal, SearchSummary
+from planner.answer.schema import SCHEMA_VERSION, Answer, Refusal, Reproduce, SearchSummary
 from planner.evaluation.evaluator import Evaluator, RequestCounter
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
 from planner.evaluation.queueing import OVERLOAD

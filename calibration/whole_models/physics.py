@@ -13,7 +13,8 @@ from typing import Final
 
 from calibration.whole_models.workloads import Point
 from catalogs.hardware.specs import Accelerator
-from catalogs.models.layers import Attention, LayerGroup
+from catalogs.models.layers import LayerGroup
+from catalogs.models.mixers import Attention
 from catalogs.models.spec import ModelSpec, dtype_bytes
 
 #: Columns of the architecture, computed by `sizes`.

@@ -11,7 +11,7 @@ from catalogs.deployments.schema import Deployment
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Hardware
-from catalogs.models.layers import Attention
+from catalogs.models.mixers import Attention
 from catalogs.models.spec import ModelSpec
 
 #: The largest tensor-parallel size that is tried as the nearest valid choice.

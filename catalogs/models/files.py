@@ -11,7 +11,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from catalogs.errors import InputError
-from catalogs.models.layers import Attention, LayerGroup, LinearAttention, Mixer, MlaAttention, Mlp, Moe, Part
+from catalogs.models.layers import LayerGroup, Mlp, Moe
+from catalogs.models.mixers import Attention, LinearAttention, Mixer, MlaAttention, Part
 from catalogs.models.names import MODELS, load_names
 from catalogs.models.spec import ModelSpec, WeightFormat
 

@@ -11,7 +11,8 @@ from typing import Final
 from catalogs.errors import InputError
 from catalogs.models.hf_quantization import read_weight_format
 from catalogs.models.hf_reader import ConfigReader, read_reader
-from catalogs.models.layers import Attention, FeedForward, LayerGroup, LinearAttention, Mixer, MlaAttention, Mlp, Moe
+from catalogs.models.layers import FeedForward, LayerGroup, Mlp, Moe
+from catalogs.models.mixers import Attention, LinearAttention, Mixer, MlaAttention
 from catalogs.models.spec import ModelSpec
 
 MAX_LAYERS: Final = 10_000  # more than any model has; larger values are typing errors

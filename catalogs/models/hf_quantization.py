@@ -9,7 +9,8 @@ from typing import Any, Final
 
 from catalogs.errors import InputError
 from catalogs.models.hf_reader import ConfigReader
-from catalogs.models.layers import LayerGroup, Part
+from catalogs.models.layers import LayerGroup
+from catalogs.models.mixers import Part
 from catalogs.models.spec import WeightFormat
 
 #: Representative modules of each part; names differ by model family, so several are tried.

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from catalogs.errors import InputError, nearest_name
-from catalogs.models.layers import PARTS, LayerGroup, Part
+from catalogs.models.layers import LayerGroup
+from catalogs.models.mixers import PARTS, Part
 from catalogs.units import DTYPE_BYTES
 
 

@@ -10,9 +10,9 @@ from catalogs.errors import InputError
 from catalogs.io.json_block import JsonBlock
 from planner.answer.hardware_ranking import HardwareRow
 from planner.answer.plan_schema import Plan
-from planner.answer.question import Reproduce
 from planner.economics.money import PriceLine
 from planner.problem.request import PlanRequest
+from planner.problem.tariff import Tariff
 
 
 def same_model(name: str, planned: str) -> bool | None:
@@ -65,6 +65,17 @@ class SearchSummary(JsonBlock):
     n_requests: int = 0  # answers of earlier versions did not count them
     interrupted: bool = False
     left_out: list[str] = Field(default_factory=list)  # of the choice of hardware, one sentence each
+
+
+class Reproduce(JsonBlock):
+    """How to ask the question again: the command, and what its answer depends on besides."""
+
+    command: str
+    seed: int
+    trials: int
+    tariff: Tariff
+    calibration: str
+    versions: dict[str, str]
 
 
 class Answer(JsonBlock):

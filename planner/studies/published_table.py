@@ -16,7 +16,8 @@ import numpy as np
 
 from catalogs.errors import InputError
 from catalogs.hardware.specs import Accelerator
-from catalogs.models.layers import Attention, Mlp
+from catalogs.models.layers import Mlp
+from catalogs.models.mixers import Attention
 from catalogs.models.spec import ModelSpec
 
 

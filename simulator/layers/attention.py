@@ -27,7 +27,8 @@ from calibration.operators.operators import (
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
 from calibration.operators.roofline import dtype_bytes
 from catalogs.arrays import FloatArray
-from catalogs.models.layers import Attention, LayerGroup, LinearAttention, MlaAttention
+from catalogs.models.layers import LayerGroup
+from catalogs.models.mixers import Attention, LinearAttention, MlaAttention
 from simulator.layers.operator_call import QUANTISED, OperatorCall, all_reduce_calls, gemm_call
 from simulator.layers.shard import Shard
 

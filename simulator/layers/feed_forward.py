@@ -14,7 +14,8 @@ import numpy as np
 
 from calibration.operators.operators import Collective, Elementwise, Gemm, GroupedGemm, Num
 from calibration.operators.roofline import ACTIVATION_BYTES as ACT
-from catalogs.models.layers import LayerGroup, Mlp, Moe, Part
+from catalogs.models.layers import LayerGroup, Mlp, Moe
+from catalogs.models.mixers import Part
 from simulator.layers.operator_call import QUANTISED, OperatorCall, all_reduce_calls, gemm_call
 from simulator.layers.shard import Shard
 from simulator.network.collectives import ExpertRouting

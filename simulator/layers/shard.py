@@ -9,7 +9,7 @@ from catalogs.deployments.features import check_encoder
 from catalogs.deployments.layout import Layout
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.hardware.specs import Accelerator
-from catalogs.models.layers import Part
+from catalogs.models.mixers import Part
 from catalogs.models.spec import ModelSpec
 
 

@@ -22,7 +22,8 @@ from typing import Final
 from calibration.operators.roofline import ACTIVATION_BYTES
 from catalogs.deployments.layout import Limits
 from catalogs.deployments.resolved import ResolvedDeployment
-from catalogs.models.layers import LayerGroup, Part
+from catalogs.models.layers import LayerGroup
+from catalogs.models.mixers import Part
 from catalogs.units import DTYPE_BYTES, GIB
 from simulator.layers.attention import sharded_mixer
 from simulator.layers.drafter import draft_shard, joining_bytes

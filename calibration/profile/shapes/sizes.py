@@ -16,7 +16,8 @@ import numpy as np
 from calibration.profile.session.shape import Shape
 from catalogs.errors import InputError
 from catalogs.models.catalog import list_models, load_model
-from catalogs.models.layers import Attention, LayerGroup, LinearAttention, MlaAttention, Mlp, Moe
+from catalogs.models.layers import LayerGroup, Mlp, Moe
+from catalogs.models.mixers import Attention, LinearAttention, MlaAttention
 from catalogs.models.spec import ModelSpec
 
 Pair = tuple[int, int]

@@ -15,7 +15,8 @@ from catalogs.models.catalog import load_model
 from catalogs.models.hf_config import load_config, model_from_config
 from catalogs.models.hf_quantization import IgnoreList
 from catalogs.models.hf_reader import merged_reader
-from catalogs.models.layers import Attention, LinearAttention, MlaAttention, Mlp, Moe
+from catalogs.models.layers import Mlp, Moe
+from catalogs.models.mixers import Attention, LinearAttention, MlaAttention
 from catalogs.models.spec import ModelSpec
 
 LLAMA: dict[str, Any] = {

@@ -9,7 +9,8 @@ import pytest
 from catalogs.errors import InputError
 from catalogs.models.catalog import list_models, load_model
 from catalogs.models.files import read_facts
-from catalogs.models.layers import Attention, LayerGroup, LinearAttention, MlaAttention, Mlp, Moe
+from catalogs.models.layers import LayerGroup, Mlp, Moe
+from catalogs.models.mixers import Attention, LinearAttention, MlaAttention
 from catalogs.models.names import load_names
 from catalogs.models.spec import ModelSpec, WeightFormat
 

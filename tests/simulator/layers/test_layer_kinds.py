@@ -10,7 +10,8 @@ import pytest
 from calibration.profile.shapes.sizes import KINDS
 from catalogs.deployments.layout import Layout
 from catalogs.models.catalog import list_models, load_model
-from catalogs.models.layers import FeedForward, Mixer
+from catalogs.models.layers import FeedForward
+from catalogs.models.mixers import Mixer
 from simulator.layers.attention import MIXERS, sharded_mixer
 from simulator.layers.feed_forward import FEED_FORWARDS, sharded_feed_forward
 from simulator.layers.shard import Shard

@@ -14,7 +14,8 @@ from catalogs.deployments.resolve import resolve
 from catalogs.deployments.schema import Deployment
 from catalogs.errors import InputError
 from catalogs.models.catalog import load_model
-from catalogs.models.layers import Attention, LayerGroup, Mlp
+from catalogs.models.layers import LayerGroup, Mlp
+from catalogs.models.mixers import Attention
 from simulator.core.batch import BatchShape
 from simulator.costs.pricing import Pricer
 from simulator.layers.operator_call import CLASSES, OperatorCall

@@ -1,0 +1,342 @@
+"""The mixers of a layer: attention of several kinds, and recurrent states.
+
+Each kind is one class that answers every question which the model alone decides; a new kind is a new class here. Counts
+are in numbers, not bytes. `linear_params` are the weights of matrix products, which quantisation may shrink;
+`small_params` are biases, norms and convolution taps, which no checkpoint quantises. `hidden` is the hidden_size.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Final, Literal
+
+Part = Literal["attention", "linear_attention", "mlp", "experts", "shared_experts"]
+
+#: The parts of a layer that a checkpoint may quantise separately. The router is never quantised.
+PARTS: Final[tuple[Part, ...]] = ("attention", "linear_attention", "mlp", "experts", "shared_experts")
+
+#: The sparse-attention indexer (DeepSeek-V3.2, GLM-5) caches its key in fp8 with one fp32 scale per 128 values.
+INDEXER_SCALE_BYTES_PER_VALUE: Final = 4.0 / 128.0
+
+
+class Mixer(ABC):
+    """The part of a layer that mixes tokens; the defaults are those of softmax attention to the whole context."""
+
+    __slots__ = ()
+
+    part: ClassVar[Part] = "attention"
+    #: Queries attend to cached tokens; False: the layer keeps a state of constant size.
+    attends: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def output_size(self) -> int:
+        """The number of inputs of the output projection."""
+
+    @abstractmethod
+    def linear_params(self, hidden: int) -> int:
+        """Return the weights of the matrix products of one layer."""
+
+    @abstractmethod
+    def small_params(self, hidden: int) -> int:
+        """Return the weights of one layer that no checkpoint quantises."""
+
+    @property
+    @abstractmethod
+    def softmax_heads(self) -> int:
+        """The number of query heads that take a softmax over their context."""
+
+    @property
+    @abstractmethod
+    def cached_heads(self) -> int:
+        """The number of key and value heads in the cache; a shared latent counts as one."""
+
+    @property
+    def kv_heads_to_split(self) -> int | None:
+        """The number of KV heads that tensor parallelism distributes; None where every rank holds the whole cache."""
+        return None
+
+    @property
+    @abstractmethod
+    def score_width(self) -> int:
+        """The multiply-adds of attention for one query token and one cached token, summed over heads."""
+
+    @property
+    def attended_tokens(self) -> int | None:
+        """The most tokens of context that a query attends to; None means all of them."""
+        return None
+
+    @property
+    def uniform_cache(self) -> bool:
+        """Whether every token of a sequence takes the same number of bytes in the cache."""
+        return True
+
+    def kv_bytes_per_token(self, element_bytes: float) -> float:  # noqa: ARG002 - signature of the kinds that cache
+        """Return the bytes of cache that one token takes in one layer."""
+        return 0.0
+
+    def state_bytes(self) -> float:
+        """Return the bytes of constant-size state that one sequence takes in one layer."""
+        return 0.0
+
+    @abstractmethod
+    def indivisible_sizes(self, tp: int) -> list[str]:
+        """Return descriptions of the sizes that `tp` ranks cannot share evenly; empty where `tp` is possible."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attention(Mixer):
+    """Softmax attention with its own keys and values (MHA, GQA, MQA)."""
+
+    n_heads: int
+    n_kv_heads: int
+    head_dim: int
+    window_tokens: int | None = None  # sliding window or attention chunk; None: full attention
+    qkv_bias: bool = False
+    qk_norm: bool = False
+    output_gate: bool = False  # an output gate as large as the query (Qwen3-Next, Qwen3.5)
+    output_bias: bool = False
+    value_head_dim: int | None = None  # where values are narrower than keys (MiMo-V2); None: head_dim
+
+    @property
+    def value_dim(self) -> int:
+        """The size of one value head."""
+        return self.head_dim if self.value_head_dim is None else self.value_head_dim
+
+    @property
+    def q_size(self) -> int:
+        """The outputs of the query projection, including its gate."""
+        return self.n_heads * self.head_dim * (2 if self.output_gate else 1)
+
+    @property
+    def kv_size(self) -> int:
+        """The outputs of the key and value projections, which the KV cache holds per token and layer."""
+        return self.n_kv_heads * (self.head_dim + self.value_dim)
+
+    @property
+    def output_size(self) -> int:
+        """The number of inputs of the output projection."""
+        return self.n_heads * self.value_dim
+
+    def rank_heads(self, tp: int) -> int:
+        """Return the query heads on one of `tp` tensor ranks."""
+        return -(-self.n_heads // tp)
+
+    def rank_kv_heads(self, tp: int) -> int:
+        """Return the KV heads on one of `tp` tensor ranks; they are replicated where ranks outnumber heads."""
+        return max(1, -(-self.n_kv_heads // tp))
+
+    def linear_params(self, hidden: int) -> int:
+        """Return the weights of the query, key, value and output projections."""
+        return hidden * (self.q_size + self.kv_size + self.output_size)
+
+    def small_params(self, hidden: int) -> int:
+        """Return the biases of the projections and the norms of queries and keys."""
+        bias = (self.q_size + self.kv_size) * self.qkv_bias + hidden * self.output_bias
+        return bias + 2 * self.head_dim * self.qk_norm
+
+    @property
+    def softmax_heads(self) -> int:
+        """The number of query heads."""
+        return self.n_heads
+
+    @property
+    def cached_heads(self) -> int:
+        """The number of KV heads."""
+        return self.n_kv_heads
+
+    @property
+    def kv_heads_to_split(self) -> int | None:
+        """The number of KV heads."""
+        return self.n_kv_heads
+
+    @property
+    def score_width(self) -> int:
+        """The multiply-adds for one query token and one cached token: a score and a weighted value in each head."""
+        return self.n_heads * (self.head_dim + self.value_dim)
+
+    @property
+    def attended_tokens(self) -> int | None:
+        """The window in tokens; None for full attention."""
+        return self.window_tokens
+
+    @property
+    def uniform_cache(self) -> bool:
+        """Whether the attention has no window, so that every token stays in the cache."""
+        return not self.window_tokens
+
+    def kv_bytes_per_token(self, element_bytes: float) -> float:
+        """Return the bytes of keys and values of one token."""
+        return self.kv_size * element_bytes
+
+    def indivisible_sizes(self, tp: int) -> list[str]:
+        """Return the head counts that `tp` does not divide; KV heads are replicated where ranks outnumber heads."""
+        found = [f"the {self.n_heads} attention heads"] if self.n_heads % tp else []
+        if self.n_kv_heads % tp and tp % self.n_kv_heads:
+            found.append(f"the {self.n_kv_heads} KV heads (nor is it a multiple)")
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class MlaAttention(Mixer):
+    """Multi-head latent attention (DeepSeek-V2/V3): one compressed KV vector per token and layer."""
+
+    n_heads: int
+    q_lora_rank: int | None
+    kv_lora_rank: int
+    nope_head_dim: int
+    rope_head_dim: int
+    v_head_dim: int
+    index_n_heads: int = 0  # sparse-attention indexer (DeepSeek-V3.2, GLM-5)
+    index_head_dim: int = 0
+    index_topk_tokens: int | None = None
+
+    @property
+    def q_size(self) -> int:
+        """The outputs of the query projection."""
+        return self.n_heads * (self.nope_head_dim + self.rope_head_dim)
+
+    @property
+    def latent_size(self) -> int:
+        """The numbers that the KV cache holds per token and layer: the latent and the shared rotary key."""
+        return self.kv_lora_rank + self.rope_head_dim
+
+    @property
+    def output_size(self) -> int:
+        """The number of inputs of the output projection."""
+        return self.n_heads * self.v_head_dim
+
+    def query_params(self, hidden: int) -> int:
+        """Return the weights of the query projections, with compression where the model has it."""
+        if self.q_lora_rank is None:
+            return hidden * self.q_size
+        return self.q_lora_rank * (hidden + self.q_size)
+
+    def kv_params(self, hidden: int) -> int:
+        """Return the weights of the compression to the latent, and of the expansion to keys and values."""
+        return hidden * self.latent_size + self.kv_lora_rank * self.n_heads * (self.nope_head_dim + self.v_head_dim)
+
+    def indexer_params(self, hidden: int) -> int:
+        """Return the weights of the indexer: its query (from the compressed query), key and head-weight projections."""
+        query = (self.q_lora_rank or hidden) * self.index_n_heads * self.index_head_dim
+        return query + hidden * (self.index_head_dim + self.index_n_heads)
+
+    def linear_params(self, hidden: int) -> int:
+        """Return the weights of the query, key-value, indexer and output projections."""
+        output = self.output_size * hidden
+        return self.query_params(hidden) + self.kv_params(hidden) + self.indexer_params(hidden) + output
+
+    def small_params(self, hidden: int) -> int:  # noqa: ARG002 - same signature as the other mixers
+        """Return the norms of the compressed query, the latent and the indexer's key."""
+        return (self.q_lora_rank or 0) + self.kv_lora_rank + 2 * self.index_head_dim
+
+    def kv_bytes_per_token(self, element_bytes: float) -> float:
+        """Return the bytes of the latent in the KV dtype; the indexer's key is always fp8 with its scale."""
+        return self.latent_size * element_bytes + self.index_head_dim * (1.0 + INDEXER_SCALE_BYTES_PER_VALUE)
+
+    @property
+    def softmax_heads(self) -> int:
+        """The number of query heads."""
+        return self.n_heads
+
+    @property
+    def cached_heads(self) -> int:
+        """One head, since all query heads share the latent."""
+        return 1
+
+    @property
+    def score_width(self) -> int:
+        """The multiply-adds for one query token and one cached token, with keys and values absorbed into the latent."""
+        return self.n_heads * (2 * self.kv_lora_rank + self.rope_head_dim)
+
+    @property
+    def attended_tokens(self) -> int | None:
+        """The number of tokens that a sparse-attention indexer selects; None without an indexer."""
+        return self.index_topk_tokens
+
+    def indivisible_sizes(self, tp: int) -> list[str]:
+        """Return the head count where `tp` does not divide it."""
+        return [f"the {self.n_heads} attention heads"] if self.n_heads % tp else []
+
+
+@dataclass(frozen=True, slots=True)
+class LinearAttention(Mixer):
+    """A mixer with a state of constant size per sequence (Gated DeltaNet, Mamba-2) and no growing KV cache.
+
+    For Mamba-2, key heads are its groups, key_head_dim its state size, value heads its heads, and value_head_dim its
+    head size.
+    """
+
+    part: ClassVar[Part] = "linear_attention"
+    attends: ClassVar[bool] = False
+
+    n_key_heads: int
+    n_value_heads: int
+    key_head_dim: int
+    value_head_dim: int
+    conv_kernel: int = 4
+    n_head_gates: int = 2  # scalars per value head and token: Gated DeltaNet 2 (alpha, beta), Mamba-2 1 (dt)
+    state_bytes_per_value: float = 4.0  # engines keep the recurrent state in fp32 where the config asks for it
+
+    @property
+    def key_size(self) -> int:
+        """The total size of the key heads."""
+        return self.n_key_heads * self.key_head_dim
+
+    @property
+    def value_size(self) -> int:
+        """The total size of the value heads."""
+        return self.n_value_heads * self.value_head_dim
+
+    @property
+    def conv_size(self) -> int:
+        """The channels of the short convolution: queries, keys and values (Mamba-2: C, B, x)."""
+        return 2 * self.key_size + self.value_size
+
+    @property
+    def input_size(self) -> int:
+        """The outputs of the input projection: the convolved channels, the output gate and the gates per head."""
+        return self.conv_size + self.value_size + self.n_head_gates * self.n_value_heads
+
+    @property
+    def output_size(self) -> int:
+        """The number of inputs of the output projection."""
+        return self.value_size
+
+    def linear_params(self, hidden: int) -> int:
+        """Return the weights of the input and output projections."""
+        return hidden * (self.input_size + self.value_size)
+
+    def small_params(self, hidden: int) -> int:  # noqa: ARG002 - same signature as the other mixers
+        """Return the convolution taps, two numbers per value head, and the norm of the values."""
+        return self.conv_size * self.conv_kernel + 2 * self.n_value_heads + self.value_head_dim
+
+    def state_bytes(self) -> float:
+        """Return the bytes of the recurrent state and the convolution's last inputs (bf16), per sequence and layer."""
+        recurrent = self.n_value_heads * self.key_head_dim * self.value_head_dim * self.state_bytes_per_value
+        return recurrent + self.conv_size * (self.conv_kernel - 1) * 2.0
+
+    @property
+    def softmax_heads(self) -> int:
+        """Zero, since linear attention has no softmax."""
+        return 0
+
+    @property
+    def cached_heads(self) -> int:
+        """Zero, since there is no KV cache."""
+        return 0
+
+    @property
+    def score_width(self) -> int:
+        """Zero, since there are no attention scores."""
+        return 0
+
+    @property
+    def uniform_cache(self) -> bool:
+        """False, since the memory of a sequence does not grow with its tokens."""
+        return False
+
+    def indivisible_sizes(self, tp: int) -> list[str]:
+        """Return the number of value heads where `tp` does not divide it."""
+        return [f"the {self.n_value_heads} linear-attention heads"] if self.n_value_heads % tp else []
