@@ -1,6 +1,6 @@
-"""From a question to an answer: space, bounds, search, a careful measurement of the winner and of what lost to it.
+"""Answer a planning request: build the space, apply bounds, search, and measure the best plan and its alternatives.
 
-A question put to the planner: answered on this machine or a cluster, with progress on stderr.
+The search runs on this machine or on a Ray cluster and reports its progress on stderr.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ from planner.space.candidates import plainness
 
 N_ALTERNATIVES: Final = 2
 
-#: Winners of the search, which saw one seed, that may fail with all seeds before the answer is no.
+#: The search uses one seed. Up to this many of its winners may fail with all seeds before the answer is no.
 MOST_TRIES: Final = 4
 
-#: Where the space is searched in groups each gets this part of the trials.
+#: If the space is searched in groups, each group gets the trials of the request divided by this number.
 GROUP_SHARE: Final = 4
 
-#: Capacity over the rate asked for that counts as room to spare.
+#: A capacity of at least this multiple of the required rate counts as sufficient headroom.
 ROOM: Final = 1.1
 
 ONE_PROCESS: Final = ProcessPool(1)
@@ -71,7 +71,7 @@ ONE_PROCESS: Final = ProcessPool(1)
 
 @dataclass(frozen=True, slots=True)
 class CandidateField:
-    """The candidates after the bounds."""
+    """Candidates that remain after the bounds (`left`) and those that the bounds ruled out (`discards`)."""
 
     n_space: int
     left: tuple[Candidate, ...]
@@ -80,25 +80,32 @@ class CandidateField:
 
 def make_plan(
     request: PlanRequest,
-    world: HardwareChoiceEvaluator,
+    evaluator: HardwareChoiceEvaluator,
     elsewhere: Callable[[Hardware], Evaluator],
     progress: Progress | None = None,
     workers: WorkerPool = ONE_PROCESS,
 ) -> Answer:
     """Return the answer to one request.
 
-    `elsewhere` opens the evaluator of other hardware, for what would meet a refused request; `workers` evaluate the
-    candidates and make the runs of several seeds.
+    Objectives that cannot be met are not an error: the answer then has `feasible` False.
 
-    Raises InputError for bad names; an objective that cannot be met is an answer with feasible False.
+    Args:
+        request: The request.
+        evaluator: Evaluates candidates on the hardware of the request.
+        elsewhere: Opens the evaluator of other hardware, which a refused request may need to meet its objectives.
+        progress: Called after each candidate of the search.
+        workers: Evaluate the candidates and simulate several seeds.
+
+    Raises:
+        InputError: A name is unknown.
     """
     started = time.perf_counter()
-    field = bound(world.space(), world, request.demand.spare)
-    bench = _bench(request, world, field.left)
-    prices = PriceList(request.tariff, world.names.hardware)
-    measure = Measure(world, bench, prices, workers.map)
+    field = bound(evaluator.space(), evaluator, request.demand.spare)
+    bench = _bench(request, evaluator, field.left)
+    prices = PriceList(request.tariff, evaluator.names.hardware)
+    measure = Measure(evaluator, bench, prices, workers.map)
     result = _search(request, measure, field.left, workers, progress)
-    entries = _entries(request, world, measure, result)
+    entries = _entries(request, evaluator, measure, result)
     if result.interrupted and not entries:
         raise KeyboardInterrupt
     refuser = Refuser(request, measure, elsewhere)
@@ -115,24 +122,24 @@ def make_plan(
         n_requests=sum(o.n_requests for o in result.outcomes),
         bounded_out=dict(Counter(d.reason for _, d in field.discards).most_common(4)),
         interrupted=result.interrupted,
-        left_out=list(world.notices),
+        left_out=list(evaluator.notices),
     )
-    terms = _terms(request, world, prices, field.left)
+    terms = _terms(request, evaluator, prices, field.left)
     ranking = [] if is_one(request.hardware) else rank_hardware(field.left, field.discards, result.outcomes, terms)
-    return _answer(request, world, entries, refusal, (summary, ranking))
+    return _answer(request, evaluator, entries, refusal, (summary, ranking))
 
 
 def _answer(
     request: PlanRequest,
-    world: Evaluator,
+    evaluator: Evaluator,
     entries: Sequence[MeasuredPlan],
     refusal: Refusal | None,
     found: tuple[SearchSummary, list[HardwareRow]],
 ) -> Answer:
-    """Return the answer with the sections that the request wants; an interrupted search has none."""
+    """Return the answer with the sections that the request needs; the answer of an interrupted search has none."""
     summary, ranking = found
     plans = [entry.plan for entry in entries]
-    computed = compute_sections(request, entries[0], world) if plans and not summary.interrupted else {}
+    computed = compute_sections(request, entries[0], evaluator) if plans and not summary.interrupted else {}
     return FullAnswer(
         schema_version=SCHEMA_VERSION,
         request=request,
@@ -145,22 +152,22 @@ def _answer(
         hardware=ranking,
         assumptions=assumptions(request),
         prices=prices_of(plans[0], entries[0].candidate.hardware) if plans else [],
-        reproduce=Reproduce.model_validate_json(json.dumps(reproduce_block(request, world.fingerprint))),
+        reproduce=Reproduce.model_validate_json(json.dumps(reproduce_block(request, evaluator.fingerprint))),
         **computed,
     )
 
 
 def _method(result: SearchResult, n_left: int) -> str:
     if result.interrupted:
-        return f"interrupted: the best of the first {len(result.outcomes)} of {n_left} candidates"
+        return f"interrupted: best of {len(result.outcomes)} simulated candidates of {n_left}"
     if not result.enumerated:
-        return f"TPE sample of {n_left} candidates"
-    return "every candidate" + (" that is not outclassed" if result.n_outclassed else "")
+        return f"sampled by TPE from {n_left} candidates"
+    return "all candidates" + (" except those that cannot win" if result.n_outclassed else "")
 
 
-def bound(space: Sequence[Candidate], world: Evaluator, spare: FailureTolerance = NOTHING) -> CandidateField:
-    """Discard what can never meet the objectives, or leaves nothing to carry the load where something is lost."""
-    verdicts = [(c, _no_survivor(c, spare) or world.discard(c)) for c in space]
+def bound(space: Sequence[Candidate], evaluator: Evaluator, spare: FailureTolerance = NOTHING) -> CandidateField:
+    """Rule out candidates that cannot meet the objectives, or that no replica of would survive the loss in `spare`."""
+    verdicts = [(c, _no_survivor(c, spare) or evaluator.discard(c)) for c in space]
     left = tuple(c for c, d in verdicts if d is None)
     return CandidateField(len(space), left, tuple((c, d) for c, d in verdicts if d is not None))
 
@@ -172,13 +179,13 @@ def _no_survivor(candidate: Candidate, spare: FailureTolerance) -> Discard | Non
     return Discard(SURVIVAL, f"{spare.words} of {have} leaves no replica", float(lost), float(have))
 
 
-def _bench(request: PlanRequest, world: Evaluator, left: Sequence[Candidate]) -> CandidateTester:
-    """Latency without a rate is compared under one light load, common to all candidates."""
+def _bench(request: PlanRequest, evaluator: Evaluator, left: Sequence[Candidate]) -> CandidateTester:
+    """Return the tester of candidates; without a rate, latencies are compared under one light load for all."""
     rate = request.requests_per_s
     if request.objective == "latency" and rate is None and left:
-        rate = min(world.light_requests_per_s(c) for c in left)
+        rate = min(evaluator.light_requests_per_s(c) for c in left)
     sizes = RunSizes.for_slos(request.slos)
-    plain = CandidateTester(world, request.slos, sizes, request.seed, rate)
+    plain = CandidateTester(evaluator, request.slos, sizes, request.seed, rate)
     if request.users is None and not request.spare:
         return plain
 
@@ -186,7 +193,7 @@ def _bench(request: PlanRequest, world: Evaluator, left: Sequence[Candidate]) ->
         return plain.probe(candidate, requests_per_s, sizes.quick).mean_s(E2E.name)
 
     def guess_e2e_s(candidate: Candidate, requests_per_s: float) -> float:
-        return world.guess_s(candidate, requests_per_s, E2E.name)
+        return evaluator.guess_s(candidate, requests_per_s, E2E.name)
 
     return replace(plain, asked=RequiredRates(request.demand, guess_e2e_s, run_e2e_s))
 
@@ -198,16 +205,20 @@ def _search(
     workers: WorkerPool,
     progress: Progress | None,
 ) -> SearchResult:
-    """One search; by ascending hardware where the cheapest that carries a rate is wanted, stopping at the first that
-    does so with room to spare (the first that does at all is the answer, the roomy one then an alternative)."""
-    world, bench, prices, counter = measure.world, measure.bench, measure.prices, RequestCounter()
-    takes = _takes(request.objective, prices, left)
-    assess = _assess(request.objective, replace(bench, counter=counter), world, takes)
+    """Search all groups of candidates in order.
+
+    If the request is for the cheapest deployment that carries a rate, the groups are ordered by ascending hardware.
+    The first group that meets the request holds the answer. The search continues until a deployment has sufficient
+    headroom, which then is an alternative.
+    """
+    evaluator, bench, prices, counter = measure.evaluator, measure.bench, measure.prices, RequestCounter()
+    unit_cost = _unit_cost(request.objective, prices, left)
+    assess = _assess(request.objective, replace(bench, counter=counter), evaluator, unit_cost)
     outclassed = assess.outclassed if isinstance(assess, CapacityRace) else None
     result = SearchResult()
     groups = _groups(request, measure, left)
     trials = request.trials if len(groups) < 2 else max(request.trials // GROUP_SHARE, 1)
-    made = digest(world.fingerprint)
+    made = digest(evaluator.fingerprint)
     if not left:
         return result
     counted = CountedAssess(assess, counter)
@@ -215,7 +226,7 @@ def _search(
         for group in groups:
             name = study_name(request, group)
             settings = SearchSettings(trials, request.seed, name, request.study, request.storage, made)
-            promising = _by_promise(group, world, takes)
+            promising = _by_promise(group, evaluator, unit_cost)
             result.join(search(promising, counted, settings, progress, outclassed, lookahead))
             if result.interrupted or _roomy(result.best, bench):
                 break
@@ -223,29 +234,31 @@ def _search(
 
 
 def _roomy(best: Outcome | None, bench: CandidateTester) -> bool:
-    """Whether the best carries what it must with room to spare."""
+    """Return whether the best outcome carries the required rate with sufficient headroom."""
     return best is not None and best.requests_per_s >= ROOM * (bench.held_per_s(best.candidate) or 0.0)
 
 
 def _groups(request: PlanRequest, measure: Measure, left: Sequence[Candidate]) -> list[list[Candidate]]:
-    """Everything at once; but where the cheapest that carries a rate is wanted, one group for each hardware (ascending)
-    and precision (plainest first): at equal price the first group that holds the rate is the answer.
+    """Return the groups of candidates in the order in which they are searched.
 
-    Hardware that would be overloaded with every seat taken is left out, the largest kept: its failure is the answer.
+    All candidates form one group, unless the request is for the cheapest deployment that carries a rate. Then there is
+    one group for each hardware (ascending) and precision (simplest first), and at equal price the first group that
+    carries the rate is the answer. Hardware that is overloaded even with a full batch is left out, except the largest:
+    its failure explains a refusal.
     """
     if request.objective != "cost" or not request.demand.given or not left:
         return [list(left)]
-    world, bench, sizes = measure.world, measure.bench, _sizes(measure.prices, left)
+    evaluator, bench, sizes = measure.evaluator, measure.bench, _sizes(measure.prices, left)
     most = max(sizes.values())
     groups: dict[object, list[Candidate]] = {}
-    for c in sorted(left, key=lambda c: (sizes[c.hardware], plain(c, world)[:2])):
-        if sizes[c.hardware] == most or world.fluid_requests_per_s(c) * OVERLOAD > bench.floor_per_s(c):
-            groups.setdefault(_group(c, world), []).append(c)
+    for c in sorted(left, key=lambda c: (sizes[c.hardware], plain(c, evaluator)[:2])):
+        if sizes[c.hardware] == most or evaluator.fluid_requests_per_s(c) * OVERLOAD > bench.floor_per_s(c):
+            groups.setdefault(_group(c, evaluator), []).append(c)
     return list(groups.values())
 
 
 def _sizes(prices: PriceList, left: Sequence[Candidate]) -> dict[Hardware, float]:
-    """By hardware: dollars per hour, where all prices are known; else accelerators."""
+    """Return the size of each hardware: US dollars per hour if all prices are known, else its accelerators."""
     found = {hardware: prices.price(hardware) for hardware in dict.fromkeys(c.hardware for c in left)}
     known = {hardware: price.usd_per_hour for hardware, price in found.items() if price is not None}
     if len(known) == len(found) and len({hardware.accelerator.name for hardware in known}) > 1:
@@ -253,17 +266,20 @@ def _sizes(prices: PriceList, left: Sequence[Candidate]) -> dict[Hardware, float
     return {hardware: float(hardware.n_accelerators) for hardware in found}
 
 
-def _group(candidate: Candidate, world: Evaluator) -> tuple[object, ...]:
-    return candidate.hardware, *plain(candidate, world)[:2]
+def _group(candidate: Candidate, evaluator: Evaluator) -> tuple[object, ...]:
+    return candidate.hardware, *plain(candidate, evaluator)[:2]
 
 
-def plain(candidate: Candidate, world: Evaluator) -> tuple[int, ...]:
-    """See space.plainness; by the defaults of the candidate's own hardware."""
-    return plainness(candidate, world.names_of(candidate))
+def plain(candidate: Candidate, evaluator: Evaluator) -> tuple[int, ...]:
+    """Return `plainness` of a candidate, relative to the defaults of the candidate's own hardware."""
+    return plainness(candidate, evaluator.names_of(candidate))
 
 
-def _takes(objective: str, prices: PriceList, left: Sequence[Candidate]) -> Callable[[Candidate], float]:
-    """What a candidate takes, for which capacity is compared: dollars, accelerators, or nothing that differs."""
+def _unit_cost(objective: str, prices: PriceList, left: Sequence[Candidate]) -> Callable[[Candidate], float]:
+    """Return the function that gives the unit cost of a candidate, by which its capacity is divided for comparison.
+
+    The unit is US dollars, accelerators, or 1 for every candidate.
+    """
     if objective == "cost" and len({c.hardware for c in left}) > 1:
         sizes = _sizes(prices, left)
         return lambda c: sizes[c.hardware]
@@ -272,55 +288,62 @@ def _takes(objective: str, prices: PriceList, left: Sequence[Candidate]) -> Call
     return one
 
 
-def _terms(request: PlanRequest, world: Evaluator, prices: PriceList, left: Sequence[Candidate]) -> RankingTerms:
+def _terms(request: PlanRequest, evaluator: Evaluator, prices: PriceList, left: Sequence[Candidate]) -> RankingTerms:
     def usd(candidate: Candidate) -> float | None:
         price = prices.price(candidate.hardware)
         return None if price is None else price.usd_per_hour
 
-    takes = _takes(request.objective, prices, left)
-    return RankingTerms(takes, world.fluid_requests_per_s, usd, request.demand.given)
+    unit_cost = _unit_cost(request.objective, prices, left)
+    return RankingTerms(unit_cost, evaluator.fluid_requests_per_s, usd, request.demand.given)
 
 
-def _assess(objective: str, bench: CandidateTester, world: Evaluator, takes: Callable[[Candidate], float]) -> Assess:
+def _assess(
+    objective: str, bench: CandidateTester, evaluator: Evaluator, unit_cost: Callable[[Candidate], float]
+) -> Assess:
     if objective in ("energy", "carbon"):
         return LowestEnergy(bench)
     if objective == "latency":
         return LowestLatency(bench)
     with_load = bench.requests_per_s is not None or bench.asked is not None
-    return CapacityRace(bench, lambda c: plain(c, world), one if with_load else takes)
+    return CapacityRace(bench, lambda c: plain(c, evaluator), one if with_load else unit_cost)
 
 
-def _by_promise(group: Sequence[Candidate], world: Evaluator, takes: Callable[[Candidate], float]) -> list[Candidate]:
-    """Default limits of every layout first, the fastest layouts leading; then the other limits of the fastest."""
+def _by_promise(
+    group: Sequence[Candidate], evaluator: Evaluator, unit_cost: Callable[[Candidate], float]
+) -> list[Candidate]:
+    """Return the candidates in order of promise: every layout with default limits, fastest first, then other limits."""
     by_layout: dict[object, list[Candidate]] = {}
     for c in group:
         by_layout.setdefault(c.placement, []).append(c)
-    fastest = sorted(by_layout.values(), key=lambda cs: -world.fluid_requests_per_s(cs[0]) / takes(cs[0]))
+    fastest = sorted(by_layout.values(), key=lambda cs: -evaluator.fluid_requests_per_s(cs[0]) / unit_cost(cs[0]))
     return [cs[0] for cs in fastest] + [c for cs in fastest for c in cs[1:]]
 
 
 def study_name(request: PlanRequest, group: Sequence[Candidate]) -> str:
-    """Names the question, so that a journal is only resumed for the same."""
+    """Return the name of the study of a request, by which only a study of the same request is resumed."""
     text = json.dumps([request.question(), request.trials, [c.as_dict() for c in group]], sort_keys=True)
     return f"plan-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-def choose(outcomes: Sequence[Outcome], world: Evaluator) -> Outcome:
-    """The plainest among those within a tie of the best: native precision, default limits. At least one is feasible."""
+def choose(outcomes: Sequence[Outcome], evaluator: Evaluator) -> Outcome:
+    """Return the simplest outcome (native precision, default limits) among those that tie with the best.
+
+    At least one outcome must be feasible.
+    """
     scored = [(o.score, o) for o in outcomes if o.feasible and o.score is not None]
     best = min(score for score, _ in scored)
     ties = [(score, o) for score, o in scored if score <= best + TIE * abs(best)]
-    return min(ties, key=lambda so: (plain(so[1].candidate, world), so[0], so[1].candidate))[1]
+    return min(ties, key=lambda so: (plain(so[1].candidate, evaluator), so[0], so[1].candidate))[1]
 
 
-def _entries(request: PlanRequest, world: Evaluator, measure: Measure, result: SearchResult) -> list[MeasuredPlan]:
-    """The winner and the best of other kinds, measured with independent seeds; empty where nothing holds."""
+def _entries(request: PlanRequest, evaluator: Evaluator, measure: Measure, result: SearchResult) -> list[MeasuredPlan]:
+    """Return the winner and its alternatives, measured with independent seeds; empty if no plan meets the request."""
     races = request.objective in ("cost", "throughput", "goodput")
     best, first = _winner(request, measure, result.outcomes, races)
     if best is None or first is None:
         return []
-    takes = _takes(request.objective, measure.prices, [o.candidate for o in result.outcomes])
-    others = [] if result.interrupted else _others(best, result.outcomes, partial(_rank, world, races, takes))
+    unit_cost = _unit_cost(request.objective, measure.prices, [o.candidate for o in result.outcomes])
+    others = [] if result.interrupted else _others(best, result.outcomes, partial(_rank, evaluator, races, unit_cost))
     rest = measure.each(lambda o: measure.entry(o.candidate, None, OTHER), others)
     held = [e for e in rest if e.capacity_requests_per_s is not None]
     return [first, *(e for e in held if not request.demand.given or e.verdict.met)]
@@ -329,12 +352,12 @@ def _entries(request: PlanRequest, world: Evaluator, measure: Measure, result: S
 def _winner(
     request: PlanRequest, measure: Measure, outcomes: Sequence[Outcome], races: bool
 ) -> tuple[Outcome | None, MeasuredPlan | None]:
-    """The first choice that still meets the request with all seeds together."""
+    """Return the best outcome that still meets the request with all seeds pooled, and its measured plan."""
     left = [o for o in outcomes if o.feasible]
     for _ in range(MOST_TRIES):
         if not left:
             break
-        best = _best(request, measure.world, left)
+        best = _best(request, measure.evaluator, left)
         entry = measure.entry(best.candidate, best.requests_per_s if races else None, BEST)
         if entry.verdict.met and entry.survives and entry.capacity_requests_per_s is not None:
             return best, entry
@@ -342,25 +365,33 @@ def _winner(
     return None, None
 
 
-def _best(request: PlanRequest, world: Evaluator, outcomes: Sequence[Outcome]) -> Outcome:
-    """The chosen outcome; where the cheapest that carries a rate is wanted, of the first group that has one."""
+def _best(request: PlanRequest, evaluator: Evaluator, outcomes: Sequence[Outcome]) -> Outcome:
+    """Return the best outcome.
+
+    For the cheapest deployment that carries a rate, this is the best of the first group with a feasible outcome.
+    """
     if request.objective == "cost" and request.demand.given:
-        first = next(_group(o.candidate, world) for o in outcomes if o.feasible)
-        outcomes = [o for o in outcomes if _group(o.candidate, world) == first]
-    return choose(outcomes, world)
+        first = next(_group(o.candidate, evaluator) for o in outcomes if o.feasible)
+        outcomes = [o for o in outcomes if _group(o.candidate, evaluator) == first]
+    return choose(outcomes, evaluator)
 
 
-def _rank(world: Evaluator, races: bool, takes: Callable[[Candidate], float], outcome: Outcome) -> tuple[float, ...]:
-    """Most promising first. A race stops losers before they are measured: there the fluid guess speaks for all."""
+def _rank(
+    evaluator: Evaluator, races: bool, unit_cost: Callable[[Candidate], float], outcome: Outcome
+) -> tuple[float, ...]:
+    """Return a sort key, most promising first.
+
+    A capacity race stops losers before their capacity is measured, so the fluid estimate ranks all candidates there.
+    """
     if races or outcome.score is None:
-        per = world.fluid_requests_per_s(outcome.candidate) / takes(outcome.candidate)
-        fluid = float(f"{per:.1e}")  # two digits: nearer is equal
-        return (float(not races), -fluid, *plain(outcome.candidate, world))
+        per = evaluator.fluid_requests_per_s(outcome.candidate) / unit_cost(outcome.candidate)
+        fluid = float(f"{per:.1e}")  # two significant digits: closer estimates count as equal
+        return (float(not races), -fluid, *plain(outcome.candidate, evaluator))
     return (0.0, outcome.score)
 
 
 def _others(best: Outcome, outcomes: Sequence[Outcome], rank: Callable[[Outcome], tuple[float, ...]]) -> list[Outcome]:
-    """The most promising candidate of each other family; another KV cache where there are too few families."""
+    """Return the most promising outcome of each other family, or of other KV dtypes if there are too few families."""
     found: list[Outcome] = []
     for kind in (lambda c: c.family, lambda c: (c.family, c.kv_dtype)):
         taken = {kind(o.candidate) for o in (best, *found)}
@@ -377,32 +408,32 @@ def plan(request: PlanRequest) -> Answer:
     """Return the answer to one request, evaluated by the workers that its search options name.
 
     Raises:
-        InputError: a name is unknown, a storage or a cluster does not answer, or there are no workers.
-        KeyboardInterrupt: it was interrupted before anything was found.
+        InputError: A name is unknown, a storage or a cluster does not answer, or there are no workers.
+        KeyboardInterrupt: The search was interrupted before it found a feasible plan.
     """
     distributed, workers = request.search.distributed, request.search.workers
     if distributed is not None and workers is not None:
-        raise InputError("a cluster has a worker on each CPU, so their number is not chosen", workers, distributed)
+        raise InputError("a Ray cluster has one worker per CPU: leave out search.workers", workers, distributed)
     pool = ProcessPool(usable_cores() if workers is None else workers)
     if request.storage is not None:
         need_storage(request.storage)
-    world = open_evaluator(request)
+    evaluator = open_evaluator(request)
     if distributed is None:
         with search_progress() as progress:
-            return make_plan(request, world, world.elsewhere, progress, pool)
+            return make_plan(request, evaluator, evaluator.elsewhere, progress, pool)
     from planner.search.ray_workers import join_cluster
 
     with ExitStack() as stack:
         with status_line(f"joining {distributed}"):
             cluster = stack.enter_context(join_cluster(distributed))
         with search_progress(lambda: cluster.words) as progress:
-            answer = make_plan(request, world, world.elsewhere, progress, cluster)
+            answer = make_plan(request, evaluator, evaluator.elsewhere, progress, cluster)
     if cluster.loss_notice:
         print(cluster.loss_notice, file=sys.stderr)
     return answer
 
 
 def kept_words(request: PlanRequest) -> str:
-    """Where an interrupted search is kept."""
+    """Return the end of a sentence that tells where an interrupted search is stored."""
     where = request.study or (request.storage and without_password(request.storage))
-    return f"; the search so far is kept in {where}" if where else "; --study FILE would keep it"
+    return f"; the search so far is stored in {where}" if where else "; --study FILE would store it"

@@ -1,1 +1,1 @@
-"""The answer as one schema: the winner measured, or a refusal that says what would meet the objective."""
+"""The answer to a request: measured plans, or a refusal with the changes that would meet the objectives."""

@@ -1,4 +1,4 @@
-"""From what was measured to the blocks of an answer that follow from it: assumptions, prices, the Pareto set."""
+"""Blocks of an answer that follow from its measured plans: assumptions, prices and the Pareto set."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from planner.problem.request import PlanRequest
 
 
 def assumptions(request: PlanRequest) -> list[str]:
-    """Return what the figures take for granted, one sentence each."""
+    """Return the assumptions behind the figures, one sentence each."""
     lines = [
-        f"workload {request.workload}: its lengths and arrivals, only the rate is scaled",
-        "the search and the alternatives look at one replica under its share of the requests; the best plan's figures "
-        f"come from all its replicas behind one round-robin router, up to {MOST_REPLICAS} of them",
-        "latencies of the steady part of each run, as a client sees them",
+        f"workload {request.workload}: its own lengths and arrivals, only the rate is scaled",
+        "the search and the alternatives simulate one replica under its share of the requests; the figures of the best "
+        f"plan come from all its replicas behind one round-robin router, up to {MOST_REPLICAS} of them",
+        "latencies are measured at the client, in the steady part of each run",
     ]
     if request.requests_per_s is None:
-        at = "a light load" if request.objective == "latency" else "the highest rate that holds every objective"
+        at = "a light load" if request.objective == "latency" else "the highest rate that meets every objective"
         lines.append(f"no rate given: figures are at {at}")
     return lines
 
 
 def prices_of(plan: Plan, hardware: Hardware) -> list[PriceLine]:
-    """Return what the plan's hardware costs elsewhere, per hour and per token of the plan."""
+    """Return the prices of the plan's hardware on all clouds, per hour and per token of the plan."""
     output, total = plan.metric("output_tokens_per_s"), plan.metric("total_tokens_per_s")
     return price_rows(hardware, output or 0.0, total or 0.0)
 
 
 def pareto(entries: Sequence[MeasuredPlan]) -> list[Plan]:
-    """Return the plans that no other beats in cost, energy and latency at once; capacity stands for an unknown cost."""
+    """Return the plans that are Pareto-optimal in cost, energy and latency; capacity replaces an unknown cost."""
     axes = [_axes(e) for e in entries]
     return [e.plan for e, a in zip(entries, axes, strict=True) if not any(_dominates(b, a) for b in axes)]
 

@@ -1,4 +1,4 @@
-"""Which command can read which answer: one table, so that every command says no in the same words."""
+"""Which command can read which answer: one table, so that all commands refuse with the same message."""
 
 from __future__ import annotations
 
@@ -15,7 +15,14 @@ from planner.problem.request import DISAGGREGATED
 
 @dataclass(frozen=True, slots=True)
 class AnswerFeature:
-    """What a plan may have and a command cannot read. of: what that command reads instead."""
+    """A feature of plans that some commands cannot read.
+
+    Attributes:
+        has: Returns whether a plan has the feature.
+        of: The plans that such a command supports.
+        name: The name of the feature.
+        nearest: What to use instead.
+    """
 
     has: Callable[[Plan], bool]
     of: str
@@ -23,8 +30,8 @@ class AnswerFeature:
     nearest: str
 
     def refusal(self, command: str) -> InputError:
-        """One line."""
-        return InputError(f"plan {command} is of {self.of}", self.name, self.nearest)
+        """Return the error of a command that cannot read the feature."""
+        return InputError(f"plan {command} only supports {self.of}", self.name, self.nearest)
 
 
 APART: Final = AnswerFeature(
@@ -43,7 +50,7 @@ TOKEN_GAPS: Final = AnswerFeature(
     TPOT.name,
 )
 
-#: What a command cannot read; of the others it reads everything.
+#: The features that each command cannot read.
 UNSUPPORTED: Final[dict[str, tuple[AnswerFeature, ...]]] = {
     "report": (),
     "explain": (),
@@ -57,7 +64,11 @@ UNSUPPORTED: Final[dict[str, tuple[AnswerFeature, ...]]] = {
 
 
 def need_readable(command: str, plans: Iterable[Plan]) -> None:
-    """Raises InputError where a plan has what the command cannot read."""
+    """Check that a command can read plans.
+
+    Raises:
+        InputError: A plan has a feature that the command cannot read.
+    """
     plans = tuple(plans)
     for feature in UNSUPPORTED[command]:
         if any(map(feature.has, plans)):
@@ -65,18 +76,25 @@ def need_readable(command: str, plans: Iterable[Plan]) -> None:
 
 
 def need_readable_kinds(command: str, kinds: Iterable[str]) -> None:
-    """The same before there is a plan: kinds of candidate that a request looks at. Raises InputError."""
+    """Check before a search that a command can read plans of these kinds of candidate.
+
+    Raises:
+        InputError: The command cannot read plans of one kind.
+    """
     for feature in UNSUPPORTED[command]:
         if feature.name in kinds:
             raise feature.refusal(command)
 
 
 def chosen(command: str, answer: Answer, alternative: int = 0) -> Plan:
-    """The best plan, or an alternative by its number from 1. Raises InputError where the answer has none such, or one
-    that the command cannot read."""
+    """Return the best plan of an answer, or an alternative by its number from 1.
+
+    Raises:
+        InputError: The answer has no such plan, or the command cannot read it.
+    """
     if not answer.feasible or not answer.plans:
         why = answer.infeasible.binding_constraint if answer.infeasible else "no reason recorded"
-        raise InputError(f"this answer is no, it has no plan for plan {command}: {why}")
+        raise InputError(f"this answer has no plan, so there is nothing for plan {command}: {why}")
     if not 0 <= alternative < len(answer.plans):
         rule = f"the answer has {len(answer.plans) - 1} alternatives, numbered from 1"
         raise InputError(rule, alternative, str(len(answer.plans) - 1))

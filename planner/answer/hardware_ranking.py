@@ -1,4 +1,4 @@
-"""The hardware there was to choose from, the best first: what each carries, as far as the search had to know."""
+"""Rank the hardware of the choice by what it carries, as far as the search measured it."""
 
 from __future__ import annotations
 
@@ -11,18 +11,27 @@ from planner.problem.candidate import Candidate
 from planner.search.objectives import UNSTABLE, Outcome
 from planner.space.bounds import Discard
 
-#: What became of a choice, best first.
+#: Results of a hardware choice, best first.
 State = Literal["holds", "worse", "fails", "ruled out"]
 
 
 @dataclass(frozen=True, slots=True)
 class HardwareRow:
-    """One choice of hardware. requests_per_s: the highest rate that held in the search (one seed), None where none is
-    known; at_most_requests_per_s: a rate that it does not hold, by simulation or with every seat taken."""
+    """One hardware of the choice.
+
+    Attributes:
+        hardware: The hardware as `--hw` names it.
+        state: The result for this hardware.
+        candidate: Its best candidate, in words.
+        requests_per_s: The highest rate that met the objectives in the search (one seed); None if none is known.
+        at_most_requests_per_s: A rate that it does not carry, by simulation or by the estimate with a full batch.
+        usd_per_hour: The price of an hour, if known.
+        why: The reason for the state.
+    """
 
     hardware: str
     state: State
-    candidate: str | None  # its best, in words
+    candidate: str | None
     requests_per_s: float | None
     at_most_requests_per_s: float | None
     usd_per_hour: float | None
@@ -31,9 +40,16 @@ class HardwareRow:
 
 @dataclass(frozen=True, slots=True)
 class RankingTerms:
-    """How hardware compares. takes: what capacity is divided by; with_load: a rate had to be carried."""
+    """The terms on which hardware is compared.
 
-    takes: Callable[[Candidate], float]
+    Attributes:
+        unit_cost: Returns the unit cost by which capacity is divided.
+        fluid_per_s: Returns the estimated saturation rate of a candidate.
+        usd_per_hour: Returns the price of a candidate's hardware.
+        with_load: Whether the request has a load.
+    """
+
+    unit_cost: Callable[[Candidate], float]
     fluid_per_s: Callable[[Candidate], float]
     usd_per_hour: Callable[[Candidate], float | None]
     with_load: bool
@@ -45,7 +61,7 @@ def rank_hardware(
     outcomes: Sequence[Outcome],
     terms: RankingTerms,
 ) -> list[HardwareRow]:
-    """One row for each hardware of the space; [] where there was no choice."""
+    """Return one row per hardware of the space, best first; [] if there is only one."""
     by_text: dict[str, list[Candidate]] = {}
     for c in (*left, *(c for c, _ in discards)):
         by_text.setdefault(c.hardware.text, []).append(c)
@@ -78,22 +94,22 @@ def _seen(seen: Sequence[Outcome], terms: RankingTerms, usd: float | None) -> Ra
         words = best.candidate.words
         row = HardwareRow(best.candidate.hardware.text, "holds", words, best.requests_per_s, None, usd, "")
         return (0.0, score), row
-    nearest = max(seen, key=lambda o: o.upper_requests_per_s / terms.takes(o.candidate))
+    nearest = max(seen, key=lambda o: o.upper_requests_per_s / terms.unit_cost(o.candidate))
     c, upper = nearest.candidate, nearest.upper_requests_per_s
     if nearest.status == "pruned":
         row = HardwareRow(c.hardware.text, "worse", c.words, None, upper, usd, "beaten by a better choice")
-        return (1.0, -upper / terms.takes(c)), row
+        return (1.0, -upper / terms.unit_cost(c)), row
     missed = f"{nearest.binding} is {nearest.ratio:.2g} times its limit"
     why = "it does not keep up" if nearest.ratio >= UNSTABLE else missed
-    return (3.0, -upper / terms.takes(c)), HardwareRow(c.hardware.text, "fails", c.words, None, upper, usd, why)
+    return (3.0, -upper / terms.unit_cost(c)), HardwareRow(c.hardware.text, "fails", c.words, None, upper, usd, why)
 
 
 def _passed_over(open_: Sequence[Candidate], terms: RankingTerms, usd: float | None) -> Ranked:
-    """Never simulated."""
+    """Return the row of hardware that was not simulated."""
     best = max(open_, key=terms.fluid_per_s)
     at_most = OVERLOAD * terms.fluid_per_s(best)
     if terms.with_load:
-        why = "dearer than what was enough, or too slow with every seat taken"
+        why = "more expensive than a sufficient one, or too slow even with a full batch"
         return (2.0, usd or 0.0), HardwareRow(best.hardware.text, "worse", None, None, None, usd, why)
-    row = HardwareRow(best.hardware.text, "worse", best.words, None, at_most, usd, "even with every seat taken")
-    return (1.0, -at_most / terms.takes(best)), row
+    row = HardwareRow(best.hardware.text, "worse", best.words, None, at_most, usd, "even with a full batch")
+    return (1.0, -at_most / terms.unit_cost(best)), row

@@ -1,6 +1,6 @@
-"""The numbers of one plan, measured properly: independent seeds, the real cluster, error bars.
+"""Measure the figures of one plan with independent seeds, the whole cluster and error bars.
 
-What an answer tells of latencies beyond its objectives: the curve over the rate, the distribution at the rate.
+Besides the objectives, a plan has latency curves over the rate and latency distributions at its rate.
 """
 
 from __future__ import annotations
@@ -28,24 +28,27 @@ T = TypeVar("T")
 
 R = TypeVar("R")
 
-#: Rates around the operating point that tell how steep the latency is there (for the error bars).
+#: Rates relative to the operating point, at which the slope of the latency is measured (for the error bars).
 _CURVE_STEPS: Final = (0.3, 0.7, 0.88, 1.08)
 
 _WALK_STEPS: Final = 40
 
-#: Lowering of the rate, at most, where the whole cluster turns out a little worse than one replica under its share.
+#: Most reductions of the rate if the whole cluster is slightly worse than one replica under its share.
 _CLUSTER_STEPS: Final = 8
 
-#: Lowerings to the rate one can be SAFE of: what is simulated there tells it better than what was read from afar.
+#: Most reductions towards the rate with SAFE probability; each is simulated, which is more exact than the curve.
 _SAFE_STEPS: Final = 3
 
-#: Replicas simulated together at most: of more, one under its share stands for all.
+#: Most replicas that are simulated together; of larger deployments one replica under its share is simulated.
 MOST_REPLICAS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
 class MeasurementBudget:
-    """Independent seeds: for the capacity, for the latency curve around it, for the plan's own figures."""
+    """Independent seeds for the capacity, for the latency curve around it, and for the figures of the plan.
+
+    `whole_cluster` tells whether the figures come from all replicas together.
+    """
 
     capacity: int
     curve: int
@@ -60,40 +63,49 @@ OTHER: Final = MeasurementBudget(capacity=1, curve=1, figures=2, whole_cluster=F
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPlan:
-    """A plan that was measured, with the candidate it is of and the verdict at its rate."""
+    """A measured plan with its candidate, its capacity and the verdict at its rate.
+
+    `survives` tells whether the plan meets the objectives after the loss that the request names.
+    """
 
     candidate: Candidate
     requests_per_s: float
     capacity_requests_per_s: float | None
     verdict: Verdict
     plan: Plan
-    survives: bool = True  # the loss of what was asked for
+    survives: bool = True
 
 
 class MapFn(Protocol):
-    """Does one thing with each of several, all in this process or some elsewhere."""
+    """Applies a function to each task, in this process or in others."""
 
-    def __call__(self, work: Callable[[T], R], tasks: Sequence[T], /) -> list[R]: ...
+    def __call__(self, work: Callable[[T], R], tasks: Sequence[T], /) -> list[R]:
+        """Return the results of `work` for each task, in order."""
 
 
 def one_by_one(work: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-    """Here, in order."""
+    """Apply a function to each task in this process, in order."""
     return [work(task) for task in tasks]
 
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Measures plans for one request. prices: of its hardware. each: who simulates runs of other seeds."""
+    """Measures plans for one request; `each` distributes the runs of several seeds."""
 
-    world: Evaluator
+    evaluator: Evaluator
     bench: CandidateTester
     prices: PriceList
     each: MapFn = one_by_one
 
     def entry(self, candidate: Candidate, start_per_s: float | None, effort: MeasurementBudget) -> MeasuredPlan:
-        """The plan at the rate asked for, else at the highest rate it is SAFE to hold (its capacity is at even odds).
+        """Return the plan at the required rate, or at the highest rate with SAFE probability.
 
-        start_per_s: a rate near the capacity, if known.
+        The capacity itself is met with a probability of about one half.
+
+        Args:
+            candidate: The candidate.
+            start_per_s: A rate near the capacity, if known.
+            effort: The numbers of seeds.
         """
         seen: list[Verdict] = []
         capacity = self._capacity(candidate, start_per_s, effort.capacity, seen)
@@ -107,7 +119,8 @@ class Measure:
             capacity = rate
             details, verdict = self._figures(candidate, rate, effort)
         if asked is not None and capacity is not None and verdict.met:
-            capacity = max(capacity, rate)  # all replicas together carry what one under its share just missed
+            # All replicas together carry a rate that one replica under its share just missed.
+            capacity = max(capacity, rate)
         seen += [self._verdict(candidate, rate * step, effort.curve) for step in (*_CURVE_STEPS, 1.0)]
         if capacity is not None and capacity > rate * max(_CURVE_STEPS):
             seen += [self._verdict(candidate, capacity * step, effort.curve) for step in _CURVE_STEPS if step < 1]
@@ -128,7 +141,7 @@ class Measure:
         return MeasuredPlan(candidate, rate, capacity, verdict, surviving, survival.met)
 
     def _survival(self, candidate: Candidate, rate: float, n_seeds: int) -> Survival | None:
-        """Return the objectives under the same load after the loss that the request names; None: it names none."""
+        """Return the objectives under the same load after the loss that the request names; None if it names none."""
         held = self.bench.held_per_s(candidate)
         if held is None or held <= rate * (1 + 1e-9):
             return None
@@ -149,35 +162,37 @@ class Measure:
         return {slo.name: LatencyCurve.of(seen, slo) for slo in self.bench.slos}
 
     def _figures(self, candidate: Candidate, rate: float, effort: MeasurementBudget) -> tuple[list[RunDetail], Verdict]:
-        """Runs the plan's figures come from. The best plan's are of the whole cluster, which needs fewer seeds: it is
-        many replicas at once."""
+        """Return the runs behind the figures of a plan, and their verdict.
+
+        The best plan is simulated as a whole cluster, which needs fewer seeds because it has many replicas.
+        """
         whole = effort.whole_cluster and 1 < candidate.replicas <= MOST_REPLICAS
         n_seeds = max(2, effort.figures // 2) if whole else effort.figures
         n = self.bench.sizes.full
         loads = [Load(rate, n, self.bench.seed + i, whole) for i in range(n_seeds)]
-        details = self.each(partial(self.world.detail, candidate), loads)
+        details = self.each(partial(self.evaluator.detail, candidate), loads)
         return details, judge([d.observation for d in details], self.bench.slos)
 
     def holds(self, candidate: Candidate, rate_per_s: float) -> bool:
-        """Whether the objectives hold at this rate over independent seeds together."""
+        """Return whether the objectives are met at this rate, with independent seeds pooled."""
         return self._verdict(candidate, rate_per_s, 1).met and self._verdict(candidate, rate_per_s, BEST.capacity).met
 
     def _verdict(self, candidate: Candidate, rate: float, n_seeds: int) -> Verdict:
         loads = [Load(rate, self.bench.sizes.full, self.bench.seed + i) for i in range(n_seeds)]
-        return judge(self.each(partial(self.world.observe, candidate), loads), self.bench.slos)
+        return judge(self.each(partial(self.evaluator.observe, candidate), loads), self.bench.slos)
 
     def _capacity(self, candidate: Candidate, start: float | None, n_seeds: int, seen: list[Verdict]) -> float | None:
-        """Highest rate that holds over all seeds together; None where even the lowest rate of interest does not."""
+        """Return the highest rate that meets the objectives with all seeds pooled; None if a light load does not."""
 
         def probe(rate: float, n: int = 1) -> Verdict:
             seen.append(self._verdict(candidate, rate, n))
             return seen[-1]
 
         if start is None:
-            floor = probe(self.world.light_requests_per_s(candidate))
+            floor = probe(self.evaluator.light_requests_per_s(candidate))
             if not floor.met:
                 return None
-            start = find_capacity(probe, self.world.fluid_requests_per_s(candidate), floor).requests_per_s
+            start = find_capacity(probe, self.evaluator.fluid_requests_per_s(candidate), floor).requests_per_s
         if n_seeds == 1:
             return start
         rate, direction = start, 0
@@ -198,13 +213,13 @@ class Measure:
         details: Sequence[RunDetail],
         seen: list[Verdict],
     ) -> Plan:
-        facts = self.world.facts(candidate)
+        facts = self.evaluator.facts(candidate)
         error = details[0].error
         curves = self._curves(seen)
         rows = [_slo_result(slo, verdict, curves[slo.name], error) for slo in self.bench.slos]
         safe = None if capacity is None else self._safe_rate(capacity, verdict, curves, error)
         if safe is not None and all(row.probability_met >= SAFE for row in rows):
-            asked = self.bench.nominal_per_s(candidate)  # a higher rate that was only read from the curve is no promise
+            asked = self.bench.nominal_per_s(candidate)  # a higher rate would only be an estimate from the curve
             safe = verdict.requests_per_s if asked is None else max(safe, verdict.requests_per_s)
         rates = _rates(details, verdict)
         price, grid = self.prices.price(candidate.hardware), self.prices.grid()
@@ -235,8 +250,10 @@ class Measure:
         curves: Mapping[str, LatencyCurve],
         error: StatedError,
     ) -> float | None:
-        """The highest rate that meets every objective with the probability SAFE each. It reads the same curve as the
-        objectives' own rows, so that the two never contradict each other."""
+        """Return the highest rate that meets every objective with SAFE probability, or None.
+
+        It uses the same curves as the rows of the objectives, so that the two never contradict each other.
+        """
         rates = []
         for slo in self.bench.slos:
             spread = Spread.of(verdict.observations, slo, error)
@@ -246,7 +263,7 @@ class Measure:
 
 
 def _limit(capacity: float, seen: Sequence[Verdict]) -> str | None:
-    """What breaks first beyond the capacity."""
+    """Return what limits the rate just above the capacity, or None if no higher rate was simulated."""
     beyond = [v for v in seen if v.requests_per_s > capacity and not v.met]
     if not beyond:
         return None
@@ -271,7 +288,7 @@ def _rates(details: Sequence[RunDetail], verdict: Verdict) -> Rates:
 
 
 def _steady_metrics(details: Sequence[RunDetail], verdict: Verdict) -> dict[str, object]:
-    """The first run's metrics, its latencies replaced by those of the steady window of all seeds."""
+    """Return the metrics of the first run, with the latencies of the steady windows of all seeds."""
     metrics = dict(details[0].metrics)
     for metric in LATENCY_METRICS:
         if metric in verdict.observations[0].samples_s:
@@ -293,16 +310,17 @@ def _shares(details: Sequence[RunDetail]) -> dict[str, float]:
 
 CURVE_STATS: Final = ("mean", "p50", "p90", "p95", "p99")
 
-#: Quantiles of a distribution: every per cent, and finer where objectives lie.
+#: Quantiles of a distribution: every per cent, and finer in the upper tail.
 QUANTILES: Final = (*(q / 100 for q in range(100)), 0.995, 0.999)
 
 _DIGITS: Final = 6
 
 
 def curve_of(seen: Iterable[Verdict]) -> list[CurvePoint]:
-    """Return one point per rate simulated, ascending; of equal rates the one with most seeds. Seconds.
+    """Return one point per simulated rate, ascending; of several at one rate the one with the most seeds. Seconds.
 
-    whole_cluster: all replicas behind their router; otherwise one replica under its share of the requests.
+    A point is of the whole cluster (all replicas behind their router) or of one replica under its share of the
+    requests.
     """
     points: dict[tuple[float, bool], Verdict] = {}
     for verdict in sorted(seen, key=lambda v: len(v.observations)):
@@ -330,7 +348,10 @@ def _point(verdict: Verdict, whole_cluster: bool) -> CurvePoint:
 
 
 def cdf_of(verdict: Verdict) -> dict[str, list[float | None]]:
-    """Quantiles of each latency over all seeds of the verdict: {"quantiles": [...], "ttft_s": [...], ...}. Seconds."""
+    """Return the quantiles of each latency over all seeds of the verdict, seconds.
+
+    The result has the form {"quantiles": [...], "ttft_s": [...], ...}.
+    """
     found: dict[str, list[float | None]] = {"quantiles": list(QUANTILES)}
     for metric in LATENCY_METRICS:
         if metric in verdict.observations[0].samples_s:
@@ -340,5 +361,5 @@ def cdf_of(verdict: Verdict) -> dict[str, list[float | None]]:
 
 
 def short(value: float) -> float:
-    """Six digits: more than any of these figures is known to."""
+    """Return a value rounded to six digits, more than the precision of these figures."""
     return float(f"{value:.{_DIGITS}g}")

@@ -1,4 +1,4 @@
-"""One plan of an answer: its deployment, its figures under load, its objectives, money, energy and memory."""
+"""One plan of an answer: deployment, figures under load, objectives, cost, energy and memory."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ else:
 
 
 class Memory(JsonBlock):
-    """Bytes of one accelerator. why: what does not fit, where it does not."""
+    """The memory of one accelerator, bytes; `why` explains what does not fit."""
 
     device_bytes: float
     usable_bytes: float
@@ -127,7 +127,7 @@ class Memory(JsonBlock):
 
 
 class Known(JsonBlock):
-    """The calibration block: which share of the step time rests on what, and how far off whole runs were."""
+    """The calibration block: the sources of the step time by share, and the errors of whole runs."""
 
     bundle: str
     measured_fraction: float
@@ -149,7 +149,7 @@ class Known(JsonBlock):
 
 
 class Survival(JsonBlock):
-    """The objectives when what the request names is lost. met: all of them hold on the replicas that are left."""
+    """The objectives after the loss that the request names; `met` tells whether the remaining replicas meet all."""
 
     replicas_left: int
     requests_per_s: float | None = None
@@ -183,7 +183,7 @@ class Plan(JsonBlock):
     @field_validator("deployment")
     @classmethod
     def with_defaults(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Fill in the defaults of keys that deployments have learned since the answer was written."""
+        """Fill in the defaults of keys that were added to deployments since the answer was written."""
         return Deployment(model="", hardware="").model_dump() | given
 
     @classmethod

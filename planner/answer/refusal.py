@@ -1,4 +1,4 @@
-"""A useful no: what binds, the closest plan, and what would meet the request. Every suggestion is checked."""
+"""Explain a refusal: the binding constraint, the closest plan, and verified changes that would meet the request."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from planner.search.objectives import Outcome
 from planner.space.bounds import SURVIVAL, Discard
 from planner.space.candidates import candidates, plainness
 
-#: Hardware worth asking about when what was named cannot do it, beside more of the same.
+#: Other hardware to try if the requested hardware is not sufficient, in addition to more of the same.
 NEIGHBOURS: Final = ("h100", "h200", "b200")
 
-#: Weight dtypes worth asking about, most careful first.
+#: Weight dtypes to try, widest first.
 NARROWER: Final = ("fp8", "int4")
 
-#: A relaxed limit leaves this much room over the value simulated, and is rounded up to two digits.
+#: A relaxed limit is this multiple of the simulated value, rounded up to two digits.
 ROOM: Final = 1.1
 
 _MAX_HARDWARE: Final = 4
@@ -40,30 +40,30 @@ Elsewhere = Callable[[Hardware], Evaluator]
 
 @dataclass(frozen=True, slots=True)
 class Refuser:
-    """Explains why nothing meets a request."""
+    """Explains why no candidate meets a request; `elsewhere` opens the evaluator of other hardware."""
 
     request: PlanRequest
     measure: Measure
     elsewhere: Elsewhere
 
     def refuse(self, discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome]) -> Refusal:
-        """discards: what the bounds threw out; outcomes: what was simulated in vain."""
-        closest = _closest(discards, outcomes, self.measure.world)
-        world = self.measure.world
-        own = world.names.hardware if closest is None else world.names_of(closest[0]).hardware
+        """Return the refusal, from the candidates ruled out by bounds and the outcomes of those simulated."""
+        closest = _closest(discards, outcomes, self.measure.evaluator)
+        evaluator = self.measure.evaluator
+        own = evaluator.names.hardware if closest is None else evaluator.names_of(closest[0]).hardware
         suggestions = [*self._hardware(own), *self._precision()]
         if closest is None:
-            limit = f"{self.request.model} cannot be cut over {self.request.hardware}"
+            limit = f"{self.request.model} cannot be split across {self.request.hardware}"
             return Refusal(binding_constraint=limit, closest=None, what_would_meet_it=suggestions)
         candidate, discard = closest
         if discard is not None and discard.constraint == "memory":
-            facts = self.measure.world.facts(candidate)
+            facts = self.measure.evaluator.facts(candidate)
             return self._refusal(
                 discard.reason, Plan.unstarted(facts.deployment, Memory.model_validate(facts.memory)), suggestions
             )
         entry = self.measure.entry(candidate, None, replace(BEST, whole_cluster=False))
         binding = discard.reason if discard is not None else self._binding(entry)
-        if discard is not None and discard.constraint == SURVIVAL:  # no load and no limit is low enough
+        if discard is not None and discard.constraint == SURVIVAL:  # no lower load or looser limit helps
             return self._refusal(binding, entry.plan, suggestions)
         return self._refusal(binding, entry.plan, [*self._load(entry), *suggestions])
 
@@ -72,51 +72,54 @@ class Refuser:
         return Refusal(binding_constraint=binding, closest=closest, what_would_meet_it=suggestions)
 
     def _paid_for(self) -> str:
-        """Of a budget: that it is what limits the hardware."""
+        """Return the part of the constraint that names the budget, if there is one."""
         budget = self.request.max_usd_per_hour
-        return "" if budget is None else f", on what a budget of ${budget:g} per hour pays for"
+        return "" if budget is None else f", on hardware within the budget of ${budget:g} per hour"
 
     def _binding(self, entry: MeasuredPlan) -> str:
         verdict, asked = entry.verdict, self.request.requests_per_s
         at = f"at {verdict.requests_per_s:.3g} requests/s"
         if not verdict.stable:
-            return f"the queue grows without end {at}: the closest plan does not keep up"
+            return f"the queue grows without limit {at}: even the closest plan is overloaded"
         value_s = verdict.value_s(verdict.worst)
-        load = at if asked is not None else f"{at}, when requests hardly meet"
+        load = at if asked is not None else f"{at}, a light load"
         return f"{verdict.worst.name} is {human_s(value_s)} > {human_s(verdict.worst.limit_s)} {load}"
 
     def _load(self, entry: MeasuredPlan) -> Iterator[Suggestion]:
-        """A looser objective, or less load, on the closest plan."""
+        """Yield looser objectives and a lower load that the closest plan meets."""
         verdict = entry.verdict
         if verdict.stable:
             relaxed = [_relaxed(slo, verdict) for slo in self.request.slos]
             text = ",".join(slo.text for slo in relaxed)
-            yield _met("slo", f"an objective of {text}", text, "simulation")
+            yield _met("slo", f"objectives of {text}", text, "simulation")
         if self.request.requests_per_s is not None:
             rate = entry.capacity_requests_per_s
             if rate:
                 yield _met("rate", f"at most {rate:.3g} requests/s on the closest plan", rate, "simulation")
 
     def _precision(self) -> Iterator[Suggestion]:
-        """Narrower weights than were searched, on the same hardware."""
-        searched = {c.weight_dtype for c in candidates(self.request, self.measure.world.names)}
+        """Yield narrower weights than those searched, on the same hardware."""
+        searched = {c.weight_dtype for c in candidates(self.request, self.measure.evaluator.names)}
         for dtype in NARROWER:
             if dtype not in searched:
-                found = self._try(self.request.replace(precisions=(dtype,)), self.measure.world)
+                found = self._try(self.request.replace(precisions=(dtype,)), self.measure.evaluator)
                 if found is not None:
-                    what = f"{dtype} weights (quality differs from {self.measure.world.names.model.weight_dtype})"
+                    what = f"{dtype} weights (check the answer quality)"
                     yield _met("precision", f"{what}: {found.words}", dtype, "simulation")
                     return
 
     def _hardware(self, own: Hardware) -> Iterator[Suggestion]:
-        """More of the same, then something else; the first of each that does it. What is beyond the budget says so."""
+        """Yield more of the same hardware and other hardware: the first of each that meets the request.
+
+        A suggestion above the budget names the budget that it needs.
+        """
         found_one: set[bool] = set()
         for hardware, same in _other_hardware(own):
             if same in found_one:
                 continue
             try:
-                world = self.elsewhere(hardware)
-                found = self._try(self.request.replace(hardware=hardware.text), world)
+                evaluator = self.elsewhere(hardware)
+                found = self._try(self.request.replace(hardware=hardware.text), evaluator)
             except InputError:
                 continue
             if found is not None:
@@ -129,18 +132,18 @@ class Refuser:
         if budget is None or price is None or price.usd_per_hour <= budget:
             return _met("hardware", f"{text}: {found.words}", text, "simulation")
         usd = price.usd_per_hour
-        change = f"a budget of ${usd:.2f} per hour, not ${budget:g}: {text}: {found.words}"
+        change = f"a budget of ${usd:.2f} per hour instead of ${budget:g}: {text}: {found.words}"
         return _met("budget", change, usd, "simulation")
 
-    def _try(self, request: PlanRequest, world: Evaluator) -> Candidate | None:
-        """The first promising candidate with default limits that meets the request in simulation."""
-        bench = replace(self.measure.bench, evaluator=world)
+    def _try(self, request: PlanRequest, evaluator: Evaluator) -> Candidate | None:
+        """Return the first promising candidate with default limits that meets the request in simulation."""
+        bench = replace(self.measure.bench, evaluator=evaluator)
         plain: dict[object, Candidate] = {}
-        for c in candidates(request, world.names):
+        for c in candidates(request, evaluator.names):
             plain.setdefault(c.placement, c)
-        left = [c for c in plain.values() if world.discard(c) is None and math.isfinite(bench.floor_per_s(c))]
-        left.sort(key=lambda c: -world.fluid_requests_per_s(c))
-        measure = Measure(world, bench, self.measure.prices)
+        left = [c for c in plain.values() if evaluator.discard(c) is None and math.isfinite(bench.floor_per_s(c))]
+        left.sort(key=lambda c: -evaluator.fluid_requests_per_s(c))
+        measure = Measure(evaluator, bench, self.measure.prices)
         for candidate in left[:_MAX_TRIES]:
             rate = bench.floor_per_s(candidate)
             if not bench.probe(candidate, rate, bench.sizes.quick).hopeless and measure.holds(candidate, rate):
@@ -149,14 +152,14 @@ class Refuser:
 
 
 def _closest(
-    discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome], world: Evaluator
+    discards: Sequence[tuple[Candidate, Discard]], outcomes: Sequence[Outcome], evaluator: Evaluator
 ) -> tuple[Candidate, Discard | None] | None:
-    """Least over the limit: simulated candidates first, then latency bounds, then memory."""
+    """Return the candidate closest to its limit: simulated candidates first, then latency bounds, then memory."""
     if outcomes:
-        strong = {o.candidate: -world.fluid_requests_per_s(o.candidate) for o in outcomes}
+        strong = {o.candidate: -evaluator.fluid_requests_per_s(o.candidate) for o in outcomes}
         return min(outcomes, key=lambda o: (o.ratio, strong[o.candidate], o.candidate)).candidate, None
     over = [
-        (d.constraint == "memory", round(d.value / d.limit, 2), plainness(c, world.names_of(c)), c, d)
+        (d.constraint == "memory", round(d.value / d.limit, 2), plainness(c, evaluator.names_of(c)), c, d)
         for c, d in discards
     ]
     if not over:
@@ -175,8 +178,11 @@ def _relaxed(slo: Slo, verdict: Verdict) -> Slo:
 
 
 def _other_hardware(hardware: Hardware) -> Iterator[tuple[Hardware, bool]]:
-    """(hardware, more of the same): other counts of this accelerator, and as many of others, then a whole node of them.
-    MIG slices and this machine have no larger siblings here."""
+    """Yield other hardware to try, and whether it is more of the same.
+
+    These are more accelerators of this type, the same number of other accelerators, and whole nodes of those. There is
+    nothing larger for MIG slices and for this machine.
+    """
     if hardware.text == "local" or hardware.accelerator.is_slice:
         return
     name, count, most = hardware.accelerator.name, hardware.accelerators_per_node, hardware.node.max_accelerators

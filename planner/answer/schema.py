@@ -16,7 +16,7 @@ from planner.problem.tariff import Tariff
 
 
 def same_model(name: str, planned: str) -> bool | None:
-    """Whether a name is of the planned model; None for a name that is no model's the catalog knows."""
+    """Return whether a name refers to the planned model; None if the catalog does not know the name."""
     from catalogs.models.catalog import load_model
 
     if name.lower() == planned.lower():
@@ -31,7 +31,7 @@ SCHEMA_VERSION: Final = 1
 
 
 class Suggestion(JsonBlock):
-    """One change that would meet a refused request. value: of the option that `kind` names."""
+    """One change that would meet a refused request; `value` is a value of the option that `kind` names."""
 
     kind: str
     change: str
@@ -40,7 +40,7 @@ class Suggestion(JsonBlock):
 
 
 class Refusal(JsonBlock):
-    """Why no plan meets the request: the constraint that binds, the closest plan, and what would meet the request."""
+    """Why no plan meets the request: the binding constraint, the closest plan, and changes that would meet it."""
 
     binding_constraint: str
     closest: Plan | None
@@ -48,9 +48,13 @@ class Refusal(JsonBlock):
 
 
 class SearchSummary(JsonBlock):
-    """How the answer was found. n_space counts n_bounded_out and what the search could choose from.
+    """How the answer was found.
 
-    n_requests: simulated by the search, resumed outcomes included; measuring the winner comes on top.
+    Attributes:
+        n_space: All candidates, including those ruled out by bounds.
+        n_requests: Requests simulated by the search, including resumed outcomes but not the measurement of the plans.
+            Answers of earlier versions do not have it.
+        left_out: Sentences about hardware that is not compared.
     """
 
     n_space: int
@@ -62,9 +66,9 @@ class SearchSummary(JsonBlock):
     method: str
     n_resumed: int = 0
     bounded_out: dict[str, int] = Field(default_factory=dict)
-    n_requests: int = 0  # answers of earlier versions did not count them
+    n_requests: int = 0
     interrupted: bool = False
-    left_out: list[str] = Field(default_factory=list)  # of the choice of hardware, one sentence each
+    left_out: list[str] = Field(default_factory=list)
 
 
 class Reproduce(JsonBlock):
@@ -79,7 +83,7 @@ class Reproduce(JsonBlock):
 
 
 class Answer(JsonBlock):
-    """The whole answer but its sections, which `planner.sections.full_answer` adds by their names."""
+    """The answer without its sections, which `planner.sections.full_answer` adds by their names."""
 
     schema_version: int
     request: PlanRequest
@@ -100,7 +104,7 @@ class Answer(JsonBlock):
 
     @property
     def plans(self) -> list[Plan]:
-        """Return the plans, the best first; empty where the request is refused."""
+        """Return the plans, best first; empty if the request is refused."""
         return [*([self.best] if self.best else []), *self.alternatives]
 
     @property

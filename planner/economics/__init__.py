@@ -1,1 +1,1 @@
-"""Money and energy of a measured plan, as pure functions."""
+"""Cost and energy of a measured plan, as pure functions."""

@@ -1,6 +1,7 @@
-"""What a plan costs: money from dated prices, energy and carbon from simulated power. Unknown is None, never zero.
+"""The cost of a plan from dated prices, and its energy and carbon from simulated power.
 
-What the same hardware costs elsewhere: every cloud's price by commitment, of which instances, and owning it.
+An unknown cost is None, never zero. The module also lists the prices of the same hardware on every cloud by
+commitment and instance, and of owning it.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ MILLION: Final = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """What a deployment produces per second, and the power it draws meanwhile: accelerators and hosts.
+    """The output of a deployment per second, and the power of its accelerators and hosts.
 
-    requests_per_s: None where requests pile up.
+    `requests_per_s` is None if the queue grows.
     """
 
     output_tokens_per_s: float
@@ -35,8 +36,11 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class Money:
-    """None where no price is known. Of tokens, each figure divides the whole cost by that kind alone: they do not add
-    up. commitment, instance, accelerators_per_instance: what the price is of."""
+    """The cost of a plan in US dollars; None if no price is known.
+
+    Each figure per token divides the whole cost by one kind of token, so the figures do not add up. `commitment`,
+    `instance` and `accelerators_per_instance` describe the offer behind the price.
+    """
 
     usd_per_hour: float | None
     usd_per_million_output_tokens: float | None
@@ -53,7 +57,7 @@ class Money:
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """kWh and grams include the facility (pue); w_mean and the joules are at the servers."""
+    """The energy of a plan: kWh and grams include the facility (`pue`), watts and joules are at the servers."""
 
     w_mean: float
     j_per_output_token: float
@@ -68,7 +72,7 @@ class Energy:
 
 
 def money(rates: Rates, price: Price | None) -> Money:
-    """Dollars per million tokens at these rates."""
+    """Return the cost per hour, per request and per million tokens at these rates, US dollars."""
     if price is None:
         return Money(None, None, None, None, None)
     per_s = price.usd_per_hour / SECONDS_PER_HOUR
@@ -84,7 +88,7 @@ def money(rates: Rates, price: Price | None) -> Money:
 
 
 def energy(rates: Rates, grid: Grid | None, pue: float = DEFAULT_PUE) -> Energy | None:
-    """Energy per output token at these rates; None without output tokens or a power figure."""
+    """Return the energy per token at these rates; None without output tokens or a power figure."""
     joules = rates.power_w / rates.output_tokens_per_s if rates.output_tokens_per_s > 0 else float("nan")
     if joules != joules:
         return None
@@ -99,11 +103,11 @@ def energy(rates: Rates, grid: Grid | None, pue: float = DEFAULT_PUE) -> Energy 
 
 
 def per_million(amount_per_s: float, tokens_per_s: float) -> float | None:
-    """Amount per million tokens; None where nothing is produced."""
+    """Return the amount per million tokens; None if no tokens are produced."""
     return amount_per_s / tokens_per_s * MILLION if tokens_per_s > 0 else None
 
 
-#: What a commitment is called in tables.
+#: Names of commitments in tables.
 CONTRACT_WORDS: Final = {
     "on-demand": "on demand",
     "spot": "spot",
@@ -113,14 +117,14 @@ CONTRACT_WORDS: Final = {
 
 OWNED: Final = "owned"
 
-#: InferenceX's third tier is a rental, kept beside what owning costs.
+#: InferenceX's third tier is a rental, listed together with the cost of owning.
 _RENTAL: Final = "tco-3-year"
 
 _RENTAL_COMMITMENT: Final = "reserved-3y"
 
 
 class PriceLine(JsonBlock):
-    """The price of a plan's hardware on one cloud under one contract, and what the plan's tokens cost there."""
+    """The price of a plan's hardware on one cloud under one contract, per hour and per token of the plan."""
 
     cloud: str
     contract: str
@@ -137,7 +141,7 @@ class PriceLine(JsonBlock):
 
 
 def price_rows(hardware: Hardware, output_tokens_per_s: float, total_tokens_per_s: float) -> list[PriceLine]:
-    """Return one row per cloud and commitment with a price for `hardware`, the cheapest first; [] where none has.
+    """Return one row per cloud and commitment with a price for `hardware`, cheapest first; [] if there is none.
 
     The rates are the plan's: the prices per million tokens divide by them.
     """
@@ -171,14 +175,14 @@ def _line(cloud: str, contract: str, price: Price, hardware: Hardware, tokens_pe
 
 
 def n_instances(price: Price | None, hardware: Hardware) -> int:
-    """Instances that make the hardware; its nodes where the price is of no table."""
+    """Return the number of instances that provide the hardware; its nodes if the price is not from a table."""
     if price is None or price.accelerators is None:
         return hardware.n_nodes
     return hardware.n_nodes * max(-(-hardware.accelerators_per_node // price.accelerators), 1)
 
 
 def instance_words(instance: str | None, accelerators: int | None, instances: int | None) -> str:
-    """ "8 x 1H100.80S.32V (1 GPU each)"; "" where there is no instance."""
+    """Return instances in words, for example "8 x 1H100.80S.32V (1 GPU each)"; "" without an instance."""
     if not instance:
         return ""
     if accelerators is None:

@@ -1,4 +1,7 @@
-"""What hardware of one's own costs an hour, and from what use or time on it beats renting. Formulas: docs/costs.md."""
+"""The hourly cost of owned hardware, and the utilisation or time at which it beats renting.
+
+The formulas are in docs/costs.md.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class OwnedHardware(BaseModel):
-    """As the user gives it: of all the hardware named. None: read elsewhere (the grid's price, the usual PUE)."""
+    """The user's figures for all the requested hardware; None takes the price of the grid, or the default PUE."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -31,15 +34,15 @@ class OwnedHardware(BaseModel):
     years: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     power_price: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # USD per kWh
     pue: Annotated[float, Field(ge=1, allow_inf_nan=False)] | None = None
-    utilisation: Annotated[float, Field(gt=0, le=1)] = 1.0  # share of hours at the planned load; the rest idle
-    residual: Share = 0.0  # of capex, what it sells for afterwards
-    interest: Share = 0.0  # a year
-    upkeep: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # USD a year: space, repairs, people
+    utilisation: Annotated[float, Field(gt=0, le=1)] = 1.0  # share of hours at the planned load; idle in the rest
+    residual: Share = 0.0  # resale value after these years, as a share of capex
+    interest: Share = 0.0  # per year
+    upkeep: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0  # USD per year: space, repairs, staff
 
     @property
     def capital_usd_per_hour(self) -> float:
-        """Capex less what it sells for, in equal parts over its years; with interest an annuity."""
-        today = math.exp(-self.years * math.log1p(self.interest))  # worth of a dollar at the end
+        """Return capex less the resale value in equal parts over the years; with interest, an annuity."""
+        today = math.exp(-self.years * math.log1p(self.interest))  # present value of a dollar at the end
         paid_off = self.capex * (1 - self.residual * today)
         if not self.interest:
             return paid_off / self.years / HOURS_PER_YEAR
@@ -47,11 +50,16 @@ class OwnedHardware(BaseModel):
 
     @property
     def upkeep_usd_per_hour(self) -> float:
+        """Return the upkeep, US dollars per hour."""
         return self.upkeep / HOURS_PER_YEAR
 
 
 def parse_owned(text: str) -> OwnedHardware:
-    """KEY=VALUE pairs with commas, or a YAML file of the same keys. Raises InputError naming the nearest key."""
+    """Return owned hardware from KEY=VALUE pairs with commas, or from a YAML file of the same keys.
+
+    Raises:
+        InputError: A key is missing or unknown (the error names the nearest one), or a value is not valid.
+    """
     if text.endswith((".yaml", ".yml")) or Path(text).is_file():
         data = read_yaml(Path(text))
     else:
@@ -59,25 +67,25 @@ def parse_owned(text: str) -> OwnedHardware:
         for pair in text.split(","):
             key, equals, value = (part.strip() for part in pair.partition("="))
             if not equals:
-                raise InputError("hardware of one's own is KEY=VALUE pairs or a YAML file", pair, EXAMPLE)
+                raise InputError("accounting.owned takes KEY=VALUE pairs or a YAML file", pair, EXAMPLE)
             data[key] = value
     named = {str(k).replace("-", "_"): v for k, v in data.items()}
     for needed in ("capex", "years"):
         if needed not in named:
-            raise InputError(f"hardware of one's own needs {needed}", text, EXAMPLE)
+            raise InputError(f"accounting.owned needs {needed}", text, EXAMPLE)
     return validate_as(OwnedHardware, named, "accounting.owned")
 
 
 @dataclass(frozen=True, slots=True)
 class PowerDraw:
-    """Watts of all servers: at the planned load, and idle."""
+    """The power of all servers at the planned load and when idle, watts."""
 
     busy_w: float
     idle_w: float
 
 
 class OwnedCost(JsonBlock):
-    """USD per hour of the calendar, busy or not; per token of what is produced in the hours in use."""
+    """The cost of owned hardware: US dollars per calendar hour, and per token produced in the hours of use."""
 
     capital_usd_per_hour: float
     upkeep_usd_per_hour: float
@@ -89,19 +97,19 @@ class OwnedCost(JsonBlock):
     usd_per_kwh: float
     usd_per_kwh_source: str
     pue: float
-    busy_usd_per_hour: float  # power of an hour in use, and of one idle
+    busy_usd_per_hour: float  # energy cost of an hour in use; the next field is that of an idle hour
     idle_usd_per_hour: float
     rent_usd_per_hour: float | None
     rent_source: str | None
-    rent_always: bool  # paid whether used or not
-    break_even_utilisation: float | None  # None: no rent is known, or owning costs more even when always in use
+    rent_always: bool  # whether the rent is due also when idle
+    break_even_utilisation: float | None  # None: no rent is known, or owning costs more even at full utilisation
     payback_years: float | None  # None: no rent is known, or renting costs less than power and upkeep
-    never: str | None  # why there is no break-even, where a rent is known
+    never: str | None  # why there is no break-even although a rent is known
 
 
 @dataclass(frozen=True, slots=True)
 class RentalCost:
-    """What the same hardware rents for. always: paid whether used or not (reserved); else only while in use."""
+    """The rent of the same hardware; `always` means that it is due also when idle (reserved), not only in use."""
 
     usd_per_hour: float
     source: str
@@ -111,7 +119,18 @@ class RentalCost:
 def owned_cost(
     owned: OwnedHardware, draw: PowerDraw, tokens_per_s: tuple[float, float], grid: Grid | None, rent: RentalCost | None
 ) -> OwnedCost:
-    """tokens_per_s: output and all, at the planned load. Raises InputError where no price of power is known."""
+    """Return the cost of owned hardware and its comparison with renting.
+
+    Args:
+        owned: The user's figures.
+        draw: The power of all servers.
+        tokens_per_s: Output tokens and all tokens per second at the planned load.
+        grid: The electricity grid.
+        rent: The rent of the same hardware.
+
+    Raises:
+        InputError: No price of electricity is known.
+    """
     power_usd, power_source = _power_price(owned, grid)
     pue = DEFAULT_PUE if owned.pue is None else owned.pue
     usd_per_w = pue * power_usd / 1000.0
@@ -148,7 +167,7 @@ def _power_price(owned: OwnedHardware, grid: Grid | None) -> tuple[float, str]:
         return owned.power_price, "given"
     if grid is None or grid.usd_per_kwh is None:
         raise InputError(
-            f"no price of power is known in {grid.name if grid else 'this grid'}",
+            f"no known price of electricity in {grid.name if grid else 'this grid'}",
             None,
             f"accounting.owned=power-price=0.08,{EXAMPLE}",
         )
@@ -158,7 +177,7 @@ def _power_price(owned: OwnedHardware, grid: Grid | None) -> tuple[float, str]:
 def _against(
     owned: OwnedHardware, rent: RentalCost, hourly: tuple[float, float, float]
 ) -> tuple[float | None, float | None, str | None]:
-    """(least use from which owning costs less than renting, years until rent saved has paid the capex, why never)."""
+    """Return the break-even utilisation, the payback in years, and the reason if there is no break-even."""
     fixed, busy, idle = hourly
     u = owned.utilisation
     paid = rent.usd_per_hour if rent.always else u * rent.usd_per_hour
@@ -166,9 +185,9 @@ def _against(
     payback = owned.capex / ((paid - running) * HOURS_PER_YEAR) if paid > running else None
     if rent.always:
         cheaper = fixed + u * busy + (1 - u) * idle <= rent.usd_per_hour
-        return None, payback, None if cheaper else "rented for good it costs less than owning"
+        return None, payback, None if cheaper else "a permanent rental costs less than owning"
     saved = rent.usd_per_hour - busy + idle
     share = (fixed + idle) / saved if saved > 0 else float("inf")
     if share > 1:
-        return None, payback, "renting costs less even at full use"
+        return None, payback, "renting costs less even at full utilisation"
     return share, payback, None

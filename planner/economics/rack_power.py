@@ -1,4 +1,4 @@
-"""Watts a node and a rack draw: simulated on average, and the most the boards and hosts can ask for."""
+"""The power of a node and of a rack: the simulated mean, and the most that boards and hosts can draw."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from catalogs.hardware.specs import Hardware
 
 @dataclass(frozen=True, slots=True)
 class RackPower:
-    """nodes_per_rack None: not said, then a rack is all nodes of the plan. w_most: every accelerator at its limit."""
+    """The power of nodes and racks, watts.
+
+    If `nodes_per_rack` is None, one rack holds all nodes of the plan. `node_w_most` and `rack_w_most` have every
+    accelerator at its limit.
+    """
 
     nodes: int
     nodes_per_rack: int | None
@@ -21,24 +25,27 @@ class RackPower:
     rack_w_mean: float
     rack_w_most: float
     gpu_w_mean: float | None  # of one accelerator
-    host_w_idle: float  # of one node's part of a host
+    host_w_idle: float  # of the share of a host that one node has
     host_w_per_busy_accelerator: float
     source: str
 
 
 def idle_w(hardware: Hardware) -> float:
-    """Of all the hardware, with nothing to do."""
+    """Return the power of all the hardware when idle, watts."""
     return hardware.n_accelerators * hardware.accelerator.idle_w + hardware.n_nodes * _host_idle_w(hardware)
 
 
 def most_w(hardware: Hardware) -> float:
-    """Of all the hardware, every accelerator at its limit."""
+    """Return the power of all the hardware with every accelerator at its limit, watts."""
     busy_w = capped_w(hardware.accelerator) + hardware.node.host_w_per_accelerator
     return hardware.n_accelerators * busy_w + hardware.n_nodes * _host_idle_w(hardware)
 
 
 def rack_power(hardware: Hardware, w_mean: float, gpu_w_mean: float | None, nodes_per_rack: int | None) -> RackPower:
-    """w_mean: of all servers, simulated. A rack has no more nodes than the plan; the last may be emptier."""
+    """Return the power of nodes and racks; `w_mean` is the simulated mean power of all servers.
+
+    A rack has no more nodes than the plan; the last rack may have fewer.
+    """
     n = hardware.n_nodes
     full = n if nodes_per_rack is None else min(nodes_per_rack, n)
     node_mean, node_most = w_mean / n, most_w(hardware) / n
@@ -58,5 +65,5 @@ def rack_power(hardware: Hardware, w_mean: float, gpu_w_mean: float | None, node
 
 
 def _host_idle_w(hardware: Hardware) -> float:
-    """Of one node's part of its host."""
+    """Return the idle power of the share of its host that one node has, watts."""
     return hardware.node.host_idle_w * hardware.accelerators_per_node / hardware.node.max_accelerators

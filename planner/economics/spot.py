@@ -1,9 +1,9 @@
-"""What interruptions do to a plan on spot instances: time lost, requests hit, spares. The rate is the user's own.
+"""The effect of interruptions on a plan with spot instances: availability, interrupted requests and spares.
 
-No public table of this catalog holds interruption rates, so none is assumed. An instance runs until it is taken (at a
-constant rate), then its replacement needs `recovery_s` until it serves: a renewal process, which is up a share
-A = 1 / (1 + rate x recovery) of the time. Instances are taken independently of each other; where a zone runs dry they
-are not, and more spares are needed than said here.
+The interruption rate comes from the user: no public table of this catalog has one, so none is assumed. An instance runs
+until it is interrupted (at a constant rate), then its replacement needs `recovery_s` until it serves: a renewal
+process, which is available a share A = 1 / (1 + rate x recovery) of the time. Interruptions are independent of each
+other. If a zone runs out of capacity they are not, and more spares are needed than computed here.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Final
 from catalogs.io.json_block import JsonBlock
 from planner.economics.money import SECONDS_PER_HOUR
 
-#: How much of the time enough units are up, with the spares named.
+#: Required share of the time in which enough units are available, spares included.
 SURE: Final = 0.99
 
 _MOST_SPARES: Final = 1000
 
-#: Of a request that is hit, its place in its life is uniform: half of its work is done again.
+#: An interruption hits a request at a uniform point, so half of its work is repeated on average.
 _LOST_SHARE: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Interruptions:
-    """How often an instance is taken, per hour of running, and seconds until its replacement serves."""
+    """Interruptions of an instance per hour of running, and the seconds until its replacement serves."""
 
     per_instance_hour: float
     recovery_s: float
@@ -34,7 +34,7 @@ class Interruptions:
 
 @dataclass(frozen=True, slots=True)
 class SpotFleet:
-    """Instances of a plan and its replicas; requests per second they carry and can carry, seconds each is in flight."""
+    """Instances and replicas of a plan, its rate and capacity, and the mean time that a request is in flight."""
 
     instances: int
     replicas: int
@@ -45,12 +45,16 @@ class SpotFleet:
 
     @property
     def units(self) -> int:
-        """What is lost together: an instance with its replicas, or a replica with its instances."""
+        """Return the number of units that fail as a whole: instances with their replicas, or the reverse."""
         return max(1, min(self.instances, self.replicas))
 
 
 class SpotEffect(JsonBlock):
-    """units: parts of the plan that are lost one at a time. hit_fraction: of requests, interrupted once at least."""
+    """The effect of interruptions on a plan.
+
+    `units` counts the parts of the plan that fail as a whole; `hit_fraction` is the share of requests with at least
+    one interruption.
+    """
 
     units: int
     interruptions_per_hour: float
@@ -60,13 +64,13 @@ class SpotEffect(JsonBlock):
     hit_fraction: float
     extra_work_fraction: float
     effective_capacity_requests_per_s: float | None
-    holds_with_one_down: bool | None  # capacity left carries the planned rate; None: capacity unknown
-    spares: int  # units more, so that enough are up SURE of the time
+    holds_with_one_down: bool | None  # whether the remaining capacity carries the rate; None: unknown
+    spares: int  # further units, so that enough are available SURE of the time
     usd_per_hour_with_spares: float
 
 
 def spot_effect(fleet: SpotFleet, taken: Interruptions) -> SpotEffect:
-    """What the interruptions do to the fleet; formulas in docs/costs.md."""
+    """Return the effect of interruptions on a fleet; the formulas are in docs/costs.md."""
     units = fleet.units
     per_unit_hour = taken.per_instance_hour * fleet.instances / units
     per_unit_s = per_unit_hour / SECONDS_PER_HOUR
@@ -91,7 +95,7 @@ def spot_effect(fleet: SpotFleet, taken: Interruptions) -> SpotEffect:
 
 
 def spares_needed(units: int, up: float, sure: float = SURE) -> int:
-    """The fewest spares s with P(at least `units` of units + s are up) >= sure, each up independently."""
+    """Return the fewest spares s with P(at least `units` of units + s are available) >= sure, for independent units."""
     for spares in range(_MOST_SPARES):
         n = units + spares
         enough = sum(math.comb(n, k) * up**k * (1 - up) ** (n - k) for k in range(units, n + 1))

@@ -1,1 +1,1 @@
-"""A candidate under a load: simulated, observed in its steady state, with error bars."""
+"""Evaluation of candidates under a load: closed forms, simulated runs, their steady state, and error bars."""

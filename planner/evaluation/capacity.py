@@ -1,4 +1,4 @@
-"""The highest request rate that still holds every objective: bracket, then bisect on a logarithmic scale."""
+"""The highest request rate that meets every objective: bracket, then bisect on a logarithmic scale."""
 
 from __future__ import annotations
 
@@ -20,7 +20,13 @@ Probe = Callable[[float], Verdict]  # requests/s -> verdict
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """requests_per_s holds, upper_requests_per_s does not (inf: no failing rate was found)."""
+    """The capacity of a deployment.
+
+    Attributes:
+        requests_per_s: The highest rate found that meets every objective.
+        upper_requests_per_s: A higher rate that does not (inf: none was found).
+        at_capacity: The verdict at `requests_per_s`.
+    """
 
     requests_per_s: float
     upper_requests_per_s: float
@@ -28,10 +34,16 @@ class Capacity:
 
 
 def find_capacity(probe: Probe, guess_per_s: float, floor: Verdict, tolerance: float = TOLERANCE) -> Capacity:
-    """Highest rate whose verdict is met, to `tolerance`; `floor` is a verdict already met at a low rate.
+    """Return the highest rate that meets every objective, with a relative error of `tolerance`.
 
-    Every probe must use the same seed and lengths (common random numbers), which makes the verdict as good as
-    monotone in the rate; where noise breaks that, the answer is still a rate that holds beside one that does not.
+    Every probe must use the same seed and lengths (common random numbers), so that the verdict is nearly monotone in
+    the rate. If noise breaks this, the result is still a rate that meets the objectives close to one that does not.
+
+    Args:
+        probe: Returns the verdict at a rate in requests per second.
+        guess_per_s: The rate to try first.
+        floor: A verdict at a low rate that meets every objective.
+        tolerance: Relative distance of the two final rates.
     """
     holds, fails = floor, float("inf")
     rate = max(guess_per_s, floor.requests_per_s * (1 + tolerance))
@@ -50,6 +62,6 @@ def find_capacity(probe: Probe, guess_per_s: float, floor: Verdict, tolerance: f
 def _next_rate(holds: float, fails: float, last: float, floor: float) -> float:
     if fails == float("inf"):
         return last * _WIDEN
-    if holds == floor and fails > floor * _WIDEN**2:  # no bracket yet: come down from the guess, not up from the floor
+    if holds == floor and fails > floor * _WIDEN**2:  # no bracket yet: approach from the guess, not from the floor
         return max(fails / _WIDEN, math.sqrt(holds * fails))
     return math.sqrt(holds * fails)

@@ -1,4 +1,4 @@
-"""Closed forms of candidates: what the bounds rule out, what queueing models guess, and how long a run must be."""
+"""Closed forms of candidates: bounds, estimates by queueing models, and the length of their runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CandidateQueueing = ColocatedQueueing | DisaggregatedQueueing
 
 
 class ClosedForms:
-    """Of the candidates of one hardware, under the objectives `slos`. Nothing is simulated."""
+    """Closed forms of the candidates of one hardware under the objectives `slos`; they need no simulation."""
 
     def __init__(self, deployments: CandidateDeployments, statistics: WorkloadStatistics, slos: Sequence[Slo]) -> None:
         self._deployments = deployments
@@ -30,7 +30,10 @@ class ClosedForms:
         self._floors: dict[tuple[object, ...], Discard | None] = {}
 
     def discard(self, candidate: Candidate) -> Discard | None:
-        """Why it can never meet the objectives, or None. Each pool by its memory and the objectives it answers for."""
+        """Return why a candidate can never meet the objectives, or None.
+
+        Each pool is checked for its memory and for the objectives that its role determines.
+        """
         for role, pool in candidate.pools:
             found = memory_discard(self._deployments.memory(pool), self._statistics.longest)
             if found is None:
@@ -51,43 +54,47 @@ class ClosedForms:
         return latency_discard(cycle_s, resolved.limits, self._statistics.sample, slos)
 
     def queueing(self, candidate: Candidate) -> CandidateQueueing:
-        """The queueing model of a candidate. Raises InputError where it does not fit."""
+        """Return the queueing model of a candidate.
+
+        Raises:
+            InputError: The candidate does not fit in memory.
+        """
         if candidate not in self._queueing:
             pools = [self._colocated(pool.candidate) for pool in candidate.pools]
             self._queueing[candidate] = pools[0] if len(pools) == 1 else DisaggregatedQueueing(*pools)
         return self._queueing[candidate]
 
     def disaggregated(self, candidate: Candidate) -> DisaggregatedQueueing:
-        """The queueing model of a candidate with a split."""
+        """Return the queueing model of a disaggregated candidate."""
         found = self.queueing(candidate)
         assert isinstance(found, DisaggregatedQueueing)
         return found
 
     def _colocated(self, candidate: Candidate) -> ColocatedQueueing:
-        plant, lengths = self._deployments.compiled(candidate), self._statistics
-        each = lengths.input_mean + lengths.output_mean + plant.memory.cross_tokens
-        held = plant.memory.max_concurrency_tokens / max(each, 1.0)
+        compiled, lengths = self._deployments.compiled(candidate), self._statistics
+        each = lengths.input_mean + lengths.output_mean + compiled.memory.cross_tokens
+        held = compiled.memory.max_concurrency_tokens / max(each, 1.0)
         seats = int(max(1, min(candidate.max_num_seqs * candidate.layout.data_parallel, held)))
         model = QueueingModel(
-            cycle_s=per_token(plant.cost.cycle_s, plant.resolved),
+            cycle_s=per_token(compiled.cost.cycle_s, compiled.resolved),
             seats=max(1, seats // candidate.layout.pipeline_parallel),
             max_num_batched_tokens=candidate.max_num_batched_tokens,
             input_tokens=lengths.input_mean,
             output_tokens=lengths.output_mean,
-            api_server=ApiServerQueue(plant.resolved.engine.host, candidate.layout.data_parallel),
+            api_server=ApiServerQueue(compiled.resolved.engine.host, candidate.layout.data_parallel),
             variability=lengths.variability,
             input_quantile=lengths.input_at,
         )
         return ColocatedQueueing(model, candidate.replicas, candidate.lanes)
 
     def saturation_per_s(self, candidate: Candidate) -> float:
-        """Requests/s of the whole deployment with every seat taken, remembered."""
+        """Return the requests per second of the whole deployment with a full batch; the result is cached."""
         if candidate not in self._saturation:
             self._saturation[candidate] = self.queueing(candidate).saturation_per_s
         return self._saturation[candidate]
 
     def run_length(self, candidate: Candidate) -> RunLength:
-        """How many requests its runs need."""
+        """Return how many requests the runs of a candidate need."""
         queueing = self.queueing(candidate)
         if isinstance(queueing, DisaggregatedQueueing):
             return DisaggregatedRunLength(max(pool.candidate.replicas for pool in candidate.pools))

@@ -1,13 +1,13 @@
-"""Error bars: sampling noise from independent seeds, and the stated error carried through the load.
+"""Error bars: sampling noise from independent seeds, and the stated error propagated through the load.
 
-If every step took f times as long, a system under rate r would show f times the latencies it shows under rate r * f at
-the original speed (rescale the clock). So one curve of latency against rate answers what slower steps do near
-saturation, where a plain factor on the latency would be far too kind.
+If every step took f times as long, a system under rate r would show f times the latencies that it shows under rate
+r * f at the original speed (a rescaled clock). One curve of latency against rate therefore gives the effect of slower
+steps near saturation, where a plain factor on the latency would be far too optimistic.
 
-How far off whole runs are is known by statistic (`calibration.accuracy.stated_error`). In closed loops, where it was
-learned,
-throughput is clients over end-to-end time: that error is the one of the speed, and moves the rate. The objective's own
-error multiplies its latency. Both are taken at the same level: whoever is slower than simulated is slower in both.
+The error of whole runs is known for each statistic (`calibration.accuracy.stated_error`). In closed loops, where it was
+measured, throughput is clients over end-to-end time: that error is the error of the speed, and changes the rate. The
+error of the objective's own statistic multiplies its latency. Both are taken at the same probability level: a system
+that is slower than simulated is slower in both.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from planner.evaluation.evaluator import Observation, Verdict
 from planner.problem.latency_metrics import E2E
 from planner.problem.slo import Slo
 
-LEVEL: Final = 0.9  # of the intervals printed
+LEVEL: Final = 0.9  # level of the printed intervals
 
-SAFE: Final = 0.9  # the probability a cautious operator asks for
+SAFE: Final = 0.9  # the probability that a cautious operator requires
 
-_QUADRATURE: Final = 201  # equally likely errors averaged over
+_QUADRATURE: Final = 201  # number of equally likely errors in an average
 
 #: The statistic whose stated error is the error of the speed.
 SPEED: Final = E2E.stated_error
@@ -38,22 +38,28 @@ SPEED: Final = E2E.stated_error
 #: Two-sided 90 % quantile of Student's t by degrees of freedom 1..9.
 _T90: Final = (6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833)
 
-#: Probability levels of the stated error at which a run is repeated with steps that much slower.
+#: Probability levels of the stated error; a run is repeated with steps slowed by the error at each level.
 LEVELS: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
 
-#: Independent seeds of a value whose error bars come from such runs.
+#: Independent seeds of a value with error bars from such runs.
 SEEDS: Final = 3
 
-#: Equally likely errors that a probability is averaged over.
+#: Number of equally likely errors in the average of a probability.
 _DENSE: Final = 201
 
-#: Seconds that stand for an infinite latency between two levels: far beyond any limit.
+#: Seconds that replace an infinite latency when levels are interpolated: far beyond any limit.
 _ENDLESS_S: Final = 1e9
 
 
 @dataclass(frozen=True, slots=True)
 class LatencyCurve:
-    """An objective's statistic against the rate: increasing rates, values that never fall, stability at each."""
+    """The statistic of an objective against the rate.
+
+    Attributes:
+        rates_per_s: Increasing rates, requests per second.
+        values_s: The statistic at each rate, seconds; it never decreases.
+        stable: Whether the system keeps up at each rate.
+    """
 
     rates_per_s: tuple[float, ...]
     values_s: tuple[float, ...]
@@ -61,8 +67,9 @@ class LatencyCurve:
 
     @classmethod
     def of(cls, verdicts: Sequence[Verdict], slo: Slo) -> LatencyCurve:
+        """Return the curve through verdicts; of several at one rate the one with the most seeds counts."""
         by_rate: dict[float, Verdict] = {}
-        for v in sorted(verdicts, key=lambda v: len(v.observations)):  # of equal rates the one with most seeds counts
+        for v in sorted(verdicts, key=lambda v: len(v.observations)):
             by_rate[v.requests_per_s] = v
         ordered = [by_rate[rate] for rate in sorted(by_rate)]
         values = np.maximum.accumulate([v.value_s(slo) for v in ordered])
@@ -70,33 +77,40 @@ class LatencyCurve:
         return cls(tuple(v.requests_per_s for v in ordered), tuple(map(float, values)), tuple(map(bool, stable)))
 
     def scaled(self, factor: float) -> LatencyCurve:
-        """All values times `factor`."""
+        """Return the curve with all values multiplied by `factor`."""
         return LatencyCurve(self.rates_per_s, tuple(v * factor for v in self.values_s), self.stable)
 
     def through(self, verdict: Verdict, slo: Slo) -> LatencyCurve:
-        """The curve moved to the verdict's value at its rate: of the whole cluster, where this is of one replica."""
+        """Return the curve scaled to the verdict's value at its rate.
+
+        This turns a curve of one replica into that of the whole cluster.
+        """
         return self.scaled(verdict.value_s(slo) / self.value_s(verdict.requests_per_s))
 
     def value_s(self, rate_per_s: float) -> float:
-        """Log-linear between the rates simulated, constant outside them. Seconds."""
+        """Return the value at a rate, seconds: log-linear between the simulated rates, constant outside them."""
         return float(self.values_at(np.array(rate_per_s)))
 
     def values_at(self, rates_per_s: FloatArray) -> FloatArray:
-        """value_s of every rate."""
+        """Return `value_s` of every rate. Shape (n,), as `rates_per_s`."""
         found: FloatArray = np.exp(np.interp(rates_per_s, self.rates_per_s, np.log(self.values_s)))
         return found
 
     def is_stable(self, rate_per_s: float) -> bool:
-        """Stable up to the highest rate simulated as stable (the next one up is not known to be)."""
+        """Return whether a rate is stable: up to the highest rate that was simulated as stable."""
         stable_rates = [r for r, s in zip(self.rates_per_s, self.stable, strict=True) if s]
         return bool(stable_rates) and (rate_per_s <= stable_rates[-1] or all(self.stable))
 
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """value_s with its two-sided LEVEL interval, and the probability that the true value meets the limit.
+    """A value with its two-sided LEVEL interval, and the probability that the true value meets the limit.
 
-    high_s is infinite where slower steps would let the queue grow: no latency then holds for long.
+    Attributes:
+        value_s: The simulated value, seconds.
+        low_s: Lower end of the interval, seconds.
+        high_s: Upper end, seconds; infinite if slower steps would let the queue grow without limit.
+        probability_met: Probability that the true value meets the limit.
     """
 
     value_s: float
@@ -107,7 +121,12 @@ class Confidence:
 
 @dataclass(frozen=True, slots=True)
 class Factors:
-    """True over simulated at some probability levels, shape (levels,): of the time of every step, of the latency."""
+    """Ratios of true to simulated values at some probability levels, each of shape (levels,).
+
+    Attributes:
+        speed: Ratio of the time of every step.
+        latency: Ratio of the latency.
+    """
 
     speed: FloatArray
     latency: FloatArray
@@ -119,20 +138,29 @@ class Factors:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """What is uncertain. factors: equally likely, ascending; noise: standard error of the statistic's logarithm."""
+    """The uncertainty of a statistic.
+
+    Attributes:
+        factors: Equally likely ratios of true to simulated values, ascending.
+        noise: Standard error of the statistic's logarithm.
+    """
 
     factors: Factors
     noise: float
 
     @classmethod
     def of(cls, observations: Sequence[Observation], slo: Slo, error: StatedError) -> Spread:
+        """Return the uncertainty of an objective's statistic over independent seeds."""
         levels = (np.arange(_QUADRATURE) + 0.5) / _QUADRATURE
         return cls(Factors.at(levels, slo, error), log_noise(observations, slo))
 
 
 def confidence(verdict: Verdict, curve: LatencyCurve, slo: Slo, error: StatedError) -> Confidence:
-    """The error bars of a verdict whose neighbourhood is `curve`. The interval need not hold value_s: where measured
-    runs were slower than simulated ones nearly always, it lies above."""
+    """Return the error bars of a verdict; `curve` is the latency curve around its rate.
+
+    The interval may not contain `value_s`: if measured runs were nearly always slower than simulated ones, it lies
+    above.
+    """
     rate, value_s = verdict.requests_per_s, verdict.value_s(slo)
     spread = Spread.of(verdict.observations, slo, error)
     t = _T90[min(max(len(verdict.observations) - 1, 1), len(_T90)) - 1]
@@ -143,7 +171,7 @@ def confidence(verdict: Verdict, curve: LatencyCurve, slo: Slo, error: StatedErr
         for pair in zip(map(float, factors.speed), map(float, factors.latency), strict=True)
     )
     if math.isinf(middle):
-        middle = low  # what lies above it holds for no queue
+        middle = low  # the queue grows at all higher levels
     ends = [
         value_s * math.exp(middle + sign * math.hypot(end - middle, t * spread.noise))
         if math.isfinite(end)
@@ -155,12 +183,12 @@ def confidence(verdict: Verdict, curve: LatencyCurve, slo: Slo, error: StatedErr
 
 
 def _log_moved(curve: LatencyCurve, rate_per_s: float, speed: float, latency: float) -> float:
-    """Logarithm of the latency over the simulated one, where every step takes `speed` times as long."""
+    """Return the logarithm of the latency over the simulated one if every step takes `speed` times as long."""
     return math.log(latency * curve.value_s(rate_per_s * speed) / curve.value_s(rate_per_s))
 
 
 def log_noise(observations: Sequence[Observation], slo: Slo) -> float:
-    """Standard error of the logarithm of the pooled statistic, from its spread over independent seeds."""
+    """Return the standard error of the logarithm of the pooled statistic, from its spread over independent seeds."""
     values = np.array([slo.value_s(o.samples_s[slo.metric]) for o in observations])
     if len(values) < 2 or not np.all(np.isfinite(values)) or np.any(values <= 0):
         return 0.0
@@ -168,7 +196,7 @@ def log_noise(observations: Sequence[Observation], slo: Slo) -> float:
 
 
 def probability_met(curve: LatencyCurve, slo: Slo, rate_per_s: float, spread: Spread) -> float:
-    """The mean over equally likely errors of the chance that the statistic at this rate meets the limit."""
+    """Return the probability that the statistic at this rate meets the limit, averaged over equally likely errors."""
     normal = NormalDist()
     factors = spread.factors
     rates = rate_per_s * factors.speed
@@ -181,7 +209,7 @@ def probability_met(curve: LatencyCurve, slo: Slo, rate_per_s: float, spread: Sp
 
 
 def safe_rate_per_s(curve: LatencyCurve, slo: Slo, highest_per_s: float, spread: Spread) -> float | None:
-    """The highest rate up to `highest_per_s` that meets the limit with SAFE probability; None where none seems to."""
+    """Return the highest rate up to `highest_per_s` that meets the limit with SAFE probability; None if none does."""
     rates = np.linspace(highest_per_s, 0.2 * highest_per_s, 81)
     return next((float(r) for r in rates if probability_met(curve, slo, float(r), spread) >= SAFE), None)
 

@@ -1,4 +1,4 @@
-"""Candidates as deployments that can run: resolved, sized and compiled once each, whole or an even part of them."""
+"""Candidates as runnable deployments, resolved, sized and compiled once each, whole or in even parts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from simulator.costs.step_cost import StepCost
 from simulator.costs.tables import graph_limit
 from simulator.memory.plan import MemoryPlan, size_memory
 
-#: Host times that a busier or slower host has more of. What one process streams, and how ranks wait, is not the host's.
+#: Host times that are longer on a slower host. The streaming of one process and the waits of ranks are not among them.
 _HOST_SECONDS: Final = frozenset(
     {"step_s", "step_s_per_sequence", "step_gap_s", "request_s", "request_s_per_input_token", "output_s"}
 )
@@ -35,14 +35,20 @@ Adjust = Callable[[Candidate, CompiledDeployment], CompiledDeployment]
 class CandidateDeployments:
     """The candidates of one model and engine on one hardware, compiled when they are first needed.
 
-    widest: the largest (max_num_batched_tokens, max_num_seqs) of the candidates. Step costs are compiled for these and
-    shared by all that run the same ranks and capture the same graphs, which agrees with a compilation for a
-    candidate's own limits to a few parts in ten thousand; None compiles each for exactly its own limits.
-    plain, adjust: the deployments that these are made of, and what is changed about each of them.
+    Attributes:
+        names: The model, the engine and the hardware.
+        model: The model as the request names it.
+        engine: The engine as the request names it.
+        widest: The largest (max_num_batched_tokens, max_num_seqs) of the candidates. Step costs are compiled for these
+            and shared by all candidates that run the same ranks and capture the same graphs, which agrees with a
+            compilation for a candidate's own limits to a few parts in ten thousand. None compiles each candidate for
+            exactly its own limits.
+        plain: The deployments from which these are derived, if any.
+        adjust: Changes a deployment of `plain`.
     """
 
     names: CatalogLookup
-    model: str  # as the question names it
+    model: str
     engine: str
     widest: tuple[int, int] | None
     plain: CandidateDeployments | None = None
@@ -55,30 +61,30 @@ class CandidateDeployments:
 
     @cached_property
     def bundle(self) -> Bundle:
-        """The calibration of the hardware."""
+        """Return the calibration of the hardware."""
         return load_bundle(self.names.hardware.accelerator) if self.plain is None else self.plain.bundle
 
     # ---- one kind of replica: candidates without a split
 
     def written(self, candidate: Candidate) -> Deployment:
-        """The candidate as deployment.yaml."""
+        """Return the candidate as a deployment.yaml."""
         return candidate.deployment(self.model, self.engine)
 
     def resolved(self, candidate: Candidate) -> ResolvedDeployment:
-        """The candidate with every default filled in; its memory is not sized."""
+        """Return the candidate with every default filled in, without sizing its memory."""
         if candidate not in self._resolved:
             names = replace(self.names, hardware=candidate.hardware)
             self._resolved[candidate] = resolve_pools(self.written(candidate), names)[0]
         return self._resolved[candidate]
 
     def memory(self, candidate: Candidate) -> MemoryPlan:
-        """The memory of one accelerator of the candidate."""
+        """Return the memory plan of one accelerator of the candidate."""
         if candidate not in self._memory:
             self._memory[candidate] = size_memory(self.resolved(candidate))
         return self._memory[candidate]
 
     def step_cost(self, candidate: Candidate) -> StepCost:
-        """Seconds of its engine steps (see `widest`)."""
+        """Return the step cost of the candidate (see `widest`)."""
         own = self.resolved(candidate)
         graphs = graph_limit(own)
         if self.widest is None:
@@ -94,7 +100,11 @@ class CandidateDeployments:
         return self._costs[key]
 
     def compiled(self, candidate: Candidate) -> CompiledDeployment:
-        """The candidate, ready to run. Raises InputError where it does not fit."""
+        """Return the candidate compiled for simulation.
+
+        Raises:
+            InputError: The candidate does not fit in memory.
+        """
         if candidate not in self._compiled:
             self._compiled[candidate] = self._compile(candidate)
         return self._compiled[candidate]
@@ -109,64 +119,70 @@ class CandidateDeployments:
     # ---- whole deployments: one or two kinds of replica
 
     def even_parts(self, candidate: Candidate) -> int:
-        """Even parts of the deployment, of which one is simulated under its share of the load."""
+        """Return the number of even parts of the deployment; one of them is simulated under its share of the load."""
         return math.gcd(*(pool.candidate.replicas for pool in candidate.pools))
 
     def part(self, candidate: Candidate, share: int) -> CompiledDeployment | CompiledFleet:
-        """One of `share` even parts of the deployment, on its part of the hardware: what serves requests there."""
-        plants = tuple(self._part(candidate, i, share) for i in range(len(candidate.pools)))
-        if len(plants) == 1:
-            return plants[0]
-        engine = plants[-1].resolved.engine
+        """Return one of `share` even parts of the deployment, on its part of the hardware."""
+        compiled_pools = tuple(self._part(candidate, i, share) for i in range(len(candidate.pools)))
+        if len(compiled_pools) == 1:
+            return compiled_pools[0]
+        engine = compiled_pools[-1].resolved.engine
         return CompiledFleet(
-            plants, None, DisaggregationPolicy(engine.first_token), engine.kv_transfer, engine.transfer_queues
+            compiled_pools, None, DisaggregationPolicy(engine.first_token), engine.kv_transfer, engine.transfer_queues
         )
 
     def _part(self, candidate: Candidate, pool: int, share: int) -> CompiledDeployment:
         role, own = candidate.pools[pool]
-        plant = self.compiled(own)
-        resolved = replace(plant.resolved, role=role, replicas=own.replicas // share)
-        if share > 1:  # side by side with the other pool's part
+        compiled = self.compiled(own)
+        resolved = replace(compiled.resolved, role=role, replicas=own.replicas // share)
+        if share > 1:  # on one node with the part of the other pool
             resolved = replace(resolved, hardware=_one_node(resolved, candidate.accelerators // share))
-        return replace(plant, resolved=resolved)
+        return replace(compiled, resolved=resolved)
 
     def streaming(self, candidate: Candidate) -> CompiledDeployment:
-        """The replicas that send tokens to clients."""
+        """Return the replicas that stream tokens to clients."""
         return self.compiled(candidate.pools[-1].candidate)
 
     # ---- the same deployments with one thing changed
 
     def with_host_factor(self, factor: float) -> CandidateDeployments:
-        """The same deployments on hosts that take `factor` times as long for the work that is the host's own."""
-        return self._changed(lambda _, plant: with_host(plant, slower_host(plant.resolved.engine.host, factor)))
+        """Return the same deployments on hosts that take `factor` times as long for the host's own work."""
+        return self._changed(
+            lambda _, compiled: with_host(compiled, slower_host(compiled.resolved.engine.host, factor))
+        )
 
     def with_power_limit(self, limit_w: float) -> CandidateDeployments:
-        """The same deployments on accelerators limited to `limit_w` watts each. Compiling one raises InputError for a
-        limit that no clock keeps."""
-        return self._changed(lambda c, plant: replace(plant, cost=CappedStepCost(self._board(c, plant), limit_w)))
+        """Return the same deployments on accelerators limited to `limit_w` watts each.
+
+        Compiling one of them raises InputError if no clock rate keeps the limit.
+        """
+        return self._changed(
+            lambda c, compiled: replace(compiled, cost=CappedStepCost(self._board(c, compiled), limit_w))
+        )
 
     def _changed(self, adjust: Adjust) -> CandidateDeployments:
         return replace(self, plain=self, adjust=adjust, _compiled={}, _boards={})
 
-    def _board(self, candidate: Candidate, plant: CompiledDeployment) -> PowerLimitedBoard:
+    def _board(self, candidate: Candidate, compiled: CompiledDeployment) -> PowerLimitedBoard:
         if candidate not in self._boards:
-            self._boards[candidate] = PowerLimitedBoard(plant.cost, plant.bundle)
+            self._boards[candidate] = PowerLimitedBoard(compiled.cost, compiled.bundle)
         return self._boards[candidate]
 
 
 def _one_node(resolved: ResolvedDeployment, accelerators: int) -> Hardware:
-    """Its kind of hardware: one node that has room for so many accelerators and no more."""
+    """Return one node of the deployment's hardware with exactly this number of accelerators."""
     return replace(resolved.hardware, accelerators_per_node=accelerators, n_nodes=1)
 
 
-def with_replicas(plant: CompiledDeployment, replicas: int, room_for: int | None = None) -> CompiledDeployment:
-    """The plant with so many replicas, side by side on one node with room for `room_for` of them (None: for all)."""
-    resolved = plant.resolved
+def with_replicas(compiled: CompiledDeployment, replicas: int, room_for: int | None = None) -> CompiledDeployment:
+    """Return the deployment with `replicas` replicas on one node with space for `room_for` of them (None: all)."""
+    resolved = compiled.resolved
     room = _one_node(resolved, (room_for or replicas) * resolved.accelerators_per_replica)
-    return replace(plant, resolved=replace(resolved, replicas=replicas, hardware=room))
+    return replace(compiled, resolved=replace(resolved, replicas=replicas, hardware=room))
 
 
 def slower_host(host: HostTimes, factor: float) -> HostTimes:
-    """The same host, every time of its own `factor` times as long."""
+    """Return the host with every time of its own work multiplied by `factor`."""
     values = {f.name: getattr(host, f.name) * factor for f in fields(host) if f.name in _HOST_SECONDS}
     return replace(host, **values)

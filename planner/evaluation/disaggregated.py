@@ -1,4 +1,4 @@
-"""Prefill and decode on replicas of their own: which ratios carry most by closed form, and how long their runs are."""
+"""Prefill and decode on separate replicas: closed-form estimates, the best ratios, and the length of runs."""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from planner.problem.slo import Slo
 from planner.space.candidates import kv_dtypes, limits, placements, weight_dtypes
 from planner.space.layouts import layouts
 
-#: Ratios kept for each piece of hardware: where all of it is used, and where a rate needs as little as will do.
+#: Ratios kept for each hardware: if all of it is used, and if the cheapest part that carries a rate is searched.
 MOST: Final = 6
 
 MOST_OF_A_PART: Final = 2
 
-#: Share of the time prompts may keep a prefill replica busy where a first token is promised: beyond it they queue.
+#: Highest utilisation of a prefill replica if an objective includes the first token: beyond it prompts queue.
 _BUSY: Final = 0.8
 
-#: Of the requests one replica needs to settle, those each of several gets; and how much longer an undecided run is.
+#: Each of several replicas gets this share of the requests that one replica needs until it is steady; an undecided run
+#: is repeated with `_LONGER` times the requests.
 _OF_EACH: Final = 0.6
 
 _LONGER: Final = 3
@@ -34,21 +35,21 @@ _LONGER: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class DisaggregatedQueueing:
-    """Closed-form guesses of prefill replicas and decode replicas, each under the whole rate."""
+    """Closed-form estimates of prefill replicas and decode replicas, each under the whole rate."""
 
     prefill: ColocatedQueueing
     decode: ColocatedQueueing
 
     @property
     def saturation_per_s(self) -> float:
-        """Requests/s of the slower side: prompts computed all the time, or every seat decoding."""
+        """Return the requests per second of the slower pool: prefill without pause, or decode with a full batch."""
         model = self.decode.model
         decoded = self.decode.lanes * model.seats / (model.step_s(model.seats) * self._output_tokens)
         return min(self.prefill.lanes / self.prefill.model.prefill_s, decoded)
 
     @property
     def light_per_s(self) -> float:
-        """Requests/s at which requests hardly ever meet."""
+        """Return the requests per second at which requests rarely overlap."""
         alone_s = sum(side.model.step_s(1) for side in (self.prefill, self.decode)) * self._output_tokens
         return LIGHT * min(self.prefill.replicas, self.decode.replicas) / alone_s
 
@@ -63,12 +64,15 @@ class DisaggregatedQueueing:
         return self.decode.latency_s(requests_per_s, metric, quantile, self.prefill.model.prefill_s)
 
     def utilisation(self, requests_per_s: float, quantile: float | None = None) -> Utilisation:
-        """Of the decode replicas."""
+        """Return the estimated utilisation of the decode replicas."""
         return self.decode.utilisation(requests_per_s, quantile)
 
     def rates_per_s(self, slos: Sequence[Slo]) -> tuple[float, float]:
-        """Requests/s that the prefill replicas compute, and that the others decode with their seats full or, where a
-        time per token is promised, as full as that allows (Little's law: seats over the time a request holds one)."""
+        """Return the requests per second that the prefill replicas and the decode replicas carry.
+
+        Decode replicas run a full batch, or the largest that an objective on the time per token permits (Little's law:
+        running sequences over the time of a request).
+        """
         model = self.decode.model
         batch = _fullest(model.step_s, model.seats, slos)
         busy = _BUSY if any(slo.latency.involves("prefill") for slo in slos) else 1.0
@@ -91,27 +95,30 @@ def _fullest(step_s: Callable[[int], float], seats: int, slos: Sequence[Slo]) ->
 
 @dataclass(frozen=True, slots=True)
 class DisaggregatedRunLength:
-    """How many requests a run needs. See planner.evaluation.runs.RunLength."""
+    """The run length of disaggregated deployments; see planner.evaluation.runs.RunLength.
 
-    most_replicas: int  # of the larger pool
+    `most_replicas` is the number of replicas of the larger pool.
+    """
+
+    most_replicas: int
 
     def first(self, load: Load, share: int) -> int:
-        """Enough for each replica of the larger pool to settle."""
+        """Return enough requests for each replica of the larger pool to become steady."""
         return max(load.n_requests, round(_OF_EACH * (self.most_replicas // share) * load.n_requests))
 
     def longer(self, load: Load, share: int) -> int:
-        """Of a run after which it is undecided whether the system keeps up."""
+        """Return the requests of a second run, if the first cannot decide whether the system keeps up."""
         return _LONGER * self.first(load, share)
 
     def whole(self, load: Load, n_alone: int) -> int:  # noqa: ARG002
-        """Of the whole deployment."""
+        """Return the requests of a run of the whole deployment."""
         return self.first(load, 1)
 
 
 def best_ratios(
     found: Iterable[Candidate], queueing: Callable[[Candidate], DisaggregatedQueueing], slos: Sequence[Slo]
 ) -> Iterator[Candidate]:
-    """The ratios that carry most by closed form, for each piece of hardware among those found."""
+    """Yield the candidates with the highest estimated rates, for each hardware among those found."""
     by_hardware: dict[Hardware, list[tuple[float, Candidate]]] = {}
     for candidate in found:
         carried = min(queueing(candidate).rates_per_s(slos))
@@ -122,8 +129,10 @@ def best_ratios(
 
 
 def ratios(request: PlanRequest, names: CatalogLookup) -> Iterator[Candidate]:
-    """Every x prefill and y decode replicas that fill a piece of hardware, at the engine's default limits: two layouts,
-    one precision. y is as many as there is room for."""
+    """Yield every combination of x prefill and y decode replicas that fills a piece of hardware.
+
+    Each combination has two layouts, one precision and the engine's default limits; y is the most that fits.
+    """
     kinds = [layout for layout in layouts(request, names) if layout.pipeline_parallel == 1]
     seqs, tokens = limits(names, request.fixed)[0]
     for hardware in dict.fromkeys(part for layout in kinds for part, _ in placements(request, names, layout)):
@@ -141,6 +150,6 @@ def ratios(request: PlanRequest, names: CatalogLookup) -> Iterator[Candidate]:
 
 
 def with_ratios(plain: Sequence[Candidate], split: Iterable[Candidate]) -> list[Candidate]:
-    """Both kinds of candidate, on each piece of hardware the plain ones first, in the order of the plain ones'."""
+    """Return both kinds of candidate in the hardware order of `plain`; on each hardware, `plain` comes first."""
     order = {hardware: i for i, hardware in enumerate(dict.fromkeys(c.hardware for c in plain))}
     return sorted([*plain, *split], key=lambda c: order[c.hardware])

@@ -1,6 +1,6 @@
-"""The protocol of everything that tries a candidate under a load, and what it returns.
+"""The protocol of evaluators, which run candidates under a load, and the types of their results.
 
-A `Load` is put on a candidate, the steady part of the run is an `Observation`, and `judge` compares observations with
+A candidate runs under a `Load`, the steady part of the run is an `Observation`, and `judge` compares observations with
 the objectives of a request.
 """
 
@@ -22,13 +22,14 @@ from planner.problem.candidate import Candidate
 from planner.problem.slo import Slo
 from planner.space.bounds import Discard
 
-#: A queue that grows by more than this share of the arrivals in the window is not steady, whatever a percentile says.
+#: A run whose queue grows by more than this share of the arrivals in the window is not stable, even if percentiles are
+#: within their limits.
 GROWTH_LIMIT: Final = 0.05
 
-#: Growth that no filling explains.
+#: Growth beyond what a batch that is still filling up can explain.
 OVERLOAD_GROWTH: Final = 0.3
 
-#: A short run discards a candidate only when it misses by more than its noise could explain.
+#: A short run rules out a candidate only if it misses an objective by more than its noise could explain.
 SHORT_RUN_MARGIN: Final = 1.3
 
 HOPELESS_GROWTH: Final = 0.5
@@ -36,41 +37,65 @@ HOPELESS_GROWTH: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Open-loop requests on a whole deployment: equal seeds give equal lengths, and arrivals scaled by the rate."""
+    """Open-loop requests on a whole deployment: equal seeds give equal lengths, and arrivals scaled by the rate.
+
+    Attributes:
+        requests_per_s: The rate on the whole deployment.
+        n_requests: Requests of the run.
+        seed: Seed of lengths and arrivals.
+        whole_cluster: True simulates every replica and the router, False one replica under its share of the rate.
+        patient: Whether the run is extended while it is undecided whether the system keeps up.
+    """
 
     requests_per_s: float
     n_requests: int
     seed: int
-    whole_cluster: bool = False  # False: one replica under its share of the rate; True: every replica and the router
-    patient: bool = True  # run on while it is undecided whether the system keeps up
+    whole_cluster: bool = False
+    patient: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The steady window of one run. samples_s: seconds by metric (ttft, tpot, itl, e2e), one per request or token."""
+    """The steady window of one run.
+
+    Attributes:
+        load: The load of the run.
+        samples_s: Samples by metric (ttft, tpot, itl, e2e), one per request or token, seconds. Each has shape (n,).
+        n_measured: Requests in the window.
+        growth_fraction: Growth of the requests in the system over the window, as a share of the arrivals in it.
+        joules_per_output_token: Energy of all accelerators and hosts, at the socket.
+        n_simulated: Requests of the whole run.
+    """
 
     load: Load
     samples_s: Mapping[str, FloatArray]
     n_measured: int
-    growth_fraction: float  # growth of requests in the system over the window, as a share of the arrivals in it
-    joules_per_output_token: float = float("nan")  # all accelerators and hosts, at the socket
-    n_simulated: int = 0  # requests of the run
+    growth_fraction: float
+    joules_per_output_token: float = float("nan")
+    n_simulated: int = 0
 
     @property
     def undecided(self) -> bool:
-        """Growing, but no faster than a batch that is still filling up: a longer run will tell."""
+        """Return whether the queue grows, but no faster than a batch that is still filling up: a longer run decides."""
         return not self.stable and self.growth_fraction <= OVERLOAD_GROWTH
 
     @property
     def stable(self) -> bool:
-        """Whether the system kept up. The allowance covers the random walk of a short, busy run (two sigma)."""
+        """Return whether the system kept up, with an allowance for the random walk of a short, busy run (two sigma)."""
         return self.growth_fraction <= max(GROWTH_LIMIT, 2 / math.sqrt(max(self.n_measured, 1)))
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateFacts:
-    """What is known of a candidate without simulating: the deployment with every default filled in, its memory, the
-    command that starts it, and what a reader should know."""
+    """Facts about a candidate that need no simulation.
+
+    Attributes:
+        deployment: The deployment with every default filled in.
+        memory: The memory of one accelerator, bytes.
+        command: The command that starts a replica.
+        command_notes: Notes on the command, one sentence each.
+        notices: Notes on the candidate, one sentence each.
+    """
 
     deployment: dict[str, object]
     memory: dict[str, object]
@@ -81,9 +106,18 @@ class CandidateFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunDetail:
-    """One simulated run in full. power_w: of all accelerators and hosts of the whole deployment, at the socket.
+    """All results of one simulated run.
 
-    error: how far whole runs of its engine were from measured ones.
+    Attributes:
+        observation: The steady window of the run.
+        metrics: The metrics block.
+        time_breakdown: Shares of replica time by resource.
+        calibration: The calibration block.
+        output_tokens_per_s: Output tokens per second of the whole deployment.
+        total_tokens_per_s: Input and output tokens per second of the whole deployment.
+        power_w: Power of all accelerators and hosts of the whole deployment, at the socket.
+        error: Differences between simulated and measured whole runs of the engine.
+        notices: Notes on the run, one sentence each.
     """
 
     observation: Observation
@@ -98,69 +132,77 @@ class RunDetail:
 
 
 class Evaluator(Protocol):
-    """Everything that planning needs to know about candidates under a load.
+    """Estimates and simulates candidates under a load: everything that planning needs to know about them.
 
-    A search needs the guesses of rates and `observe` alone; tests put a queue with a known answer in their place.
+    A search uses only the estimated rates and `observe`; tests replace these by a queue with a known solution.
     """
 
     @property
     def names(self) -> CatalogLookup:
-        """The model, the engine and the hardware; of several kinds of hardware the first."""
+        """Return the model, the engine and the hardware; of several kinds of hardware, the first."""
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """Hardware that was left out of the choice, one sentence each."""
+        """Return sentences about hardware that is not compared."""
 
     @property
     def fingerprint(self) -> str:
-        """Names the calibration: equal requests to evaluators with equal fingerprints have equal answers."""
+        """Return text that identifies the calibration: with equal fingerprints, equal requests have equal answers."""
 
     @property
     def mean_output_tokens(self) -> float:
-        """Output tokens of a request of the workload, on average."""
+        """Return the mean output tokens of a request of the workload."""
 
     @property
     def n_requests_simulated(self) -> int:
-        """Requests simulated so far in all runs together: the cost of planning."""
+        """Return the requests simulated so far in all runs: the cost of planning."""
 
     def space(self) -> list[Candidate]:
-        """Every legal candidate, in a fixed order."""
+        """Return every legal candidate, in a fixed order."""
 
     def elsewhere(self, hardware: Hardware) -> Evaluator:
-        """The same workload, model and engine on other hardware."""
+        """Return the evaluator of the same workload, model and engine on other hardware."""
 
     def names_of(self, candidate: Candidate) -> CatalogLookup:
-        """The names of the hardware that a candidate is on, or on a part of."""
+        """Return the names for the hardware that a candidate uses in whole or in part."""
 
     def discard(self, candidate: Candidate) -> Discard | None:
-        """Why a candidate can never meet the objectives, or None."""
+        """Return why a candidate can never meet the objectives, or None."""
 
     def facts(self, candidate: Candidate) -> CandidateFacts:
-        """The candidate resolved and described. Never simulates."""
+        """Return facts about the candidate, without simulation."""
 
     def fluid_requests_per_s(self, candidate: Candidate) -> float:
-        """A guess at the saturation rate of the whole deployment: a place to start a search, never a bound."""
+        """Return the estimated saturation rate of the whole deployment: a start for a search, never a bound."""
 
     def light_requests_per_s(self, candidate: Candidate) -> float:
-        """A rate of the whole deployment at which requests hardly ever meet."""
+        """Return a rate of the whole deployment at which requests rarely overlap."""
 
     def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
-        """A guess at a latency metric at a rate, seconds; infinite where overloaded. quantile: None for the mean."""
+        """Return the estimated latency metric at a rate, seconds; infinite if overloaded.
+
+        The estimate is of the given quantile, or of the mean if `quantile` is None.
+        """
 
     def utilisation(self, candidate: Candidate, requests_per_s: float, quantile: float | None = None) -> Utilisation:
-        """A guess at how much of each resource a rate takes. quantile: of the parts of the time to the first token."""
+        """Return the estimated utilisation of each resource at a rate.
+
+        The parts of the time to first token are of the given quantile, or of the mean if `quantile` is None.
+        """
 
     def observe(self, candidate: Candidate, load: Load) -> Observation:
-        """Simulate a load, unless it is remembered, and return the steady part of the run."""
+        """Return the steady part of a run under a load, from the cache or from a new simulation."""
 
     def detail(self, candidate: Candidate, load: Load) -> RunDetail:
-        """Simulate a load, unless it is remembered, and return everything about the run."""
+        """Return all results of a run under a load, from the cache or from a new simulation."""
 
 
 @dataclass(slots=True)
 class RequestCounter:
-    """Counts the requests of observed runs, each run once however often it is observed: equal questions have equal
-    counts, whether their runs were simulated or remembered."""
+    """Counts the requests of observed runs, each run once.
+
+    Equal requests therefore have equal counts, whether their runs were simulated or came from the cache.
+    """
 
     n_requests: int = 0
     _counted: set[tuple[Candidate, Load]] = field(default_factory=set)
@@ -179,49 +221,59 @@ class RequestCounter:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The objectives of a request against one or more observations of the same load (seeds pooled)."""
+    """Comparison of the objectives of a request with one or more observations of the same load (seeds pooled).
+
+    Attributes:
+        requests_per_s: The rate of the load.
+        observations: One observation per seed.
+        value_ratio: The largest value / limit.
+        worst: The objective with this ratio.
+        stable: Whether the system kept up with every seed.
+    """
 
     requests_per_s: float
     observations: tuple[Observation, ...]
-    value_ratio: float  # the worst of value / limit
+    value_ratio: float
     worst: Slo
     stable: bool
 
     @property
     def ratio(self) -> float:
-        """value_ratio, but infinite where the system does not keep up: whatever a percentile says of a short run."""
+        """Return `value_ratio`, or infinity if the system does not keep up: a short run may hide that."""
         return self.value_ratio if self.stable else float("inf")
 
     @property
     def met(self) -> bool:
+        """Return whether every objective is met."""
         return self.ratio <= 1
 
     @property
     def hopeless(self) -> bool:
-        """Of a short run: misses by more than noise explains, or falls behind by far. It may not be steady yet."""
+        """Return whether a short run, which may not be steady yet, misses beyond its noise or is far overloaded."""
         far_behind = any(o.growth_fraction > HOPELESS_GROWTH for o in self.observations)
         return self.value_ratio > SHORT_RUN_MARGIN or far_behind
 
     @property
     def joules_per_output_token(self) -> float:
+        """Return the mean energy of an output token over all seeds."""
         return float(np.mean([o.joules_per_output_token for o in self.observations]))
 
     def mean_s(self, metric: str) -> float:
-        """The mean of a metric over all seeds together, seconds."""
+        """Return the mean of a metric over all seeds pooled, seconds."""
         return float(np.mean(np.concatenate([o.samples_s[metric] for o in self.observations])))
 
     def value_s(self, slo: Slo) -> float:
-        """The objective's statistic over all seeds together, seconds."""
+        """Return the statistic of the objective over all seeds pooled, seconds."""
         return pooled_value_s(self.observations, slo)
 
 
 def pooled_value_s(observations: Sequence[Observation], slo: Slo) -> float:
-    """The statistic of the samples of all observations together, seconds."""
+    """Return the statistic of an objective over the pooled samples of all observations, seconds."""
     return slo.value_s(np.concatenate([o.samples_s[slo.metric] for o in observations]))
 
 
 def judge(observations: Iterable[Observation], slos: Sequence[Slo]) -> Verdict:
-    """Compare pooled statistics with the limits. No samples (one-token outputs have no tpot) meet any limit."""
+    """Compare pooled statistics with the limits; without samples (one-token outputs have no tpot) a limit is met."""
     seen = tuple(observations)
     stable = all(o.stable for o in seen)
     ratios = [_ratio(pooled_value_s(seen, slo), slo.limit_s) for slo in slos]

@@ -1,4 +1,4 @@
-"""What is known of a candidate without simulating: its deployment written out, its memory, its command, its notices."""
+"""Facts about a candidate that need no simulation: its full deployment, memory, command and notices."""
 
 from __future__ import annotations
 
@@ -13,20 +13,26 @@ from planner.problem.candidate import Candidate
 from planner.space.bounds import memory_discard
 from simulator.memory.plan import MemoryPlan
 
-#: What a reader does with the two commands.
+#: How to use the two commands of a disaggregated deployment.
 _NOTE = "put the engine's router before both, which pairs them: `plan deploy` writes all of it"
 
 
 @dataclass(frozen=True, slots=True)
 class FactSheets:
-    """Describes candidates. longest_request_tokens, notices: of the workload."""
+    """Describes candidates.
+
+    Attributes:
+        deployments: Resolves and compiles candidates.
+        longest_request_tokens: Tokens of the longest request of the workload.
+        notices: Notices about the workload.
+    """
 
     deployments: CandidateDeployments
     longest_request_tokens: int
     notices: tuple[str, ...]
 
     def of(self, candidate: Candidate) -> CandidateFacts:
-        """Of a disaggregated candidate, the facts of its decode replicas with the command of both kinds."""
+        """Return the facts of a candidate; if it is disaggregated, those of its decode replicas and both commands."""
         pool = candidate.pools[-1].candidate
         found = self._of_pool(pool)
         if pool == candidate:
@@ -50,8 +56,8 @@ class FactSheets:
         resolved, memory = self.deployments.resolved(candidate), self.deployments.memory(candidate)
         notices = resolved.notices
         if memory_discard(memory, self.longest_request_tokens) is None:
-            plant = self.deployments.compiled(candidate)
-            resolved, memory, notices = plant.resolved, plant.memory, plant.notices
+            compiled = self.deployments.compiled(candidate)
+            resolved, memory, notices = compiled.resolved, compiled.memory, compiled.notices
         serve = serve_command(resolved)
         told = dict.fromkeys((*self._quality(candidate), *self.notices, *notices))
         block = resolved.filled_in(self.deployments.written(candidate))
@@ -59,21 +65,24 @@ class FactSheets:
         return CandidateFacts(block, memory_block(memory, resolved), serve.command, serve.notes, tuple(told))
 
     def _quality(self, candidate: Candidate) -> Iterator[str]:
-        """Precisions that may change what the model answers."""
+        """Yield a notice for each precision that may change the model's answers."""
         native = self.deployments.names.model.weight_dtype
         if candidate.weight_dtype != native:
             wide = self.deployments.memory(replace(candidate, weight_dtype=native))
             discard = memory_discard(wide, self.longest_request_tokens)
-            reason = "" if discard is None else f" because in {native} it does not fit ({discard.reason})"
-            yield (
-                f"{candidate.weight_dtype} weights instead of the model's own {native}{reason}: check answer quality"
-            )
+            if discard is None:
+                yield f"{candidate.weight_dtype} weights instead of the model's own {native}: check the answer quality"
+            else:
+                yield (
+                    f"{candidate.weight_dtype} weights, because the model does not fit in its own {native} "
+                    f"({discard.reason}): check the answer quality"
+                )
         if candidate.kv_dtype == "fp8":
-            yield "fp8 KV cache: check answer quality on long contexts"
+            yield "fp8 KV cache: check the answer quality on long contexts"
 
 
 def memory_block(memory: MemoryPlan, resolved: ResolvedDeployment) -> dict[str, object]:
-    """The memory of one accelerator as an answer keeps it, bytes."""
+    """Return the memory block of an answer: the memory of one accelerator, bytes."""
     return {
         "device_bytes": resolved.hardware.accelerator.memory_bytes,
         "usable_bytes": memory.budget_bytes,

@@ -1,4 +1,4 @@
-"""The evaluator of a request: one for each piece of hardware that there is to choose from, by hardware."""
+"""The evaluator of a request, made of one evaluator for each hardware of the choice."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ from planner.space.bounds import Discard
 
 
 class HardwareChoiceEvaluator:
-    """Evaluators by the hardware they are for, one or several. Every question about a candidate goes to the one whose
-    space holds its hardware. See Evaluator.
+    """Passes each candidate to the evaluator whose space holds the candidate's hardware; implements Evaluator.
 
-    named: the hardware that the request names, None where it leaves a choice; notices: what the choice left out.
+    Attributes:
+        notices: Sentences about hardware that is not compared.
+        named: The hardware that the request names; None if it leaves a choice.
     """
 
     def __init__(
@@ -54,11 +55,11 @@ class HardwareChoiceEvaluator:
         return list(found)
 
     def space(self) -> list[Candidate]:
-        """Of all of them, each candidate once."""
+        """Return the candidates of all evaluators, each once."""
         return self._space
 
     def of(self, candidate: Candidate) -> SimulatedEvaluator:
-        """The evaluator that simulates this candidate."""
+        """Return the evaluator that simulates this candidate."""
         if len(self._evaluators) == 1:
             return self._first
         if candidate.hardware not in self._owners:
@@ -66,13 +67,17 @@ class HardwareChoiceEvaluator:
         return self._owners[candidate.hardware]
 
     def elsewhere(self, hardware: Hardware) -> SimulatedEvaluator:
-        """The same request on other hardware. Raises InputError where its names do not go together."""
+        """Return the evaluator of the same request on other hardware.
+
+        Raises:
+            InputError: The model or the engine does not support the hardware.
+        """
         return self._first.elsewhere(hardware)
 
     def with_(
         self, workload: Workload | None = None, host_factor: float = 1.0, step_factor: float = 1.0
     ) -> HardwareChoiceEvaluator:
-        """Each of them with the same inputs changed; see SimulatedEvaluator.with_."""
+        """Return a copy in which each evaluator has the same changed inputs; see SimulatedEvaluator.with_."""
         changed = {
             hardware: evaluator.with_(workload, host_factor, step_factor=step_factor)
             for hardware, evaluator in self._evaluators.items()
@@ -81,52 +86,66 @@ class HardwareChoiceEvaluator:
 
     @property
     def names(self) -> CatalogLookup:
+        """Return the model, the engine and the first hardware."""
         return self._first.names
 
     def names_of(self, candidate: Candidate) -> CatalogLookup:
+        """Return the names for the hardware that a candidate uses."""
         return self.of(candidate).names
 
     @property
     def fingerprint(self) -> str:
+        """Return text that identifies the calibrations of all hardware."""
         return " + ".join(evaluator.fingerprint for evaluator in self._evaluators.values())
 
     @property
     def mean_output_tokens(self) -> float:
+        """Return the mean output tokens of a request."""
         return self._first.mean_output_tokens
 
     @property
     def n_requests_simulated(self) -> int:
+        """Return the requests simulated so far on all hardware."""
         return sum(evaluator.n_requests_simulated for evaluator in self._evaluators.values())
 
     def discard(self, candidate: Candidate) -> Discard | None:
+        """Return why a candidate can never meet the objectives, or None."""
         return self.of(candidate).discard(candidate)
 
     def facts(self, candidate: Candidate) -> CandidateFacts:
+        """Return facts about the candidate, without simulation."""
         return self.of(candidate).facts(candidate)
 
     def fluid_requests_per_s(self, candidate: Candidate) -> float:
+        """Return the estimated saturation rate of the whole deployment."""
         return self.of(candidate).fluid_requests_per_s(candidate)
 
     def light_requests_per_s(self, candidate: Candidate) -> float:
+        """Return a rate of the whole deployment at which requests rarely overlap."""
         return self.of(candidate).light_requests_per_s(candidate)
 
     def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
+        """Return the estimated latency metric at a rate, seconds; see Evaluator."""
         return self.of(candidate).guess_s(candidate, requests_per_s, metric, quantile)
 
     def utilisation(self, candidate: Candidate, requests_per_s: float, quantile: float | None = None) -> Utilisation:
+        """Return the estimated utilisation of each resource at a rate; see Evaluator."""
         return self.of(candidate).utilisation(candidate, requests_per_s, quantile)
 
     def observe(self, candidate: Candidate, load: Load) -> Observation:
+        """Return the steady part of a run under a load, from the cache or from a new simulation."""
         return self.of(candidate).observe(candidate, load)
 
     def detail(self, candidate: Candidate, load: Load) -> RunDetail:
+        """Return all results of a run under a load, from the cache or from a new simulation."""
         return self.of(candidate).detail(candidate, load)
 
 
 def open_evaluator(request: PlanRequest) -> HardwareChoiceEvaluator:
-    """The evaluator of a request, every hardware text in it parsed once.
+    """Return the evaluator of a request; each hardware text in the request is parsed once.
 
-    Raises InputError for names that are not known, and for a choice of hardware with nothing left to choose.
+    Raises:
+        InputError: A name is unknown, or no hardware of the choice is left.
     """
     if not is_one(request.hardware):
         return _open_choice(request, None)
@@ -140,7 +159,7 @@ def open_evaluator(request: PlanRequest) -> HardwareChoiceEvaluator:
 
 
 def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoiceEvaluator:
-    """Of several pieces of hardware, or of one within a budget."""
+    """Return the evaluator of several pieces of hardware, or of one within a budget."""
     tariff, anything = request.tariff, request.hardware.strip().lower() == ANY
 
     def price_of(hardware: Hardware) -> Price | None:
@@ -159,7 +178,7 @@ def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoice
         except InputError as error:
             if len(found.hardware) - len(notices) == 1 or not anything:
                 raise
-            notices.append(f"left out, {hardware.text}: {error}")
+            notices.append(f"not compared, {hardware.text}: {error}")
     kept, left_out = _comparable(evaluators, anything)
     return HardwareChoiceEvaluator(kept, (*notices, *left_out), named)
 
@@ -167,12 +186,17 @@ def _open_choice(request: PlanRequest, named: Hardware | None) -> HardwareChoice
 def _comparable(
     evaluators: Mapping[Hardware, SimulatedEvaluator], anything: bool
 ) -> tuple[Mapping[Hardware, SimulatedEvaluator], tuple[str, ...]]:
-    """Physics alone flatters: `any` leaves out hardware without measurements; where it was named, a notice says so."""
+    """Return the evaluators to compare, and notices about hardware without calibration.
+
+    Roofline estimates alone are too optimistic, so `any` leaves out hardware without calibration. If the request names
+    such hardware, it is kept and a notice explains the difference.
+    """
     bare = [hardware for hardware, evaluator in evaluators.items() if not evaluator.calibrated]
     if not bare or len(bare) == len(evaluators):
         return evaluators, ()
     texts = ", ".join(hardware.text for hardware in bare)
     if not anything:
-        return evaluators, (f"not measured, so too fast by an unknown amount beside the others: {texts}",)
-    said = f"left out, not measured (name them to see what physics alone allows): {texts}"
+        why = "no calibration: roofline estimates that are too optimistic by an unknown amount"
+        return evaluators, (f"{why}: {texts}",)
+    said = f"not compared, no calibration (name them with --hw for a roofline estimate): {texts}"
     return {hardware: evaluator for hardware, evaluator in evaluators.items() if hardware not in bare}, (said,)

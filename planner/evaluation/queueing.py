@@ -1,9 +1,9 @@
-"""Closed-form guesses of a replica: where it saturates, how long requests wait and how full it runs. Never bounds.
+"""Closed-form estimates of a replica: its saturation rate, its waiting times and its utilisation. They are no bounds.
 
 The engine is a fluid at mean lengths. The API server in front of it has the two queues of
-simulator/engine/api_server.py: the
-tokeniser on the way in, the event loop on the way out. Waits are Kingman's approximation of a queue with one server
-(J. F. C. Kingman, 1961): a mean from utilisation, variability and service time.
+simulator/engine/api_server.py: the tokeniser for prompts, and the event loop for streamed tokens. Waits are Kingman's
+approximation of a queue with one server (J. F. C. Kingman, 1961): a mean from utilisation, variability and service
+time.
 """
 
 from __future__ import annotations
@@ -17,36 +17,42 @@ from catalogs.engines.profile import HostTimes
 from planner.problem.latency_metrics import LATENCY_METRICS, ExpectedTimes
 from simulator.core.batch import BatchShape
 
-#: No queue is evaluated at a higher utilisation: its mean wait grows without bound.
+#: Highest utilisation at which a queue is evaluated: its mean wait grows without bound.
 FULLEST: Final = 0.97
 
-#: Squared coefficient of variation of the work that steps put out: their batches swing slowly.
+#: Squared coefficient of variation of the output of steps, whose batch sizes vary slowly.
 _STEPS_CV2: Final = 1.0
 
-#: Utilisation of a light load: one request in twenty finds another one.
+#: Utilisation of a light load: one request in twenty meets another one.
 LIGHT: Final = 0.05
 
-#: A rate this far above saturation is overload whatever the guess got wrong.
+#: A rate of this multiple of the estimated saturation rate is certainly an overload.
 OVERLOAD: Final = 1.15
 
 _ROUNDS: Final = 40
 
 
 def queue_s(busy: float, service_s: float, variability: float) -> float:
-    """Mean wait in seconds; variability: squared coefficients of variation of gaps and of services, added."""
+    """Return the mean wait in a queue, seconds.
+
+    Args:
+        busy: Utilisation of the server.
+        service_s: Mean service time.
+        variability: Sum of the squared coefficients of variation of gaps and of service times.
+    """
     busy = min(busy, FULLEST)
     return busy / (1 - busy) * variability / 2 * service_s
 
 
 @dataclass(frozen=True, slots=True)
 class ApiServerQueue:
-    """The API server in front of one replica. processes: its processes, which share the requests evenly."""
+    """The API server in front of one replica; its `processes` share the requests evenly."""
 
     host: HostTimes
     processes: int = 1
 
     def most_per_s(self, step_s: float, output_tokens: float) -> float:
-        """Requests/s that it streams at most while the engine takes a step every step_s."""
+        """Return the most requests per second that the server streams while the engine takes a step every `step_s`."""
         left = max(1.0 - self.host.api_step_s / step_s, 0.0)
         each_s = self._request_s(output_tokens)
         return left / each_s if each_s > 0 else float("inf")
@@ -55,22 +61,22 @@ class ApiServerQueue:
         return (self.host.api_request_s + output_tokens * self.host.api_token_s) / self.processes
 
     def busy(self, requests_per_s: float, step_s: float, output_tokens: float) -> float:
-        """Share of its time that an event loop works."""
+        """Return the utilisation of an event loop."""
         return requests_per_s * self._request_s(output_tokens) + self.host.api_step_s / step_s
 
     def read_s(self, requests_per_s: float, input_tokens: float, variability: float) -> float:
-        """A request's waits before it is at the engine: to be read, and to be tokenised."""
+        """Return the mean wait of a request before the engine, seconds: to be read, and to be tokenised."""
         host, each_per_s = self.host, requests_per_s / self.processes
         tokenise_s = host.request_s_per_input_token * input_tokens
         read_s = queue_s(each_per_s * host.api_request_s, host.api_request_s, variability)
         return read_s + queue_s(each_per_s * tokenise_s, tokenise_s, variability)
 
     def loop_s(self, busy: float, batch: float) -> float:
-        """What a step of `batch` tokens waits for the event loop."""
+        """Return the mean wait of a step of `batch` tokens for the event loop, seconds."""
         return queue_s(busy, self._work_s(batch), _STEPS_CV2)
 
     def alone_s(self, input_tokens: float, batch: float) -> float:
-        """What a request spends there when it meets no other: on the way in, and with its step on the way out."""
+        """Return the time of a request in an idle API server, seconds: for its prompt, and for its step's output."""
         host = self.host
         return host.request_s + host.request_s_per_input_token * input_tokens + self._work_s(batch) + host.output_s
 
@@ -80,11 +86,16 @@ class ApiServerQueue:
 
 @dataclass(frozen=True, slots=True)
 class Utilisation:
-    """How much of each resource a load takes, as shares: of the engine's time, of the API server's time, of the seats,
-    and of the tokens that a step may hold.
+    """Utilisation of each resource under a load, as shares.
 
-    full: share of the saturation rate. step_s: seconds of a step under the load. first_s: the parts of the time to the
-    first token, seconds.
+    Attributes:
+        full: Share of the saturation rate.
+        engine: Share of the engine's time that prefill takes.
+        api_server: Share of the API server's time.
+        seats: Share of the sequences that can run at once.
+        tokens: Share of the token budget of a step.
+        step_s: Time of a step under the load.
+        first_s: Parts of the time to first token, seconds.
     """
 
     full: float
@@ -98,9 +109,17 @@ class Utilisation:
 
 @dataclass(frozen=True, slots=True)
 class QueueingModel:
-    """One replica under the workload's mean lengths. seats: sequences that can run at once (limits and KV cache).
+    """One replica under the workload's mean lengths.
 
-    variability: squared coefficients of variation of the gaps between arrivals and of prompt lengths, added.
+    Attributes:
+        cycle_s: Returns the seconds of a step with a batch.
+        seats: Sequences that can run at once (by the limits and the KV cache).
+        max_num_batched_tokens: Token budget of a step.
+        input_tokens: Mean prompt length.
+        output_tokens: Mean output length.
+        api_server: The API server in front of the replica.
+        variability: Sum of the squared coefficients of variation of the gaps between arrivals and of prompt lengths.
+        input_quantile: Returns the prompt length at a quantile.
     """
 
     cycle_s: Callable[[BatchShape], float]
@@ -113,7 +132,7 @@ class QueueingModel:
     input_quantile: Callable[[float], float]
 
     def step_s(self, batch: int) -> float:
-        """One step that decodes `batch` sequences half way through their outputs. Seconds."""
+        """Return the seconds of a step that decodes `batch` sequences half way through their outputs."""
         context = int(self.input_tokens + self.output_tokens / 2)
         return self.cycle_s(
             BatchShape(decodes=batch, decode_context_sum=batch * context, decode_context_max=2 * context, logits=batch)
@@ -121,7 +140,7 @@ class QueueingModel:
 
     @property
     def prefill_s(self) -> float:
-        """Engine time one prompt takes where many share a step: what it adds to a step that runs anyway. Seconds."""
+        """Return the engine time that one prompt of many adds to a step that runs anyway, seconds."""
         chunk = max(int(self.input_tokens), 1)
         n = max(1, self.max_num_batched_tokens // chunk)
         shape = BatchShape(prefill_tokens=n * chunk, prefill_pairs=n * chunk**2 / 2, prefill_chunks=n, logits=n)
@@ -129,24 +148,26 @@ class QueueingModel:
 
     @property
     def saturation_per_s(self) -> float:
-        """Requests/s with every seat taken, or with the API server streaming all it can."""
+        """Return the requests per second with a full batch, or with the API server at its limit."""
         step_s = self.step_s(self.seats)
         engine_per_s = 1.0 / (step_s * self.output_tokens / self.seats + self.prefill_s)
         return min(engine_per_s, self.api_server.most_per_s(step_s, self.output_tokens))
 
     @property
     def light_per_s(self) -> float:
-        """Requests/s at which requests hardly ever meet."""
+        """Return the requests per second at which requests rarely overlap."""
         return LIGHT / (self.step_s(1) * max(self.output_tokens, 1.0))
 
     def latency_s(
         self, requests_per_s: float, metric: str, quantile: float | None = None, other_prefill_s: float = 0.0
     ) -> float:
-        """A guess at the mean of a latency metric at this rate, seconds; infinite where overloaded. A quantile is
-        guessed of the first token only, where it differs most. other_prefill_s: of prefill on other replicas.
+        """Return the estimated mean of a latency metric at this rate, seconds; infinite if overloaded.
 
-        A token every step, of which prompts take their share. The first token waits at the API server, for a seat, for
-        half of the step that runs, in the queue of prompts, and for its own step; then for the API server again.
+        `other_prefill_s` is the time of prefill on other replicas.
+
+        A quantile is estimated for the first token only, where it differs most. Each step gives one token and takes
+        longer by its prompts. The first token waits at the API server, for a place among the running sequences, for
+        half of the running step, in the queue of prompts, and for its own step; then for the API server again.
         """
         in_flight = self.in_flight(requests_per_s)
         if in_flight is None:
@@ -160,7 +181,7 @@ class QueueingModel:
         return LATENCY_METRICS[metric].guess(expected, quantile)
 
     def _shared_step_s(self, requests_per_s: float, in_flight: float) -> float:
-        """A step with the prompts that come meanwhile. Between whole batches on a straight line."""
+        """Return the seconds of a step with the prompts that arrive in it, interpolated between whole batch sizes."""
         low = max(int(in_flight), 1)
         step_s = self.step_s(low)
         step_s += max(in_flight - low, 0.0) * (self.step_s(low + 1) - step_s)
@@ -169,7 +190,10 @@ class QueueingModel:
     def _first_s(
         self, requests_per_s: float, in_flight: float, step_s: float, quantile: float | None
     ) -> tuple[float, ...]:
-        """Waits as if they were exponential, its own step by the quantile of prompt lengths."""
+        """Return the parts of the time to first token, seconds.
+
+        Waits are taken as exponential; the request's own step uses the quantile of prompt lengths.
+        """
         own_tokens = self.input_tokens if quantile is None else self.input_quantile(quantile)
         loop = self.api_server.busy(requests_per_s, step_s, self.output_tokens)
         waits_s = (
@@ -184,7 +208,10 @@ class QueueingModel:
         return (*(late * wait_s for wait_s in waits_s), own_s, self.api_server.alone_s(own_tokens, in_flight))
 
     def _seat_s(self, in_flight: float, step_s: float) -> float:
-        """For one of the seats: as many servers as there are seats (H. Sakasegawa, 1977)."""
+        """Return the mean wait for a place among the running sequences, seconds.
+
+        This is a queue with `seats` servers (H. Sakasegawa, 1977).
+        """
         busy = min(in_flight / self.seats, FULLEST)
         stay_s = self.output_tokens * step_s
         return (
@@ -196,7 +223,7 @@ class QueueingModel:
         )
 
     def _lone_prefill_s(self, decodes: int, tokens: float) -> float:
-        """A prompt beside so many decodes, in chunks of what the token budget leaves. Seconds."""
+        """Return the seconds of a prompt beside `decodes` decodes, in chunks of the remaining token budget."""
         context = int(self.input_tokens + self.output_tokens / 2)
         chunk = max(self.max_num_batched_tokens - decodes, 1)
         n = math.ceil(max(tokens, 1.0) / chunk)
@@ -213,7 +240,10 @@ class QueueingModel:
         return n * self.cycle_s(shape)
 
     def utilisation(self, requests_per_s: float, quantile: float | None = None) -> Utilisation:
-        """See Utilisation; shares may be above one. quantile: of the first token, None its mean."""
+        """Return the estimated utilisation at a rate; shares may exceed one.
+
+        The parts of the time to first token are of the given quantile, or of the mean if `quantile` is None.
+        """
         batch = self.in_flight(requests_per_s)
         batch = float(self.seats) if batch is None else batch
         step_s = self._shared_step_s(requests_per_s, batch)
@@ -228,7 +258,10 @@ class QueueingModel:
         )
 
     def in_flight(self, requests_per_s: float) -> float | None:
-        """Requests running at once at this rate (Little's law with the step time they cause); None: overloaded."""
+        """Return the requests running at once at this rate, or None if overloaded.
+
+        This is Little's law with the step time that these requests cause.
+        """
         if requests_per_s > OVERLOAD * self.saturation_per_s:
             return None
         free = max(1.0 - requests_per_s * self.prefill_s, 0.02)
@@ -242,7 +275,10 @@ class QueueingModel:
 class ColocatedQueueing:
     """A deployment of equal replicas that serve whole requests, each under an even share of the rate.
 
-    lanes: batches in flight at once in all replicas together (see Candidate.lanes).
+    Attributes:
+        model: The queueing model of one replica.
+        replicas: Number of replicas.
+        lanes: Batches in flight at once in all replicas (see Candidate.lanes).
     """
 
     model: QueueingModel
@@ -251,24 +287,24 @@ class ColocatedQueueing:
 
     @property
     def saturation_per_s(self) -> float:
-        """Requests/s of the whole deployment with every seat taken."""
+        """Return the requests per second of the whole deployment with a full batch."""
         return self.lanes * self.model.saturation_per_s
 
     @property
     def light_per_s(self) -> float:
-        """Requests/s of the whole deployment at which requests hardly ever meet."""
+        """Return the requests per second of the whole deployment at which requests rarely overlap."""
         return self.replicas * self.model.light_per_s
 
     def latency_s(
         self, requests_per_s: float, metric: str, quantile: float | None = None, other_prefill_s: float = 0.0
     ) -> float:
-        """See QueueingModel.latency_s; requests_per_s is of the whole deployment."""
+        """Return the estimated latency at a rate of the whole deployment; see QueueingModel.latency_s."""
         return self.model.latency_s(requests_per_s / self.lanes, metric, quantile, other_prefill_s)
 
     def utilisation(self, requests_per_s: float, quantile: float | None = None) -> Utilisation:
-        """See QueueingModel.utilisation; requests_per_s is of the whole deployment."""
+        """Return the estimated utilisation at a rate of the whole deployment; see QueueingModel.utilisation."""
         return self.model.utilisation(requests_per_s / self.lanes, quantile)
 
     def in_flight(self, requests_per_s: float) -> float | None:
-        """Requests that one lane runs at once; None where it is overloaded."""
+        """Return the requests that one lane runs at once; None if it is overloaded."""
         return self.model.in_flight(requests_per_s / self.lanes)

@@ -1,6 +1,6 @@
-"""Simulated runs of candidates under loads: how long they are, what is observed in them, and that each is made once.
+"""Simulated runs of candidates under loads: their length, their observation and their cache.
 
-Runs are remembered by candidate and load, and reused where another candidate would certainly make the same run.
+Runs are cached by candidate and load, and reused if another candidate would certainly make the same run.
 """
 
 from __future__ import annotations
@@ -35,68 +35,72 @@ _KEPT_RUNS: Final = 16
 
 _ALIKE_RUNS: Final = 48
 
-#: A run lasts so many times the requests in flight at once, but at most so many times what was asked for.
+#: A run has this many times the requests in flight, but at most `_MOST_LONGER` times the requests of its load.
 _IN_FLIGHT: Final = 8
 
 _MOST_LONGER: Final = 4
 
-#: Of the requests one replica needs to settle, those each replica of a cluster gets; whether it keeps up is then known.
+#: Each replica of a cluster gets this share of the requests that one replica needs until it is steady. A run of one
+#: replica has already decided whether the system keeps up.
 _OF_A_CLUSTER: Final = 0.6
 
 Settle = Callable[[Candidate, Load], tuple[Run, Observation]]
 
 
 class RunLength(Protocol):
-    """How many requests a run of a candidate needs until it is steady. Never by the clock, so that equal questions
-    have equal runs. share: even parts of the deployment, one of which is simulated."""
+    """Determines how many requests a run of a candidate needs until it is steady.
+
+    The number never depends on the clock, so that equal requests have equal runs. `share` is the number of even parts
+    of the deployment, one of which is simulated.
+    """
 
     def first(self, load: Load, share: int) -> int:
-        """Requests of a first run of one part."""
+        """Return the requests of a first run of one part."""
 
     def longer(self, load: Load, share: int) -> int:
-        """Requests of a second run of it where the first left it undecided whether the system keeps up."""
+        """Return the requests of a second run of one part, if the first cannot decide whether the system keeps up."""
 
     def whole(self, load: Load, n_alone: int) -> int:
-        """Requests of a run of the whole deployment, where a run of one part took n_alone."""
+        """Return the requests of a run of the whole deployment; a run of one part needed `n_alone`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColocatedRunLength:
-    """Of replicas that serve whole requests: more where many are in flight at once. See RunLength."""
+    """The run length of replicas that serve whole requests: longer if many requests are in flight; see RunLength."""
 
     queueing: ColocatedQueueing
     pipeline_parallel: int
 
     def first(self, load: Load, share: int) -> int:  # noqa: ARG002
-        """So many that most of the run is steady."""
+        """Return enough requests that most of the run is steady."""
         at_once = self.queueing.in_flight(load.requests_per_s)
         if at_once is None:
-            return load.n_requests  # hopelessly overloaded: any run shows it
+            return load.n_requests  # far overloaded: any run shows it
         enough = _IN_FLIGHT * at_once * self.pipeline_parallel <= load.n_requests
         return load.n_requests * (1 if enough else _MOST_LONGER)
 
     def longer(self, load: Load, share: int) -> int:  # noqa: ARG002
-        """The most there is; no more than the first where that was it."""
+        """Return the most requests of a run; a first run may already have as many."""
         return _MOST_LONGER * load.n_requests
 
     def whole(self, load: Load, n_alone: int) -> int:  # noqa: ARG002
-        """Fewer for each of many replicas than one alone needs."""
+        """Return fewer requests for each of many replicas than one replica alone needs."""
         return round(_OF_A_CLUSTER * self.queueing.replicas * n_alone)
 
 
 class RunCache:
-    """Runs of one workload. The latest are kept whole, of all the observations are."""
+    """Caches the runs of one workload: the latest runs in full, and the observations of all runs."""
 
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
         self.n_requests_simulated = 0
         self._observations: dict[tuple[Candidate, Load], Observation] = {}
         self._runs: OrderedDict[tuple[Candidate, Load], Run] = OrderedDict()
-        # By seed, requests, rate and share; candidates whose limits do not matter at a load are simulated there once.
+        # By seed, requests, rate and share: candidates that do not reach their limits at a load share one simulation.
         self._alike: OrderedDict[tuple[int, int, float, int], list[Run]] = OrderedDict()
 
     def run(self, candidate: Candidate, load: Load, settle: Settle) -> Run:
-        """The run of a candidate under a load, by `settle` where it is not kept."""
+        """Return the run of a candidate under a load; `settle` makes it if it is not in the cache."""
         key = (candidate, load)
         if key not in self._runs:
             self._runs[key], self._observations[key] = settle(candidate, load)
@@ -105,13 +109,13 @@ class RunCache:
         return self._runs[key]
 
     def observation(self, candidate: Candidate, load: Load, settle: Settle) -> Observation:
-        """What was observed in that run."""
+        """Return the observation of the run of a candidate under a load."""
         if (candidate, load) not in self._observations:
             self.run(candidate, load, settle)
         return self._observations[candidate, load]
 
     def simulate(self, part: CompiledDeployment | CompiledFleet, share: int, load: Load, n: int) -> Run:
-        """Run n requests: every share-th of the whole load, which is what a round-robin router hands each part."""
+        """Simulate `n` requests: every `share`-th of the whole load, as a round-robin router gives each part."""
         key = load.seed, n, load.requests_per_s, share
         alike = self._alike.setdefault(key, []) if isinstance(part, CompiledDeployment) else []
         done = _reused(alike, part)
@@ -126,7 +130,7 @@ class RunCache:
 
 
 def _reused(alike: list[Run], part: CompiledDeployment | CompiledFleet) -> Run | None:
-    """A run among these that is certainly the one `part` would make."""
+    """Return one of these runs if it is certainly the run that `part` would make, else None."""
     if not isinstance(part, CompiledDeployment):
         return None
     found = (reusable_run(each, pool_of(part, 0, each.requests)) for each in alike)
@@ -134,7 +138,7 @@ def _reused(alike: list[Run], part: CompiledDeployment | CompiledFleet) -> Run |
 
 
 class SimulatedRuns:
-    """Runs the candidates of one hardware. length: how many requests the runs of a candidate need."""
+    """Simulates the candidates of one hardware; `length` determines how many requests the runs of a candidate need."""
 
     def __init__(
         self,
@@ -150,11 +154,11 @@ class SimulatedRuns:
         self._reading = WindowStatistics.of(request.slos, request.objective == "energy")
 
     def observe(self, candidate: Candidate, load: Load) -> Observation:
-        """The steady part of a run; simulated, unless it is remembered."""
+        """Return the steady part of a run under a load, from the cache or from a new simulation."""
         return self.cache.observation(candidate, load, self._settle)
 
     def detail(self, candidate: Candidate, load: Load) -> RunDetail:
-        """Everything about a run; simulated, unless it is remembered."""
+        """Return all results of a run under a load, from the cache or from a new simulation."""
         done = self.cache.run(candidate, load, self._settle)
         blocks = summarise(done)
         observation = self.observe(candidate, load)
@@ -177,7 +181,7 @@ class SimulatedRuns:
         )
 
     def _settle(self, candidate: Candidate, load: Load) -> tuple[Run, Observation]:
-        """Simulate, and longer while it is undecided whether the system keeps up: near saturation it fills slowly."""
+        """Simulate a load; simulate it longer if it is undecided whether the system keeps up (it may still fill up)."""
         if load.whole_cluster:
             return self._settle_whole(candidate, load)
         parts, length = self._deployments.even_parts(candidate), self._length(candidate)
@@ -188,7 +192,7 @@ class SimulatedRuns:
         return done, seen
 
     def _settle_whole(self, candidate: Candidate, load: Load) -> tuple[Run, Observation]:
-        """Every replica and the router, in a shorter run; whether it keeps up is known from one part alone."""
+        """Simulate every replica and the router in a shorter run; a run of one part decides its stability."""
         alone = replace(load, whole_cluster=False)
         part = self.cache.run(candidate, alone, self._settle)
         seen_alone = self.observe(candidate, alone)
@@ -203,5 +207,5 @@ class SimulatedRuns:
         return done, observe_run(done, load, self._reading)
 
     def _is_open(self, seen: Observation) -> bool:
-        """The objectives hold so far, and it is undecided whether the system keeps up."""
+        """Return whether the objectives are met so far and it is undecided whether the system keeps up."""
         return seen.undecided and judge([seen], self._request.slos).value_ratio <= 1

@@ -1,4 +1,4 @@
-"""The evaluator of one piece of hardware: closed-form guesses and simulated runs of its candidates, remembered."""
+"""The evaluator for one piece of hardware: closed-form estimates and cached simulations of its candidates."""
 
 from __future__ import annotations
 
@@ -25,11 +25,16 @@ from planner.space.candidates import candidates, widest_limits
 
 
 class SimulatedEvaluator:
-    """Guesses and simulates the candidates of one request on one piece of hardware. See Evaluator.
+    """Estimates and simulates the candidates of one request on one piece of hardware; implements Evaluator.
 
-    Its parts: `deployments` compiles candidates, `workload` draws requests, `cache` remembers what was simulated; of
-    these it makes `closed_forms` and `runs`. step_factor: every engine step takes so many times as long; the times of
-    runs are rescaled, so that runs are shared with an evaluator without it.
+    `closed_forms` estimates and `runs` simulates, both from these parts:
+
+    Attributes:
+        request: The request.
+        deployments: Compiles candidates.
+        workload: Draws requests.
+        step_factor: Factor on the time of every engine step. The times of runs are rescaled, so that runs are shared
+            with an evaluator without the factor.
     """
 
     def __init__(
@@ -50,11 +55,17 @@ class SimulatedEvaluator:
     def of(
         cls, request: PlanRequest, hardware: Hardware, workload: Workload | None = None, exact_limits: bool = False
     ) -> SimulatedEvaluator:
-        """The evaluator of a request on `hardware`, which its candidates use in whole or in part.
+        """Return the evaluator of a request on `hardware`, which its candidates use in whole or in part.
 
-        workload: the request's own, if it is loaded already. exact_limits: step costs are compiled for exactly the
-        limits of each candidate, which may lie beyond those of a search. Raises InputError for an unknown name, and for
-        a workload without a rate.
+        Args:
+            request: The request.
+            hardware: The hardware.
+            workload: The workload of the request, if it is already loaded.
+            exact_limits: Compile step costs for exactly the limits of each candidate, which may exceed those of a
+                search.
+
+        Raises:
+            InputError: A name is unknown, or the workload has no rate.
         """
         names = CatalogLookup.on(hardware, request.model, request.engine)
         drawn = workload_of(request, workload)
@@ -63,7 +74,11 @@ class SimulatedEvaluator:
         return cls(request, deployments, drawn)
 
     def elsewhere(self, hardware: Hardware) -> SimulatedEvaluator:
-        """The same request on other hardware. Raises InputError where its names do not go together."""
+        """Return the evaluator of the same request on other hardware.
+
+        Raises:
+            InputError: The model or the engine does not support the hardware.
+        """
         return SimulatedEvaluator.of(self.request.replace(hardware=hardware.text), hardware, self.workload)
 
     def with_(
@@ -73,9 +88,13 @@ class SimulatedEvaluator:
         power_limit_w: float | None = None,
         step_factor: float = 1.0,
     ) -> SimulatedEvaluator:
-        """The same evaluator with some inputs changed; parts that a change leaves alone are shared.
+        """Return a copy with some inputs changed; it shares the parts that a change does not affect.
 
-        host_factor: times that are the host's own are so many times as long. power_limit_w: of each accelerator.
+        Args:
+            workload: Another workload.
+            host_factor: Factor on the times of the host.
+            power_limit_w: Power limit of each accelerator.
+            step_factor: Factor on the time of every engine step.
         """
         deployments = self.deployments
         if host_factor != 1.0:
@@ -92,36 +111,41 @@ class SimulatedEvaluator:
 
     @property
     def names(self) -> CatalogLookup:
+        """Return the model, the engine and the hardware."""
         return self.deployments.names
 
     def names_of(self, candidate: Candidate) -> CatalogLookup:  # noqa: ARG002
+        """Return `names`, which apply to every candidate."""
         return self.names
 
     @property
     def notices(self) -> tuple[str, ...]:
+        """Return no notices: there is no choice of hardware."""
         return ()
 
     @property
     def calibrated(self) -> bool:
-        """Whether anything of this hardware, or of a neighbour of its architecture, was measured."""
+        """Return whether there are measurements of this hardware, or of a neighbour of its architecture."""
         return bool(self.deployments.bundle.models)
 
     @property
     def fingerprint(self) -> str:
+        """Return text that identifies the calibration."""
         bundle = self.deployments.bundle
         return f"{bundle.name} {sorted(bundle.provenance.items(), key=str)} {stated_errors_digest()}"
 
     @cached_property
     def statistics(self) -> WorkloadStatistics:
-        """Of the workload."""
+        """Return the statistics of the workload."""
         return WorkloadStatistics.of(self.workload, self.request.seed)
 
     @property
     def mean_output_tokens(self) -> float:
+        """Return the mean output tokens of a request."""
         return self.statistics.output_mean
 
     def space(self) -> list[Candidate]:
-        """Every legal candidate; where they are asked for, also the disaggregated ones that carry most."""
+        """Return every legal candidate, and on request the disaggregated ones with the highest estimated rates."""
         plain = candidates(self.request, self.names)
         return with_ratios(plain, self._ratios) if DISAGGREGATED in self.request.also else plain
 
@@ -131,32 +155,38 @@ class SimulatedEvaluator:
         return list(best_ratios(possible, self.closed_forms.disaggregated, self.request.slos))
 
     def facts(self, candidate: Candidate) -> CandidateFacts:
+        """Return facts about the candidate, without simulation."""
         return FactSheets(self.deployments, self.statistics.longest, self.workload.notices).of(candidate)
 
     # ---- closed forms
 
     @cached_property
     def closed_forms(self) -> ClosedForms:
-        """Without the step factor."""
+        """Return the closed forms of the candidates, without the step factor."""
         return ClosedForms(self.deployments, self.statistics, self.request.slos)
 
     def _run_length(self, candidate: Candidate) -> RunLength:
         return self.closed_forms.run_length(candidate)
 
     def discard(self, candidate: Candidate) -> Discard | None:
+        """Return why a candidate can never meet the objectives, or None."""
         return self.closed_forms.discard(candidate)
 
     def fluid_requests_per_s(self, candidate: Candidate) -> float:
+        """Return the estimated saturation rate of the whole deployment."""
         return self.closed_forms.saturation_per_s(candidate) / self.step_factor
 
     def light_requests_per_s(self, candidate: Candidate) -> float:
+        """Return a rate of the whole deployment at which requests rarely overlap."""
         return self.closed_forms.queueing(candidate).light_per_s / self.step_factor
 
     def guess_s(self, candidate: Candidate, requests_per_s: float, metric: str, quantile: float | None = None) -> float:
+        """Return the estimated latency metric at a rate, seconds; see Evaluator."""
         rate = requests_per_s * self.step_factor
         return self.closed_forms.queueing(candidate).latency_s(rate, metric, quantile) * self.step_factor
 
     def utilisation(self, candidate: Candidate, requests_per_s: float, quantile: float | None = None) -> Utilisation:
+        """Return the estimated utilisation of each resource at a rate; see Evaluator."""
         rate = requests_per_s * self.step_factor
         found = self.closed_forms.queueing(candidate).utilisation(rate, quantile)
         first_s = tuple(part_s * self.step_factor for part_s in found.first_s)
@@ -166,14 +196,20 @@ class SimulatedEvaluator:
 
     @property
     def n_requests_simulated(self) -> int:
+        """Return the requests simulated so far in all runs."""
         return self.runs.cache.n_requests_simulated
 
     def observe(self, candidate: Candidate, load: Load) -> Observation:
+        """Return the steady part of a run under a load, from the cache or from a new simulation."""
         seen = self.runs.observe(candidate, faster_load(load, self.step_factor))
         return slower_observation(seen, load, self.step_factor)
 
     def detail(self, candidate: Candidate, load: Load) -> RunDetail:
-        """See Evaluator. Raises ValueError under a step factor: summaries and energy of a run are not rescaled."""
+        """Return all results of a run under a load, from the cache or from a new simulation.
+
+        Raises:
+            ValueError: There is a step factor: summaries and energy of a run are not rescaled.
+        """
         if self.step_factor != 1.0:
             raise ValueError(f"no detail of runs with a step factor of {self.step_factor}")
         return self.runs.detail(candidate, load)

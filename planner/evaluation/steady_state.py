@@ -1,4 +1,4 @@
-"""The steady part of a run: after it filled up, before it drains; and whether it kept up meanwhile."""
+"""The steady part of a run, between filling up and draining, and whether the system kept up in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from simulator.analysis.metrics import summarise
 from simulator.cluster.run import Run
 from simulator.core.step_log import StepLog
 
-#: Least share of the requests left out at the start, and most at start and end.
+#: Least share of the requests that is left out at the start, and the most at the start and at the end.
 WARM_UP: Final = 0.1
 
 MOST_WARM_UP: Final = 0.5
@@ -30,17 +30,27 @@ GAP_SAMPLES: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class SteadyWindow:
-    """measured: the requests whose latencies count. growth_fraction: of requests in the system, per arrival."""
+    """The steady window of a run.
+
+    Attributes:
+        measured: Whether the latencies of each request count. Shape (requests,).
+        growth_fraction: Growth of the requests in the system, per arrival.
+    """
 
     measured: npt.NDArray[np.bool_]
     growth_fraction: float
 
 
 def steady_window(arrival_s: FloatArray, finish_s: FloatArray) -> SteadyWindow:
-    """The window of an open-loop run; finish_s is inf for a request that was never served.
+    """Return the steady window of an open-loop run.
 
-    It starts two mean residence times into the run (every request that arrived into an empty system is gone, mostly)
-    and ends one before the last arrival, after which nobody joins the batch. Growth is read up to the last arrival.
+    It starts two mean residence times into the run, when most requests that arrived into an empty system have left. It
+    ends one residence time before the last arrival, after which no request joins the batch. Growth is measured up to
+    the last arrival.
+
+    Args:
+        arrival_s: Arrival of each request. Shape (n,).
+        finish_s: End of each request; inf for a request that was never served. Shape (n,).
     """
     order = np.argsort(arrival_s, kind="stable")
     arrived, n = arrival_s[order], len(arrival_s)
@@ -102,12 +112,12 @@ class RequestWindow:
 
 
 def observe_run(run: Run, load: Load, reading: WindowStatistics) -> Observation:
-    """The observation of a finished run of arrivals that follow no answer."""
+    """Return the observation of a finished open-loop run."""
     return observe_window(run, steady_window(run.arrival_s, finish_s(run)), load, reading)
 
 
 def observe_window(run: Run, window: SteadyWindow, load: Load, reading: WindowStatistics) -> Observation:
-    """The observation of a part of a run. A request that was refused never had its first token: infinite."""
+    """Return the observation of a window of a run; the latencies of a refused request are infinite."""
     seen = window.measured
     samples = {name: LATENCY_METRICS[name].samples(RequestWindow(run, seen)) for name in reading.metrics}
     found = Observation(load, samples, int(seen.sum()), window.growth_fraction, n_simulated=run.requests.n)
@@ -117,8 +127,10 @@ def observe_window(run: Run, window: SteadyWindow, load: Load, reading: WindowSt
 
 
 def joules_per_output_token(run: Run, measured: npt.NDArray[np.bool_], stable: bool) -> float:
-    """At the servers; nan where no token came out. Of a system that keeps up: what was drawn while the measured
-    requests arrived, over their tokens. Filling up and draining, a long share of a short run, would draw more for each.
+    """Return the energy of an output token at the servers; nan without output tokens.
+
+    If the system keeps up, this is the energy drawn while the measured requests arrived, divided by their tokens.
+    Filling up and draining, a large share of a short run, draw more energy per token.
     """
     outputs = float(run.requests.output_tokens[measured].sum())
     within_s = float(run.arrival_s[measured].min()), float(run.arrival_s[measured].max())
@@ -129,7 +141,7 @@ def joules_per_output_token(run: Run, measured: npt.NDArray[np.bool_], stable: b
 
 
 def finish_s(run: Run) -> FloatArray:
-    """When each request ended, seconds; inf if never."""
+    """Return the end of each request, seconds; inf if it never ended. Shape (requests,)."""
     return _endless(run.last_token_s)
 
 
@@ -139,9 +151,9 @@ def _endless(values: FloatArray) -> FloatArray:
 
 
 def token_gaps_s(run: Run, between_s: tuple[float, float]) -> FloatArray:
-    """GAP_SAMPLES equally likely gaps between tokens, of the steps that start in `between_s`. Shape (GAP_SAMPLES,).
+    """Return equally likely gaps between tokens, of the steps that start in `between_s`. Shape (GAP_SAMPLES,).
 
-    A step of d seconds with n decodes is n gaps of d seconds. Gaps that preemptions made are taken from the whole run.
+    A step of d seconds with n decodes is n gaps of d seconds. Gaps caused by preemptions are taken from the whole run.
     """
     log = StepLog.merged(run.logs)
     kept = (log.decodes > 0) & (log.start_s >= between_s[0]) & (log.start_s <= between_s[1])

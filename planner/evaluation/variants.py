@@ -1,4 +1,4 @@
-"""What a changed input of an evaluator is made of: other requests, and time that passes more slowly."""
+"""Changed inputs of an evaluator: workloads with other lengths or contents, and slower engine steps."""
 
 from __future__ import annotations
 
@@ -18,9 +18,13 @@ _SHARED_BLOCK_TOKENS: Final = 16
 
 @dataclass(frozen=True)
 class VariedWorkload(Workload):
-    """A workload whose requests are longer or shorter, or share the first part of every prompt.
+    """A workload with longer or shorter requests, or with a common first part of every prompt.
 
-    shared: None leaves contents as they are; 0 makes every prompt unique; 0.5 lets the first half be the same text.
+    Attributes:
+        input_factor: Factor on the prompt lengths.
+        output_factor: Factor on the output lengths.
+        shared: Share of every prompt that is common text: 0 makes every prompt unique, 0.5 makes the first half of all
+            prompts equal, None keeps the contents.
     """
 
     input_factor: float = 1.0
@@ -31,12 +35,14 @@ class VariedWorkload(Workload):
     def of(
         cls, workload: Workload, input_factor: float = 1.0, output_factor: float = 1.0, shared: float | None = None
     ) -> VariedWorkload:
+        """Return `workload` with changed lengths or contents."""
         kept = (workload.name, workload.source, workload.content, workload.notices)
         return cls(*kept, input_factor, output_factor, shared)
 
     def materialise(
         self, seed: int | None = None, n_requests: int | None = None, requests_per_s: float | None = None
     ) -> RequestSet:
+        """Draw the requests of the workload, then change their lengths and contents."""
         drawn = Workload.materialise(self, seed, n_requests, requests_per_s)
         inputs = np.maximum(np.rint(drawn.input_tokens * self.input_factor), 1).astype(np.int64)
         outputs = np.maximum(np.rint(drawn.output_tokens * self.output_factor), 1).astype(np.int64)
@@ -50,7 +56,7 @@ class VariedWorkload(Workload):
 
 
 def _sharing(requests: RequestSet, share: float) -> RequestSet:
-    """The first `share` of every prompt is the start of one common text."""
+    """Return the requests with the first `share` of every prompt taken from one common text."""
     if not share:
         return replace(requests, block_hashes=None)
     blocks = (requests.input_tokens * share).astype(np.int64) // _SHARED_BLOCK_TOKENS
@@ -59,13 +65,15 @@ def _sharing(requests: RequestSet, share: float) -> RequestSet:
 
 
 def faster_load(load: Load, step_factor: float) -> Load:
-    """The load whose run, with every time in it `step_factor` times as long, is the run of `load` on slower steps."""
+    """Return the load whose run, with all times multiplied by `step_factor`, is the run of `load` on slower steps."""
     return load if step_factor == 1.0 else replace(load, requests_per_s=load.requests_per_s * step_factor)
 
 
 def slower_observation(seen: Observation, load: Load, step_factor: float) -> Observation:
-    """What is observed under `load` where every step takes `step_factor` times as long, from the run of `faster_load`:
-    the same run, the clock rescaled."""
+    """Return the observation under `load` if every step takes `step_factor` times as long.
+
+    `seen` is the observation of `faster_load`: it is the same run with a rescaled clock.
+    """
     if step_factor == 1.0:
         return seen
     samples_s: Mapping[str, FloatArray] = {metric: times_s * step_factor for metric, times_s in seen.samples_s.items()}

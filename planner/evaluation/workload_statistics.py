@@ -1,4 +1,4 @@
-"""What the requests of a workload look like: lengths and how unevenly they arrive, from a drawn sample."""
+"""Statistics of the requests of a workload, from a drawn sample: lengths and the variability of arrivals."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from catalogs.workloads.workload import Workload, load_workload
 from planner.problem.load_curve import steady
 from planner.problem.request import PlanRequest
 
-#: Requests drawn to know the lengths of a workload.
+#: Requests drawn to estimate the lengths of a workload.
 _N_SAMPLE: Final = 2000
 
 
@@ -23,8 +23,12 @@ _N_SAMPLE: Final = 2000
 class WorkloadStatistics:
     """Lengths of a workload's requests, tokens.
 
-    longest: input and output of one request together. variability: squared coefficients of variation of the gaps
-    between arrivals and of prompt lengths, added.
+    Attributes:
+        sample: The drawn requests.
+        longest: Most input and output tokens of one request together.
+        input_mean: Mean prompt length.
+        output_mean: Mean output length.
+        variability: Sum of the squared coefficients of variation of the gaps between arrivals and of prompt lengths.
     """
 
     sample: RequestSet
@@ -35,7 +39,7 @@ class WorkloadStatistics:
 
     @classmethod
     def of(cls, workload: Workload, seed: int) -> WorkloadStatistics:
-        """Of a sample drawn with this seed."""
+        """Return the statistics of a sample drawn with this seed."""
         sample = workload.materialise(seed=seed, n_requests=_N_SAMPLE)
         total = sample.input_tokens + sample.output_tokens
         means = float(sample.input_tokens.mean()), float(sample.output_tokens.mean())
@@ -43,28 +47,37 @@ class WorkloadStatistics:
         return cls(sample, int(total.max()), *means, variability)
 
     def input_at(self, quantile: float) -> float:
-        """Tokens of the prompt at this quantile of lengths."""
+        """Return the prompt length at this quantile, tokens."""
         return float(np.quantile(self.sample.input_tokens, quantile))
 
 
 def _cv2(values: FloatArray | npt.NDArray[np.int64]) -> float:
-    """The squared coefficient of variation. Shape (n,)."""
+    """Return the squared coefficient of variation of values of shape (n,)."""
     mean = float(values.mean()) if len(values) else 0.0
     return float(values.var()) / mean**2 if mean > 0 else 0.0
 
 
 def open_loop(workload: Workload) -> Workload:
-    """The workload, if its arrivals have a rate that can be scaled. Raises InputError otherwise."""
+    """Return the workload if its arrivals have a rate that can be scaled.
+
+    Raises:
+        InputError: The workload is a closed loop, or all its requests arrive at once.
+    """
     if workload.closed_loop or not workload.content.has_rate:
-        rule = f"planning scales a rate of arrivals, and workload {workload.name} has none (closed loop or all at once)"
+        rule = f"planning needs an arrival rate, and workload {workload.name} has none (closed loop or all at once)"
         raise InputError(rule, None, "arrivals: {poisson: {}}")
     return workload
 
 
 def workload_of(request: PlanRequest, given: Workload | None = None) -> Workload:
-    """The workload of a request as an evaluator draws from it: at one rate, also where the load changes with time.
+    """Return the workload of a request for an evaluator: at a constant rate, even if the load changes with time.
 
-    given: instead of the request's own. Raises InputError for one that is unknown or has no rate.
+    Args:
+        request: The request.
+        given: Replaces the workload of the request.
+
+    Raises:
+        InputError: The workload is unknown or has no rate.
     """
     found = given or open_loop(load_workload(request.workload))
     return steady(found) if request.over_time else found

@@ -1,1 +1,1 @@
-"""The question: model, hardware, objectives, demand, tariff and the candidates that answer it."""
+"""The planning request: model, hardware, objectives, demand, tariff and the candidates that may answer it."""

@@ -1,4 +1,4 @@
-"""What the user knows of money and power that is in no catalog: owned hardware, spot interruptions, racks, the grid."""
+"""Cost and power inputs that no catalog holds: owned hardware, spot interruptions, racks, and the carbon of a grid."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def _written(owned: OwnedHardware | None) -> dict[str, Any] | None:
 
 
 class Accounting(RequestModel):
-    """Changes no plan, only what is reckoned of its costs and power. None and empty: not given."""
+    """Inputs that change the computed costs and power of a plan, but not the plan. None and empty: not given."""
 
     spot_interruptions: Annotated[
         Number | None,
         Field(
-            description="Interruptions of a spot instance per hour, by your records.",
+            description="Interruptions of a spot instance per hour.",
             json_schema_extra=option(panel=PRICE, metavar="PER_HOUR", former=["--spot-interruptions"]),
         ),
     ] = None
@@ -37,7 +37,7 @@ class Accounting(RequestModel):
         Seconds | None,
         Field(
             alias="spot_recovery",
-            description="Time until the replacement of a spot instance serves, e.g. 2min (default: a cold start).",
+            description="Time until a replacement of a spot instance serves, e.g. 2min (default: a cold start).",
             json_schema_extra=option(panel=PRICE, metavar="TIME", former=["--spot-recovery"]),
         ),
     ] = None
@@ -46,35 +46,35 @@ class Accounting(RequestModel):
         BeforeValidator(_owned),
         PlainSerializer(_written),
         Field(
-            description="Owned hardware: capex, years, power_price, ...; also K=V,.. or a YAML file of these keys.",
+            description="Owned hardware: capex, years, power_price, ...; as K=V,.. or a YAML file of these keys.",
             json_schema_extra=option(panel=PRICE, metavar="K=V,..|FILE", former=["--owned"]),
         ),
     ] = None
     requests_per_user_day: Annotated[
         Number | None,
         Field(
-            description="Requests of a user per day: gives the cost of a user-month.",
+            description="Requests of a user per day, to compute the cost of a user-month.",
             json_schema_extra=option(panel=PRICE, metavar="N", former=["--requests-per-user-day"]),
         ),
     ] = None
     nodes_per_rack: Annotated[
         int | None,
         Field(
-            description="Nodes in a rack: gives the power of a rack.",
+            description="Nodes in a rack, to compute its power.",
             json_schema_extra=option(panel=POWER, metavar="N", former=["--nodes-per-rack"]),
         ),
     ] = None
     carbon_hours: Annotated[
         str | None,
         Field(
-            description="CSV file of gco2e_per_kwh by hour or timestamp, of your grid.",
+            description="CSV file with the gco2e_per_kwh of your grid by hour or timestamp.",
             json_schema_extra=option(panel=POWER, metavar="FILE", former=["--carbon-hours"]),
         ),
     ] = None
     power_caps_w: Annotated[
         Numbers,
         Field(
-            description="Power limits per accelerator, in W, under which the plan is simulated again.",
+            description="Evaluate the plan under these power limits, watts per accelerator.",
             json_schema_extra=option(panel=POWER, metavar="W", former=["--power-cap-w"]),
         ),
     ] = ()
@@ -96,7 +96,11 @@ class Accounting(RequestModel):
         return self
 
     def check_files(self) -> None:
-        """Read the files named, so that what is wrong with them is reported before a search. Raises InputError."""
+        """Read the named files, so that faults in them are reported before the search.
+
+        Raises:
+            InputError: A file cannot be read or is not valid.
+        """
         if self.carbon_hours is not None:
             read_hourly_carbon(Path(self.carbon_hours))
 

@@ -1,4 +1,4 @@
-"""One point of the search space: what the planner may still choose about a deployment, and how it is put in words."""
+"""One point of the search space: the choices of the planner about a deployment, and their description in words."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _ONE: Final = Layout()
 
 @dataclass(frozen=True, slots=True, order=True)
 class Split:
-    """Replicas that compute prompts only, where the candidate's own then only decode. No replicas: there are none."""
+    """The prefill replicas of a disaggregated candidate, of which the other replicas only decode.
+
+    With 0 replicas the candidate is not disaggregated.
+    """
 
     replicas: int = 0
     layout: Layout = _ONE
@@ -31,10 +34,15 @@ WHOLE: Final = Split()
 
 @dataclass(frozen=True, slots=True)
 class DeploymentOverrides:
-    """Keys of deployment.yaml that a candidate has beside its own choices. Equal values are equal, however ordered."""
+    """Further keys of deployment.yaml that a candidate has. Two instances with equal values are equal in any order.
 
-    values: Mapping[str, Any] = field(default_factory=dict, compare=False)  # JSON types, every mapping sorted by key
-    text: str = field(init=False, repr=False)  # `values` as JSON
+    Attributes:
+        values: Values by key, of JSON types; every mapping is sorted by key.
+        text: `values` as JSON.
+    """
+
+    values: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    text: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         text = json.dumps(dict(self.values), sort_keys=True)
@@ -45,7 +53,7 @@ class DeploymentOverrides:
         return bool(self.values)
 
     def with_value(self, key: str, value: object) -> DeploymentOverrides:
-        """These keys and one more."""
+        """Return a copy with one more key."""
         return DeploymentOverrides({**self.values, key: value})
 
 
@@ -53,7 +61,7 @@ NO_OVERRIDES: Final = DeploymentOverrides()
 
 
 class CandidatePool(NamedTuple):
-    """Replicas of one role. candidate: these replicas alone, as a candidate without a split."""
+    """Replicas of one role; `candidate` describes these replicas alone, as a candidate without a split."""
 
     role: Role
     candidate: Candidate
@@ -61,10 +69,20 @@ class CandidatePool(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A complete deployment of one model on one engine; `hardware` may be a part of what the user named.
+    """A complete deployment of one model on one engine.
 
-    split: the replicas that compute prompts, where they are separate. rest: further keys of deployment.yaml.
     Candidates are keys of many tables; they are ordered by the text of their hardware, then by their fields.
+
+    Attributes:
+        hardware: The hardware in use, which may be a part of the requested hardware.
+        replicas: Number of replicas; of a disaggregated candidate, of decode replicas.
+        layout: The parallelism of each of these replicas.
+        weight_dtype: Data type of the weights.
+        kv_dtype: Data type of the KV cache.
+        max_num_seqs: Most running sequences of a replica.
+        max_num_batched_tokens: Token budget of a step.
+        split: The prefill replicas, if the candidate is disaggregated.
+        rest: Further keys of deployment.yaml.
     """
 
     hardware: Hardware
@@ -88,34 +106,34 @@ class Candidate:
 
     @property
     def accelerators(self) -> int:
-        """Of all its replicas."""
+        """Return the accelerators of all replicas."""
         return self.replicas * self.layout.accelerators + self.split.replicas * self.split.layout.accelerators
 
     @property
     def lanes(self) -> int:
-        """Batches in flight at once: one for each replica, or for each stage of its pipeline."""
+        """Return the batches in flight at once: one per pipeline stage of each replica."""
         return self.replicas * self.layout.pipeline_parallel
 
     @property
     def placement(self) -> tuple[object, ...]:
-        """Everything but the batching limits, as a study names it."""
+        """Return every choice except the batching limits, as a study names them."""
         return (self.hardware.text, self.replicas, *self.ranks, *(self._prefill if self.split else ()))
 
     @property
     def ranks(self) -> tuple[object, ...]:
-        """One replica without its batching limits: what decides memory for weights and the time of a given step."""
+        """Return the choices that determine one replica's memory for weights and the time of a given step."""
         more = (self.rest.text,) if self.rest else ()
         return (*astuple(self.layout), self.weight_dtype, self.kv_dtype, *more)
 
     @property
     def family(self) -> tuple[object, ...]:
-        """What makes two plans different in kind (parallelism and weights), for choosing alternatives."""
+        """Return the choices in which alternatives must differ: parallelism, weights and speculation."""
         prefill = self._prefill if self.split else ()
         return (self.hardware, *astuple(self.layout), self.weight_dtype, *prefill, self.drafts)
 
     @property
     def drafts(self) -> bool:
-        """Whether it decodes speculatively."""
+        """Return whether the candidate uses speculative decoding."""
         return "speculative" in self.rest.values
 
     @property
@@ -124,7 +142,7 @@ class Candidate:
 
     @property
     def pools(self) -> tuple[CandidatePool, ...]:
-        """Its kinds of replica in the order in which a request visits them: one, or prefill and then decode."""
+        """Return the pools of replicas in the order in which a request visits them: one, or prefill and then decode."""
         if not self.split:
             return (CandidatePool("both", self),)
         decode = replace(self, split=WHOLE)
@@ -133,7 +151,10 @@ class Candidate:
 
     @property
     def words(self) -> str:
-        """ "2 replicas x TP4, fp8 weights, bf16 KV, 256 sequences, 8192 batched tokens"."""
+        """Return the candidate in words.
+
+        For example "2 replicas x TP4, fp8 weights, bf16 KV, 256 sequences, 8192 batched tokens".
+        """
         return (
             f"{count_words(self.replicas, self.layout, self.split)}, {self.weight_dtype} weights, {self.kv_dtype} KV, "
             f"{self.max_num_seqs} sequences, {self.max_num_batched_tokens} batched tokens"
@@ -141,13 +162,13 @@ class Candidate:
         )
 
     def as_dict(self) -> dict[str, object]:
-        """As JSON keeps it: hardware as its text, further keys as JSON text."""
+        """Return the candidate as JSON types, with hardware as its text and further keys as JSON text."""
         kept: dict[str, object] = {f.name: getattr(self, f.name) for f in fields(self)}
         layouts: dict[str, object] = {"layout": asdict(self.layout), "split": asdict(self.split)}
         return kept | {"hardware": self.hardware.text, "rest": self.rest.text} | layouts
 
     def deployment(self, model: str, engine: str) -> Deployment:
-        """The deployment.yaml of this candidate, every choice written out."""
+        """Return the deployment.yaml of this candidate, with every choice written out."""
         written: dict[str, Any] = {
             "model": model,
             "engine": engine,
@@ -166,14 +187,14 @@ class Candidate:
 
 
 def count_words(replicas: int, layout: Layout, split: Split = WHOLE) -> str:
-    """ "2 replicas x TP4", or "1 prefill x TP2 + 3 decode x TP2"."""
+    """Return replicas in words, for example "2 replicas x TP4" or "1 prefill x TP2 + 3 decode x TP2"."""
     if split:
         return f"{split.replicas} prefill x {split.layout.words} + {replicas} decode x {layout.words}"
     return f"{'1 replica' if replicas == 1 else f'{replicas} replicas'} x {layout.words}"
 
 
 def replicas_words(d: dict[str, Any]) -> str:
-    """What serves, of a deployment block: "2 replicas x TP4", or "1 prefill x TP2 + 3 decode x TP2"."""
+    """Return the replicas of a deployment block in words, as `count_words` does."""
     layout = Layout(**{f.name: d[f.name] for f in fields(Layout)})
     disaggregated, split = d.get("disaggregation"), WHOLE
     if disaggregated:
@@ -183,7 +204,7 @@ def replicas_words(d: dict[str, Any]) -> str:
 
 
 def deployment_words(d: dict[str, Any]) -> str:
-    """One line for a deployment block of an answer."""
+    """Return one line that describes the deployment block of an answer."""
     return (
         f"{replicas_words(d)} on {d['hardware']}, {d['weight_dtype']} weights, {d['kv_dtype']} KV, "
         f"{d['max_num_seqs']} sequences, {d['max_num_batched_tokens']} batched tokens"
@@ -192,7 +213,7 @@ def deployment_words(d: dict[str, Any]) -> str:
 
 
 def drafts_words(speculative: dict[str, Any] | None) -> str:
-    """ ", drafts of 3 by ngram"; empty where there are none."""
+    """Return the drafts of a deployment in words, for example ", drafts of 3 by ngram"; empty without drafts."""
     if not speculative:
         return ""
     return f", drafts of {speculative['num_speculative_tokens']} by {speculative['method']}"

@@ -1,4 +1,4 @@
-"""What must be carried, and what may break meanwhile: a rate or a number of users, with replicas to spare."""
+"""The demand of a request: a rate or a number of users, and the failures that must be tolerated under it."""
 
 from __future__ import annotations
 
@@ -22,17 +22,21 @@ EndToEndS = Callable[[Candidate, float], float]
 
 @dataclass(frozen=True, slots=True)
 class FailureTolerance:
-    """What may be lost: `replicas` of them, or (`nodes`) all replicas of that many nodes."""
+    """The loss that a deployment must tolerate: a number of `replicas`, or all replicas of a number of `nodes`."""
 
     replicas: int = 0
     nodes: int = 0
 
     @classmethod
     def parse(cls, text: str) -> FailureTolerance:
-        """ "1" replica, "node", "2nodes", "1 node lost". Raises InputError."""
+        """Parse a tolerance such as "1" (replica), "node", "2nodes" or "1 node lost".
+
+        Raises:
+            InputError: The text is none of these.
+        """
         found = re.fullmatch(r"(\d*)\s*(nodes?|replicas?)?(?:\s+lost)?", text.strip().lower())
         if found is None or not (found[1] or found[2]):
-            raise InputError("what must be survived is a number of replicas or nodes", text, "1")
+            raise InputError("--survive takes a number of replicas or nodes", text, "1")
         count = int(found[1] or 1)
         return cls(nodes=count) if (found[2] or "").startswith(NODE) else cls(replicas=count)
 
@@ -41,25 +45,28 @@ class FailureTolerance:
 
     @property
     def words(self) -> str:
-        """ "one replica lost"."""
+        """Return the tolerance in words, for example "1 replica lost"."""
         count, noun = (self.nodes, NODE) if self.nodes else (self.replicas, "replica")
         return f"{count} {noun}{'s' if count != 1 else ''} lost"
 
     @property
     def text(self) -> str:
-        """As `parse` takes it."""
+        """Return the tolerance as text that `parse` reads."""
         return f"{self.nodes}{NODE}" if self.nodes else str(self.replicas)
 
     def lost(self, candidate: Candidate) -> int:
-        """Replicas gone, of `candidate.replicas`. Replicas fill nodes evenly, so the fullest has the rounded-up share;
-        a replica across nodes goes with any of them."""
+        """Return the number of `candidate.replicas` that are lost.
+
+        Replicas fill nodes evenly, so the fullest node has the rounded-up share. A replica that spans nodes is lost
+        with any of them.
+        """
         if not self.nodes:
             return self.replicas
         n_nodes = candidate.hardware.n_nodes
         return min(candidate.replicas, self.nodes * math.ceil(candidate.replicas / n_nodes))
 
     def factor(self, candidate: Candidate) -> float:
-        """Load of each replica left over the load with all of them; infinite where none is left."""
+        """Return the load of each remaining replica relative to its normal load; infinite if no replica remains."""
         left = candidate.replicas - self.lost(candidate)
         return candidate.replicas / left if left > 0 else math.inf
 
@@ -69,7 +76,10 @@ NOTHING: Final = FailureTolerance()
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """Requests per second, or users who each wait `think_s` between an answer and their next request."""
+    """The required load: requests per second, or users with a think time of `think_s` seconds.
+
+    A user waits for the think time between an answer and the next request. `spare` is the loss to be tolerated.
+    """
 
     requests_per_s: float | None = None
     users: int | None = None
@@ -82,29 +92,31 @@ class Demand:
             least = "" if rate <= 0 else f", at least {LEAST_REQUESTS_PER_S:g}"
             raise InputError(f"a rate is a number of requests per second above zero{least}", rate, "1")
         if self.users is not None and self.users < 1:
-            raise InputError("users are a whole number of at least 1", self.users, "1")
+            raise InputError("users must be a whole number of at least 1", self.users, "1")
         if self.users is not None and self.requests_per_s is not None:
             raise InputError("the load is a rate or a number of users, not both", self.users, "--rate or --users")
         if not 0 <= self.think_s < float("inf"):
             raise InputError("a think time is a number of seconds, not below zero", self.think_s, "30")
         if self.think_s and self.users is None:
-            raise InputError("a think time is of users", self.think_s, "--users N --set think_s=S")
+            raise InputError("a think time needs --users", self.think_s, "--users N --set think_s=S")
         if self.spare and not self.given:
-            raise InputError("what is survived is the loss of replicas under a load", None, "--rate or --users")
+            raise InputError("--survive needs a load", None, "--rate or --users")
 
     @property
     def given(self) -> bool:
+        """Return whether there is a rate or a number of users."""
         return self.requests_per_s is not None or self.users is not None
 
 
 def users_rate_per_s(users: int, think_s: float, e2e_s: Callable[[float], float]) -> float:
-    """X that solves X (e2e_s(X) + think_s) = users, where e2e_s rises with X: bisection on a logarithmic scale.
+    """Return the rate X that solves X (e2e_s(X) + think_s) = users, in requests per second.
 
-    The interactive response time law: Little's law over serving and thinking.
+    `e2e_s` must rise with X; the solution is found by bisection on a logarithmic scale. This is the interactive
+    response time law: Little's law applied to serving and thinking.
     """
     high = users / (e2e_s(1e-9) + think_s)
     low = high * 1e-4
-    while low * (e2e_s(low) + think_s) >= users:  # so many users that even this is beyond what can be carried
+    while low * (e2e_s(low) + think_s) >= users:  # even this rate is beyond the capacity
         low *= 1e-4
     for _ in range(_USER_STEPS):
         middle = math.sqrt(low * high)
@@ -119,7 +131,10 @@ def users_rate_per_s(users: int, think_s: float, e2e_s: Callable[[float], float]
 
 @dataclass(frozen=True, slots=True)
 class RequiredRates:
-    """The rate each candidate must carry, computed once. For users: a short run corrects the fluid's answer time."""
+    """The rate that each candidate must carry, computed once per candidate.
+
+    For a number of users, a short run (`run_e2e_s`) corrects the end-to-end time of the fluid estimate (`e2e_s`).
+    """
 
     demand: Demand
     e2e_s: EndToEndS
@@ -127,7 +142,7 @@ class RequiredRates:
     known: dict[Candidate, float] = field(default_factory=dict)
 
     def nominal_per_s(self, candidate: Candidate) -> float | None:
-        """With every replica alive."""
+        """Return the required requests per second with every replica running."""
         if self.demand.users is None:
             return self.demand.requests_per_s
         if candidate not in self.known:
@@ -135,7 +150,10 @@ class RequiredRates:
         return self.known[candidate]
 
     def held_per_s(self, candidate: Candidate) -> float | None:
-        """What survivors carry, as if all replicas were loaded as they are. Users' own rate would fall; it is kept."""
+        """Return the rate that loads all replicas as the remaining replicas are loaded after the tolerated loss.
+
+        The rate of users would fall as their answers become slower; this method keeps it constant.
+        """
         nominal = self.nominal_per_s(candidate)
         return None if nominal is None else nominal * self.demand.spare.factor(candidate)
 

@@ -1,4 +1,4 @@
-"""Which hardware there is to choose between: names with commas, or `any` of the catalog, within a budget."""
+"""Resolve the hardware choice of a request: names separated by commas, or `any` of the catalog, within a budget."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from catalogs.hardware.specs import Hardware
 
 ANY: Final = "any"
 
-#: Accelerators of one node that `any` looks at; a rate may still be carried by fewer (`space.placements`).
+#: Accelerators of one node that `any` considers; a deployment may still use fewer (`space.placements`).
 _COUNTS: Final = (16, 8, 4, 2, 1)
 
 PriceOf = Callable[[Hardware], Price | None]
@@ -21,7 +21,12 @@ PriceOf = Callable[[Hardware], Price | None]
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """hardware: what is evaluated. notices: what was left out, and why."""
+    """Hardware to evaluate.
+
+    Attributes:
+        hardware: The hardware to evaluate.
+        notices: Hardware that is not compared, and the reasons.
+    """
 
     hardware: tuple[Hardware, ...]
     notices: tuple[str, ...] = ()
@@ -30,10 +35,19 @@ class Choices:
 def choose_hardware(
     text: str, price_of: PriceOf, needs_price: bool, budget: float | None = None, named: Hardware | None = None
 ) -> Choices:
-    """What `text` names, without what costs more than `budget` (USD per hour) or has no price where one is needed.
+    """Return the hardware that `text` names, within the budget and with known prices.
 
-    named: the hardware of a text that names one, parsed already. Raises InputError where nothing is left; for a single
-    name without a budget nothing is left out.
+    A single name without a budget is always returned.
+
+    Args:
+        text: The hardware choice of the request.
+        price_of: Returns the price of hardware.
+        needs_price: Whether hardware without a known price is left out.
+        budget: The highest price, US dollars per hour.
+        named: The parsed hardware, if `text` names exactly one.
+
+    Raises:
+        InputError: No hardware is left.
     """
     anything = text.strip().lower() == ANY
     found = _anything() if anything else _named(text) if named is None else [named]
@@ -53,26 +67,26 @@ def choose_hardware(
         no_price, too_dear = _types(unknown), [name for name in _types(dear) if name not in _types(left)]
     said = []
     if no_price:
-        said.append(f"left out, no price is known: {', '.join(no_price)}")
+        said.append(f"not compared, no known price: {', '.join(no_price)}")
     if too_dear:
-        said.append(f"left out, over the budget of ${budget:g} per hour: {', '.join(too_dear)}")
+        said.append(f"not compared, above the budget of ${budget:g} per hour: {', '.join(too_dear)}")
     return Choices(tuple(left), tuple(said))
 
 
 def is_one(text: str) -> bool:
-    """Whether `text` names one piece of hardware."""
+    """Return whether `text` names exactly one piece of hardware."""
     return text.strip().lower() != ANY and "," not in text
 
 
 def _named(text: str) -> list[Hardware]:
     parts = [part.strip() for part in text.split(",")]
     if not all(parts):
-        raise InputError("hardware is a name, or several with commas between them", text, "h100x8,h200x8")
+        raise InputError("--hw takes one name or several separated by commas", text, "h100x8,h200x8")
     return list(dict.fromkeys(parse_hardware(part).without_notices() for part in parts))
 
 
 def _anything() -> list[Hardware]:
-    """Every GPU of the catalog in parts and wholes of a node, the largest first."""
+    """Return every GPU of the catalog as a whole node and as parts of one, largest first."""
     found = []
     for name in list_hardware():
         one = parse_hardware(name)
@@ -83,7 +97,7 @@ def _anything() -> list[Hardware]:
 
 
 def _affordable(hardware: Hardware, price_of: PriceOf, budget: float) -> Hardware | None:
-    """The largest part of a node that the budget pays for."""
+    """Return the largest part of a node that is within the budget, or None."""
     if hardware.n_nodes > 1 or hardware.accelerator.is_slice:
         return None
     for count in (count for count in _COUNTS if count < hardware.accelerators_per_node):
@@ -111,14 +125,14 @@ def _texts(found: list[Hardware]) -> list[str]:
 
 def _nothing(text: str, priced: Mapping[Hardware, Price | None], budget: float | None, price_of: PriceOf) -> InputError:
     prices = {hardware.text: price for hardware, price in priced.items()}
-    if budget is not None:  # a single accelerator is the least one can rent
+    if budget is not None:  # a single accelerator is the smallest unit to rent
         whole = [h for h in priced if h.n_nodes == 1 and not h.accelerator.is_slice and h.text != "local"]
         singles = {f"{h.accelerator.name}x1": h for h in whole}
         prices |= {single: price_of(with_count(singles[single], 1)) for single in sorted(singles)}
     known = [(p.usd_per_hour, name) for name, p in prices.items() if p is not None]
     if not known or budget is None:
         near = "--price USD" if is_one(text) else "--objective throughput, or one of them with --price USD"
-        return InputError("no price is known of this hardware, so its cost cannot be compared", text, near)
+        return InputError("no known price for this hardware: its cost cannot be compared", text, near)
     usd, name = min(known)
-    rule = f"a budget that pays for some of the hardware: the cheapest, {name}, costs ${usd:.2f} per hour"
+    rule = f"the budget is too low for any of the hardware: the cheapest, {name}, costs ${usd:.2f} per hour"
     return InputError(rule, budget, f"--max-usd-per-hour {usd:.2f}")

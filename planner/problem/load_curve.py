@@ -1,4 +1,4 @@
-"""A load as it changes with time: its rate window by window, its peak, and the same requests at a steady rate."""
+"""A load that changes with time: its rate in each window, its peak, and the same requests at a constant rate."""
 
 from __future__ import annotations
 
@@ -15,22 +15,28 @@ from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.synthetic import SyntheticWorkload
 from catalogs.workloads.workload import Workload, load_workload
 
-#: Windows a load is looked at through, at most: a day in quarters of an hour.
+#: Most windows of a load curve: a day in quarters of an hour.
 WINDOWS: Final = 96
 
-#: Requests in a window of a trace, on average, so that its rate is more than chance.
+#: Least mean number of requests in a window of a trace, so that its rate is not noise.
 _LEAST_IN_A_WINDOW: Final = 100
 
-#: Fewer windows say nothing about time.
+#: Fewest windows that describe a change with time.
 _FEWEST_WINDOWS: Final = 4
 
-#: Requests of a load at most.
+#: Most requests of a load.
 MOST_REQUESTS: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class LoadCurve:
-    """edges_s (windows + 1,) from zero, evenly spaced; rates (windows,) requests per second on average."""
+    """The rate of a load in evenly spaced windows.
+
+    Attributes:
+        edges_s: Edges of the windows from zero, seconds. Shape (windows + 1,).
+        rates: Mean requests per second in each window. Shape (windows,).
+        n_requests: Requests in all windows.
+    """
 
     edges_s: FloatArray
     rates: FloatArray
@@ -38,11 +44,14 @@ class LoadCurve:
 
     @classmethod
     def of(cls, workload: Workload, seed: int = 0) -> LoadCurve:
-        """One period of arrivals along a curve, or all of a trace. Raises InputError for a load that has no rate of its
-        own, or is too short or too long to be looked at."""
+        """Return the load curve of one period of a rate curve, or of a whole trace.
+
+        Raises:
+            InputError: The workload has no rate, or has too few or too many requests.
+        """
         own = workload.requests_per_s
         if workload.closed_loop or own is None:
-            rule = f"a load over time has a rate of its own, and workload {workload.name} has none"
+            rule = f"--trace needs a workload with its own rate, and workload {workload.name} has none"
             raise InputError(rule, None, "arrivals: {diurnal: {requests_per_s: 8}}, or a trace with arrival times")
         arrivals = workload.content.arrivals if isinstance(workload.content, SyntheticWorkload) else None
         if isinstance(arrivals, VaryingRate):
@@ -68,28 +77,34 @@ class LoadCurve:
 
     @property
     def duration_s(self) -> float:
+        """Return the length of the load, seconds."""
         return float(self.edges_s[-1])
 
     @property
     def window_s(self) -> float:
+        """Return the length of a window, seconds."""
         return float(self.edges_s[1])
 
     @property
     def peak_per_s(self) -> float:
-        """Of the busiest window."""
+        """Return the mean requests per second of the busiest window."""
         return float(self.rates.max())
 
     @property
     def mean_per_s(self) -> float:
+        """Return the mean requests per second of the whole load."""
         return self.n_requests / self.duration_s
 
     @property
     def trough_per_s(self) -> float:
-        """Of the quietest window."""
+        """Return the mean requests per second of the quietest window."""
         return float(self.rates.min())
 
     def growth_within(self, lead_s: float) -> float:
-        """By which factor the rate grows at most within so many seconds (windows at least half as busy as the mean)."""
+        """Return the largest factor by which the rate grows within `lead_s` seconds.
+
+        Only windows with at least half of the mean rate are considered.
+        """
         middle = (self.edges_s[1:] + self.edges_s[:-1]) / 2
         later = np.interp(middle + lead_s, middle, self.rates)
         busy = self.rates >= self.mean_per_s / 2
@@ -98,7 +113,7 @@ class LoadCurve:
 
 def _whole(requests: float, name: str) -> int:
     if requests > MOST_REQUESTS:
-        rule = f"a load over time is simulated request by request, at most {MOST_REQUESTS:,}; {name} has"
+        rule = f"a load over time may have at most {MOST_REQUESTS:,} requests; {name} has"
         raise InputError(rule, f"{requests:,.0f}", "a part of the trace, or a shorter period_s")
     return max(int(requests), 1)
 
@@ -106,12 +121,12 @@ def _whole(requests: float, name: str) -> int:
 def _enough(windows: int, n: int, name: str) -> int:
     if windows < _FEWEST_WINDOWS:
         least = _FEWEST_WINDOWS * _LEAST_IN_A_WINDOW
-        raise InputError(f"a load over time has at least {least} requests; {name} has", n, f"requests: {least}")
+        raise InputError(f"a load over time needs at least {least} requests; {name} has", n, f"requests: {least}")
     return windows
 
 
 def steady(workload: Workload) -> Workload:
-    """The same lengths and contents, arriving at random at one rate: what a search for a given rate looks at."""
+    """Return the workload with the same lengths and contents, but Poisson arrivals at a constant rate."""
     content = workload.content
     if isinstance(content, SyntheticWorkload):
         return replace(workload, content=replace(content, arrivals=Poisson()))
@@ -120,8 +135,9 @@ def steady(workload: Workload) -> Workload:
 
 
 def peak_of(workload: str) -> float:
-    """Return the requests per second of the busiest window of a workload that has a rate of its own.
+    """Return the mean requests per second of the busiest window of a workload with its own rate.
 
-    Raises InputError for one that has none.
+    Raises:
+        InputError: The workload has no rate.
     """
     return LoadCurve.of(load_workload(workload)).peak_per_s

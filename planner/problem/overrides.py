@@ -1,4 +1,4 @@
-"""Keys of deployment.yaml on a command line: `KEY=VALUE`, and what of it a search keeps fixed."""
+"""Keys of deployment.yaml on a command line (`KEY=VALUE`), and those that a search keeps fixed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import validate_as
 from planner.problem.candidate import DeploymentOverrides
 
-#: Keys that follow from others, or are said by an option of their own.
+#: Keys that follow from others or have their own option, and what to use instead.
 WHATIF_ELSEWHERE: Final = {"hardware": "--hw", "kv_blocks": "gpu_memory_utilization"}
 
 PLAN_ELSEWHERE: Final = {
@@ -32,14 +32,18 @@ PLAN_ELSEWHERE: Final = {
     "retries": "plan spares",
 }
 
-#: Keys that the search chooses itself; fixing one leaves the others to it.
+#: Keys that the search chooses; if one is fixed, the search still chooses the others.
 LAYOUT_KEYS: Final = tuple(f.name for f in fields(Layout))
 
 CHOSEN: Final = (*LAYOUT_KEYS, "kv_dtype", "max_num_seqs", "max_num_batched_tokens")
 
 
 def parse_keys(settings: Sequence[str], elsewhere: Mapping[str, str] = WHATIF_ELSEWHERE) -> dict[str, object]:
-    """`KEY=VALUE` of deployment.yaml, the value as YAML. Raises InputError naming the nearest key."""
+    """Return the keys of deployment.yaml that `KEY=VALUE` texts set; values are YAML.
+
+    Raises:
+        InputError: A key cannot be set (the error names the nearest one), is set twice, or its value is not YAML.
+    """
     found: dict[str, object] = {}
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
@@ -47,16 +51,20 @@ def parse_keys(settings: Sequence[str], elsewhere: Mapping[str, str] = WHATIF_EL
             raise InputError("a setting is KEY=VALUE of deployment.yaml", setting, "kv_dtype=fp8")
         check_key(key, elsewhere)
         if key in found:
-            raise InputError("a key is set once", setting, f"{key}={json.dumps(found[key])}")
+            raise InputError("a key is set twice", setting, f"{key}={json.dumps(found[key])}")
         try:
             found[key] = parse_value(value)
         except yaml.YAMLError:
-            raise InputError(f"the value of {key} is no YAML", value, f"{key}=1") from None
+            raise InputError(f"the value of {key} is not valid YAML", value, f"{key}=1") from None
     return found
 
 
 def parse_value(text: str) -> object:
-    """Return a value of the command line: JSON, which knows 1e-05 as a number, else YAML. Raises YAMLError."""
+    """Return the value of a text: JSON, which reads 1e-05 as a number, or else YAML.
+
+    Raises:
+        yaml.YAMLError: The text is neither.
+    """
     try:
         return json.loads(text, parse_constant=_no_constant)
     except ValueError:
@@ -68,32 +76,45 @@ def _no_constant(name: str) -> object:
 
 
 def check_key(key: str, elsewhere: Mapping[str, str]) -> None:
-    """Raises InputError for what is no key of deployment.yaml, or is given elsewhere."""
+    """Check that a key of deployment.yaml can be set.
+
+    Raises:
+        InputError: deployment.yaml has no such key, or the key is set in another way (see `elsewhere`).
+    """
     if key not in Deployment.model_fields or key in elsewhere:
         near = elsewhere.get(key) or nearest_name(key, settable(elsewhere)) or "kv_dtype"
-        raise InputError("this is no key of deployment.yaml that can be set", key, near)
+        raise InputError("--set does not accept this key of deployment.yaml", key, near)
 
 
 def settable(elsewhere: Collection[str]) -> list[str]:
+    """Return the keys of deployment.yaml, except those that are set elsewhere."""
     return [key for key in Deployment.model_fields if key not in elsewhere]
 
 
 @dataclass(frozen=True, slots=True)
 class Overrides:
-    """What every candidate of a search has: values of keys it would choose (`chosen`), and further keys (`rest`)."""
+    """Values that every candidate of a search has, of keys that the search would choose and of further keys."""
 
     values: Mapping[str, object]
 
     @classmethod
     def parse(cls, settings: Sequence[str]) -> Overrides:
-        """Raises InputError for a key or a value that deployment.yaml does not have."""
+        """Return the overrides that `KEY=VALUE` texts set.
+
+        Raises:
+            InputError: deployment.yaml does not accept a key or a value.
+        """
         values = parse_keys(settings, PLAN_ELSEWHERE)
         validate_as(Deployment, {"model": "", "hardware": "", **values}, "--set")
         return cls(values)
 
     @classmethod
     def of(cls, values: Mapping[str, object]) -> Overrides:
-        """Keys and values of deployment.yaml, as a scenario file holds them. Raises InputError."""
+        """Return the overrides with the keys and values of deployment.yaml, as a scenario file holds them.
+
+        Raises:
+            InputError: deployment.yaml does not accept a key or a value.
+        """
         for key in values:
             check_key(key, PLAN_ELSEWHERE)
         validate_as(Deployment, {"model": "", "hardware": "", **values}, "fixed")
@@ -104,20 +125,21 @@ class Overrides:
 
     @property
     def layout(self) -> dict[str, Any]:
+        """Return the fixed keys of the layout."""
         return {k: v for k, v in self.values.items() if k in LAYOUT_KEYS}
 
     @property
     def rest(self) -> DeploymentOverrides:
-        """As `Candidate.rest` keeps it."""
+        """Return the keys that the search does not choose, for `Candidate.rest`."""
         return DeploymentOverrides({k: v for k, v in self.values.items() if k not in (*CHOSEN, "autoscaling")})
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """As `parse` takes them."""
+        """Return the overrides as texts that `parse` reads."""
         return tuple(f"{k}={json.dumps(v)}" for k, v in self.values.items())
 
     def number(self, key: str) -> int | None:
-        """Of a limit; None where it is left to the search."""
+        """Return the value of a batching limit; None if it is left to the search."""
         found = self.values.get(key)
         return found if isinstance(found, int) else None
 

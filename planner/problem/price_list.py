@@ -1,4 +1,4 @@
-"""What an hour of a question's hardware costs, and the carbon intensity of its electricity."""
+"""Look up the hourly price of the hardware of a request and the carbon intensity of its electricity."""
 
 from __future__ import annotations
 
@@ -12,15 +12,23 @@ from planner.problem.tariff import Tariff, table_price
 
 @dataclass(frozen=True, slots=True)
 class PriceList:
-    """Prices under one tariff. whole: the hardware that the user's own price, if there is one, pays for."""
+    """Prices of hardware under one tariff.
+
+    Attributes:
+        tariff: The tariff of the request.
+        whole: The hardware that the user's own price, if given, applies to.
+    """
 
     tariff: Tariff
     whole: Hardware
 
     def price(self, hardware: Hardware) -> Price | None:
-        """US dollars per hour of all of `hardware`; None where no price is known.
+        """Return the price of all of `hardware`, US dollars per hour; None if no price is known.
 
-        The user's own price is shared by accelerators. Raises InputError for a cloud or region that is unknown.
+        The user's own price is divided in proportion to the accelerators.
+
+        Raises:
+            InputError: The cloud or the region is unknown.
         """
         if self.tariff.usd_per_hour is None:
             return table_price(hardware, self.tariff)
@@ -29,14 +37,22 @@ class PriceList:
         return price if part == whole else replace(price, note=f"{part} of {whole} accelerators")
 
     def grid(self) -> Grid:
-        """Carbon intensity where the hardware stands. Raises InputError for a grid that is unknown."""
+        """Return the carbon intensity of the grid that supplies the hardware.
+
+        Raises:
+            InputError: The grid is unknown.
+        """
         return load_grid(self.tariff.grid or DEFAULT_REGION)
 
     def of_other(self, hardware: Hardware) -> PriceList:
-        """The prices of other hardware, looked up: the user's own price was for the hardware they named."""
+        """Return the catalog prices of other hardware; the user's own price applies to the requested hardware only."""
         return PriceList(self.tariff.replace(usd_per_hour=None), hardware)
 
     def check(self) -> None:
-        """Look both up once. Raises InputError for a cloud, a region or a grid that is unknown."""
+        """Look up the price and the grid once.
+
+        Raises:
+            InputError: The cloud, the region or the grid is unknown.
+        """
         self.price(self.whole)
         self.grid()

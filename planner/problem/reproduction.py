@@ -1,4 +1,4 @@
-"""How to get the same answer again: the command, the seed, and the versions it rests on."""
+"""What is needed to reproduce an answer: the command, the seed, the calibration and the versions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DISTRIBUTION = "llm-capacity-planner"
 
 
 def reproduce_block(request: PlanRequest, fingerprint: str) -> dict[str, object]:
-    """What `plan --json` says of its own origin. fingerprint: names the calibration (Evaluator.fingerprint)."""
+    """Return the `reproduce` block of an answer; `fingerprint` identifies the calibration (Evaluator.fingerprint)."""
     return {
         "command": command_of(request),
         "seed": request.seed,
@@ -25,7 +25,7 @@ def reproduce_block(request: PlanRequest, fingerprint: str) -> dict[str, object]
 
 
 def versions() -> dict[str, str]:
-    """Of the planner and of Python."""
+    """Return the versions of the planner and of Python."""
     try:
         own = version(DISTRIBUTION)
     except PackageNotFoundError:  # run from a folder that was never installed
@@ -34,5 +34,5 @@ def versions() -> dict[str, str]:
 
 
 def digest(fingerprint: str) -> str:
-    """Sixteen hexadecimal digits that name a calibration."""
+    """Return sixteen hexadecimal digits that identify a calibration."""
     return hashlib.sha256(fingerprint.encode()).hexdigest()[:16]

@@ -1,5 +1,7 @@
-"""One question to the planner. The command line, scenario files, the command that repeats an answer, and the request
-block of an answer all derive from the fields of `PlanRequest`: a new option is a new field here.
+"""The planning request, from which all its written forms derive.
+
+The command line, scenario files, the command that repeats an answer, and the request block of an answer all derive
+from the fields of `PlanRequest`: a new option is a new field here.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ OBJECTIVES: Final[tuple[str, ...]] = get_args(Objective)
 
 NATIVE: Final = "native"
 
-#: Kinds of candidate beyond the default space, by the name that the key `also` takes.
+#: Kinds of candidate beyond the default space, as values of the key `also`.
 DISAGGREGATED: Final = "disaggregated"
 
 PIPELINES: Final = "pipelines"
@@ -40,19 +42,19 @@ ALSO: Final = (DISAGGREGATED, PIPELINES, CONTEXT, WIDE_EXPERTS)
 
 DEFAULT_WORKLOAD: Final = "chat"
 
-MOST_SEED: Final = 2**31 - 1  # what the sampler of the search takes, with room for the seeds after it
+MOST_SEED: Final = 2**31 - 1  # the sampler accepts this range, including the seeds that follow
 
-#: Keys that the request block of every answer has, given or not.
+#: Keys that the request block of every answer has, also at their defaults.
 _ALWAYS_WRITTEN: Final = (
     "model", "hardware", "slo", "workload", "rate", "objective", "precisions", "engine", "seed",
 )  # fmt: skip
 
-#: Keys of the request block that change no plan of a search, or are named beside it.
+#: Keys of the request block that do not change the search, or that identify it separately.
 _BESIDE_THE_QUESTION: Final = ("search", "tariff", "accounting")
 
 
 def _slos(value: object) -> object:
-    """Text, or a list of texts and objectives, as objectives."""
+    """Return the objectives of a text, or of a list of texts and objectives."""
     items = [value] if isinstance(value, str) else value
     if not isinstance(items, list | tuple):
         return value
@@ -62,7 +64,7 @@ def _slos(value: object) -> object:
 
 
 def _with_words(slo: Slo, words: str) -> Slo:
-    """The objective, with its metric assumed where the words say so."""
+    """Return the objective; its metric counts as assumed if the words tell so."""
     assumed = replace(slo, metric_given=False)
     return assumed if assumed.words == words else slo
 
@@ -90,26 +92,26 @@ _FIXED: Final = read_by(_fixed, lambda fixed: dict(fixed.values), {"type": "obje
 
 
 class SearchOptions(RequestModel):
-    """How far a search goes, where it is kept, and where it runs."""
+    """The size of a search, where it is stored, and where it runs."""
 
     trials: Annotated[
         int,
         Field(
-            description="Candidates that are simulated at most.",
+            description="Most candidates to simulate.",
             json_schema_extra=option(panel=SEARCH, metavar="N", former=["--trials"]),
         ),
     ] = 40
     study: Annotated[
         str | None,
         Field(
-            description="Keeps, resumes and shares the search: a file, or a database, e.g. sqlite:///s.db.",
+            description="Store, resume and share the search: a file, or a database, e.g. sqlite:///s.db.",
             json_schema_extra=option("--study", SEARCH, metavar="PATH_OR_URL", former=["--storage"], of_run=True),
         ),
     ] = None
     workers: Annotated[
         int | None,
         Field(
-            description="Processes that simulate on this machine (default: one for each core).",
+            description="Processes that simulate on this machine (default: one per core).",
             json_schema_extra=option(panel=SEARCH, metavar="N", of_run=True),
         ),
     ] = None
@@ -124,21 +126,21 @@ class SearchOptions(RequestModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.trials < 1:
-            raise InputError("trials is a whole number of at least 1", self.trials, "1")
+            raise InputError("trials must be a whole number of at least 1", self.trials, "1")
         return self
 
     @property
     def journal(self) -> Path | None:
-        """The journal file that keeps the search; None where a database does, or nothing."""
+        """Return the journal file that stores the search; None if a database stores it, or if it is not stored."""
         return None if self.study is None or "://" in self.study else Path(self.study)
 
     @property
     def storage(self) -> str | None:
-        """The URL of the database that keeps the search; None where a file does, or nothing."""
+        """Return the URL of the database that stores the search; None if a file stores it, or if it is not stored."""
         return self.study if self.study is not None and "://" in self.study else None
 
 
-#: Options of a search that neither answers nor commands repeat: where it is kept, and where it runs.
+#: Options of a search that neither answers nor commands repeat: where it is stored, and where it runs.
 _OF_RUN: Final = {
     name
     for name, field in SearchOptions.model_fields.items()
@@ -147,7 +149,7 @@ _OF_RUN: Final = {
 
 
 def _as_written(schema: dict[str, Any]) -> None:
-    """Add what a written request has besides: the objectives in words, which reading ignores, and null precisions."""
+    """Add the keys that only a written request has: the objectives in words, and null precisions."""
     schema["properties"]["slo_words"] = {
         "description": "The objectives in words.",
         "items": {"type": "string"},
@@ -160,10 +162,12 @@ def _as_written(schema: dict[str, Any]) -> None:
 
 
 class PlanRequest(RequestModel):
-    """One question to the planner. requests_per_s and users None: whatever the hardware can carry.
+    """A planning request.
 
-    `PlanRequest(model="llama3.1-8b", hardware="h100x8", slos=parse_slos(["p99=2s"]))` asks as `plan` does. Keys of a
-    scenario file are the aliases of the fields, and the names of those that have none.
+    Without `requests_per_s` and `users` the planner looks for the highest rate that the hardware carries.
+
+    `PlanRequest(model="llama3.1-8b", hardware="h100x8", slos=parse_slos(["p99=2s"]))` is the request that `plan` makes
+    of these options. Keys of a scenario file are the aliases of the fields, or their names if they have no alias.
     """
 
     model_config = ConfigDict(json_schema_extra=_as_written)
@@ -171,14 +175,14 @@ class PlanRequest(RequestModel):
     model: Annotated[
         str,
         Field(
-            description="Alias, Hugging Face id, or a directory with a config.json.",
+            description="Model: alias, Hugging Face id, or path of a config.json.",
             json_schema_extra=option("--model"),
         ),
     ]
     hardware: Annotated[
         str,
         Field(
-            description="Hardware: h100x8, 2*h100x8, local; several with commas; or any.",
+            description="Hardware to choose from: h100x8, 2*h100x8, local; several with commas; or any.",
             json_schema_extra=option("--hw"),
         ),
     ]
@@ -187,37 +191,40 @@ class PlanRequest(RequestModel):
         *_SLOS,
         Field(
             alias="slo",
-            description="METRIC.STAT=LIMIT, e.g. ttft.p99=2s; repeat or use commas.",
+            description="Objective METRIC.STAT=LIMIT, e.g. ttft.p99=2s; repeat or use commas.",
             json_schema_extra=option("--slo"),
         ),
     ]
     workload: Annotated[
         str,
-        Field(description="Name, trace file or YAML file.", json_schema_extra=option("--workload")),
+        Field(description="Workload: name, trace file or YAML file.", json_schema_extra=option("--workload")),
     ] = DEFAULT_WORKLOAD
     requests_per_s: Annotated[
         Number | None,
         Field(
             alias="rate",
-            description="Requests per second it must carry (default: all it can).",
+            description="Required requests per second (default: the highest sustainable rate).",
             json_schema_extra=option("--rate", LOAD),
         ),
     ] = None
     over_time: Annotated[
         bool,
         Field(
-            description="The load is the workload's own rate, as it changes with time; --trace W names that workload.",
+            description="Use the changing rate of workload W; replaces --workload and --rate.",
             json_schema_extra=option("--trace", LOAD, metavar="W", value_of="workload"),
         ),
     ] = False
     users: Annotated[
         int | None,
-        Field(description="Users at once it must serve, instead of a rate.", json_schema_extra=option("--users", LOAD)),
+        Field(
+            description="Required number of concurrent users; replaces --rate.",
+            json_schema_extra=option("--users", LOAD),
+        ),
     ] = None
     think_s: Annotated[
         Number,
         Field(
-            description="Seconds that a user waits between an answer and the next request.",
+            description="Think time of a user between an answer and the next request, seconds.",
             json_schema_extra=option(panel=LOAD, metavar="S", former=["--think-time"]),
         ),
     ] = 0.0
@@ -226,7 +233,7 @@ class PlanRequest(RequestModel):
         *_SPARE,
         Field(
             alias="survive",
-            description="Replicas (or nodes) whose loss the objectives must survive.",
+            description="Number of replicas (or nodes) that may fail while the objectives are met.",
             json_schema_extra=option("--survive", LOAD, metavar="N|node"),
         ),
     ] = NOTHING
@@ -237,28 +244,28 @@ class PlanRequest(RequestModel):
     objective: Annotated[
         str,
         Field(
-            description="cost, energy, carbon, throughput, goodput or latency.",
+            description="Quantity to optimise: cost, energy, carbon, throughput, goodput or latency.",
             json_schema_extra=option("--objective", CHOICE),
         ),
     ] = "cost"
     precisions: Annotated[
         Texts,
         Field(
-            description="Weight dtypes to choose from; native is one (default: native, and fp8 where it is computed).",
+            description="Weight dtypes to choose from, e.g. native (default: native, and fp8 if the hardware has it).",
             json_schema_extra=option("--precision", CHOICE),
         ),
     ] = ()
     also: Annotated[
         Texts,
         Field(
-            description="Kinds of candidate beyond the default ones: disaggregated, pipelines, context, wide-experts.",
+            description="Extend the search: disaggregated, pipelines, context, wide-experts.",
             json_schema_extra=option(panel=CHOICE, former=["--also"]),
         ),
     ] = ()
     speculative: Annotated[
         str | None,
         Field(
-            description="Drafts that candidates may use: method=ngram,k=3,acceptance=0.6.",
+            description="Speculative decoding to consider: method=ngram,k=3,acceptance=0.6.",
             json_schema_extra=option(panel=CHOICE, metavar="KEY=VALUE,..", former=["--speculative"]),
         ),
     ] = None
@@ -267,11 +274,11 @@ class PlanRequest(RequestModel):
         InstanceOf[Overrides],
         *_FIXED,
         Field(
-            description="Keys of deployment.yaml that every candidate has, e.g. kv_dtype: fp8.",
+            description="Fix a key of deployment.yaml for every candidate, e.g. kv_dtype: fp8.",
             json_schema_extra=option(panel=CHOICE),
         ),
     ] = NOT_FIXED
-    tariff: Annotated[Tariff, Field(description="What an hour of hardware costs.")] = Tariff()
+    tariff: Annotated[Tariff, Field(description="Prices of hardware and electricity.")] = Tariff()
     accounting: Annotated[Accounting, Field(description="Costs and power beyond the price tag.")] = NO_ACCOUNTING
     search: Annotated[SearchOptions, Field(description="How the search runs.")] = SearchOptions()
     seed: Annotated[
@@ -281,7 +288,7 @@ class PlanRequest(RequestModel):
     @model_validator(mode="before")
     @classmethod
     def _read_block(cls, values: Any) -> Any:
-        """The request block of an answer repeats the objectives in words, and these say where a metric was assumed."""
+        """Read the request block of an answer, in which the objectives in words tell whether a metric was assumed."""
         if not isinstance(values, dict) or "slo_words" not in values:
             return values
         found = {key: value for key, value in values.items() if key != "slo_words"}
@@ -295,10 +302,10 @@ class PlanRequest(RequestModel):
         if self.objective not in OBJECTIVES:
             near = nearest_name(self.objective, OBJECTIVES) or OBJECTIVES[0]
             raise InputError(f"an objective is one of {', '.join(OBJECTIVES)}", self.objective, near)
-        engine_family(self.engine)  # what cannot be started is not planned
+        engine_family(self.engine)  # refuses an engine that has no start command
         if self.seed > MOST_SEED:
-            raise InputError(f"a seed is a whole number up to {MOST_SEED}", self.seed, "0")
-        self.demand  # noqa: B018 - refuses a load that is none
+            raise InputError(f"a seed must be a whole number up to {MOST_SEED}", self.seed, "0")
+        self.demand  # noqa: B018 - refuses an invalid load
         self._check_space()
         self._check_money()
         return self
@@ -306,12 +313,12 @@ class PlanRequest(RequestModel):
     def _check_space(self) -> None:
         for kind in self.also:
             if kind not in ALSO:
-                raise InputError(f"beyond the default space lie {', '.join(ALSO)}", kind, nearest_name(kind, ALSO))
+                raise InputError(f"also takes {', '.join(ALSO)}", kind, nearest_name(kind, ALSO))
         if DISAGGREGATED in self.also and (self.over_time or self.spare):
-            rule = "sizes over time and survival are reckoned of one kind of replica"
+            rule = "--trace and --survive support one kind of replica, not disaggregation"
             raise InputError(rule, DISAGGREGATED, "--rate or --users without --survive")
         if not self.over_time and "autoscaling" in self.fixed.values:
-            raise InputError("autoscaling follows a load that changes", "autoscaling", "--trace FILE")
+            raise InputError("autoscaling needs a load that changes with time", "autoscaling", "--trace FILE")
         for precision in self.precisions:
             if precision not in (NATIVE, *DTYPE_BYTES):
                 known = (NATIVE, *DTYPE_BYTES)
@@ -322,40 +329,49 @@ class PlanRequest(RequestModel):
         if budget is not None and not 0 < budget < float("inf"):
             raise InputError("a budget is a number of US dollars per hour above zero", budget, "100")
         if self.tariff.usd_per_hour is not None and not is_one(self.hardware):
-            raise InputError("a price of one's own is of one piece of hardware", self.hardware, "--max-usd-per-hour")
+            raise InputError("--price needs exactly one hardware in --hw", self.hardware, "--max-usd-per-hour")
         if accounting.requests_per_user_day is not None and self.users is not None:
             nearest = "users or accounting.requests_per_user_day"
-            raise InputError("users are given at once or by requests a day", accounting.requests_per_user_day, nearest)
+            rule = "users and accounting.requests_per_user_day exclude each other"
+            raise InputError(rule, accounting.requests_per_user_day, nearest)
         if accounting.owned is not None and not is_one(self.hardware):
-            raise InputError("owned hardware is one piece of hardware", self.hardware, "h100x8")
+            raise InputError("accounting.owned needs exactly one hardware in --hw", self.hardware, "h100x8")
         if accounting.spot_interruptions is not None and self.tariff.committed != SPOT:
-            raise InputError("interruptions are of spot instances", self.tariff.committed, "tariff.commitment=spot")
+            rule = "accounting.spot_interruptions needs tariff.commitment spot"
+            raise InputError(rule, self.tariff.committed, "tariff.commitment=spot")
 
     @property
     def demand(self) -> Demand:
-        """The load as one object. Raises InputError for a load that is none."""
+        """Return the required load.
+
+        Raises:
+            InputError: The load is not valid.
+        """
         return Demand(self.requests_per_s, self.users, self.think_s, self.spare)
 
     @property
     def given(self) -> bool:
-        """Whether the request names a load, rather than all that the hardware can carry."""
+        """Return whether the request names a load; otherwise the highest sustainable rate is wanted."""
         return self.demand.given
 
     @property
     def slo_words(self) -> list[str]:
-        """Each objective as a sentence."""
+        """Return each objective as a sentence."""
         return [slo.words for slo in self.slos]
 
     @property
     def trials(self) -> int:
+        """Return the most candidates to simulate."""
         return self.search.trials
 
     @property
     def study(self) -> Path | None:
+        """Return the journal file of the search, if there is one."""
         return self.search.journal
 
     @property
     def storage(self) -> str | None:
+        """Return the URL of the database of the search, if there is one."""
         return self.search.storage
 
     def scenario(self) -> dict[str, Any]:
@@ -363,8 +379,11 @@ class PlanRequest(RequestModel):
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the request block of an answer: the scenario without what concerns the run alone, the objectives in
-        full and in words, and the keys that every answer has."""
+        """Return the request block of an answer.
+
+        It holds the scenario without the keys that concern the run only, the objectives in full and in words, and the
+        keys that every answer has.
+        """
         written = self.model_dump(mode="json", by_alias=True)
         block = {key: written[key] or None if key == "precisions" else written[key] for key in _ALWAYS_WRITTEN}
         block |= self.scenario() | {"slo_words": self.slo_words}
@@ -377,5 +396,5 @@ class PlanRequest(RequestModel):
         return {key: value for key, value in block.items() if value != {}}
 
     def question(self) -> dict[str, Any]:
-        """Return the part of the request block that names a search: one with the same is the same search."""
+        """Return the part of the request block that identifies a search: equal parts mean the same search."""
         return {k: v for k, v in self.as_dict().items() if k not in _BESIDE_THE_QUESTION}

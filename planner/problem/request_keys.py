@@ -1,4 +1,4 @@
-"""The keys of a request as its JSON Schema lists them: the table behind command lines, scenario files and `plan keys`.
+"""The keys of a request from its JSON Schema, used by command lines, scenario files and `plan keys`.
 
 The schema is generated from `PlanRequest` (`python -m planner.problem.request_keys` writes it) and read from its file,
 because importing the model takes longer than `plan --help` may.
@@ -18,11 +18,19 @@ SCHEMA_FILE: Final = Path(__file__).resolve().parent.parent / "schemas" / "reque
 
 @dataclass(frozen=True, slots=True)
 class RequestKey:
-    """One key. name: dotted where it is nested ("tariff.cloud"). kind: the JSON type of its value.
+    """One key of a request.
 
-    option: what `--help` shows; None for a key that `--set` and scenario files reach. former_options print a notice.
-    value_of: the key that takes the option's value, of a switch that the option turns on. of_run: neither answers nor
-    commands repeat it.
+    Attributes:
+        name: The name, dotted if the key is nested ("tariff.cloud").
+        kind: The JSON type of the value.
+        description: The help text.
+        panel: The heading under which help texts list the key.
+        default: The default value.
+        option: The option that `--help` shows; None for a key that only `--set` and scenario files can set.
+        metavar: The placeholder of the option's value.
+        former_options: Former options, which still work and print a notice.
+        value_of: The key that takes the option's value, if this key is a switch that the option turns on.
+        of_run: Whether the key concerns the run only, so that neither answers nor commands repeat it.
     """
 
     name: str
@@ -38,7 +46,7 @@ class RequestKey:
 
     @property
     def help(self) -> str:
-        """The description, with the default where there is one to name."""
+        """Return the description, followed by the default if there is one."""
         if self.default in (None, False, 0) or not isinstance(self.default, str | int | float):
             return self.description
         return f"{self.description.removesuffix('.')} (default: {self.default})."
@@ -54,7 +62,7 @@ def request_keys() -> Mapping[str, RequestKey]:
 def _keys(schema: dict[str, Any], parts: dict[str, Any], prefix: str) -> Iterator[RequestKey]:
     for name, field in schema["properties"].items():
         if field.get("readOnly"):
-            continue  # derived from other keys, and only written
+            continue  # derived from other keys: written, never read
         whole = prefix + name
         reference = field.get("$ref", "")
         if reference and "x-option" not in field:
@@ -76,7 +84,7 @@ def _keys(schema: dict[str, Any], parts: dict[str, Any], prefix: str) -> Iterato
 
 
 def _kind(field: dict[str, Any]) -> str:
-    """The JSON type of the values that are not null; "string" where text is one of several."""
+    """Return the JSON type of the values that are not null; "string" if text is one of several types."""
     for choice in field.get("anyOf", [field]):
         kind = choice.get("type", "object")
         if kind != "null":

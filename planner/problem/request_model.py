@@ -1,4 +1,4 @@
-"""The base of the models that a request is made of, and how a field describes its key and its option.
+"""The base class of the models of a request, and the description of each field's key and option.
 
 A field is described once: its key (the alias), its help (the description), and its command-line option
 (`json_schema_extra=option(...)`). From this the JSON Schema is generated, and from the schema the command line, the
@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, Va
 from catalogs.errors import InputError, nearest_name
 from catalogs.ui.words import exact_duration, parse_duration
 
-#: Headings under which `plan --help` and `plan keys` show what belongs together.
+#: Headings under which `plan --help` and `plan keys` group the keys.
 LOAD: Final = "Load"
 
 CHOICE: Final = "Choice"
@@ -26,7 +26,7 @@ POWER: Final = "Power and carbon"
 
 SEARCH: Final = "Search"
 
-#: What a field adds to its JSON Schema: see request_keys.py, which reads it.
+#: Keys that a field adds to its JSON Schema; request_keys.py reads them.
 OPTION: Final = "x-option"
 
 FORMER_OPTIONS: Final = "x-former-options"
@@ -45,13 +45,15 @@ def option(
     value_of: str | None = None,
     of_run: bool = False,
 ) -> dict[str, Any]:
-    """Return what a field says of its command-line option, for `json_schema_extra`.
+    """Return the description of a field's command-line option, for `json_schema_extra`.
 
     Args:
-        name: The option that `--help` shows; None for a key that only `--set` and scenario files reach.
-        former: Options that still work and print a notice naming the key.
-        value_of: The key that takes the option's value, where the field itself is a switch that the option turns on.
-        of_run: Whether the field says how a search is run, so that neither answers nor commands repeat it.
+        name: The option that `--help` shows; None for a key that only `--set` and scenario files can set.
+        panel: The heading under which help texts list the key.
+        metavar: The placeholder of the option's value.
+        former: Former options, which still work and print a notice that names the key.
+        value_of: The key that takes the option's value, if the field itself is a switch that the option turns on.
+        of_run: Whether the field concerns the run of a search only, so that neither answers nor commands repeat it.
     """
     shown = {"name": name, "metavar": metavar, "value_of": value_of}
     found: dict[str, Any] = {OPTION: {k: v for k, v in shown.items() if v is not None}, PANEL: panel}
@@ -60,7 +62,7 @@ def option(
 
 
 class RequestModel(BaseModel):
-    """A frozen part of a request: keys are strict, and what breaks a rule is an InputError."""
+    """A frozen part of a request; unknown keys and values that break a rule raise InputError."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, populate_by_name=True)
 
@@ -73,12 +75,16 @@ class RequestModel(BaseModel):
                 raise input_error(type(self), error) from None
 
     def replace(self, **changes: Any) -> Self:
-        """Return the same with some fields changed, checked anew. Raises InputError."""
+        """Return a validated copy with some fields changed.
+
+        Raises:
+            InputError: The changed values break a rule.
+        """
         return type(self)(**{name: getattr(self, name) for name in type(self).model_fields} | changes)
 
 
 class _WrongValue(InputError):
-    """A value of another type than its key's, which is dotted where models are nested."""
+    """A value that has the wrong type for its key; the key is dotted if models are nested."""
 
     def __init__(self, key: str, fault: str, value: object) -> None:
         self.key, self.fault = key, fault
@@ -86,7 +92,7 @@ class _WrongValue(InputError):
 
 
 def input_error(model: type[BaseModel], error: ValidationError) -> InputError:
-    """Return the first broken rule as an InputError: its own words where a rule of ours was broken."""
+    """Return the first broken rule as an InputError, unchanged if a validator of a request model raised one."""
     first = error.errors(include_url=False)[0]
     key = ".".join(map(str, first["loc"]))
     ours = first.get("ctx", {}).get("error")
@@ -96,18 +102,18 @@ def input_error(model: type[BaseModel], error: ValidationError) -> InputError:
         return ours
     if first["type"] == "extra_forbidden":
         known = [field.alias or name for name, field in model.model_fields.items()]
-        return InputError("this is no key of a request", key, nearest_name(key, known))
+        return InputError("a request has no such key", key, nearest_name(key, known))
     if first["type"] == "missing":
         return InputError(f"a request needs the key {key}")
     given = first["input"] if isinstance(first["input"], str | int | float) else type(first["input"]).__name__
     return _WrongValue(key, f"{first['msg'][:1].lower()}{first['msg'][1:]}", given)
 
 
-# ---- values as people write them
+# ---- values in user notation
 
 
 def _number(value: object) -> object:
-    """Text as a number; anything else, and text that is none, as it is."""
+    """Return text as a number; other values, and text that is not a number, unchanged."""
     if not isinstance(value, str):
         return value
     try:
@@ -117,7 +123,7 @@ def _number(value: object) -> object:
 
 
 def _texts(value: object) -> object:
-    """Text with commas, a list, or a list of texts with commas, as a tuple of texts."""
+    """Return text with commas, a list, or a list of such texts as a tuple of texts."""
     if value is None:
         return ()
     if isinstance(value, str):
@@ -137,7 +143,7 @@ def _numbers(value: object) -> object:
 
 
 def _seconds(value: object) -> object:
-    """ "2min" or a number of seconds."""
+    """Return the seconds of a duration such as "2min", or of a number."""
     number = _number(value)
     return parse_duration(number) if isinstance(number, str) else number
 
@@ -154,5 +160,5 @@ Seconds = Annotated[
 
 
 def read_by(parse: Callable[[Any], Any], write: Callable[[Any], Any], schema: dict[str, Any]) -> tuple[Any, ...]:
-    """Return the metadata of a field that holds an object of ours: how it is read, written and described."""
+    """Return the metadata of a field with a custom type: its parser, its serializer and its JSON Schema."""
     return BeforeValidator(parse), PlainSerializer(write), WithJsonSchema(schema)

@@ -1,4 +1,4 @@
-"""A request from its keys, and its keys from a request: scenario files, `--set KEY=VALUE`, and command lines."""
+"""Convert keys to a request and back: scenario files, `--set KEY=VALUE`, and command lines."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from planner.problem.request import DEFAULT_WORKLOAD, PlanRequest
 from planner.problem.request_keys import RequestKey, request_keys
 from planner.problem.slo import parse_slos
 
-#: Keys by dotted name; None deletes a key, so that its default holds.
+#: Values by dotted key; None removes a key, so that its default applies.
 Values = Mapping[str, Any]
 
 EXAMPLE: Final = "plan --model llama3.1-405b --slo p99=2s --hw h100x8"
 
 _FIXED: Final = "fixed"
 
-#: Named alike in a request (text: drafts to choose from) and in deployment.yaml (a mapping: what every candidate has).
+#: A key of a request (text: drafts to consider) and also of deployment.yaml (a mapping: fixed for every candidate).
 _SPECULATIVE: Final = "speculative"
 
-#: Written into an answer beside its objectives, and derived from them.
+#: Keys that an answer holds and that are derived from its objectives.
 _DERIVED: Final = ("slo_words",)
 
-#: Keys that a load over time excludes, as options.
+#: Keys whose options a load over time excludes.
 _OTHER_LOADS: Final = ("workload", "rate", "users")
 
-_OVER_TIME: Final = "a load over time is workload and rate in one"
+_OVER_TIME: Final = "a load over time includes workload and rate"
 
-#: A rate written by a planner, against the peak that the workload has today.
+#: Relative tolerance between a rate that a planner has written and the peak of the workload.
 _SAME: Final = 1e-9
 
 
@@ -45,20 +45,28 @@ _SAME: Final = 1e-9
 
 
 def request_of_keys(values: Values) -> PlanRequest:
-    """Return the request that the keys describe. Raises InputError for one that is none."""
+    """Return the request that the keys describe.
+
+    Raises:
+        InputError: A key is missing, unknown or invalid.
+    """
     given = _with_peak({name: value for name, value in values.items() if value is not None})
     for name in ("model", "hardware"):
         if not given.get(name):
             raise InputError(f"{request_keys()[name].option} is needed", None, EXAMPLE)
     if not given.get("slo"):
-        parse_slos([])  # which says what an objective is
+        parse_slos([])  # raises an error that explains how to write an objective
     request = PlanRequest(**_nested(given))
     request.accounting.check_files()
     return request
 
 
 def read_scenario(path: Path) -> dict[str, Any]:
-    """Return the keys of a scenario file, or of the request block of an answer. Raises InputError."""
+    """Return the keys of a scenario file, or of the request block of an answer.
+
+    Raises:
+        InputError: The file cannot be read or has an unknown key.
+    """
     found: dict[str, Any] = {}
     for name, value in _read(path).items():
         if name not in _DERIVED:
@@ -67,7 +75,7 @@ def read_scenario(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A mapping in YAML; in a file .json in JSON, whose 1e-05 is no number of YAML's."""
+    """Return the mapping in a YAML file, or in a .json file (YAML would read its 1e-05 as text)."""
     if path.suffix != ".json":
         return read_yaml(path)
     try:
@@ -75,7 +83,7 @@ def _read(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}") from None
     except ValueError as error:
-        raise InputError(f"{path} is no valid JSON: {error}") from None
+        raise InputError(f"{path} is not valid JSON: {error}") from None
     if not isinstance(found, dict):
         raise InputError(f"{path} must hold key: value pairs", type(found).__name__)
     return found
@@ -84,7 +92,8 @@ def _read(path: Path) -> dict[str, Any]:
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
     """Return the keys that `KEY=VALUE` texts set, of the request or of deployment.yaml (those are `fixed`).
 
-    Raises InputError for an unknown key, naming the nearest, and for a key that is set twice.
+    Raises:
+        InputError: A key is unknown (the error names the nearest one) or is set twice.
     """
     found: dict[str, Any] = {}
     for setting in settings:
@@ -107,9 +116,13 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
 
 
 def given_options(options: Values) -> dict[str, Any]:
-    """Return the keys that command-line options set; options: by the name of the key, None where not given.
+    """Return the keys that command-line options set.
 
-    Raises InputError where a workload that brings its own rate stands beside another load.
+    Args:
+        options: Values by the name of the key; None if the option is not given.
+
+    Raises:
+        InputError: A workload with its own rate is combined with another load.
     """
     found = {name: value for name, value in options.items() if value not in (None, [])}
     for key in request_keys().values():
@@ -122,19 +135,19 @@ def _alone(found: Values, key: RequestKey) -> object:
     for name in _OTHER_LOADS:
         if name in found:
             option = request_keys()[name].option
-            raise InputError(f"{_OVER_TIME}: without {option}", found[name], f"{key.option} {key.metavar}")
+            raise InputError(f"{_OVER_TIME}: leave out {option}", found[name], f"{key.option} {key.metavar}")
     return found[key.name]
 
 
 def _with_peak(given: dict[str, Any]) -> dict[str, Any]:
-    """With the rate of the busiest window, where the load is the workload's own."""
+    """Return the keys with the rate of the busiest window added, if the load is the workload's own."""
     if given.get("over_time") is not True:
         return given
     if "users" in given:
-        raise InputError(f"{_OVER_TIME}: without users", given["users"], "over_time or users")
+        raise InputError(f"{_OVER_TIME}: leave out users", given["users"], "over_time or users")
     rate, peak = given.get("rate"), peak_of(str(given.get("workload", DEFAULT_WORKLOAD)))
     if isinstance(rate, int | float) and not math.isclose(rate, peak, rel_tol=_SAME):
-        raise InputError(f"{_OVER_TIME}: without rate", rate, f"{peak:g}")
+        raise InputError(f"{_OVER_TIME}: leave out rate", rate, f"{peak:g}")
     return given | {"rate": peak}
 
 
@@ -144,21 +157,21 @@ def _value(name: str, text: str) -> object:
     except yaml.YAMLError:
         if name in request_keys() and request_keys()[name].kind == "string":
             return text
-        raise InputError(f"the value of {name} is no YAML", text, f"{name}=1") from None
+        raise InputError(f"the value of {name} is not valid YAML", text, f"{name}=1") from None
 
 
 def _groups() -> set[str]:
-    """Names of keys that hold keys."""
+    """Return the names of the keys that hold other keys."""
     return {name.partition(".")[0] for name in request_keys() if "." in name}
 
 
 def _flatten(name: str, value: object, found: dict[str, Any], where: str, once: bool = False) -> None:
-    """Write a key of a file or of --set, with those it holds, under their dotted names."""
+    """Add a key of a file or of --set to `found`, and the keys that it holds, under their dotted names."""
     if value is None and name in _groups():
         return
     if name in _groups() or (name == _FIXED and isinstance(value, dict)):
         if not isinstance(value, dict):
-            raise InputError(f"{where}: {name} holds keys of its own", value, f"{name}: {{{_first_of(name)}: ...}}")
+            raise InputError(f"{where}: {name} must hold keys", value, f"{name}: {{{_first_of(name)}: ...}}")
         for part, inner in value.items():
             whole = f"{name}.{part}"
             if name == _FIXED:
@@ -174,7 +187,7 @@ def _flatten(name: str, value: object, found: dict[str, Any], where: str, once: 
 def _set(found: dict[str, Any], name: str, value: object, once: bool) -> None:
     if once and name in found:
         short = name.removeprefix(f"{_FIXED}.")
-        raise InputError("a key is set once", f"{short}={json.dumps(value)}", f"{short}={json.dumps(found[name])}")
+        raise InputError("a key is set twice", f"{short}={json.dumps(value)}", f"{short}={json.dumps(found[name])}")
     found[name] = value
 
 
@@ -183,8 +196,8 @@ def _first_of(group: str) -> str:
 
 
 def _unknown(name: str, where: str) -> InputError:
-    """Names the key that an option's spelling, or deployment.yaml, or a slip of the pen means."""
-    return InputError(f"{where}: this is no key of a request or of deployment.yaml", name, _nearest(name))
+    """Return the error for an unknown key, which names the key that was probably meant."""
+    return InputError(f"{where}: neither a request nor deployment.yaml has this key", name, _nearest(name))
 
 
 def _nearest(name: str) -> str | None:
@@ -201,7 +214,7 @@ def _nearest(name: str) -> str | None:
 
 
 def _nested(values: Values) -> dict[str, Any]:
-    """Dotted names as mappings in mappings."""
+    """Return the values with dotted names as nested mappings."""
     found: dict[str, Any] = {}
     for name, value in values.items():
         group, dot, rest = name.partition(".")
@@ -228,7 +241,7 @@ def known_keys(block: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def command_of(request: PlanRequest) -> str:
-    """Return the command line that puts the same question; what is at its default is left out, but for the seed."""
+    """Return the command line of the request; it leaves out values at their defaults, except the seed."""
     return shlex.join(["plan", *arguments_of(keys_of(request) | {"seed": request.seed})])
 
 
@@ -241,9 +254,9 @@ def keys_of(request: PlanRequest) -> dict[str, Any]:
 
 
 def arguments_of(values: Values, keys: Iterable[RequestKey] | None = None) -> list[str]:
-    """Return the words of a command line that set these keys, those of how a search is run left out.
+    """Return the command-line arguments that set these keys, without those that concern the run only.
 
-    An option where `--help` shows one, else `--set KEY=VALUE`.
+    A key has an option if `--help` shows one, and `--set KEY=VALUE` otherwise.
     """
     words: list[str] = []
     settings: list[str] = []
@@ -263,7 +276,7 @@ def arguments_of(values: Values, keys: Iterable[RequestKey] | None = None) -> li
 
 
 def _without_peak(values: Values) -> Values:
-    """The option of a load over time takes the workload, and its rate follows."""
+    """Return the keys without the rate of a load over time: its option takes the workload, which has the rate."""
     switch = next((k for k in request_keys().values() if k.value_of is not None), None)
     if switch is None or not values.get(switch.name):
         return values
@@ -279,7 +292,7 @@ def _seed_last(words: list[str], settings: list[str]) -> list[str]:
 
 
 def _spelled(value: object, key: RequestKey) -> str:
-    """A value as an option takes it, or, of a key without an option, as --set does (which reads YAML)."""
+    """Return a value as text for its option, or for --set (which reads YAML) if the key has no option."""
     if isinstance(value, list):
         return ",".join(_spelled(part, key) if not isinstance(part, str) else part for part in value)
     if isinstance(value, float):

@@ -27,15 +27,23 @@ _LIMIT = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)\s*([^\d\s]*)")
 
 @dataclass(frozen=True, slots=True)
 class Slo:
-    """One objective: a statistic of one latency must not exceed a limit. `stat` is "mean" or "pNN"."""
+    """One objective: a statistic of one latency must not exceed a limit.
+
+    Attributes:
+        metric: The latency metric.
+        stat: "mean" or "pNN".
+        limit_s: The limit, seconds.
+        metric_given: False if the metric was left out and ttft is assumed.
+    """
 
     metric: str
     stat: str
     limit_s: float
-    metric_given: bool = field(default=True, compare=False)  # False: the metric was left out and ttft assumed
+    metric_given: bool = field(default=True, compare=False)
 
     @property
     def name(self) -> str:
+        """Return metric and statistic, for example "ttft.p99"."""
         return f"{self.metric}.{self.stat}"
 
     @property
@@ -45,17 +53,17 @@ class Slo:
 
     @property
     def text(self) -> str:
-        """The objective in full, in its own grammar."""
+        """Return the objective as METRIC.STAT=LIMIT."""
         return f"{self.name}={seconds_text(self.limit_s)}"
 
     @property
     def quantile(self) -> float | None:
-        """The percentile as a share in 0..1, None for the mean."""
+        """Return the percentile as a share in 0..1; None for the mean."""
         return None if self.stat == "mean" else float(self.stat[1:]) / 100
 
     @property
     def words(self) -> str:
-        """The objective as a sentence; says so where the metric was assumed."""
+        """Return the objective as a sentence, which tells if the metric was assumed."""
         limit = human_s(self.limit_s)
         what = self.latency.words
         if not self.latency.is_per_request and self.quantile is not None:
@@ -68,12 +76,15 @@ class Slo:
         return said if self.metric_given else f"{said} (no metric given: time to first token assumed)"
 
     def value_s(self, samples_s: FloatArray) -> float:
-        """The statistic of `samples_s` in seconds; a request that never got there counts as infinite."""
+        """Return the statistic of `samples_s` in seconds; unserved requests count as infinite. Shape (n,)."""
         return statistic_s(samples_s, self.quantile)
 
 
 def statistic_s(samples_s: FloatArray, quantile: float | None) -> float:
-    """Mean (quantile None) or linearly interpolated quantile; nan for no samples, inf where it reaches one."""
+    """Return the mean (quantile None) or the linearly interpolated quantile of samples of shape (n,).
+
+    The result is nan without samples, and inf if an infinite sample contributes to it.
+    """
     if not len(samples_s):
         return float("nan")
     if quantile is None:
@@ -87,7 +98,7 @@ def statistic_s(samples_s: FloatArray, quantile: float | None) -> float:
 
 
 def seconds_text(value_s: float) -> str:
-    """Seconds in the SLO grammar, exact: 2.0 -> "2s", 0.05 -> "50ms"."""
+    """Return seconds as an exact limit of an objective: 2.0 gives "2s", 0.05 gives "50ms"."""
     unit = "s" if value_s >= 1 else "ms" if value_s >= 1e-3 else "us"
     number = value_s / UNIT_S[unit]
     short = f"{number:.12g}"
@@ -95,7 +106,11 @@ def seconds_text(value_s: float) -> str:
 
 
 def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
-    """All objectives of repeated or comma-separated options. Raises InputError; at least one is needed."""
+    """Return the objectives of repeated or comma-separated options.
+
+    Raises:
+        InputError: There is no objective, one is not valid, or a statistic has two limits.
+    """
     parts = [part.strip() for text in texts for part in text.split(",") if part.strip()]
     if not parts:
         raise InputError("an SLO is needed, written METRIC.STAT=LIMIT", None, "ttft.p99=2s")
@@ -109,7 +124,11 @@ def parse_slos(texts: Iterable[str]) -> tuple[Slo, ...]:
 
 
 def parse_slo(text: str) -> Slo:
-    """One objective. Raises InputError that names the broken rule and the nearest valid choice."""
+    """Return the objective that a text describes.
+
+    Raises:
+        InputError: The text is not valid; the error names the broken rule and the nearest valid choice.
+    """
     name, equals, limit = (part.strip() for part in text.partition("="))
     if not equals:
         raise InputError("an SLO is written METRIC.STAT=LIMIT", text, "ttft.p99=2s")
@@ -157,6 +176,6 @@ def _limit_s(text: str) -> float:
 
 
 def _above_zero(number: str) -> str:
-    """The nearest number that a limit may have."""
+    """Return the nearest number that a limit may have, as text."""
     value = abs(float(number))
     return f"{value:g}" if 0 < value < float("inf") else "1"

@@ -1,4 +1,7 @@
-"""What an hour of hardware costs under a request's tariff. Unknown is None; what was asked for by name is refused."""
+"""The price of an hour of hardware under the tariff of a request.
+
+An unknown price is None; if the request names a cloud, a region or a commitment without a price, it is refused.
+"""
 
 from __future__ import annotations
 
@@ -11,55 +14,53 @@ from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.specs import Hardware
 from planner.problem.request_model import POWER, PRICE, Number, RequestModel, option
 
-#: A discount to show as an example: what AWS gives for a year without upfront payment (data/prices.csv).
+#: An example of a discount: AWS, one year without upfront payment (data/prices.csv).
 _EXAMPLE_DISCOUNT: Final = "--set tariff.discount=0.37"
 
 
 class Tariff(RequestModel):
-    """What an hour and a kilowatt-hour cost: an override, or how to read the catalogs."""
+    """The prices of hardware and electricity: the user's own, or how to read the catalogs."""
 
     usd_per_hour: Annotated[
         Number | None,
         Field(
-            description="US dollars per hour of all the hardware named, instead of the catalog's price.",
+            description="Price of all the hardware in --hw, US dollars per hour.",
             json_schema_extra=option("--price", PRICE, metavar="USD"),
         ),
     ] = None
     reading: Annotated[
         str,
         Field(
-            description="Which of the catalog's prices is meant: cheapest, median, list or spot.",
+            description="Which price of the catalog to use: cheapest, median, list or spot.",
             json_schema_extra=option(panel=PRICE, former=["--price-reading"]),
         ),
     ] = "cheapest"
     cloud: Annotated[
         str | None,
-        Field(description="The cloud whose price is meant.", json_schema_extra=option(panel=PRICE, former=["--cloud"])),
+        Field(description="Use the price of this cloud.", json_schema_extra=option(panel=PRICE, former=["--cloud"])),
     ] = None
     region: Annotated[
         str | None,
-        Field(
-            description="The region whose price is meant.", json_schema_extra=option(panel=PRICE, former=["--region"])
-        ),
+        Field(description="Use the price of this region.", json_schema_extra=option(panel=PRICE, former=["--region"])),
     ] = None
     commitment: Annotated[
         str,
         Field(
-            description="on-demand, spot, reserved-1y or reserved-3y.",
+            description="Commitment: on-demand, spot, reserved-1y or reserved-3y.",
             json_schema_extra=option(panel=PRICE, former=["--commitment"]),
         ),
     ] = ON_DEMAND
     discount: Annotated[
         Number | None,
         Field(
-            description="Your own share off the on-demand price for that commitment, e.g. 0.4.",
+            description="Your discount on the on-demand price, as a share: 0.4.",
             json_schema_extra=option(panel=PRICE, metavar="SHARE", former=["--discount"]),
         ),
     ] = None
     grid: Annotated[
         str | None,
         Field(
-            description="The grid that the electricity comes from (default: us).",
+            description="Electricity grid of the hardware (default: us).",
             json_schema_extra=option(panel=POWER, former=["--grid"]),
         ),
     ] = None
@@ -70,11 +71,12 @@ class Tariff(RequestModel):
             near = nearest_name(self.commitment, COMMITMENTS) or ON_DEMAND
             raise InputError(f"a commitment is one of {', '.join(COMMITMENTS)}", self.commitment, near)
         if self.reading == "spot" and self.commitment not in (ON_DEMAND, "spot"):
-            raise InputError("a price is read as spot or as reserved", self.commitment, "tariff.reading=cheapest")
+            rule = "tariff.reading spot excludes a reserved commitment"
+            raise InputError(rule, self.commitment, "tariff.reading=cheapest")
         if self.usd_per_hour is not None and self.committed != ON_DEMAND:
-            raise InputError("a price of one's own excludes tariff.commitment", self.committed, "one of the two")
+            raise InputError("--price and tariff.commitment exclude each other", self.committed, "one of the two")
         if self.discount is not None and self.committed == ON_DEMAND:
-            raise InputError("a discount is for a commitment", self.discount, "tariff.commitment=reserved-1y")
+            raise InputError("a discount needs a commitment", self.discount, "tariff.commitment=reserved-1y")
         if self.discount is not None and not 0 < self.discount < 1:
             raise InputError("a discount is a share of the on-demand price between 0 and 1", self.discount, "0.35")
         self._check_own_price()
@@ -88,18 +90,20 @@ class Tariff(RequestModel):
             raise InputError("a price is a number of US dollars per hour above zero", price, "24.5")
         for name, chosen in (("cloud", self.cloud), ("region", self.region)):
             if chosen is not None:
-                raise InputError(f"a price of one's own excludes tariff.{name}", chosen, f"--price or tariff.{name}")
+                rule = f"--price and tariff.{name} exclude each other"
+                raise InputError(rule, chosen, f"--price or tariff.{name}")
 
     @property
     def committed(self) -> str:
-        """The commitment; the reading `spot` is short for it."""
+        """Return the commitment; the reading `spot` implies the commitment `spot`."""
         return "spot" if self.reading == "spot" else self.commitment
 
 
 def table_price(hardware: Hardware, tariff: Tariff) -> Price | None:
-    """The table's price of all of `hardware`, less the user's own discount; None where it knows none.
+    """Return the catalog's price of all of `hardware` after the user's discount; None if the catalog has none.
 
-    Raises InputError for names it does not know.
+    Raises:
+        InputError: The cloud, the region or the reading is unknown.
     """
     if tariff.discount is not None:
         listed = _read(hardware, tariff, ON_DEMAND)
@@ -108,8 +112,11 @@ def table_price(hardware: Hardware, tariff: Tariff) -> Price | None:
 
 
 def require_price(hardware: Hardware, tariff: Tariff) -> None:
-    """Raises InputError, naming the nearest that is known, where a cloud, region or commitment was named and no price
-    of this hardware is known there."""
+    """Check that a price exists if the tariff names a cloud, a region or a commitment.
+
+    Raises:
+        InputError: No such price of this hardware is known; the error names the nearest choice that has one.
+    """
     named = [tariff.cloud, tariff.region, None if tariff.committed == ON_DEMAND else tariff.committed]
     if tariff.usd_per_hour is not None or not any(named) or table_price(hardware, tariff) is not None:
         return
@@ -124,7 +131,7 @@ def _read(hardware: Hardware, tariff: Tariff, commitment: str) -> Price | None:
 
 
 def _nearest(hardware: Hardware, tariff: Tariff) -> str:
-    """Another commitment there, the user's own discount, or another cloud; else a price of one's own."""
+    """Return a choice with a price: another commitment, the user's discount, another cloud, or the user's price."""
     here = [c for c in COMMITMENTS if _read(hardware, tariff, c) is not None]
     if here:
         others = f"--set tariff.commitment={here[0]}" + (f" ({', '.join(here)} are known)" if len(here) > 1 else "")

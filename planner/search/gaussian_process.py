@@ -1,7 +1,7 @@
-"""How far a guess is off at points nobody has looked at, learnt from those that were: a Gaussian process.
+"""A Gaussian process of the error of estimates, which predicts the error at points that were not simulated.
 
-Its scale, its length and how linear it is are not chosen but drawn, by how well each choice explains what was seen:
-with few looks a single best choice is too sure of itself.
+Its scale, its length and its linear share are not fixed but drawn, weighted by how well each choice explains the
+simulated points: with few samples, a single best choice is too confident.
 
 The gain (`benchmarks/search_proof.py`, docs/search.md; 100 searches of held-out spaces, a fifth of the points each):
 96 found the whole front within 2 % with this correction, 72 with the guess alone, 32 with Optuna's TPE and 7 with its
@@ -29,24 +29,27 @@ _LINEAR: Final = (0.0, 0.5)
 
 _OWN: Final = (0.004, 0.012, 0.03)
 
-#: Log-normal prior of the scale: around a guess that is off by 15 %, give or take a factor e.
+#: Log-normal prior of the scale: centred on an error of 15 % of the estimate, with a deviation of a factor e.
 _SCALE_PRIOR: Final = 0.15
 
-#: Before anything was seen.
+#: Used before any point was simulated.
 _FIRST: Final = (3.0, 0.5, 0.3, 0.012)
 
-#: A run that is late is far later than guessed: how far tells nothing of runs that are not.
+#: An overloaded run is far later than estimated, by an amount that is irrelevant for other runs.
 _LATE: Final = 0.7
 
 
 def standard(features: FloatArray) -> FloatArray:
-    """Columns of mean zero and deviation one; constant ones are zero."""
+    """Return features with columns of mean 0 and deviation 1; constant columns are 0. Shape (n, m)."""
     spread = features.std(axis=0)
     return np.asarray((features - features.mean(axis=0)) / np.where(spread > 1e-9, spread, 1.0), np.float64)
 
 
 def kernel(a: FloatArray, b: FloatArray, length: float, linear: float) -> FloatArray:
-    """(len(a), len(b)): squared exponential and linear parts of standard features, and a common offset."""
+    """Return the covariance of standard features: a squared exponential, a linear part and a common offset.
+
+    Shape (len(a), len(b)).
+    """
     m = max(a.shape[1], 1)
     inner = a @ b.T
     square = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1)[None, :] - 2 * inner
@@ -55,7 +58,7 @@ def kernel(a: FloatArray, b: FloatArray, length: float, linear: float) -> FloatA
 
 
 def normal_draws(mean: FloatArray, covariance: FloatArray, n: int, rng: np.random.Generator) -> FloatArray:
-    """(n, points) draws; directions that hardly vary are left out."""
+    """Return `n` joint normal draws, without directions of negligible variance. Shape (n, points)."""
     values, vectors = np.linalg.eigh(covariance)
     kept = values > max(values.max() * 1e-6, 1e-12)
     noise = rng.standard_normal((n, int(kept.sum()))) * np.sqrt(values[kept])
@@ -63,7 +66,11 @@ def normal_draws(mean: FloatArray, covariance: FloatArray, n: int, rng: np.rando
 
 
 class ResidualModel:
-    """z: (points, m) standard features. seen: places of what was looked at; values: logarithms of true over guessed."""
+    """A Gaussian process of the logarithm of true over estimated values.
+
+    It is made of standard features `z` of shape (points, m), the indices `seen` of the simulated points, and the
+    `values` at these points.
+    """
 
     def __init__(self, z: FloatArray, seen: Sequence[int], values: FloatArray, noise: FloatArray) -> None:
         self._z, self._seen = z, z[list(seen)]
@@ -73,7 +80,7 @@ class ResidualModel:
         self._likely = self._weigh()
 
     def _weigh(self) -> FloatArray:
-        """Probability of every choice."""
+        """Return the probability of each choice of parameters."""
         if len(self._choices) == 1:
             return np.ones(1)
         logs = []
@@ -90,7 +97,7 @@ class ResidualModel:
         return np.asarray(scale**2 * kernel(self._seen, self._seen, length, linear) + alone, np.float64)
 
     def expect(self) -> tuple[FloatArray, FloatArray]:
-        """(points,) mean and standard deviation by the likeliest choice."""
+        """Return mean and standard deviation by the likeliest choice, each of shape (points,)."""
         length, linear, scale, own = self._choices[int(np.argmax(self._likely))]
         across = scale**2 * kernel(self._z, self._seen, length, linear)
         prior = scale**2 * ((1 - linear) + linear * (self._z**2).mean(axis=1) + 1.0)
@@ -101,7 +108,7 @@ class ResidualModel:
         return np.asarray(weights @ self._values), np.sqrt(np.maximum(variance, 0.0) + own**2)
 
     def draw(self, at: npt.NDArray[np.int64], n: int, doubt: float, rng: np.random.Generator) -> FloatArray:
-        """(n, len(at)) joint draws; doubt: factor on what is left open."""
+        """Return `n` joint draws of shape (n, len(at)); `doubt` is a factor on the remaining deviation."""
         counts, z, found = rng.multinomial(n, self._likely), self._z[at], []
         for (length, linear, scale, own), count in zip(self._choices, counts, strict=True):
             if not count:

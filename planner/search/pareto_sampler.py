@@ -1,11 +1,11 @@
-"""The Pareto front of a space, found by simulating little of it: a cheap guess corrected by what was simulated.
+"""Find the Pareto front of a space with few simulations: closed-form estimates, corrected by simulated points.
 
-Every point has a closed-form guess of its objectives. What was simulated tells how wrong the guess is, and a Gaussian
-process what that lets expect of the rest (residual.py). Whole worlds are drawn from it, and the next point simulated is
-the one on the front of most of them; where none of them has a point ahead of what was found, the search ends. What is
-on the front was simulated: nothing is reported on a guess.
+Every point has a closed-form estimate of its objectives. The simulated points show the errors of the estimates, and a
+Gaussian process (gaussian_process.py) predicts the errors at the other points. The sampler draws values of all points
+from it and next simulates the point that is on the front in most draws. The search ends when no draw has a point ahead
+of the front. Every reported point of the front was simulated.
 
-The guide to a front as an Optuna sampler: storage, workers that share a study and resuming are Optuna's.
+The sampler is an Optuna sampler: storage, shared studies and resuming are Optuna's.
 """
 
 from __future__ import annotations
@@ -22,32 +22,37 @@ from catalogs.arrays import FloatArray
 from planner.search.gaussian_process import ResidualModel, kernel, normal_draws, standard
 from planner.search.study import Params, is_abandoned, space_of
 
-#: A point is ahead where it is better by more than this share: differences below are not looked for.
+#: A point is ahead if it is better by more than this share; smaller differences are ignored.
 RESOLVED: Final = 0.02
 
-#: Worlds drawn; points in each, where there are more the most promising.
+#: Number of draws of all points, and the most points in a draw (the most promising if there are more).
 DRAWS: Final = 64
 
 SHORT_LIST: Final = 300
 
-#: When no world drawn has a point ahead, worlds are drawn that differ more from what is expected.
+#: Factors on the deviation of draws: if no draw has a point ahead, the next larger factor is used.
 DOUBTS: Final = (1.0, 2.0, 4.0)
 
-#: What a short run leaves open of the logarithm that a long one would have found.
+#: Standard deviation of the difference between the logarithms of a short and a long run.
 SHORT_SD: Final = 0.1
 
-#: Whether a point holds (+1) or not (-1): standard deviation of that around the guess, and its length.
+#: Whether a point keeps up (+1) or not (-1): standard deviation around the estimate, and its length.
 _HOLD_SD: Final = 0.5
 
 _HOLD_LENGTH: Final = 3.0
 
-_NEVER: Final = 1e3  # the logarithm of what does not hold
+_NEVER: Final = 1e3  # logarithm of the values of a point that does not keep up
 
 
 @dataclass(frozen=True, slots=True)
 class ParetoSample:
-    """What one point was found to be. values: of every objective, above zero, lower is better. slack: at most zero
-    where the system keeps up and all limits hold. pruned: after a short run that was far behind the front."""
+    """The simulated result of one point.
+
+    Attributes:
+        values: Value of each objective, above zero; lower is better.
+        slack: At most zero if the system keeps up and all limits are met.
+        pruned: Whether a short run was far behind the front, so that no full run followed.
+    """
 
     values: tuple[float, ...]
     slack: float
@@ -56,11 +61,12 @@ class ParetoSample:
 
     @property
     def holds(self) -> bool:
+        """Return whether the system keeps up and all limits are met."""
         return self.slack <= 0 and bool(np.isfinite(self.values).all())
 
 
 def members(looks: Mapping[int, ParetoSample]) -> list[int]:
-    """Indices on the front, in order of the first objective; of equal points the first looked at."""
+    """Return the indices on the front, in order of the first objective; of equal points, the first simulated."""
     found = [(i, look.values) for i, look in looks.items() if look.holds and not look.pruned]
     front = [
         (i, values)
@@ -71,15 +77,21 @@ def members(looks: Mapping[int, ParetoSample]) -> list[int]:
 
 
 def _beats(a: tuple[float, ...], b: tuple[float, ...], earlier: bool) -> bool:
-    """Whether a dominates b; of equals the earlier."""
+    """Return whether `a` dominates `b`; of equal points, the earlier dominates."""
     no_worse = all(x <= y for x, y in zip(a, b, strict=True))
     return no_worse and (a != b or earlier)
 
 
 @dataclass(frozen=True)
 class ParetoSampler:
-    """Says where to look next. guesses: (n, objectives); known: objectives whose guess is true. features: (n, m), what
-    decides how far the others are off. holds: (n,) in -1..1, whether a point is guessed to hold at all."""
+    """Chooses the next point to simulate.
+
+    Attributes:
+        guesses: Estimated objectives. Shape (n, objectives).
+        known: Objectives whose estimates are exact.
+        features: What determines the errors of the other estimates. Shape (n, m).
+        holds: Estimate in -1..1 of whether a point keeps up. Shape (n,).
+    """
 
     guesses: FloatArray
     features: FloatArray
@@ -88,9 +100,9 @@ class ParetoSampler:
     seed: int = 0
 
     def choose(self, looks: Mapping[int, ParetoSample], busy: Collection[int] = ()) -> int | None:
-        """The point most likely to be on the front; None where none is. busy: others are looking at these now.
+        """Return the point that is most likely on the front, or None; other workers simulate the points in `busy`.
 
-        A function of what was looked at and of the seed alone, so a search that is resumed decides as it would have.
+        The result depends on the simulated points and the seed only, so a resumed search makes the same decisions.
         """
         free = np.ones(len(self.guesses), np.bool_)
         free[[*looks, *busy]] = False
@@ -105,7 +117,7 @@ class ParetoSampler:
                 return int(at[np.argmax(counts + 0.01 * rng.random(len(at)))])
         if any(look.holds for look in looks.values()):
             return None
-        return int(np.argmax(np.where(free, self.holds, -np.inf)))  # nothing holds yet: what is the least strained
+        return int(np.argmax(np.where(free, self.holds, -np.inf)))  # no point keeps up yet: the least loaded
 
     def _residual(self, z: FloatArray, looks: Mapping[int, ParetoSample], k: int) -> ResidualModel:
         seen = [i for i, look in looks.items() if look.holds]
@@ -114,7 +126,7 @@ class ParetoSampler:
         return ResidualModel(z, seen, values, noise)
 
     def _short_list(self, z: FloatArray, looks: Mapping[int, ParetoSample], free: np.ndarray) -> np.ndarray:
-        """Free points, by how far they may lie ahead of what was found where there are too many."""
+        """Return the free points; if there are too many, those that may lie furthest ahead of the front."""
         at = np.flatnonzero(free)
         if len(at) <= SHORT_LIST:
             return at
@@ -137,7 +149,7 @@ class ParetoSampler:
     def _counts(
         self, z: FloatArray, looks: Mapping[int, ParetoSample], at: np.ndarray, doubt: float, rng: np.random.Generator
     ) -> FloatArray:
-        """In how many worlds each point of `at` is on the front, and ahead of what was found."""
+        """Return in how many draws each point of `at` is on the front and ahead of the front so far."""
         worlds = np.repeat(np.log(self.guesses[at])[None], DRAWS, axis=0)
         for k in self._open:
             worlds[:, :, k] += self._residual(z, looks, k).draw(at, DRAWS, doubt, rng)
@@ -152,7 +164,7 @@ class ParetoSampler:
     def _holding(
         self, z: FloatArray, looks: Mapping[int, ParetoSample], at: np.ndarray, doubt: float, rng: np.random.Generator
     ) -> np.ndarray:
-        """(DRAWS, len(at)): whether each point holds."""
+        """Return whether each point keeps up in each draw. Shape (DRAWS, len(at))."""
         seen = list(looks)
         mean, open_ = self.holds[at], _alike(z[at], z[at])
         if seen:
@@ -165,19 +177,19 @@ class ParetoSampler:
 
 
 def _alike(a: FloatArray, b: FloatArray) -> FloatArray:
-    """Covariance of whether points hold."""
+    """Return the covariance of whether points keep up. Shape (len(a), len(b))."""
     return np.asarray(_HOLD_SD**2 * (kernel(a, b, _HOLD_LENGTH, 0.0) - 1.0), np.float64)
 
 
 def _lead(logs: FloatArray, found: FloatArray) -> FloatArray:
-    """By how much each row is better than every row of `found`, in its best objective; inf without any."""
+    """Return by how much each row is better than every row of `found` in its best objective; inf without any."""
     if not len(found):
         return np.full(len(logs), np.inf)
     return np.asarray((found[None] - logs[:, None]).max(axis=2).min(axis=1), np.float64)
 
 
 def _undominated(logs: FloatArray) -> np.ndarray:
-    """(n,) bool: rows that no other beats; of equals all."""
+    """Return which rows no other row dominates; equal rows all count. Shape (n,)."""
     other = logs[None] - logs[:, None]  # [i, j]: how much worse j is than i
     beaten = np.all(other <= 0, axis=2) & np.any(other < 0, axis=2)
     return np.asarray(~np.any(beaten, axis=1))
@@ -198,9 +210,11 @@ class ParetoOptunaSampler(optuna.samplers.BaseSampler):
         self.exhausted = False
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, Any]:  # noqa: ARG002
+        """Return the distributions of all parameters."""
         return self._space
 
     def sample_relative(self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """Return the parameters of the next point."""
         looks, busy = self._told(study, trial)
         place = self._guide.choose(looks, busy)
         self.exhausted = place is None
@@ -209,6 +223,11 @@ class ParetoOptunaSampler(optuna.samplers.BaseSampler):
         return dict(zip(self._names, self._points[place], strict=True))
 
     def sample_independent(self, study: Any, trial: Any, param_name: str, param_distribution: Any) -> Any:  # noqa: ARG002
+        """Refuse a parameter that is not one of the front.
+
+        Raises:
+            ValueError: Always.
+        """
         raise ValueError(f"a front is searched over its own parameters, not {param_name}")
 
     def _told(self, study: optuna.Study, own: FrozenTrial) -> tuple[dict[int, ParetoSample], set[int]]:

@@ -1,6 +1,6 @@
-"""`plan front`: the deployments and loads that nothing beats, found by simulating few of them.
+"""`plan front`: the Pareto-optimal deployments and loads, found by simulating few of them.
 
-The search for a front: what the guide asks for is simulated, told to the study, and never simulated again.
+Each point that the sampler proposes is simulated once and reported to the study.
 """
 
 from __future__ import annotations
@@ -40,21 +40,21 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION: Final = 1
 
-#: Of a statistic that is only looked at: no system is so late.
+#: Limit of a statistic that is only observed: no system is that slow.
 NO_LIMIT_S: Final = 1e6
 
 _REASONS: Final = 3  # of what was ruled out, that are told
 
 
 def asked_slos(axes: Sequence[ParetoAxis], limits: Sequence[Slo]) -> tuple[Slo, ...]:
-    """What a run must be read for: the limits, and the axes that have none."""
+    """Return the objectives to read from a run: the limits, and the axes without a limit."""
     named = {slo.name for slo in limits}
     extra = (axis.slo for axis in axes if axis.slo is not None and axis.slo.name not in named)
     return (*limits, *(Slo(s.metric, s.stat, NO_LIMIT_S) for s in extra))
 
 
 class FrontRequest(JsonBlock):
-    """The question that a front answers."""
+    """The request that a front answers."""
 
     model: str
     hardware: str
@@ -98,12 +98,12 @@ class FrontPoint(JsonBlock):
     deployment: dict[str, Any] = Field(default_factory=dict)
 
     def value(self, axis: FrontAxis) -> float | None:
-        """Return the value on an axis; None where it is not finite or not known."""
+        """Return the value on an axis; None if it is not finite or not known."""
         return self.values.get(axis.name)
 
 
 class FrontSearch(JsonBlock):
-    """How a front was found. n_requests: simulated, of resumed runs too."""
+    """How a front was found; `n_requests` counts the simulated requests, including resumed runs."""
 
     n_candidates: int = 0
     n_bounded_out: int = 0
@@ -119,7 +119,7 @@ class FrontSearch(JsonBlock):
 
 
 class FrontFile(JsonBlock):
-    """What `plan front --json` writes. axes: two or three, at least one of them a latency."""
+    """The document that `plan front --json` writes; it has two or three axes, at least one of them a latency."""
 
     schema_version: int
     request: FrontRequest
@@ -134,7 +134,10 @@ class FrontFile(JsonBlock):
 
 @dataclass(slots=True)
 class ParetoResult:
-    """looks: by index, in order. exhausted: no other point is thought to be on the front."""
+    """The result of a front search.
+
+    `looks` holds the samples by index, in order; `exhausted` means that no other point is likely on the front.
+    """
 
     looks: dict[int, ParetoSample] = field(default_factory=dict)
     exhausted: bool = False
@@ -143,21 +146,23 @@ class ParetoResult:
 
     @property
     def members(self) -> list[int]:
+        """Return the indices of the points on the front."""
         return members(self.looks)
 
     @property
     def n_pruned(self) -> int:
+        """Return the number of points whose simulation stopped early."""
         return sum(look.pruned for look in self.looks.values())
 
     @property
     def n_requests(self) -> int:
-        """Simulated, of runs that were resumed too."""
+        """Return the simulated requests, including those of resumed runs."""
         return sum(look.n_requests for look in self.looks.values())
 
 
 @dataclass(frozen=True, slots=True)
 class ParetoAnswer:
-    """limits: what every point of the front holds. fingerprint: of the calibration."""
+    """A front with its request; every point meets `limits`, and `fingerprint` identifies the calibration."""
 
     request: PlanRequest
     limits: tuple[Slo, ...]
@@ -171,17 +176,18 @@ class ParetoAnswer:
 
     @property
     def axes(self) -> tuple[ParetoAxis, ...]:
+        """Return the axes of the front."""
         return self.trade.axes
 
     @property
     def members(self) -> list[tuple[ParetoCandidate, ParetoSample]]:
-        """In order of the first objective."""
+        """Return the points of the front with their samples, in order of the first objective."""
         return [(self.trade.points[i], self.result.looks[i]) for i in self.result.members]
 
     def document(self) -> dict[str, Any]:
         """Return what `plan front --json` writes. Numbers that are not finite are null."""
         on_front = set(self.result.members)
-        facts = self.trade.world.facts
+        facts = self.trade.evaluator.facts
         r = self.request
         asked = FrontRequest(
             model=r.model,
@@ -242,7 +248,7 @@ class ParetoAnswer:
 
 
 def pareto_front(request: PlanRequest, axes: str = "cost,ttft.p99") -> ParetoAnswer:
-    """Return the deployments and loads that nothing beats in all of the axes at once.
+    """Return the Pareto-optimal deployments and loads on these axes.
 
     Args:
         request: The question; every point of the front holds its objectives.
@@ -260,69 +266,79 @@ def pareto_front(request: PlanRequest, axes: str = "cost,ttft.p99") -> ParetoAns
 
 def make_front(
     request: PlanRequest,
-    world: Evaluator,
+    evaluator: Evaluator,
     axes: tuple[ParetoAxis, ...],
     limits: tuple[Slo, ...],
     tell: FrontTell | None = None,
 ) -> ParetoAnswer:
-    """Raises InputError where cost has no price; KeyboardInterrupt before anything was simulated."""
+    """Return the front of a request.
+
+    Raises:
+        InputError: Cost is an axis and no price of the hardware is known.
+        KeyboardInterrupt: The search was interrupted before a point was simulated.
+    """
     started = time.perf_counter()
-    space, prices = world.space(), PriceList(request.tariff, world.names.hardware)
-    ruled_out = {c: d for c in space if (d := world.discard(c)) is not None}
+    space, prices = evaluator.space(), PriceList(request.tariff, evaluator.names.hardware)
+    ruled_out = {c: d for c in space if (d := evaluator.discard(c)) is not None}
     left = [c for c in space if c not in ruled_out]
     unpriced = sorted({c.hardware.accelerator.name for c in left if prices.price(c.hardware) is None})
     if unpriced and any(axis.name == "cost" for axis in axes):
         rule = "no price is known of this hardware, so a front of cost has no dollars"
         raise InputError(rule, ", ".join(unpriced), "--price USD, or --axes energy,...")
-    points = trade_points(world, prices, left, request.requests_per_s)
+    points = trade_points(evaluator, prices, left, request.requests_per_s)
     sizes = RunSizes.for_slos(asked_slos(axes, limits))
-    trade = ParetoSpace(world, prices, points, axes, limits, request.seed, sizes)
+    trade = ParetoSpace(evaluator, prices, points, axes, limits, request.seed, sizes)
     settings = SearchSettings(
-        request.trials, request.seed, _name(request, trade), request.study, request.storage, digest(world.fingerprint)
+        request.trials,
+        request.seed,
+        _name(request, trade),
+        request.study,
+        request.storage,
+        digest(evaluator.fingerprint),
     )
     result = search_front(trade, settings, tell) if points else ParetoResult(exhausted=True)
     if result.interrupted and not result.looks:
         raise KeyboardInterrupt
     counts = (len(space), len(ruled_out), time.perf_counter() - started)
     reasons = Counter(d.reason for d in ruled_out.values()).most_common(_REASONS)
-    notices = (*world.notices, *(f"ruled out, {n} candidates: {reason}" for reason, n in reasons))
-    return ParetoAnswer(request, limits, trade, result, *counts, digest(world.fingerprint), notices)
+    notices = (*evaluator.notices, *(f"ruled out, {n} candidates: {reason}" for reason, n in reasons))
+    return ParetoAnswer(request, limits, trade, result, *counts, digest(evaluator.fingerprint), notices)
 
 
 def _name(request: PlanRequest, trade: ParetoSpace) -> str:
-    """Names the question, so that a study is only resumed for the same."""
+    """Return the name of the study of a request, by which only a study of the same request is resumed."""
     axes, slos = [a.name for a in trade.axes], [s.text for s in trade.slos]
     asked = [request.question(), axes, slos, request.tariff.model_dump()]
     text = json.dumps([asked, trade.params], sort_keys=True, default=str)
     return f"front-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
-FrontTell = Callable[[int, int, int], None]  # (looked at, at most, on the front so far)
+FrontTell = Callable[[int, int, int], None]  # (points simulated, most points, points on the front)
 
-#: Proposals per look before other workers are taken to have everything else.
+#: Proposals per sample after which all other points are considered taken by other workers.
 _PROPOSALS = 4
 
 
 class ParetoSearchSpace(Protocol):
-    """A finite set of points, each with a guess and a way to find out."""
+    """A finite set of points, each with an estimate and a simulation."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Of the parameters."""
+        """Return the names of the parameters."""
 
     @property
     def params(self) -> list[Params]:
-        """Of every point, by names; no two are equal."""
+        """Return the parameters of every point, in the order of `names`; all differ."""
 
     def guide(self, seed: int) -> ParetoSampler:
-        """Where to look."""
+        """Return the sampler that chooses the points to simulate."""
 
     def look(self, index: int, front: list[tuple[float, ...]]) -> ParetoSample:
-        """Simulate one point. front: values of the front so far, which a point far behind need not be run against."""
+        """Simulate one point, briefly if it is far behind the values of the `front` so far."""
 
 
 def search_front(space: ParetoSearchSpace, settings: SearchSettings, tell: FrontTell | None = None) -> ParetoResult:
-    """Look at no more than settings.n_trials points. Ctrl-C ends it: what was found until then stands."""
+    """Simulate at most `settings.n_trials` points; after Ctrl-C, return the result so far."""
     from planner.search.pareto_sampler import ParetoOptunaSampler
 
     params, guide = space.params, space.guide(settings.seed)
@@ -369,31 +385,33 @@ class _Run:
         try:
             front = [self.result.looks[i].values for i in self.result.members]
             look = self.space.look(point, front)
-        except BaseException:  # free for others at once
+        except BaseException:  # release the point for other processes
             self.study.give_up(trial)
             raise
         self._learn()
-        if point not in self.result.looks:  # else another process was the first
+        if point not in self.result.looks:  # otherwise another process was first
             self.result.looks[point] = look
             self.study.store(trial, as_dict(look))
         _tell(self.study.optuna, trial, look)
 
     def _learn(self) -> None:
-        """Looks that the storage holds and this worker does not."""
+        """Add the stored samples that this worker does not have yet."""
         for point, stored in self.study.stored():
             self.result.looks.setdefault(point, from_dict(stored))
 
 
 def as_dict(look: ParetoSample) -> dict[str, Any]:
+    """Return a sample as JSON types."""
     return {"values": look.values, "slack": look.slack, "n_requests": look.n_requests, "pruned": look.pruned}
 
 
 def from_dict(stored: dict[str, Any]) -> ParetoSample:
+    """Return the sample of a stored dict."""
     return ParetoSample(tuple(stored["values"]), stored["slack"], stored["n_requests"], stored["pruned"])
 
 
 def _tell(study: optuna.Study, trial: optuna.Trial, look: ParetoSample) -> None:
-    """Optuna keeps finite values of every objective, and what does not hold as a constraint."""
+    """Report a sample to Optuna: finite values of every objective, and the slack as a constraint."""
     from planner.search.pareto_sampler import CONSTRAINT, PRUNED_KEY
 
     trial.set_constraint(CONSTRAINT, look.slack if look.slack < float("inf") else 1e9)
@@ -403,16 +421,17 @@ def _tell(study: optuna.Study, trial: optuna.Trial, look: ParetoSample) -> None:
 
 
 def shown_unit(axis: ParetoAxis) -> str:
+    """Return the unit in the heading of an axis."""
     return "time" if axis.slo is not None else axis.unit
 
 
 def shown(axis: ParetoAxis, value: float) -> str:
-    """With the unit of a time, which differs from row to row."""
+    """Return a value for display, with the unit of a time, which differs between rows."""
     return human_s(value) if axis.slo is not None else number_text(value)
 
 
 def footnotes(found: ParetoAnswer) -> list[str]:
-    """What the figures are, and how they were found."""
+    """Return footnotes that explain the figures and the search."""
     s = found.search
     lines = [f"{axis.name}: {axis.words} ({axis.unit})" for axis in found.axes]
     if s.interrupted:

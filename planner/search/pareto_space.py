@@ -1,6 +1,6 @@
-"""What trades against what: every deployment at every load, as points of a space whose Pareto front is wanted.
+"""The space of a Pareto front: every deployment at every load.
 
-What a front is of: money, energy, carbon or a statistic of a latency; lower is better on all of them.
+The axes are cost, energy, carbon or a statistic of a latency; lower is better on all of them.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from planner.search.objectives import RunSizes
 from planner.search.pareto_sampler import ParetoSample, ParetoSampler
 from planner.search.study import Params
 
-#: Loads of each deployment, as shares of the highest rate per dollar that any is guessed to carry.
+#: Loads of each deployment, as shares of the highest estimated rate per dollar of all deployments.
 LADDER: Final = (0.05, 0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.95)
 
-#: Nearer to saturation than this share latencies depend on how long the load lasts: such points are left out.
+#: Beyond this share of saturation, latencies depend on the duration of the load; such points are left out.
 FULLEST: Final = 0.85
 
-#: An accelerator at rest draws about this share of what it draws at work: only for guesses of energy.
+#: Idle power of an accelerator as a share of its power at work, for estimates of energy only.
 _IDLE: Final = 0.4
 
-#: A guess is no larger: an overloaded system has no steady latency.
+#: Largest estimate of a latency: an overloaded system has no steady latency.
 _LONGEST_S: Final = 1e4
 
 #: Share of saturation at which a load is as likely to hold as not, and how far around it that is in doubt.
@@ -48,7 +48,10 @@ _SURE: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class ParetoCandidate:
-    """One deployment at one load. share: of LADDER, or 1 where the load is given; usd_per_s: of all its hardware."""
+    """One deployment at one load.
+
+    `share` is a step of LADDER, or 1 if the load is given; `usd_per_s` is the price of all its hardware.
+    """
 
     candidate: Candidate
     share: float
@@ -57,11 +60,12 @@ class ParetoCandidate:
 
     @property
     def usd_per_request(self) -> float:
+        """Return the cost of a request, US dollars."""
         return self.usd_per_s / self.requests_per_s
 
     @property
     def params(self) -> Params:
-        """By PARAMS: what names the point in a study."""
+        """Return the values of PARAMS, which identify the point in a study."""
         c = self.candidate
         return (" ".join(map(str, c.placement)), c.max_num_seqs, c.max_num_batched_tokens, self.share)
 
@@ -71,32 +75,34 @@ PARAMS: Final = ("layout", "max_num_seqs", "max_num_batched_tokens", "load")
 
 @dataclass(frozen=True, slots=True)
 class ParetoAxis:
-    """slo: the statistic, where it is of a latency (its limit does not count). Values in `unit`."""
+    """One axis of a front, with values in `unit`; `slo` is the statistic of a latency axis (its limit is ignored)."""
 
     name: str
     slo: Slo | None = None
 
     @property
     def unit(self) -> str:
+        """Return the unit of the values."""
         return "s" if self.slo is not None else PER_TOKEN[self.name][0]
 
     @property
     def words(self) -> str:
+        """Return the axis in words."""
         if self.slo is None:
             return PER_TOKEN[self.name][1]
         return f"{self.slo.latency.words}, {self.slo.stat}"
 
     @property
     def is_known(self) -> bool:
-        """Whether a value follows from the load alone, without a simulation."""
+        """Return whether a value follows from the load alone, without a simulation."""
         return self.name == "cost"
 
 
 @dataclass(frozen=True)
 class ParetoSpace:
-    """The space of one question. slos: limits that a point must hold to be on the front."""
+    """The deployments and loads of one request; a point must meet `slos` to be on the front."""
 
-    world: Evaluator
+    evaluator: Evaluator
     prices: PriceList
     points: tuple[ParetoCandidate, ...]
     axes: tuple[ParetoAxis, ...]
@@ -104,35 +110,38 @@ class ParetoSpace:
     seed: int
     sizes: RunSizes
 
-    # ---- guesses
+    # ---- estimates
 
     @cached_property
     def utilisations(self) -> list[Utilisation]:
         quantile = next((a.slo.quantile for a in self.axes if a.slo is not None and a.slo.metric == TTFT.name), None)
-        return [self.world.utilisation(p.candidate, p.requests_per_s, quantile) for p in self.points]
+        return [self.evaluator.utilisation(p.candidate, p.requests_per_s, quantile) for p in self.points]
 
     @cached_property
     def guesses(self) -> FloatArray:
-        """(n, axes): cost, which is true; latencies by the fluid; energy as if power rose in step with the load."""
+        """Return the estimated values of every point. Shape (n, axes).
+
+        Cost is exact, latencies come from the fluid estimate, and energy assumes power that is linear in the load.
+        """
         return np.array([[self._guess(p, axis) for axis in self.axes] for p in self.points])
 
     def _guess(self, point: ParetoCandidate, axis: ParetoAxis) -> float:
         if axis.slo is not None:
             return min(
-                self.world.guess_s(point.candidate, point.requests_per_s, axis.slo.metric, axis.slo.quantile),
+                self.evaluator.guess_s(point.candidate, point.requests_per_s, axis.slo.metric, axis.slo.quantile),
                 _LONGEST_S,
             )
         if axis.name == "cost":
             return self._usd_per_million(point)
         hardware = point.candidate.hardware
-        full = min(point.requests_per_s / self.world.fluid_requests_per_s(point.candidate), 1.0)
+        full = min(point.requests_per_s / self.evaluator.fluid_requests_per_s(point.candidate), 1.0)
         watts = hardware.accelerator.tdp_w * (
             _IDLE * hardware.n_accelerators + (1 - _IDLE) * full * point.candidate.accelerators
         )
-        return self._per_token(watts / (point.requests_per_s * self.world.mean_output_tokens), axis)
+        return self._per_token(watts / (point.requests_per_s * self.evaluator.mean_output_tokens), axis)
 
     def _usd_per_million(self, point: ParetoCandidate) -> float:
-        return point.usd_per_request / self.world.mean_output_tokens * MILLION
+        return point.usd_per_request / self.evaluator.mean_output_tokens * MILLION
 
     def _per_token(self, joules: float, axis: ParetoAxis) -> float:
         grid = self.prices.grid() if axis.name == "carbon" else None
@@ -142,13 +151,13 @@ class ParetoSpace:
 
     @cached_property
     def holds(self) -> FloatArray:
-        """(n,) in -1..1: whether a point is guessed to keep up."""
+        """Return an estimate in -1..1 of whether each point keeps up. Shape (n,)."""
         full = np.array([max(s.full, s.api_server, s.engine) for s in self.utilisations])
         return np.asarray(np.clip((_EVEN - full) / _DOUBT, -1.0, 1.0), np.float64)
 
     @property
     def features(self) -> FloatArray:
-        """(n, m): what decides how far the guess is off."""
+        """Return the features that determine the error of the estimates. Shape (n, m)."""
         return np.array([self._features(p, s) for p, s in zip(self.points, self.utilisations, strict=True)])
 
     def _features(self, p: ParetoCandidate, s: Utilisation) -> tuple[float, ...]:
@@ -173,21 +182,23 @@ class ParetoSpace:
 
     @property
     def names(self) -> tuple[str, ...]:
+        """Return the names of the parameters."""
         return PARAMS
 
     @property
     def params(self) -> list[Params]:
+        """Return the parameters of every point."""
         return [point.params for point in self.points]
 
     def guide(self, seed: int) -> ParetoSampler:
-        """Where to look, by all of the above."""
+        """Return the sampler that chooses points from these estimates."""
         known = tuple(axis.is_known for axis in self.axes)
         return ParetoSampler(self.guesses, self.features, self.holds, known, seed)
 
     # ---- simulated runs
 
     def look(self, index: int, front: Sequence[tuple[float, ...]] = ()) -> ParetoSample:
-        """One simulated run; a short one first where it is in doubt whether the point keeps up (successive halving)."""
+        """Simulate one point; if it is uncertain whether it keeps up, in a short run first (successive halving)."""
         n_short = 0
         if self.holds[index] < _SURE:
             short = self._run(index, self.sizes.quick)
@@ -198,18 +209,18 @@ class ParetoSpace:
         return replace(full, n_requests=n_short + full.n_requests)
 
     def measure(self, index: int) -> ParetoSample:
-        """One simulated run of full length."""
+        """Simulate one point in a full run."""
         return self._run(index, self.sizes.full)
 
     def _run(self, index: int, n_requests: int) -> ParetoSample:
-        point, world = self.points[index], self.world
-        before = world.n_requests_simulated
+        point, evaluator = self.points[index], self.evaluator
+        before = evaluator.n_requests_simulated
         patient = n_requests >= self.sizes.full
         load = Load(point.requests_per_s, n_requests, self.seed, patient=patient)
         latencies = tuple(axis.slo for axis in self.axes if axis.slo is not None)
-        verdict = judge([world.observe(point.candidate, load)], (*latencies, *self.slos))
+        verdict = judge([evaluator.observe(point.candidate, load)], (*latencies, *self.slos))
         values = tuple(self._value(point, axis, verdict) for axis in self.axes)
-        return ParetoSample(values, self._slack(verdict, patient), world.n_requests_simulated - before)
+        return ParetoSample(values, self._slack(verdict, patient), evaluator.n_requests_simulated - before)
 
     def _value(self, point: ParetoCandidate, axis: ParetoAxis, verdict: Verdict) -> float:
         if axis.slo is not None:
@@ -219,7 +230,10 @@ class ParetoSpace:
         return self._per_token(verdict.joules_per_output_token, axis)
 
     def _slack(self, verdict: Verdict, patient: bool) -> float:
-        """At most zero where the system keeps up and the limits hold; a short run only tells what is hopeless."""
+        """Return a value of at most zero if the system keeps up and meets the limits.
+
+        A short run only detects points that miss clearly.
+        """
         ratios = [verdict.value_s(slo) / slo.limit_s - 1 for slo in self.slos]
         growth = max(o.growth_fraction for o in verdict.observations)
         behind = 0.0 if verdict.stable else growth if patient else growth - HOPELESS_GROWTH
@@ -227,30 +241,33 @@ class ParetoSpace:
 
 
 def trade_points(
-    world: Evaluator,
+    evaluator: Evaluator,
     prices: PriceList,
     left: Sequence[Candidate],
     requests_per_s: float | None = None,
     ladder: Sequence[float] = LADDER,
 ) -> tuple[ParetoCandidate, ...]:
-    """left: deployments that fit. Loads are equal in requests per dollar, so that points compare: of each deployment
-    those it has room for. Where no price is known, an hour of an accelerator counts as a dollar."""
+    """Return the points of a front: each deployment in `left` at the loads that it can carry.
+
+    Loads are equal in requests per dollar, so that points can be compared. If no price is known, an hour of an
+    accelerator counts as a dollar.
+    """
     if not left:
         return ()
     usd = {c: _usd_per_s(prices, c) for c in left}
     if requests_per_s is not None:
         return tuple(ParetoCandidate(c, 1.0, requests_per_s, usd[c]) for c in left)
-    most = max(world.fluid_requests_per_s(c) / usd[c] for c in left)
+    most = max(evaluator.fluid_requests_per_s(c) / usd[c] for c in left)
     return tuple(
         ParetoCandidate(c, share, share * most * usd[c], usd[c])
         for c in left
         for share in ladder
-        if share * most * usd[c] <= FULLEST * world.fluid_requests_per_s(c)
+        if share * most * usd[c] <= FULLEST * evaluator.fluid_requests_per_s(c)
     )
 
 
 def _far_behind(values: tuple[float, ...], best: tuple[float, ...], axes: Sequence[ParetoAxis]) -> bool:
-    """Worse in everything, by more than the noise of a short run in what a run decides."""
+    """Return whether values are worse on every axis, by more than the noise of a short run on simulated axes."""
     margins = (1.0 if axis.is_known else SHORT_RUN_MARGIN for axis in axes)
     return all(v >= margin * b for v, b, margin in zip(values, best, margins, strict=True))
 
@@ -274,7 +291,11 @@ MOST: Final = 3
 
 
 def parse_axes(text: str) -> tuple[ParetoAxis, ...]:
-    """ "cost,ttft.p99": two or three, at least one of a latency. Raises InputError."""
+    """Return the axes of text such as "cost,ttft.p99": two or three, at least one of them a latency.
+
+    Raises:
+        InputError: An axis is unknown, or there are too few, too many or only costs.
+    """
     names = [part.strip().lower() for part in text.split(",") if part.strip()]
     if not FEWEST <= len(names) <= MOST or len(set(names)) < len(names):
         raise InputError("a front is of two or three different objectives", text, "cost,ttft.p99")

@@ -1,6 +1,4 @@
-"""Progress on stderr, of searches and of what is simulated once there is an answer: a bar on a terminal, nothing
-elsewhere.
-"""
+"""Progress bars of searches on stderr, shown only if stderr is a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +13,7 @@ from planner.search.search import Progress
 
 @contextmanager
 def search_progress(by: Callable[[], str] = str) -> Iterator[Progress | None]:
-    """A callback for `search`, or None where stderr is not a terminal. by: who is at work, in words."""
+    """Yield a callback for `search`, or None if stderr is not a terminal; `by` describes the workers in words."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -25,7 +23,7 @@ def search_progress(by: Callable[[], str] = str) -> Iterator[Progress | None]:
     from rich.table import Column
 
     console = Console(stderr=True)
-    said = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))  # cut before the others are
+    said = TextColumn("{task.description}", table_column=Column(ratio=1, no_wrap=True))  # truncated first
     columns = (TextColumn("search"), BarColumn(bar_width=20), MofNCompleteColumn(), said)
     with Bar(*columns, console=console, transient=True, expand=True) as bar:
         task = bar.add_task("", total=None)
@@ -39,7 +37,7 @@ def search_progress(by: Callable[[], str] = str) -> Iterator[Progress | None]:
 
 @contextmanager
 def front_progress() -> Iterator[FrontTell | None]:
-    """A callback for `search_front`, or None where stderr is not a terminal."""
+    """Yield a callback for `search_front`, or None if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

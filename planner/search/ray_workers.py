@@ -1,4 +1,4 @@
-"""A Ray cluster as the workers of a search: joined where it is, or started on this machine.
+"""A Ray cluster as the workers of a search: an existing one, or one started on this machine.
 
 Ray keeps the question (with all that was read to answer it, so other machines need the same planner but no files), runs
 evaluations on free CPUs and on machines that join. This process decides in the order of a search by itself.
@@ -50,7 +50,7 @@ R = TypeVar("R")
 
 
 class RayPool:
-    """A Ray cluster that this process has joined. n_lost: workers that died so far."""
+    """A Ray cluster that this process has joined; `n_lost` counts the workers that died so far."""
 
     def __init__(self, ray: Any) -> None:
         self.ray = ray
@@ -58,23 +58,24 @@ class RayPool:
 
     @property
     def n_cpus(self) -> int:
+        """Return the number of CPUs of the cluster."""
         return int(self.ray.cluster_resources().get("CPU", 0))
 
     @property
     def words(self) -> str:
-        """The number of workers, for a progress bar."""
+        """Return the number of workers in words, for a progress bar."""
         return f"{self.n_cpus} worker{'' if self.n_cpus == 1 else 's'}"
 
     @property
     def loss_notice(self) -> str:
-        """What a user should know afterwards; empty where no worker died."""
+        """Return a notice about workers that died; empty if there were none."""
         if not self.n_lost:
             return ""
         workers, they = (f"{self.n_lost} workers", "they") if self.n_lost > 1 else ("1 worker", "it")
         return f"{workers} of the cluster died; what {they} had begun was evaluated again"
 
     def map(self, work: Callable[[T], R], tasks: Sequence[T], /) -> list[R]:
-        """Return `work(task)` for each task. They are done in this process: only the search is spread."""
+        """Return `work(task)` for each task, done in this process: only the search runs on the cluster."""
         return [work(task) for task in tasks]
 
     @contextmanager
@@ -93,7 +94,7 @@ class RayPool:
 
 
 class RayLookahead:
-    """Evaluates candidates on a cluster, as many at once as it has CPUs. What fails there is evaluated here."""
+    """Evaluates candidates on a cluster, one per CPU at a time; candidates that fail there are evaluated here."""
 
     def __init__(self, pool: RayPool, assess: Assess) -> None:
         self.assess = assess
@@ -107,6 +108,7 @@ class RayLookahead:
 
     @property
     def depth(self) -> int:
+        """Return the number of later candidates that can be evaluated in advance."""
         return 0 if self._is_gone else self._pool.n_cpus
 
     def check(self) -> None:
@@ -125,6 +127,7 @@ class RayLookahead:
             raise InputError("a machine of the cluster has another version of the planner", digest, code_digest())
 
     def evaluate(self, candidate: Candidate, best: Outcome | None, upcoming: Sequence[Candidate]) -> Outcome:
+        """Return the outcome of `candidate` against `best`; free workers begin with `upcoming`."""
         self._found = {(c, b): outcome for (c, b), outcome in self._found.items() if b == best}
         until = time.monotonic() + PATIENCE_S
         try:
@@ -148,7 +151,7 @@ class RayLookahead:
                 self._pool.ray.cancel(reference, force=True)
 
     def _submit(self, candidates: Sequence[Candidate], best: Outcome | None, n_cpus: int) -> None:
-        """Begin with the first candidate in any case, with the others where CPUs are free."""
+        """Start the first candidate in any case, and the others while CPUs are free."""
         begun = {*self._running.values(), *self._found}
         for candidate in candidates:
             if (candidate, best) in begun or self._n_losses[candidate] >= _MAX_LOSSES:
@@ -178,7 +181,7 @@ def _digest_there() -> str:
 
 
 def _evaluate(code: str, question: list[Any], candidate: Candidate, best: Outcome | None) -> Outcome:
-    """Evaluate a candidate on a worker, which remembers what was simulated for earlier ones."""
+    """Evaluate a candidate on a worker, which caches the simulations of earlier ones."""
     if code != code_digest():
         raise InputError("a machine of the cluster has another version of the planner", code_digest(), code)
     return _read(question[0])(candidate, best)
@@ -206,7 +209,7 @@ def check_address(text: str) -> tuple[str, int] | None:
     """Return host and port of ray://HOST:PORT, None for the other two names of a cluster.
 
     Raises:
-        InputError: the text is no address.
+        InputError: The text is not an address.
     """
     if text in (AUTO, LOCAL):
         return None
@@ -221,7 +224,7 @@ def join_cluster(address: str) -> Iterator[RayPool]:
     """Connect to a cluster, or start one on this machine, until the block ends.
 
     Raises:
-        InputError: Ray is not installed, the text is no address, or no cluster answers there.
+        InputError: Ray is not installed, the text is not an address, or no cluster answers at it.
     """
     server = check_address(address)
     if server is not None and _has_token():  # Ray itself reads it only where it starts or joins without a client
@@ -250,11 +253,11 @@ def _need_server(address: str, host: str, port: int) -> None:
         why = error.strerror or str(error)
         raise InputError(f"no cluster answers at this address ({why})", address, LOCAL) from None
     if find_spec("grpc") is None:
-        raise InputError("a cluster elsewhere needs Ray's client, which is not installed", address, INSTALL)
+        raise InputError("a remote cluster needs Ray's client, which is not installed", address, INSTALL)
 
 
 def _has_token() -> bool:
-    """Return whether there is a token for clusters that want one, where Ray keeps it."""
+    """Return whether Ray has a token for clusters that require one."""
     kept = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     return "RAY_AUTH_TOKEN" in os.environ or kept.is_file()
 
@@ -267,7 +270,7 @@ def _connect(ray: Any, address: str) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ray.init(**quiet, **where)
-    except Exception as error:  # of many kinds, from connections to versions that differ
+    except Exception as error:  # many types: failed connections, different versions
         why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         if "timeout" in why:
             why += ": not the port for clients (10001 unless changed), or a cluster that wants a token (RAY_AUTH_TOKEN)"

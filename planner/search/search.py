@@ -1,9 +1,9 @@
-"""Search over the candidates that the bounds leave: everything if there are few, else Optuna's TPE sampler.
+"""Search over the candidates that the bounds leave: all of them if there are few, else by Optuna's TPE sampler.
 
-No process simulates a candidate twice, and every decision is by simulated requests, never by the clock, so equal seeds
-give equal answers. In a journal file or a database each finished trial is kept: a later run with the same request
+No process simulates a candidate twice, and every decision depends on simulated requests, never on the clock, so equal
+seeds give equal answers. A journal file or a database stores each finished trial: a later run with the same request
 continues, and several processes share the work. Candidates are evaluated one after another, each against the best of
-those before it; a `Lookahead` may evaluate the next ones meanwhile.
+those before it; a `Lookahead` may evaluate the next ones in advance.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import optuna
 
 
-#: Proposals per trial before the sampler is taken to have nothing new to say.
+#: Proposals per trial after which the sampler is considered exhausted.
 PROPOSALS_PER_TRIAL: Final = 4
 
 Progress = Callable[[int, int, Outcome | None], None]  # (done, planned, best so far)
@@ -31,7 +31,16 @@ Outclassed = Callable[[Candidate, Outcome], bool]
 
 @dataclass(slots=True)
 class SearchResult:
-    """Outcomes in the order they were found; enumerated: every candidate was looked at or was outclassed."""
+    """The result of a search.
+
+    Attributes:
+        outcomes: Outcomes in the order in which they were found.
+        best: The feasible outcome with the best score.
+        enumerated: Whether every candidate was evaluated or cannot win.
+        interrupted: Whether the search was interrupted.
+        n_resumed: Outcomes read from the storage when the search began.
+        n_outclassed: Candidates that were skipped because they cannot win.
+    """
 
     outcomes: list[Outcome] = field(default_factory=list)
     best: Outcome | None = None
@@ -41,6 +50,7 @@ class SearchResult:
     n_outclassed: int = 0
 
     def add(self, outcome: Outcome) -> None:
+        """Add an outcome, which may become the best."""
         self.outcomes.append(outcome)
         if outcome.feasible and (self.best is None or _score(outcome) < _score(self.best)):
             self.best = outcome
@@ -56,6 +66,7 @@ class SearchResult:
 
     @property
     def n_pruned(self) -> int:
+        """Return the number of candidates whose simulation stopped early."""
         return sum(o.status == "pruned" for o in self.outcomes)
 
 
@@ -71,10 +82,15 @@ def search(
     outclassed: Outclassed | None = None,
     lookahead: Lookahead | None = None,
 ) -> SearchResult:
-    """Assess candidates, given in order of promise; those `outclassed` by the best so far are passed over.
+    """Assess candidates and return their outcomes; after Ctrl-C, the outcomes found so far.
 
-    lookahead: what evaluates them, where it is not this process alone. Ctrl-C ends the search: the result holds what
-    was found until then.
+    Args:
+        candidates: The candidates in order of promise.
+        assess: Measures a candidate.
+        settings: The settings of the search.
+        progress: Called after each candidate.
+        outclassed: Returns whether a candidate cannot beat the best outcome so far; such candidates are skipped.
+        lookahead: Evaluates the candidates; by default this process does.
     """
     if not candidates:
         return SearchResult()
@@ -91,7 +107,7 @@ def search(
 
 @dataclass(slots=True)
 class _Run:
-    """One process's part in a study: other processes may evaluate other candidates meanwhile."""
+    """The part of one process in a study; other processes may evaluate other candidates at the same time."""
 
     candidates: Sequence[Candidate]
     lookahead: Lookahead
@@ -100,9 +116,9 @@ class _Run:
     result: SearchResult = field(default_factory=SearchResult)
     planned: int = 0
     seen: dict[Candidate, Outcome] = field(default_factory=dict)
-    _claims: dict[Candidate, optuna.Trial] = field(default_factory=dict)  # trials of candidates that come next
-    _repeats: bool = False  # whether only candidates are left that other processes have begun
-    _sampled: bool = True  # whether the last trial named a candidate to evaluate
+    _claims: dict[Candidate, optuna.Trial] = field(default_factory=dict)  # trials of the next candidates
+    _repeats: bool = False  # whether all remaining candidates were begun by other processes
+    _sampled: bool = True  # whether the last trial proposed a candidate to evaluate
 
     def go(self, progress: Progress | None) -> None:
         self._learn()
@@ -115,12 +131,12 @@ class _Run:
                 if self._try_one(waiting) and progress is not None:
                     progress(len(self.seen), self.planned, self.result.best)
                 self._learn()
-        finally:  # what was begun is free for other processes at once
+        finally:  # release the candidates for other processes
             for trial in self._claims.values():
                 self.study.give_up(trial)
 
     def _try_one(self, waiting: Sequence[Candidate]) -> bool:
-        """Evaluate one candidate. Return whether that gave an outcome."""
+        """Evaluate one candidate; return whether this gave an outcome."""
         wanted = self._next(waiting)
         self._claim([] if wanted is None else waiting[: 1 + self.lookahead.depth])
         trial, named = self._trial(wanted)
@@ -130,7 +146,7 @@ class _Run:
         self._sampled = candidate is not None
         try:
             if candidate is not None:
-                # What is evaluated first is most often the best then, and all begun ahead of it would be in vain.
+                # The first outcome usually becomes the best, so work begun in advance of it would be wasted.
                 upcoming = [c for c in waiting if c != candidate] if self.seen else []
                 self._keep(trial, self.lookahead.evaluate(candidate, self.result.best, upcoming))
         except BaseException:
@@ -140,7 +156,7 @@ class _Run:
         return candidate is not None
 
     def _trial(self, wanted: Candidate | None) -> tuple[optuna.Trial | None, Candidate | None]:
-        """Return a trial of `wanted`, or of what the sampler proposes; None where another process has begun with it."""
+        """Return a trial of `wanted`, or of the sampler's proposal; None if another process has begun it."""
         if wanted in self._claims:
             return self._claims.pop(wanted), wanted
         trial, named = self.study.ask(wanted)
@@ -150,7 +166,7 @@ class _Run:
         return trial, named
 
     def _claim(self, upcoming: Sequence[Candidate]) -> None:
-        """Let other processes know what comes next here, so that they begin elsewhere."""
+        """Reserve the next candidates of this process, so that other processes choose different ones."""
         for candidate in [c for c in self._claims if c not in upcoming]:
             self.study.give_up(self._claims.pop(candidate))
         if not self.study.shared:
@@ -162,23 +178,23 @@ class _Run:
                     self._claims[candidate] = trial
 
     def _keep(self, trial: optuna.Trial, outcome: Outcome) -> None:
-        """Store an outcome, unless another process was the first to find one."""
+        """Store an outcome, unless another process has stored one for this candidate."""
         self._learn()
         if outcome.candidate not in self.seen:
             self._add(outcome)
             self.study.store(trial, outcome.as_dict())
 
     def _learn(self) -> None:
-        """Add outcomes that the storage holds and this process lacks: of an earlier run, or of another process."""
+        """Add stored outcomes of earlier runs or of other processes that this process does not have yet."""
         for candidate, found in self.study.stored():
             if candidate not in self.seen:
                 self._add(Outcome.from_dict(found, candidate))
 
     def _waiting(self) -> list[Candidate]:
-        """Return what to choose from next, in order of promise.
+        """Return the candidates to choose from next, in order of promise.
 
-        Candidates that other processes have begun come when the rest is done, the last of them first: a process that
-        died finishes none, and one that lives arrives there last.
+        Candidates that other processes have begun follow when the rest is done, the last of them first: a dead process
+        finishes none of them, and a running one reaches that candidate last.
         """
         best = self.result.best
         left = [c for c in self.candidates if c not in self.seen]
@@ -190,8 +206,11 @@ class _Run:
         return begun[::-1] if self._repeats else free
 
     def _next(self, waiting: Sequence[Candidate]) -> Candidate | None:
-        """Return the most promising while there are trials for all, in the first half of them, and where the sampler's
-        last choice was of no use; else None, for the sampler's choice."""
+        """Return the most promising candidate, or None to let the sampler choose.
+
+        The most promising is next while there are trials for all candidates, in the first half of the trials, and if
+        the sampler's last proposal gave no new candidate.
+        """
         done = len(self.seen)
         by_promise = len(waiting) <= self.planned - done or done <= self.planned // 2 or not self._sampled
         return waiting[0] if by_promise else None
@@ -209,7 +228,7 @@ class _Run:
 
 
 def _study(candidates: Sequence[Candidate], settings: SearchSettings) -> CandidateStudy[Candidate]:
-    """Three categorical parameters; what is not asked for by promise, Optuna's TPE sampler proposes."""
+    """Return a study with three categorical parameters and Optuna's TPE sampler."""
     import optuna
 
     sampler = optuna.samplers.TPESampler(seed=settings.seed, n_startup_trials=10)
@@ -218,7 +237,10 @@ def _study(candidates: Sequence[Candidate], settings: SearchSettings) -> Candida
 
 
 def _tell(study: optuna.Study, trial: optuna.Trial, outcome: Outcome | None) -> None:
-    """None: the parameters name no legal candidate. Constraint: value / limit - 1 of the binding objective."""
+    """Report an outcome to Optuna, with the constraint value / limit - 1 of the binding objective.
+
+    The outcome is None if the parameters of the trial match no legal candidate.
+    """
     import optuna
 
     ratio = 10.0 if outcome is None else min(outcome.ratio, 10.0)

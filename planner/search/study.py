@@ -1,10 +1,8 @@
 """The Optuna study behind a search over a finite set: every trial is one of its items.
 
-A sampler proposes, or the search says what it wants. In a journal file or a database each finished trial is kept: a
-later run with the same question continues, and several processes share the work. A process prefers items that no other
-has begun. Two may still evaluate the same item; then the first result counts.
-
-Where a study is kept: a journal file, or a database that many machines reach.
+A sampler proposes items, or the search requests them. A journal file, or a database that many machines reach, stores
+each finished trial: a later run with the same request continues, and several processes share the work. A process
+prefers items that no other process has begun. Two may still evaluate the same item; then the first result counts.
 """
 
 from __future__ import annotations
@@ -31,31 +29,37 @@ OUTCOME_KEY: Final = "outcome"
 
 CALIBRATION_KEY: Final = "calibration"
 
-#: Names the process that began a trial.
+#: Trial attribute that identifies the process that began the trial.
 PROCESS_KEY: Final = "process"
 
 _CREATE_PAUSE_S: Final = 0.2
 
 _CREATE_TRIES: Final = 5
 
-#: What databases say where two processes create their tables at once.
+#: Parts of database errors when two processes create the tables at the same time.
 _RACED: Final = ("already exists", "UNIQUE constraint", "duplicate key")
 
-#: A storage that takes so long to refuse is not asked again.
+#: Seconds after which a failing storage is not tried again.
 _CREATE_S: Final = 5.0
 
 Params = tuple[str | int | float, ...]
 
-Stored = dict[str, Any]  # what was found out of an item, as JSON keeps it
+Stored = dict[str, Any]  # the result of an item, as JSON types
 
 Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, slots=True)
 class SearchSettings:
-    """n_trials: items simulated at most. journal (a file) or storage (an Optuna URL) keeps the study.
+    """Settings of a search.
 
-    study_name must name the question, calibration what answers it: a study of another calibration is refused.
+    Attributes:
+        n_trials: Most items to simulate.
+        seed: Seed of the sampler.
+        study_name: Name of the study, which must identify the request.
+        journal: File that stores the study.
+        storage: Optuna URL of a database that stores the study.
+        calibration: Identifies the calibration: a study with another calibration is refused.
     """
 
     n_trials: int
@@ -67,12 +71,12 @@ class SearchSettings:
 
     @property
     def kept(self) -> str:
-        """Where the study is kept, as it may be printed; empty where it is not."""
+        """Return where the study is stored, without a password; empty if it is not stored."""
         return str(self.journal) if self.journal else without_password(self.storage or "")
 
 
 class CandidateStudy(Generic[Item]):
-    """One categorical parameter for each of `names`; by_params: the items, by the values of these."""
+    """A study with one categorical parameter for each of `names`; `by_params` holds the items by parameter values."""
 
     def __init__(
         self,
@@ -90,12 +94,12 @@ class CandidateStudy(Generic[Item]):
         self._space = space_of(names, list(by_params))
         self.shared = bool(settings.kept)
         self._own: set[int] = set()
-        self._read: set[int] = set()  # numbers of trials that were read to the end
+        self._read: set[int] = set()  # numbers of trials whose results were read
         self._sampler = sampler
         self.optuna = _create(settings, n_objectives)
 
     def stored(self) -> list[tuple[Item, Stored]]:
-        """What trials of this process and of others have left since it was last asked for."""
+        """Return the results that trials of all processes have stored since the last call."""
         if not self.shared:
             return []
         found = []
@@ -109,7 +113,7 @@ class CandidateStudy(Generic[Item]):
         return found
 
     def begun_elsewhere(self, before: int | None = None) -> set[Item]:
-        """Return the items that other processes have begun and not finished; `before`: by trials of a lower number."""
+        """Return the items that other processes have begun and not finished, in trials with a number below `before`."""
         import optuna
 
         if not self.shared:
@@ -120,14 +124,14 @@ class CandidateStudy(Generic[Item]):
         return {item for item in found if item is not None}
 
     def is_begun_elsewhere(self, trial: optuna.Trial) -> bool:
-        """Return whether another process began with the item of `trial` before."""
+        """Return whether another process began the item of `trial` earlier."""
         return self._of(trial.params) in self.begun_elsewhere(before=trial.number)
 
     def _of(self, params: Mapping[str, Any]) -> Item | None:
         return self._by_params.get(tuple(params.get(name, "") for name in self._space))
 
     def ask(self, wanted: Item | None = None) -> tuple[optuna.Trial, Item | None]:
-        """A trial of `wanted`, or of what the sampler proposes (None where that is no item)."""
+        """Return a trial and its item: `wanted`, or the sampler's proposal (None if it matches no item)."""
         params = () if wanted is None else zip(self._space, self._params[wanted], strict=True)
         self.optuna.sampler = self._sampler if wanted is None else _wanting(dict(params))
         trial = self.optuna.ask(self._space)
@@ -137,18 +141,18 @@ class CandidateStudy(Generic[Item]):
         return trial, self._of(trial.params)
 
     def store(self, trial: optuna.Trial, found: Mapping[str, Any]) -> None:
-        """Kept from here on, also where the worker dies before the trial is told."""
+        """Store the result of a trial, also in case the worker dies before it finishes the trial."""
         trial.set_user_attr(OUTCOME_KEY, json.dumps(found))
 
     def give_up(self, trial: optuna.Trial) -> None:
-        """Nothing was found out."""
+        """Finish a trial without a result."""
         import optuna
 
         self.optuna.tell(trial, state=optuna.trial.TrialState.FAIL, skip_if_finished=True)
 
 
 def this_process() -> str:
-    """Return what names this process among those of all machines."""
+    """Return text that identifies this process among those of all machines."""
     return f"{socket.gethostname()}:{os.getpid()}"
 
 
@@ -161,26 +165,30 @@ def is_abandoned(trial: optuna.trial.FrozenTrial) -> bool:
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
-    except PermissionError:  # another user's
+    except PermissionError:  # a process of another user
         return False
     return False
 
 
 @contextmanager
 def storage_faults(settings: SearchSettings) -> Iterator[None]:
-    """A storage that stops answering in the middle is said in one line; what it had is kept there."""
+    """Turn failures of the storage during a search into one-line errors.
+
+    Raises:
+        InputError: The storage stopped answering.
+    """
     import optuna
 
     try:
         yield
     except optuna.exceptions.StorageInternalError as error:
         why = str(error.__cause__ or error).splitlines()[0]
-        rule = f"the storage stopped answering ({why}); what was found until then is kept there"
+        rule = f"the storage stopped answering ({why}); it keeps the results so far"
         raise InputError(rule, settings.kept) from None
 
 
 def space_of(names: Sequence[str], params: Sequence[Params]) -> dict[str, Any]:
-    """The distributions of an Optuna study: by name, the values that occur, ascending."""
+    """Return the distributions of an Optuna study: the occurring values by name, ascending."""
     import optuna
 
     return {
@@ -190,7 +198,10 @@ def space_of(names: Sequence[str], params: Sequence[Params]) -> dict[str, Any]:
 
 
 def _wanting(params: dict[str, Any]) -> optuna.samplers.BaseSampler:
-    """A sampler that proposes exactly these. (A queue of trials would be emptied by whichever worker comes first.)"""
+    """Return a sampler that proposes exactly these parameters.
+
+    A queue of trials does not serve: any worker could take a trial from it.
+    """
     import optuna
 
     class Wanting(optuna.samplers.BaseSampler):
@@ -244,7 +255,7 @@ def _open(settings: SearchSettings, n_objectives: int) -> optuna.Study:
 
 
 def _check_calibration(study: optuna.Study, settings: SearchSettings) -> None:
-    """The first to use a study says what it is made with; who uses it later must agree."""
+    """Store the calibration in a new study, or check that an existing study has the same one."""
     made = study.user_attrs.get(CALIBRATION_KEY)
     if made is None:
         study.set_user_attr(CALIBRATION_KEY, settings.calibration)
@@ -255,7 +266,7 @@ def _check_calibration(study: optuna.Study, settings: SearchSettings) -> None:
 
 INSTALL: Final = "pip install '.[postgresql]'"
 
-#: Seconds after which a server that says nothing is taken to be down.
+#: Seconds after which a server that does not answer counts as down.
 _CONNECT_S: Final = 10
 
 _POSTGRESQL: Final = ("postgres", "postgresql")
@@ -264,13 +275,17 @@ _PASSWORDS: Final = (r"(//[^:/@]*):.*@", r"([?&]password)=[^&]*")
 
 
 def without_password(url: str) -> str:
-    """A storage URL as it may be printed."""
+    """Return a storage URL for printing, with its password replaced."""
     named = re.sub(_PASSWORDS[0], r"\1:***@", url)
     return re.sub(_PASSWORDS[1], r"\1=***", named)
 
 
 def need_storage(url: str) -> None:
-    """Raises InputError where the database of an Optuna URL does not answer: said before the search, not in it."""
+    """Check before a search that the database of an Optuna URL answers.
+
+    Raises:
+        InputError: It does not answer, or its driver is missing.
+    """
     import sqlalchemy
 
     try:
@@ -280,12 +295,16 @@ def need_storage(url: str) -> None:
         engine.dispose()
     except InputError:
         raise
-    except Exception as error:  # of many kinds: a driver's own, a URL that is none
+    except Exception as error:  # many types: errors of the driver, an invalid URL
         raise unusable(url, error) from None
 
 
 def open_storage(url: str) -> Any:
-    """The storage of an Optuna URL. Raises InputError where a driver is missing, its driver's own where it is down."""
+    """Return the storage of an Optuna URL.
+
+    Raises:
+        InputError: The driver is missing. If the server is down, the driver raises its own error.
+    """
     name, options = _engine(url)
     if not options:
         return name
@@ -295,20 +314,20 @@ def open_storage(url: str) -> Any:
 
 
 def unusable(url: str, error: Exception) -> InputError:
-    """One line of what a driver said."""
+    """Return an error with the first line of a driver's message."""
     why = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return InputError(f"the storage cannot be used ({why})", without_password(url), "sqlite:///study.db")
 
 
 def _engine(url: str) -> tuple[str, dict[str, Any]]:
-    """The URL and options: a server's connections are looked at before each use, and it must answer soon."""
+    """Return the URL and engine options: connections to a server are tested before use and have a short timeout."""
     if not url.startswith(_POSTGRESQL):
         return url, {}
     return _with_driver(url), {"pool_pre_ping": True, "connect_args": {"connect_timeout": _CONNECT_S}}
 
 
 def _with_driver(url: str) -> str:
-    """The URL with its driver named: which one a bare postgresql:// means has changed between SQLAlchemy's versions."""
+    """Return the URL with its driver named: the default of postgresql:// differs between versions of SQLAlchemy."""
     scheme, separator, rest = url.partition("://")
     dialect, _, driver = scheme.partition("+")
     drivers = (driver,) if driver else ("psycopg", "psycopg2")
@@ -321,7 +340,11 @@ def _with_driver(url: str) -> str:
 
 
 def open_journal(path: Path) -> Any:
-    """Raises InputError where the file cannot be used."""
+    """Return the storage of a journal file.
+
+    Raises:
+        InputError: The file cannot be used.
+    """
     from optuna.storages import JournalStorage
     from optuna.storages.journal import JournalFileBackend
 

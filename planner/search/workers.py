@@ -44,18 +44,18 @@ R = TypeVar("R")
 
 
 class Lookahead(Protocol):
-    """Evaluates candidates in order, and later ones ahead of their turn."""
+    """Evaluates candidates in order, and later ones in advance."""
 
     @property
     def depth(self) -> int:
-        """The number of later candidates that are worth naming."""
+        """Return the number of later candidates that can be evaluated in advance."""
 
     def evaluate(self, candidate: Candidate, best: Outcome | None, upcoming: Sequence[Candidate]) -> Outcome:
         """Return the outcome of `candidate` against `best`; free workers begin with `upcoming` against that."""
 
 
 class WorkerPool(Protocol):
-    """What evaluates the candidates of a plan: processes of this machine, or a cluster."""
+    """Evaluates the candidates of a plan, in processes of this machine or on a cluster."""
 
     def lookahead(self, assess: Assess, n_candidates: int) -> AbstractContextManager[Lookahead]:
         """Return the workers for one search over `n_candidates` candidates; they end with the block."""
@@ -72,6 +72,7 @@ class SerialLookahead:
     depth: int = 0
 
     def evaluate(self, candidate: Candidate, best: Outcome | None, upcoming: Sequence[Candidate]) -> Outcome:  # noqa: ARG002
+        """Return the outcome of `candidate` against `best`."""
         return self.assess(candidate, best)
 
 
@@ -92,6 +93,7 @@ class ProcessPool:
 
     @contextmanager
     def lookahead(self, assess: Assess, n_candidates: int) -> Iterator[Lookahead]:
+        """Yield the workers for one search over `n_candidates` candidates."""
         n_others = self._n_others(n_candidates, assess)
         if n_others == 0:
             yield SerialLookahead(assess)
@@ -103,7 +105,7 @@ class ProcessPool:
             lookahead.close()
 
     def map(self, work: Callable[[T], R], tasks: Sequence[T], /) -> list[R]:
-        """Return `work(task)` for each task, in order. What a worker loses is done again in this process."""
+        """Return `work(task)` for each task, in order. Tasks that a worker loses are repeated in this process."""
         n_others = self._n_others(len(tasks), work)
         if n_others == 0:
             return [work(task) for task in tasks]
@@ -147,6 +149,7 @@ class ProcessLookahead:
         self._n_losses = 0
 
     def evaluate(self, candidate: Candidate, best: Outcome | None, upcoming: Sequence[Candidate]) -> Outcome:
+        """Return the outcome of `candidate` against `best`; free workers begin with `upcoming`."""
         with self._lock:
             if best != self._best:
                 self._best = best
@@ -213,7 +216,7 @@ class ProcessLookahead:
 
 @dataclass(frozen=True, slots=True)
 class _Attempt:
-    """Calls a function. Returns None where it fails: what fails is done again where it is wanted, and raises there."""
+    """Calls a function and returns None if it fails: the caller repeats the call, which then raises the error."""
 
     function: Callable[..., Any]
 
@@ -305,10 +308,10 @@ def _run(*arguments: object) -> Any:
 
 
 def _result(future: Future[T]) -> T | None:
-    """Return the result of a worker; None where it died or could not send one."""
+    """Return the result of a worker; None if it died or could not send one."""
     try:
         return future.result()
-    except Exception:  # of many kinds: BrokenProcessPool, what pickling raises
+    except Exception:  # many types: BrokenProcessPool, errors of pickling
         return None
 
 

@@ -1,1 +1,1 @@
-"""Which candidates are legal, and closed-form bounds that discard safely."""
+"""The legal candidates, and closed-form bounds that rule out candidates safely."""

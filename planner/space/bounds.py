@@ -1,8 +1,8 @@
-"""Closed-form bounds: candidates that can never meet the objectives, and why, with numbers.
+"""Closed-form bounds: find candidates that can never meet the objectives, and the reasons with numbers.
 
-A bound must be safe: what it discards would fail in every simulation. So a latency bound takes the least work any
-request needs (its prompt alone, every token at the cheapest decode step) and leaves a margin for the small dips that
-measured cost tables have.
+A bound must be safe: a candidate that it rules out would fail in every simulation. A latency bound therefore takes the
+least work that any request needs (its prompt alone, every token at the cheapest decode step) and leaves a margin for
+the small dips of measured cost tables.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from simulator.cluster.compiled import SHORTEST_SEQUENCE_TOKENS
 from simulator.core.batch import BatchShape
 from simulator.memory.plan import MemoryPlan
 
-#: A floor must exceed the limit by this much before it discards: cost tables are not perfectly monotone.
+#: A floor must exceed the limit by this factor to rule out a candidate: cost tables are not perfectly monotone.
 MARGIN: Final = 1.05
 
 _GRID_POINTS: Final = 24
@@ -33,7 +33,7 @@ _SIGMAS: Final = 3.0
 
 _FEWEST_MEASURED: Final = 400  # of the 1000 requests of the shortest full run
 
-#: The constraint of a candidate of which nothing is left when what must be survived is lost.
+#: The constraint of a candidate without a remaining replica after the loss that must be tolerated.
 SURVIVAL: Final = "survival"
 
 CycleS = Callable[[BatchShape], float]  # seconds of one engine step
@@ -41,16 +41,23 @@ CycleS = Callable[[BatchShape], float]  # seconds of one engine step
 
 @dataclass(frozen=True, slots=True)
 class Discard:
-    """Why a candidate cannot do it: `value` against `limit` in bytes (memory) or seconds (an objective's name)."""
+    """The reason why a candidate is ruled out.
 
-    constraint: str  # "memory", SURVIVAL (value and limit: replicas) or an SLO name
+    Attributes:
+        constraint: "memory", SURVIVAL or the name of an objective.
+        reason: The reason in words.
+        value: The needed value: bytes (memory), replicas (SURVIVAL) or seconds (an objective).
+        limit: The limit that it exceeds, in the same unit.
+    """
+
+    constraint: str
     reason: str
     value: float
     limit: float
 
 
 def memory_discard(memory: MemoryPlan, longest_request_tokens: int) -> Discard | None:
-    """Why the model, or the workload's longest request, does not fit in memory."""
+    """Return why the model, or the workload's longest request, does not fit in memory, or None."""
     longest = memory.longest_sequence_tokens
     if memory.free_bytes <= 0:
         need = memory.weights_bytes + memory.activation_bytes + memory.non_torch_bytes
@@ -64,7 +71,7 @@ def memory_discard(memory: MemoryPlan, longest_request_tokens: int) -> Discard |
 
 
 def latency_discard(cycle_s: CycleS, limits: Limits, requests: RequestSet, slos: Sequence[Slo]) -> Discard | None:
-    """The first objective whose floor alone is beyond its limit, or None."""
+    """Return why an objective can never be met: the first whose floor is above its limit, or None."""
     step_s = fastest_decode_s(cycle_s, limits)
     prefill_s = prefill_floor_s(cycle_s, limits, shortest_new_tokens(requests))
     least = LeastTimes(prefill_s, step_s, requests.output_tokens)
@@ -83,7 +90,10 @@ def _discard(slo: Slo, least: LeastTimes) -> Discard | None:
 
 
 def lucky_statistic_s(samples_s: FloatArray, quantile: float | None) -> float:
-    """The statistic of a lucky draw: three standard errors below, for the fewest requests a run measures. Seconds."""
+    """Return the statistic of a favourable sample, seconds: three standard errors below the statistic of the samples.
+
+    The standard error is for the fewest requests that a run measures. The samples have shape (n,).
+    """
     if quantile is None:
         return float(samples_s.mean() - _SIGMAS * samples_s.std() / math.sqrt(_FEWEST_MEASURED))
     luck = _SIGMAS * math.sqrt(quantile * (1 - quantile) / _FEWEST_MEASURED)
@@ -91,22 +101,26 @@ def lucky_statistic_s(samples_s: FloatArray, quantile: float | None) -> float:
 
 
 def fastest_decode_s(cycle_s: CycleS, limits: Limits) -> float:
-    """The cheapest step that decodes anything: shortest contexts, every batch size on a ladder. Seconds."""
+    """Return the seconds of the cheapest decode step: shortest contexts, batch sizes in powers of two."""
     sizes = [2**i for i in range(limits.max_num_seqs.bit_length())]
     return min(cycle_s(BatchShape(decodes=n, decode_context_sum=n, decode_context_max=1, logits=n)) for n in sizes)
 
 
 def shortest_new_tokens(requests: RequestSet) -> FloatArray:
-    """Prompt tokens that must be computed whatever the prefix cache holds: all, or one where contents may be shared."""
+    """Return the prompt tokens that must be computed with any content of the prefix cache. Shape (requests,).
+
+    These are all tokens, or one if requests may share contents.
+    """
     if requests.block_hashes is not None:
         return np.ones(requests.n)
     return requests.input_tokens.astype(np.float64)
 
 
 def prefill_floor_s(cycle_s: CycleS, limits: Limits, new_tokens: FloatArray) -> FloatArray:
-    """Seconds each prompt needs on an idle engine, in chunks of the token budget, forced to rise with length.
+    """Return the seconds that each prompt needs on an idle engine, in chunks of the token budget. Shape (requests,).
 
-    Evaluated at up to 24 lengths; a prompt takes the value of the next shorter one, so the floor is never too high.
+    The values never decrease with length. They are evaluated at up to 24 lengths; a prompt takes the value of the next
+    shorter one, so the floor is never too high.
     """
     grid = np.unique(np.quantile(new_tokens, np.linspace(0, 1, _GRID_POINTS), method="lower")).astype(int)
     at_grid = np.array([_lone_prefill_s(cycle_s, limits.max_num_batched_tokens, int(n)) for n in grid])

@@ -1,4 +1,4 @@
-"""The legal deployments: what the planner may choose between, before memory and latency are looked at."""
+"""The legal candidates: the choices of the planner before memory and latency are considered."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SEQS_LADDER: Final = (64, 128, 256, 512, 1024)
 
 TOKENS_LADDER: Final = (2048, 4096, 8192, 16384)
 
-#: Numbers of nodes a rate is tried on.
+#: Most numbers of nodes that are tried for a rate.
 _MOST_COUNTS: Final = 8
 
 
 def candidates(request: PlanRequest, names: CatalogLookup) -> list[Candidate]:
-    """Every legal candidate, in a fixed order: small hardware first, the engine's default limits first."""
+    """Return every legal candidate in a fixed order: small hardware first, the engine's default limits first."""
     found = [
         Candidate(
             hardware=hardware,
@@ -44,7 +44,7 @@ def candidates(request: PlanRequest, names: CatalogLookup) -> list[Candidate]:
         for kv in kv_dtypes(names, request.fixed)
         for s, t in limits(names, request.fixed)
     ]
-    if request.speculative is not None:  # at the engine's own limits: one more for each placement
+    if request.speculative is not None:  # at the default limits of the engine: one more candidate per placement
         own = limits(names, request.fixed)[0]
         plain = [c for c in found if (c.max_num_seqs, c.max_num_batched_tokens) == own and may_draft(c)]
         found += with_drafts(plain, parse_drafts(request.speculative))
@@ -52,8 +52,11 @@ def candidates(request: PlanRequest, names: CatalogLookup) -> list[Candidate]:
 
 
 def placements(request: PlanRequest, names: CatalogLookup, layout: Layout) -> Iterator[tuple[Hardware, int]]:
-    """(hardware, replicas): everything; where a rate is given and money counts, also any part of one node, or
-    fewer nodes."""
+    """Yield pairs (hardware, replicas) for a layout.
+
+    The hardware is all of the requested hardware. If there is a load and the objective is cost, energy or carbon, it is
+    also any part of one node, or fewer nodes.
+    """
     hardware = names.hardware.without_notices()
     most = replicas_of(names, layout)
     if most < 1:
@@ -72,7 +75,7 @@ def placements(request: PlanRequest, names: CatalogLookup, layout: Layout) -> It
 
 
 def _nodes(names: CatalogLookup, layout: Layout) -> Iterator[tuple[Hardware, int]]:
-    """Fewer nodes than all, each of them full: every number of a few, of many some that are evenly far apart."""
+    """Yield smaller numbers of full nodes: all of them if there are few, else a geometric selection."""
     hardware = names.hardware
     counts: Sequence[int] = range(1, hardware.n_nodes)
     if len(counts) > _MOST_COUNTS:
@@ -85,23 +88,23 @@ def _nodes(names: CatalogLookup, layout: Layout) -> Iterator[tuple[Hardware, int
 
 
 def weight_dtypes(request: PlanRequest, names: CatalogLookup) -> list[str]:
-    """The native dtype, and fp8 where the hardware multiplies it; or exactly what was asked for."""
+    """Return the requested weight dtypes, or else the native one and fp8 if the hardware multiplies it."""
     native = names.model.weight_dtype
     if request.precisions:
         asked = [native if p == NATIVE else p for p in request.precisions]
         return list(dict.fromkeys(asked))
-    narrows = "weight_dtype" in names.engine.flags  # while loading; llama.cpp has no 8-bit floats
+    narrows = "weight_dtype" in names.engine.flags  # when loading; llama.cpp has no 8-bit floats
     fp8 = native in ("bf16", "fp16", "fp32") and _computes_fp8(names.hardware) and narrows
     return [native, "fp8"] if fp8 else [native]
 
 
 def kv_dtypes(names: CatalogLookup, fixed: Overrides = NOT_FIXED) -> list[str]:
-    """16 bit, and fp8 where hardware and engine have it; or what is fixed."""
+    """Return the fixed KV dtype, or else 16 bit and fp8 if hardware and engine support it."""
     if "kv_dtype" in fixed.values:
         return [str(fixed.values["kv_dtype"])]
     wide = "bf16" if "bf16" in names.hardware.accelerator.peak_flops else "fp16"
     if wide not in names.engine.kv_dtypes:
-        raise InputError(f"{names.engine.name} keeps no {wide} KV cache", wide, names.engine.kv_dtypes[0])
+        raise InputError(f"{names.engine.name} does not support a {wide} KV cache", wide, names.engine.kv_dtypes[0])
     fp8 = _computes_fp8(names.hardware) and "fp8" in names.engine.kv_dtypes
     return [wide, "fp8"] if fp8 else [wide]
 
@@ -111,8 +114,11 @@ def _computes_fp8(hardware: Hardware) -> bool:
 
 
 def limits(names: CatalogLookup, fixed: Overrides = NOT_FIXED) -> list[tuple[int, int]]:
-    """(max_num_seqs, max_num_batched_tokens): the engine's defaults first, then a ladder up to twice as far; or what is
-    fixed. Raises InputError where a fixed one leaves no pair."""
+    """Return pairs (max_num_seqs, max_num_batched_tokens), the defaults first, then others up to twice as large.
+
+    Raises:
+        InputError: A fixed limit leaves no pair.
+    """
     tokens, seqs = names.default_limits
     own_seqs, own_tokens = fixed.number("max_num_seqs"), fixed.number("max_num_batched_tokens")
     all_seqs = [own_seqs] if own_seqs else [seqs, *(s for s in SEQS_LADDER if s < seqs)]
@@ -122,18 +128,21 @@ def limits(names: CatalogLookup, fixed: Overrides = NOT_FIXED) -> list[tuple[int
     found = [(s, t) for s in all_seqs for t in all_tokens if t >= s]
     if not found:
         nearest = f"max_num_batched_tokens={min(all_seqs)}"
-        raise InputError("max_num_batched_tokens is at least max_num_seqs", max(all_tokens), nearest)
+        raise InputError("max_num_batched_tokens must be at least max_num_seqs", max(all_tokens), nearest)
     return found
 
 
 def widest_limits(names: CatalogLookup, fixed: Overrides = NOT_FIXED) -> tuple[int, int]:
-    """(max_num_batched_tokens, max_num_seqs): the largest of `limits`."""
+    """Return the largest (max_num_batched_tokens, max_num_seqs) of `limits`."""
     found = limits(names, fixed)
     return max(t for _, t in found), max(s for s, _ in found)
 
 
 def plainness(candidate: Candidate, names: CatalogLookup) -> tuple[int, ...]:
-    """How far a candidate is from what runs without a flag, most serious first: precision, KV cache, limits."""
+    """Return how far a candidate is from the engine's defaults, as a sort key (simplest first).
+
+    The parts are precision, KV cache, limits, and other features, in order of importance.
+    """
     tokens, seqs = names.default_limits
     return (
         int(candidate.weight_dtype != names.model.weight_dtype),

@@ -1,4 +1,4 @@
-"""How one replica may be cut: inside a node by default, and in wider ways where that is needed or asked for."""
+"""The legal layouts of one replica: inside a node by default, and wider ones if needed or requested."""
 
 from __future__ import annotations
 
@@ -17,20 +17,23 @@ from planner.problem.overrides import Overrides
 from planner.problem.request import CONTEXT, NATIVE, PIPELINES, WIDE_EXPERTS, PlanRequest
 from simulator.memory.plan import size_memory
 
-#: Kinds of layout that are looked at only where they are asked for, or nothing else holds the model.
-_WIDE_TENSOR: Final = "wide-tensor"  # only where it is needed or fixed
+#: Kinds of layout that are considered only on request, or if no other layout holds the model.
+_WIDE_TENSOR: Final = "wide-tensor"  # only if it is needed or fixed
 
 WIDER: Final = (_WIDE_TENSOR, PIPELINES, CONTEXT, WIDE_EXPERTS)
 
 _SIZES: Final = (2, 4, 8, 16)
 
-#: Narrowest weights the search itself may choose, where nothing else was said.
+#: Narrowest weights that the search may choose by default.
 _NARROW: Final = "fp8"
 
 
 def layouts(request: PlanRequest, names: CatalogLookup) -> list[Layout]:
-    """Every legal layout of the kinds asked for, the plain ones first. Raises InputError where what the request fixes
-    leaves none."""
+    """Return every legal layout of the requested kinds, simple ones first.
+
+    Raises:
+        InputError: The values that the request fixes leave no layout.
+    """
     fixed = request.fixed
     kinds = dict.fromkeys((*request.also, *_implied(fixed)))
     found = within_a_node(names)
@@ -42,13 +45,16 @@ def layouts(request: PlanRequest, names: CatalogLookup) -> list[Layout]:
     kept = [layout for layout in found if all(getattr(layout, k) == v for k, v in fixed.layout.items())]
     if not kept:
         said = ", ".join(f"{key}={value}" for key, value in fixed.layout.items())
-        rule = f"no layout of {names.model.name} on {names.hardware.text} is cut so"
+        rule = f"no layout of {names.model.name} on {names.hardware.text} has these values"
         raise InputError(rule, said, _nearest(found, fixed))
     return kept
 
 
 def within_a_node(names: CatalogLookup) -> list[Layout]:
-    """TP sizes that cut the model evenly and divide a node; for mixtures of experts also attention data parallelism."""
+    """Return the layouts inside a node: TP sizes that divide model and node evenly.
+
+    Mixtures of experts also have layouts with attention data parallelism.
+    """
     hardware, model = names.hardware, names.model
     most = 1 if hardware.accelerator.is_slice else hardware.accelerators_per_node
     found = [Layout(tp) for tp in tensor_parallel_choices(model, most) if _cuts_node(tp, most)]
@@ -64,7 +70,7 @@ def _cuts_node(tp: int, most: int) -> bool:
 
 
 def replicas_of(names: CatalogLookup, layout: Layout) -> int:
-    """Replicas that fit: inside nodes where a replica fits in one, else over whole nodes; 0 where none does."""
+    """Return the replicas that fit: inside nodes if a replica fits in one, else across whole nodes; 0 if none fits."""
     hardware, each = names.hardware, layout.accelerators
     per_node = hardware.accelerators_per_node
     if each <= per_node:
@@ -94,7 +100,7 @@ def _wider(kind: str, names: CatalogLookup) -> Iterator[Layout]:
 
 
 def _legal(request: PlanRequest, names: CatalogLookup, layout: Layout) -> bool:
-    """Whether it fits the hardware, and the model and the engine can be cut so."""
+    """Return whether the layout fits the hardware, and model and engine support it."""
     if not replicas_of(names, layout):
         return False
     try:
@@ -105,7 +111,7 @@ def _legal(request: PlanRequest, names: CatalogLookup, layout: Layout) -> bool:
 
 
 def _holds(request: PlanRequest, names: CatalogLookup, layout: Layout) -> bool:
-    """Whether the weights fit, at the narrowest precision there is to choose from."""
+    """Return whether the weights fit in one of the precisions to choose from."""
     for dtype in request.precisions or (NATIVE, _NARROW):
         written = _written(request, names, layout, names.model.weight_dtype if dtype == NATIVE else dtype)
         try:
@@ -123,7 +129,7 @@ def _written(request: PlanRequest, names: CatalogLookup, layout: Layout, weight_
 
 
 def _implied(fixed: Overrides) -> Iterator[str]:
-    """Kinds without which a fixed size could not be."""
+    """Yield the kinds of layout that a fixed size requires."""
     layout = fixed.layout
     if layout.get("tensor_parallel", 1) > 1:
         yield _WIDE_TENSOR
@@ -136,14 +142,14 @@ def _implied(fixed: Overrides) -> Iterator[str]:
 
 
 def _exchanging(fixed: Overrides, layout: Layout) -> Layout:
-    """With another way for tokens to reach their experts, where there is a choice of ways."""
+    """Return the layout with the fixed all-to-all backend, if the layout has one."""
     way = fixed.layout.get("all2all_backend")
     chooses = layout.expert_parallel and layout.data_parallel * layout.context_parallel > 1
     return replace(layout, all2all_backend=way) if way is not None and chooses else layout
 
 
 def _nearest(found: list[Layout], fixed: Overrides) -> str | None:
-    """A value of the first key that no layout has."""
+    """Return the nearest valid value of the first fixed key whose value no layout has."""
     for key, value in fixed.layout.items():
         there = dict.fromkeys(getattr(layout, key) for layout in found)
         if value not in there:

@@ -1,4 +1,4 @@
-"""Speculative decoding as a choice of the search: only with an acceptance that the user measured."""
+"""Speculative decoding as a choice of the search; it needs an acceptance rate that the user measured."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from simulator.core.batch import BatchShape
 
 KEY: Final = "speculative"
 
-#: Short for a key of `speculative`.
+#: Abbreviations of keys of `speculative`.
 _SHORT: Final = {"k": "num_speculative_tokens"}
 
 _EXAMPLE: Final = "method=ngram,k=3,acceptance=0.6"
@@ -28,23 +28,27 @@ CycleS = Callable[[BatchShape], float]
 
 
 def parse_drafts(text: str) -> dict[str, Any]:
-    """`method=eagle3,k=3,acceptance=0.7,model=NAME` as `speculative` of deployment.yaml. Raises InputError."""
+    """Return `speculative` of deployment.yaml for text such as `method=eagle3,k=3,acceptance=0.7,model=NAME`.
+
+    Raises:
+        InputError: A key or a value is not valid, or the acceptance is missing.
+    """
     found: dict[str, Any] = {}
     for part in _parts(text):
         key, equals, value = (word.strip() for word in part.partition("="))
         key = _SHORT.get(key, key)
         if not equals or key not in Speculative.model_fields:
             near = nearest_name(key, Speculative.model_fields) if equals else _EXAMPLE
-            raise InputError("speculative decoding is said by KEY=VALUE with commas", part, near or _EXAMPLE)
+            raise InputError("speculative takes KEY=VALUE pairs with commas", part, near or _EXAMPLE)
         found[key] = value if key in ("method", "model") else _number(key, value)
     if "acceptance" not in found and "acceptance_length" not in found:
-        raise InputError("speculative decoding is a choice only with a measured acceptance", text, _EXAMPLE)
+        raise InputError("speculative decoding needs a measured acceptance", text, _EXAMPLE)
     validate_as(Deployment, {"model": "", "hardware": "", KEY: found}, "speculative")
     return found
 
 
 def _parts(text: str) -> Iterator[str]:
-    """Between commas, those within brackets left alone."""
+    """Yield the parts between commas, except commas within brackets."""
     part, depth = "", 0
     for letter in text:
         depth += (letter == "[") - (letter == "]")
@@ -60,23 +64,26 @@ def _number(key: str, value: str) -> object:
     try:
         return yaml.safe_load(value)
     except yaml.YAMLError:
-        raise InputError(f"the value of {key} is no number", value, _EXAMPLE) from None
+        raise InputError(f"the value of {key} is not a number", value, _EXAMPLE) from None
 
 
 def may_draft(candidate: Candidate) -> bool:
-    """What is not simulated together with drafts has none."""
+    """Return whether the candidate can be simulated with speculative decoding."""
     return all(getattr(candidate.layout, key, 1) == 1 for key in INCOMPATIBLE["speculative"])
 
 
 def with_drafts(candidates: Iterable[Candidate], speculative: dict[str, Any]) -> Iterator[Candidate]:
-    """The same candidates, speculating."""
+    """Yield the candidates with speculative decoding."""
     for candidate in candidates:
         yield replace(candidate, rest=candidate.rest.with_value(KEY, speculative))
 
 
 def per_token(cycle_s: CycleS, resolved: ResolvedDeployment, most: bool = False) -> CycleS:
-    """Seconds of a step for each token that comes out of it: a round's time over the tokens it gives, on average or
-    (most) at best. What it is without speculation is left as it is, and so are steps with prompts."""
+    """Return a function that gives the seconds of a step per output token of a sequence.
+
+    With speculative decoding this is the time of a round over its tokens: their mean, or the most possible if `most` is
+    true. Without speculative decoding, and for steps with prompts, it is the time of the step.
+    """
     asked = resolved.speculation
     if asked is None:
         return cycle_s

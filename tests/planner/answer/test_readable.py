@@ -51,7 +51,7 @@ def test_what_cannot_be_read_is_refused_by_name_and_the_rest_is_not(feature: Ans
         if feature not in cannot:
             need_readable(command, [WITH[feature]])
             continue
-        with pytest.raises(InputError, match=f"plan {command} is of {feature.of}"):
+        with pytest.raises(InputError, match=f"plan {command} only supports {feature.of}"):
             need_readable(command, [plan(), WITH[feature]])
 
 

@@ -30,7 +30,7 @@ def test_the_reason_names_the_budget() -> None:
     refusal = no().infeasible
     assert refusal is not None
     assert "GB" in refusal.binding_constraint
-    assert refusal.binding_constraint.endswith("a budget of $5 per hour pays for")
+    assert refusal.binding_constraint.endswith("on hardware within the budget of $5 per hour")
 
 
 def test_the_budget_that_would_do_is_more_and_holds() -> None:

@@ -64,7 +64,7 @@ def test_a_budget_below_the_cheapest_is_refused_with_what_would_do(text: str, bu
 
 
 def test_a_choice_without_any_price_is_refused() -> None:
-    with pytest.raises(InputError, match="no price"):
+    with pytest.raises(InputError, match="no known price"):
         choose_hardware("rtx4090x2,rtx4090x4", price_of, True)
 
 

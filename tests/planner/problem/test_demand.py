@@ -52,7 +52,7 @@ def test_what_may_be_lost_in_words(text: str, replicas: int, nodes: int) -> None
 
 @pytest.mark.parametrize("text", ["", "one", "-1", "1 gpu"])
 def test_other_words_are_refused(text: str) -> None:
-    with pytest.raises(InputError, match="survived"):
+    with pytest.raises(InputError, match="--survive takes"):
         FailureTolerance.parse(text)
 
 

@@ -270,8 +270,8 @@ def test_settings_reach_the_request_and_the_deployment() -> None:
         (["kv_dtyp=fp8"], "kv_dtype"),
         (["price=3"], "tariff.usd_per_hour"),
         (["replicas=2"], "--rate"),
-        (["rate=1", "rate=2"], "set once"),
-        (["tariff=3"], "keys of its own"),
+        (["rate=1", "rate=2"], "set twice"),
+        (["tariff=3"], "must hold keys"),
         (["rate"], "KEY=VALUE"),
     ],
 )
@@ -296,7 +296,7 @@ def test_a_bad_setting_names_the_nearest(settings_: list[str], says: str) -> Non
         ({"rate": 1, "users": 3}, "not both"),
         ({"tariff": {"discount": 0.5}}, "tariff.commitment"),
         ({"model": None}, "--model"),
-        ({"over_time": True}, "rate of its own"),
+        ({"over_time": True}, "with its own rate"),
     ],
 )
 def test_a_bad_scenario_is_one_line(

@@ -86,7 +86,7 @@ def test_owned_without_rent_or_price_of_power() -> None:
     cost = owned_at(OwnedHardware(capex=1000.0, years=1.0))
     assert (cost.break_even_utilisation, cost.payback_years, cost.never) == (None, None, None)
     assert cost.usd_per_kwh == GRID.usd_per_kwh  # of the grid, where none is given
-    with pytest.raises(InputError, match="no price of power"):
+    with pytest.raises(InputError, match="no known price of electricity"):
         owned_cost(OwnedHardware(capex=1.0, years=1.0), PowerDraw(1.0, 1.0), (1.0, 1.0), load_grid("world"), None)
 
 

@@ -152,9 +152,9 @@ def test_loads_too_short_or_too_long_are_refused(tmp_path: Path, more: str, mean
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        (["--rate", "3"], "without --rate"),
-        (["--users", "3"], "without --users"),
-        (["--workload", "chat"], "without --workload"),
+        (["--rate", "3"], "leave out --rate"),
+        (["--users", "3"], "leave out --users"),
+        (["--workload", "chat"], "leave out --workload"),
     ],
 )
 def test_a_load_is_said_once(tmp_path: Path, more: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,7 +164,7 @@ def test_a_load_is_said_once(tmp_path: Path, more: list[str], says: str, capsys:
 
 
 def test_a_rate_that_never_changes_has_no_peak_of_its_own() -> None:
-    with pytest.raises(InputError, match="rate of its own"):
+    with pytest.raises(InputError, match="with its own rate"):
         peak_of("chat")
     assert Piecewise(rates={0: 1.0}, period_s=10.0).curve().mean == 1.0
 
