@@ -1,1 +1,1 @@
-"""Many replicas behind routers, with controllers, clients and KV transfers; `simulate()` and its Run."""
+"""The simulation of many replicas behind routers, with controllers, clients and KV transfers; `simulate()` and Run."""

@@ -1,4 +1,4 @@
-"""The clients of a run, and what stands between them and the engines: API servers, time limits, retries."""
+"""The clients of a run, and the API servers, timeouts and retries between clients and engines."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from simulator.engine.api_server import RequestIntake
 
 
 class Frontend:
-    """The API servers before the engines: for each model, those of the pools that take its prompts.
+    """The API servers in front of the engines: for each model, those of the pools that accept its prompts.
 
-    Pools of one model that run different engines have the API servers of the first: the router is behind them.
+    Pools of one model that run different engines use the API servers of the first pool, because the router is behind
+    them.
     """
 
     __slots__ = ("_intakes", "_models", "_output_s")
 
     def __init__(self, pools: Sequence[Pool], models: Sequence[int] | None) -> None:
-        """models: the place of the model that each request wants; None: all want the first."""
+        """Create the API servers; `models` holds each request's model index, or None if all use the first model."""
         self._models = models
         self._intakes, self._output_s = list[RequestIntake](), list[float]()
         for model in range(1 + max(pool.model for pool in pools)):
@@ -38,7 +39,7 @@ class Frontend:
             self._output_s.append(taking[0].rules.host.output_s)
 
     def admit(self, index: int, now: float, input_tokens: int) -> float:
-        """Return when a request that is sent now will be at the router, seconds of the run's clock."""
+        """Return when a request that is sent at `now` reaches the router, in seconds of the run's clock."""
         return self._intakes[self._models[index] if self._models else 0].admit(now, input_tokens)
 
     def output_s(self, index: int) -> float:
@@ -46,32 +47,37 @@ class Frontend:
         return self._output_s[self._models[index] if self._models else 0]
 
     def reach_times_s(self, sent_s: Sequence[float], input_tokens: Sequence[int]) -> FloatArray:
-        """Return when each request is at the router, seconds. Shape (n,)."""
+        """Return when each request reaches the router, in seconds. Shape (n,)."""
         if self._models is None:
             return np.array(list(map(self._intakes[0].admit, sent_s, input_tokens)))
         return np.array(list(map(self.admit, range(len(sent_s)), sent_s, input_tokens)))
 
 
 class ClosedLoopClients:
-    """A fixed number of clients: each thinks, sends the next request of the workload, and waits for its answer.
+    """A fixed number of clients that each think, send the next request of the workload, and wait for its answer.
 
-    A client that thinks is a process. For one that does not, no time passes between an answer and the next request:
-    that is sent as soon as the time of the answer is known.
-
-    send: Sends a request (its place in the workload) at a time, seconds; it will be at the router later.
+    A client with think times is a process. For a client without think times, no time passes between an answer and the
+    next request, so the next request is sent as soon as the time of the answer is known.
     """
 
     __slots__ = ("_answers", "_clock", "_concurrency", "_n", "_n_sent", "_n_thoughts", "_send", "_think_s")
 
     def __init__(self, clock: Clock, requests: RequestSet, send: Callable[[int, float], None]) -> None:
+        """Create the clients.
+
+        Args:
+            clock: The clock of the run.
+            requests: The workload with its concurrency and think times.
+            send: Sends the request with a given index at a given time in seconds; it reaches the router later.
+        """
         self._clock, self._send, self._n = clock, send, requests.n
         self._concurrency = requests.concurrency or 0
         self._think_s = None if requests.think_s is None else requests.think_s.tolist()
         self._n_sent = self._n_thoughts = 0
-        self._answers: dict[int, Event] = {}  # of thinking clients, by request: what they wait for
+        self._answers: dict[int, Event] = {}  # by request index: the event that a client with think times waits for
 
     def start(self) -> None:
-        """All clients begin at time zero, with a thought of their own where they think at all."""
+        """Start all clients at time zero, each with a think time if the workload has think times."""
         for _ in range(min(self._concurrency, self._n)):
             if self._think_s is None:
                 self._send_next(0.0)
@@ -88,14 +94,14 @@ class ClosedLoopClients:
             answered_s = yield answer
 
     def _send_next(self, now: float) -> None:
-        """Send the next request of the workload, if any is left."""
+        """Send the next request of the workload, if any remain."""
         index = self._n_sent
         if index < self._n:
             self._n_sent = index + 1
             self._send(index, now)
 
     def answered(self, index: int, at_s: float) -> None:
-        """The client of a request has its answer at `at_s`, which may be later than now."""
+        """Inform the client of a request that its answer arrives at `at_s`, which may be later than now."""
         if self._think_s is None:
             self._send_next(at_s)
         else:
@@ -103,14 +109,10 @@ class ClosedLoopClients:
 
 
 class ClientTimeouts:
-    """What clients ask of the order in which they are served, and when they give up.
+    """The priorities, deadlines and timeouts of requests.
 
-    The engine notices that a client is gone when the step on the device has ended; tokens in flight are lost. A request
-    of a closed loop that is given up is followed by its client's next one.
-
-    timeout_s: The limit for every request, seconds; inf: none.
-    give_up: Ends a request (its place in the workload) for its client.
-    cancel: Takes a request away from the replica that holds it.
+    The engine notices that a client has given up when the step on the device has ended; tokens in flight are lost. In a
+    closed loop, a client that gives up a request then sends its next one.
     """
 
     def __init__(
@@ -122,22 +124,32 @@ class ClientTimeouts:
         give_up: Callable[[int], None],
         cancel: Callable[[int], None],
     ) -> None:
+        """Create the timeouts of a run.
+
+        Args:
+            clock: The clock of the run.
+            requests: The workload with the terms of its requests.
+            results: The outcomes of the run.
+            timeout_s: The timeout of every request in seconds; inf for none.
+            give_up: Ends the request with a given index for its client.
+            cancel: Removes the request with a given index from the replica that holds it.
+        """
         self._clock, self._terms, self._results = clock, requests.terms, results
         self._timeout_s, self._give_up, self._cancel = timeout_s, give_up, cancel
         self._watched: set[int] = set()
 
     @property
     def needed(self) -> bool:
-        """Whether any request has a limit, a priority or a deadline."""
+        """Whether any request has a timeout, a priority or a deadline."""
         return self._terms is not None or self._timeout_s < inf
 
     @property
     def some_give_up(self) -> bool:
-        """Whether any request has a limit."""
+        """Whether any request has a timeout."""
         return self._timeout_s < inf or (self._terms is not None and bool((self._terms.timeout_s < inf).any()))
 
     def begin(self, request: Request) -> bool:
-        """A request reaches the router, perhaps again; return False where its client is gone."""
+        """Apply the terms of a request that reaches the router (again); return False if its client has given up."""
         index, terms = request.index, self._terms
         arrival_s, limit_s = self._results.arrival_s[index], self._timeout_s
         if terms is not None:
@@ -154,7 +166,7 @@ class ClientTimeouts:
         return True
 
     def _wait(self, index: int, until_s: float) -> Process:
-        """The client of a request waits for its answer, and gives up if it has none by then."""
+        """Wait until the timeout of a request, and give it up if it is unfinished then."""
         yield self._clock.at(until_s, ARRIVAL)
         if self._results.status[index] == UNFINISHED:
             self._end(index)
@@ -166,20 +178,18 @@ class ClientTimeouts:
 
 
 class RetryTracker:
-    """Requests that were lost with their replica, and when they are sent again.
-
-    retries: None: each is sent again at once, as often as it takes.
-    """
+    """Requests that were lost with their replica, and the times of their retries."""
 
     def __init__(self, retries: Retries | None) -> None:
-        self.n = 0  # lost requests, and those with a computed prompt that no replica was left to decode
-        self.n_waiting = 0  # to be sent again
+        """Create the tracker; without `retries`, each request is retried immediately and without limit."""
+        self.n = 0  # lost requests, and requests with a computed prompt but without a replica to decode them
+        self.n_waiting = 0  # requests that wait to be sent again
         self._retries = retries
         self._counts: dict[int, int] = {}
         self._jitter = Random(0)
 
     def wait_s(self, index: int) -> float | None:
-        """The request was lost once more: return the seconds until it is sent again; None: it has failed."""
+        """Count another loss of a request and return the seconds until its retry; None if the request has failed."""
         self.n += 1
         if self._retries is None:
             return 0.0

@@ -1,4 +1,4 @@
-"""All replicas of a run behind one router, fed by one set of clients: pools, stages, hand-overs, births and deaths."""
+"""The cluster of a run: all replicas behind one router and one set of clients, with pools, stages and hand-overs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from simulator.schedulers.registry import scheduler_class
 
 
 class FleetControl(Protocol):
-    """The fleet of a run, as controllers see it and act on it."""
+    """The interface through which controllers observe and change the fleet of a run."""
 
     clock: Clock
     results: RequestOutcomes
@@ -85,15 +85,15 @@ class FleetControl(Protocol):
 
 
 class Controller(Protocol):
-    """Something that changes the fleet while it serves: an autoscaler, failures. Started once, when the run begins."""
+    """A controller that changes the fleet during a run, such as an autoscaler; started once when the run begins."""
 
     def start(self, cluster: FleetControl) -> None:
-        """Begin processes that wait (`after`) and act (`add_replica`, `drain`, `fail`)."""
+        """Start processes that wait (`after`) and act (`add_replica`, `drain`, `fail`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How to run, not what: fast_forward, check_laws and processes change no result."""
+    """The options of a run; fast_forward, check_laws and processes do not change its results."""
 
     fast_forward: bool = True
     seed: int | None = None  # for materialising a workload; the simulation itself draws nothing
@@ -112,7 +112,7 @@ class RunOptions:
 
 
 class Cluster:
-    """One simulated run. Build it, call `run` once, read `results` and the replicas' logs."""
+    """One simulated run: create it, call `run` once, and read `results` and the logs of the replicas."""
 
     def __init__(self, pools: Sequence[Pool], requests: RequestSet, options: RunOptions) -> None:
         self.requests, self.options = requests, options
@@ -149,7 +149,7 @@ class Cluster:
         self.given_reach_s: FloatArray | None = None  # open loop: when requests reach an engine, where that is known
 
     def _client_timeouts(self) -> ClientTimeouts | None:
-        """None where no client gives up or asks for anything."""
+        """Return the client timeouts; None if no request has a timeout, priority or deadline."""
         limits_s = [opened.pool.rules.queueing.timeout_s for opened in self.pools]
         timeout_s = min([limit_s for limit_s in limits_s if limit_s is not None], default=inf)
         timeouts = ClientTimeouts(self.clock, self.requests, self.results, timeout_s, self.answered, self._cancel)
@@ -220,7 +220,7 @@ class Cluster:
     # ---- births and deaths
 
     def add_replica(self, pool: int) -> Replica:
-        """A replica of that pool is ready to serve, now."""
+        """Add a replica to a pool, ready to serve now."""
         made = self.pools[pool]
         replica = Replica(len(self.replicas), pool, made.context)
         replica.slot = self.slots[pool].take()
@@ -234,7 +234,7 @@ class Cluster:
         return replica
 
     def drain(self, replica: Replica) -> None:
-        """It gets no further requests and dies when it has served those it has."""
+        """Send a replica no further requests; it ends when it has served those it has."""
         stage = self._stage_of(replica)
         if replica in stage.replicas:
             stage.replicas.remove(replica)
@@ -242,7 +242,7 @@ class Cluster:
             self._bury(replica)
 
     def fail(self, replica: Replica) -> None:
-        """It dies, now. Requests it held start again from their prompts elsewhere; what they had streamed is lost."""
+        """End a replica now; its requests restart from their prompts elsewhere and lose what they had streamed."""
         if replica.died_s <= self.clock.now:
             return
         stage = self._stage_of(replica)
@@ -256,23 +256,23 @@ class Cluster:
 
     @property
     def done(self) -> bool:
-        """Every request of the workload was served, rejected or given up."""
+        """Whether every request of the workload was served, rejected or given up."""
         return self.n_answered == self.requests.n
 
     def living(self, pool: int) -> list[Replica]:
-        """Its replicas that take requests."""
+        """Return the replicas of a pool that accept requests."""
         return [r for r in self.replicas if r.pool == pool and r.died_s > self.clock.now and r not in self._draining]
 
     def goes_to(self, index: int, pool: int) -> bool:
-        """Whether the request asks for the model of that pool."""
+        """Return whether a request wants the model of a pool."""
         return (self._models[index] if self._models else 0) == self.pools[pool].pool.model
 
     def n_stranded(self, pool: int) -> int:
-        """Requests that wait for a replica of its model to be born."""
+        """Return the number of requests that wait for a replica of the pool's model to be added."""
         return sum(self.goes_to(index, pool) for index in self._stranded)
 
     def drains(self, replica: Replica) -> bool:
-        """It lives and takes no requests."""
+        """Return whether a replica is draining: it is live and accepts no requests."""
         return replica in self._draining
 
     def _plea(self) -> str:
@@ -287,7 +287,7 @@ class Cluster:
     # ---- the run
 
     def run(self) -> None:
-        """Let time pass until everything is served, or until the horizon."""
+        """Run the simulation until all requests are answered, or until the horizon."""
         for controller in self.options.controllers:
             controller.start(self)
         if self.options.router_staleness_s > 0.0:
@@ -304,7 +304,7 @@ class Cluster:
             self._check_end()
 
     def _arrivals(self) -> Process:
-        """The open loop: requests reach the router at times that are known before the run."""
+        """Deliver the requests of an open loop to the router at times that are known before the run."""
         self.results.arrival_s[:] = type(self.results.arrival_s)("d", self.requests.arrival_s.tolist())
         reach_s = self.reach_times_s() if self.given_reach_s is None else self.given_reach_s
         order = np.argsort(reach_s, kind="stable")
@@ -317,17 +317,17 @@ class Cluster:
             self._reach(index)
 
     def reach_times_s(self) -> FloatArray:
-        """When each request is at an engine, (n,). Open loop, before the run."""
+        """Return when each request of an open loop reaches an engine, in seconds. Shape (n,)."""
         return self._frontend.reach_times_s(self.requests.arrival_s.tolist(), self._input_tokens)
 
     def _send(self, index: int, now: float) -> None:
-        """A client of the closed loop sends a request."""
+        """Send a request of a closed-loop client."""
         self.results.arrival_s[index] = now
         reach_s = self._frontend.admit(index, now, self._input_tokens[index])
         self.clock.at(reach_s, ARRIVAL, self._on_reach, index)
 
     def _reach(self, index: int) -> None:
-        """The request is tokenised: route it, or reject it."""
+        """Route or reject a tokenised request."""
         if self.options.journal is not None:
             self.options.journal.tokenised(index, self.clock.now)
         request = Request(index, self._input_tokens[index])
@@ -347,7 +347,7 @@ class Cluster:
             replica.receive(request)
 
     def route(self, request: Request) -> tuple[int, Replica | None]:
-        """(why it is refused, or 0; who gets it: None where nobody who could is alive)."""
+        """Return (rejection code or 0, chosen replica); the replica is None if no live replica accepts the request."""
         path = self._only or self._path(request.index)
         for stage in path:
             if stage.refusing and (refusal := stage.refusal(request.index)):
@@ -357,11 +357,11 @@ class Cluster:
 
     @property
     def blind(self) -> bool:
-        """No router looks at a replica, and no client gives up before it is asked."""
+        """Whether routing depends on no replica signal and on no client timeout."""
         return self._timeouts is None and all(stage.router.blind for path in self._paths for stage in path)
 
     def _hand_over(self, source_index: int, request: Request) -> bool:
-        """A prompt is done on a prefill replica: send its blocks to one that decodes, unless its one token was all."""
+        """Transfer a computed prompt to a decode replica; return False if its single output token was the last."""
         index, now, source = request.index, self.clock.now, self.replicas[source_index]
         computes_again = self.options.hand_over.first_token == "decode"
         if self._output_tokens[index] == 1 and not computes_again:
@@ -383,7 +383,7 @@ class Cluster:
         return True
 
     def _transfer(self, parcel: KvTransfer, request: Request, follower: Request) -> Process:
-        """The blocks of a prompt go from the replica that computed it to the one that decodes it as `follower`."""
+        """Transfer the blocks of a prompt to the replica that decodes it as `follower`."""
         results, source, target = self.results, parcel.source, parcel.target
         place = len(results.handovers) + 4
         results.handovers.extend((request.index, source.index, target.index, self.clock.now, nan))
@@ -409,7 +409,7 @@ class Cluster:
             self._bury(source)
 
     def _again(self, index: int) -> None:
-        """A request that was lost begins again from its prompt: at once, or as the router's retries go."""
+        """Restart a lost request from its prompt, immediately or according to the router's retry policy."""
         results = self.results
         results.started_s[index] = results.first_token_s[index] = nan
         wait_s = self.retries.wait_s(index)
@@ -422,15 +422,17 @@ class Cluster:
             self._reach(index)
 
     def _retry(self, index: int, wait_s: float) -> Process:
-        """A request waits as long as the router's back-off says, and is sent again."""
+        """Wait for the router's back-off and send a request again."""
         self.retries.n_waiting += 1
         yield self.clock.at(self.clock.now + wait_s, ARRIVAL)
         self.retries.n_waiting -= 1
         self._reach(index)
 
     def _path(self, index: int) -> list[RoutingStage]:
-        """The stages a request goes through, by the model it wants: one, or prompt and decode, unless it stays with a
-        decode replica."""
+        """Return the routing stages of a request, according to its model.
+
+        There is one stage, or a prefill and a decode stage unless the request stays with a decode replica.
+        """
         path = self._paths[self._models[index] if self._models else 0]
         if len(path) > 1 and self.options.hand_over.stays(self._input_tokens[index], path[0].replicas):
             return path[-1:]
@@ -442,7 +444,7 @@ class Cluster:
         return path[-1 if pool.role == "decode" else 0]
 
     def _finished(self, replica_index: int, request: Request) -> None:
-        """A replica is done with a request."""
+        """Account for a request that a replica has finished."""
         replica = self.replicas[replica_index]
         if self._draining:
             self._bury(replica)
@@ -452,13 +454,13 @@ class Cluster:
                 self._clients.answered(request.index, replica.outlet.left_s + replica.rules.host.output_s)
 
     def answered(self, index: int) -> None:
-        """The client of a request learns that it is rejected or given up now, and sends the next one."""
+        """Answer a request that is rejected or given up now; its client sends the next one."""
         self.n_answered += 1
         if self._clients is not None:
             self._clients.answered(index, self.clock.now + self._frontend.output_s(index))
 
     def _cancel(self, index: int) -> None:
-        """The client of a request is gone: take it from the replica that holds it, if one does."""
+        """Remove a request whose client has given up from the replica that holds it, if any."""
         number = self.results.replica[index]  # the last that had it
         if number >= 0 and self.replicas[number].died_s > self.clock.now:
             replica = self.replicas[number]

@@ -1,6 +1,6 @@
-"""Everything a run of one deployment needs, built once: names looked up, memory sized, steps priced.
+"""Compiled deployments: names resolved, memory sized and step costs prepared, once for all runs.
 
-Replicas that are alike: the rules they run by, what their steps cost, how many there are and what they do.
+A Pool describes identical replicas: their scheduling rules, step costs, number and role.
 """
 
 from __future__ import annotations
@@ -29,18 +29,21 @@ from simulator.layers.step import step_calls
 from simulator.memory.plan import MemoryPlan, size_memory
 from simulator.schedulers.rules import EngineRules
 
-#: A cache shorter than this serves nobody: the deployment does not fit.
+#: A deployment whose KV cache holds fewer tokens per sequence than this does not fit.
 SHORTEST_SEQUENCE_TOKENS: Final = 512
 
 HOST_NOTICE: Final = "host times are the engine file's, not measured here: `calibrate verify` measures them"
 
-#: One of everything, to ask which operators nobody measured.
+#: A step that contains every kind of operator, used to find operators without measurements.
 SAMPLE_STEP: Final = BatchShape(64, 2048.0, 1, 4, 1024, 256, 5)
 
 
 @dataclass(frozen=True, slots=True)
 class CompiledDeployment:
-    """One deployment, ready to run. Its kv_blocks are filled; bundle and cost may be shared between plants."""
+    """One deployment, ready to run.
+
+    The limits contain kv_blocks. The bundle and the cost may be shared between compiled deployments.
+    """
 
     resolved: ResolvedDeployment
     memory: MemoryPlan
@@ -49,7 +52,7 @@ class CompiledDeployment:
 
     @property
     def notices(self) -> tuple[str, ...]:
-        """What the reader of any result must know, one sentence each."""
+        """Notices that apply to every result, one sentence each."""
         operators = [line.op for line in step_calls(Shard.of(self.resolved), SAMPLE_STEP)]
         age = self.bundle.version_notice(self.resolved.engine.name, self.resolved.engine.version)
         own = [*self.resolved.notices, *self.bundle.notices, *self.bundle.notices_for(operators)]
@@ -61,10 +64,18 @@ class CompiledDeployment:
 def compile_deployment(
     deployment: Deployment, bundle_path: Path | None = None, measured_host: bool = True
 ) -> CompiledDeployment:
-    """Resolves, sizes and prices a deployment; with `measured_host`, on the host times the user measured, if any.
+    """Resolve a deployment, size its memory and prepare its step costs.
 
-    Raises InputError for bad names and sizes, and where the model does not fit, with the nearest choice that does. A
-    max_model_len left open is lowered to what the cache holds, with a notice.
+    A max_model_len that the deployment leaves open is lowered to what the cache holds, with a notice.
+
+    Args:
+        deployment: The deployment as written.
+        bundle_path: Path of a calibration bundle; None selects the bundle of the accelerator.
+        measured_host: Whether to use host times that the user measured, if there are any.
+
+    Raises:
+        InputError: If a name or size is invalid, or if the model does not fit; the error names the nearest
+            configuration that fits.
     """
     return _build(resolve(deployment), deployment, bundle_path, measured_host)
 
@@ -79,8 +90,16 @@ def _build(
 
 @dataclass(frozen=True, slots=True)
 class CompiledFleet:
-    """Several plants behind one router. transfer_bytes_per_s: of each accelerator, for KV on its way from prefill to
-    decode; None: the rate of the link between them. transfer_queues: EngineProfile.transfer_queues."""
+    """Several compiled deployments behind one router.
+
+    Attributes:
+        plants: The compiled deployment of each pool.
+        transfer_bytes_per_s: Rate per accelerator of KV transfers from prefill to decode; None for the rate of the link
+            between them.
+        hand_over: The policy for transfers between prefill and decode pools.
+        transfer: When KV blocks are transferred (EngineProfile.kv_transfer).
+        transfer_queues: Number of transfer queues per source (EngineProfile.transfer_queues).
+    """
 
     plants: tuple[CompiledDeployment, ...]
     transfer_bytes_per_s: float | None = None
@@ -90,18 +109,22 @@ class CompiledFleet:
 
     @classmethod
     def apart(cls, *plants: CompiledDeployment) -> CompiledFleet:
-        """Plants that each stand on hardware of their own, whatever it is called."""
+        """Return a fleet whose deployments each run on separate hardware, regardless of their site names."""
         return cls(tuple(replace(p, resolved=replace(p.resolved, site=str(i))) for i, p in enumerate(plants)))
 
 
 def compile_fleet(deployment: Deployment, bundle_path: Path | None = None, measured_host: bool = True) -> CompiledFleet:
-    """The plant of every pool of a deployment. Raises what compile_deployment does."""
+    """Compile every pool of a deployment.
+
+    Raises:
+        InputError: For the same reasons as compile_deployment.
+    """
     apart = deployment.disaggregation
     plants = [
         _build(resolved, part.written, bundle_path, measured_host)
         for resolved, part in zip(resolve_pools(deployment), deployment.slices, strict=True)
     ]
-    engine = plants[-1].resolved.engine  # streams to the client
+    engine = plants[-1].resolved.engine  # the engine that streams to the client
     if apart is None:
         return CompiledFleet(
             tuple(plants), None, DisaggregationPolicy(engine.first_token), engine.kv_transfer, engine.transfer_queues
@@ -114,15 +137,19 @@ def compile_fleet(deployment: Deployment, bundle_path: Path | None = None, measu
 
 
 def swap_rules(resolved: ResolvedDeployment, memory: MemoryPlan) -> SwapRules:
-    """Return the swap space of one replica: every accelerator moves its part of a block at once, over its own link to
-    the host."""
+    """Return the swap space of one replica.
+
+    All accelerators move their parts of a block at the same time, each over its own link to the host.
+    """
     part_bytes = memory.kv_bytes_per_token * memory.block_size
     return SwapRules(int(resolved.swap_bytes / part_bytes), part_bytes / resolved.hardware.node.host_bytes_per_s)
 
 
 def offload_rules(tiers: OffloadTiers, memory: MemoryPlan) -> OffloadRules:
-    """Return the host and disk tiers of one replica: a block lies on every accelerator, and all copy their part at
-    once."""
+    """Return the host and disk tiers of one replica.
+
+    A block is spread over all accelerators, and all of them copy their parts at the same time.
+    """
     part_bytes = memory.kv_bytes_per_token * memory.block_size
     block_bytes = part_bytes * memory.accelerators
     return OffloadRules(
@@ -134,7 +161,7 @@ def offload_rules(tiers: OffloadTiers, memory: MemoryPlan) -> OffloadRules:
 
 
 def with_host(plant: CompiledDeployment, host: HostTimes) -> CompiledDeployment:
-    """The same plant with other host times."""
+    """Return the same compiled deployment with other host times."""
     resolved = replace(plant.resolved, engine=replace(plant.resolved.engine, host=host))
     return replace(plant, resolved=resolved, cost=compile_step_cost(resolved, plant.bundle))
 
@@ -142,9 +169,15 @@ def with_host(plant: CompiledDeployment, host: HostTimes) -> CompiledDeployment:
 def fit(
     deployment: Deployment, measured_host: bool = True, resolved: ResolvedDeployment | None = None
 ) -> tuple[ResolvedDeployment, MemoryPlan]:
-    """A deployment that fits, its kv_blocks filled, and its memory plan; InputError of one that does not fit.
+    """Return the resolved deployment with kv_blocks filled in, and its memory plan.
 
-    resolved: the same deployment with its names looked up, where the caller has done so already.
+    Args:
+        deployment: The deployment as written.
+        measured_host: Whether to use host times that the user measured, if there are any.
+        resolved: The same deployment with its names resolved, if the caller has it already.
+
+    Raises:
+        InputError: If the deployment does not fit.
     """
     return _fit(resolved or resolve(deployment), deployment, measured_host)
 
@@ -174,7 +207,7 @@ def _with_limits(resolved: ResolvedDeployment, **changes: Any) -> ResolvedDeploy
 
 
 def _with_measured_host(resolved: ResolvedDeployment) -> ResolvedDeployment:
-    """Host times that a probe of this engine measured on this hardware, where the user has them."""
+    """Replace the host times by those that a probe of this engine measured on this hardware, if there are any."""
     found = engine_calibration.find(resolved.hardware.accelerator.name, resolved.engine.name)
     if found is None:
         return resolved
@@ -187,7 +220,10 @@ def _with_measured_host(resolved: ResolvedDeployment) -> ResolvedDeployment:
 
 
 def _nearest(resolved: ResolvedDeployment, memory: MemoryPlan) -> str:
-    """The smallest change that makes the deployment fit: a shorter length, narrower weights, more accelerators."""
+    """Return the smallest change that makes the deployment fit.
+
+    Candidates are a shorter max_model_len, narrower weights and more accelerators, in this order.
+    """
     if memory.longest_sequence_tokens >= SHORTEST_SEQUENCE_TOKENS:
         return f"max_model_len {memory.longest_sequence_tokens}"
     unit = resolved.hardware.accelerator
@@ -208,8 +244,16 @@ def _holds(resolved: ResolvedDeployment) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Part of a run. `replicas` is how many there are when it begins; `model` which of the run's models they serve
-    (RequestSet.wanted_models). plant: None where a bare timer runs, without energy and calibration."""
+    """Identical replicas in a run.
+
+    Attributes:
+        rules: The scheduling rules of each replica.
+        timer: The cost model of their steps.
+        replicas: Number of replicas when the run begins.
+        role: Whether they compute prompts, decode, or both.
+        model: Index of the model that they serve among the models of the run (RequestSet.wanted_models).
+        plant: The compiled deployment; None for a bare timer, which has no energy model and no calibration.
+    """
 
     rules: EngineRules
     timer: StepTimer

@@ -1,7 +1,4 @@
-"""How KV blocks go from the ranks of one pool to those of another: how many bytes, over which link, in which pieces.
-
-Which network cards the replicas of a fleet send and receive through.
-"""
+"""The path of KV transfers between pools: bytes, links, pieces, and the network cards that replicas use."""
 
 from __future__ import annotations
 
@@ -20,26 +17,29 @@ from simulator.network.collectives import NETWORK_LATENCY_S, NODE_LATENCY_S
 
 @dataclass(frozen=True, slots=True)
 class RankPath:
-    """All ranks send and receive at once, each its own part: the slower end decides.
+    """The transfer path between the ranks of two pools.
 
-    Rates are a link's nominal ones, in one direction per accelerator: nothing is taken off for protocols.
+    All ranks send and receive their parts at the same time, and the slower end determines the duration. The rates are
+    the nominal link rates in one direction per accelerator, without a deduction for protocol overhead.
     """
 
     source: Shard
     target: Shard
-    source_bytes_per_s: float  # of one accelerator
+    source_bytes_per_s: float  # per accelerator
     target_bytes_per_s: float
     latency_s: float
     moment: KvTransfer = "at_end"
-    chunk_tokens: int = 1  # of a prompt in one step
-    drafter_bytes_per_token: float = 0.0  # that the drafter's cache has beside the target's, on one accelerator
+    chunk_tokens: int = 1  # prompt tokens per step
+    drafter_bytes_per_token: float = 0.0  # additional bytes of the drafter's cache on one accelerator
 
     def pieces(self, tokens: int) -> int:
+        """Return the number of equal pieces in which the blocks of `tokens` tokens are sent."""
         if self.moment == "layerwise":
             return self.source.model.n_layers
         return -(-tokens // self.chunk_tokens) if self.moment == "chunkwise" else 1
 
     def load(self, tokens: int) -> LinkLoad:
+        """Return the load that the blocks of `tokens` tokens put on the links."""
         drafter = tokens * self.drafter_bytes_per_token
         sent = sequence_bytes(self.source, tokens) + drafter
         received = sequence_bytes(self.target, tokens) + drafter
@@ -47,8 +47,11 @@ class RankPath:
 
     @classmethod
     def between(cls, source: CompiledDeployment, target: CompiledDeployment, fleet: CompiledFleet) -> RankPath:
-        """The node's own link where both stand in one node, else each end's share of its network cards; or what was
-        asked."""
+        """Return the path between two compiled deployments.
+
+        Its rates are those that the fleet sets explicitly. Otherwise it uses the link within the node if both
+        deployments are in one node, and else each end's share of its network cards.
+        """
         ends = (source, target)
         inside = _inside(source, target)
         rates = [h.node.link_bytes_per_s if inside else card_share(p) for p in ends for h in (p.resolved.hardware,)]
@@ -62,13 +65,13 @@ class RankPath:
 
 
 def _inside(source: CompiledDeployment, target: CompiledDeployment) -> bool:
-    """Both stand where one link joins everything."""
+    """Return whether both deployments are at one site in which one link domain connects all accelerators."""
     hardware = source.resolved.hardware
     return source.resolved.site == target.resolved.site and hardware.link_domain == hardware.n_accelerators
 
 
 def ports_of(fleet: CompiledFleet) -> TransferLinks | None:
-    """What carries blocks from prefill pools to decode pools; None where there are none."""
+    """Return the links for transfers from prefill to decode pools; None if the fleet has no such pools."""
     numbered = list(enumerate(fleet.plants))
     apart = [
         (i, j)
@@ -84,13 +87,13 @@ def ports_of(fleet: CompiledFleet) -> TransferLinks | None:
 
 
 def per_card(plant: CompiledDeployment) -> int:
-    """Accelerators of a node that share a network card."""
+    """Return the number of accelerators of a node that share a network card."""
     node = plant.resolved.hardware.node
     return -(-node.max_accelerators // node.cards) if node.cards else 1
 
 
 def card_share(plant: CompiledDeployment) -> float:
-    """Bytes per second of each of a replica's accelerators while no other replica uses their cards."""
+    """Return the bytes per second of each of a replica's accelerators while no other replica uses their cards."""
     return plant.resolved.hardware.node.network_bytes_per_s * max(
         1.0, per_card(plant) / min(plant.resolved.accelerators_per_replica, per_card(plant))
     )
@@ -98,14 +101,17 @@ def card_share(plant: CompiledDeployment) -> float:
 
 @dataclass(frozen=True, slots=True)
 class NetworkCards:
-    """Which network cards the replicas of a fleet use, by the accelerators they stand on: pool after pool, in the order
-    of their slots."""
+    """The network cards that the replicas of a fleet use.
+
+    They follow from the accelerators of each replica, which are assigned pool after pool in the order of the slots.
+    """
 
     fleet: CompiledFleet
-    first: tuple[int, ...]  # accelerator of each pool at its site
+    first: tuple[int, ...]  # index of the first accelerator of each pool at its site
 
     @classmethod
     def of(cls, fleet: CompiledFleet) -> NetworkCards:
+        """Return the network cards of a fleet."""
         used: dict[str, int] = {}
         first = []
         for plant in fleet.plants:
@@ -115,7 +121,7 @@ class NetworkCards:
         return cls(fleet, tuple(first))
 
     def links(self, replica: Replica) -> tuple[Hashable, ...]:
-        """Its cards; where each accelerator has its own, one name for all of them."""
+        """Return the names of the cards of a replica; one name for all if each accelerator has its own card."""
         plant = self.fleet.plants[replica.pool]
         each, r = per_card(plant), plant.resolved
         if each == 1:

@@ -1,4 +1,4 @@
-"""How a request's KV blocks come from the replica that prefilled it to the one that decodes it."""
+"""The transfer of a request's KV blocks from its prefill replica to its decode replica."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from simulator.core.clock import ARRIVAL, Clock
 from simulator.engine.replica import Replica
 from simulator.network.fair_share import FairShareNetwork, SharedTransfer, TransferPieces
 
-#: Names of the links that what a replica sends or receives passes; each has a way out and a way in.
+#: Returns the names of the links that a replica's transfers cross; each link has an outbound and an inbound direction.
 Links = Callable[[Replica], tuple[Hashable, ...]]
 
-#: A prompt so long is sent in pieces wherever any is.
+#: A prompt length at which every path that sends in pieces does so.
 MANY_TOKENS: Final = 1 << 40
 
 
 class KvTransfer(NamedTuple):
-    """The blocks of a prompt that was computed from begun_s until now."""
+    """The KV blocks of a prompt that was computed from begun_s until now."""
 
     tokens: int
     source: Replica
@@ -28,20 +28,20 @@ class KvTransfer(NamedTuple):
 
 
 class TransferChannel(Protocol):
-    """What carries blocks in one run. Asked once for each request that is handed over, in the order of time."""
+    """The transfers of one run; called once for each request that is handed over, in order of time."""
 
     def begin(self, parcel: KvTransfer) -> Event:
-        """Send it from now on; return the event of its arrival."""
+        """Begin a transfer now and return the event of its arrival."""
 
     def slow(self, replica: Replica, factor: float) -> None:
-        """From now on what goes to it or comes from it takes so many times as long on its own link; 1: as ever."""
+        """Multiply the transfer time on the replica's own link by `factor` from now on; 1 restores it."""
 
 
 class TransferModel(Protocol):
-    """A way to carry blocks."""
+    """A model of KV transfers."""
 
     def start(self, clock: Clock, check_laws: bool) -> TransferChannel:
-        """For a run that begins."""
+        """Return the transfer channel of a run that begins."""
 
 
 class InstantTransfer:
@@ -50,16 +50,22 @@ class InstantTransfer:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
 
-    def begin(self, parcel: KvTransfer) -> Event:  # noqa: ARG002 - whatever it is
+    def begin(self, parcel: KvTransfer) -> Event:  # noqa: ARG002 - every transfer takes no time
+        """Return an arrival event at the current time."""
         return self._clock.at(self._clock.now, ARRIVAL)
 
     def slow(self, replica: Replica, factor: float) -> None:
-        """No time stays no time."""
+        """Do nothing, because instant transfers cannot be slowed down."""
 
 
 class LinkLoad(NamedTuple):
-    """size: bytes that an accelerator of the source sends; links are shared evenly in it. Seconds that all of it
-    occupies the link of each end."""
+    """The load of one transfer on the links of both ends.
+
+    Attributes:
+        size: Bytes that each accelerator of the source sends; links are shared fairly in this unit.
+        out_s: Seconds that the whole transfer occupies the link of the source.
+        in_s: Seconds that the whole transfer occupies the link of the target.
+    """
 
     size: float
     out_s: float
@@ -67,53 +73,60 @@ class LinkLoad(NamedTuple):
 
     @property
     def wire_s(self) -> float:
-        """Where nobody else sends: the slower end decides."""
+        """Seconds of the transfer without other traffic, which the slower end determines."""
         return max(self.out_s, self.in_s)
 
 
 class TransferPath(Protocol):
-    """What lies between two pools."""
+    """The transfer path between two pools."""
 
     @property
     def latency_s(self) -> float:
-        """From the last byte sent to all being usable."""
+        """Seconds from the last byte sent until the blocks are usable."""
 
     def pieces(self, tokens: int) -> int:
-        """Parts of equal size that leave as each is computed; 1: everything leaves when the prompt is done."""
+        """Return the number of equal pieces, each sent when it is computed; 1 if all is sent after the prompt."""
 
     def load(self, tokens: int) -> LinkLoad:
-        """Of the blocks of so many tokens."""
+        """Return the load that the blocks of `tokens` tokens put on the links."""
 
 
 def own_port(replica: Replica) -> tuple[Hashable, ...]:
-    """Every replica has a link to itself."""
+    """Return the link name of a replica that shares its link with no other replica."""
     return (replica.index,)
 
 
 class TransferLinks:
-    """Every link has a way out and a way in, and what is on it at one time shares it (simulator/network/fair_share.py).
+    """Transfers over links that concurrent transfers share fairly (simulator/network/fair_share.py).
 
-    Piece by piece: piece i of n is there when i / n of the prompt is computed, an even share of the time since its
-    first step began. The first leaves when the links are free, the others follow; the last cannot leave before the
-    prompt is done.
-
-    queues: of each source, by target; what is in one of them is sent one after the other. None: all at once.
+    Every link has an outbound and an inbound direction. If a path sends in pieces, piece i of n is ready when i / n of
+    the prompt is computed, assuming even progress since its first step began. The first piece leaves when the links are
+    free and the others follow. The last piece cannot leave before the prompt is done.
     """
 
     def __init__(
         self, paths: Mapping[tuple[int, int], TransferPath], links: Links = own_port, queues: int | None = None
     ) -> None:
-        self.paths, self.queues = paths, queues  # paths: by (source pool, target pool)
+        """Create the transfer model.
+
+        Args:
+            paths: The path from each source pool to each target pool, by their indices.
+            links: Returns the links that a replica's transfers cross.
+            queues: Number of queues of each source, selected by target; transfers in one queue are sent one after
+                the other. None: all transfers are sent concurrently.
+        """
+        self.paths, self.queues = paths, queues
         self._links = links
         self._names: dict[int, tuple[Hashable, ...]] = {}
-        self.was_slowed = False  # in the last run some link was degraded at some time
+        self.was_slowed = False  # whether any link was degraded during the last run
 
     def start(self, clock: Clock, check_laws: bool) -> TransferChannel:
+        """Return the transfer channel of a run that begins."""
         self._names, self.was_slowed = {}, False
         return LinkTraffic(self, clock, check_laws)
 
     def name(self, replica: Replica) -> tuple[Hashable, ...]:
-        """Its own link, which a fault may degrade, and those that it shares."""
+        """Return the names of a replica's own link, which a fault may degrade, and of the links that it shares."""
         found = self._names.get(replica.index)
         if found is None:
             found = tuple(dict.fromkeys((replica.index, *self._links(replica))))
@@ -121,24 +134,26 @@ class TransferLinks:
         return found
 
     def named(self, replica: int) -> tuple[Hashable, ...]:
-        """The same, after the run: of a replica that sent or received."""
+        """Return the same names after the run, for the index of a replica that sent or received."""
         return self._names[replica]
 
 
 class LinkTraffic:
-    """What is on the ports of one run."""
+    """The transfers in flight on the links of one run."""
 
     def __init__(self, ports: TransferLinks, clock: Clock, check_laws: bool) -> None:
         overlaps = any(path.pieces(MANY_TOKENS) > 1 for path in ports.paths.values())
         self._ports, self._clock = ports, clock
         self._flows = FairShareNetwork(clock, check_laws, overlaps)
-        self._last: dict[tuple[int, int], SharedTransfer] = {}  # in each queue
+        self._last: dict[tuple[int, int], SharedTransfer] = {}  # the last transfer in each queue
 
     def slow(self, replica: Replica, factor: float) -> None:
+        """Multiply the transfer time on the replica's own link by `factor` from now on; 1 restores it."""
         self._ports.was_slowed = True
         self._flows.slow([(way, replica.index) for way in ("out", "in")], factor)
 
     def begin(self, parcel: KvTransfer) -> Event:
+        """Begin a transfer now, or after the earlier transfers in its queue; return the event of its arrival."""
         source, target, ports = parcel.source, parcel.target, self._ports
         arrived = self._clock.event()
         path = ports.paths[source.pool, target.pool]

@@ -1,4 +1,4 @@
-"""How prompts go from prefill replicas to those that decode: which ones do, and who shows the first token."""
+"""The policy for handing prompts from prefill replicas to decode replicas."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from simulator.engine.replica import Replica
 
 @dataclass(frozen=True, slots=True)
 class DisaggregationPolicy:
-    """Between the pools of one run.
+    """Which prompts are computed by prefill replicas, and which replica emits the first token.
 
-    first_token: whose first token the client sees, and when (EngineProfile.first_token).
-    max_local_tokens: prompts up to this length stay with a decode replica, which computes them itself (Dynamo's and
-    TensorRT-LLM's max_local_prefill_length, which counts tokens that are not cached there; ours counts all).
-    max_queue: so do others while every prefill replica has so many waiting (Dynamo's max_prefill_queue_size).
+    Attributes:
+        first_token: Which replica's first token the client sees, and when (EngineProfile.first_token).
+        max_local_tokens: Prompts up to this length are computed by a decode replica itself (Dynamo's and
+            TensorRT-LLM's max_local_prefill_length, which counts only tokens that are not cached there; this limit
+            counts all tokens).
+        max_queue: Longer prompts also stay local while every prefill replica has at least this many waiting requests
+            (Dynamo's max_prefill_queue_size).
     """
 
     first_token: FirstToken = "prefill"
@@ -25,12 +28,12 @@ class DisaggregationPolicy:
     max_queue: int | None = None
 
     def stays(self, tokens: int, prefill: Sequence[Replica]) -> bool:
-        """Whether a prompt of so many tokens is left to a decode replica."""
+        """Return whether a prompt of `tokens` tokens is computed by a decode replica itself."""
         if tokens <= self.max_local_tokens:
             return True
         most = self.max_queue
         return most is not None and all(replica.scheduler.n_waiting >= most for replica in prefill)
 
 
-#: Every prompt is handed over, and its first token shown at once.
+#: Every prompt is handed over, and its first token is shown as soon as it is computed.
 AS_COMPUTED: Final = DisaggregationPolicy()

@@ -1,10 +1,10 @@
-"""Replicas that never meet, simulated one by one, on several cores.
+"""Parallel simulation of independent replicas, and the reuse of runs under other limits.
 
-A blind router (in turn, at random, by session) looks at nobody, so where each request goes is known before the run;
-with replicas that live from beginning to end and serve whole requests, every replica then is a run of its own. What is
-measured is the same, number for number, as in one run of all (tests/simulator/test_parallel.py).
+A blind router (round robin, random, by session) uses no replica signals, so the replica of each request is known
+before the run. If the replicas also exist for the whole run and serve complete requests, each replica can be simulated
+separately. The results are identical, number for number, to those of one run of all replicas.
 
-How near a run came to the limits it ran under: under others that it keeps as clear of, it would be the same run.
+A run can be reused for other limits if it reached neither its own limits nor the others.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ROWS: Final = ("started_s", "first_token_s", "last_token_s", "cached_tokens", "
 
 
 def apart(pools: Sequence[Pool], requests: RequestSet, options: RunOptions) -> Cluster | None:
-    """The cluster of such a run, not begun; None where replicas may meet."""
+    """Return the cluster of a run with independent replicas, not started; None if replicas may interact."""
     alone = all(pool.role == "both" for pool in pools) and requests.concurrency is None
     alone = alone and all(pool.rules.speculation is None for pool in pools)  # drafts are drawn by row of the workload
     if options.processes < 2 or not alone or options.controllers or options.journal is not None:
@@ -46,7 +46,7 @@ def apart(pools: Sequence[Pool], requests: RequestSet, options: RunOptions) -> C
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What all processes know. rows[i]: the requests of replica i."""
+    """The data shared by all processes; `rows[i]` are the requests of replica i."""
 
     pools: Sequence[Pool]
     pool_of: Sequence[int]
@@ -58,7 +58,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What one replica did. columns: by name, for its requests."""
+    """The results of one replica; `columns` holds the values of its requests by name."""
 
     columns: dict[str, npt.NDArray[Any]]
     gaps_s: FloatArray
@@ -69,7 +69,7 @@ _work: _Work | None = None  # set before processes fork off: they see it without
 
 
 def run_apart(cluster: Cluster) -> Run:
-    """The run that `apart` found to fall apart."""
+    """Run a cluster that `apart` returned, one replica at a time, on several processes."""
     global _work
     pools, requests, options = [opened.pool for opened in cluster.pools], cluster.requests, cluster.options
     reach_s = cluster.reach_times_s()
@@ -108,7 +108,7 @@ def _assign(cluster: Cluster, order: IntArray) -> tuple[IntArray, IntArray]:
 
 
 def _one(i: int) -> tuple[int, _Share]:
-    """Replica i and its requests, alone."""
+    """Simulate replica `i` with its requests separately."""
     assert _work is not None
     pool, rows = _work.pools[_work.pool_of[i]], _work.rows[i]
     options = replace(_work.options, router="round_robin")
@@ -121,7 +121,7 @@ def _one(i: int) -> tuple[int, _Share]:
 
 
 def _blank(run: Run, refused: IntArray, reach_s: FloatArray) -> Run:
-    """As if nobody had served anything: requests have arrived, and some are refused."""
+    """Return the run with arrivals and rejections but without any served request."""
     horizon_s = np.inf if run.options.horizon_s is None else run.options.horizon_s
     arrival_s = run.requests.arrival_s
     status = np.where(arrival_s <= horizon_s, UNFINISHED, NOT_SENT)
@@ -144,8 +144,11 @@ OWN_TOKENS: Final = [COLUMNS.index(name) - OWN.start for name in ("prefill_token
 
 
 def reusable_run(run: Run, pool: Pool) -> Run | None:
-    """The run of the same requests on the one replica of another pool, if that is certain without simulating it: by the
-    same rules and costs, under limits that neither run comes to. Else None."""
+    """Return the run of the same requests on the single replica of another pool, if it is certain without simulation.
+
+    It is certain if the rules and costs are the same and the limits differ only where neither run reaches them.
+    Otherwise the result is None.
+    """
     if len(run.pools) != 1 or len(run.replicas) != 1 or pool.replicas != 1 or pool.timer is not run.pools[0].timer:
         return None
     did, rules, other = run.replicas[0], run.pools[0].rules, pool.rules
@@ -165,7 +168,7 @@ def reusable_run(run: Run, pool: Pool) -> Run | None:
 
 
 def _step_tokens(log: StepLog) -> int:
-    """The most of a step."""
+    """Return the maximum number of tokens in a step."""
     if isinstance(log, RankStepLog):
         held = log.shares[:, :, OWN_TOKENS].sum(axis=2)
         return log.n_ranks * int(held.max(initial=0.0))

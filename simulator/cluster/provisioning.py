@@ -1,4 +1,4 @@
-"""Replicas that are being provisioned, and the places in a pool that they take."""
+"""Replicas that are being provisioned, and the slots of a pool that replicas occupy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from simulator.core.clock import Process, Timetable
 
 @dataclass(slots=True, eq=False)
 class PendingReplica:
-    """A replica that was ordered. It occupies its accelerators from then on, and serves once it is ready."""
+    """A replica on order, which occupies its accelerators from the order on and serves once it is ready."""
 
     pool: int
     ordered_s: float
@@ -22,18 +22,20 @@ class PendingReplica:
 
     @property
     def pending(self) -> bool:
+        """Whether the replica is neither ready nor cancelled."""
         return self.ended_s == inf
 
 
 class PendingReplicas:
-    """All orders of a run. deliver: Makes a replica of a pool, once it is ready."""
+    """All replica orders of a run."""
 
     def __init__(self, timetable: Timetable, deliver: Callable[[int], object]) -> None:
+        """Create an empty record; `deliver` adds a replica to the pool of a given index."""
         self.given: list[PendingReplica] = []
         self._timetable, self._deliver = timetable, deliver
 
     def place(self, pool: int, cold_s: float) -> PendingReplica:
-        """Order a replica of that pool, which will be ready cold_s seconds from now."""
+        """Order a replica of a pool; it is ready cold_s seconds from now."""
         now = self._timetable.now
         order = PendingReplica(pool, now, now + cold_s)
         self.given.append(order)
@@ -41,30 +43,31 @@ class PendingReplicas:
         return order
 
     def _cold_start(self, order: PendingReplica) -> Process:
-        """A replica gets its accelerators, loads its weights and is there, unless the order is cancelled."""
+        """Wait for the cold start of a replica and add it, unless the order has been cancelled."""
         yield self._timetable.until(order.ready_s)
         if order.pending:
             order.ended_s = self._timetable.now
             self._deliver(order.pool)
 
     def cancel(self, order: PendingReplica) -> None:
-        """The replica is not needed any more."""
+        """Cancel an order."""
         order.ended_s = self._timetable.now
 
     def pending(self, pool: int) -> list[PendingReplica]:
-        """Return the orders of a pool that are on their way, the oldest first."""
+        """Return the pending orders of a pool, the oldest first."""
         return [order for order in self.given if order.pool == pool and order.pending]
 
 
 @dataclass(slots=True)
 class ReplicaSlots:
-    """Places for the replicas of a pool, numbered from 0: which accelerators one uses. The lowest free one is next."""
+    """The slots of a pool, numbered from 0, which determine the accelerators of its replicas."""
 
-    n: int = 0  # that were ever taken
+    n: int = 0  # number of slots used so far
     _free: list[int] = field(default_factory=list)
-    _closed: Counter[int] = field(default_factory=Counter)  # how many reasons there are
+    _closed: Counter[int] = field(default_factory=Counter)  # number of reasons to keep a slot closed
 
     def take(self) -> int:
+        """Occupy and return the lowest free slot that is not closed."""
         while self._free:
             slot = heappop(self._free)
             if not self._closed[slot]:
@@ -75,16 +78,16 @@ class ReplicaSlots:
         return self.n - 1
 
     def give(self, slot: int) -> None:
-        """The replica in this place is gone."""
+        """Free the slot of a replica that has ended."""
         if not self._closed[slot]:
             heappush(self._free, slot)
 
     def close(self, slot: int) -> None:
-        """No new replica gets this place until it is opened."""
+        """Close a slot to new replicas until it is opened as often as it was closed."""
         self._closed[slot] += 1
 
     def open(self, slot: int) -> None:
-        """One reason to close it is gone."""
+        """Remove one reason to keep a slot closed."""
         self._closed[slot] -= 1
         if not self._closed[slot] and slot < self.n and slot not in self._free:
             heappush(self._free, slot)

@@ -1,4 +1,4 @@
-"""Where the router stands: the living replicas that may take a request next, and why a request is refused there."""
+"""One routing stage: the live replicas that may receive a request next, and the reasons to reject a request."""
 
 from __future__ import annotations
 
@@ -22,16 +22,17 @@ from simulator.schedulers.rules import EngineRules
 
 @dataclass(frozen=True, slots=True)
 class ReplicaLimits:
-    """What one replica of a pool can hold, tokens."""
+    """The limits of one replica of a pool on the size of a request, in tokens."""
 
-    longest: int  # input and output
-    widest: float  # of one step, where all a request may have to compute at once must fit in one
-    recomputes: bool  # and that may be its output too
-    cached: int
-    spare: int = 0  # held beyond its tokens, for drafts
+    longest: int  # maximum of input and output together
+    widest: float  # maximum in one step, if a request's prompt must be computed in a single step
+    recomputes: bool  # whether a preempted request must also recompute its output in that step
+    cached: int  # capacity of the KV cache
+    spare: int = 0  # held for drafts, beyond the request's tokens
 
     @classmethod
     def of(cls, rules: EngineRules) -> ReplicaLimits:
+        """Return the limits of a replica with these rules."""
         scheduler = scheduler_class(rules)
         rules = rules.of_rank() if rules.in_lockstep else rules
         widest = inf if rules.chunked_prefill and scheduler.chunks else rules.max_num_batched_tokens
@@ -43,18 +44,18 @@ class ReplicaLimits:
 
 @dataclass(frozen=True, slots=True)
 class RunningPool:
-    """A pool in a run."""
+    """A pool in a run, with the requests that it rejects."""
 
     pool: Pool
     context: EngineContext
-    keys: Sequence[tuple[int, ...]]  # content keys by request; none where nothing is shared
-    refusals: bytes  # why it cannot serve a request, as a code of results.STATUS, 0 where it can; empty: all 0
+    keys: Sequence[tuple[int, ...]]  # content keys by request; empty if no content is shared
+    refusals: bytes  # by request: 0, or the code in outcomes.STATUS why it is rejected; empty: all 0
 
     @classmethod
     def of(
         cls, pool: Pool, context: EngineContext, requests: RequestSet, keys: Sequence[tuple[int, ...]]
     ) -> RunningPool:
-        """Which requests it refuses depends on their sizes alone, and is known before the run."""
+        """Create a pool; the rejected requests depend only on their sizes and are determined before the run."""
         room, inputs = ReplicaLimits.of(pool.rules), requests.input_tokens
         tokens = inputs + np.array(context.output_tokens, dtype=np.int64)
         widest = (tokens if room.recomputes else inputs) > room.widest
@@ -64,29 +65,29 @@ class RunningPool:
         return cls(pool, context, keys, codes.tobytes() if codes.any() else b"")
 
     def refusal(self, index: int) -> int:
-        """Why it cannot serve the request; 0 where it can."""
+        """Return the code of the reason why the pool rejects a request; 0 if it accepts it."""
         return self.refusals[index] if self.refusals else 0
 
 
 @dataclass(slots=True)
 class RoutingStage:
-    """One choice of the router: among those that compute prompts, or those that decode what others prefilled."""
+    """One routing decision, among the replicas that compute prompts or those that decode transferred requests."""
 
     router: Router
-    pools: dict[int, RunningPool] = field(default_factory=dict)  # that had a replica, by number
-    replicas: list[Replica] = field(default_factory=list)  # that take requests
+    pools: dict[int, RunningPool] = field(default_factory=dict)  # pools that have had a replica, by index
+    replicas: list[Replica] = field(default_factory=list)  # replicas that accept requests
 
-    refusing: bool = False  # each of the pools refuses somebody
+    refusing: bool = False  # whether each of the pools rejects some request
 
     def add(self, replica: Replica, pool: RunningPool) -> None:
-        """It takes requests from now on."""
+        """Add a replica, which accepts requests from now on."""
         self.replicas.append(replica)
         if replica.pool not in self.pools:
             self.pools[replica.pool] = pool
             self.refusing = all(each.refusals for each in self.pools.values())
 
     def refusal(self, index: int) -> int:
-        """Why none of its pools can serve the request; 0 where one can."""
+        """Return the code of the reason why all pools reject a request; 0 if one of them accepts it."""
         refusal = 0
         for pool in self.pools.values():
             refusal = pool.refusal(index)
@@ -95,7 +96,7 @@ class RoutingStage:
         return refusal
 
     def choose(self, request: Request) -> Replica | None:
-        """The replica that gets it; None where none that could is alive. Sets the request's content keys."""
+        """Return the replica for a request and set the request's content keys; None if no live replica accepts it."""
         able, several = self.replicas, len(self.pools) > 1
         if several:
             able = [r for r in able if not self.pools[r.pool].refusal(request.index)]
@@ -107,13 +108,13 @@ class RoutingStage:
         replica = able[self.router.choose(request, able)]
         if several:
             chosen = self.pools[replica.pool]
-            if chosen is not seen:  # contents are named by blocks, and its may have another size
+            if chosen is not seen:  # content keys depend on the block size, which may differ between pools
                 request.keys = chosen.keys[request.index] if chosen.keys else ()
         return replica
 
 
 def content_keys(requests: RequestSet, rules: EngineRules) -> tuple[Sequence[tuple[int, ...]], int]:
-    """(content keys by request, KV blocks per key); no keys where nothing is shared or caching is off."""
+    """Return (content keys by request, KV blocks per key); no keys if no content is shared or caching is off."""
     hashes = requests.block_hashes
     if hashes is None or not rules.prefix_caching:
         return (), 1

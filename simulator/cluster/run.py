@@ -1,4 +1,4 @@
-"""What a run leaves behind: arrays per request, logs per replica. Statistics are computed elsewhere (metrics.py)."""
+"""The record of a run: arrays per request and logs per replica (simulator/analysis computes statistics from it)."""
 
 from __future__ import annotations
 
@@ -32,27 +32,28 @@ _REJECTED = (TOO_LONG, TOO_LARGE, TOO_WIDE, QUEUE_FULL)
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRun:
-    """What one replica did, and while it lived."""
+    """The record of one replica."""
 
-    pool: int  # its place in Run.pools
-    logs: tuple[StepLog, ...]  # one per batch in flight: more than one where it is a pipeline
+    pool: int  # index of its pool in Run.pools
+    logs: tuple[StepLog, ...]  # one per batch in flight: several for a pipeline
     kv_peak_fraction: float
     offload: OffloadUse | None = None
-    adapters: tuple[int, int] | None = None  # brought to the device, read from disk
+    adapters: tuple[int, int] | None = None  # number of adapters loaded to the device, and of those read from disk
     born_s: float = 0.0
-    died_s: float = inf  # it outlived the run
+    died_s: float = inf  # inf: the replica existed until the end of the run
     reach: Headroom | None = None  # None: unknown
 
     def alive_fraction(self, first_s: float, last_s: float) -> float:
-        """Of the time between the two."""
+        """Return the fraction of the time from first_s to last_s during which the replica existed."""
         if self.born_s <= first_s and self.died_s >= last_s:
             return 1.0
         if last_s <= first_s:
-            return 0.0  # nothing ever happened, and it was not there
+            return 0.0  # the interval is empty and the replica did not exist then
         return max(0.0, min(self.died_s, last_s) - max(self.born_s, first_s)) / (last_s - first_s)
 
     @classmethod
     def of(cls, replica: Replica) -> ReplicaRun:
+        """Return the record of a replica after the run."""
         kv = replica.scheduler.kv
         peak = (kv.total - kv.min_available) / max(1, kv.total)
         host = replica.scheduler.host
@@ -65,7 +66,11 @@ class ReplicaRun:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Arrays of shape (requests,) in workload order; seconds as the client sees them, nan until they happen."""
+    """The record of a run.
+
+    Arrays have shape (requests,) and are in workload order unless stated otherwise. Times are in seconds as the client
+    observes them, and nan if the event did not happen.
+    """
 
     requests: RequestSet
     options: RunOptions
@@ -76,20 +81,20 @@ class Run:
     cached_tokens: IntArray
     preemptions: IntArray
     replica: IntArray  # -1: none
-    status: IntArray  # codes of results.STATUS
-    gaps_s: FloatArray  # inter-token gaps made by preemptions, ascending; all others follow from the logs
-    waits_s: FloatArray  # of hand-overs (n, 2): the first decode step at the new replica, the wait before it
-    openings_s: FloatArray  # decode steps that gave a first token
-    handovers: FloatArray  # (n, 5): request, from replica, to replica, start and end in seconds (nan: cut off)
-    restarts: int  # of requests whose replica died, or whose blocks nobody was left to take
-    orders: FloatArray  # (n, 3): pool, when a replica was asked for, when it was born or given up (inf: not yet)
-    replicas: tuple[ReplicaRun, ...]  # in order of birth
+    status: IntArray  # codes of outcomes.STATUS
+    gaps_s: FloatArray  # inter-token gaps caused by preemptions, ascending; all other gaps follow from the logs
+    waits_s: FloatArray  # (n, 2) per hand-over: the first decode step on the decode replica and the wait before it
+    openings_s: FloatArray  # durations of decode steps that produced a first token
+    handovers: FloatArray  # (n, 5): request, source replica, target replica, start and end in seconds (nan: cut off)
+    restarts: int  # number of restarts of requests that lost their replica or had no replica to decode them
+    orders: FloatArray  # (n, 3): pool, time of a replica's order, time it was ready or cancelled (inf: pending)
+    replicas: tuple[ReplicaRun, ...]  # in order of creation
     pools: tuple[Pool, ...]
-    n_truncated: int = 0  # requests that were longer; `requests` holds what ran
+    n_truncated: int = 0  # number of requests that were truncated; `requests` holds the truncated requests
 
     @classmethod
     def of(cls, cluster: Cluster) -> Run:
-        """The record of a cluster that has run."""
+        """Return the record of a cluster that has run."""
         results = cluster.results
         return cls(
             requests=cluster.requests,
@@ -116,7 +121,10 @@ class Run:
 
     @property
     def span_s(self) -> tuple[float, float]:
-        """First arrival and last token, or the horizon where requests are still open; zeros where nothing arrived."""
+        """Times of the first arrival and the last token, in seconds.
+
+        The end is the horizon if requests are unfinished there. Both are zero if no request arrived.
+        """
         if not self.arrived.any():
             return 0.0, 0.0
         ends = self.last_token_s[self.completed]
@@ -126,73 +134,81 @@ class Run:
         return float(self.arrival_s[self.arrived].min()), last_s
 
     def starting_s(self, pool: int) -> float:
-        """Seconds that replicas of a pool were on their way within the span, all together."""
+        """Return the total seconds within the span during which replicas of a pool were pending."""
         first_s, last_s = self.span_s
         mine = self.orders[self.orders[:, 0] == pool]
         return float(np.clip(np.minimum(mine[:, 2], last_s) - np.maximum(mine[:, 1], first_s), 0.0, None).sum())
 
     @property
     def logs(self) -> tuple[StepLog, ...]:
-        """One per replica, or per batch that a pipeline has in flight."""
+        """The step logs of all replicas: one per replica, or several for a pipeline."""
         return tuple(log for r in self.replicas for log in r.logs)
 
     @property
     def kv_peak_fraction(self) -> float:
-        """Of the fullest replica."""
+        """Peak KV cache usage of the fullest replica, as a fraction of its cache."""
         return max(r.kv_peak_fraction for r in self.replicas)
 
     @property
     def offloads(self) -> tuple[OffloadUse, ...]:
-        """Of replicas that keep KV blocks beside the device."""
+        """The offloading record of each replica that offloads KV blocks."""
         return tuple(r.offload for r in self.replicas if r.offload)
 
     @property
     def plants(self) -> tuple[CompiledDeployment, ...]:
-        """One per pool; none where bare timers ran."""
+        """The compiled deployment of each pool; empty for a run of bare timers."""
         return tuple(pool.plant for pool in self.pools if pool.plant is not None)
 
     @property
     def completed(self) -> BoolArray:
+        """Whether each request was completed. Shape (requests,)."""
         return np.equal(self.status, COMPLETED)
 
     @property
     def rejected(self) -> BoolArray:
+        """Whether each request was rejected. Shape (requests,)."""
         return np.isin(self.status, _REJECTED)
 
     @property
     def timed_out(self) -> BoolArray:
-        """Given up by their clients."""
+        """Whether the client of each request gave up. Shape (requests,)."""
         return np.equal(self.status, TIMED_OUT)
 
     @property
     def failed(self) -> BoolArray:
-        """Given up after they were lost too often."""
+        """Whether each request failed because it was lost more often than it is retried. Shape (requests,)."""
         return np.equal(self.status, FAILED)
 
     @property
     def unfinished(self) -> BoolArray:
-        """Sent and neither completed, rejected nor failed: the run was cut off, or no replica was left."""
+        """Whether each request was sent and is still open at the end of the run. Shape (requests,)."""
         return np.equal(self.status, UNFINISHED)
 
     @property
     def arrived(self) -> BoolArray:
+        """Whether each request was sent. Shape (requests,)."""
         return np.not_equal(self.status, NOT_SENT)
 
     @property
     def ttft_s(self) -> FloatArray:
+        """Time to first token of each request, seconds. Shape (requests,)."""
         return self.first_token_s - self.arrival_s
 
     @property
     def tpot_s(self) -> FloatArray:
-        """(last token - first token) / (output tokens - 1); nan for one-token outputs."""
+        """Time per output token of each request, seconds. Shape (requests,).
+
+        It is (last token - first token) / (output tokens - 1), and nan for outputs of one token.
+        """
         gaps = self.requests.output_tokens - 1
         return np.where(gaps > 0, (self.last_token_s - self.first_token_s) / np.maximum(gaps, 1), np.nan)
 
     @property
     def e2e_s(self) -> FloatArray:
+        """Time from arrival to the last token of each request, seconds. Shape (requests,)."""
         return self.last_token_s - self.arrival_s
 
     @property
     def queue_s(self) -> FloatArray:
-        """From true arrival to the start of the first step that holds the request."""
+        """Time from arrival to the start of the first step that contains the request, seconds. Shape (requests,)."""
         return self.started_s - self.arrival_s

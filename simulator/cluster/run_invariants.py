@@ -1,4 +1,7 @@
-"""What must hold of a run when it is over, read from its record alone. Raises LawBroken."""
+"""Invariants of a finished run, checked from its record alone.
+
+All checks raise InvariantViolation.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,15 @@ from simulator.core.outcomes import STATUS
 from simulator.core.step_log import StepLog
 from simulator.schedulers.registry import POLICIES
 
-#: Sums of many steps differ from one multiplication by this much of themselves.
+#: Tolerated relative difference between a sum over many steps and a single multiplication.
 ROUNDING = 1e-12
 
-#: Times from which on a link is added up.
+#: Maximum number of start times from which the load of a link is added up.
 MOST_WINDOWS: Final = 500
 
 
 def check_run(run: Run) -> None:
-    """Every law of a finished run, whatever served it."""
+    """Check every invariant of a finished run."""
     _check_status(run)
     _check_times(run)
     for number, replica in enumerate(run.replicas):
@@ -45,7 +48,7 @@ def _first(broken: npt.NDArray[np.bool_]) -> int:
 
 
 def _check_times(run: Run) -> None:
-    """Sent, started, first token, last token: in that order, for whoever completed; no last token for who did not."""
+    """Check that completed requests have ordered times and that other requests have no last token."""
     done = run.completed
     times = (run.arrival_s, run.started_s, run.first_token_s, run.last_token_s)
     for name, values in zip(("sent", "started", "given a token", "given its last token"), times, strict=True):
@@ -61,7 +64,7 @@ def _check_times(run: Run) -> None:
 
 
 def _check_status(run: Run) -> None:
-    """Everybody is one thing; nobody is left over unless the run was cut off or nobody alive could serve."""
+    """Check that every request has exactly one status and that completed requests have a replica."""
     status = run.status
     _law(((status >= 0) & (status < len(STATUS))).all(), "a status that does not exist")
     parts = run.completed, run.rejected, run.failed, run.timed_out, run.unfinished, ~run.arrived
@@ -73,7 +76,7 @@ def _check_status(run: Run) -> None:
 
 
 def _check_life(number: int, replica: ReplicaRun) -> None:
-    """Nothing runs before birth or after death."""
+    """Check that no step runs before its replica exists or after it has ended."""
     for log in replica.logs:
         if not len(log):
             continue
@@ -85,7 +88,7 @@ def _check_life(number: int, replica: ReplicaRun) -> None:
 
 
 def _check_log(number: int, log: StepLog) -> None:
-    """Steps of one batch follow each other and take time."""
+    """Check that the steps of one batch do not overlap and have positive durations."""
     if not len(log):
         return
     _law((log.steps >= 1).all() and (log.first_s > 0.0).all(), f"replica {number}: a step that takes no time")
@@ -95,7 +98,10 @@ def _check_log(number: int, log: StepLog) -> None:
 
 
 def _check_tokens(run: Run) -> None:
-    """Tokens come out once: as many as those who completed asked for, and more only where work was lost or cut off."""
+    """Check that each token is output once.
+
+    More tokens than those of the completed requests are allowed only if work was lost or cut off.
+    """
     if any(POLICIES[pool.rules.policy].pads for pool in run.pools):
         return
     made = int(sum(int(log.emitted.sum()) for log in run.logs))
@@ -108,7 +114,7 @@ def _check_tokens(run: Run) -> None:
 
 
 def _check_handovers(run: Run) -> None:
-    """Each prompt travels once for each time it was computed, from a living replica to another, forward in time."""
+    """Check that each computed prompt is transferred once, from a live replica to another, and forward in time."""
     if not len(run.handovers):
         return
     index, source, target, start_s, end_s = run.handovers.T
@@ -127,8 +133,11 @@ def _check_handovers(run: Run) -> None:
 
 
 def _check_links(run: Run) -> None:
-    """What travels takes its time on the wire, once: no transfer ends before that, no link carries more than it can,
-    and all that met have ended when they would have gone one after the other."""
+    """Check the link use of KV transfers.
+
+    No transfer is faster than its links permit, no link exceeds its capacity, and overlapping transfers end no later
+    than if they had been sent one after the other.
+    """
     transfer = run.options.transfer
     if not isinstance(transfer, TransferLinks):
         return
@@ -142,11 +151,11 @@ def _check_links(run: Run) -> None:
 
 
 class _Trip(NamedTuple):
-    """A hand-over on the wire. loads: seconds on each link."""
+    """A KV transfer and the seconds that it occupies each link."""
 
     request: int
     start_s: float
-    end_s: float  # without the latency; inf: it is under way
+    end_s: float  # without the latency; inf: in flight
     pieces: int
     loads: dict[Hashable, float]
 
@@ -160,7 +169,7 @@ class _Trip(NamedTuple):
 
 
 def _trips(run: Run, ports: TransferLinks) -> Iterator[_Trip]:
-    """In the order in which they began."""
+    """Yield the KV transfers of a run in the order in which they began."""
     for index, source, target, start_s, end_s in run.handovers.tolist():
         path = ports.paths[run.replicas[int(source)].pool, run.replicas[int(target)].pool]
         tokens = int(run.requests.input_tokens[int(index)])
@@ -172,7 +181,7 @@ def _trips(run: Run, ports: TransferLinks) -> Iterator[_Trip]:
 
 
 def _check_capacity(trips: Sequence[_Trip]) -> None:
-    """Between any hand-over and any later end, what began and ended there had time enough on every link."""
+    """Check that every link had enough time for the transfers within any interval from a start to a later end."""
     on: dict[Hashable, list[tuple[float, float, float]]] = {}
     for trip in trips:
         for link, seconds in trip.loads.items():
@@ -187,7 +196,7 @@ def _check_capacity(trips: Sequence[_Trip]) -> None:
 
 
 def _check_busy(trips: Sequence[_Trip]) -> None:
-    """Somebody's link is always full: all who met are through when they would be one by one."""
+    """Check that overlapping transfers end no later than they would if sent one after the other."""
     met: list[_Trip] = []
     through_s = 0.0
     for trip in [*trips, None]:

@@ -1,4 +1,4 @@
-"""What stands around the engines of a deployment: its router, autoscalers and faults, as options of a run."""
+"""The run options of a deployment: its router, autoscalers and faults."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ from simulator.costs.step_cost import StepCost
 
 
 def serving_options(written: Deployment, fleet: CompiledFleet) -> RunOptions:
-    """Raises InputError for what the deployment cannot have."""
+    """Return the run options for a deployment.
+
+    Raises:
+        InputError: If a fault names a pool, replica or node that does not exist, or an option is invalid.
+    """
     faults = parse_faults(written.faults or ())
     grounds = _grounds(fleet)
     for i, fault in enumerate(faults):
@@ -42,14 +46,14 @@ def serving_options(written: Deployment, fleet: CompiledFleet) -> RunOptions:
 
 
 def cold_start_s(plant: CompiledDeployment) -> float:
-    """From the order of a replica to its first request; 0 where the number of replicas stays."""
+    """Return the seconds from the order of a replica to its first request; 0 without autoscaling."""
     scaling, memory = plant.resolved.scaling, plant.memory
     weights = memory.weights_bytes * plant.resolved.accelerators_per_replica
     return scaling.cold_start.seconds(weights) if scaling else 0.0
 
 
 def _grounds(fleet: CompiledFleet) -> tuple[Placement, ...]:
-    """Pools of one site stand side by side, each replica inside a node where it fits in one."""
+    """Place the pools of each site one after the other, with each replica inside one node if it fits."""
     used: dict[str, int] = {}
     found = []
     for plant in fleet.plants:
@@ -65,7 +69,7 @@ def _grounds(fleet: CompiledFleet) -> tuple[Placement, ...]:
 
 
 def _packed(first: int, replicas: int, size: int, per_node: int) -> tuple[tuple[tuple[int, ...], ...], int]:
-    """The nodes of each replica, and the accelerator after the last; `first`: where to begin."""
+    """Return the nodes of each replica, and the accelerator after the last; `first` is the first accelerator."""
     found, at = [], first
     for _ in range(replicas):
         if size <= per_node and at % per_node + size > per_node:
@@ -94,6 +98,7 @@ class _SlowLinks:
     factor: float
 
     def cost(self, op: Operator) -> Cost:
+        """Return the cost of an operator, with collectives slowed down."""
         cost = self.source.cost(op)
         return replace(cost, seconds=cost.seconds * self.factor) if isinstance(op, Collective) else cost
 

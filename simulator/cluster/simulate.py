@@ -1,6 +1,6 @@
 """Simulate pools of replicas under one set of requests.
 
-Requests beyond max_model_len, where the engine cuts them to size instead of rejecting them.
+Requests beyond max_model_len are truncated here if the engine truncates instead of rejecting them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from simulator.memory.adapters import lora_rules
 from simulator.memory.cache_groups import even_blocks
 from simulator.schedulers.rules import EngineRules
 
-#: What an engine's profile says of scheduling, under the same names.
+#: The scheduling fields that EngineRules and EngineProfile share under the same names.
 ENGINE_RULES: Final = tuple(
     {f.name for f in fields(EngineRules)} & {f.name for f in fields(EngineProfile)} - {"rank_dispatch"}
 )
@@ -33,10 +33,12 @@ ENGINE_RULES: Final = tuple(
 def simulate(
     served: CompiledDeployment | CompiledFleet, requests: RequestSet, options: RunOptions | None = None
 ) -> Run:
-    """Serve `requests` with a plant's replicas, or with those of a fleet of plants, behind one router.
+    """Serve `requests` with the replicas of a compiled deployment or fleet behind one router.
 
-    Raises InputError for requests without tokens or an unknown router; requests that can never run are rejected one by
-    one (Run.status).
+    Requests that can never run are rejected individually (Run.status).
+
+    Raises:
+        InputError: If a request has no tokens or the router is unknown.
     """
     fleet, options = served if isinstance(served, CompiledFleet) else CompiledFleet((served,)), options or RunOptions()
     if options.transfer is None:
@@ -47,7 +49,11 @@ def simulate(
 
 
 def _asking_for(served: Sequence[str], requests: RequestSet) -> RequestSet:
-    """Requests that name models by their place among those served. Raises InputError for one that is not."""
+    """Return the requests with their models as indices into `served`.
+
+    Raises:
+        InputError: If a request wants a model that is not served.
+    """
     if requests.wanted_models is None and len(served) > 1:
         rule = f"{len(served)} models are served: requests must say which they want (a trace's column `model`)"
         raise InputError(rule, None, f"models: {{{', '.join(f'{name}: 1' for name in served)}}} in the workload")
@@ -65,7 +71,7 @@ def _asking_for(served: Sequence[str], requests: RequestSet) -> RequestSet:
 
 
 def run_pools(pools: Sequence[Pool], requests: RequestSet, options: RunOptions | None = None) -> Run:
-    """The same with pools made by hand."""
+    """Serve `requests` with explicitly constructed pools."""
     _check_requests(requests)
     fitting = truncated(requests, [pool.rules for pool in pools])
     run = _run(pools, fitting, options or RunOptions())
@@ -103,12 +109,12 @@ def run_rules(
     n_replicas: int = 1,
     options: RunOptions | None = None,
 ) -> Run:
-    """The same with any step timer and no plant: what tests and sketches use. No energy, no calibration."""
+    """Serve `requests` with any step timer and without a compiled deployment, energy model or calibration."""
     return run_pools([Pool(rules, timer, n_replicas)], requests, options)
 
 
 def pool_of(plant: CompiledDeployment, model: int = 0, requests: RequestSet | None = None) -> Pool:
-    """A plant's replicas, as many as its deployment says, with a cache for sequences such as these requests'."""
+    """Return the pool of a compiled deployment, with its cache sized for sequences such as those of `requests`."""
     resolved, rules = plant.resolved, engine_rules(plant, requests.seed if requests is not None else 0)
     if requests is not None:
         blocks = even_blocks(resolved, plant.memory, requests) * resolved.layout.data_parallel
@@ -117,12 +123,15 @@ def pool_of(plant: CompiledDeployment, model: int = 0, requests: RequestSet | No
 
 
 def engine_rules(plant: CompiledDeployment, seed: int = 0) -> EngineRules:
-    """The rules of one replica. seed: of what is drawn while it runs (accepted drafts).
+    """Return the scheduling rules of one replica; `seed` is the seed of the draws during a run (accepted drafts).
 
-    With attention data parallelism (data_parallel > 1) seats, token budget and blocks are the ranks' summed; each rank
-    then schedules with its share of them (schedulers/lockstep.py). Where rank_dispatch is "balanced" one scheduler
-    stands for the whole group: imbalance between ranks is not simulated, and a single prompt may take more than one
-    rank's budget in a step.
+    With attention data parallelism (data_parallel > 1), seats, token budget and blocks are the sums over the ranks, and
+    each rank schedules with its share of them (simulator/schedulers/data_parallel.py). If rank_dispatch is "balanced",
+    one scheduler represents the whole group: imbalance between ranks is not simulated, and a single prompt may use more
+    than one rank's budget in a step.
+
+    Raises:
+        InputError: If the KV cache has no blocks.
     """
     resolved, limits, engine = plant.resolved, plant.resolved.limits, plant.resolved.engine
     ranks, stages = resolved.layout.data_parallel, resolved.layout.pipeline_parallel
@@ -152,11 +161,11 @@ def engine_rules(plant: CompiledDeployment, seed: int = 0) -> EngineRules:
 
 
 def truncated(requests: RequestSet, rules: Sequence[EngineRules]) -> RequestSet:
-    """Prompts keep at most max_model_len - 1 tokens, their last ones, and answers end at max_model_len.
+    """Return the requests with prompts cut to their last max_model_len - 1 tokens and outputs ending at max_model_len.
 
-    As SGLang's --allow-auto-truncate does with prompts (validate_input_length) and every engine with answers whose
-    client sets no limit. Where several pools serve, all of them cut, at the shortest length; else nothing is cut. Who
-    loses tokens of its prompt shares no prefix any more.
+    SGLang's --allow-auto-truncate does so with prompts (validate_input_length), and every engine does so with outputs
+    whose client sets no limit. Requests are cut only if all pools truncate, at the shortest max_model_len. A request
+    with a cut prompt shares no prefix any more.
     """
     if not requests.n or any(each.queueing.too_long != "truncate" for each in rules):
         return requests
@@ -171,6 +180,6 @@ def truncated(requests: RequestSet, rules: Sequence[EngineRules]) -> RequestSet:
 
 
 def n_shorter(asked: RequestSet, served: RequestSet) -> int:
-    """Requests of which some of the prompt or of the answer was cut."""
+    """Return the number of requests whose prompt or output was cut."""
     cut = (served.input_tokens < asked.input_tokens) | (served.output_tokens < asked.output_tokens)
     return int(cut.sum())

@@ -1,1 +1,1 @@
-"""The nouns that all of the simulator shares: clock, request, batch, step log, outcomes."""
+"""Data types shared by the whole simulator: the clock, requests, batches, step logs and request outcomes."""

@@ -1,6 +1,7 @@
-"""What one engine step holds. `BatchShape` is the narrow waist between scheduling and cost: counts, never requests.
+"""The contents of one engine step.
 
-What comes and goes beside a step's computing: KV blocks between the device and its host, and adapters.
+`BatchShape` is the only interface between scheduling and cost: it holds counts and never requests. `SideTransfers`
+holds what moves while a step computes: KV blocks between the device and its host, and LoRA adapters.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ if TYPE_CHECKING:
 
 
 class BlockCopy(NamedTuple):
-    """Blocks of one request that a step has filled: content keys of whole units, and how many that nobody shares."""
+    """The KV blocks of one request that a step has filled and that are copied to host memory."""
 
-    keys: tuple[int, ...]
-    own_blocks: int
+    keys: tuple[int, ...]  # content keys of the filled cache units
+    own_blocks: int  # filled blocks that belong to this request alone and have no content key
 
 
 class BatchCounts:
-    """What follows from the counts of a batch, whether these are numbers or numpy arrays of many batches.
+    """Quantities derived from the counts of a batch.
 
-    Means over prompt chunks are defined only where there are chunks.
+    The counts are numbers for one batch, or numpy arrays for many batches. The means over prompt chunks are defined
+    only for batches that contain prompt chunks.
     """
 
     __slots__ = ()
@@ -34,42 +36,46 @@ class BatchCounts:
 
     @property
     def chunk_tokens(self) -> Any:
-        """Mean new tokens of a prompt chunk."""
+        """Mean number of new tokens in a prompt chunk."""
         return self.prefill_tokens / self.prefill_chunks
 
     @property
     def prior_tokens(self) -> Any:
-        """Mean computed tokens before a prompt chunk, from `prefill_pairs`: the sum of q * (context + q / 2)."""
+        """Mean number of tokens computed before a prompt chunk.
+
+        It is derived from `prefill_pairs`, the sum of q * (context + q / 2) over the chunks.
+        """
         return self.prefill_pairs / self.prefill_tokens - self.prefill_tokens / self.prefill_chunks / 2
 
     @property
     def prompt_context_tokens(self) -> Any:
-        """Mean computed tokens of a prompt after its chunk."""
+        """Mean number of computed tokens of a prompt after its chunk."""
         return self.prefill_pairs / self.prefill_tokens + self.chunk_tokens / 2
 
 
 @dataclass(slots=True)
 class BatchShape(BatchCounts):
-    """Counts that decide the time of one step (all ranks see the same step)."""
+    """The counts that determine the duration of one step (all ranks execute the same step)."""
 
     prefill_tokens: int = 0
     prefill_pairs: float = 0.0  # sum over chunks of q * (context + q / 2), no window applied
     prefill_chunks: int = 0
     decodes: int = 0
-    decode_context_sum: int = 0  # cached tokens the decodes read, in all
+    decode_context_sum: int = 0  # total number of cached tokens that the decodes read
     decode_context_max: int = 0
     logits: int = 0  # sequences that need logits: decodes + prompts finished in this step
-    passes: int = 1  # times the weights are read: more than once where a step runs in parts
-    ranks: tuple[BatchShape | None, ...] = ()  # shares of ranks that step together (None: a dummy); () where one runs
-    queries: int = 1  # tokens of each decode: its last one, and drafts
-    accepted: int = 0  # drafts that are accepted and come out, beside one token for each of `logits`
+    passes: int = 1  # times the weights are read: more than once if the step runs in parts
+    ranks: tuple[BatchShape | None, ...] = ()  # shares of the ranks that step together (None: a dummy batch)
+    queries: int = 1  # tokens computed for each decode: its last token plus the drafts
+    accepted: int = 0  # accepted drafts, which are output in addition to one token for each of `logits`
 
     @property
     def tokens(self) -> int:
+        """Total number of tokens that the step computes."""
         return self.prefill_tokens + self.decodes * self.queries
 
     def grow(self, steps: int) -> None:
-        """The same decodes, `steps` steps later."""
+        """Advance the same decodes by `steps` steps."""
         self.decode_context_sum += steps * self.decodes
         self.decode_context_max += steps
         for rank in self.ranks:
@@ -79,41 +85,41 @@ class BatchShape(BatchCounts):
 
 @dataclass(slots=True)
 class SideTransfers:
-    """Of one step; counts, and those they are for."""
+    """KV blocks and LoRA adapters that move with one step."""
 
-    fetches: tuple[Request, ...] = ()  # their blocks start to come from the host with this step
-    blocks: int = 0  # to host memory and back, before the step runs
-    copies: tuple[BlockCopy, ...] = ()  # blocks that go to the host when it has ended
-    adapters: int = 0  # different LoRA adapters it asks for
-    adapter_tokens: int = 0  # tokens that do
-    brought_adapters: tuple[int, int] = (0, 0)  # to the device before it runs, and of those from disk
+    fetches: tuple[Request, ...] = ()  # requests whose blocks start to be fetched from the host with this step
+    blocks: int = 0  # blocks swapped to and from host memory before the step runs
+    copies: tuple[BlockCopy, ...] = ()  # blocks copied to the host after the step has ended
+    adapters: int = 0  # distinct LoRA adapters that the step uses
+    adapter_tokens: int = 0  # tokens that use an adapter
+    brought_adapters: tuple[int, int] = (0, 0)  # adapters loaded before the step runs, and how many came from disk
 
 
 @dataclass(slots=True)
 class Batch(BatchShape):
-    """One scheduled step: its shape, and the few requests for which something changes in it."""
+    """One scheduled step: its shape, and the requests that change state in it."""
 
-    admitted: tuple[Request, ...] = ()  # first scheduled in this step
-    prompted: tuple[Request, ...] = ()  # their prompt is complete: they emit a token in this step
-    finishing: tuple[Request, ...] = ()  # emit their last token in this step (set by the replica)
-    parting: tuple[Request, ...] = ()  # emit in this step, and were preempted since
-    joined: tuple[Request, ...] = ()  # came with their blocks from another replica and decode from this step on
-    moves: SideTransfers | None = None  # None: nothing moves beside it
+    admitted: tuple[Request, ...] = ()  # requests scheduled for the first time in this step
+    prompted: tuple[Request, ...] = ()  # requests that complete their prompt and emit a token in this step
+    finishing: tuple[Request, ...] = ()  # requests that emit their last token in this step (set by the replica)
+    parting: tuple[Request, ...] = ()  # requests that emit in this step and have been preempted since
+    joined: tuple[Request, ...] = ()  # requests transferred with their blocks that decode from this step on
+    moves: SideTransfers | None = None  # None: the step has no side transfers
 
     def moving(self) -> SideTransfers:
-        """To note what moves."""
+        """Return the side transfers of the step, creating the record if necessary."""
         if self.moves is None:
             self.moves = SideTransfers()
         return self.moves
 
     @property
     def opens(self) -> bool:
-        """Some of those that came with their blocks give their first token in this step."""
+        """Whether a request that joined with its blocks emits its first token in this step."""
         return any(not request.emitted for request in self.joined)
 
 
 def together(ranks: Sequence[Batch | None]) -> Batch:
-    """One step of several ranks."""
+    """Combine the batches of several ranks into one step (None: a rank that runs a dummy batch)."""
     prompts = chunks = decodes = context_sum = context_max = logits = accepted = 0
     pairs, queries = 0.0, 1
     events: list[Batch] = []

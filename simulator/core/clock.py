@@ -1,12 +1,13 @@
-"""Simulated time: a SimPy environment with events at absolute times and an explicit order of ties.
+"""Simulated time: a SimPy environment with events at absolute times and explicit tie-breaking.
 
-SimPy runs the simulation (`Clock.run`). What has a story over time is a process: arrivals, clients, retries, transfers,
-autoscalers, faults. Steps of an engine are events with a callback: they are far more than all others.
+SimPy runs the simulation (`Clock.run`). Activities that last are SimPy processes: arrivals, clients, retries,
+transfers, autoscalers and faults. Engine steps are plain events with a callback, because they are far more frequent
+than all other events.
 
-At equal times, what SimPy itself schedules comes first (a process begins, an event was triggered). Then steps end
-(replica 0, 1, …), then controllers act, then requests arrive, then idle engines wake. So an arrival at the very end of
-a step misses the schedule made there, and requests that arrive together are scheduled together. Within one order, the
-event that was scheduled first comes first.
+At equal times, the events that SimPy schedules itself come first (a process begins, an event is triggered). Then steps
+end (replica 0, 1, …), then controllers act, then requests arrive, and then idle engines wake. A request that arrives
+exactly at the end of a step therefore misses the schedule made there, and requests that arrive together are scheduled
+together. Among events of equal time and order, the event that was scheduled first comes first.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ WAKE: Final = EventPriority(ARRIVAL + 1)  # + the replica's index
 
 LAST: Final = EventPriority(1 << 40)
 
-#: Periodic actions in a row with nothing else to come, after which a run is given up.
+#: Number of consecutive periodic actions without any other pending event after which a run is aborted.
 MOST_HOPELESS: Final = 10_000
 
 Callback = Callable[[Any], None]  # with the event as its argument
 
-#: A story over time, told by the events that it waits for.
+#: A SimPy process: a generator that yields the events that it waits for.
 Process = Generator[simpy.Event, Any, None]
 
 
 class TimedEvent(simpy.Event):
-    """An event that happens at a time that is known when it is made."""
+    """An event whose time is known when it is created."""
 
     _ok = True
 
@@ -47,8 +48,12 @@ class TimedEvent(simpy.Event):
 
 
 class Clock(simpy.Environment):
-    """SimPy's environment plus `at`. SimPy schedules a delay after now, but now + (t - now) is not always t in floating
-    point, and it knows two orders of ties; `at` enters its queue directly, with the time and the order as they are."""
+    """A SimPy environment that also schedules events at absolute times.
+
+    SimPy schedules events by their delay, but now + (t - now) does not always equal t in floating point. SimPy also
+    distinguishes only two priorities among simultaneous events. `at` therefore inserts an event directly into SimPy's
+    queue with the given time and order.
+    """
 
     __slots__ = ("_now",)
 
@@ -58,48 +63,57 @@ class Clock(simpy.Environment):
         super().__init__(0.0)
 
     def at(self, time_s: float, order: int, callbacks: list[Callback] | None = None, value: Any = None) -> simpy.Event:
-        """Return an event at `time_s`, which must not be before now, and at its place among ties.
+        """Schedule and return an event at `time_s` with the given order among simultaneous events.
 
-        Events may share one list of callbacks if no process waits for them.
+        `time_s` must not be in the past. Events may share one list of callbacks if no process waits for them.
         """
         event = TimedEvent(self, [] if callbacks is None else callbacks, value)
         heappush(self._queue, (time_s, order, next(self._eid), event))  # type: ignore[misc]
         return event
 
     def repeat(self, event: simpy.Event, time_s: float, order: int, callbacks: list[Callback]) -> None:
-        """Let an event that is happening now happen once more, at `time_s`. Steps of an engine are far more than all
-        other events, and this takes half as long as a new one."""
+        """Reschedule an event that is being processed to happen again at `time_s`.
+
+        Reusing the event takes half the time of creating one, which matters because engine steps are by far the most
+        frequent events.
+        """
         event.callbacks = callbacks
         heappush(self._queue, (time_s, order, next(self._eid), event))  # type: ignore[misc]
 
     @property
     def n_pending(self) -> int:
-        """The number of events that are scheduled."""
+        """Number of scheduled events."""
         return len(self._queue)
 
 
-#: One slot under both names: SimPy writes `_now`, and reading `now` costs no call as SimPy's own property would.
+#: Both names refer to one slot: SimPy writes `_now`, and reading `now` avoids the call of SimPy's own property.
 Clock.now = Clock._now  # type: ignore[misc]
 
 
 class Timetable:
-    """When controllers act: before requests that arrive at the same time, and only until everything is served.
+    """The schedule of controller actions.
 
-    done: Whether everything is served.
-    plea: What to report where nothing will ever happen.
+    Controllers act before requests that arrive at the same time, and only until all requests are answered.
     """
 
     def __init__(self, clock: Clock, done: Callable[[], bool], plea: Callable[[], str]) -> None:
+        """Create the schedule.
+
+        Args:
+            clock: The clock of the run.
+            done: Returns whether all requests are answered.
+            plea: Returns the error message for a run that cannot make progress.
+        """
         self._clock, self._done, self._plea = clock, done, plea
         self._n_periodic = self._hopeless = 0
 
     @property
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Simulated time in seconds since the run began."""
         return self._clock.now
 
     def at(self, time_s: float, action: Callable[[], object]) -> None:
-        """Call `action` at `time_s`, unless everything is served by then."""
+        """Call `action` at `time_s`, unless all requests are answered by then."""
 
         def act(_: simpy.Event) -> None:
             if not self._done():
@@ -108,24 +122,27 @@ class Timetable:
         self._clock.at(time_s, CONTROL, [act])
 
     def until(self, time_s: float) -> simpy.Event:
-        """Return what a controller's process waits for until `time_s`. Once everything is served, it waits for ever."""
+        """Return an event at `time_s` for a controller's process to wait for.
+
+        The event never happens if all requests are answered by then.
+        """
         reached = self._clock.event()
         self.at(time_s, reached.succeed)
         return reached
 
     def after(self, wait_s: float) -> simpy.Event:
-        """Return what a controller's process waits for until `wait_s` seconds from now."""
+        """Return an event `wait_s` seconds from now for a controller's process to wait for."""
         return self.until(self._clock.now + wait_s)
 
     def process(self, story: Process) -> None:
-        """Let a controller's process begin now."""
+        """Start a controller's process now."""
         self._clock.process(story)
 
     def every(self, period_s: float, action: Callable[[], object]) -> None:
-        """Call `action` again and again, for the first time a period from now, until everything is served.
+        """Call `action` every `period_s` seconds, starting one period from now, until all requests are answered.
 
         Raises:
-            RuntimeError: While running, where such actions go on and nothing else will ever happen.
+            RuntimeError: During the run, if only periodic actions remain and no other event is pending.
         """
         self._clock.process(self._repeat(period_s, action))
 

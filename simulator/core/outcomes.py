@@ -1,4 +1,4 @@
-"""What became of each request, as flat arrays: 66 bytes a request."""
+"""The outcome of each request, stored in flat arrays (66 bytes per request)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STATUS = (
 
 
 class RequestOutcomes:
-    """One row per request in workload order; seconds are nan and counts 0 until they happen."""
+    """One row per request in workload order; times are nan seconds and counts are 0 until the event happens."""
 
     __slots__ = (
         "arrival_s",
@@ -41,15 +41,15 @@ class RequestOutcomes:
     def __init__(self, n: int) -> None:
         blank = array("d", [nan]) * n
         zeros = array("q", [0]) * n
-        self.arrival_s = blank[:]  # the client sends it
-        self.started_s = blank[:]  # its first step begins
-        self.first_token_s = blank[:]  # the client has the first token
+        self.arrival_s = blank[:]  # when the client sends the request
+        self.started_s = blank[:]  # when its first step begins
+        self.first_token_s = blank[:]  # when the client receives the first token
         self.last_token_s = blank[:]
         self.cached_tokens = zeros[:]
         self.preemptions = zeros[:]
-        self.replica = array("q", [-1]) * n  # the last that had it
+        self.replica = array("q", [-1]) * n  # the last replica that held the request
         self.status = array("b", [NOT_SENT]) * n
-        self.gaps_s = array("d")  # gaps between tokens that a preemption made; all others follow from the step log
-        self.openings_s = array("d")  # steps in which a decode that came with its blocks gave its first token: no gap
-        self.waits_s = array("d")  # pairs: first decode step on a replica that took a request over, the wait before it
-        self.handovers = array("d")  # request, from replica, to replica, start, end (nan: not yet): one after the other
+        self.gaps_s = array("d")  # inter-token gaps caused by preemptions; all other gaps follow from the step log
+        self.openings_s = array("d")  # durations of steps in which a transferred request gave its first token (no gap)
+        self.waits_s = array("d")  # pairs per transferred request: its first decode step there and the wait before it
+        self.handovers = array("d")  # rows of (request, source replica, target replica, start, end); end nan: under way

@@ -1,9 +1,7 @@
-"""How far speculative decoding gets: drafts that are accepted, drawn for each request from the run's seed.
+"""Speculative decoding: the rules of a replica, and the accepted drafts drawn for each request.
 
-What is drawn depends on nothing but the seed, the request's row in the workload and how many rounds it has had: not on
-when those run, nor where, nor with whom.
-
-How the replicas of a deployment speculate: all that a scheduler and the draws of accepted drafts know of it.
+The draws depend only on the seed of the run, the request's row in the workload and the number of its rounds so far.
+They do not depend on when or where the rounds run, or on the other requests in the batch.
 """
 
 from __future__ import annotations
@@ -17,14 +15,14 @@ if TYPE_CHECKING:
     from catalogs.deployments.speculation import Speculation
 
 
-#: Rounds drawn at once.
+#: Number of rounds drawn at once.
 DRAWN: Final = 64
 
 _GOLDEN, _MASK = 0x9E3779B97F4A7C15, (1 << 64) - 1
 
 
 class AcceptedDrafts:
-    """The rounds of one request: so many tokens in each."""
+    """The number of tokens that one request gains in each of its speculative rounds."""
 
     __slots__ = ("_key", "_rules", "_tokens", "before", "held_blocks", "in_flight", "last_round", "round", "surplus")
 
@@ -32,22 +30,22 @@ class AcceptedDrafts:
         self._rules = rules
         self._key = _mixed((rules.seed * _GOLDEN + index + 1) & _MASK)
         self._tokens: list[int] = []
-        self.round = 0  # the next
-        self.last_round = -1  # after which it has ended, where that is known
-        self.surplus = 0  # tokens of that round beyond the request's end
-        self.before = 0  # cached tokens before the round scheduled last
-        self.in_flight = 0  # tokens of that round that may be taken back: rejected drafts
-        self.held_blocks = 0  # while it decodes: those beyond its tokens among them
+        self.round = 0  # the next round
+        self.last_round = -1  # the round count at which the request ends, once that is known
+        self.surplus = 0  # tokens of the last round beyond the request's end
+        self.before = 0  # cached tokens before the most recently scheduled round
+        self.in_flight = 0  # tokens of that round that are rolled back: rejected drafts
+        self.held_blocks = 0  # blocks held while decoding, including those beyond its tokens
 
     def take(self) -> int:
-        """The tokens of the next round, which is scheduled now."""
+        """Schedule the next round and return its number of output tokens."""
         tokens = self._at(self.round)
         self.round += 1
         self.in_flight = self._rules.queries - tokens
         return tokens
 
     def foresee(self, tokens: int) -> int:
-        """How many further rounds give so many tokens."""
+        """Return the number of further rounds that produce `tokens` tokens."""
         rounds = given = 0
         while given < tokens:
             given += self._at(self.round + rounds)
@@ -61,7 +59,7 @@ class AcceptedDrafts:
         return self._tokens[number]
 
     def _draw(self, first: int) -> list[int]:
-        """Tokens of the rounds from `first` on: one, and as many drafts as are accepted."""
+        """Return the tokens of DRAWN rounds starting at `first`: one each plus the accepted drafts."""
         with np.errstate(over="ignore"):
             numbers = np.arange(first + 1, first + 1 + DRAWN, dtype=np.uint64) * np.uint64(_GOLDEN)
             bits = _mixed_all(numbers + np.uint64(self._key))
@@ -71,7 +69,7 @@ class AcceptedDrafts:
 
 
 def _mixed(x: int) -> int:
-    """splitmix64's finaliser (Steele et al. 2014)."""
+    """Return the output of splitmix64's finaliser for `x` (Steele et al. 2014)."""
     x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
     return x ^ (x >> 31)
@@ -85,12 +83,18 @@ def _mixed_all(x: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, slots=True)
 class SpeculationRules:
-    """How one replica speculates. Each round a decode brings `queries` tokens into a step: its last one, and drafts.
+    """The rules of speculative decoding on one replica.
 
-    rates[i]: of all rounds, those in which at least i + 1 drafts in a row are accepted; never rising.
-    lookahead_tokens: KV slots that the drafter needs beyond those of the step's tokens.
-    budget_tokens: what each decode takes of the step's token budget beyond its queries.
-    recomputes_block: a cached prefix is used but for its last block.
+    In each round a decode computes `queries` tokens in a step: its last token and the drafts.
+
+    Attributes:
+        queries: Tokens that each decode computes per step.
+        rates: `rates[i]` is the fraction of rounds in which at least i + 1 consecutive drafts are accepted. The
+            values never increase with i.
+        lookahead_tokens: KV slots that the drafter needs beyond those of the step's tokens.
+        budget_tokens: Tokens of the step's token budget that each decode takes beyond its queries.
+        recomputes_block: Whether a cached prefix is used without its last block.
+        seed: The seed of the accepted drafts.
     """
 
     queries: int
@@ -102,16 +106,19 @@ class SpeculationRules:
 
     @property
     def drafts(self) -> int:
-        """Most that a round accepts."""
+        """Maximum number of drafts that a round accepts."""
         return len(self.rates)
 
     def most_spare_tokens(self, lag: int) -> int:
-        """KV slots a request may hold beyond all its tokens: a step's drafts, those of a step in flight, and more."""
+        """Return the maximum number of KV slots that a request holds beyond its tokens.
+
+        They hold the drafts of a step, those of a step in flight, and the lookahead of the drafter.
+        """
         return (1 + lag) * (self.queries - 1) + self.lookahead_tokens
 
     @classmethod
     def of(cls, asked: Speculation, seed: int) -> Self:
-        """What a deployment's speculation makes of its replicas; `seed`: of the drafts that are accepted."""
+        """Return the rules of a deployment's replicas; `seed` is the seed of the accepted drafts."""
         return cls(
             asked.queries, asked.rates, asked.lookahead_tokens, asked.budget_tokens, asked.recomputes_block, seed
         )

@@ -1,6 +1,6 @@
-"""What the engine did: one row per simulated step, or per run of decode steps that were simulated as one.
+"""The log of an engine's steps: one row per simulated step or per run of decode steps simulated as one event.
 
-What ranks that step together did: the rows of the whole group, and beside each what every rank held.
+For ranks that step together, the log holds the rows of the whole group and, with each row, the share of every rank.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ COLUMNS = (
     "slope_s",
     "total_s",  # duration of the row
     "passes",  # the same in every step of the row
-    "behind_s",  # seconds its decodes waited longer than total_s: by so much the API server fell behind
-    "accepted",  # drafts that came out, beside one token for each of `logits` and step
+    "behind_s",  # seconds by which the API server fell behind: its decodes waited this much longer than total_s
+    "accepted",  # accepted drafts that were output, in addition to one token for each of `logits` and step
 )
 
-_packed = Struct(f"{len(COLUMNS)}d").pack  # less than half the time of array.extend with a tuple
+_packed = Struct(f"{len(COLUMNS)}d").pack  # takes less than half the time of array.extend with a tuple
 
 
 class _Column:
@@ -48,11 +48,11 @@ class _Column:
 
 
 class StepLog:
-    """Append-only, 120 bytes a row. Columns are float64 arrays (counts are exact below 2**53)."""
+    """An append-only log of 120 bytes per row, with columns as float64 arrays (counts are exact below 2**53)."""
 
     __slots__ = ("_values",)
 
-    n_ranks: int = 0  # that stepped together, where each has rows of its own (rank_log.py)
+    n_ranks: int = 0  # number of ranks that stepped together, in a RankStepLog
     start_s = _Column()
     steps = _Column()
     prefill_tokens = _Column()
@@ -82,7 +82,7 @@ class StepLog:
         total_s: float,
         behind_s: float = 0.0,
     ) -> None:
-        """Append one row; `shape` is the first step's."""
+        """Append one row; `shape` is the shape of its first step."""
         row = _packed(
             start_s,
             steps,
@@ -103,32 +103,32 @@ class StepLog:
         self._values.frombytes(row)
 
     def total_since(self, row: int) -> float:
-        """Seconds of the rows from that one on."""
+        """Return the total seconds of the rows from `row` on."""
         return sum(self._values[row * len(COLUMNS) + COLUMNS.index("total_s") :: len(COLUMNS)])
 
     def __len__(self) -> int:
         return len(self._values) // len(COLUMNS)
 
     def table(self) -> FloatArray:
-        """All rows, shape (rows, 15), columns in the order of COLUMNS. A copy: the log may grow on."""
+        """Return a copy of all rows. Shape (rows, 15), columns in the order of COLUMNS."""
         return np.array(self._values, dtype=np.float64).reshape(-1, len(COLUMNS))
 
     @property
     def emitted(self) -> FloatArray:
-        """Tokens that came out of all steps of a row."""
+        """Tokens output by all steps of each row. Shape (rows,)."""
         return self.logits * self.steps + self.accepted
 
     @property
     def parts(self) -> tuple[StepLog, ...]:
-        """A log for each rank that stepped on its own."""
+        """One log for each rank that stepped independently."""
         return (self,)
 
     def like(self) -> StepLog:
-        """An empty log for rows such as these."""
+        """Return an empty log of the same kind."""
         return StepLog()
 
     def between(self, first_s: float, last_s: float) -> StepLog:
-        """The rows whose middle lies there."""
+        """Return the rows whose midpoint lies in [first_s, last_s) seconds."""
         middle_s = self.start_s + self.total_s / 2
         return self._kept((middle_s >= first_s) & (middle_s < last_s))
 
@@ -143,7 +143,7 @@ class StepLog:
 
     @classmethod
     def merged(cls, logs: Iterable[StepLog]) -> StepLog:
-        """The rows of several logs (replicas), one after the other."""
+        """Return the concatenated rows of several logs, such as those of several replicas."""
         logs = tuple(logs)
         kinds = {log.n_ranks: log for log in logs}
         merged = next(iter(kinds.values())).like() if len(kinds) == 1 else cls()
@@ -152,7 +152,7 @@ class StepLog:
         return merged
 
 
-#: Columns that are each rank's own; all others are the group's.
+#: The columns recorded for each rank; all other columns belong to the group.
 OWN: Final = slice(COLUMNS.index("prefill_tokens"), COLUMNS.index("logits") + 1)
 
 _N_OWN: Final = OWN.stop - OWN.start
@@ -163,7 +163,7 @@ _NOTHING: Final = bytes(8 * _N_OWN)
 
 
 class RankStepLog(StepLog):
-    """A StepLog of the group; 56 bytes a row and rank more."""
+    """The StepLog of a group of ranks, with 56 additional bytes per row and rank."""
 
     __slots__ = ("_shares", "n_ranks")
 
@@ -182,10 +182,12 @@ class RankStepLog(StepLog):
         total_s: float,
         behind_s: float = 0.0,
     ) -> None:
+        """Append one row and the share of each rank; `shape` is the shape of its first step."""
         super().add(start_s, steps, shape, first_s, slope_s, total_s, behind_s)
         self._shares.frombytes(b"".join([_NOTHING if rank is None else _row(rank) for rank in shape.ranks]))
 
     def like(self) -> StepLog:
+        """Return an empty log for the same number of ranks."""
         return RankStepLog(self.n_ranks)
 
     def _kept(self, keep: npt.NDArray[np.bool_]) -> StepLog:
@@ -195,30 +197,31 @@ class RankStepLog(StepLog):
         return found
 
     def extend(self, log: StepLog) -> None:
+        """Append the rows of a log of the same kind."""
         super().extend(log)
         if isinstance(log, RankStepLog):
             self._shares.extend(log._shares)
 
     @property
     def shares(self) -> FloatArray:
-        """What each rank held in the first step of each row, shape (rows, ranks, 7), columns OWN."""
+        """The share of each rank in the first step of each row. Shape (rows, ranks, 7), columns OWN."""
         return np.array(self._shares, dtype=np.float64).reshape(len(self), self.n_ranks, _N_OWN)
 
     def decoding(self, row: int) -> list[BatchShape | None]:
-        """The decodes of each rank in that row."""
+        """Return the decodes of each rank in a row (None: the rank had no decodes)."""
         first = row * self.n_ranks * _N_OWN
         shares = np.array(self._shares[first : first + self.n_ranks * _N_OWN]).reshape(self.n_ranks, _N_OWN)
         return [_decodes(int(n), int(sum_), int(most)) for n, sum_, most in shares[:, 3:6].tolist()]
 
     @property
     def parts(self) -> tuple[StepLog, ...]:
-        """Of each rank the steps in which it had something to do."""
+        """One log for each rank, with the steps in which the rank had work."""
         rows, shares = self.table(), self.shares
         return tuple(_log_of(with_share(rows, shares[:, rank])) for rank in range(self.n_ranks))
 
 
 def with_share(rows: FloatArray, share: FloatArray) -> FloatArray:
-    """Rows of the group with what one rank held of them, shape (rows, columns)."""
+    """Return the rows of the group with the counts replaced by the share of one rank. Shape (rows, columns)."""
     own = rows.copy()
     own[:, OWN] = share
     return own

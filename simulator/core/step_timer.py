@@ -1,8 +1,7 @@
-"""Decode steps in a row as an arithmetic series: step j (0-based) takes first_s + j * slope_s.
+"""Step durations: the interface of cost models, and the arithmetic of consecutive decode steps.
 
-How long a step takes that several ranks begin together and none ends before the slowest.
-
-How long steps take, as the simulation asks for it.
+The durations of consecutive decode steps form an arithmetic series: step j (0-based) takes first_s + j * slope_s. A
+step that several ranks begin together ends when the slowest rank ends.
 """
 
 from __future__ import annotations
@@ -13,20 +12,20 @@ from typing import Final, Protocol
 
 from simulator.core.batch import BatchShape
 
-#: (t0, slope, steps): while a batch only decodes, step j < steps takes t0 + slope * j seconds.
+#: (t0, slope, steps): while a batch contains only decodes, step j < steps takes t0 + slope * j seconds.
 Segment = tuple[float, float, int]
 
-#: Steps of one without a further breakpoint: as many as anybody asks for.
+#: Number of steps of a segment without a further breakpoint: larger than any number of steps in a run.
 ENDLESS: Final = 1 << 30
 
 
 def elapsed_s(steps: int, first_s: float, slope_s: float) -> float:
-    """Seconds that so many steps take."""
+    """Return the seconds that `steps` consecutive steps take."""
     return steps * first_s + slope_s * (0.5 * steps * (steps - 1))
 
 
 def step_at(now: float, start_s: float, first_s: float, slope_s: float, most: int) -> int:
-    """The step (counted from 1, at most `most`) that is on the device at `now`."""
+    """Return the step (counted from 1, at most `most`) that is on the device at `now`."""
     passed_s = now - start_s
     linear = first_s - 0.5 * slope_s
     step = int(2.0 * passed_s / (linear + sqrt(max(0.0, linear * linear + 2.0 * slope_s * passed_s)))) + 1
@@ -38,7 +37,7 @@ def step_at(now: float, start_s: float, first_s: float, slope_s: float, most: in
 
 
 def no_less(device: float, slope: float, steps: int, least: float, after: float) -> Segment:
-    """A run of steps of which each takes the device no less than `least`, and `after` more."""
+    """Return the segment in which each step occupies the device for at least `least` seconds, plus `after`."""
     if device >= least:
         if slope < 0.0:
             steps = min(steps, int((device - least) / -slope) + 1)
@@ -49,7 +48,7 @@ def no_less(device: float, slope: float, steps: int, least: float, after: float)
 
 
 def slowest(segments: Sequence[Segment]) -> Segment:
-    """The longest of them, until one that grows faster would be longer."""
+    """Return the longest of the segments, limited to the steps before a faster-growing segment overtakes it."""
     first_s, slope_s, steps = max(segments)
     for first, slope, most in segments:
         if most < steps:
@@ -62,14 +61,17 @@ def slowest(segments: Sequence[Segment]) -> Segment:
 
 
 class RankTimer(Protocol):
-    """A timer that knows what ranks share in a step (StepCost is one)."""
+    """A timer that models what the ranks of a group share in a step (StepCost implements it)."""
 
     def ranks_segment(self, ranks: Sequence[BatchShape | None]) -> Segment:
-        """Of ranks with these shares, one of them at least not None; 1 step where somebody has a prompt."""
+        """Return the segment of ranks with these shares, at least one of which is not None.
+
+        The segment has one step if any rank computes a prompt.
+        """
 
 
 def segment_of(timer: StepTimer | RankTimer, ranks: Sequence[BatchShape | None]) -> Segment:
-    """What the timer says; of one that knows nothing of groups, the slowest rank alone."""
+    """Return the segment of a group of ranks; a timer without `ranks_segment` yields that of the slowest rank."""
     if hasattr(timer, "ranks_segment"):
         return timer.ranks_segment(ranks)
     return slowest([_alone(timer, rank) for rank in ranks if rank is not None])
@@ -82,10 +84,13 @@ def _alone(timer: StepTimer, shape: BatchShape) -> Segment:
 
 
 class StepTimer(Protocol):
-    """What a replica needs of a cost model (StepCost is one)."""
+    """The interface of a cost model that a replica uses (StepCost implements it)."""
 
     def cycle_s(self, shape: BatchShape) -> float:
         """Return the seconds from the start of this step to the start of the next."""
 
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
-        """Return (t0, slope, steps): while exactly these decodes run, step j < steps takes t0 + slope * j seconds."""
+        """Return (t0, slope, steps): as long as exactly these decodes run, step j takes t0 + slope * j seconds.
+
+        The formula holds for j < steps.
+        """

@@ -1,1 +1,1 @@
-"""One replica: the loop schedule, run, process; its API server, its event log and its invariants."""
+"""One replica: its loop of scheduling, running and processing steps, its API server, event log and invariants."""

@@ -1,4 +1,4 @@
-"""What the replicas of a pool share, and what a step loop needs of the replica that it belongs to."""
+"""The context shared by the replicas of a pool, and the interface of a replica to its step loops."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from simulator.schedulers.rules import EngineRules
 
 
 class ReplicaHandle(Protocol):
-    """The replica of a step loop, as far as the loop and the checks of its schedules need it."""
+    """The interface of a replica that its step loops and the schedule checks use."""
 
     index: int
     rules: EngineRules
     outlet: TokenStream
     outstanding: int
-    fruitless: int  # tokens computed since the last one came out
+    fruitless: int  # tokens computed since the last output token
 
     @property
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Simulated time in seconds since the run began."""
 
     @property
     def scheduler(self) -> Scheduler:
@@ -36,48 +36,48 @@ class ReplicaHandle(Protocol):
 
     @property
     def schedulers(self) -> Sequence[Scheduler]:
-        """One for each batch in flight; all share a queue and a cache."""
+        """One scheduler for each batch in flight; all of them share a queue and a cache."""
 
     def held_requests(self) -> list[Request]:
-        """Return the requests that run or wait here."""
+        """Return the requests that run or wait on this replica."""
 
     def fetch(self, requests: Sequence[Request]) -> None:
-        """Blocks of these requests start to come from host memory."""
+        """Start to fetch the blocks of these requests from host memory."""
 
     def hand_over(self, request: Request) -> bool:
-        """Return whether the request, whose last output here is processed, goes on at another replica."""
+        """Return whether the request, whose last output here is processed, continues on another replica."""
 
     def finish(self, request: Request) -> None:
-        """The request is done here, and holds nothing any more."""
+        """Account for a request that is finished on this replica and holds no resources."""
 
     def enter_pipeline(self, now: float, cycle_s: float) -> float:
-        """Return when a batch that takes the whole pipeline `cycle_s` enters its first stage."""
+        """Return when a batch that needs `cycle_s` for the whole pipeline enters the first stage."""
 
     def wake_idle(self) -> None:
-        """Wake an idle loop, if a request waits."""
+        """Wake an idle loop if a request is waiting."""
 
     def check_progress(self) -> None:
-        """Raise RuntimeError where a request waits and nothing will ever happen."""
+        """Raise RuntimeError if a request is waiting and can never be scheduled."""
 
     def check_growth(self, tokens: int) -> None:
-        """Raise RuntimeError where steps go on and no output comes of them."""
+        """Raise RuntimeError if steps continue without producing output."""
 
 
-#: Holds the schedule of a batch, by one of the schedulers of a replica, to the invariants.
+#: Checks the invariants of a batch that one of a replica's schedulers has scheduled.
 Check: TypeAlias = Callable[[ReplicaHandle, Scheduler, Batch], None]
 
 
 @dataclass(frozen=True, slots=True)
 class EngineContext:
-    """What all replicas of a pool share."""
+    """The context that all replicas of a pool share."""
 
     clock: Clock
     rules: EngineRules
     timer: StepTimer
     results: RequestOutcomes
-    output_tokens: list[int]  # true output lengths, by request index; where prompts are handed over: one token each
-    on_finish: Callable[[int, Request], None]  # a request is done on the replica of that index
-    hand_over: Callable[[int, Request], bool] | None = None  # its last token there: True if it goes on elsewhere
+    output_tokens: list[int]  # true output lengths by request index; one token each on prefill replicas
+    on_finish: Callable[[int, Request], None]  # called when a request is finished on the replica of that index
+    hand_over: Callable[[int, Request], bool] | None = None  # returns whether the request continues elsewhere
     fast_forward: bool = True
-    check: Check | None = None  # after every schedule
+    check: Check | None = None  # called after every schedule
     journal: EventLog | None = None

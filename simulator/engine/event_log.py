@@ -1,7 +1,8 @@
-"""What happened when, beyond what step logs and results tell. Kept only where somebody wants to look at a run.
+"""An optional event log (journal) of a run, with details beyond the step logs and results.
 
-Two tables that grow with a run: events of requests (reached a replica, prompt done, preempted, taken over, done), and
-samples of a replica's state, taken whenever it changes. Without a journal a run costs and gives exactly the same.
+The log consists of tables that grow during a run: events of requests (reached a replica, prompt computed, preempted,
+transferred, finished), samples of each replica's state, taken whenever it changes, and fetches of KV blocks. Recording
+the log does not change the results of a run.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ if TYPE_CHECKING:
     from simulator.core.request import Request
 
 
-#: Kinds of events. TOKENISED: it is ready to be routed (again, if it was stranded or lost). PROMPTED: a prompt is
-#: computed (again, after a preemption) and a token comes out. JOINED: the first step on the replica that took it over
-#: begins. OPENED: that step ends, and with it comes the first token the client sees.
+#: Kinds of events. TOKENISED: the request is ready to be routed (again, if it was stranded or lost). PROMPTED: a
+#: prompt is computed (again, after a preemption) and a token is output. JOINED: the first step of a transferred request
+#: on its decode replica begins. OPENED: that step ends and outputs the first token that the client sees.
 TOKENISED, REACHED, PROMPTED, PREEMPTED, JOINED, OPENED, FINISHED = range(7)
 
-#: Why the head of a queue waits. STEP: the engine has not looked yet, or it has and the step in flight must end first.
-#: TURN: the step's token budget is spent, or the engine waits for more.
+#: Why the request at the head of a queue waits. STEP: the engine has not considered it yet, or the step in flight must
+#: end first. SEATS: no seat is free. BLOCKS: too few KV blocks are free. TURN: the token budget of the step is used up,
+#: or the engine waits for more requests.
 STEP, SEATS, BLOCKS, TURN = range(4)
 
 REASONS: Final = ("step", "seats", "blocks", "turn")
@@ -42,83 +44,86 @@ SAMPLE_COLUMNS: Final = ("time_s", "replica", "held_blocks", "running", "waiting
 
 
 class ReplicaState(Protocol):
-    """The replica that something happens to."""
+    """The interface of a replica that the event log reads."""
 
     index: int
 
     @property
     def now(self) -> float:
-        """Seconds since the run began."""
+        """Simulated time in seconds since the run began."""
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler of the first batch in flight, which holds the queue and the cache of all."""
+        """The scheduler of the first batch in flight, which owns the shared queue and cache."""
 
     @property
     def schedulers(self) -> Sequence[Scheduler]:
-        """One for each batch in flight."""
+        """One scheduler for each batch in flight."""
 
 
 class EventLog:
-    """Append-only; 40 bytes an event, 48 a sample."""
+    """An append-only log with 40 bytes per event and 48 bytes per sample."""
 
     __slots__ = ("_asked", "_events", "_fetches", "_reasons", "_samples")
 
     def __init__(self) -> None:
         self._events, self._samples, self._fetches = array("d"), array("d"), array("d")
-        self._reasons: dict[int, int] = {}  # by replica: of what its last schedule left waiting
+        self._reasons: dict[int, int] = {}  # by replica: why the last schedule left the head of the queue waiting
         self._asked: dict[Scheduler, tuple[Request | None, int, bool]] = {}
 
     def events(self) -> FloatArray:
-        """Shape (events, 5), columns in the order of EVENT_COLUMNS, ascending in time."""
+        """Return the events in ascending order of time. Shape (events, 5), columns in the order of EVENT_COLUMNS."""
         return np.array(self._events, dtype=np.float64).reshape(-1, len(EVENT_COLUMNS))
 
     def samples(self) -> FloatArray:
-        """Shape (samples, 6), columns in the order of SAMPLE_COLUMNS, ascending in time. Each holds until the next of
-        its replica; held blocks change evenly from one to the next, and are nan where a run of steps was under way."""
+        """Return the samples in ascending order of time. Shape (samples, 6), columns in the order of SAMPLE_COLUMNS.
+
+        Each sample is valid until the next sample of the same replica. The number of held blocks changes evenly from
+        one sample to the next, and is nan if a run of steps was in progress.
+        """
         return np.array(self._samples, dtype=np.float64).reshape(-1, len(SAMPLE_COLUMNS))
 
     def fetches(self) -> FloatArray:
-        """Shape (fetches, 4), columns in the order of FETCH_COLUMNS: blocks that came from host memory or disk."""
+        """Return the fetches of KV blocks from host memory or disk. Shape (fetches, 4), columns FETCH_COLUMNS."""
         return np.array(self._fetches, dtype=np.float64).reshape(-1, len(FETCH_COLUMNS))
 
     def fetched(self, replica: ReplicaState, request: Request, end_s: float) -> None:
-        """Blocks of a request are on their way to the device from now until then."""
+        """Record that blocks of a request are fetched to the device from now until end_s."""
         self._fetches.extend((request.index, replica.index, replica.now, end_s))
 
     def by_replica(self, n_replicas: int) -> list[FloatArray]:
-        """The samples of each replica."""
+        """Return the samples of each replica. Shape (samples of the replica, 6) each, columns SAMPLE_COLUMNS."""
         table = self.samples()
         table = table[np.argsort(table[:, 1], kind="stable")]
         return np.split(table, np.searchsorted(table[:, 1], np.arange(1, n_replicas)))
 
     def tokenised(self, index: int, now: float) -> None:
-        """A request left the API server for the router."""
+        """Record that a request left the API server for the router."""
         self._events.extend((now, TOKENISED, index, -1, -1))
 
     def reached(self, replica: ReplicaState, request: Request) -> None:
-        """A request came to a replica's queue."""
+        """Record that a request entered a replica's queue."""
         self._events.extend((replica.now, REACHED, request.index, replica.index, 0))
         if self._reasons.get(replica.index, STEP) == STEP and _taken(replica.scheduler, _running(replica), 1):
-            self._reasons[replica.index] = SEATS  # known before the engine looks
-        self._sample(replica, nan)  # a run of steps may be under way, whose blocks are booked when it ends
+            self._reasons[replica.index] = SEATS  # certain before the engine considers the request
+        self._sample(replica, nan)  # a run of steps may be in progress, whose blocks are accounted for at its end
 
     def wonders(self, replica: ReplicaState) -> bool:
-        """Why the head of its queue waits is not known until the engine has looked."""
+        """Return whether the engine must schedule before the log knows why the head of the queue waits."""
         return self._reasons.get(replica.index, STEP) == STEP
 
     def scheduled(self, replica: ReplicaState, scheduler: Scheduler, batch: Batch | None) -> None:
-        """A batch was put together, or none could be."""
+        """Record that a batch was scheduled, or that none could be (None)."""
         self._reasons[replica.index] = self._reason(scheduler, batch, len(replica.schedulers))
         self.sample(replica)
 
     def preempted(self, replica: ReplicaState, loop: int, requests: list[Request]) -> None:
-        """Requests of a step loop of the replica, by its number, lost their blocks."""
+        """Record that requests of the step loop with number `loop` were preempted."""
         for request in requests:
             self._event(PREEMPTED, replica.now, request, replica.index, loop)
 
     def processed(self, replica: ReplicaState, loop: int, batch: Batch, start_s: float) -> None:
-        """The outputs of a batch, whose last step ends now, are there."""
+        """Record the outputs of a batch that began at start_s and ends now."""
         for kind, time_s, requests in (
             (JOINED, start_s, batch.joined),
             (OPENED, replica.now, [request for request in batch.joined if not request.emitted]),
@@ -129,7 +134,7 @@ class EventLog:
                 self._event(kind, time_s, request, replica.index, loop)
 
     def sample(self, replica: ReplicaState) -> None:
-        """Note the state of a replica now, between two steps."""
+        """Record the state of a replica now, between two steps."""
         self._sample(replica, replica.scheduler.kv.held)
 
     def _sample(self, replica: ReplicaState, held_blocks: float) -> None:
@@ -139,8 +144,12 @@ class EventLog:
         self._samples.extend((replica.now, replica.index, held_blocks, _running(replica), waiting, reason))
 
     def _reason(self, scheduler: Scheduler, batch: BatchShape | None, n_loops: int) -> int:
-        """Why the head of the queue was left there: no seat, no budget, or else no blocks (or what an engine keeps free
-        of them for outputs to come); its turn where it would fit even if every running one grew to its limit."""
+        """Return why the head of the queue was not scheduled.
+
+        The reason is SEATS or TURN if no seat or no token budget was left. Otherwise it is BLOCKS, which includes
+        blocks that an engine reserves for future outputs, unless the request would fit even if every running request
+        grew to its limit; then it is TURN.
+        """
         if not scheduler.n_waiting:
             return STEP
         if isinstance(scheduler, Lockstep):
@@ -159,7 +168,7 @@ class EventLog:
         return TURN if self._fits(scheduler, head) and not scheduler.preempted else BLOCKS
 
     def _fits(self, scheduler: Scheduler, head: Request) -> bool:
-        """Asked once for as long as nobody comes or goes."""
+        """Return whether the head fits with every running request at its limit; cached until the requests change."""
         asked, running, fits = self._asked.get(scheduler, (None, 0, False))
         if asked is not head or running != scheduler.n_running:
             running = scheduler.n_running
@@ -177,5 +186,5 @@ def _running(replica: ReplicaState) -> int:
 
 
 def _taken(scheduler: Scheduler, running: int, n_loops: int) -> bool:
-    """No seat is free: all are taken, or a batch must leave together first."""
+    """Return whether no seat is free: all are occupied, or a padded batch must finish as a whole first."""
     return running >= max(1, scheduler.rules.max_num_seqs // n_loops) or (scheduler.pads and running > 0)

@@ -1,4 +1,7 @@
-"""What must hold after every schedule and at the end of a run, whatever the policy. Raises LawBroken."""
+"""Invariants of a replica that hold after every schedule and at the end of a run, under every policy.
+
+All checks raise InvariantViolation.
+"""
 
 from __future__ import annotations
 
@@ -18,12 +21,12 @@ if TYPE_CHECKING:
     from simulator.engine.context import ReplicaHandle
 
 
-#: Entries of a cache's queue that are counted at every schedule; longer queues as much less often.
+#: Maximum length of a cache's queue that is counted at every schedule; longer queues are counted less often.
 COUNTED_EACH_TIME: Final = 2000
 
 
 def check_schedule(replica: ReplicaHandle, scheduler: Scheduler, batch: Batch) -> None:
-    """Check what holds after a scheduler of `replica` has scheduled `batch`."""
+    """Check the invariants that hold after a scheduler of `replica` has scheduled `batch`."""
     rules = replica.rules
     if isinstance(scheduler, Lockstep):
         check_ranks(scheduler, batch)
@@ -34,7 +37,7 @@ def check_schedule(replica: ReplicaHandle, scheduler: Scheduler, batch: Batch) -
     running, waiting, held = scheduler.running_requests(), scheduler.waiting_requests(), replica.held_requests()
     require(len(running) <= seats, f"{len(running)} running, more than max_num_seqs")
     require(len({id(r) for r in held}) == len(held), "a request is in two places")
-    require(replica.outstanding == len(held), "a request was lost: sent != running + waiting")
+    require(replica.outstanding == len(held), "a request was lost: outstanding != running + waiting")
     for request in waiting:
         require(
             not request.units and request.shared_blocks == 0, f"waiting request {request.index} holds cached blocks"
@@ -43,20 +46,20 @@ def check_schedule(replica: ReplicaHandle, scheduler: Scheduler, batch: Batch) -
 
 
 def check_ranks(group: Lockstep, batch: Batch) -> None:
-    """Every rank keeps the laws with its own limits, and what runs is what they hold, nobody on two ranks."""
+    """Check that every rank satisfies the invariants within its own limits and that no request is on two ranks."""
     shares = [part for part in batch.ranks if part is not None]
     own = group.rules.of_rank()
-    require(len(batch.ranks) == len(group.ranks), f"{len(batch.ranks)} shares of {len(group.ranks)} ranks")
-    require(bool(shares), "a step of dummy batches alone")
+    require(len(batch.ranks) == len(group.ranks), f"{len(batch.ranks)} shares for {len(group.ranks)} ranks")
+    require(bool(shares), "a step contains only dummy batches")
     for name in ("prefill_tokens", "prefill_chunks", "decodes", "decode_context_sum", "logits"):
         whole, parts = getattr(batch, name), sum(getattr(part, name) for part in shares)
-        require(whole == parts, f"{name}: the group steps with {whole}, its ranks with {parts}")
+        require(whole == parts, f"{name}: the step of the group has {whole}, its ranks together have {parts}")
     for rank, part in zip(group.ranks, batch.ranks, strict=True):
         check_blocks([rank])
         seated, blocks = rank.running_requests(), rank.kv.total
         require(blocks == own.kv_blocks, f"a rank has {blocks} blocks, its share is {own.kv_blocks}")
         require(len(seated) <= own.max_num_seqs, f"{len(seated)} running on a rank, more than max_num_seqs")
-        require(all(group.rank_of(r) is rank for r in seated), "a request runs on a rank it was not given to")
+        require(all(group.rank_of(r) is rank for r in seated), "a request runs on a rank it is not assigned to")
         ending = tuple(r for r in batch.finishing if group.rank_of(r) is rank)
         if isinstance(part, Batch):
             check_batch(rank, own, replace(part, finishing=ending))
@@ -67,10 +70,13 @@ def check_ranks(group: Lockstep, batch: Batch) -> None:
 
 
 def check_batch(scheduler: Scheduler, rules: EngineRules, batch: Batch) -> None:
-    """Tokens within the budget; nobody twice; every request that can decode does, and nobody else (nobody at all
-    beside prefill, where the policy does not mix them)."""
+    """Check the contents of a batch.
+
+    Its tokens are within the budget, no request is in it twice, and exactly the requests that can decode do so. If the
+    policy does not mix phases, no request decodes in a batch with prefill tokens.
+    """
     budget = rules.max_num_batched_tokens
-    require(1 <= batch.tokens <= budget, f"{batch.tokens} tokens in a batch of 1..{budget}")
+    require(1 <= batch.tokens <= budget, f"{batch.tokens} tokens in a batch, outside 1..{budget}")
     most = rules.lora.max_loras if rules.lora else 0
     adapters = batch.moves.adapters if batch.moves else 0
     require(adapters <= most, f"{adapters} adapters in a batch of at most {most}")
@@ -88,7 +94,7 @@ def check_batch(scheduler: Scheduler, rules: EngineRules, batch: Batch) -> None:
             "decodes scheduled: padding only",
         )
     require(batch.decodes == len(could), f"{batch.decodes} decodes scheduled, {len(could)} requests can decode")
-    require(0 <= batch.accepted <= batch.decodes * (batch.queries - 1), f"{batch.accepted} drafts accepted: {batch}")
+    require(0 <= batch.accepted <= batch.decodes * (batch.queries - 1), f"{batch.accepted} accepted drafts: {batch}")
     contexts = [scheduler.context_before(r) for r in could]
     require(batch.decode_context_sum == sum(contexts), f"context sum {batch.decode_context_sum} != {sum(contexts)}")
     require(batch.decode_context_max == max(contexts, default=0), "context max is wrong")
@@ -99,7 +105,10 @@ def _decodes(request: Request, scheduler: Scheduler) -> bool:
 
 
 def check_blocks(schedulers: Sequence[Scheduler]) -> None:
-    """free + held + cached = total, held counted request by request, over all that share a cache."""
+    """Check that free + held + cached = total blocks of a cache.
+
+    The held blocks are counted request by request, over all schedulers that share the cache.
+    """
     kv = schedulers[0].kv
     units = {}
     held = 0
@@ -112,7 +121,7 @@ def check_blocks(schedulers: Sequence[Scheduler]) -> None:
     require(held == kv.held, f"requests hold {held} blocks, the cache counts {kv.held}")
     between = kv.queue_length // COUNTED_EACH_TIME
     if between > 1 and kv.available % between:
-        return  # a long queue is counted now and then: a leak stays one
+        return  # a long queue is counted occasionally, because a leak persists
     free, cached = kv.count_queue()
     require(free + cached == kv.available, f"{free} free + {cached} cached != {kv.available} available")
     require(cached == kv.cached, f"{cached} cached blocks in the queue, the cache counts {kv.cached}")
@@ -129,7 +138,7 @@ def check_blocks(schedulers: Sequence[Scheduler]) -> None:
 
 
 def check_host(host: HostCache) -> None:
-    """free + stored = total in every tier, and nothing is stored twice."""
+    """Check that free + stored = total blocks in every tier, and that no block is stored twice."""
     for name, tier in (("host", host.host), ("disk", host.disk)):
         stored = sum(entry.count for entry in tier.entries)
         require(0 <= tier.free <= tier.total, f"{tier.free} free blocks in the {name} tier of {tier.total}")
@@ -139,7 +148,7 @@ def check_host(host: HostCache) -> None:
 
 
 def check_drained(replica: ReplicaHandle) -> None:
-    """When nothing runs, nothing is held."""
+    """Check that a replica without running requests holds no requests and no blocks."""
     kv, scheduler = replica.scheduler.kv, replica.scheduler
     require(not replica.held_requests(), "requests are left in a drained engine")
     require(kv.held == 0, f"{kv.held} blocks are held when nothing runs")

@@ -1,4 +1,4 @@
-"""One engine: its cache, its queue, and the batches it has in flight: one, or one for each pipeline stage."""
+"""One engine: its cache, its queue, and its batches in flight (one, or one for each pipeline stage)."""
 
 from __future__ import annotations
 
@@ -17,31 +17,32 @@ from simulator.engine.step_loop import StepLoop
 from simulator.schedulers.base import Scheduler
 from simulator.schedulers.registry import make_scheduler
 
-#: Times a prompt may be computed before its next token comes out; one that keeps being preempted comes back often.
+#: How often a prompt may be computed before its next token; a request that is preempted repeatedly recomputes it often.
 MOST_RECOMPUTED: Final = 8
 
 
 class Replica:
-    """What a router, a controller and the cluster see of an engine.
+    """An engine as routers, controllers and the cluster use it.
 
-    The stages of a pipeline run different batches at once. Each request belongs to one of them, which takes the whole
-    pipeline's time for a step; the next batch enters the first stage when that has done its even share of the work.
+    The stages of a pipeline run different batches concurrently. Each request belongs to one of these batches, whose
+    step takes the time of the whole pipeline. The next batch enters the first stage when that stage has finished its
+    even share of the work.
     """
 
     def __init__(self, index: int, pool: int, context: EngineContext) -> None:
         self.index = index
-        self.pool = pool  # its place among the run's pools
+        self.pool = pool  # index of its pool in the run
         self.born_s = context.clock.now
         self.died_s = inf
-        self.slot = 0  # its place in the pool: which accelerators it uses
+        self.slot = 0  # its slot in the pool, which determines its accelerators
         self.outstanding = 0  # requests sent here and not finished
-        self.outstanding_tokens = 0  # of their prompts
-        self.incoming = 0  # requests whose blocks are on their way here
-        self.n_leaving = 0  # of the outstanding, handed over and not gone yet: they keep seat and blocks
-        self.fruitless = 0  # tokens computed since the last one came out
+        self.outstanding_tokens = 0  # prompt tokens of these requests
+        self.incoming = 0  # requests whose blocks are being transferred to this replica
+        self.n_leaving = 0  # outstanding requests that are being transferred away and still hold seat and blocks
+        self.fruitless = 0  # tokens computed since the last output token
         self.rules, self._most_waiting = context.rules, context.rules.queueing.max_waiting
         self.outlet = TokenStream(context.rules.host, context.rules.attention_ranks)
-        self.scheduler: Scheduler = make_scheduler(context.rules)  # of the first loop; all share its queue and cache
+        self.scheduler: Scheduler = make_scheduler(context.rules)  # of the first loop; all loops share queue and cache
         rules, offload = context.rules, context.rules.offload
         if offload is not None:
             self.scheduler.host = HostCache(offload, rules.unit_blocks, rules.block_size, context.clock)
@@ -52,57 +53,61 @@ class Replica:
             StepLoop(self, context, scheduler, place) for place, scheduler in enumerate((self.scheduler, *further))
         )
         self._only = self.step_loops[0] if not further else None
-        self._entry_free_s = 0.0  # when the first stage of a pipeline takes the next batch
+        self._entry_free_s = 0.0  # when the first stage of a pipeline accepts the next batch
 
     @property
     def logs(self) -> tuple[StepLog, ...]:
-        """One per batch in flight."""
+        """One step log for each batch in flight."""
         return tuple(loop.log for loop in self.step_loops)
 
     @property
     def schedulers(self) -> tuple[Scheduler, ...]:
-        """One per batch in flight."""
+        """One scheduler for each batch in flight."""
         return tuple(loop.scheduler for loop in self.step_loops)
 
     @property
     def now(self) -> float:
+        """Simulated time in seconds since the run began."""
         return self._clock.now
 
     @property
     def timer(self) -> StepTimer:
+        """The cost model that currently determines the step times."""
         return self.step_loops[0].timer
 
     @property
     def n_waiting(self) -> int:
-        """Requests without a seat."""
+        """Number of waiting requests, which have no seat."""
         return self.scheduler.n_waiting
 
     @property
     def full(self) -> bool:
-        """No further request may wait."""
+        """Whether the queue has reached its limit (max_waiting)."""
         return self._most_waiting is not None and self.n_waiting >= self._most_waiting
 
     @property
     def kv_used_fraction(self) -> float:
-        """Of the KV cache, held by requests now."""
+        """Fraction of the KV cache that requests hold now."""
         kv = self.scheduler.kv
         return (kv.held + sum(loop.blocks_ahead for loop in self.step_loops)) / max(1, kv.total)
 
     def finish(self, request: Request) -> None:
-        """A request is done here, and holds nothing any more."""
+        """Account for a request that is finished on this replica and holds no resources."""
         self.outstanding -= 1
         self.outstanding_tokens -= request.input_tokens
         self._on_finish(self.index, request)
 
     def hand_over(self, request: Request) -> bool:
-        """The last output of a request here is processed: return whether the request goes on at another replica. It
-        then keeps its blocks until `release_transferred`."""
+        """Return whether a request, whose last output here is processed, continues on another replica.
+
+        If so, it keeps its blocks until `release_transferred`.
+        """
         leaves = self._hand_over is not None and self._hand_over(self.index, request)
         self.n_leaving += leaves
         return leaves
 
     def receive(self, request: Request) -> None:
-        """A request reaches the engine core now."""
+        """Accept a request that reaches the engine core now."""
         self.outstanding += 1
         self.outstanding_tokens += request.input_tokens
         request.reached_s = self._clock.now
@@ -115,13 +120,13 @@ class Replica:
             self.wake_idle()
 
     def cancel(self, request: Request) -> None:
-        """The client of a request is gone."""
+        """Cancel a request whose client has given up."""
         request.gone = True
         holders = [loop for loop in self.step_loops if request in loop.scheduler.running_requests()]
         (holders or self.step_loops)[0].cancel(request)
 
     def fetch(self, requests: Sequence[Request]) -> None:
-        """Blocks of these start to come from the host, now."""
+        """Start to fetch the blocks of these requests from the host now."""
         host = self.scheduler.host
         assert host is not None
         for request in requests:
@@ -131,7 +136,7 @@ class Replica:
             self._clock.process(self._fetch(host, request, end_s))
 
     def _fetch(self, host: HostCache, request: Request, end_s: float) -> Process:
-        """The blocks of a request are on their way from the host until end_s; then it can be scheduled."""
+        """Wait until end_s for the blocks of a request to arrive from the host, then make it schedulable."""
         yield self._clock.at(end_s, ARRIVAL)
         if self.died_s > self._clock.now:
             host.landed(request)
@@ -139,7 +144,7 @@ class Replica:
             self.step_loops[0].on_arrival()
 
     def wake_idle(self) -> None:
-        """Wake an idle loop, if a request waits."""
+        """Wake an idle loop if a request is waiting."""
         if self.scheduler.n_waiting:
             for loop in self.step_loops:
                 if loop.idle:
@@ -147,7 +152,7 @@ class Replica:
                     return
 
     def release_transferred(self, request: Request) -> None:
-        """A request that was handed over has arrived there: its seat and blocks are free here."""
+        """Free the seat and blocks of a request that has arrived at its decode replica."""
         self.n_leaving -= 1
         self.outstanding -= 1
         self.outstanding_tokens -= request.input_tokens
@@ -164,19 +169,23 @@ class Replica:
             self.wake_idle()
 
     def run_by(self, timer: StepTimer) -> None:
-        """Steps take other times from the next one on (a slow accelerator)."""
+        """Use another cost model from the next step on, for example because an accelerator is slow."""
         for loop in self.step_loops:
             loop.timer = timer
             loop.cut()
 
     def enter_pipeline(self, now: float, cycle_s: float) -> float:
-        """When a batch that takes the pipeline so long enters its first stage."""
+        """Return when a batch that needs `cycle_s` for the whole pipeline enters the first stage."""
         start_s = max(now, self._entry_free_s)
         self._entry_free_s = start_s + cycle_s / len(self.step_loops)
         return start_s
 
     def check_progress(self) -> None:
-        """Raises RuntimeError, naming the request, where one waits and nothing will ever happen."""
+        """Check that a waiting request can still be scheduled.
+
+        Raises:
+            RuntimeError: If a request is waiting and can never be scheduled; the message names it.
+        """
         if self.scheduler.n_fetching:
             return
         if self.scheduler.n_waiting and not self.n_leaving and all(loop.idle for loop in self.step_loops):
@@ -184,26 +193,30 @@ class Replica:
             raise RuntimeError(f"no progress: request {stuck.index} can never be scheduled on replica {self.index}")
 
     def check_growth(self, tokens: int) -> None:
-        """A step computed so many and none came out. Raises RuntimeError, naming the request, where all that is here
-        could have been computed several times since the last one did: steps go on and lead nowhere."""
+        """Account for a step that computed `tokens` tokens without output, and check that the engine makes progress.
+
+        Raises:
+            RuntimeError: If all held requests could have been computed several times (MOST_RECOMPUTED) since the last
+                output token; the message names the first request.
+        """
         self.fruitless += tokens + 1
         if self.fruitless > MOST_RECOMPUTED * self.rules.max_model_len:
             held = self.held_requests()
             if self.fruitless > MOST_RECOMPUTED * sum(request.known_tokens + 1 for request in held):
-                stuck = f"request {held[0].index}" if held else "nobody"
-                raise RuntimeError(f"no progress: {stuck} is computed again and again on replica {self.index}")
+                stuck = f"request {held[0].index}" if held else "no request"
+                raise RuntimeError(f"no progress: {stuck} is recomputed repeatedly on replica {self.index}")
 
     def held_requests(self) -> list[Request]:
-        """Those with a seat, loop by loop in order of service, then those that wait."""
+        """Return the running requests, loop by loop in order of service, followed by the waiting requests."""
         running = [request for loop in self.step_loops for request in loop.scheduler.running_requests()]
         return running + self._holding() + self.scheduler.waiting_requests()
 
     def _holding(self) -> list[Request]:
-        """Those that wait and hold blocks, whichever batch they were in."""
+        """Return the waiting requests of all loops that still hold blocks."""
         return [request for loop in self.step_loops for request in loop.scheduler.holding_requests()]
 
     def fail(self) -> list[Request]:
-        """The replica is gone, now: finished steps are logged, and every request it held is returned."""
+        """End the replica now: log its finished steps and return the requests that it held."""
         self.died_s = self._clock.now
         self.stop(self.died_s)
         for loop in self.step_loops:
@@ -212,6 +225,6 @@ class Replica:
         return [request for request in self.held_requests() if not request.gone]
 
     def stop(self, horizon_s: float) -> None:
-        """The run is cut off: log the finished steps of what is on the device, note what unfinished requests had."""
+        """Stop at the horizon: log the finished steps and record the counts of unfinished requests."""
         for loop in self.step_loops:
             loop.stop(horizon_s)

@@ -1,14 +1,15 @@
-"""One batch in flight: steps run back to back on the device, scheduled `lag` steps ahead.
+"""The step loop of one batch in flight: steps run back to back on the device and are scheduled `lag` steps ahead.
 
-When a step ends, its outputs are processed (finished requests give up seat and blocks), the next scheduled batch
-starts, and batches are scheduled until `lag` of them wait. With lag 1 a request that arrives during step i is first
-considered when step i + 1 starts and runs in step i + 2; with lag 0 in step i + 1. An idle engine schedules at once;
-with lag > 0 that step starts after the host's step time, which nothing hides (with lag 0 the cycle contains it).
+When a step ends, its outputs are processed (finished requests release their seats and blocks), the next scheduled
+batch starts, and batches are scheduled until `lag` of them are queued. With lag 1, a request that arrives during step i
+is first considered when step i + 1 starts, and runs in step i + 2; with lag 0 it runs in step i + 1. An idle engine
+schedules immediately. With lag > 0 that step starts after the host's step time, which is not hidden by another step
+(with lag 0 the cycle time contains it).
 
-Fast-forward: while the scheduled batches are the same decodes and nothing can change, several steps are one event. An
-arrival that could be admitted cuts the run at the next step boundary.
+Fast-forward: while the scheduled batches consist of the same decodes and nothing can change, several steps are
+simulated as one event. An arrival that could be admitted cuts such a run at the next step boundary.
 
-A replica has one loop, or, as a pipeline, one for each stage: they take turns at the first stage.
+A replica has one loop, or one for each stage of a pipeline; these loops take turns at the first stage.
 """
 
 from __future__ import annotations
@@ -33,10 +34,9 @@ if TYPE_CHECKING:
 
 
 class StepLoop:
-    """The clockwork of one batch in flight: what is scheduled, when it starts, when it ends. What a step means for its
-    requests is kept by TokenAccounting.
+    """The timing of one batch in flight: what is scheduled, when it starts and when it ends.
 
-    place: The number of this loop among those of its replica.
+    TokenAccounting determines the effect of a step on its requests.
     """
 
     __slots__ = (
@@ -72,58 +72,60 @@ class StepLoop:
     )
 
     def __init__(self, replica: ReplicaHandle, context: EngineContext, scheduler: Scheduler, place: int) -> None:
+        """Create an idle loop; `place` is its index among the loops of its replica."""
         self.scheduler = scheduler
         self.log = StepLog()
         self.timer = context.timer
-        self.current: Batch | None = None  # on the device
+        self.current: Batch | None = None  # the batch on the device
         self._replica, self._context = replica, context
         self._clock, self._outlet = context.clock, replica.outlet
         self._end_order, self._wake_order = STEP + replica.index, WAKE + replica.index
         self._stages = context.rules.pipeline_stages
         self._fast_forward = context.fast_forward and self._stages == 1
         self._lag, self._streams = context.rules.lag, scheduler.streams
-        self._queue: deque[Batch] = deque()  # scheduled, not started
+        self._queue: deque[Batch] = deque()  # scheduled batches that have not started
         self._on_end: list[Callback] = [self._end_of_step]
-        self._event: Event | None = None  # what this loop waits for, any other is void; None: it is idle
-        self._start_s = self._first_s = self._slope_s = self._late_s = 0.0  # late: of the last token behind its step
-        self._steps, self._total_s = 0, 0.0  # of the event: steps it stands for, and their time
+        self._event: Event | None = None  # the event this loop waits for, all others are stale; None: the loop is idle
+        self._start_s = self._first_s = self._slope_s = 0.0
+        self._late_s = 0.0  # delay of the last token after the end of its step
+        self._steps, self._total_s = 0, 0.0  # number of steps that the event represents, and their total duration
         self._last_tokens = CompletionRounds()
         if isinstance(scheduler, Lockstep):
             self.log, self._last_tokens = RankStepLog(len(scheduler.ranks)), scheduler.rounds
             scheduler.rounds_ahead = self.rounds_ahead
         self._accounting = TokenAccounting(replica, context, scheduler, self._last_tokens, place)
-        # What a run does not use costs its steps nothing: here is decided what they look at.
+        # The features in use are determined here once, so that unused features cost nothing in each step.
         self._timed = context.rules.queueing.max_delay_s > 0.0
         self._journal, self._check = context.journal, context.check
         self._noted = self._timed or self._journal is not None or context.rules.offload is not None
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is scheduled, running or about to be looked at."""
+        """Whether no batch is scheduled or running and no wake-up is pending."""
         return self._event is None
 
     @property
     def running_s(self) -> float:
-        """The seconds that the batch on the device has been there."""
+        """Seconds that the current batch has been on the device."""
         return 0.0 if self.current is None else self._clock.now - self._start_s
 
     @property
     def blocks_ahead(self) -> int:
-        """Blocks that a run of steps has taken by now and has not booked yet."""
+        """Blocks that a run of steps has used by now and that are not accounted for yet."""
         return self.scheduler.blocks_for(self.rounds_ahead()) if self._steps > 1 else 0
 
     def rounds_ahead(self) -> int:
-        """Return the schedule calls of that run until now."""
+        """Return the number of schedule calls that the current run of steps has skipped until now."""
         return self._steps_until(self._clock.now) - 1 if self._steps > 1 else 0
 
     # ---- what makes it act
 
     def wake(self) -> None:
-        """The loop is idle, and something may be scheduled once everything that happens now has happened."""
+        """Schedule an attempt to start a batch after all other events at the current time."""
         self._event = self._clock.at(self._clock.now, self._wake_order, [self._wake])
 
     def on_arrival(self) -> None:
-        """A request came to the queue: wake, or end a run of steps if it could be admitted."""
+        """React to a request that entered the queue: wake, or cut a run of steps if the request could be admitted."""
         if self._event is None or (self._timed and self.current is None and not self._queue):
             self.wake()
         elif self._steps > 1 and (
@@ -132,7 +134,7 @@ class StepLoop:
             self.cut()
 
     def cancel(self, request: Request) -> None:
-        """The client of a request is gone: the request leaves when the step on the device has ended."""
+        """Cancel a request whose client has given up; it leaves when the step on the device has ended."""
         self._accounting.gone.append(request)
         if self.current is None and not self._queue:
             self._accounting.drop_gone(None, self._clock.now, self._start_s, self._first_s)
@@ -140,7 +142,7 @@ class StepLoop:
             self.cut()
 
     def cut(self) -> None:
-        """End a fast-forwarded run with the step that is on the device: something may change then."""
+        """End a fast-forwarded run of steps after the step on the device, because something may change then."""
         if self._steps > 1:
             steps = self._steps_until(self._clock.now)
             if steps < self._steps:
@@ -149,11 +151,11 @@ class StepLoop:
                 self._event = self._clock.at(self._start_s + total_s, self._end_order, self._on_end)
 
     def silence(self) -> None:
-        """Nothing ends here any more."""
+        """Discard the batch on the device and ignore its pending event."""
         self._event = self.current = None
 
     def stop(self, horizon_s: float) -> None:
-        """The run is cut off: log the finished steps of what is on the device, note what unfinished requests had."""
+        """Stop at the horizon: log the finished steps and record the counts of unfinished requests."""
         batch = self.current
         if batch is not None and self._steps > 1:
             steps = self._steps_until(horizon_s) - 1
@@ -169,7 +171,7 @@ class StepLoop:
             self._start_next(self._clock.now)
 
     def _start_next(self, now: float) -> None:
-        """The device is free and no batch is scheduled: schedule one, or fall idle."""
+        """Schedule and start a batch on the free device, or become idle."""
         self._steps = 0
         batch = self._schedule()
         if batch is None:
@@ -191,9 +193,9 @@ class StepLoop:
             self._replica.wake_idle()
 
     def _rest(self, now: float) -> None:
-        """Nothing can run now."""
+        """Become idle, or wait until a batch that is filling up may start."""
         again_s = self.scheduler.look_again_s
-        if again_s < inf:  # a batch waits to fill up
+        if again_s < inf:  # a batch is filling up
             self._event = self._clock.at(max(now, again_s), self._wake_order, [self._wake])
             return
         self._event = None
@@ -204,7 +206,7 @@ class StepLoop:
             self._begin(self._queue.popleft(), self._clock.now)
 
     def _begin(self, batch: Batch, now: float) -> None:
-        """Run `batch` on the device, and schedule ahead."""
+        """Run `batch` on the device and schedule ahead."""
         self.current = batch
         moves = batch.moves
         if moves is not None and moves.fetches:
@@ -238,11 +240,11 @@ class StepLoop:
         self._first_s, self._slope_s, self._steps = first_s, slope_s, steps
         self._total_s = total_s = steps * first_s + slope_s * (0.5 * steps * (steps - 1))
         event = self._event
-        assert event is not None  # it is happening now
+        assert event is not None  # the event that is being processed
         self._clock.repeat(event, now + total_s, self._end_order, self._on_end)
 
     def _quiet_steps(self, batch: Batch, most: int) -> int:
-        """Return how many steps after this one, at most `most`, need no decision."""
+        """Return the number of steps after this one, at most `most`, that require no scheduling decision."""
         for ahead in self._queue:
             if ahead.prefill_tokens or ahead.finishing or ahead.decodes != batch.decodes:
                 return 0
@@ -252,11 +254,11 @@ class StepLoop:
         return self.scheduler.quiet_rounds(batch, min(most, rounds)) if rounds else 0
 
     def _steps_until(self, now: float) -> int:
-        """Return the step of the present run (counted from 1) that is on the device at `now`."""
+        """Return the step of the current run (counted from 1) that is on the device at `now`."""
         return step_at(now, self._start_s, self._first_s, self._slope_s, self._steps)
 
     def _end_of_step(self, event: Event) -> None:
-        if event is not self._event:  # the run was cut, or the replica failed
+        if event is not self._event:  # the run of steps was cut, or the replica failed
             return
         batch, now, steps = self.current, self._clock.now, self._steps
         start_s, first_s = self._start_s, self._first_s
@@ -295,7 +297,7 @@ class StepLoop:
                 self.scheduler.host.store(copy)
 
     def _skip(self, batch: Batch, rounds: int) -> None:
-        """Catch up with the schedule calls that a run left out."""
+        """Apply the schedule calls that a run of steps skipped."""
         self.scheduler.skip(rounds)
         for ahead in self._queue:
             ahead.grow(rounds)
@@ -326,7 +328,7 @@ class StepLoop:
         return batch
 
     def _schedule_and_note(self) -> Batch | None:
-        """Schedule where batches wait for a time, blocks come from the host or a journal is kept."""
+        """Schedule with timed batches, fetches from the host or a journal."""
         scheduler = self.scheduler
         if self._timed:
             scheduler.now_s = self._clock.now

@@ -1,4 +1,4 @@
-"""What the steps of a loop mean for their requests: which tokens come out, which requests end, and when."""
+"""The effect of a loop's steps on requests: which tokens are output, which requests end, and when."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from simulator.schedulers.completion_rounds import CompletionRounds
 
 
 class TokenAccounting:
-    """The requests of one step loop, from their first scheduled step to their last token.
-
-    last_tokens: When each decoding request schedules its last token.
-    place: The number of the loop among those of its replica.
-    """
+    """The accounting for the requests of one step loop, from their first scheduled step to their last token."""
 
     def __init__(
         self,
@@ -25,7 +21,16 @@ class TokenAccounting:
         last_tokens: CompletionRounds,
         place: int,
     ) -> None:
-        self.gone: list[Request] = []  # their clients have given up: they leave when the step on the device has ended
+        """Create the accounting of one loop.
+
+        Args:
+            replica: The replica of the loop.
+            context: The context of the replica's pool.
+            scheduler: The scheduler of the loop.
+            last_tokens: The rounds in which each decoding request schedules its last token.
+            place: The index of the loop among those of its replica.
+        """
+        self.gone: list[Request] = []  # cancelled requests, which leave at the end of the step on the device
         self._replica, self._scheduler, self._last_tokens, self._place = replica, scheduler, last_tokens, place
         self._clock, self._results, self._journal = context.clock, context.results, context.journal
         self._output_tokens, self._output_s = context.output_tokens, context.rules.host.output_s
@@ -35,17 +40,17 @@ class TokenAccounting:
     # ---- when batches are scheduled
 
     def schedule_completions(self, batch: Batch) -> None:
-        """Note in which round each request that begins to decode schedules its last token."""
+        """Record in which round each request that begins to decode schedules its last token."""
         output_tokens = self._output_tokens
         for request in batch.prompted + batch.joined:
             generated = request.known_tokens - request.input_tokens
             rest = output_tokens[request.index] - generated - 1
             self._last_tokens.foresee(request, rest)
-            if not rest:  # its last token is in this batch
+            if not rest:  # this batch contains its last token
                 self._retire(request, batch)
 
     def retire_due(self, batch: Batch) -> None:
-        """The last tokens of some requests are in `batch`."""
+        """Retire the requests that schedule their last token in `batch`."""
         for request in self._last_tokens.due():
             self._retire(request, batch)
 
@@ -54,13 +59,17 @@ class TokenAccounting:
         batch.finishing += self._scheduler.leaving(request)
 
     def note_preempted(self, preempted: list[Request], last: Batch | None) -> None:
-        """Requests lost their blocks. last: The batch in flight that was scheduled last, which may hold their tokens;
-        None: there is none."""
+        """Account for preempted requests.
+
+        Args:
+            preempted: Requests that lost their blocks.
+            last: The most recently scheduled batch in flight, which may contain their tokens; None if there is none.
+        """
         if self._journal is not None:
             self._journal.preempted(self._replica, self._place, preempted)
         for request in preempted:
             if not self._last_tokens.forget(request):
-                continue  # its prompt was unfinished: no token of it is in flight
+                continue  # its prompt was unfinished, so none of its tokens is in flight
             if last is None:
                 request.last_token_s = self._clock.now
             else:
@@ -69,7 +78,7 @@ class TokenAccounting:
     # ---- when steps end
 
     def process(self, batch: Batch, now: float, start_s: float, first_s: float) -> None:
-        """The outputs of `batch` are there; it ran from start_s until now, and its first step took first_s seconds."""
+        """Process the outputs of `batch`, which ran from start_s until now; its first step took first_s seconds."""
         if self._journal is not None:
             self._journal.processed(self._replica, self._place, batch, start_s)
         results = self._results
@@ -96,7 +105,7 @@ class TokenAccounting:
             self._finish(batch.finishing, seen_s)
 
     def _finish(self, finishing: tuple[Request, ...], seen_s: float) -> None:
-        """The last tokens of these requests are out, and their clients see them at seen_s."""
+        """Finish requests whose last tokens have been output and reach their clients at seen_s."""
         replica, last_tokens, release = self._replica, self._last_tokens, self._scheduler.release
         results = self._results
         self._outlet.end(len(finishing))
@@ -117,12 +126,21 @@ class TokenAccounting:
             replica.finish(request)
 
     def drop_gone(self, ahead: Batch | None, now: float, start_s: float, first_s: float) -> None:
-        """Free seats and blocks of requests whose clients are gone; of one that has a token scheduled, when that step
-        has ended. ahead: The batch that was scheduled last, if it has not begun; None: nothing is scheduled."""
+        """Free the seats and blocks of cancelled requests.
+
+        A request with a scheduled token is freed when that step has ended. The step that has just ended began at
+        start_s, and its first step took first_s seconds.
+
+        Args:
+            ahead: The most recently scheduled batch, if it has not begun; None if no batch is scheduled.
+            now: Current time in seconds.
+            start_s: When the batch that has just ended began.
+            first_s: Duration of its first step, seconds.
+        """
         scheduler = self._scheduler
         for request in self.gone:
             if request.retired:
-                continue  # it ends by itself
+                continue  # its last token is already in flight
             if not self._last_tokens.forget(request):
                 if scheduler.withdraw(request):
                     self._replica.finish(request)
@@ -136,7 +154,7 @@ class TokenAccounting:
         self.gone.clear()
 
     def stop(self) -> None:
-        """The run is cut off: note what unfinished requests had."""
+        """Record the counts of unfinished requests when the run stops at its horizon."""
         results, scheduler = self._results, self._scheduler
         held = scheduler.running_requests() + scheduler.holding_requests() + scheduler.waiting_requests()
         for request in held:

@@ -1,19 +1,19 @@
-"""Transfers that share links: max-min fair rates, and ends that move whenever another transfer begins or ends.
+"""Transfers that share links with max-min fair rates.
 
-Progressive filling: the rates of all rise together until a link is full; who crosses it keeps that rate, the others
-rise on. Rates change only when a transfer begins or ends or a link changes, and only of those that the links they cross
-join to it, directly or through others; in between every end is known. What crosses the same links goes at one rate and
-is a stream: who began first with least to send ends first, and a change costs as much however many share it. A transfer
-that meets nobody costs one event.
+The rates follow from progressive filling: the rates of all transfers rise together until a link is full, the transfers
+that cross that link keep their rate, and the others continue to rise. Rates change only when a transfer begins or
+ends or a link changes, and only for transfers that share links with it, directly or through other transfers. Between
+such changes every end time is known. Transfers over the same links form a stream and progress at one rate. Within a
+stream the transfer with the least left to send ends first, and ties go to the one that began first. A rate change
+costs the same for any number of transfers in a stream. A transfer that shares no link costs one event.
 
-What links carried lately, for a transfer that leaves piece by piece while its prompt is computed.
-
-Such a transfer cannot be an event of its own when the first piece is ready. Three things that decide it are known only
-when the prompt is done: which replica decodes it (the router chooses among them as they are then), when each piece was
-ready (an even share of the whole time, whose end is not known before), and whether it leaves at all (the request may be
-preempted, cancelled or lost with its replica before). So the transfer begins when the prompt is done, and here is
-worked out what had left by then: what was ready, over what other transfers had left of every link it crosses.
-Transfers that began earlier keep what they had.
+A transfer may also be sent in pieces while its prompt is being computed. Such a transfer cannot be simulated as an
+event when its first piece is ready, because three facts are known only when the prompt is done: which replica decodes
+the request (the router decides at that time), when each piece was ready (an even share of the whole time, whose end is
+not known before), and whether the transfer happens at all (the request may be preempted, cancelled or lost with its
+replica before). The transfer therefore begins when the prompt is done. `LinkPast` remembers the recent use of the
+links and determines what had been sent by then: the pieces that were ready, within the capacity that other transfers
+had left free on every link. Transfers that began earlier are not changed retroactively.
 """
 
 from __future__ import annotations
@@ -33,8 +33,19 @@ from simulator.core.invariants import ROUNDING, require
 
 
 class SharedTransfer:
-    """Bytes under way. loads: the seconds that all of it occupies each link it crosses. What is fair is counted in
-    `size`. latency_s passes from the last byte sent to `arrive`."""
+    """A transfer over one or more links.
+
+    Attributes:
+        size: Bytes to send. Fair rates are rates of `size` per second.
+        loads: Seconds that the whole transfer occupies each link that it crosses.
+        latency_s: Seconds from the last byte sent to the call of `arrive`.
+        arrive: Called when the transfer has arrived.
+        sent: Fraction that was sent before the transfer began.
+        end_s: When the last byte is sent, in seconds; inf while that is unknown.
+        stream: The stream it belongs to; None before it begins and after it ends.
+        event: Its arrival event; any other event is stale.
+        follower: The transfer that begins when this one ends.
+    """
 
     __slots__ = ("arrive", "end_s", "event", "follower", "latency_s", "loads", "sent", "size", "stream")
 
@@ -43,42 +54,43 @@ class SharedTransfer:
     ) -> None:
         self.size, self.latency_s, self.arrive = size, latency_s, arrive
         self.loads = {link: seconds for link, seconds in loads.items() if seconds > 0.0}
-        self.sent = 0.0  # part of it, before it began
-        self.end_s = inf  # when the last byte is sent; inf: it is not known
-        self.stream: TransferStream | None = None  # None: it has not begun, or has ended
-        self.event: Event | None = None  # its arrival; any other is void
-        self.follower: SharedTransfer | None = None  # begins when it has ended
+        self.sent = 0.0
+        self.end_s = inf
+        self.stream: TransferStream | None = None
+        self.event: Event | None = None
+        self.follower: SharedTransfer | None = None
 
     @property
     def kind(self) -> tuple[tuple[Hashable, str], ...]:
-        """Its links, and the seconds that a unit of size takes on each, but for rounding."""
+        """The links with the seconds per unit of size on each, rounded; transfers of equal kind form a stream."""
         return tuple((link, f"{seconds / self.size:.9e}") for link, seconds in self.loads.items())
 
 
 class TransferStream:
-    """Flows over the same links, all at one rate."""
+    """Transfers over the same links, which all progress at one rate."""
 
     __slots__ = ("costs", "end_s", "event", "event_s", "head", "lone", "members", "passed", "rate", "since_s")
 
     def __init__(self, costs: Mapping[Hashable, float]) -> None:
-        self.costs = costs  # seconds that a unit of size takes on each link
-        self.members: list[
-            tuple[float, int, SharedTransfer]
-        ] = []  # a heap: what will have passed at its end, a number, who
-        self.rate = self.passed = self.since_s = 0.0  # size per second, size until since_s: of each member
-        self.end_s = inf  # of the first to end
-        self.head: SharedTransfer | None = None  # whose end that is
-        self.lone = False  # it has met nobody: its arrival is set, and nobody looks at its end
+        self.costs = costs  # seconds per unit of size on each link
+        # A heap of (value of `passed` at which the transfer ends, sequence number, transfer).
+        self.members: list[tuple[float, int, SharedTransfer]] = []
+        self.rate = self.passed = self.since_s = 0.0  # per member: size per second, and size sent until since_s
+        self.end_s = inf  # when the first member ends
+        self.head: SharedTransfer | None = None  # the member that ends first
+        self.lone = False  # its only transfer shares no link: the arrival is scheduled, its end has no event
         self.event: Event | None = None
         self.event_s = inf
 
 
 def fair_rates(streams: Collection[TransferStream], slower: Mapping[Hashable, float]) -> dict[TransferStream, float]:
-    """Max-min fair rates of the members of each of the streams, which share their links with nobody else.
+    """Return the max-min fair rate of the members of each stream.
 
-    slower: how many times as long as ever links take, where that is not 1.
+    Args:
+        streams: Streams that share their links with no other stream.
+        slower: The slowdown factor of each degraded link; other links have a factor of 1.
     """
-    crossing: dict[Hashable, dict[TransferStream, float]] = {}  # seconds that a unit of size of every member takes
+    crossing: dict[Hashable, dict[TransferStream, float]] = {}  # seconds for one unit of size of every member
     for stream in streams:
         for link, cost in stream.costs.items():
             crossing.setdefault(link, {})[stream] = len(stream.members) * cost * slower.get(link, 1.0)
@@ -97,19 +109,25 @@ def fair_rates(streams: Collection[TransferStream], slower: Mapping[Hashable, fl
 
 
 class FairShareNetwork:
-    """All that is under way over the links of one run. remembers: what links carried is kept, for transfers that begin
-    before they are told of."""
+    """The transfers in flight over the links of one run."""
 
     def __init__(self, clock: Clock, check_laws: bool = False, remembers: bool = False) -> None:
+        """Create an empty network.
+
+        Args:
+            clock: The clock of the run.
+            check_laws: Whether to check the invariants at every change.
+            remembers: Whether to keep the recent use of the links, for transfers that are sent in pieces.
+        """
         self._clock, self._check_laws = clock, check_laws
         self._streams: dict[tuple[tuple[Hashable, str], ...], TransferStream] = {}  # by kind
-        self._on: dict[Hashable, dict[TransferStream, None]] = {}  # that have members
+        self._on: dict[Hashable, dict[TransferStream, None]] = {}  # streams with members, by link
         self._slower: dict[Hashable, float] = {}
         self._past = LinkPast() if remembers else None
-        self._n = 0  # begun so far
+        self._n = 0  # number of transfers begun so far
 
     def begin(self, flow: SharedTransfer, pieces: TransferPieces | None = None) -> None:
-        """Send it from now on; its pieces from when they were ready, as links were free."""
+        """Begin a transfer now; its pieces were sent earlier, as they became ready and the links had capacity."""
         now = self._clock.now
         self._settle(flow.loads)
         seconds = {link: load * self._slower.get(link, 1.0) for link, load in flow.loads.items()}
@@ -147,7 +165,7 @@ class FairShareNetwork:
         return stream
 
     def _catch_up(self, flow: SharedTransfer, seconds: Mapping[Hashable, float], pieces: TransferPieces) -> float:
-        """Notes what was sent before now; returns when all of it would be, if nobody else sends."""
+        """Record what was sent before now, and return when all of it is sent if no other transfer begins."""
         now, wire_s, past = self._clock.now, max(seconds.values()), self._past
         assert past is not None
         for other in {other: None for link in flow.loads for other in self._on.get(link, ())}:
@@ -156,7 +174,7 @@ class FairShareNetwork:
         return now + (1.0 - flow.sent) * wire_s if met else pieces.alone_end_s(wire_s)
 
     def begin_after(self, earlier: SharedTransfer | None, flow: SharedTransfer, pieces: TransferPieces) -> None:
-        """Send it when the other, which nobody follows yet, is through."""
+        """Begin `flow` when `earlier`, which has no follower yet, has ended."""
         if earlier is None or earlier.end_s <= self._clock.now:
             free_s = 0.0 if earlier is None else earlier.end_s
             self.begin(flow, pieces._replace(free_s=free_s))
@@ -166,7 +184,7 @@ class FairShareNetwork:
             self._watch(earlier.stream)
 
     def slow(self, links: Iterable[Hashable], factor: float) -> None:
-        """From now on all that crosses them takes so many times as long there; 1: as ever."""
+        """Multiply the transfer time on `links` by `factor` from now on; 1 restores the nominal speed."""
         links = tuple(links)
         self._settle(links)
         streams = [stream for link in links for stream in self._on.get(link, ())]
@@ -178,14 +196,14 @@ class FairShareNetwork:
     # ---- ends
 
     def _settle(self, links: Iterable[Hashable]) -> None:
-        """Who met nobody and has ended leaves these links."""
+        """Remove from these links the lone transfers that have ended."""
         now = self._clock.now
         for stream in [stream for link in links for stream in self._on.get(link, ())]:
             if stream.lone and stream.end_s <= now:
                 self._pop(stream)
 
     def _pop(self, stream: TransferStream) -> SharedTransfer:
-        """The first has ended: it leaves its links to others."""
+        """Remove and return the member that ends first, which has ended and frees its links."""
         self._account(stream, stream.end_s)
         target, _, flow = heappop(stream.members)
         if self._check_laws:
@@ -199,13 +217,13 @@ class FairShareNetwork:
         return flow
 
     def _watch(self, stream: TransferStream) -> None:
-        """Its end must be known when it comes: the arrival is not certain any more."""
+        """Schedule an event for the end of a lone transfer, because its arrival is no longer certain."""
         if stream.lone and stream.head is not None:
             stream.lone, stream.head.event, stream.head.end_s = False, None, inf
             self._aim(stream)
 
     def _aim(self, stream: TransferStream) -> None:
-        """Look when the first ends. An end that has moved away is looked at again then."""
+        """Schedule a check at the end of the first member; a check that is too early reschedules itself."""
         if stream.end_s < stream.event_s:
             stream.event_s = stream.end_s
             stream.event = self._clock.at(stream.end_s, ARRIVAL, [partial(self._look, stream)])
@@ -236,7 +254,7 @@ class FairShareNetwork:
     # ---- rates
 
     def _share(self, streams: Iterable[TransferStream]) -> None:
-        """New rates for these and all that they are joined to."""
+        """Recompute the rates of `streams` and of all streams connected to them by links."""
         joined = self._joined(streams)
         if not joined:
             return
@@ -266,7 +284,7 @@ class FairShareNetwork:
         return found
 
     def _account(self, stream: TransferStream, until_s: float) -> None:
-        """What passed since it was asked last."""
+        """Account for what the stream has sent since the last call, until `until_s`."""
         past_s = until_s - stream.since_s
         if past_s > 0.0 and stream.members:
             stream.passed += stream.rate * past_s
@@ -283,8 +301,13 @@ def _arrived(flow: SharedTransfer, event: Event) -> None:
 
 
 def check_shares(streams: Collection[TransferStream], slower: Mapping[Hashable, float]) -> None:
-    """No link carries more than it can, and everybody goes as fast as a full link lets him: one on which nobody else
-    is faster. These streams share their links with nobody else."""
+    """Check that the rates of `streams`, which share no link with other streams, are max-min fair.
+
+    No link may exceed its capacity, and every stream must cross a full link on which no other stream is faster.
+
+    Raises:
+        InvariantViolation: If a link is overloaded or a transfer is slower than its links permit.
+    """
     users: dict[Hashable, list[TransferStream]] = {}
     for stream in streams:
         for link in stream.costs:
@@ -293,25 +316,28 @@ def check_shares(streams: Collection[TransferStream], slower: Mapping[Hashable, 
     for link, together in users.items():
         flows = [(stream.rate, flow) for stream in together for _, _, flow in stream.members]
         used = sum(rate * flow.loads[link] / flow.size for rate, flow in flows) * slower.get(link, 1.0)
-        require(used <= 1.0 + ROUNDING, f"link {link} carries {used} of what it can")
+        require(used <= 1.0 + ROUNDING, f"link {link} carries {used} of its capacity")
         if used >= 1.0 - ROUNDING:
             most = max(stream.rate for stream in together) * (1.0 - ROUNDING)
             held.update(stream for stream in together if stream.rate >= most)
-    require(len(held) == len(streams), "a transfer is slower than its links let it be")
+    require(len(held) == len(streams), "a transfer is slower than its links permit")
 
 
 def check_sent(flow: SharedTransfer, left: float, end_s: float) -> None:
-    """All of it was sent, once: so much seems to be left at its end."""
+    """Check that a transfer that ended at `end_s` has sent all its bytes; `left` is the computed remainder."""
     wide = ROUNDING + 1e-12 * (1.0 + end_s) / max(flow.loads.values())
     require(abs(left) <= wide * flow.size, f"{left} of {flow.size} bytes are left when a transfer ends")
 
 
-#: Uses of a link that are always remembered; what came long before counts as taken.
+#: Number of most recent uses of a link that are always remembered; the link counts as busy before them.
 REMEMBERED: Final = 2048
 
 
 class TransferPieces(NamedTuple):
-    """n equal parts of what was computed from begun_s until done_s, evenly; none leaves before free_s."""
+    """A transfer in `n` equal pieces that were computed evenly from begun_s until done_s.
+
+    No piece is sent before free_s.
+    """
 
     begun_s: float
     done_s: float
@@ -319,23 +345,27 @@ class TransferPieces(NamedTuple):
     free_s: float = 0.0
 
     def ready_s(self, i: int) -> float:
-        """When part i, counted from 1, is there."""
+        """Return when piece `i`, counted from 1, is ready, in seconds."""
         return self.done_s if i == self.n else self.begun_s + i * (self.done_s - self.begun_s) / self.n
 
     def alone_end_s(self, wire_s: float) -> float:
-        """When the last part is sent if nobody else sends: at once after the first, or when it is ready itself."""
+        """Return when the last piece is sent if no other transfer uses the links, in seconds.
+
+        Either the pieces follow each other without a gap from the first one on, or the last one leaves when it is
+        ready.
+        """
         return max(max(self.ready_s(1), self.free_s) + wire_s, self.done_s + wire_s / self.n)
 
 
 class LinkPast:
-    """Shares of each link that were used, from when to when; uses at one time add up."""
+    """The recent use of each link as shares of its capacity over time; simultaneous uses add up."""
 
     def __init__(self) -> None:
-        self._uses: dict[Hashable, list[tuple[float, float, float]]] = {}  # until when, from when, share
+        self._uses: dict[Hashable, list[tuple[float, float, float]]] = {}  # (end, start, share)
         self._known_s: dict[Hashable, float] = {}
 
     def note(self, link: Hashable, from_s: float, to_s: float, share: float) -> None:
-        """So much of it was used then."""
+        """Record that `share` of the link's capacity was used from `from_s` to `to_s`."""
         uses = self._uses.setdefault(link, [])
         insort(uses, (to_s, from_s, share))
         if len(uses) > 2 * REMEMBERED:
@@ -343,8 +373,12 @@ class LinkPast:
             del uses[:REMEMBERED]
 
     def catch_up(self, seconds: Mapping[Hashable, float], pieces: TransferPieces) -> tuple[float, bool]:
-        """The part of a transfer that was sent by done_s, and whether anybody else was met there. seconds: that all of
-        it takes on each link. Notes what it used."""
+        """Return the fraction of a transfer sent by done_s, and whether other transfers delayed it; record its use.
+
+        Args:
+            seconds: Seconds that the whole transfer occupies each link.
+            pieces: The pieces in which it is sent.
+        """
         first_s = max(pieces.ready_s(1), pieces.free_s, *(self._known_s.get(link, 0.0) for link in seconds))
         changes = self._changes(seconds, first_s, pieces.done_s)
         ready = [pieces.ready_s(i) for i in range(1, pieces.n)]
@@ -367,7 +401,7 @@ class LinkPast:
     def _changes(
         self, links: Mapping[Hashable, float], first_s: float, last_s: float
     ) -> list[tuple[float, Hashable, float]]:
-        """By how much the use of each link rose or fell between the two, in order of time."""
+        """Return the changes (time, link, change of the used share) from first_s to last_s, ordered by time."""
         found: list[tuple[float, Hashable, float]] = []
         for link in links:
             uses = self._uses.get(link, [])

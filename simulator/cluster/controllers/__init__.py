@@ -1,1 +1,1 @@
-"""What changes a running cluster: autoscalers and faults."""
+"""Controllers that change a running cluster: autoscalers and faults."""

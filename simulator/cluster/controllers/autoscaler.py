@@ -1,20 +1,18 @@
-"""The number of a pool's replicas follows the load, by the rules of Kubernetes' HorizontalPodAutoscaler.
+"""Autoscaling: the number of a pool's replicas follows the load by the rules of Kubernetes' HorizontalPodAutoscaler.
 
 Sources: kubernetes/pkg/controller/podautoscaler (horizontal.go, replica_calculator.go) and the autoscaling/v2 API. KEDA
-hands its triggers to the same controller; only going to no replica at all and back is its own.
+passes its triggers to the same controller, and adds only scaling to zero replicas and back.
 
 - queue, outstanding: totals over a target for each replica (AverageValue, what KEDA's triggers are): wanted =
-  ceil(total / target), replicas that start counted as there.
-- kv, busy: an average over ready replicas (Pods, Resource): wanted = ceil(ready * average / target); replicas that
-  start count as idle when it would go up.
+  ceil(total / target), with starting replicas counted as ready.
+- kv, busy: an average over ready replicas (Pods, Resource): wanted = ceil(ready * average / target); starting replicas
+  count as idle when the number would increase.
 - ttft: one value over its target (Value): wanted = ceil(ready * value / target).
-- Within the tolerance nothing changes. What is wanted is held against the recommendations of the stabilisation
-  windows: the lowest of one before it goes up, the highest of the other before it goes down.
-- Up by at most scale_up_replicas or scale_up_percent in 15 s, whichever is more.
-- Down: replicas that start are given up first, then the youngest drain: they get no more requests and go when they have
-  served those they have (a pod's preStop hook with a grace period that is long enough).
-
-What an autoscaler measures of a pool, look by look.
+- Within the tolerance nothing changes. The wanted number is limited by the recommendations of the stabilisation
+  windows: scaling up uses the lowest in its window, and scaling down the highest in its window.
+- Scaling up adds at most scale_up_replicas or scale_up_percent in 15 s, whichever is more.
+- Scaling down cancels starting replicas first. Then the youngest replicas drain: they receive no more requests and end
+  when they have served those they have (a pod's preStop hook with a sufficient grace period).
 """
 
 from __future__ import annotations
@@ -38,14 +36,16 @@ POLICY_PERIOD_S: Final = 15.0
 
 
 class Autoscaler:
-    """Of one pool. cold_s: from the order of a replica to its first request."""
+    """The autoscaler of one pool."""
 
     def __init__(self, pool: int, options: Autoscaling, cold_s: float) -> None:
+        """Create an autoscaler; cold_s is the seconds from the order of a replica to its first request."""
         self.pool, self.options, self.cold_s = pool, options, cold_s
         self._recommended: deque[tuple[float, int]] = deque()  # (when, how many replicas)
         self._added: deque[tuple[float, int]] = deque()
 
     def start(self, cluster: FleetControl) -> None:
+        """Start the periodic adjustment of the number of replicas."""
         self._cluster = cluster
         self._meter = LoadMeter(cluster, self.pool, self.options)
         self._recommended.clear()
@@ -70,7 +70,7 @@ class Autoscaler:
     def _wanted(self, ready: list[Replica], starting: int) -> int:
         options = self.options
         total, current = self._meter.total(ready), len(ready) + starting
-        if not current:  # KEDA: from none to one as soon as somebody waits
+        if not current:  # KEDA: from zero replicas to one as soon as a request waits
             return int(self._cluster.n_stranded(self.pool) > 0)
         if options.metric in ("queue", "outstanding"):
             return self._tolerated(total / (options.target * current), total / options.target, current)
@@ -117,7 +117,7 @@ class Autoscaler:
 
 
 class LoadMeter:
-    """Reads one metric of catalogs/deployments/autoscaling.py. Look at it at equal intervals."""
+    """Reads one metric of catalogs/deployments/autoscaling.py; call it at equal intervals."""
 
     def __init__(self, cluster: FleetControl, pool: int, options: Autoscaling) -> None:
         self._cluster, self._pool, self._options = cluster, pool, options
@@ -125,7 +125,7 @@ class LoadMeter:
         self._tokens = FirstTokens(cluster, pool, options.quantile)
 
     def total(self, ready: Sequence[Replica]) -> float:
-        """Over all ready replicas together; of ttft, as much a replica as was seen, times their number."""
+        """Return the metric summed over the ready replicas; for ttft, the value times their number."""
         metric = self._options.metric
         if metric == "queue":
             return float(sum(replica.n_waiting for replica in ready) + self._cluster.n_stranded(self._pool))
@@ -139,7 +139,7 @@ class LoadMeter:
 
 
 class BusyMeter:
-    """Share of the time since the last look in which a replica computed."""
+    """Measures the fraction of time since the last call in which a replica computed."""
 
     def __init__(self) -> None:
         self._seen: dict[
@@ -147,7 +147,7 @@ class BusyMeter:
         ] = {}  # by replica: rows read of each log, busy seconds until then
 
     def fraction(self, replica: Replica, interval_s: float) -> float:
-        """Of a pipeline: of its batches on average."""
+        """Return the busy fraction of a replica; for a pipeline, the mean over its batches."""
         rows, before_s = self._seen.get(replica.index, ([0] * len(replica.step_loops), 0.0))
         logged_s, now = 0.0, replica.now
         for i, loop in enumerate(replica.step_loops):
@@ -161,7 +161,7 @@ class BusyMeter:
 
 
 class FirstTokens:
-    """Times to first token since the last look, of those who wait for theirs: so long as they have waited."""
+    """Measures times to first token since the last call; requests without one count with their wait so far."""
 
     def __init__(self, cluster: FleetControl, pool: int, quantile: float) -> None:
         self._cluster, self._pool, self._quantile = cluster, pool, quantile
@@ -169,7 +169,7 @@ class FirstTokens:
         self._next = 0  # the first request of the workload that had not been sent
 
     def ttft_s(self) -> float:
-        """The quantile; 0 where nobody got one and nobody waits."""
+        """Return the quantile in seconds; 0 if no request received its first token or is waiting."""
         results, now = self._cluster.results, self._cluster.clock.now
         sent = results.arrival_s
         while self._next < len(sent) and sent[self._next] <= now:

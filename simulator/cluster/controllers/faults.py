@@ -1,4 +1,4 @@
-"""Replicas crash and come back, turn slow, lose part of their links; nodes are lost with all that runs on them."""
+"""Faults: replicas crash, recover, slow down or lose link bandwidth; nodes fail with all their replicas."""
 
 from __future__ import annotations
 
@@ -19,32 +19,35 @@ if TYPE_CHECKING:
     from simulator.cluster.cluster import FleetControl
 
 
-#: Faults in a row without a request answered, after which a run is given up: nothing will ever be served.
+#: Number of consecutive faults without an answered request after which a run is aborted.
 MOST_IN_VAIN: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class SlowedReplica:
-    """Every step takes `factor` times as long."""
+    """A step timer under which every step takes `factor` times as long."""
 
     timer: StepTimer
     factor: float
 
     def cycle_s(self, shape: BatchShape) -> float:
+        """Return the seconds from the start of this step to the start of the next."""
         return self.factor * self.timer.cycle_s(shape)
 
     def decode_segment(self, decodes: int, context_sum: int, context_max: int) -> tuple[float, float, int]:
+        """Return the segment of exactly these decodes."""
         first_s, slope_s, steps = self.timer.decode_segment(decodes, context_sum, context_max)
         return self.factor * first_s, self.factor * slope_s, steps
 
     def ranks_segment(self, ranks: Sequence[BatchShape | None]) -> Segment:
+        """Return the segment of ranks with these shares."""
         first_s, slope_s, steps = segment_of(self.timer, ranks)
         return self.factor * first_s, self.factor * slope_s, steps
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where the replicas of a pool stand. nodes[slot]: The nodes of the replica in a slot, by number at `site`."""
+    """The placement of a pool: `nodes[slot]` are the numbers of the nodes at `site` that a slot's replica uses."""
 
     site: str
     nodes: tuple[tuple[int, ...], ...]
@@ -52,7 +55,7 @@ class Placement:
 
 @dataclass(slots=True, eq=False)
 class _Ailment:
-    """Of one replica, for a while."""
+    """A temporary slowdown of one replica or its links."""
 
     kind: str
     factor: float
@@ -60,8 +63,15 @@ class _Ailment:
 
 @dataclass(eq=False)
 class Faults:
-    """Controller of all faults of a run. grounds: of each pool. slow_link: the step times of a pool whose collectives
-    take a factor as long; None: they are not known, and only transfers slow down."""
+    """The controller of all faults of a run.
+
+    Attributes:
+        faults: The faults to simulate.
+        grounds: The placement of each pool.
+        slow_link: Returns the cost model of a pool whose collectives are slower by a factor; None if it is unknown, so
+            that only transfers slow down.
+        n_struck: Number of faults that have happened.
+    """
 
     faults: Sequence[Fault]
     grounds: Sequence[Placement]
@@ -69,6 +79,7 @@ class Faults:
     n_struck: int = field(default=0, init=False)
 
     def start(self, cluster: FleetControl) -> None:
+        """Start the processes of all faults."""
         self._cluster = cluster
         self._ailments: dict[Replica, list[_Ailment]] = {}
         self._streams: dict[tuple[int, str, int], np.random.Generator] = {}
@@ -89,7 +100,7 @@ class Faults:
             cluster.on_birth.append(partial(self._watch, number, fault))
 
     def _watch(self, number: int, fault: Fault, replica: Replica) -> None:
-        """The fault may happen to this replica, again and again, as long as it lives."""
+        """Start the recurring fault of a replica, which lasts as long as the replica exists."""
         if fault.pool is None or replica.pool == fault.pool:
             self._cluster.process(self._failures(number, fault, replica))
 
@@ -106,7 +117,7 @@ class Faults:
             self._strike(fault, victim, fault.lasts_s)
 
     def _standing(self, pool: int) -> list[Replica]:
-        """That live, drain or not."""
+        """Return the live replicas of a pool, including draining ones."""
         now = self._cluster.clock.now
         return [r for r in self._cluster.replicas if r.pool == pool and r.died_s > now]
 
@@ -121,7 +132,7 @@ class Faults:
             self._cluster.orders.place(victim.pool, lasts_s)
 
     def _illness(self, replica: Replica, ailment: _Ailment, lasts_s: float | None) -> Process:
-        """A replica is slow, or its links are, until it recovers. lasts_s: None: it never does."""
+        """Slow a replica or its links down for lasts_s seconds (None: permanently)."""
         self._ailments.setdefault(replica, []).append(ailment)
         self._adjust(replica)
         if lasts_s is not None:
@@ -131,7 +142,7 @@ class Faults:
                 self._adjust(replica)
 
     def _adjust(self, replica: Replica) -> None:
-        """Give it the step times that all its ailments together make."""
+        """Apply the combined slowdown of a replica's current faults."""
         timer = self._cluster.pools[replica.pool].pool.timer
         slow = link = 1.0
         for ailment in self._ailments[replica]:
@@ -144,7 +155,7 @@ class Faults:
     # ---- nodes
 
     def _lose_node(self, site: str, node: int, lasts_s: float | None) -> None:
-        """The replicas of a node die, and no others take their places there until it is back."""
+        """End the replicas of a node and close their slots until the node is repaired."""
         self.n_struck += 1
         cluster, lost = self._cluster, []
         places = [
@@ -170,7 +181,7 @@ class Faults:
             cluster.orders.place(pool, lasts_s)
 
     def _repair(self, places: Sequence[tuple[int, int]], lasts_s: float) -> Process:
-        """A node comes back, and its places can be taken again."""
+        """Reopen the slots of a node after its repair."""
         yield self._cluster.after(lasts_s)
         for pool, slot in places:
             self._cluster.slots[pool].open(slot)
@@ -182,7 +193,7 @@ class Faults:
     # ---- faults at random times
 
     def _draw_s(self, fault: Fault, place: tuple[int, str, int], mean_s: float, cv: float) -> float:
-        """Each fault of each slot or node has random numbers of its own: the same whatever else happens."""
+        """Draw a duration from the random stream of a fault and its slot or node, independent of all other draws."""
         if not cv:
             return mean_s
         stream = self._streams.get(place)
@@ -193,7 +204,7 @@ class Faults:
         return float(stream.gamma(1.0 / cv**2, mean_s * cv**2))
 
     def _failures(self, number: int, fault: Fault, replica: Replica) -> Process:
-        """A replica runs for some time, then the fault happens to it, lasts for some time, and so on until it dies."""
+        """Alternate between normal operation and the fault until the replica ends."""
         place = number, f"pool {replica.pool}", replica.slot
         while True:
             yield self._cluster.after(self._draw_s(fault, place, fault.mtbf_s or 0.0, fault.mtbf_cv))
@@ -207,7 +218,7 @@ class Faults:
             yield self._cluster.after(lasts_s)
 
     def _node_failures(self, number: int, fault: Fault, site: str, node: int) -> Process:
-        """A node runs for some time, then is lost with its replicas, comes back, and so on."""
+        """Alternate between normal operation of a node and its loss with all its replicas."""
         place = number, site, node
         while True:
             yield self._cluster.after(self._draw_s(fault, place, fault.mtbf_s or 0.0, fault.mtbf_cv))
@@ -219,14 +230,14 @@ class Faults:
             yield self._cluster.after(lasts_s)
 
     def _all_is_over(self) -> bool:
-        """Nobody lives and nobody will be born: only an autoscaler could change that."""
+        """Return whether no replica is live or pending and no other controller could add one."""
         cluster = self._cluster
         if len(cluster.options.controllers) > 1 or any(r.died_s > cluster.clock.now for r in cluster.replicas):
             return False
         return not any(order.pending for order in cluster.orders.given)
 
     def _check_use(self) -> None:
-        """Raises RuntimeError where things break and break, and no request is ever answered."""
+        """Raise RuntimeError if faults keep happening and no request is answered."""
         answered = self._cluster.n_answered
         self._vain = self._vain + 1 if answered == self._answered else 0
         self._answered = answered

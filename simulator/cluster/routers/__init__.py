@@ -1,1 +1,1 @@
-"""One class for each routing policy, one contract, one registry."""
+"""Routing policies: one class for each, with a common interface and a registry."""

@@ -1,4 +1,4 @@
-"""What a cluster asks of a router, and what a router may know."""
+"""The interface of routers, and the replica signals that they may use."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from simulator.engine.replica import Replica
 
 
 class ReplicaSignals(Protocol):
-    """What a replica shows. A Replica shows what is; a Report what was."""
+    """The signals of a replica: current ones from a Replica, or earlier ones from a StaleView."""
 
     @property
     def outstanding(self) -> int:
-        """Requests sent there and not finished."""
+        """Number of unfinished requests sent to the replica."""
 
     @property
     def outstanding_tokens(self) -> int:
-        """Prompt tokens of these."""
+        """Prompt tokens of the unfinished requests."""
 
     @property
     def n_waiting(self) -> int:
-        """Those of them without a seat."""
+        """Number of unfinished requests that are waiting."""
 
     @property
     def kv_used_fraction(self) -> float:
-        """Share of the KV cache that requests hold."""
+        """Fraction of the KV cache that requests hold."""
 
 
 @dataclass(frozen=True, slots=True)
 class StaleView:
-    """The signals of a replica when they were last collected; of one born since: nothing runs there."""
+    """The signals of a replica at the last collection; all zero for a replica created since."""
 
     outstanding: int = 0
     outstanding_tokens: int = 0
@@ -43,6 +43,7 @@ class StaleView:
 
     @classmethod
     def of(cls, replica: Replica) -> StaleView:
+        """Return the current signals of a replica."""
         return cls(replica.outstanding, replica.outstanding_tokens, replica.n_waiting, replica.kv_used_fraction)
 
 
@@ -50,50 +51,55 @@ NOTHING_YET = StaleView()
 
 
 class ReplicaView:
-    """How a router sees replicas: as they are, or as a collection every so often found them.
+    """A router's view of replicas: their current signals, or those of the last periodic collection.
 
-    Real gateways collect: llm-d's endpoint picker reads every server's metrics each 50 ms, Prometheus every 15 s.
+    Real gateways collect metrics periodically: llm-d's endpoint picker reads every server's metrics each 50 ms,
+    Prometheus every 15 s.
     """
 
     def __init__(self, stale: bool = False, sessions: Sequence[int] | None = None) -> None:
-        self.sessions = sessions  # by request; None: the workload has none
+        self.sessions = sessions  # session of each request; None: the workload has no sessions
         self._reports: dict[int, StaleView] | None = {} if stale else None
 
     def collect(self, replicas: Sequence[Replica]) -> None:
-        """Remember how they are now."""
+        """Store the current signals of these replicas."""
         self._reports = {replica.index: StaleView.of(replica) for replica in replicas}
 
     def of(self, replicas: Sequence[Replica]) -> Sequence[ReplicaSignals]:
-        """Of each, in the same order."""
+        """Return the visible signals of each replica, in the same order."""
         reports = self._reports
         if reports is None:
             return replicas
         return [reports.get(replica.index, NOTHING_YET) for replica in replicas]
 
     def one(self, replica: Replica) -> ReplicaSignals:
+        """Return the visible signals of one replica."""
         return replica if self._reports is None else self._reports.get(replica.index, NOTHING_YET)
 
 
 class Router(ABC):
-    """Sees requests without their output length, and replicas through `sight`. Each stage has a router of its own;
-    replicas come and go, and are always given in order of birth."""
+    """A routing policy, which sees requests without their output length and replicas through `sight`.
 
-    blind: ClassVar[bool] = False  # chooses without looking at any signal: all choices can be made before a run
+    Each routing stage has a separate router. The set of replicas changes over time, and is always given in order of
+    creation.
+    """
+
+    blind: ClassVar[bool] = False  # whether it uses no signals, so that all choices can be made before a run
 
     def __init__(self, sight: ReplicaView) -> None:
         self.sight = sight
 
     @abstractmethod
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
-        """Index, in `replicas` (not empty), of the one that gets the request."""
+        """Return the index in `replicas` (not empty) of the replica that receives the request."""
 
 
 def place_of(index: int, replicas: Sequence[Replica]) -> int:
-    """Where the replica of that index is among those given in order of birth; -1: nowhere."""
+    """Return the position of the replica with an index in `replicas`, given in order of creation; -1 if absent."""
     at = bisect_left(replicas, index, key=lambda replica: replica.index)
     return at if at < len(replicas) and replicas[at].index == index else -1
 
 
 def least(values: Sequence[float]) -> int:
-    """The first of the smallest."""
+    """Return the index of the first smallest value."""
     return values.index(min(values))

@@ -1,4 +1,4 @@
-"""Routers that look for the least loaded replica."""
+"""Routers that choose the least loaded replica."""
 
 from __future__ import annotations
 
@@ -11,35 +11,42 @@ from simulator.engine.replica import Replica
 
 
 class FewestRequestsRouter(Router):
-    """The fewest unfinished requests, the first of equals."""
+    """Chooses the replica with the fewest unfinished requests, and the first of several."""
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
+        """Return the index in `replicas` of the replica with the fewest unfinished requests."""
         return least([seen.outstanding for seen in self.sight.of(replicas)])
 
 
 class FewestTokensRouter(Router):
-    """The fewest prompt tokens in unfinished requests: what is known of a request's work before it is served."""
+    """Chooses the replica with the fewest prompt tokens in unfinished requests.
+
+    The prompt length is the part of a request's work that is known before it is served.
+    """
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
+        """Return the index in `replicas` of the replica with the fewest outstanding prompt tokens."""
         return least([seen.outstanding_tokens for seen in self.sight.of(replicas)])
 
 
 class FreestCacheRouter(Router):
-    """The least used KV cache, of equals the one with the fewest unfinished requests."""
+    """Chooses the replica with the least used KV cache; ties go to the one with the fewest unfinished requests."""
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
+        """Return the index in `replicas` of the replica with the least used KV cache."""
         seen = [(each.kv_used_fraction, each.outstanding) for each in self.sight.of(replicas)]
         return seen.index(min(seen))
 
 
 class PowerOfTwoRouter(Router):
-    """Two different ones at random, of these the one with fewer unfinished requests (Mitzenmacher 2001)."""
+    """Draws two different replicas and chooses the one with fewer unfinished requests (Mitzenmacher 2001)."""
 
     def __init__(self, sight: ReplicaView, seed: int) -> None:
         super().__init__(sight)
         self._random = Random(seed)
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
+        """Return the index in `replicas` of the less loaded of two random replicas."""
         n, sight = len(replicas), self.sight
         if n == 1:
             return 0

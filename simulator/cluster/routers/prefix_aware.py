@@ -1,4 +1,4 @@
-"""Routers that send a prompt where its beginning was computed before."""
+"""Routers that send a prompt to a replica that has probably cached its prefix."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from simulator.engine.replica import Replica
 
 
 class PrefixRecord:
-    """Which prompts were sent where: the router's own guess of what replicas have cached, in units of content keys.
+    """The router's estimate of the content that replicas have cached, from the prompts it has sent to them.
 
-    A replica is believed to keep as many units as its cache has, those used last. A key names its whole prefix, and of
-    a prompt's keys the last are forgotten first, so who has a key has all before it.
+    A replica is assumed to keep the most recently used units, up to the capacity of its cache. A key identifies its
+    whole prefix, and the last keys of a prompt are evicted first, so a replica with a key has all keys before it.
     """
 
     def __init__(self) -> None:
@@ -24,11 +24,11 @@ class PrefixRecord:
         self.sent_tokens: dict[int, int] = {}  # by replica: prompt tokens that were new to it
 
     def keys_of(self, request: Request, replica: Replica) -> tuple[int, ...]:
-        """Of the prompt alone: an answer is not known yet."""
+        """Return the content keys of a request's prompt, without its output, which is not known yet."""
         return request.keys[: request.input_tokens // replica.scheduler.kv.unit_tokens] if request.keys else ()
 
     def matches(self, keys: Sequence[int]) -> dict[int, int]:
-        """By replica: how many keys from the first it has; those with none are left out."""
+        """Return the number of leading keys that each replica has, by index; replicas without any are omitted."""
         found: dict[int, int] = {}
         high = len(keys)
         while high:
@@ -41,7 +41,7 @@ class PrefixRecord:
         return found
 
     def _known(self, keys: Sequence[int], high: int) -> int:
-        """The most of the first `high` keys that anybody has: known keys come first."""
+        """Return the largest number of leading keys, at most `high`, that any replica has."""
         low = 0
         while low < high:
             middle = (low + high + 1) // 2
@@ -52,7 +52,7 @@ class PrefixRecord:
         return low
 
     def add(self, keys: Sequence[int], request: Request, replica: Replica) -> None:
-        """The request goes there."""
+        """Record that a request with these keys is sent to a replica."""
         kept = self._kept.setdefault(replica.index, OrderedDict())
         unit_tokens = replica.scheduler.kv.unit_tokens
         new = request.input_tokens - len(keys) * unit_tokens
@@ -69,7 +69,7 @@ class PrefixRecord:
             self._forget(kept.popitem(last=False)[0], replica.index)
 
     def keep_only(self, replicas: Sequence[Replica]) -> None:
-        """Forget those that are gone."""
+        """Remove the records of all other replicas, which have ended."""
         if len(self._kept) > len(replicas):
             alive = {replica.index for replica in replicas}
             for gone in [index for index in self._kept if index not in alive]:
@@ -84,8 +84,11 @@ class PrefixRecord:
 
 
 class LongestPrefixRouter(Router):
-    """SGLang's cache-aware router: where load is uneven, the fewest unfinished requests; else the longest match, if it
-    is long enough; else the replica that was sent least."""
+    """The policy of SGLang's cache-aware router.
+
+    With uneven load it chooses the replica with the fewest unfinished requests. Otherwise it chooses the replica with
+    the longest prefix match, if that is long enough, and else the replica that has been sent the fewest new tokens.
+    """
 
     def __init__(self, sight: ReplicaView, options: PrefixAware) -> None:
         super().__init__(sight)
@@ -93,6 +96,7 @@ class LongestPrefixRouter(Router):
         self._record = PrefixRecord()
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
+        """Return the index in `replicas` of the replica that receives the request."""
         record = self._record
         record.keep_only(replicas)
         keys = record.keys_of(request, replicas[0])
@@ -116,10 +120,11 @@ class LongestPrefixRouter(Router):
 
 
 class ScoredRouter(Router):
-    """llm-d's scheduler: scorers of the Gateway API inference extension, weighted and added; the first of equals.
+    """The policy of llm-d's scheduler: a weighted sum of the scorers of the Gateway API inference extension.
 
-    prefix: share of the prompt's blocks it is believed to have. queue: 1 for the shortest queue, 0 for the longest, 1
-    for all where they are equal. kv: free share of its cache.
+    The score `prefix` is the estimated fraction of the prompt's blocks that a replica has cached. `queue` is 1 for the
+    shortest queue and 0 for the longest, or 1 for all if they are equal. `kv` is the free fraction of the cache. The
+    first replica with the highest sum is chosen.
     """
 
     def __init__(self, sight: ReplicaView, options: Scored) -> None:
@@ -128,6 +133,7 @@ class ScoredRouter(Router):
         self._record = PrefixRecord()
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
+        """Return the index in `replicas` of the replica with the highest score."""
         record, options = self._record, self._options
         record.keep_only(replicas)
         keys = record.keys_of(request, replicas[0])

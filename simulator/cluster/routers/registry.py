@@ -1,4 +1,4 @@
-"""Which replica serves a request, among those alive at one stage: one class per way, under one contract suite.
+"""The registry of routing policies, which choose the replica of a request among the live ones of a stage.
 
 The choice is made when a request is handed to an engine.
 """
@@ -19,7 +19,7 @@ from simulator.cluster.routers.least_loaded import (
 from simulator.cluster.routers.prefix_aware import LongestPrefixRouter, ScoredRouter
 from simulator.cluster.routers.stateless import RandomRouter, RoundRobinRouter, SessionRouter
 
-#: By name of catalogs/deployments/routing.py: how to make one, given how it sees replicas and its options.
+#: Constructors of routers from a view of the replicas and options, by the names in catalogs/deployments/routing.py.
 ROUTERS: Final[Mapping[str, Callable[[ReplicaView, Any], Router]]] = {
     "round_robin": lambda sight, _: RoundRobinRouter(sight),
     "random": lambda sight, options: RandomRouter(sight, options.seed),
@@ -34,6 +34,10 @@ ROUTERS: Final[Mapping[str, Callable[[ReplicaView, Any], Router]]] = {
 
 
 def make_router(choice: str | RouterOptions, sight: ReplicaView) -> Router:
-    """Raises InputError for an unknown name."""
+    """Return the router for a name or for routing options.
+
+    Raises:
+        InputError: If the name is unknown.
+    """
     options = parse_router(choice) if isinstance(choice, str) else choice
     return ROUTERS[options.name](sight, options)

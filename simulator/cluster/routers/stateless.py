@@ -1,4 +1,4 @@
-"""Routers that look at nobody: in turn, at random, by session."""
+"""Routers that use no replica signals: round robin, random, and by session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MASK: Final = (1 << 64) - 1
 
 
 class RoundRobinRouter(Router):
-    """Replicas in turn."""
+    """Chooses the replicas in turn."""
 
     blind = True
 
@@ -26,12 +26,13 @@ class RoundRobinRouter(Router):
         self._next = -1
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
+        """Return the next index in `replicas`."""
         self._next = (self._next + 1) % len(replicas)
         return self._next
 
 
 class RandomRouter(Router):
-    """Any of them."""
+    """Chooses a replica at random."""
 
     blind = True
 
@@ -40,14 +41,15 @@ class RandomRouter(Router):
         self._random = Random(seed)
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:  # noqa: ARG002
+        """Return a random index in `replicas`."""
         return self._random.randrange(len(replicas))
 
 
 class SessionRouter(Router):
-    """A session's first request is spread by hash, the others follow it while its replica takes requests.
+    """Sends the first request of a session to a replica by hash, and later ones there while it accepts requests.
 
-    Where the workload has no sessions, requests with the same first block of content are one; where contents are
-    unique, every request is.
+    Without sessions in the workload, requests with the same first content block form a session. If the contents are
+    unique, every request is a session.
     """
 
     blind = True
@@ -57,6 +59,7 @@ class SessionRouter(Router):
         self._homes: dict[int, int] = {}  # session: index of its replica
 
     def choose(self, request: Request, replicas: Sequence[Replica]) -> int:
+        """Return the index in `replicas` of the session's replica."""
         sessions = self.sight.sessions
         if sessions is not None:
             session = sessions[request.index]
@@ -72,7 +75,7 @@ class SessionRouter(Router):
 
 
 def _spread(number: int, n: int) -> int:
-    """0..n - 1, even and without pattern (splitmix64's finaliser)."""
+    """Hash a number evenly to 0..n - 1 (splitmix64's finaliser)."""
     mixed = ((number + 1) * _SPREAD) & _MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -294,7 +294,7 @@ def test_steps_that_lead_nowhere_are_stopped(policy: str, tokens: int, monkeypat
         return Batch(prefill_tokens=tokens, prefill_chunks=1, prefill_pairs=1.0)
 
     monkeypatch.setattr(POLICIES[policy], "schedule", schedule)
-    with pytest.raises(RuntimeError, match="no progress: request 0 is computed again and again on replica 0"):
+    with pytest.raises(RuntimeError, match="no progress: request 0 is recomputed repeatedly on replica 0"):
         run_pools([Pool(rules(policy=policy, max_model_len=64), Linear())], WORK)
 
 
@@ -310,5 +310,5 @@ def test_a_prompt_preempted_again_and_again_is_stopped(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(VllmV1, "schedule", schedule)
     engine = rules(max_num_seqs=4, max_num_batched_tokens=5, max_model_len=64, prefix_caching=False)
-    with pytest.raises(RuntimeError, match="no progress: request 1 is computed again and again"):
+    with pytest.raises(RuntimeError, match="no progress: request 1 is recomputed repeatedly"):
         run_pools([Pool(engine, Linear())], requests([0.0, 0.0], [4, 40], [2, 2]))
