@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Line = tuple[str, str]  # (label, text); an empty label continues the line above
 
 #: Width of a label, and minimum width of a screen, in columns.
-LABEL: Final = 10
+LABEL: Final = 12
 
 LEAST_WIDTH: Final = 60
 

@@ -1,4 +1,4 @@
-"""`plan`: the command. `plan --model M --slo S --hw H` is the main job; other jobs are subcommands."""
+"""The command `plan`: `plan --model M --slo S --hw H` plans a deployment; other tasks are subcommands."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Find the deployment that serves a model within its latency objectives at the lowest cost or energy. "
-    "What has no option here is a key of SCENARIO.yaml or of --set KEY=VALUE: `plan keys` lists all.",
+    "Further keys go into SCENARIO.yaml or --set KEY=VALUE; `plan keys` lists all of them.",
 )
 
 app.callback(invoke_without_command=True)(plan)
@@ -58,11 +58,12 @@ app.command()(whatif)
 
 
 def main() -> None:
-    """Entry point of the console script.
+    """Run the console script `plan`.
 
-    Linear algebra has one thread: its matrices are small, and its threads spin where other processes have the cores.
+    Linear algebra runs on one thread: its matrices are small, and more threads would spin on the cores that the worker
+    processes need.
     """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # read when numpy is imported, which is later
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy reads it when it is imported, which is later
     sys.exit(run_command("plan", app))
 
 

@@ -1,7 +1,4 @@
-"""Options that several commands take, each in one place: its name, its help and under which heading it stands.
-
-Where a command's result goes: JSON to a file or stdout, and to the screen unless stdout is taken.
-"""
+"""Options that several subcommands share, and the function that writes the result of a subcommand."""
 
 from __future__ import annotations
 
@@ -11,24 +8,31 @@ from typing import Annotated, Any, Final
 
 import typer
 
-#: The heading under which `--help` shows where a result goes.
+#: Heading of the output options in `--help`.
 OUTPUT: Final = "Output"
 
-# ---- an answer, and what is written
+AnswerPath = Annotated[Path, typer.Argument(metavar="ANSWER.json", help="Answer written by plan --json.")]
 
-AnswerPath = Annotated[Path, typer.Argument(metavar="ANSWER.json", help="What plan --json wrote.")]
+Alternative = Annotated[int, typer.Option(metavar="N", help="Use alternative N of the answer.")]
 
-Alternative = Annotated[int, typer.Option(metavar="N", help="Of alternative N of the answer instead.")]
-
-JsonTo = Annotated[str | None, typer.Option("--json", metavar="FILE", help="JSON to FILE, or - for stdout.")]
+JsonTo = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE, or - for stdout.")]
 
 
+#: Value of --json that selects stdout.
 STDOUT = "-"
 
 
 def put(document: dict[str, Any], json_to: str | None, show: Callable[[], None]) -> None:
-    """json_to: a file, STDOUT (and then nothing else is printed there) or None. Raises InputError where it cannot be
-    written."""
+    """Write a result as JSON, and print its screen unless the JSON goes to stdout.
+
+    Args:
+        document: The result as JSON data.
+        json_to: Path of a file, STDOUT, or None for no JSON.
+        show: Prints the screen.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
     from catalogs.io.output_files import write_json
 
     if json_to is not None:

@@ -1,4 +1,4 @@
-"""Command-line options of a request, made from the table of its keys (planner/problem/request_keys.py)."""
+"""Command-line options of a request, generated from the table of its keys (planner/problem/request_keys.py)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from planner.problem.request import PlanRequest
 
 
-SET_HELP: Final = "Any other key of SCENARIO.yaml (see `plan keys`) or deployment.yaml; repeat."
+SET_HELP: Final = "Set any other key of SCENARIO.yaml (see `plan keys`) or of deployment.yaml; repeatable."
 
 _TYPES: Final = {"number": float, "integer": int, "array": list[str]}
 
@@ -29,10 +29,14 @@ _SCENARIO_ENDS: Final = (".yaml", ".yml", ".json")
 
 @dataclass(frozen=True, slots=True)
 class GivenRequest:
-    """What a command line holds of a request, as it was typed.
+    """The request as typed on a command line.
 
-    scenario: a file of keys. options: values by the name of their key. former: values by the name of an option that has
-    become a key. settings: `KEY=VALUE` texts.
+    Attributes:
+        command: Name of the command, for messages.
+        scenario: File of keys, or None.
+        options: Values of options by the name of their key.
+        former: Values of former options, which have become keys, by the name of the option.
+        settings: `KEY=VALUE` texts of `--set`.
     """
 
     command: str
@@ -42,8 +46,13 @@ class GivenRequest:
     settings: list[str]
 
     def keys(self) -> dict[str, Any]:
-        """Return the keys of the file, with those of the command line before them; print what has become of former
-        options. Raises InputError."""
+        """Return the keys of the request; the command line takes precedence over the file.
+
+        Prints a notice to stderr for each former option.
+
+        Raises:
+            InputError: The file or a setting is invalid, or the command line sets a key twice.
+        """
         from catalogs.errors import InputError
         from planner.problem.scenario import given_options, parse_settings, read_scenario
 
@@ -57,22 +66,29 @@ class GivenRequest:
         for keys in given:
             for name, value in keys.items():
                 if name in own:
-                    raise InputError(f"the key {name} is set once", value, str(own[name]))
+                    raise InputError(f"the key {name} may be set only once", value, str(own[name]))
                 own[name] = value
         return found | own
 
     def request(self) -> PlanRequest:
-        """Return the request. Raises InputError for one that is none."""
+        """Return the request.
+
+        Raises:
+            InputError: The keys do not form a valid request.
+        """
         from planner.problem.scenario import request_of_keys
 
         return request_of_keys(self.keys())
 
 
 def takes_request(command: str, keys: Iterable[str] | None = None) -> Callable[[Callable[..., None]], Any]:
-    """Give a command the options of a request, handed to it as `given: GivenRequest`.
+    """Return a decorator that adds the options of a request to a command and passes them as `given: GivenRequest`.
 
-    keys: names of the keys that the command takes; None for all. Options that have become keys stay, hidden, and print
-    a notice.
+    Former options stay available, hidden from `--help`, and print a notice.
+
+    Args:
+        command: Name of the command, for messages.
+        keys: Names of the keys that the command takes; None for all keys.
     """
     table = request_keys()
     taken = [table[name] for name in (table if keys is None else keys)]
@@ -113,12 +129,12 @@ def _notice(former: str, key: RequestKey, value: object) -> str:
 
 
 def _variable(option: str) -> str:
-    """ "--max-usd-per-hour" as the name of a parameter."""
+    """Return the parameter name of an option, for example of "--max-usd-per-hour"."""
     return f"key_{option.removeprefix('--').replace('-', '_')}"
 
 
 def _parameter(name: str, key: RequestKey, hidden: bool = False) -> inspect.Parameter:
-    """The parameter of one option; a switch that takes another key's value is text."""
+    """Return the parameter of one option; a switch that takes the value of another key is text."""
     kind = str if key.value_of is not None else _TYPES.get(key.kind, str)
     shown = typer.Option(name, metavar=key.metavar, help=key.help, rich_help_panel=key.panel, hidden=hidden)
     return _keyword(_variable(name), Annotated[kind | None, shown])
@@ -130,7 +146,7 @@ def _settings() -> inspect.Parameter:
 
 
 def _scenario(command: str) -> inspect.Parameter:
-    """`plan` takes the file before its subcommands, see ScenarioGroup; others take it as an argument."""
+    """Return the parameter of the scenario file: a hidden option of `plan`, an argument of other commands."""
     if command == "plan":
         return _keyword("scenario", Annotated[Path | None, typer.Option("--scenario", hidden=True)])
     shown = typer.Argument(metavar="SCENARIO.yaml", help="Keys of the request; options override them.")
@@ -142,17 +158,17 @@ def _keyword(name: str, annotation: Any) -> inspect.Parameter:
 
 
 class ScenarioGroup(TyperGroup):
-    """A group of commands that takes a scenario file where the name of a command may stand."""
+    """A command group that accepts a scenario file in place of a subcommand."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Hand over the file as the value of the hidden option that takes it."""
+        """Pass the scenario file on as the value of the hidden option `--scenario`."""
         rest = self.make_parser(ctx).parse_args(list(args))[1]
         if not rest or rest[0] in self.commands or not _is_scenario(rest[0]):
             return super().parse_args(ctx, args)
         before, after = args[: len(args) - len(rest)], rest[1:]
         beyond = self.make_parser(ctx).parse_args(list(after))[1]
         if beyond:
-            ctx.fail(f"After SCENARIO.yaml only options may stand, not {beyond[0]!r}")
+            ctx.fail(f"only options may follow SCENARIO.yaml, got {beyond[0]!r}")
         return super().parse_args(ctx, ["--scenario", rest[0], *before, *after])
 
 

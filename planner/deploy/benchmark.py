@@ -1,4 +1,4 @@
-"""The benchmark that would verify a plan: its own workload at its own rate, and the command that compares."""
+"""The benchmark that verifies a plan: requests of its workload at its rate, and a script that compares."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from planner.deploy.serving import Serving
 from planner.evaluation.workload_statistics import open_loop
 from planner.validation.prediction import Prediction
 
-#: A run lasts so long where that is neither too few requests for percentiles nor too many to wait for. Seconds, counts.
+#: Duration of a run in seconds, unless it gives too few or too many requests; minimum and maximum number of requests.
 _LENGTH_S: Final = 120
 
 _LEAST: Final = 500
 
 _MOST: Final = 5000
 
-#: Tokens of one piece of text that no other prompt shares.
+#: Tokens in a piece of text that no other prompt shares.
 _PIECE_TOKENS: Final = 512
 
-#: Seeds of the search lie below; the benchmark's requests are none it has seen.
+#: Added to the seed, so that the search has not used the requests of the benchmark.
 _OTHER_SEED: Final = 1000
 
 RESULT: Final = "result.json"
 
 
 def benchmark_files(prediction: Prediction, s: Serving, written: DeploymentFiles) -> dict[str, str]:
-    """verify.sh; and requests.jsonl, the requests it sends, where the server takes prompts as token ids."""
+    """Return verify.sh, and requests.jsonl with its requests if the server takes prompts as token ids."""
     n = min(max(round(_LENGTH_S * prediction.requests_per_s), _LEAST), _MOST)
     if not written.token_prompts:
         return {"verify.sh": _script(written.base_url, _random(prediction, s, n))}
@@ -43,8 +43,11 @@ def benchmark_files(prediction: Prediction, s: Serving, written: DeploymentFiles
 
 
 def trace_rows(requests: RequestSet) -> Iterator[dict[str, object]]:
-    """As `vllm bench serve --dataset-name timed_trace` reads them: seconds, tokens, and ids of pieces of prompts, equal
-    for equal text. Blocks past the workload's own ids, and a prompt's last part, are new text."""
+    """Yield requests in the format of `vllm bench serve --dataset-name timed_trace`.
+
+    A row has the arrival time in seconds, the lengths in tokens, and ids of the pieces of the prompt, which are equal
+    for equal text. Pieces without an id in the workload, and the last piece of a prompt, are new text.
+    """
     shared = requests.block_hashes
     size = requests.hash_block_tokens if shared is not None else _PIECE_TOKENS
     fresh = 1 + max((h for hashes in shared or () for h in hashes), default=0)
@@ -69,7 +72,7 @@ def _replay(s: Serving, requests: RequestSet) -> list[str]:
 
 
 def _random(prediction: Prediction, s: Serving, n: int) -> list[str]:
-    """Mean lengths only: where prompts must be text, lengths cannot be given request by request."""
+    """Return flags for mean lengths, because text prompts do not allow a length per request."""
     lengths = ["--random-input-len", f"{prediction.input_mean_tokens:.0f}"]
     lengths += ["--random-output-len", f"{max(prediction.output_mean_tokens, 1):.0f}"]
     rate = ["--request-rate", f"{prediction.requests_per_s:.6g}"]
@@ -83,13 +86,13 @@ def _common(s: Serving, n: int) -> list[str]:
 
 
 def _script(base_url: str, flags: list[str]) -> str:
-    """Runs the benchmark where the server can be reached, then says whether the plan's figures were met."""
+    """Return a script that runs the benchmark and compares its results with the predictions."""
     parts = [["vllm", "bench", "serve"], ["--base-url"], *_pairs(flags)]
     command = " \\\n  ".join([f'{shlex.join(parts[0])} --base-url "$BASE_URL"', *(shlex.join(p) for p in parts[2:])])
     return "\n".join(
         [
             "#!/usr/bin/env bash",
-            "# Exit status 0: reality is as predicted; 1: it is not; 2: the result is of something else.",
+            "# Exit status 0: as predicted; 1: not as predicted; 2: the result belongs to another plan.",
             "set -euo pipefail",
             'cd "$(dirname "$0")"',
             f'BASE_URL="${{BASE_URL:-{base_url}}}"',
@@ -101,7 +104,7 @@ def _script(base_url: str, flags: list[str]) -> str:
 
 
 def _pairs(flags: list[str]) -> list[list[str]]:
-    """A flag with its value on one line."""
+    """Group each flag with its value."""
     found: list[list[str]] = []
     for word in flags:
         if word.startswith("--") or not found:

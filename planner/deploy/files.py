@@ -1,7 +1,4 @@
-"""A folder of files that appears whole or not at all.
-
-What a target writes: files by path, and what a reader does with them.
-"""
+"""The files of a deployment, and a folder that is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,29 +13,37 @@ import yaml
 
 from catalogs.errors import InputError
 
-#: Names a folder written here: only such a folder is ever replaced.
+#: File that marks a deployment folder; only such a folder is ever replaced.
 MARK: Final = "prediction.json"
 
 
 def check_folder(path: Path, force: bool) -> None:
-    """Before long work. Raises InputError where the folder cannot be written, or holds something."""
+    """Check the destination before long work.
+
+    Raises:
+        InputError: The folder cannot be written or is not empty.
+    """
     where = str(path)
     if where in ("", "."):
-        raise InputError("the files need a folder of their own", where, "deployment")
+        raise InputError("--out must be a separate folder", where, "deployment")
     if path.is_symlink() or (path.exists() and not path.is_dir()):
-        raise InputError("the files are written into a folder, and this is none", where, f"{where}.d")
+        raise InputError("--out must be a folder", where, f"{where}.d")
     if path.is_dir() and any(path.iterdir()):
         if not (path / MARK).is_file():
-            raise InputError("this folder holds other files", where, f"{where}/deployment")
+            raise InputError("this folder contains other files", where, f"{where}/deployment")
         if not force:
-            raise InputError("this folder holds a deployment already", where, "--force to replace it")
+            raise InputError("this folder already contains a deployment", where, "--force to replace it")
     parent = path.absolute().parent
     if not os.access(parent, os.W_OK):
-        raise InputError("cannot write there: no such folder, or not allowed", where)
+        raise InputError("cannot write: no such folder, or the folder is not writable", where)
 
 
 def write_folder(path: Path, files: Mapping[str, str], force: bool = False) -> None:
-    """Written beside it and renamed. Names that end in .sh can be run. Raises InputError as check_folder does."""
+    """Write files into a temporary folder and rename it; files with the suffix .sh become executable.
+
+    Raises:
+        InputError: The folder cannot be written, see `check_folder`.
+    """
     check_folder(path, force)
     whole = path.absolute()
     fresh = whole.with_name(f".{whole.name}.{os.getpid()}.part")
@@ -66,9 +71,10 @@ _WIDTH: Final = 110
 
 @dataclass(frozen=True, slots=True)
 class DeploymentFiles:
-    """base_url: where clients on this machine reach the deployment once the steps are done.
+    """The files of a target by path, with the steps to start them.
 
-    notes: what must be there first, and where the target does other than the plan assumes.
+    `base_url` is the address for clients on this machine after the steps. `notes` lists requirements, and differences
+    between the target and the assumptions of the plan.
     """
 
     files: dict[str, str]
@@ -79,13 +85,13 @@ class DeploymentFiles:
 
 
 def to_yaml(*documents: dict[str, Any]) -> str:
-    """One file of one or more documents, keys in the order given."""
+    """Return one YAML text of one or more documents; keys keep their order."""
     text: str = yaml.dump_all(documents, Dumper=_Dumper, sort_keys=False, width=_WIDTH, explicit_start=False)
     return text
 
 
 class _Dumper(yaml.SafeDumper):
-    """Block strings as blocks; no anchors."""
+    """Writes multi-line strings as blocks, and no anchors."""
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
         return True

@@ -1,7 +1,4 @@
-"""What a container asks for to get the planned accelerators.
-
-The container image of an engine version on a kind of device.
-"""
+"""Container images of engine versions, and the accelerator names of container schedulers."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from catalogs.hardware.specs import Accelerator
 
 Maker = Literal["nvidia", "amd", "cpu"]
 
-#: nvidia.com/gpu.product, as GPU feature discovery makes it of the driver's name (spaces become dashes).
+#: Values of nvidia.com/gpu.product, which GPU feature discovery derives from the driver's name (spaces become dashes).
 _PRODUCTS: Final = {
     "a10": "NVIDIA-A10",
     "a10g": "NVIDIA-A10G",
@@ -30,7 +27,7 @@ _PRODUCTS: Final = {
     "t4": "Tesla-T4",
 }
 
-#: accelerator_type of Ray (ray.util.accelerators), where it has a name for it.
+#: Values of Ray's accelerator_type (ray.util.accelerators), where Ray has one.
 _RAY: Final = {
     "a10g": "A10G",
     "a100-40gb": "A100-40G",
@@ -48,15 +45,16 @@ _RAY: Final = {
 
 @dataclass(frozen=True, slots=True)
 class ContainerDevice:
-    """One kind of accelerator as schedulers of containers know it."""
+    """The names of one kind of accelerator in container schedulers; None if no name is known."""
 
     maker: Maker
-    resource: str | None  # of Kubernetes; None on CPUs
-    product: str | None  # a node's nvidia.com/gpu.product; None where no name is known
+    resource: str | None  # Kubernetes resource; None on CPUs
+    product: str | None  # value of a node's label nvidia.com/gpu.product
     ray_type: str | None
 
     @classmethod
     def of(cls, accelerator: Accelerator) -> ContainerDevice:
+        """Return the names of an accelerator."""
         if accelerator.kind == "cpu":
             return cls("cpu", None, None, None)
         whole, _, part = accelerator.name.partition(":")
@@ -66,7 +64,7 @@ class ContainerDevice:
         return cls("nvidia", resource, None if part else _PRODUCTS.get(whole), None if part else _RAY.get(whole))
 
 
-#: Repositories whose tags are vLLM's releases (docs.vllm.ai, deployment with Docker).
+#: Repositories with one tag per vLLM release (docs.vllm.ai, deployment with Docker).
 _VLLM: Final[dict[Maker, str]] = {
     "nvidia": "vllm/vllm-openai",
     "amd": "vllm/vllm-openai-rocm",
@@ -78,13 +76,13 @@ _SGLANG: Final = {"0.5": "v0.5.23"}
 
 _SGLANG_SUFFIX: Final[dict[Maker, str]] = {"nvidia": "", "amd": "-rocm", "cpu": "-xeon"}
 
-#: llama.cpp builds every commit; its images of servers have moving tags (docs/docker.md).
+#: llama.cpp builds every commit; its server images have moving tags (docs/docker.md).
 _LLAMA: Final[dict[Maker, str]] = {"nvidia": "server-cuda", "amd": "server-rocm", "cpu": "server"}
 
 #: Triton with its vLLM backend; the vLLM inside is the container's own.
 TRITON: Final = "nvcr.io/nvidia/tritonserver:26.07-vllm-python-py3"
 
-#: Beside each decode server of llm-d: has prompts computed by the prefill server the router chose (llm-d/llm-d-router).
+#: Sidecar of each llm-d decode server, which forwards prompts to the selected prefill server (llm-d/llm-d-router).
 SIDECAR: Final = "ghcr.io/llm-d/llm-d-router-disagg-sidecar:v0.9.0"
 
 #: nginx as the round-robin router; `resolve` in upstreams needs 1.27.3.
@@ -92,7 +90,7 @@ ROUTER: Final = "nginx:1.28"
 
 
 def image_of(family: str, version: str, maker: Maker) -> str:
-    """Of the engine's own project."""
+    """Return the image that the project of an engine publishes for a version and a device maker."""
     if family == "vllm":
         return f"{_VLLM[maker]}:v{version}" + (".0" if version.count(".") == 1 else "")
     if family == "sglang":

@@ -20,7 +20,10 @@ from planner.validation.prediction import Prediction
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """files by path; notes and steps as README.md tells them. pools: of replicas, one or (prefill, decode)."""
+    """The files of a deployment by path, with the steps and notes of its README.md.
+
+    `pools` holds one kind of replica, or a prefill and a decode pool.
+    """
 
     target: str
     pools: tuple[Serving, ...]
@@ -30,11 +33,12 @@ class Package:
 
     @property
     def serving(self) -> Serving:
-        """What clients get their tokens from."""
+        """Return the pool that generates the output tokens."""
         return self.pools[-1]
 
     @property
     def words(self) -> str:
+        """Return a summary, for example "2 replicas x TP1 of MODEL on HARDWARE, IMAGE"."""
         s = self.serving
         count = "1 replica" if s.replicas == 1 else f"{s.replicas} replicas"
         kind = (
@@ -43,6 +47,7 @@ class Package:
         return f"{kind} of {s.model} on {s.resolved.hardware.text}, {s.image}"
 
     def document(self) -> dict[str, Any]:
+        """Return the document of `plan deploy --json`."""
         return {
             "target": self.target,
             "image": self.serving.image,
@@ -54,9 +59,17 @@ class Package:
 
 
 def pack(answer: Answer, source: Path, target: str, alternative: int = 0, image: str | None = None) -> Package:
-    """Raises InputError for an answer without such a plan, or a plan the target cannot start.
+    """Return the files that start a plan on a target, including a copy of the answer.
 
-    source: the answer's file, which goes with the others. alternative: 0 is the best plan.
+    Args:
+        answer: The answer that contains the plan.
+        source: File of the answer.
+        target: Name of the target.
+        alternative: Number of the plan; 0 is the recommended one.
+        image: Container image; None for the engine's own.
+
+    Raises:
+        InputError: The answer does not contain the plan, or the target cannot start it.
     """
     find_target(target)
     plan = chosen("deploy", answer, alternative)
@@ -76,13 +89,13 @@ def write_deployment(answer_file: Path, target: str, folder: Path, alternative: 
     """Write the files that start a plan into a new folder, with the benchmark that checks it, and return them.
 
     Args:
-        answer_file: What `plan --json` wrote.
+        answer_file: File written by `plan --json`.
         target: vllm, compose, kubernetes, leaderworkerset, kserve, llm-d, ray-serve, triton, sglang or llama.cpp.
-        folder: The folder to make.
+        folder: The folder to create.
         alternative: The plan's number; 0 is the recommended one.
 
     Raises:
-        InputError: The answer holds no such plan, the target cannot start it, or the folder exists.
+        InputError: The answer does not contain the plan, the target cannot start it, or the folder exists.
     """
     check_folder(folder, force=False)
     package = pack(read_answer(answer_file), answer_file, target, alternative)
@@ -91,7 +104,7 @@ def write_deployment(answer_file: Path, target: str, folder: Path, alternative: 
 
 
 def _only(source: Path, alternative: int) -> str:
-    """The answer with the deployed plan as its best, so that `plan verify` compares with that one."""
+    """Return the answer with the deployed plan as the recommended one, for `plan verify`."""
     data = json.loads(source.read_text(encoding="utf-8"))
     plans = [data["best"], *data["alternatives"]]
     data["best"] = plans.pop(alternative)
@@ -100,7 +113,7 @@ def _only(source: Path, alternative: int) -> str:
 
 
 def _readme(p: Package, prediction: Prediction, written: DeploymentFiles) -> str:
-    lines = [f"# {p.serving.model} by {p.target}", "", f"{p.words}.", ""]
+    lines = [f"# {p.serving.model} with {p.target}", "", f"{p.words}.", ""]
     asked = prediction.answer.request.workload
     lines += [f"Planned for {prediction.requests_per_s:.4g} requests/s of workload `{asked}` by", ""]
     lines += ["```", prediction.answer.reproduce.command, "```", ""]
@@ -108,10 +121,14 @@ def _readme(p: Package, prediction: Prediction, written: DeploymentFiles) -> str
     lines += [
         "## Verify",
         "",
-        "`./verify.sh` (needs `vllm bench serve` of vLLM 0.32 or later, and this `plan`) sends the",
+        "`./verify.sh` (needs `vllm bench serve` of vLLM 0.32 or later, and this version of `plan`) sends the",
     ]
-    lines += [f"planned requests to `BASE_URL` (default {written.base_url}) and compares with `{MARK}`.", ""]
+    lines += [
+        f"planned requests to `BASE_URL` (default {written.base_url}) and compares the results with `{MARK}`.",
+        "",
+    ]
     if p.notes:
-        lines += ["## Mind", "", *(f"- {note}" for note in p.notes), ""]
-    lines += [f"The files of this kind are held against {find_target(p.target).checked}; no cluster has run them.", ""]
+        lines += ["## Notes", "", *(f"- {note}" for note in p.notes), ""]
+    tested = f"Files for this target are tested with {find_target(p.target).checked}"
+    lines += [f"{tested}; they have not been run on a cluster.", ""]
     return "\n".join(lines)

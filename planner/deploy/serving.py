@@ -1,4 +1,4 @@
-"""A plan as something to start: the command of one replica, how many, on what, behind which router."""
+"""The parts of a plan that a deployment needs: command, number, image and device of its replicas."""
 
 from __future__ import annotations
 
@@ -17,19 +17,27 @@ from catalogs.launch.command import engine_family, serve_arguments
 from planner.answer.plan_schema import Plan
 from planner.deploy.images import ContainerDevice, image_of
 
-#: Where a replica listens, and the router in front of several.
+#: Port of a replica, and of the router in front of several replicas.
 PORT: Final = 8000
 
-#: Deployment keys that no target's files say; None, False or the default there.
-_UNSAID: Final = ("kv_offload", "preemption", "lora", "autoscaling", "faults", "retries", "pools")
+#: Deployment keys that no target can express; they must be unset.
+_INEXPRESSIBLE: Final = ("kv_offload", "preemption", "lora", "autoscaling", "faults", "retries", "pools")
 
-#: And of `disaggregation`: no router of prefill and decode servers has them.
-_UNSAID_APART: Final = ("transfer_gb_per_s", "transfer", "max_local_prefill_tokens", "max_prefill_queue")
+#: Keys of `disaggregation` that no router of prefill and decode servers supports.
+_INEXPRESSIBLE_DISAGGREGATION: Final = (
+    "transfer_gb_per_s",
+    "transfer",
+    "max_local_prefill_tokens",
+    "max_prefill_queue",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """name: a DNS label. arguments: of one replica, without its address."""
+    """One kind of replica to start.
+
+    `name` is a DNS label, and `arguments` start one replica, without its address.
+    """
 
     name: str
     family: str
@@ -37,18 +45,19 @@ class Serving:
     arguments: Arguments
     image: str
     device: ContainerDevice
-    kv_bytes: float | None  # of one accelerator, as planned
+    kv_bytes: float | None  # KV cache per accelerator, as planned
 
     @classmethod
     def of(cls, plan: Plan) -> tuple[Serving, ...]:
-        """One for each kind of replica: one, or those that prefill and those that decode.
+        """Return the kinds of replica of a plan: one, or prefill and decode replicas.
 
-        Raises InputError for a deployment the files could not say in full, or of an engine without a command.
+        Raises:
+            InputError: Files cannot express the deployment, or the engine has no command.
         """
-        said = plan.deployment
-        _refuse(said, _UNSAID)
-        _refuse(said.get("disaggregation") or {}, _UNSAID_APART)
-        written = validate_as(Deployment, {**said, "kv_blocks": None}, "the plan's deployment")
+        block = plan.deployment
+        _refuse(block, _INEXPRESSIBLE)
+        _refuse(block.get("disaggregation") or {}, _INEXPRESSIBLE_DISAGGREGATION)
+        written = validate_as(Deployment, {**block, "kv_blocks": None}, "the plan's deployment")
         kv_bytes = plan.memory.kv_bytes if plan.memory else None
         return tuple(cls._of_pool(pool, kv_bytes) for pool in resolve_pools(written))
 
@@ -64,45 +73,48 @@ class Serving:
 
     @property
     def model(self) -> str:
-        """The name clients ask for, and the repository the weights come from."""
+        """Return the model name for clients, which is also the repository of the weights."""
         return weights_at(self.resolved.model)
 
     @property
     def replicas(self) -> int:
+        """Return the number of replicas."""
         return self.resolved.replicas
 
     @property
     def accelerators(self) -> int:
-        """Of one replica."""
+        """Return the accelerators of a replica."""
         return self.resolved.accelerators_per_replica
 
     @property
     def nodes_per_replica(self) -> int:
+        """Return the nodes that a replica spans."""
         return -(-self.accelerators // self.resolved.hardware.accelerators_per_node)
 
     @property
     def accelerators_per_pod(self) -> int:
+        """Return the accelerators of a replica on each of its nodes."""
         return self.accelerators // self.nodes_per_replica
 
     @property
     def health(self) -> str:
-        """Answers 200 when the model is loaded."""
+        """Return the path that answers with status 200 once the model is loaded."""
         return "/health"
 
     def listening(self, port: int = PORT) -> Arguments:
-        """The command with its address; SGLang and llama.cpp listen on 127.0.0.1 otherwise."""
+        """Return the arguments with an address; SGLang and llama.cpp would otherwise listen on 127.0.0.1."""
         address: tuple[tuple[str, str | None], ...] = (("--host", "0.0.0.0"), ("--port", str(port)))
         return replace(self.arguments, flags=(*self.arguments.flags, *address))
 
 
-def _refuse(said: dict[str, Any], keys: Iterable[str]) -> None:
+def _refuse(block: dict[str, Any], keys: Iterable[str]) -> None:
     for key in keys:
-        if said.get(key):
-            raise InputError("deployment files cannot say this key", key, f"{key}: null")
+        if block.get(key):
+            raise InputError("deployment files cannot express this key", key, f"{key}: null")
 
 
 def _label(resolved: ResolvedDeployment) -> str:
-    """A name every target takes: lower case, digits and dashes, at most 40 characters, a letter first."""
+    """Return a name valid for every target: lower case, digits and dashes, at most 40 characters, a letter first."""
     stem = weights_at(resolved.model).rpartition("/")[2].lower()
     label = re.sub(r"[^a-z0-9]+", "-", stem).strip("-")[:40].strip("-")
     return label if label[:1].isalpha() else f"m-{label}"

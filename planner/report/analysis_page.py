@@ -29,8 +29,12 @@ def analysis_page(a: Analysis) -> Page:
     said = f"Operators of the step on one accelerator. Ceilings of the {unit.name}: {ceilings}."
     charts = [
         chart(machine_figures.roofline(a.rows, unit), said, 540),
-        chart(machine_figures.reached(a.rows), "Those that only move data included.", 480),
-        chart(machine_figures.time_by_layer(a.rows, 1.0), "One layer of each kind, and everything outside.", 260),
+        chart(machine_figures.reached(a.rows), "Includes operators that only move data.", 480),
+        chart(
+            machine_figures.time_by_layer(a.rows, 1.0),
+            "One layer of each kind, and the operators outside the layers.",
+            260,
+        ),
     ]
     sections = [
         PageSection(
@@ -42,7 +46,7 @@ def analysis_page(a: Analysis) -> Page:
         PageSection("Precision", [_precisions(a)]),
         PageSection("Scaling with batch and context", [_scaling(a)], "Scaling"),
     ]
-    return Page(title, subtitle, sections, "Written by plan analyze. This file loads nothing from elsewhere.")
+    return Page(title, subtitle, sections, "Written by plan analyze. This file loads no external resources.")
 
 
 def _cards(a: Analysis) -> list[tuple[str, str]]:
@@ -72,21 +76,21 @@ def _operators(a: Analysis) -> Markup:
             time_text(r.seconds),
         )
         rows.append((r.name, r.kind.replace("_", " "), BOUND_WORDS[r.bound], *figures, f"{r.seconds / total:.1%}"))
-    return table(head, rows, "On one accelerator; all executions of a step together.", words=3)
+    return table(head, rows, "On one accelerator; all executions in a step together.", words=3)
 
 
 def _precisions(a: Analysis) -> Markup:
-    head = ("Bits", "Weights", "KV", "Bytes", "Roofline", "Engine", "Weights held", "KV of the batch", "Fits")
+    head = ("Bits", "Weights", "KV", "Bytes", "Roofline", "Engine", "Weights stored", "KV of the batch", "Fits")
     rows = []
     for p in a.precisions:
         times = (si_text(p.bytes, "B"), time_text(p.time.roofline_s), time_text(p.time.engine_s))
         held = (si_text(p.held.weights_bytes, "B"), si_text(p.held.kv_batch_bytes, "B"), "yes" if p.held.fits else "no")
         rows.append((str(p.bits), p.weight_dtype, p.kv_dtype, *times, *held))
-    return table(head, rows, "The same with other weights and KV cache; activations stay 16 bit.", words=3)
+    return table(head, rows, "The same step with other weights and KV cache; activations stay at 16 bit.", words=3)
 
 
 def _scaling(a: Analysis) -> Markup:
-    head = ("With", "Roofline", "Engine", "Against asked", "Tokens/s")
+    head = ("With", "Roofline", "Engine", "Relative to this step", "Tokens/s")
     rows = []
     for s in a.scaling:
         ratio = f"x {s.time.engine_s / a.time.engine_s:.2f}"

@@ -1,7 +1,4 @@
-"""How sure an answer is: what its step times rest on, how far whole runs were off, how often it was right before.
-
-How well the times are known, and how often what was said to hold did.
-"""
+"""The section on confidence: evidence of the step times, error of whole runs, and reliability of probabilities."""
 
 from __future__ import annotations
 
@@ -23,22 +20,23 @@ STATED_WORDS = {name: metric.title for name, metric in LATENCY_METRICS.items()} 
 
 
 def certainty(answer: Answer) -> PageSection:
+    """Return the section on confidence, calibration and assumptions."""
     known = [(plan_name(i), p.calibration) for i, p in enumerate(answer.plans)]
     plans = [(name, c) for name, c in known if c is not None]
     rows = [(name, c.bundle, f"{100 * c.of_operators:.1f} %") for name, c in plans]
     text = (
-        "How much of the simulated step time rests on measured operators, on interpolation between them, and on the "
-        "roofline alone. The error stated for whole runs is carried into every interval and probability."
+        "Shares of the simulated step time from measured operators, from interpolation between them, and from the "
+        "roofline alone. Every interval and probability includes the stated error of whole runs."
     )
     head = ("Plan", "Calibration", "Error of a step's time, operators alone (median)")
     parts = [paragraph(text), chart(coverage(plans), "From the answer.", 120 + 40 * len(plans))]
     parts += [table(head, rows, words=2), *_stated(plans[0][1] if plans else None), *_right_before(answer)]
-    parts += [paragraph("What is taken for granted:"), bullets(answer.assumptions)]
-    return PageSection("How sure: calibration and assumptions", parts, "How sure")
+    parts += [paragraph("Assumptions:"), bullets(answer.assumptions)]
+    return PageSection("Confidence: calibration and assumptions", parts, "Confidence")
 
 
 def _stated(known: Known | None) -> list[Markup]:
-    """How far whole runs were off, by statistic."""
+    """Return a table of the error of whole runs by statistic."""
     if known is None or not known.intervals:
         return []
     counts = known.stated_error.get("n") or {}
@@ -48,24 +46,24 @@ def _stated(known: Known | None) -> list[Markup]:
         rows.append((STATED_WORDS.get(name, name), str(counts.get(name, "")), span))
     share = float(known.stated_error.get("coverage") or 0.0)
     said = f"In {share:.0%} of whole runs compared with measured ones: {known.stated_error.get('source')}."
-    return [table(("Statistic", "Runs compared", "True value against the simulated one"), rows, said)]
+    return [table(("Statistic", "Runs compared", "True value relative to the simulated one"), rows, said)]
 
 
 def _right_before(answer: Answer) -> list[Markup]:
-    """Whether probabilities like those of this answer were right on measured runs."""
+    """Return a chart of how often stated probabilities were right on measured runs."""
     found = load_reliability()
     least = min((row.probability_met for row in answer.plans[0].slo), default=0.0)
     n = sum(kind.n for kind in found.kinds)
     said = (
-        f"Of {n:,} statistics of public measured runs, none of which the error was learned from (numbers in brackets): "
-        f"how often the measured value met a limit that it was said to meet. Found by: {found.command}"
+        f"{n:,} statistics of public measured runs not used to fit the error (numbers in brackets): how often "
+        f"the measured value met a limit, by the stated probability. Reproduce with: {found.command}"
     )
-    text = f"This answer says {percent(least)} for its least sure objective. What such words were worth:"
+    text = f"The lowest confidence of this answer is {percent(least)}. Reliability of such probabilities:"
     return [paragraph(text), chart(reliability(found), said, 460)]
 
 
 def coverage(plans: Sequence[tuple[str, Known]]) -> Any:
-    """Of the simulated step time: measured, interpolated, roofline only."""
+    """Return a chart of the simulated step time by evidence: measured, interpolated, roofline only."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -83,19 +81,21 @@ def coverage(plans: Sequence[tuple[str, Known]]) -> Any:
 
 
 def reliability(found: Reliability) -> Any:
-    """The probability said against the share that held, per cent; on the diagonal "90 % sure" is right 90 % of the
-    time, above it more often."""
+    """Return a chart of the share of met limits by stated probability, per cent.
+
+    On the diagonal, limits with 90 % confidence are met 90 % of the time; above it they are met more often.
+    """
     import plotly.graph_objects as go
 
     percent, figure = [100 * p for p in SAID], go.Figure()
     ideal = {"color": REFERENCE, "width": 1.5}
-    figure.add_scatter(x=[0, 100], y=[0, 100], mode="lines", line=ideal, name="as often as said", hoverinfo="skip")
+    figure.add_scatter(x=[0, 100], y=[0, 100], mode="lines", line=ideal, name="as stated", hoverinfo="skip")
     for i, kind in enumerate(found.kinds):
         shares = [100 * r for r in kind.right]
-        hover = "said %{x:.0f} %: %{y:.0f} % held<extra></extra>"
+        hover = "stated %{x:.0f} %: %{y:.0f} % met<extra></extra>"
         name = f"{kind.name} ({kind.n:,})"
         line = series_style(i)["line"]
         figure.add_scatter(x=percent, y=shares, mode="lines", line=line, name=name, hovertemplate=hover)
-    figure.update_xaxes(**linear_axis("probability said to meet a limit", "%", range=[0, 100]))
+    figure.update_xaxes(**linear_axis("stated probability to meet a limit", "%", range=[0, 100]))
     figure.update_yaxes(**linear_axis("share that met it", "%", range=[0, 101]))
     return figure.update_layout(legend=BELOW, margin=MARGIN)

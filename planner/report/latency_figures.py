@@ -106,8 +106,8 @@ def _planned(figure: Any, plan: Plan) -> None:
     """Vertical lines: the rate planned with, and the highest that holds (the knee)."""
     rate, capacity = plan.requests_per_s, plan.capacity_requests_per_s
     same = rate is not None and capacity is not None and abs(rate / capacity - 1) < 0.005
-    marks = [(rate, "planned and highest rate that holds" if same else "planned", "right", "dot")]
-    marks += [] if same else [(capacity, "highest rate that holds", "left", "dash")]
+    marks = [(rate, "planned and highest sustainable rate" if same else "planned", "right", "dot")]
+    marks += [] if same else [(capacity, "highest sustainable rate", "left", "dash")]
     for x, text, anchor, dash in marks:
         if x is None:
             continue

@@ -69,12 +69,12 @@ def memory_bar(memory: Memory) -> Any:
         ("activations", memory.activation_bytes),
         ("runtime", memory.non_torch_bytes),
         ("KV cache", memory.kv_bytes),
-        ("not used", max(rest - memory.kv_bytes, 0.0)),
+        ("free", max(rest - memory.kv_bytes, 0.0)),
     )
     figure = go.Figure()
     for i, (name, size) in enumerate(parts):
         text = f"{size / GB:.1f} GB" if size > 0.06 * memory.device_bytes else ""
-        colour = "#eef0f3" if name == "not used" else PALE[i]
+        colour = "#eef0f3" if name == "free" else PALE[i]
         inside = {"text": [text], "textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
         font = {"textfont": {"color": "#10151b"}}
         label = f"{name}: {size / GB:.2f} GB"
@@ -91,7 +91,7 @@ def memory_bar(memory: Memory) -> Any:
     top = max(memory.device_bytes, sum(size for _, size in parts)) / GB
     figure.update_xaxes(**linear_axis("memory of one accelerator", "GB", range=[0, top * 1.005]))
     if memory.device_bytes / GB < top:
-        vertical_line(figure, memory.device_bytes / GB, "all there is")
+        vertical_line(figure, memory.device_bytes / GB, "total memory")
     figure.update_yaxes(showgrid=False)
     return figure.update_layout(barmode="stack", legend=BELOW | {"y": -0.75}, margin=MARGIN)
 

@@ -1,4 +1,4 @@
-"""What the page of an answer is made of: the answer as read, and what has to be simulated for the page alone."""
+"""The data of a report: the answer, and the simulations that only the report needs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from planner.studies.load_sweep import SweepPoint, sweep
 from planner.studies.rerun import Rerun
 from planner.studies.sensitivity import Sensitivity, sensitivity
 
-#: Grids shown beside the answer's own: large markets for accelerators, and both ends of the table.
+#: Grids shown in addition to the grid of the answer: large markets for accelerators, and both ends of the table.
 REGIONS: Final = (
     "world",
     "us",
@@ -56,8 +56,11 @@ class CarbonFigures:
 
 @dataclass(frozen=True, slots=True)
 class ReportSimulations:
-    """What the answer does not hold: simulated again for the page, with the answer's seed. parts: one for each kind of
-    replica of the best plan. sensitivity: None where it was not asked for, or cannot be simulated."""
+    """Figures that are not in the answer, simulated with its seed.
+
+    `parts` holds one entry for each kind of replica of the recommended plan. `sensitivity` is None if it was not
+    requested or cannot be simulated.
+    """
 
     points: list[SweepPoint]
     parts: list[PoolUse]
@@ -69,7 +72,7 @@ class ReportSimulations:
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """simulated: None where the answer is no."""
+    """The data of a report; `simulated` is None for an infeasible answer."""
 
     answer: Answer
     simulated: ReportSimulations | None
@@ -78,7 +81,11 @@ class ReportData:
 
 
 def gather(answer: Answer, tell: ProgressCallback = lambda _: None, swings: bool = True) -> ReportData:
-    """Simulates some seconds (with `swings` half a minute). Raises InputError for an answer that cannot be rerun."""
+    """Return the data of a report; takes some seconds, or half a minute with `swings`.
+
+    Raises:
+        InputError: The answer cannot be simulated again.
+    """
     best = answer.best
     if best is None:
         return ReportData(answer, None, [])
@@ -94,12 +101,12 @@ def gather(answer: Answer, tell: ProgressCallback = lambda _: None, swings: bool
 
 
 def apart(answer: Answer) -> bool:
-    """Whether a plan of it has prefill and decode servers."""
+    """Return True if a plan of the answer has prefill and decode servers."""
     return any(plan.deployment.get("disaggregation") for plan in answer.plans)
 
 
 def carbon(answer: Answer, plan: Plan) -> list[CarbonFigures]:
-    """The plan's energy on several grids, the cleanest first; [] where its energy is not known."""
+    """Return the plan's carbon on several grids, the cleanest first; empty if its energy is unknown."""
     if plan.energy is None:
         return []
     own = (answer.reproduce.tariff.grid or DEFAULT_REGION).strip().lower()
@@ -113,14 +120,14 @@ def carbon(answer: Answer, plan: Plan) -> list[CarbonFigures]:
 
 
 def label(answer: Answer, i: int) -> str:
-    """ "Best: 4 x TP2, fp8, KV bf16": enough to tell the plans of one answer apart."""
+    """Return a short label that distinguishes the plans of an answer, for example "Best: 4 x TP2, fp8, KV bf16"."""
     plan = answer.plans[i]
     name = "Best" if i == 0 else f"Alternative {i}"
     return f"{name}: {short(plan.deployment)}"
 
 
 def short(d: dict[str, Any]) -> str:
-    """A deployment block in a few words."""
+    """Return a deployment block in a few words."""
     layout = Layout(**{f.name: d[f.name] for f in fields(Layout)})
     count = replicas_words(d) if d.get("disaggregation") else f"{d['replicas']} x {layout.words}"
     return f"{count} on {d['hardware']}, {d['weight_dtype']}, KV {d['kv_dtype']}"

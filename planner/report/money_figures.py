@@ -55,7 +55,7 @@ def against_latency(
     pairs = [(_latency_ms(p, slo) or 0.0, float(getattr(p, field))) for p in usable]
     best = front(pairs)
     wide = {"color": "#c9ced6", "width": 9}
-    name = "front: nothing is better in both"
+    name = "Pareto front"
     on = {"x": [pairs[i][0] for i in best], "y": [pairs[i][1] for i in best]}
     figure.add_scatter(**on, mode="lines", line=wide, name=name, hoverinfo="skip")
     for n, label in enumerate(labels):

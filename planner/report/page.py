@@ -1,4 +1,4 @@
-"""The page of an answer: what to rent first, then the evidence, then how to get it again."""
+"""The HTML page of an answer: the recommendation, the evidence, and how to reproduce it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from planner.report.certainty import certainty
 from planner.report.material import ReportData, ReportSimulations
 from planner.sections.registry import section_pages
 
-#: Objectives that are not the lowest of what they name.
+#: Words for the objectives that are maximised.
 GOALS = {"throughput": "highest throughput", "goodput": "highest goodput per accelerator"}
 
-FOOTER = "Written by plan report. This file loads nothing from elsewhere."
+FOOTER = "Written by plan report. This file loads no external resources."
 
 
 def answer_page(m: ReportData) -> Page:
-    """Sections whose material is missing say so in a sentence."""
+    """Return the page of an answer; a section without data has a note instead."""
     if m.answer.best is None or m.simulated is None:
         sections = _refused(m.answer)
     else:
@@ -44,7 +44,7 @@ def answer_page(m: ReportData) -> Page:
 
 
 def _heading(answer: Answer) -> tuple[str, str]:
-    """The model and what it is to run on; what was asked."""
+    """Return the title (model and hardware) and the subtitle (the request)."""
     asked, best = answer.request, answer.best
     where = asked.hardware if best is None else str(best.deployment["hardware"])
     said = [f"workload {asked.workload}", _load_words(asked), GOALS.get(asked.objective, f"lowest {asked.objective}")]
@@ -57,11 +57,11 @@ def _heading(answer: Answer) -> tuple[str, str]:
 
 def _load_words(asked: PlanRequest) -> str:
     if asked.users is not None:
-        carried = f"{asked.users:,} users who each wait {asked.think_s:g} s between answer and next request"
+        carried = f"{asked.users:,} users with a think time of {asked.think_s:g} s"
     elif asked.requests_per_s is not None:
         carried = rate(asked.requests_per_s)
     else:
-        carried = "a light load" if asked.objective == "latency" else "the highest rate it holds"
+        carried = "a light load" if asked.objective == "latency" else "highest sustainable rate"
     return carried + (f" with {asked.spare.words}" if asked.spare else "")
 
 
@@ -70,7 +70,7 @@ def _answer(answer: Answer, plan: Plan, s: ReportSimulations) -> PageSection:
     parts += [_slo_table(answer, plan), paragraph(_capacity_words(plan)), command(plan.command)]
     parts.append(bullets([*plan.command_notes, *plan.notices]))
     parts.append(paragraph(_sources(answer, plan)))
-    return PageSection("Answer", parts)
+    return PageSection("Recommended", parts)
 
 
 def _cards(plan: Plan, s: ReportSimulations) -> list[tuple[str, str]]:
@@ -80,15 +80,15 @@ def _cards(plan: Plan, s: ReportSimulations) -> list[tuple[str, str]]:
     if plan.cost is not None and plan.cost.usd_per_hour is not None:
         each = dollars(plan.cost.usd_per_million_output_tokens)
         found += [
-            ("It costs", f"{dollars(plan.cost.usd_per_hour)} per hour"),
-            ("That is", f"{each} per million output tokens"),
+            ("Cost", f"{dollars(plan.cost.usd_per_hour)} per hour"),
+            ("Cost per token", f"{each} per million output tokens"),
         ]
     else:
-        found.append(("It costs", "unknown: no price for this hardware"))
+        found.append(("Cost", "unknown: no price for this hardware"))
     found += [
-        ("It carries", rate(plan.requests_per_s)),
-        ("Sure to meet each objective", percent(least)),
-        ("What binds", ", ".join(binding)),
+        ("Rate", rate(plan.requests_per_s)),
+        ("Confidence in each objective", percent(least)),
+        ("Bottleneck", ", ".join(binding)),
     ]
     return found
 
@@ -106,72 +106,70 @@ def _slo_table(answer: Answer, plan: Plan) -> Markup:
 def _capacity_words(plan: Plan) -> str:
     capacity, safe = plan.capacity_requests_per_s, plan.safe_requests_per_s
     why = f"; {plan.limited_by}" if plan.limited_by else ""
-    text = f"The highest rate that holds every objective, at even odds, is {rate(capacity)}{why}."
-    sure = f" {rate(safe)} can be carried with 90 % certainty of each objective." if safe is not None else ""
+    text = f"The highest rate that meets every objective with 50 % confidence is {rate(capacity)}{why}."
+    confident = f" With 90 % confidence in each objective it is {rate(safe)}." if safe is not None else ""
     tokens = plan.metric("output_tokens_per_s")
-    return text + sure + (f" At the planned rate it produces {tokens:,.0f} output tokens/s." if tokens else "")
+    return text + confident + (f" At the planned rate it produces {tokens:,.0f} output tokens/s." if tokens else "")
 
 
 def _sources(answer: Answer, plan: Plan) -> str:
-    """Where the numbers of the first section come from."""
+    """Return the sources of the figures in the first section."""
     c = plan.calibration
     bundle = "" if c is None else f" on the calibration {c.bundle}"
     text = f"Rates, latencies, energy: simulated{bundle}, seed {answer.request.seed}."
     if plan.cost is not None and plan.cost.usd_per_hour is not None:
-        when = "given with the question" if plan.cost.price_as_of == "given" else f"as of {plan.cost.price_as_of}"
+        when = "given on the command line" if plan.cost.price_as_of == "given" else f"as of {plan.cost.price_as_of}"
         text += f" Price: {plan.cost.price_source}, {when}."
     return text
 
 
 def _alternatives(answer: Answer) -> PageSection:
-    """Plans side by side: figures down, plans across."""
+    """Return the section of the plans side by side: a row per figure and a column per plan."""
     plans = answer.plans
     names = [plan_name(i) for i in range(len(plans))]
     if len(plans) == 1:
-        return PageSection(
-            "Alternatives", [note("This answer holds no plan of another kind that meets the objectives.")]
-        )
+        return PageSection("Alternatives", [note("No plan of another kind meets the objectives.")])
     columns = [_figures(plan, plans[0] if i else None) for i, plan in enumerate(plans)]
     rows = [(what, *(column[what] for column in columns)) for what in columns[0]]
-    text = "Each at its own planned rate. Alternatives are measured with fewer seeds than the best plan."
+    text = "Each plan at its own planned rate. Alternatives are simulated with fewer seeds than the recommended plan."
     told = [f"{name}: {deployment_words(p.deployment)}" for name, p in zip(names, plans, strict=True)]
     return PageSection("Alternatives", [paragraph(text), bullets(told), table(("", *names), rows)])
 
 
 def _figures(plan: Plan, best: Plan | None) -> dict[str, str]:
-    """What a plan carries, costs and promises; against the best where that is another."""
+    """Return the figures of a plan in words, compared with the recommended plan if given."""
     usd = None if plan.cost is None else plan.cost.usd_per_million_output_tokens
     own = None if best is None or best.cost is None else best.cost.usd_per_million_output_tokens
     used = None if plan.energy is None else plan.energy.j_per_output_token
     capacity = plan.capacity_requests_per_s
     found = {
         "Planned rate": rate(plan.requests_per_s),
-        "Highest rate that holds, at even odds": rate(capacity),
-        "against the best": change(capacity, best.capacity_requests_per_s) if best else "",
+        "Highest rate with 50 % confidence": rate(capacity),
+        "compared with the recommended plan": change(capacity, best.capacity_requests_per_s) if best else "",
         "Price per hour": dollars(plan.usd_per_hour),
         "Cost per million output tokens": dollars(usd),
-        "cost against the best": change(usd, own),
+        "cost compared with the recommended plan": change(usd, own),
         "Energy per output token": joules(used),
     }
     for row in plan.slo:
         limit = f"{row.name}, limit {seconds(row.limit_s)}"
-        found[limit] = f"{seconds(row.value_s)}, {percent(row.probability_met)} sure"
+        found[limit] = f"{seconds(row.value_s)}, {percent(row.probability_met)} confidence"
     return found
 
 
 def _hardware(answer: Answer) -> list[PageSection]:
-    """What there was to choose from."""
+    """Return the section of the ranking of the hardware, if there was a choice."""
     if not answer.hardware:
         return []
     rows = []
     for place, row in enumerate(answer.hardware, 1):
         held = row.requests_per_s is not None
-        known = rate(row.requests_per_s) if held else f"under {rate(row.at_most_requests_per_s)}"
+        known = rate(row.requests_per_s) if held else f"less than {rate(row.at_most_requests_per_s)}"
         found = known if held or row.at_most_requests_per_s is not None else "unknown"
         said = row.candidate if held and row.candidate else row.why
         rows.append((f"{place}. {row.hardware}", row.state, said, dollars(row.usd_per_hour), found))
-    text = "Ranked by what the objective asks for. A rate is of the search, one seed; under: a rate it does not hold."
-    head = ("Hardware", "Found", "Its best deployment, or why not", "Per hour", "Highest rate")
+    text = "Ranked by the objective. Rates are from the search with one seed; 'less than' marks an unsustainable rate."
+    head = ("Hardware", "Result", "Best deployment, or reason", "Per hour", "Highest rate")
     return [PageSection("Hardware to choose from", [paragraph(text), table(head, rows, words=3), *_left_out(answer)])]
 
 
@@ -182,8 +180,8 @@ def _left_out(answer: Answer) -> list[Markup]:
 def _refused(answer: Answer) -> list[PageSection]:
     no = answer.infeasible
     if no is None:
-        return [PageSection("Answer", [note("No plan, and no reason recorded.")])]
-    parts: list[Markup] = [cards([("Answer", "NO"), ("What binds", no.binding_constraint)])]
+        return [PageSection("Recommended", [note("No plan, and no reason recorded.")])]
+    parts: list[Markup] = [cards([("Recommended", "NO deployment"), ("Reason", no.binding_constraint)])]
     parts.append(bullets(answer.request.slo_words))
     if no.closest is not None:
         parts.append(paragraph(f"The closest plan is {deployment_words(no.closest.deployment)}."))
@@ -194,28 +192,28 @@ def _refused(answer: Answer) -> list[PageSection]:
             parts.append(chart(machine_figures.memory_bar(no.closest.memory), said, 190))
     changes = [(c.change, c.verified_by) for c in no.what_would_meet_it]
     found = (
-        table(("What would meet it", "Checked by"), changes, words=2)
+        table(("Would meet the objectives", "Checked by"), changes, words=2)
         if changes
-        else note("Nothing tried would meet it.")
+        else note("No change that was tried meets the objectives.")
     )
     ruled = [(reason, f"{n:,}") for reason, n in answer.search.bounded_out.items()]
-    parts += [found, *([table(("Ruled out unseen, because", "Candidates"), ruled)] if ruled else [])]
-    return [PageSection("Answer", parts)]
+    parts += [found, *([table(("Ruled out by bounds, because", "Candidates"), ruled)] if ruled else [])]
+    return [PageSection("Result", parts)]
 
 
 def _again(answer: Answer) -> PageSection:
     s, r = answer.search, answer.reproduce
     rows = [
         ("seed", str(r.seed)),
-        ("candidates", f"{s.n_space:,}, of which {s.n_bounded_out:,} ruled out by bounds"),
+        ("candidates", f"{s.n_space:,}, of which bounds ruled out {s.n_bounded_out:,}"),
         ("simulated", f"{s.n_simulated:,}, of which {s.n_pruned:,} stopped early; {s.n_requests:,} requests"),
         ("search", f"{s.method}, {s.seconds:.1f} s"),
         ("calibration", f"{_bundle(answer)} (fingerprint {r.calibration})"),
         *((name, version) for name, version in r.versions.items()),
     ]
-    text = "The same command with the same versions gives the same answer; this page is then made from its JSON."
+    text = "The same command with the same versions gives the same answer; this page is made from its JSON."
     parts = [paragraph(text), command(f"{r.command} --json answer.json\nplan report answer.json --html answer.html")]
-    return PageSection("How to reproduce", [*parts, table(("what", "value"), rows, words=2)], "Reproduce")
+    return PageSection("How to reproduce", [*parts, table(("quantity", "value"), rows, words=2)], "Reproduce")
 
 
 def _bundle(answer: Answer) -> str:

@@ -15,8 +15,12 @@ HOW = "plan front ... --json FRONT.json"
 
 
 def read_front(path: Path, answer: Answer) -> FrontFile:
-    """Raises InputError for a file that is no front, or one that an answer cannot be shown beside: of another model,
-    workload or engine, or made with another calibration of the same hardware."""
+    """Return a front from its file, for display with an answer.
+
+    Raises:
+        InputError: The file is not a front, its model, workload or engine differ from the answer, or it was made with
+            another calibration of the same hardware.
+    """
     try:
         text = path.read_text(encoding="utf-8")
         json.loads(text)

@@ -17,7 +17,7 @@ from planner.problem.scenario import arguments_of, keys_of
 from planner.search.pareto_search import FrontAxis, FrontFile, FrontPoint, ParetoAnswer, footnotes, shown, shown_unit
 from planner.search.pareto_space import ParetoAxis, ParetoCandidate
 
-FOOTER = "Written by plan front. This file loads nothing from elsewhere."
+FOOTER = "Written by plan front. This file loads no external resources."
 
 _MS = 1e3
 
@@ -27,13 +27,15 @@ def front_page(found: ParetoAnswer) -> Page:
     asked = found.request
     first, *others = found.axes
     text = (
-        "Every mark is a deployment at a load that was simulated. Marks on the line are beaten by no other in every "
-        "objective at once; each of them can be rented."
+        "Every mark is a simulated deployment at one load. The line is the Pareto front: no other mark is better than "
+        "its marks in every objective."
     )
-    parts = [paragraph(text)] if found.members else [note("Nothing that was simulated keeps up and holds every limit.")]
+    parts = (
+        [paragraph(text)] if found.members else [note("No simulated deployment carries the load within every limit.")]
+    )
     if found.result.looks:
         parts += [chart(_figure(found, first, other), _caption(found), 480) for other in others]
-    parts += [paragraph("Every point holds:"), bullets([s.words for s in found.limits])] if found.limits else []
+    parts += [paragraph("Every point meets:"), bullets([s.words for s in found.limits])] if found.limits else []
     head = ("Deployment", "Hardware", "Requests/s", *(f"{a.name} ({shown_unit(a)})" for a in found.axes))
     rows = [
         (
@@ -70,7 +72,7 @@ def _figure(found: ParetoAnswer, x: ParetoAxis, y: ParetoAxis) -> Any:
     front = found.result.members
     rest = [i for i in looks if i not in on]
     flat = len(found.axes) == 2
-    for name, which, k in (("simulated", rest, 6), ("front: nothing beats it", front, 0)):
+    for name, which, k in (("simulated", rest, 6), ("Pareto front", front, 0)):
         style = {"color": COLOURS[k], "symbol": MARKS[k], "size": 9 if which is front else 6}
         drawn = {"mode": "lines+markers" if which is front and flat else "markers", "marker": style}
         if which is front and flat:
@@ -110,14 +112,14 @@ def fronts(answer: Answer, found: Sequence[FrontFile]) -> list[Markup]:
         question = ["plan", "front", "--model", asked.model, "--hw", asked.hardware, "--workload", asked.workload]
         search = shlex.join([*question, "--engine", asked.engine, "--axes", f"cost,{name}", "--json", "front.json"])
         text = (
-            "The lines above are the plans of this answer. The front over all deployments and loads is a search of its "
-            "own, which this page then shows:"
+            "The lines above are the plans of this answer. To add the front over all deployments and loads to this "
+            "page, run:"
         )
         return [paragraph(text), command(f"{search}\nplan report answer.json --front front.json --html answer.html")]
     charts = []
     for front in found:
         s = front.search
-        ends = "no other is thought to be on the front" if s.exhausted else "more may be found with more"
+        ends = "no other point is expected on the front" if s.exhausted else "more may be found with more"
         x, *others = front.axes
         for y in others:
             said = (
@@ -135,7 +137,7 @@ def _section_figure(front: FrontFile, answer: Answer, x: FrontAxis, y: FrontAxis
     figure, flat = go.Figure(), len(front.axes) == 2
     rest = [p for p in front.simulated if p.holds and not p.stopped_early and not p.on_front]
     drawn: list[tuple[float, float]] = []
-    for name, points, k in (("simulated, beaten", rest, 6), ("front: nothing beats it", front.front, 0)):
+    for name, points, k in (("simulated, dominated", rest, 6), ("Pareto front", front.front, 0)):
         pairs = [(_shown(p.value(x), x), _shown(p.value(y), y), _section_hover(p)) for p in points]
         on = points is front.front
         style: dict[str, Any] = {"mode": "lines+markers" if on and flat else "markers"}

@@ -23,7 +23,7 @@ SCHEMA_VERSION: Final = 1
 
 
 def tables_of(m: ReportData) -> dict[str, list[Row]]:
-    """Rows by table name; tables of nothing are left out."""
+    """Return the rows by table name, without empty tables."""
     answer, s = m.answer, m.simulated
     found: dict[str, list[Row]] = {
         "plans": [_plan(m, i) for i in range(len(answer.plans))],
@@ -45,8 +45,11 @@ def tables_of(m: ReportData) -> dict[str, list[Row]]:
 
 
 def write_tables(m: ReportData, folder: Path) -> list[Path]:
-    """NAME.csv and NAME.parquet of every table, and all of them in report.json (not finite: null). Raises InputError
-    where they cannot be written."""
+    """Write NAME.csv and NAME.parquet for every table, and all tables into report.json (null if not finite).
+
+    Raises:
+        InputError: The files cannot be written.
+    """
     make_folder(folder)
     tables, whole = tables_of(m), folder / "report.json"
     write_json({"schema_version": SCHEMA_VERSION, **finite(tables)}, str(whole))
@@ -59,7 +62,7 @@ def write_tables(m: ReportData, folder: Path) -> list[Path]:
 
 
 def csv_text(rows: Sequence[Row]) -> str:
-    """Columns of all rows in the order they first appear; unknown is empty."""
+    """Return rows as CSV, with columns in the order of first appearance; unknown values are empty."""
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")

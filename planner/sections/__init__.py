@@ -1,1 +1,1 @@
-"""What an answer can hold beside its plan, one file for each section."""
+"""The optional sections of an answer, which extend it beyond its plans."""

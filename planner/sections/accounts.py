@@ -1,5 +1,6 @@
-"""What a plan costs beyond its price tag, as far as the user says what is not in any catalog: users, owned hardware,
-spot interruptions, racks, hours of the day. Formulas in docs/costs.md.
+"""The accounts of a plan beyond its price: users, owned hardware, spot interruptions, racks, carbon by the hour.
+
+The catalogs do not hold these inputs, so the user gives them. docs/costs.md has the formulas.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ HOURS_PER_MONTH: Final = HOURS_PER_YEAR / 12
 
 SECONDS_PER_DAY: Final = 86400.0
 
-#: A replacement on a cloud comes with a new machine: 80-120 s until it is there (see catalogs/scaling.ColdStart).
+#: Seconds until a cloud provides the machine of a replacement: 80-120 s (see ColdStart in
+#: catalogs/deployments/autoscaling.py).
 NEW_NODE_S: Final = 120.0
 
-#: Hours of a day that work which can wait is moved to.
+#: Number of hours of a day that take the work which can wait.
 CLEAN_HOURS: Final = 8
 
 AROUND_THE_CLOCK: Final = "the planned rate around the clock"
@@ -42,7 +44,7 @@ Rows = list[tuple[str, str, str]]
 
 
 class PerUser(JsonBlock):
-    """What a user costs a month, at the planned rate around the clock."""
+    """The monthly cost of a user, with the planned rate around the clock."""
 
     users: float
     requests_per_user_day: float
@@ -51,7 +53,7 @@ class PerUser(JsonBlock):
 
 
 class SpotAccount(SpotEffect):
-    """What interruptions of spot instances do to the plan."""
+    """The effect of interruptions of spot instances on the plan."""
 
     interruptions_per_instance_hour: float
     instances: int
@@ -61,7 +63,7 @@ class SpotAccount(SpotEffect):
 
 
 class UnknownSpot(JsonBlock):
-    """Spot instances whose interruptions are not known, and why."""
+    """Spot instances with unknown interruptions; `note` has the reason."""
 
     interruptions_per_instance_hour: Literal[None] = None
     note: str
@@ -79,14 +81,14 @@ class CarbonHours(JsonBlock):
 
 
 class UnknownHours(JsonBlock):
-    """Carbon by the hour that is not known, and why."""
+    """Unknown carbon by the hour; `note` has the reason."""
 
     source: Literal[None] = None
     note: str
 
 
 class PlanAccounts(JsonBlock):
-    """The accounts of a plan; None for one that the user gives nothing for."""
+    """The accounts of a plan; an account without input is None."""
 
     per_user: PerUser | None
     owned: OwnedAccount | None
@@ -96,17 +98,17 @@ class PlanAccounts(JsonBlock):
 
 
 class AccountsSection:
-    """The costs of the best plan per user, owned, on spot, and the power of its racks."""
+    """The section of accounts: cost per user, of owned hardware and on spot instances, and the power of racks."""
 
     name = "accounts"
     schema = PlanAccounts
 
     def wanted(self, request: PlanRequest) -> bool:  # noqa: ARG002
-        """Every answer with a plan has the section."""
+        """Return True: every answer with a plan has the section."""
         return True
 
     def compute(self, chosen: ChosenPlan) -> PlanAccounts:
-        """Return the accounts that the request gives figures for."""
+        """Return the accounts that the request has inputs for."""
         request, hardware = chosen.request, chosen.candidate.hardware
         priced = PricedPlan(
             plan=chosen.plan,
@@ -120,7 +122,7 @@ class AccountsSection:
         return accounts_of(request.accounting, priced)
 
     def screen(self, block: PlanAccounts, plan: Plan) -> Iterator[Line]:
-        """Return a few lines; none for what the user gives nothing for."""
+        """Return a few lines for each account that has inputs."""
         yield from _user_lines(block.per_user, plan.cost)
         yield from _spot_lines(block.spot)
         yield from owned_lines(block.owned)
@@ -128,9 +130,11 @@ class AccountsSection:
         yield from _carbon_lines(block.carbon_hours)
 
     def page(self, block: PlanAccounts, plan: Plan) -> Iterable[html_page.PageSection]:
-        """Return tables of every account, and a chart of owning against renting."""
+        """Return tables of every account, and a chart of the cost of owning and renting."""
         rows = _price_rows(plan.cost) + _user_rows(block.per_user) + _spot_rows(block.spot)
-        parts = [table(HEAD, rows, "Of tokens, each figure divides the whole cost by that kind alone.", words=3)]
+        parts = [
+            table(HEAD, rows, "Each figure per token divides the whole cost by the tokens of that kind alone.", words=3)
+        ]
         if isinstance(block.spot, UnknownSpot):
             parts.append(note(f"{block.spot.note}."))
         parts += owned_parts(block.owned)
@@ -145,7 +149,7 @@ class AccountsSection:
 
 
 def accounts_of(given: Accounting, priced: PricedPlan) -> PlanAccounts:
-    """Return every account; one that the user gives nothing for is None, what is unknown says so in `note`."""
+    """Return every account; an account without input is None, and an unknown account has a `note`."""
     return PlanAccounts(
         per_user=_per_user(given, priced),
         owned=owned_account(given.owned, priced),
@@ -156,7 +160,10 @@ def accounts_of(given: Accounting, priced: PricedPlan) -> PlanAccounts:
 
 
 def _per_user(given: Accounting, priced: PricedPlan) -> PerUser | None:
-    """Users at once share the hour; users with so many requests a day share the requests. Paid around the clock."""
+    """Return the cost per user, paid around the clock.
+
+    Concurrent users share the hourly cost. Users with a number of requests a day share the requests.
+    """
     usd, per_s = priced.usd_per_hour, priced.requests_per_s
     if given.requests_per_user_day is not None:
         users = per_s * SECONDS_PER_DAY / given.requests_per_user_day
@@ -173,11 +180,11 @@ def _per_user(given: Accounting, priced: PricedPlan) -> PerUser | None:
 
 
 def _spot(given: Accounting, priced: PricedPlan) -> SpotAccount | UnknownSpot | None:
-    """None unless spot instances are planned."""
+    """Return the account of spot instances, or None if the plan has none."""
     if priced.commitment != SPOT or priced.price is None:
         return None
     if given.spot_interruptions is None:
-        note = "how often instances are taken is in no public table of this catalog: give accounting.spot_interruptions"
+        note = "the catalog has no public interruption rates: give accounting.spot_interruptions"
         return UnknownSpot(interruptions_per_instance_hour=None, note=note)
     recovery_s, source = given.spot_recovery_s, "given"
     if recovery_s is None:
@@ -249,7 +256,7 @@ def _user_lines(users: PerUser | None, cost: Money | None) -> Iterator[Line]:
     each = None if cost is None else cost.usd_per_request
     per_request = "" if each is None else f"; {dollars(each)} per request"
     per_day = f"{digits(users.requests_per_user_day)} requests a day"
-    yield "Per user", f"{month} per user-month for {users.users:,.0f} users of {per_day}{per_request}"
+    yield "Per user", f"{month} per user-month for {users.users:,.0f} users with {per_day}{per_request}"
 
 
 def _spot_lines(spot: SpotAccount | UnknownSpot | None) -> Iterator[Line]:
@@ -258,13 +265,18 @@ def _spot_lines(spot: SpotAccount | UnknownSpot | None) -> Iterator[Line]:
     if isinstance(spot, UnknownSpot):
         yield "Spot", spot.note
         return
-    each = "the one unit" if spot.units == 1 else f"each of {spot.units} units"
+    each = "the only unit" if spot.units == 1 else f"each of {spot.units} units"
     yield (
         "Spot",
-        f"{spot.interruptions_per_hour:.3g} interruptions an hour, {spot.recovery_s:.0f} s to recover: {each} is up "
-        f"{spot.available_fraction:.2%} of the time, {spot.hit_fraction:.2%} of requests are hit and start again",
+        f"{spot.interruptions_per_hour:.3g} interruptions per hour, {spot.recovery_s:.0f} s to recover: {each} is "
+        f"available {spot.available_fraction:.2%} of the time; {spot.hit_fraction:.2%} of requests are interrupted and "
+        "restart",
     )
-    one = {True: "one down: the rest carries the load", False: "one down: the objectives are MISSED", None: ""}
+    one = {
+        True: "with one unit down the others carry the load",
+        False: "with one unit down the objectives are MISSED",
+        None: "",
+    }
     spares = f"{spot.spares} spare{'' if spot.spares == 1 else 's'} for 99 % of the time"
     need = f"{spares}: {dollars(spot.usd_per_hour_with_spares)}/h with them"
     yield "", "; ".join(part for part in (one[spot.holds_with_one_down], need) if part)
@@ -277,7 +289,7 @@ def _rack_lines(rack: RackPower | None) -> Iterator[Line]:
     yield (
         "Rack",
         f"{full} node{'' if full == 1 else 's'}: {rack.rack_w_mean / 1e3:.1f} kW on average, "
-        f"{rack.rack_w_most / 1e3:.1f} kW with every accelerator at its limit (each node "
+        f"{rack.rack_w_most / 1e3:.1f} kW with every accelerator at its limit (per node "
         f"{rack.node_w_mean / 1e3:.1f} and {rack.node_w_most / 1e3:.1f}; hosts as in the catalog)",
     )
 
@@ -299,23 +311,27 @@ def _carbon_lines(hours: CarbonHours | UnknownHours | None) -> Iterator[Line]:
 
 def _price_rows(cost: Money | None) -> Rows:
     if cost is None or cost.usd_per_hour is None:
-        return [("Price", "unknown", "no price of this hardware is known (plan --price USD_PER_HOUR)")]
+        return [("Price", "unknown", "no known price for this hardware (plan --price USD_PER_HOUR)")]
     machine = instance_words(cost.instance, cost.accelerators_per_instance, 1)
-    source = "given with the question" if cost.price_as_of == "given" else f"{cost.price_source}, {cost.price_as_of}"
+    source = "given on the command line" if cost.price_as_of == "given" else f"{cost.price_source}, {cost.price_as_of}"
     named = CONTRACT_WORDS.get(cost.commitment or "", "")
     rows = [("Per hour", dollars(cost.usd_per_hour), "; ".join(p for p in (named, machine, source) if p))]
     for kind in ("output", "input", "total"):
         value = getattr(cost, f"usd_per_million_{kind}_tokens")
-        rows.append((f"Per million {kind} tokens", dollars(value), "per hour over tokens an hour, simulated"))
+        rows.append(
+            (f"Per million {kind} tokens", dollars(value), "cost per hour divided by simulated tokens per hour")
+        )
     if cost.usd_per_request is not None:
-        rows.append(("Per 1,000 requests", dollars(1000 * cost.usd_per_request), "per hour over requests an hour"))
+        rows.append(
+            ("Per 1,000 requests", dollars(1000 * cost.usd_per_request), "cost per hour divided by requests per hour")
+        )
     return rows
 
 
 def _user_rows(users: PerUser | None) -> Rows:
     if users is None:
         return []
-    per_day = f"{users.users:,.0f} users of {users.requests_per_user_day:,.3g} requests a day"
+    per_day = f"{users.users:,.0f} users with {users.requests_per_user_day:,.3g} requests a day"
     month = f"{per_day}, {AROUND_THE_CLOCK}, {users.hours_per_month:g} h a month"
     return [("Per user and month", dollars(users.usd_per_user_month), month)]
 
@@ -323,19 +339,19 @@ def _user_rows(users: PerUser | None) -> Rows:
 def _spot_rows(spot: SpotAccount | UnknownSpot | None) -> Rows:
     if not isinstance(spot, SpotAccount):
         return []
-    taken = f"{spot.interruptions_per_instance_hour:g} an hour of each instance ({spot.instances}), as you gave"
+    taken = f"{spot.interruptions_per_instance_hour:g} per hour and instance ({spot.instances} instances), as given"
     one = {True: "yes", False: "NO", None: "unknown"}[spot.holds_with_one_down]
     units = "one unit" if spot.units == 1 else f"{spot.units} units"
     spares = f"{spot.spares}, {dollars(spot.usd_per_hour_with_spares)} per hour"
     capacity = rate(spot.effective_capacity_requests_per_s)
     return [
-        ("Interruptions", f"{spot.interruptions_per_hour:.3g} an hour", taken),
+        ("Interruptions", f"{spot.interruptions_per_hour:.3g} per hour", taken),
         ("Until a replacement serves", seconds(spot.recovery_s), spot.recovery_source),
-        ("A unit is up", f"{spot.available_fraction:.2%}", f"lost one at a time: {units}"),
-        ("Requests that start again", f"{spot.hit_fraction:.3%}", "in flight when their unit is taken"),
-        ("Mean capacity", capacity, "less what is down, and what is done again"),
-        ("Holds with one unit down", one, "capacity of the others against the planned rate"),
-        ("Spares for 99 % of the time", spares, "units independent of each other"),
+        ("A unit is available", f"{spot.available_fraction:.2%}", f"units that are lost one at a time: {units}"),
+        ("Requests that restart", f"{spot.hit_fraction:.3%}", "in flight when their unit is interrupted"),
+        ("Mean capacity", capacity, "without unavailable units and repeated work"),
+        ("Meets the objectives with one unit down", one, "capacity of the other units compared with the planned rate"),
+        ("Spares for 99 % of the time", spares, "units fail independently"),
     ]
 
 
@@ -343,14 +359,14 @@ def _rack_rows(rack: RackPower | None) -> Rows:
     if rack is None:
         return []
     most = "every accelerator at its limit, hosts busy"
-    hosts = f"{rack.host_w_idle:.0f} W idle, {rack.host_w_per_busy_accelerator:.0f} W for each busy accelerator"
+    hosts = f"{rack.host_w_idle:.0f} W idle, {rack.host_w_per_busy_accelerator:.0f} W per busy accelerator"
     full = min(rack.nodes_per_rack or rack.nodes, rack.nodes)
     rack_of = f"a rack of {full} node{'' if full == 1 else 's'}"
     return [
         ("Node, mean", f"{rack.node_w_mean / 1e3:.2f} kW", f"{rack.source}: {hosts}"),
-        ("Node, most", f"{rack.node_w_most / 1e3:.2f} kW", most),
-        ("Rack, mean", f"{rack.rack_w_mean / 1e3:.1f} kW", f"{rack_of}; {rack.racks} needed"),
-        ("Rack, most", f"{rack.rack_w_most / 1e3:.1f} kW", most),
+        ("Node, maximum", f"{rack.node_w_most / 1e3:.2f} kW", most),
+        ("Rack, mean", f"{rack.rack_w_mean / 1e3:.1f} kW", f"{rack_of}; {rack.racks} required"),
+        ("Rack, maximum", f"{rack.rack_w_most / 1e3:.1f} kW", most),
     ]
 
 
@@ -363,5 +379,5 @@ def _carbon_rows(hours: CarbonHours | UnknownHours | None) -> Rows:
     named = ", ".join(str(h) for h in hours.cleanest_hours)
     return [
         ("Carbon around the clock", f"{mean:,.0f} g CO2e", f"per million output tokens; {hours.source}"),
-        ("Carbon in the cleanest hours", f"{clean:,.0f} g CO2e", f"hours {named}: for work that can wait"),
+        ("Carbon in the cleanest hours", f"{clean:,.0f} g CO2e", f"hours {named}, for work that can wait"),
     ]

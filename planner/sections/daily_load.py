@@ -1,11 +1,10 @@
-"""A load that changes with time: as many replicas as its peak needs, as its mean needs, and a number that follows it.
+"""Fleet sizes for a load that changes with time: sized for the peak, sized for the mean, and autoscaled.
 
-What one replica carries with the confidence asked for is known from the plan (`safe_requests_per_s`), so the sizes are
-reckoned: the rate of the busiest window, and the mean, over that. The autoscaler holds as many unfinished requests a
-replica as there are at that rate (Little's law), less what the load grows while a new replica starts. Then each is
-simulated under all of the load, one request after the other, with the cold starts of
-catalogs/deployments/autoscaling.py, and what
-does not hold is made larger, or more careful. No figure is given for a size that was not simulated.
+The plan states the rate that one replica carries with the required confidence (`safe_requests_per_s`). The peak rate
+and the mean rate divided by it give the first two sizes. The target of the autoscaler is the number of unfinished
+requests per replica at that rate (Little's law), reduced by the growth of the load while a new replica starts. Each
+size is then simulated under the whole load, with the cold starts of catalogs/deployments/autoscaling.py. A size that
+misses the objectives is enlarged, or its autoscaler gets a lower target. Every reported figure is simulated.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from catalogs.io.json_block import JsonBlock, every_key_set
 from catalogs.ui import html_page
 from catalogs.ui.html_page import paragraph, table
 from catalogs.ui.terminal import Line, status_line
-from catalogs.ui.words import hours_text, human_s, seconds
+from catalogs.ui.words import hours_text, human_s, percent, seconds
 from catalogs.workloads.request_set import RequestSet
 from catalogs.workloads.workload import load_workload
 from planner.answer.plan_schema import Plan, SloResult
@@ -37,7 +36,7 @@ from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.search.objectives import RunSizes
 from planner.sections.fleet_day import MOST_WINDOWS, DailyRun, FleetDay, FleetSize, Name
-from planner.sections.section import SIMULATED, ChosenPlan
+from planner.sections.section import SIMULATED, ChosenPlan, interval_words, verdict_words
 from planner.space.layouts import replicas_of
 from simulator.cluster.cluster import RunOptions
 from simulator.cluster.compiled import CompiledDeployment
@@ -49,42 +48,42 @@ DAY_S: Final = 86400.0
 
 HOUR_S: Final = 3600.0
 
-#: Share of what a replica carries that an autoscaler aims at, less growth, and how much more careful the next ones are.
+#: Target utilisation of the autoscaler before growth, and the factors of the first and the more careful attempts.
 _AIM: Final = 1.0
 
 _CAREFUL: Final = (1.0, 0.8, 0.6)
 
-#: Requests of a run: of more, an even part of the fleet is simulated under its part of the load.
+#: Requests of a run. With more requests, an equal part of the fleet is simulated under its part of the load.
 _ENOUGH: Final = 40_000
 
-#: Replicas of such a part of an autoscaled fleet, at least: with fewer it would follow in coarser steps.
+#: Minimum number of replicas in such a part of an autoscaled fleet; fewer replicas would scale in coarser steps.
 _PART: Final = 8
 
-#: Replicas beyond the reckoned peak that are tried.
+#: Number of additional replicas that are tried above the computed peak size.
 _MORE: Final = 3
 
-#: Probability levels of the stated error at which a size is simulated besides: fewer of long runs.
+#: Probability levels of the stated error at which a size is simulated as well; long runs use fewer levels.
 _LEVELS: Final = (LEVELS[0], 0.5, LEVELS[-1])
 
 _ENDS: Final = (LEVELS[0], LEVELS[-1])
 
 _LONG: Final = 100_000
 
-#: How sure a capacity is, where no rate is SAFE.
+#: Confidence of a capacity if no rate reaches SAFE.
 _EVEN: Final = 0.5
 
 _NAMES: Final = {"peak": "for the peak", "mean": "for the mean", "autoscaled": "autoscaled"}
 
 
 class WindowedSloResult(SloResult):
-    """An objective over the whole load, and its worst window: the value there and where the window begins."""
+    """An objective over the whole load, with the value and the start of its worst window in seconds."""
 
     worst_window_s: float
     worst_at_s: float
 
 
 class ReplicaOption(JsonBlock):
-    """One way to have replicas for the load. replicas: None where their number follows the load."""
+    """A fleet for the load; `replicas` is None if the number of replicas follows the load."""
 
     name: Name
     replicas: int | None
@@ -106,12 +105,12 @@ class ReplicaOption(JsonBlock):
 
     @property
     def price(self) -> float:
-        """Return dollars a day where they are known, else accelerator-hours; they are known for all or for none."""
+        """Return dollars per day, or accelerator-hours if no price is known; all options have the same unit."""
         return self.accelerator_hours_per_day if self.usd_per_day is None else self.usd_per_day
 
 
 class DailyLoad(JsonBlock):
-    """The load as it changes with time, what one replica carries, and the ways to have replicas for it."""
+    """The load over time, the rate that one replica carries, and the fleets for the load."""
 
     duration_s: float
     n_requests: int
@@ -131,36 +130,37 @@ class DailyLoad(JsonBlock):
 
 
 class DailyLoadSection:
-    """The best plan sized for a load that changes with time."""
+    """The section of the recommended plan sized for a load that changes with time."""
 
     name = "over_time"
     schema = DailyLoad
 
     def wanted(self, request: PlanRequest) -> bool:
-        """Only a request with a load over time has the section."""
+        """Return True if the request has a load that changes with time."""
         return request.over_time
 
     def compute(self, chosen: ChosenPlan) -> DailyLoad:
-        """Simulate every size, some minutes where the load is long.
+        """Simulate every size; a long load takes some minutes.
 
         Raises:
-            InputError: The autoscaling given has no place on the hardware.
+            InputError: The autoscaling of the request does not fit on the hardware.
         """
         request = chosen.request
         workload = load_workload(request.workload)
         curve = LoadCurve.of(workload, request.seed)
         requests = workload.materialise(request.seed, curve.n_requests)
-        said: dict[str, Any] = dict(request.fixed.values.get("autoscaling") or {})  # type: ignore[call-overload]
+        given: dict[str, Any] = dict(request.fixed.values.get("autoscaling") or {})  # type: ignore[call-overload]
         hall = FleetRunner(chosen.world.deployments.compiled(chosen.candidate))
-        unit = _unit(chosen, hall.cold_start_s(ColdStart.model_validate(said.get("cold_start") or {})))
+        unit = _unit(chosen, hall.cold_start_s(ColdStart.model_validate(given.get("cold_start") or {})))
         clock = DailyRun(request.slos, requests, curve.duration_s, hall.each, hall.serve)
         with status_line(f"{curve.n_requests:,} requests over {curve.duration_s / HOUR_S:.3g} h"):
-            return OverTime(clock, curve, unit, chosen.error, said).block()
+            return OverTime(clock, curve, unit, chosen.error, given).block()
 
     def screen(self, block: DailyLoad, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
-        """Return the load, every option with its objectives, and the cheapest."""
+        """Yield the load, every option with its objectives, and the cheapest option."""
         rates = f"{block.trough_per_s:.3g} to {block.peak_per_s:.3g}"
-        each = f"a replica carries {block.replica_carries_per_s:.3g}, {block.replica_carries_sure:.0%} sure"
+        confidence = percent(block.replica_carries_sure)
+        each = f"one replica carries {block.replica_carries_per_s:.3g} with {confidence} confidence"
         yield (
             "Load",
             f"{block.n_requests:,} requests in {hours_text(block.duration_s)}, {rates} requests/s in windows of "
@@ -176,41 +176,40 @@ class DailyLoadSection:
 
     def page(self, block: DailyLoad, plan: Plan) -> Iterable[html_page.PageSection]:
         """Return the lines of the screen as a table."""
-        lines = table(("what", "found"), list(self.screen(block, plan)), words=2)
-        return [html_page.PageSection("Sized over time", [paragraph(SIMULATED), lines], "Over time")]
+        lines = table(("quantity", "result"), list(self.screen(block, plan)), words=2)
+        return [html_page.PageSection("Load over time", [paragraph(SIMULATED), lines], "Over time")]
 
 
 def _row_words(row: WindowedSloResult) -> str:
-    span = f"{seconds(row.ci_low_s)} to {seconds(row.ci_high_s)}"
-    sure = f"{'met' if row.met else 'MISSED'}, {row.probability_met:.0%} sure"
+    span, verdict = interval_words(row.ci_low_s, row.ci_high_s), verdict_words(row.met, row.probability_met)
     worst = f"worst window {seconds(row.worst_window_s)} at {hours_text(row.worst_at_s)}"
-    return f"{row.name} = {seconds(row.value_s)} ({span}): {sure}; {worst}"
+    return f"{row.name} = {seconds(row.value_s)} ({span}): {verdict}; {worst}"
 
 
 def _option_words(option: ReplicaOption, cheapest: str | None) -> str:
     count = f"{option.replicas}" if option.replicas else f"{option.replicas_mean:.3g} on average"
-    money = "" if option.usd_per_day is None else f", ${option.usd_per_day:,.0f} a day"
-    held = "holds" if option.holds else "FAILS"
+    money = "" if option.usd_per_day is None else f", ${option.usd_per_day:,.0f} per day"
+    verdict = "met" if option.holds else "MISSED"
     span = f"{option.windows_met_ci_low:.0%} to {option.windows_met_ci_high:.0%}"
-    windows = f"{option.windows_met:.0%} of {option.n_windows} windows met ({span})"
-    best = ", the cheapest that holds" if option.name == cheapest else ""
-    hours = f"{option.accelerator_hours_per_day:,.4g} accelerator-hours a day"
+    windows = f"{option.windows_met:.0%} of {option.n_windows} windows ({span})"
+    best = ", the cheapest that meets them" if option.name == cheapest else ""
+    hours = f"{option.accelerator_hours_per_day:,.4g} accelerator-hours per day"
     energy = "energy unknown" if option.kwh_per_day is None else f"{option.kwh_per_day:,.3g} kWh"
-    return f"{_NAMES[option.name]}: {count}, {hours}{money}, {energy}: {held}, {windows}{best}"
+    return f"{_NAMES[option.name]}: {count}, {hours}{money}, {energy}: objectives {verdict}, in {windows}{best}"
 
 
 def _scaling_words(scaling: Autoscaling, cold_start_s: float) -> str:
     return (
-        f"by {scaling.metric}, target {scaling.target:.3g} a replica, {scaling.min_replicas} to "
+        f"by {scaling.metric}, target {scaling.target:.3g} per replica, {scaling.min_replicas} to "
         f"{scaling.max_replicas} replicas; {human_s(cold_start_s)} from an order to the first request"
     )
 
 
 def _cheapest_words(block: DailyLoad) -> str:
-    hours = f"{block.least_accelerator_hours_per_day:,.4g} accelerator-hours a day"
-    least = f"following every window without delay would take {hours}"
+    hours = f"{block.least_accelerator_hours_per_day:,.4g} accelerator-hours per day"
+    least = f"an ideal autoscaler without delay would need {hours}"
     if block.cheapest is None:
-        return f"none of the three holds every objective; {least}"
+        return f"none of the three meets every objective; {least}"
     by_name = {option.name: option for option in block.options}
     saved = 1 - by_name[block.cheapest].price / by_name["peak"].price
     against = "" if block.cheapest == "peak" else f", {saved:.0%} less than for the peak"
@@ -219,20 +218,21 @@ def _cheapest_words(block: DailyLoad) -> str:
 
 @dataclass(frozen=True, slots=True)
 class FleetRunner:
-    """Where fleets of one kind of replica run, as large as they need to be."""
+    """Simulates fleets of one kind of replica in any size."""
 
     plant: CompiledDeployment
 
     @property
     def each(self) -> int:
-        """Accelerators of a replica."""
+        """Return the accelerators of a replica."""
         return self.plant.resolved.accelerators_per_replica
 
     def cold_start_s(self, cold: ColdStart) -> float:
+        """Return the seconds from the order of a replica to its first request."""
         return cold.seconds(self.plant.memory.weights_bytes * self.each)
 
     def serve(self, size: FleetSize, requests: RequestSet, speed: float) -> Run:
-        """See planner.day.Serve."""
+        """Simulate requests on a fleet, see `planner.sections.fleet_day.Serve`."""
         scaling = size.scaling
         plant = with_replicas(self.plant, size.replicas, size.most)
         plant = replace(plant, resolved=replace(plant.resolved, scaling=scaling))
@@ -259,11 +259,16 @@ def _unit(chosen: ChosenPlan, cold_start_s: float) -> ReplicaUnit:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaUnit:
-    """One replica as the plan has it. carries_per_s: as surely as `sure` says; in_flight: unfinished requests it then
-    has.
+    """One replica of the plan.
 
-    limit: replicas that the hardware named has room for; spare: that may be lost; usd_per_hour: of a replica, None
-    where no price is known; cold_start_s: from order to first request.
+    Attributes:
+        carries_per_s: Requests per second that it carries with confidence `sure`.
+        in_flight: Number of unfinished requests at this rate.
+        limit: Maximum number of replicas on the hardware of the request.
+        spare: Number of replicas that may fail.
+        usd_per_hour: Price of a replica; None if no price is known.
+        cold_start_s: Seconds from the order of a replica to its first request.
+        sure: Confidence of `carries_per_s`.
     """
 
     carries_per_s: float
@@ -277,7 +282,7 @@ class ReplicaUnit:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One way that was looked at: its day, and the same with steps as slow as at levels of the stated error."""
+    """A simulated option: its run, and runs with steps as slow as at levels of the stated error."""
 
     day: FleetDay
     levels: tuple[float, ...]
@@ -287,13 +292,13 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class OverTime:
-    """Sizes a unit for a load. said: keys of `autoscaling` that are the user's, the others are reckoned here."""
+    """Sizes a fleet for a load; `given` holds the user's keys of `autoscaling`, and the others are computed."""
 
     clock: DailyRun
     curve: LoadCurve
     unit: ReplicaUnit
     error: StatedError
-    said: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
     known: dict[object, FleetDay] = field(default_factory=dict)
 
     def block(self) -> DailyLoad:
@@ -331,18 +336,18 @@ class OverTime:
         return ceil(requests_per_s / self.unit.carries_per_s - 1e-9) + self.unit.spare
 
     def _fits(self, requests_per_s: float) -> int:
-        """As many as are needed, or as there is room for."""
+        """Return the number of required replicas, limited by the hardware."""
         return min(self._needs(requests_per_s), self.unit.limit)
 
     def _at_peak(self) -> Sequence[FleetSize]:
-        """As many as its rate needs, and more after them: real arrivals are burstier than the steady ones of a plan."""
+        """Return the size for the peak and larger ones, because real arrivals are burstier than those of the plan."""
         first = self._fits(self.curve.peak_per_s)
         return [FleetSize("peak", n) for n in range(first, min(first + _MORE, self.unit.limit) + 1)]
 
     def _scaled(self) -> Sequence[FleetSize]:
-        """From bold to careful. What the user says of the autoscaler is kept."""
-        said = self.said
-        lead_s = self.unit.cold_start_s + float(said.get("interval_s", Autoscaling.model_fields["interval_s"].default))
+        """Return autoscaled sizes with decreasing targets; the user's autoscaler keys are kept."""
+        given = self.given
+        lead_s = self.unit.cold_start_s + float(given.get("interval_s", Autoscaling.model_fields["interval_s"].default))
         aim = _AIM / self.curve.growth_within(lead_s)
         sizes = []
         for careful in _CAREFUL:
@@ -350,25 +355,25 @@ class OverTime:
             target = max(self.unit.in_flight * share, 0.5)
             most = min(self.unit.limit, max(self._needs(self.curve.peak_per_s / share), 1))
             least = min(most, 1 + self.unit.spare)
-            reckoned = {"metric": "outstanding", "target": target, "min_replicas": least, "max_replicas": most}
-            scaling = self._checked({**reckoned, **said})
+            computed = {"metric": "outstanding", "target": target, "min_replicas": least, "max_replicas": most}
+            scaling = self._checked({**computed, **given})
             begin = self._needs(float(self.curve.rates[0]) / share)
             begin = min(max(begin, scaling.min_replicas, 1), scaling.max_replicas)
             sizes.append(FleetSize("autoscaled", begin, scaling))
-        return sizes[:1] if {"metric", "target"} & set(said) else sizes
+        return sizes[:1] if {"metric", "target"} & set(given) else sizes
 
     def _checked(self, data: dict[str, Any]) -> Autoscaling:
         most = data["max_replicas"]
         found = parse_autoscaling(data, most if isinstance(most, int) else self.unit.limit)
         if found.max_replicas > self.unit.limit:
-            rule = f"autoscaling.max_replicas beyond the {self.unit.limit} that the hardware named has room for"
+            rule = f"autoscaling.max_replicas must not exceed {self.unit.limit}, the maximum for this hardware"
             raise InputError(rule, found.max_replicas, str(self.unit.limit))
         return found
 
     # ---- days
 
     def _share(self, size: FleetSize) -> int:
-        """Even parts of the fleet that are looked at one of: replicas in turn never meet."""
+        """Return the number of equal parts of the fleet; one is simulated, as round robin keeps them independent."""
         most = max(1, self.clock.requests.n // _ENOUGH)
         if size.scaling is not None:
             return max(1, min(most, size.most // _PART))
@@ -379,14 +384,14 @@ class OverTime:
         return self._day_of(size, share), share
 
     def _day_of(self, size: FleetSize, share: int, speed: float = 1.0) -> FleetDay:
-        """Each is simulated once: the mean may need as many as the peak."""
+        """Return a run; a size is only simulated once, because mean and peak may need the same number of replicas."""
         key = (size.replicas, size.scaling, share, speed)
         if key not in self.known:
             self.known[key] = self.clock.day(size, share, speed)
         return replace(self.known[key], size=size)
 
     def _first_that_holds(self, sizes: Sequence[FleetSize]) -> tuple[FleetDay, int]:
-        """Else the last."""
+        """Return the first run that meets the objectives, else the last, with the number of equal parts."""
         for size in sizes:
             day, share = self._day(size)
             if day.holds(self.clock.slos):

@@ -1,4 +1,4 @@
-"""A fleet under a load that changes with time: one run of it, read window by window."""
+"""A run of a fleet under a load that changes with time, evaluated window by window."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from planner.evaluation.steady_state import RequestWindow, finish_s
 from planner.problem.slo import Slo
 from simulator.cluster.run import Run
 
-#: Share of the windows in which an objective must hold beside the whole.
+#: Share of the windows that must meet the objectives, in addition to the whole run.
 MOST_WINDOWS: Final = 0.95
 
-#: Parts of the time that the number of replicas is told for: hours, where it is a day.
+#: Number of parts of the duration for which the number of replicas is reported: hours, if it is a day.
 PARTS: Final = 24
 
-#: Requests beyond a percentile in a window, on average, so that the window says something.
+#: Mean number of requests above a percentile that a window needs to be meaningful.
 _BEYOND: Final = 5.0
 
 _FEWEST_WINDOWS: Final = 4
@@ -33,7 +33,7 @@ Name = Literal["peak", "mean", "autoscaled"]
 
 @dataclass(frozen=True, slots=True)
 class FleetSize:
-    """How many replicas there are. scaling None: as many all the time; else they begin with `replicas`."""
+    """The size of a fleet: a fixed number of replicas, or the initial number if `scaling` is given."""
 
     name: Name
     replicas: int
@@ -41,18 +41,18 @@ class FleetSize:
 
     @property
     def most(self) -> int:
-        """That there ever are."""
+        """Return the maximum number of replicas."""
         return self.replicas if self.scaling is None else self.scaling.max_replicas
 
     def part(self, share: int) -> FleetSize:
-        """One of `share` even parts of the fleet."""
+        """Return one of `share` equal parts of the fleet."""
         if self.scaling is None:
             return replace(self, replicas=self.replicas // share)
         ends = {key: max(1, ceil(getattr(self.scaling, key) / share)) for key in ("min_replicas", "max_replicas")}
         return FleetSize(self.name, max(1, ceil(self.replicas / share)), self.scaling.model_copy(update=ends))
 
     def faster(self, factor: float) -> FleetSize:
-        """With a clock that runs so many times as fast."""
+        """Return the size with the times of its autoscaler divided by `factor`."""
         if self.scaling is None:
             return self
         times = ("interval_s", "scale_up_stabilization_s", "scale_down_stabilization_s")
@@ -60,14 +60,24 @@ class FleetSize:
         return replace(self, scaling=self.scaling.model_copy(update=shorter))
 
 
-#: Simulates requests on a fleet of that size whose cold starts last `1 / factor` of what they do.
+#: Simulates requests on a fleet of a size, with the cold start times divided by the last argument.
 Serve = Callable[[FleetSize, RequestSet, float], Run]
 
 
 @dataclass(frozen=True, slots=True)
 class FleetDay:
-    """One run. values_s: of everything, by objective; windows_s: (windows,) of the requests that arrive in each, nan
-    where nobody does; replicas: (PARTS,) on average; accelerator_s and joules: of the whole fleet."""
+    """The result of one run.
+
+    Attributes:
+        size: Size of the fleet.
+        values_s: Value of each objective over all requests, seconds.
+        windows_s: Value of each objective over the requests that arrive in a window, seconds; NaN for a window without
+            requests. Shape (windows,).
+        replicas: Mean number of replicas in each part of the duration. Shape (PARTS,).
+        accelerator_s: Accelerator-seconds of the whole fleet.
+        joules: Energy of the whole fleet.
+        duration_s: Duration of the run.
+    """
 
     size: FleetSize
     values_s: dict[str, float]
@@ -78,18 +88,18 @@ class FleetDay:
     duration_s: float
 
     def windows_met(self, slos: tuple[Slo, ...]) -> float:
-        """Share of windows with all objectives met."""
+        """Return the share of windows that meet all objectives."""
         met = np.all([~(self.windows_s[slo.name] > slo.limit_s) for slo in slos], axis=0)
         return float(np.mean(met))
 
     def holds(self, slos: tuple[Slo, ...]) -> bool:
-        """All objectives over all requests, and in nearly every window."""
+        """Return True if the whole run and a share MOST_WINDOWS of its windows meet all objectives."""
         return all(self.values_s[s.name] <= s.limit_s for s in slos) and self.windows_met(slos) >= MOST_WINDOWS
 
 
 @dataclass(frozen=True, slots=True)
 class DailyRun:
-    """What a day is read by. duration_s: of the load; each: accelerators of a replica."""
+    """Simulates a load of `duration_s` on fleets whose replicas have `each` accelerators."""
 
     slos: tuple[Slo, ...]
     requests: RequestSet
@@ -98,8 +108,11 @@ class DailyRun:
     serve: Serve
 
     def day(self, size: FleetSize, share: int = 1, speed: float = 1.0) -> FleetDay:
-        """One of `share` even parts of the fleet under its part of the load, counted as all of it; every step taking
-        `speed` times as long (the clock rescaled: arrivals, looks and cold starts come so much sooner)."""
+        """Return the result of a fleet from the simulation of one of `share` equal parts.
+
+        Every step takes `speed` times as long. To that end the clock is rescaled: arrivals, decisions of the autoscaler
+        and cold starts come earlier by this factor.
+        """
         part = self.requests.every(share)
         part = replace(part, arrival_s=part.arrival_s / speed)
         done = self.serve(size.part(share).faster(speed), part, speed)
@@ -129,7 +142,7 @@ class _Reading:
 
     @property
     def joules(self) -> float:
-        """Of accelerators and hosts; nan where bare timers ran."""
+        """Return the energy of accelerators and hosts; NaN for runs without hardware."""
         if not self.run.plants:
             return float("nan")
         from simulator.analysis.energy import pool_uses, power_and_energy
@@ -141,7 +154,7 @@ class _Reading:
         return slo.value_s(self._samples(slo, 0.0, np.inf)) * self.speed
 
     def by_window_s(self, slo: Slo) -> FloatArray:
-        """As many windows as still hold enough requests."""
+        """Return the value of an objective in each window, seconds; windows are as short as the requests allow."""
         beyond = 1.0 if slo.quantile is None else 1.0 - slo.quantile
         wanted = self.run.requests.n * min([beyond, *(1 - s.quantile for s in self.slos if s.quantile is not None)])
         n = int(min(4 * PARTS, max(_FEWEST_WINDOWS, wanted / _BEYOND)))
@@ -151,14 +164,14 @@ class _Reading:
         return np.array(values) * self.speed
 
     def _samples(self, slo: Slo, begin_s: float, end_s: float) -> FloatArray:
-        """Of requests that arrive in between; those that were never served are infinite."""
+        """Return the samples of the requests that arrive in an interval; infinite for unserved requests."""
         run = self.run
         inside = (run.arrival_s >= begin_s) & (run.arrival_s < end_s)
         lost = ~np.isfinite(finish_s(run))
         return slo.latency.samples(RequestWindow(run, inside, (begin_s, end_s), lost))
 
     def alive_s(self, edges_s: FloatArray) -> FloatArray:
-        """Replica seconds paid for between neighbouring edges: from a replica's order to its death."""
+        """Return the paid replica-seconds between neighbouring edges, from the order of a replica to its end."""
         grown = np.zeros(len(edges_s))
         starting = [(ordered_s, ended_s) for _, ordered_s, ended_s in self.run.orders.tolist()]
         for begin_s, end_s in [*starting, *((r.born_s, r.died_s) for r in self.run.replicas)]:

@@ -1,4 +1,4 @@
-"""An answer with its sections: the class that `plan --json` writes and that every command reads."""
+"""The answer with its sections, as `plan --json` writes it and every command reads it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from planner.sections.registry import SECTIONS
 
 HOW: Final = "plan ... --json ANSWER.json"
 
-#: `Answer` with one optional key for each section, of the section's own type.
+#: `Answer` with one optional key per section, of the type of the section.
 FullAnswer: Final[type[Answer]] = create_model(
     "FullAnswer",
     __base__=Answer,
@@ -25,33 +25,33 @@ FullAnswer: Final[type[Answer]] = create_model(
 
 
 def read_answer(path: Path) -> Answer:
-    """Read an answer of `plan --json` with its sections.
+    """Read a file of `plan --json`, including its sections.
 
     Raises:
-        InputError: The file is no answer, or one of another version.
+        InputError: The file cannot be read, is not an answer, or has another schema version.
     """
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read the answer ({error.strerror})", str(path), HOW) from None
     except ValueError:
-        raise InputError("an answer is a JSON file", str(path), HOW) from None
+        raise InputError("an answer must be a JSON file", str(path), HOW) from None
     return parse_answer(data, str(path))
 
 
 def parse_answer(data: object, where: str = "answer") -> Answer:
-    """Read an answer from its JSON data; `where` names it in an error.
+    """Return the answer from its JSON data; `where` is its name in errors.
 
     Raises:
-        InputError: The data is no answer, or one of another version.
+        InputError: The data is not an answer, or has another schema version.
     """
     if not isinstance(data, dict) or not {"schema_version", "request", "feasible", "search"} <= set(data):
         raise InputError("not an answer of `plan --json`", where, HOW)
     if data["schema_version"] != SCHEMA_VERSION:
-        rule = f"{where}: an answer of schema_version {SCHEMA_VERSION} is needed; plan again with this version"
+        rule = f"{where}: schema_version {SCHEMA_VERSION} is required; plan again with this version"
         raise InputError(rule, data["schema_version"], str(SCHEMA_VERSION))
     if "reproduce" not in data:
-        raise InputError("this answer does not say how to make it again; plan again with this version", where, HOW)
+        raise InputError("this answer has no block `reproduce`; plan again with this version", where, HOW)
     try:
         whole = data | {"request": _request_block(data)}
         return FullAnswer.model_validate_json(json.dumps(whole))  # strict types as JSON has them
@@ -63,9 +63,9 @@ def parse_answer(data: object, where: str = "answer") -> Answer:
 
 
 def _request_block(data: dict[str, Any]) -> Any:
-    """Return the request block; a block without trials and tariff gets those that `reproduce` holds."""
+    """Return the request block; missing trials and tariff come from the block `reproduce`."""
     block, again = data["request"], data["reproduce"]
     if not isinstance(block, dict) or not isinstance(again, dict):
         return block
-    beside = {"tariff": again.get("tariff", {}), "search": {"trials": again.get("trials", 1)}}
-    return known_keys(beside | block)
+    defaults = {"tariff": again.get("tariff", {}), "search": {"trials": again.get("trials", 1)}}
+    return known_keys(defaults | block)

@@ -1,4 +1,4 @@
-"""A plan with its price, and what owning its hardware costs against renting it."""
+"""The cost of owning the hardware of a plan, compared with renting it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from planner.economics.ownership import OwnedCost, OwnedHardware, PowerDraw, Ren
 from planner.economics.rack_power import idle_w
 from planner.problem.accounting import SPOT
 
-HEAD: Final = ("what", "value", "from")
+HEAD: Final = ("quantity", "value", "source")
 
-#: Points of a line of the chart of owning against renting.
+#: Number of points of each line in the chart of owning and renting.
 _POINTS: Final = 21
 
 
 @dataclass(frozen=True, slots=True)
 class PricedPlan:
-    """One plan of an answer with what its accounts are computed from. whole: all the hardware that was named."""
+    """A plan with the inputs of its accounts; `whole` is all the hardware in the request."""
 
     plan: Plan
     hardware: Hardware
@@ -39,42 +39,45 @@ class PricedPlan:
 
     @property
     def usd_per_hour(self) -> float | None:
-        """Return the price of an hour; None where no price is known."""
+        """Return the price in US dollars per hour; None if no price is known."""
         return None if self.price is None else self.price.usd_per_hour
 
     @property
     def requests_per_s(self) -> float:
-        """Return the planned rate."""
+        """Return the planned rate, requests per second."""
         return self.plan.requests_per_s or 0.0
 
     @property
     def replicas(self) -> int:
-        """Return the replicas of the plan."""
+        """Return the number of replicas of the plan."""
         return int(self.plan.deployment["replicas"])
 
 
 class OwnedAccount(OwnedCost):
-    """What owning the plan's part of the hardware costs. given: the part's capex and upkeep, the rest as given."""
+    """The cost of owning the plan's part of the hardware.
+
+    `given` holds the user's inputs, with capital expenditure and upkeep reduced to that part.
+    """
 
     given: OwnedHardware
     share_of_hardware_named: float
 
     @property
     def words(self) -> str:
-        """Return how owning compares with renting."""
+        """Return a comparison of owning with renting in words."""
         if self.rent_usd_per_hour is None:
-            return "no rent of this hardware is known to compare with"
+            return "no known rental price for this hardware, so no comparison with renting"
         words = [f"renting at {dollars(self.rent_usd_per_hour)}/h ({self.rent_source})"]
         if self.break_even_utilisation is not None:
-            words.append(f"owning is cheaper from {self.break_even_utilisation:.0%} use on")
+            words.append(f"owning is cheaper above {100 * self.break_even_utilisation:.0f} % utilisation")
         words.append(self.never or "")
         years = self.payback_years
-        pays = "rent saved never pays the capex" if years is None else f"rent saved pays the capex in {years:.1f} years"
+        pays = "the saved rent never pays back the capex" if years is None else f"payback in {years:.1f} years"
         return "; ".join(w for w in (*words, pays) if w)
 
 
 def owned_account(given: OwnedHardware | None, priced: PricedPlan) -> OwnedAccount | None:
-    """Return what owning the plan's part of the hardware costs; None where nothing is given or energy is unknown."""
+    """Return the cost of owning the plan's part of the hardware; None without inputs or if the energy is unknown."""
     plan = priced.plan
     if given is None or plan.energy is None:
         return None
@@ -91,7 +94,7 @@ def owned_account(given: OwnedHardware | None, priced: PricedPlan) -> OwnedAccou
 
 
 def owned_lines(owned: OwnedAccount | None) -> Iterator[Line]:
-    """Return the lines of the screen; none where nothing is owned."""
+    """Yield the lines of the screen; none if no hardware is owned."""
     if owned is None:
         return
     tokens = owned.usd_per_million_output_tokens
@@ -100,13 +103,13 @@ def owned_lines(owned: OwnedAccount | None) -> Iterator[Line]:
         "Owned",
         f"{dollars(owned.usd_per_hour)}/h (capital {dollars(owned.capital_usd_per_hour)}, power "
         f"{dollars(owned.energy_usd_per_hour)}, upkeep {dollars(owned.upkeep_usd_per_hour)}){per_token} "
-        f"at {owned.utilisation:.0%} use",
+        f"at {100 * owned.utilisation:.0f} % utilisation",
     )
     yield "", owned.words
 
 
 def owned_parts(owned: OwnedAccount | None) -> list[Markup]:
-    """Return a table and a chart for the page; none where nothing is owned."""
+    """Return a table and a chart for the page; none if no hardware is owned."""
     if owned is None:
         return []
     given, u = owned.given, owned.utilisation
@@ -115,11 +118,15 @@ def owned_parts(owned: OwnedAccount | None) -> list[Markup]:
         ("Power", f"{dollars(owned.energy_usd_per_hour)} per hour", _power_words(owned)),
         ("Upkeep", f"{dollars(owned.upkeep_usd_per_hour)} per hour", f"{dollars(given.upkeep)} a year"),
         ("Owned", f"{dollars(owned.usd_per_hour)} per hour", "every hour of the calendar"),
-        ("Owned, per million output tokens", dollars(owned.usd_per_million_output_tokens), f"at {percent(u)} use"),
+        (
+            "Owned, per million output tokens",
+            dollars(owned.usd_per_million_output_tokens),
+            f"at {percent(u)} utilisation",
+        ),
     ]
-    parts = [table(HEAD, rows, f"Against renting: {owned.words}.", words=3)]
+    parts = [table(HEAD, rows, f"Compared with renting: {owned.words}.", words=3)]
     if owned.rent_usd_per_hour is not None:
-        said = "An hour of the calendar by how much of it the hardware is in use; where the lines cross is break-even."
+        said = "Cost of a calendar hour by utilisation of the hardware; the lines cross at break-even."
         parts.append(chart(_own_or_rent(owned, owned.rent_usd_per_hour), said, 320))
     return parts
 
@@ -127,17 +134,17 @@ def owned_parts(owned: OwnedAccount | None) -> list[Markup]:
 def _capital_words(given: OwnedHardware) -> str:
     words = f"{dollars(given.capex)} over {given.years:g} years"
     if given.residual:
-        words += f", {given.residual:.0%} of it got back"
+        words += f", {given.residual:.0%} residual value"
     return words + (f", {given.interest:.1%} interest" if given.interest else ", no interest")
 
 
 def _power_words(owned: OwnedAccount) -> str:
     price = f"{owned.usd_per_kwh:g} USD per kWh ({owned.usd_per_kwh_source})"
-    return f"in use {percent(owned.utilisation)} of the time, else idle; PUE {owned.pue:g}; {price}"
+    return f"in use {percent(owned.utilisation)} of the time, otherwise idle; PUE {owned.pue:g}; {price}"
 
 
 def _own_or_rent(owned: OwnedAccount, rent_usd_per_hour: float) -> Any:
-    """Dollars per hour of the calendar against the share of hours in use."""
+    """Return a chart of dollars per calendar hour by utilisation."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -156,6 +163,6 @@ def _own_or_rent(owned: OwnedAccount, rent_usd_per_hour: float) -> Any:
     if owned.break_even_utilisation is not None:
         even = 100 * owned.break_even_utilisation
         vertical_line(figure, even, f"break-even: {even:.0f} %")
-    figure.update_xaxes(**linear_axis("hours in use", "%", range=[0, 100]))
-    figure.update_yaxes(**linear_axis("an hour of the calendar", "USD"))
+    figure.update_xaxes(**linear_axis("utilisation", "%", range=[0, 100]))
+    figure.update_yaxes(**linear_axis("cost of a calendar hour", "USD"))
     return figure.update_layout(legend=BELOW, margin=MARGIN)

@@ -1,7 +1,7 @@
-"""What a power limit on the accelerators costs a plan in latency and capacity, and what it saves in energy.
+"""The effect of power limits on a plan: higher latency and lower capacity against lower energy.
 
-The plan as chosen, simulated again without a limit and under each (simulator/costs/power_limit.py), with the same
-requests.
+The recommended plan is simulated again without a limit and under each limit (simulator/costs/power_limit.py), with the
+same requests.
 """
 
 from __future__ import annotations
@@ -31,22 +31,23 @@ from planner.problem.slo import Slo
 from planner.search.objectives import CandidateTester, RunSizes
 from planner.sections.section import ChosenPlan
 
-#: Requests of a run at most: the rows are compared with each other, the answer's own figures stay as they are.
+#: Maximum number of requests of a run. The rows are only compared with each other, so short runs are enough.
 MOST_REQUESTS: Final = 4000
 
-#: Boards whose predicted draw is known to be far off, and how (`python benchmarks/power_caps.py --simulate`).
+#: Name prefix of boards with a large known error of the predicted power draw
+#: (`python benchmarks/power_caps.py --simulate`).
 _FAR_OFF: Final = "rtxpro6000"
 
 DRAW_CAUTION: Final = (
-    "on this board the predicted draw was 24-31 % under the measured (a 27B model in int4): limits are felt sooner "
-    "than said here"
+    "on this board the predicted power draw was 24-31 % below the measured one (a 27B model in int4), so limits take "
+    "effect earlier than predicted here"
 )
 
 _SHOWN: Final = ((TTFT.name, "p99"), (TPOT.name, "p99"), (E2E.name, "mean"))
 
 
 class NamedSloValue(ObjectiveRow):
-    """One objective by its name ("ttft.p99") and its simulated value."""
+    """An objective with its name ("ttft.p99") and its simulated value in seconds."""
 
     name: str
     limit_s: float
@@ -54,9 +55,10 @@ class NamedSloValue(ObjectiveRow):
 
 
 class LimitedRun(JsonBlock):
-    """The plan under one power limit in watts per accelerator; cap_w None: without a limit.
+    """The plan under one power limit in watts per accelerator; `cap_w` is None for the run without a limit.
 
-    latency_s and latency_change are by statistic ("ttft.p99"). Changes are shares, against the run without a limit.
+    `latency_s` and `latency_change` are keyed by statistic ("ttft.p99"). Changes are fractions relative to the run
+    without a limit.
     """
 
     cap_w: float | None
@@ -80,14 +82,14 @@ class LimitedRun(JsonBlock):
 
 
 class UnusableLimit(JsonBlock):
-    """A power limit that cannot be kept or that changes nothing, and why."""
+    """A power limit that cannot be kept or has no effect; `note` has the reason."""
 
     cap_w: float
     note: str
 
 
 class PowerLimits(JsonBlock):
-    """The plan without a limit, then under each, the highest first. note: why there are no rows."""
+    """The plan without a limit and under each limit, the highest first; `note` explains missing rows."""
 
     accelerator: str
     own_limit_w: float
@@ -101,28 +103,28 @@ class PowerLimits(JsonBlock):
 
     @property
     def measured(self) -> list[LimitedRun]:
-        """Return the runs, without the limits that could not be used."""
+        """Return the simulated runs, without the unusable limits."""
         return [row for row in self.rows if isinstance(row, LimitedRun)]
 
 
 class PowerLimitsSection:
-    """The best plan simulated again under each power limit that the request names."""
+    """The section of the recommended plan under each power limit in the request."""
 
     name = "power_caps"
     schema = PowerLimits
 
     def wanted(self, request: PlanRequest) -> bool:
-        """Only a request with power limits has the section."""
+        """Return True if the request has power limits."""
         return bool(request.accounting.power_caps_w)
 
     def compute(self, chosen: ChosenPlan) -> PowerLimits:
-        """Simulate the plan without a limit and under each."""
+        """Simulate the plan without a limit and under each limit."""
         best = chosen.measured
         subject = PowerLimitedPlan(best.candidate, best.requests_per_s, best.capacity_requests_per_s)
         return power_limits(chosen.world, subject, chosen.request.accounting.power_caps_w)
 
     def screen(self, block: PowerLimits, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
-        """Return a line for each limit, then what is measured and what is assumed."""
+        """Yield a line for each limit, then the sources of the figures."""
         if not block.rows:
             yield "Power cap", str(block.note)
             return
@@ -132,35 +134,35 @@ class PowerLimitsSection:
 
     def page(self, block: PowerLimits, plan: Plan) -> Iterable[html_page.PageSection]:  # noqa: ARG002
         """Return a table of the runs and a chart of the changes."""
-        title = "Power limits: what they cost and save"
+        title = "Power limits: effect on latency, capacity and energy"
         measured = block.measured
         if not measured:
             return [html_page.PageSection(title, [note(f"{block.note}.")], "Power limits")]
         named = list(measured[0].latency_s)
-        head = ("Limit", *named, "Highest rate", "Mean power", "Per output token", "Holds")
-        said = _provenance_words(block)
+        head = ("Limit", *named, "Highest rate", "Mean power", "Per output token", "Meets objectives")
+        provenance = _provenance_words(block)
         text = (
             "The plan simulated again with the accelerators' power limited (nvidia-smi -pl; "
-            f"the {block.accelerator}'s own limit is {block.own_limit_w:g} W). {said[0].upper()}{said[1:]}."
+            f"the {block.accelerator}'s own limit is {block.own_limit_w:g} W). {provenance[0].upper()}{provenance[1:]}."
         )
-        parts = [paragraph(text), table(head, map(_cells, measured), "Energy at the servers, hosts included.")]
+        parts = [paragraph(text), table(head, map(_cells, measured), "Energy at the servers, including hosts.")]
         unusable = (row for row in block.rows if isinstance(row, UnusableLimit))
         parts += [note(f"{row.cap_w:g} W: {row.note}.") for row in unusable]
         if len(measured) > 1:
-            below = "Change against no limit at the planned rate; capacity: of the highest rate that holds."
+            below = "Change relative to no limit at the planned rate; for capacity, of the highest sustainable rate."
             parts.append(chart(_change_lines(measured, block.own_limit_w), below, 380))
         return [html_page.PageSection(title, parts, "Power limits")]
 
 
 def _run_words(row: LimitedRun | UnusableLimit) -> str:
-    """ "400 W: ttft.p99 120 ms (+20 %), ..., 0.41 J per output token (-18 %)"."""
+    """Return one run in words: "400 W: ttft.p99 120 ms (+20 %), ..., 0.41 J per output token (-18 %)"."""
     if isinstance(row, UnusableLimit):
         return f"{row.cap_w:g} W: {row.note}"
     shown = ((k, v, row.latency_change.get(k)) for k, v in row.latency_s.items() if v is not None)
     parts = [f"{k} {human_s(v)}{_change(row, change)}" for k, v, change in shown]
     capacity = row.capacity_requests_per_s
-    held = "no rate holds" if capacity is None else f"{capacity:.3g} requests/s hold"
-    parts.append(held + _change(row, row.capacity_change))
+    sustained = "no sustainable rate" if capacity is None else f"capacity {capacity:.3g} requests/s"
+    parts.append(sustained + _change(row, row.capacity_change))
     if row.j_per_output_token is not None:
         parts.append(f"{row.j_per_output_token:.3g} J per output token{_change(row, row.energy_change)}")
     missed = "" if row.met else "; objectives MISSED at the planned rate"
@@ -168,10 +170,10 @@ def _run_words(row: LimitedRun | UnusableLimit) -> str:
 
 
 def _provenance_words(block: PowerLimits) -> str:
-    """Return what is measured, and what is assumed."""
-    board = "this board" if block.voltage_measured_here else f"{block.voltage_measured_on}, assumed here"
-    felt = block.caution or "where a limit is felt rests on the predicted draw (docs/costs.md)"
-    return f"voltage against clock as measured on {board}; {felt}"
+    """Return the measured and the assumed inputs in words."""
+    board = "this board" if block.voltage_measured_here else f"{block.voltage_measured_on} and assumed for this board"
+    effect = block.caution or "the predicted power draw decides when a limit takes effect (docs/costs.md)"
+    return f"voltage as a function of clock measured on {board}; {effect}"
 
 
 def _change(row: LimitedRun, share: float | None) -> str:
@@ -185,12 +187,12 @@ def _cells(row: LimitedRun) -> tuple[str, ...]:
     latencies = [seconds(v) + changed(row.latency_change.get(k)) for k, v in row.latency_s.items()]
     capacity = rate(row.capacity_requests_per_s) + changed(row.capacity_change)
     used = joules(row.j_per_output_token) + changed(row.energy_change)
-    power = "unknown" if row.gpu_w_mean is None else f"{row.gpu_w_mean:.0f} W each"
+    power = "unknown" if row.gpu_w_mean is None else f"{row.gpu_w_mean:.0f} W per accelerator"
     return (row.words, *latencies, capacity, power, used, "yes" if row.met else "NO")
 
 
 def _change_lines(rows: Sequence[LimitedRun], own_limit_w: float) -> Any:
-    """Changes against no limit, per cent, by limit; the row without one stands at the board's own."""
+    """Return a chart of the changes in per cent by limit; the run without a limit is at the board's own limit."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -202,14 +204,14 @@ def _change_lines(rows: Sequence[LimitedRun], own_limit_w: float) -> Any:
         known = [(w, 100 * v) for w, v in zip(limits, values, strict=True) if v is not None]
         x, y = [w for w, _ in known], [v for _, v in known]
         figure.add_scatter(x=x, y=y, mode="lines+markers", name=name, **series_style(i))
-    figure.update_xaxes(title={"text": "limit of each accelerator (W)"})
-    figure.update_yaxes(title={"text": "change against no limit (%)"})
+    figure.update_xaxes(title={"text": "limit per accelerator (W)"})
+    figure.update_yaxes(title={"text": "change relative to no limit (%)"})
     return figure.update_layout(legend=BELOW, margin=MARGIN)
 
 
 @dataclass(frozen=True, slots=True)
 class PowerLimitedPlan:
-    """A plan as chosen: its rate, and the capacity the answer says."""
+    """A candidate with its planned rate and the capacity stated in the answer, requests per second."""
 
     candidate: Candidate
     requests_per_s: float
@@ -217,10 +219,10 @@ class PowerLimitedPlan:
 
 
 def power_limits(world: SimulatedEvaluator, subject: PowerLimitedPlan, caps_w: Sequence[float]) -> PowerLimits:
-    """Simulate the plan without a limit and under each in watts, the highest first.
+    """Simulate the plan without a limit and under each limit of `caps_w`, watts per accelerator, the highest first.
 
-    A limit that cannot be kept, or changes nothing, is a row that says why. Capacities: found with one seed, scaled so
-    that the row without a limit has the answer's own.
+    A limit that cannot be kept or has no effect becomes an `UnusableLimit`. The capacities are found with one seed and
+    scaled so that the row without a limit has the capacity stated in the answer.
     """
     unit = world.names_of(subject.candidate).hardware.accelerator
     rows: list[LimitedRun | UnusableLimit] = []
@@ -238,7 +240,7 @@ def power_limits(world: SimulatedEvaluator, subject: PowerLimitedPlan, caps_w: S
         least_measured_clock=LEAST_MEASURED,
         caution=DRAW_CAUTION if unit.name.startswith(_FAR_OFF) else None,
         rows=rows,
-        note=None if rows else "power limits are of GPUs",
+        note=None if rows else "power limits apply to GPUs only",
     )
 
 
@@ -249,7 +251,7 @@ def _capped(
     unit: Accelerator,
 ) -> LimitedRun | UnusableLimit:
     if cap_w >= unit.tdp_w:
-        return UnusableLimit(cap_w=cap_w, note=f"no limit: the board's own is {unit.tdp_w:g} W")
+        return UnusableLimit(cap_w=cap_w, note=f"not below the board's own limit of {unit.tdp_w:g} W")
     try:
         return _Run(world.with_(power_limit_w=cap_w), subject).measured(cap_w)
     except InputError as error:
@@ -262,7 +264,7 @@ class _Run:
     subject: PowerLimitedPlan
 
     def measured(self, cap_w: float | None) -> LimitedRun:
-        """Return the figures at the planned rate, and the highest rate that holds."""
+        """Return the figures at the planned rate, and the highest sustainable rate."""
         request, planned = self.world.request, self.subject.requests_per_s
         detail = self.world.detail(self.subject.candidate, Load(planned, self._sizes.full, request.seed))
         verdict = judge([detail.observation], request.slos)
@@ -287,7 +289,7 @@ class _Run:
         return RunSizes.for_slos(self.world.request.slos).at_most(MOST_REQUESTS)
 
     def _capacity(self) -> float | None:
-        """Of one seed; None where not even a light load holds."""
+        """Return the capacity with one seed; None if even a light load misses an objective."""
         request, candidate = self.world.request, self.subject.candidate
         bench = CandidateTester(self.world, request.slos, self._sizes, request.seed, None)
         floor = bench.probe(candidate, self.world.light_requests_per_s(candidate), self._sizes.full)
@@ -306,7 +308,7 @@ def _value(verdict: Verdict, metric: str, stat: str) -> float | None:
 def _compared(
     row: LimitedRun | UnusableLimit, plain: LimitedRun, subject: PowerLimitedPlan
 ) -> LimitedRun | UnusableLimit:
-    """Return the row with its capacity on the answer's scale, and with changes against no limit as shares."""
+    """Return the row with its capacity on the answer's scale and its changes relative to no limit."""
     if isinstance(row, UnusableLimit) or row.j_per_output_token is None or plain.j_per_output_token is None:
         return row
     ours, own = row.capacity_requests_per_s, plain.capacity_requests_per_s

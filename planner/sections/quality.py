@@ -1,4 +1,4 @@
-"""What is publicly known of a plan's answers where it runs a model in another precision than the model's own."""
+"""Published evaluations of answer quality in the precisions of a plan that differ from the model's own."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from planner.answer.plan_schema import Plan
 from planner.problem.request import PlanRequest
 from planner.sections.section import ChosenPlan
 
-#: What keys and values are kept in by default: no note.
+#: KV cache precisions that need no note.
 WIDE: Final = ("bf16", "fp16", "fp32", "auto")
 
 
 class EvaluationRow(JsonBlock):
-    """One published evaluation, see `catalogs.models.evaluations.Evaluation`. words: all of it in one line."""
+    """A published evaluation, see `catalogs.models.evaluations.Evaluation`; `words` is a one-line summary."""
 
     model: str
     part: str
@@ -43,7 +43,7 @@ class EvaluationRow(JsonBlock):
 
 
 class QualityNote(JsonBlock):
-    """What is known of the weights or of the KV cache in a precision that is not the model's own."""
+    """The evaluations of the weights or of the KV cache in a precision that is not the model's own."""
 
     part: Part
     dtype: str
@@ -61,21 +61,21 @@ _PARTS: Final = {"weights": "weights", "kv": "KV cache"}
 
 
 class QualitySection:
-    """Published evaluations of the precisions that the plan chose; [] where it keeps the model's own."""
+    """The section of published evaluations of the plan's precisions; empty if the plan keeps the model's own."""
 
     name = "quality"
     schema = list[QualityNote]
 
     def wanted(self, request: PlanRequest) -> bool:  # noqa: ARG002
-        """Every answer with a plan has the section."""
+        """Return True: every answer with a plan has the section."""
         return True
 
     def compute(self, chosen: ChosenPlan) -> list[QualityNote]:
-        """Return one note for the weights and one for the KV cache, each only where it is not the model's own."""
+        """Return a note for the weights and one for the KV cache, each only if it is not the model's own precision."""
         return quality_notes(chosen.world.names.model, chosen.plan.deployment)
 
     def screen(self, block: list[QualityNote], plan: Plan) -> Iterator[Line]:  # noqa: ARG002
-        """Return the first of what is known, or that nothing is; the JSON and the page have all."""
+        """Yield the first evaluation of each precision, or its note; the JSON and the page have all evaluations."""
         for i, entry in enumerate(block):
             known = entry.evaluations
             more = f"; {len(known) - 1} more in the JSON" if len(known) > 1 else ""
@@ -83,22 +83,24 @@ class QualitySection:
             yield "" if i else "Quality", text
 
     def page(self, block: list[QualityNote], plan: Plan) -> Iterable[html_page.PageSection]:  # noqa: ARG002
-        """Return a table of every evaluation, and a note for each precision that has none."""
+        """Return a table of every evaluation, and a note for each precision without one."""
         if not block:
             return []
         parts: list[Markup] = [
-            paragraph("Published by others, of the same model in its own precision; nothing here was measured.")
+            paragraph(
+                "Published by others and relative to the same model in its own precision; not measured by this planner."
+            )
         ]
         rows = [_row(entry, e) for entry in block for e in entry.evaluations]
         if rows:
-            parts.append(table(("Precision", "Kept", "Scores", "By", "Source"), rows, words=5))
+            parts.append(table(("Precision", "Retained", "Scores", "Published by", "Source"), rows, words=5))
         notes = [note(f"{entry.note}.") for entry in block if entry.note]
-        title = "Quality: what narrower numbers cost the answers"
+        title = "Quality: effect of lower precision on the answers"
         return [html_page.PageSection(title, [*parts, *notes], "Quality")]
 
 
 def quality_notes(model: ModelSpec, deployment: Mapping[str, Any]) -> list[QualityNote]:
-    """Return the notes on a deployment's weights and KV cache; [] where both are in the model's own precision."""
+    """Return the notes on a deployment's weights and KV cache; empty if both keep the model's own precision."""
     found = []
     weights, kv = str(deployment["weight_dtype"]), str(deployment["kv_dtype"])
     if weights != model.weight_dtype:
@@ -110,7 +112,7 @@ def quality_notes(model: ModelSpec, deployment: Mapping[str, Any]) -> list[Quali
 
 def _note(model: ModelSpec, part: Part, dtype: str) -> QualityNote:
     known = [EvaluationRow.of(e) for e in evaluations(model.name, part, dtype)]
-    nothing = f"no public evaluation of {model.name} with {dtype} {_PARTS[part]} is in the catalog"
+    nothing = f"the catalog has no public evaluation of {model.name} with {dtype} {_PARTS[part]}"
     return QualityNote(
         part=part,
         dtype=dtype,
@@ -127,6 +129,6 @@ def _kept(evaluation: EvaluationRow) -> str:
 
 def _row(entry: QualityNote, e: EvaluationRow) -> tuple[str, ...]:
     found = e.finding or f"{e.benchmark}: {e.recovery_percent:.1f} %"
-    scores = "" if e.score is None else f"{e.score:g} against {e.baseline:g}"
+    scores = "" if e.score is None else f"{e.score:g}, baseline {e.baseline:g}"
     source = "; ".join(p for p in (e.method, e.by, e.as_of) if p)
     return entry.words, found, scores, source, e.source.replace("https://", "")

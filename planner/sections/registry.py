@@ -1,4 +1,4 @@
-"""The sections that answers have, in the order of the screen and of the page."""
+"""The sections of an answer, in the order of the screen and of the page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SECTIONS: Final[tuple[Section[Any], ...]] = (
 
 
 def compute_sections(request: PlanRequest, best: MeasuredPlan, world: Evaluator) -> dict[str, Any]:
-    """Return the blocks of the best plan by section name; none for an evaluator that does not simulate."""
+    """Return the blocks of the recommended plan by section name; empty for an evaluator that does not simulate."""
     if not isinstance(world, HardwareChoiceEvaluator):
         return {}
     prices = PriceList(request.tariff, world.names.hardware)
@@ -39,7 +39,7 @@ def compute_sections(request: PlanRequest, best: MeasuredPlan, world: Evaluator)
 
 
 def section_lines(answer: Answer) -> Iterator[Line]:
-    """Return the terminal lines of the sections that a feasible answer has."""
+    """Yield the terminal lines of the sections of a feasible answer."""
     for section in SECTIONS:
         block = getattr(answer, section.name, None)
         if block is not None and answer.best is not None:
@@ -47,7 +47,7 @@ def section_lines(answer: Answer) -> Iterator[Line]:
 
 
 def section_pages(answer: Answer) -> Iterator[html_page.PageSection]:
-    """Return the page's sections of the sections that a feasible answer has."""
+    """Yield the HTML sections of a feasible answer."""
     for section in SECTIONS:
         block = getattr(answer, section.name, None)
         if block is not None and answer.best is not None:

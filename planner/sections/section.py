@@ -1,4 +1,4 @@
-"""What a section of an answer is: a block of its JSON, lines of its screen, parts of its page."""
+"""The interface of a section of an answer: a JSON block, lines on the terminal, and parts of the HTML page."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from calibration.accuracy.stated_error import StatedError
 from catalogs.hardware.specs import Hardware
 from catalogs.ui import html_page
 from catalogs.ui.terminal import Line
+from catalogs.ui.words import percent, seconds
 from planner.answer.measure import MeasuredPlan
 from planner.answer.plan_schema import Plan
 from planner.evaluation.simulated import SimulatedEvaluator
@@ -19,58 +20,78 @@ from planner.problem.request import PlanRequest
 
 B = TypeVar("B")
 
-#: How the page introduces a section that was simulated with the answer.
-SIMULATED: Final = "Simulated for the answer, with its calibration and seed; intervals as everywhere on this page."
+#: Introduction on the page of a section that was simulated with the answer.
+SIMULATED: Final = "Simulated with the calibration and seed of the answer. Intervals have the level used on this page."
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenPlan:
-    """What a section is computed from: the question, the measured best plan, and the evaluator of its hardware."""
+    """The inputs of a section: the request, the recommended plan as measured, and the evaluator of its hardware.
+
+    `named` is all of the hardware in the request; it is None if the request names several kinds of hardware.
+    """
 
     request: PlanRequest
     measured: MeasuredPlan
     world: SimulatedEvaluator
     prices: PriceList
-    named: Hardware | None  # all of the hardware of the request; None where the request names several kinds
+    named: Hardware | None
 
     @property
     def candidate(self) -> Candidate:
-        """Return the candidate that the plan is of."""
+        """Return the candidate that became the recommended plan."""
         return self.measured.candidate
 
     @property
     def plan(self) -> Plan:
-        """Return the plan as the answer holds it."""
+        """Return the recommended plan as it appears in the answer."""
         return self.measured.plan
 
     @property
     def error(self) -> StatedError:
-        """Return how far simulated runs of the request's engine are from measured ones."""
+        """Return the stated error of simulated runs of the request's engine against measured runs."""
         return StatedError.of(self.request.engine, self.plan.operator_error)
 
 
 class Section(Protocol[B]):
-    """One section of an answer, of block type B.
+    """A section of an answer; `B` is the type of its JSON block.
 
-    A new section is one file with a class like this, and its line in `registry.SECTIONS`.
+    To add a section, write a file with a class of this interface and add the class to `registry.SECTIONS`.
     """
 
     @property
     def name(self) -> str:
-        """Return the key of the block in the answer."""
+        """Return the JSON key of the block in the answer."""
 
     @property
     def schema(self) -> Any:
-        """Return the type of the block, which writes it and reads it back."""
+        """Return the type of the block, which pydantic uses to write it and to read it back."""
 
     def wanted(self, request: PlanRequest) -> bool:
-        """Return whether an answer to this request has the section."""
+        """Return True if the answer to this request has the section."""
 
     def compute(self, chosen: ChosenPlan) -> B:
-        """Compute the block of the best plan."""
+        """Compute the block for the recommended plan."""
 
     def screen(self, block: B, plan: Plan) -> Iterable[Line]:
-        """Return the lines of the terminal; `plan` is the best plan of the answer."""
+        """Return the lines of the terminal screen; `plan` is the recommended plan."""
 
     def page(self, block: B, plan: Plan) -> Iterable[html_page.PageSection]:
-        """Return the sections of the HTML page; libraries for charts are imported inside."""
+        """Return the sections of the HTML page; `plan` is the recommended plan.
+
+        Implementations import chart libraries inside this method, because they are optional.
+        """
+
+
+def verdict_words(met: bool, probability: float) -> str:
+    """Return the verdict on an objective, for example "met with 91 % confidence"."""
+    if met:
+        return f"met with {percent(probability)} confidence"
+    return f"missed ({percent(probability)} confidence that it is met)"
+
+
+def interval_words(low_s: float | None, high_s: float | None) -> str:
+    """Return an interval of seconds, for example "28 ms to 205 ms" or, without an upper bound, "28 ms or more"."""
+    if high_s is None:
+        return f"{seconds(low_s)} or more"
+    return f"{seconds(low_s)} to {seconds(high_s)}"

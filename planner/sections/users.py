@@ -1,11 +1,11 @@
-"""A number of users checked by themselves: they wait for answers, think, and ask again, on the deployment chosen.
+"""The users of a request, simulated in a closed loop on the recommended deployment.
 
-The search reckons with the rate they make (interactive response time law) and lets requests arrive at random. Users
-cannot pile up so: a user who waits sends no request. So latencies of the closed loop are mostly lower, and its rate
-tells whether the one reckoned with was right.
+Each user waits for the answer, thinks, and sends the next request. The search instead derives the request rate of the
+users from the interactive response time law and simulates random arrivals at that rate. In a closed loop a waiting user
+sends no request, so latencies are mostly lower; the rate of the closed loop shows whether the derived rate was right.
 
-What slower steps would do is simulated, too: if every step took f times as long, users who think Z would see f times
-the latencies that users who think Z / f see at the original speed (rescale the clock).
+Slower steps are simulated as well. If every step took f times as long, users with think time Z would see f times the
+latencies that users with think time Z / f see at the original speed, because the clock can be rescaled.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ from planner.evaluation.steady_state import SteadyWindow, WindowStatistics, fini
 from planner.problem.request import PlanRequest
 from planner.problem.slo import Slo
 from planner.search.objectives import RunSizes
-from planner.sections.section import SIMULATED, ChosenPlan
+from planner.sections.section import SIMULATED, ChosenPlan, interval_words, verdict_words
 from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate
 
-#: Users simulated at most; of more, an even share of the replicas serves an even share of the users.
+#: Maximum number of simulated users. With more users, an even share of the replicas serves an even share of the users.
 MOST_USERS: Final = 20_000
 
-#: Requests of each user that are measured, on average, at least.
+#: Minimum mean number of measured requests per user.
 _EACH: Final = 2
 
-#: Added to the seed of a run for the stream of its thinking times.
+#: Added to the seed of a run to get the random stream of its think times.
 _THINKING: Final = 7919
 
 
 class UsersInClosedLoop(JsonBlock):
-    """The users in their closed loop: the rate they make, the objectives, with intervals of level `ci_level`.
+    """The result of the closed loop: the rate of the users and the objectives, with intervals of level `ci_level`.
 
-    open_requests_per_s: the rate the plan reckons with. share: one of so many even parts of the replicas was simulated.
+    `open_requests_per_s` is the derived rate of the plan. One of `share` equal parts of the replicas was simulated.
     """
 
     users: int
@@ -68,24 +68,24 @@ class UsersInClosedLoop(JsonBlock):
     share: int = 1
 
     def scaled(self, share: int, users: int) -> UsersInClosedLoop:
-        """Return the figures of all `users`, of which one of `share` even parts was simulated."""
+        """Return the figures of all `users` from the simulation of one of `share` equal parts."""
         names = ("requests_per_s", "ci_low_per_s", "ci_high_per_s")
         rates = {name: None if (rate := getattr(self, name)) is None else rate * share for name in names}
         return self.model_copy(update={**rates, "users": users, "share": share})
 
 
 class UsersSection:
-    """The users of the request, simulated as they wait and think on the best plan."""
+    """The section of the users in a closed loop on the recommended plan."""
 
     name = "closed_loop"
     schema = UsersInClosedLoop
 
     def wanted(self, request: PlanRequest) -> bool:
-        """Only a request for users has the section."""
+        """Return True if the request has a number of users."""
         return request.users is not None
 
     def compute(self, chosen: ChosenPlan) -> UsersInClosedLoop:
-        """Simulate all replicas, or an even share of them where they or the users are many."""
+        """Simulate all replicas, or an even share of them if there are many replicas or users."""
         request, world = chosen.request, chosen.world
         users, replicas = request.users or 1, world.deployments.even_parts(chosen.candidate)
         share = max(-(-replicas // MOST_REPLICAS), -(-users // MOST_USERS))
@@ -98,48 +98,47 @@ class UsersSection:
         return closed_loop(desk, part, chosen.measured.requests_per_s, chosen.error).scaled(share, users)
 
     def screen(self, block: UsersInClosedLoop, plan: Plan) -> Iterator[Line]:  # noqa: ARG002
-        """Return the rate that the users make, then every objective."""
+        """Yield the rate of the users, then every objective."""
         span = f"{_per_s(block.ci_low_per_s)} to {_per_s(block.ci_high_per_s)}"
-        rate = f"they make {_per_s(block.requests_per_s)} requests/s ({block.ci_level:.0%} interval {span})"
-        reckoned = f"{_per_s(block.open_requests_per_s)} was reckoned with, arriving at random"
-        yield "Users", f"{block.users} simulated as they wait and think: {rate}; {reckoned}"
+        rate = f"{_per_s(block.requests_per_s)} requests/s ({100 * block.ci_level:.0f} % interval: {span})"
+        planned = f"the plan assumes {_per_s(block.open_requests_per_s)} requests/s with random arrivals"
+        yield "Users", f"{block.users} users simulated in a closed loop send {rate}; {planned}"
         for row in block.slo:
-            verdict = "met" if row.met else "MISSED"
-            values = f"{seconds(row.value_s)} ({seconds(row.ci_low_s)} to {seconds(row.ci_high_s)})"
-            yield "", f"{row.name} = {values}: {verdict}, {row.probability_met:.0%} sure"
+            values = f"{seconds(row.value_s)} ({interval_words(row.ci_low_s, row.ci_high_s)})"
+            yield "", f"{row.name} = {values}: {verdict_words(row.met, row.probability_met)}"
 
     def page(self, block: UsersInClosedLoop, plan: Plan) -> Iterable[html_page.PageSection]:
         """Return the lines of the screen as a table."""
-        lines = table(("what", "found"), list(self.screen(block, plan)), words=2)
+        lines = table(("quantity", "result"), list(self.screen(block, plan)), words=2)
         return [html_page.PageSection("Users in a closed loop", [paragraph(SIMULATED), lines], "Users")]
 
 
 def _per_s(value: float | None) -> str:
-    """Return a rate with three digits."""
+    """Return a rate with three significant digits."""
     return "unknown" if value is None else f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
 
 
 @dataclass(frozen=True, slots=True)
 class Users:
-    """n of them, who each wait an exponential time of mean think_s between an answer and their next request."""
+    """A number of users with exponentially distributed think times of mean `think_s`."""
 
     n: int
     think_s: float
 
     def requests(self, workload: Workload, n_requests: int, seed: int) -> RequestSet:
-        """Of the workload's lengths and contents, sent when the users come to it."""
+        """Return requests with the lengths and contents of the workload, sent in a closed loop of the users."""
         drawn = workload.materialise(seed, n_requests)
         thinking = np.random.default_rng([seed, _THINKING]).exponential(self.think_s, drawn.n) if self.think_s else None
         return replace(drawn, arrival_s=np.zeros(drawn.n), concurrency=self.n, think_s=thinking)
 
     def faster(self, factor: float) -> Users:
-        """Who think so many times shorter."""
+        """Return the users with think times shorter by `factor`."""
         return Users(self.n, self.think_s / factor)
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoopRun:
-    """One observed run: its rate, and the latencies of its steady part."""
+    """An observed run: its request rate, and the latencies of its steady state."""
 
     requests_per_s: float
     observation: Observation
@@ -147,7 +146,7 @@ class ClosedLoopRun:
 
 @dataclass(frozen=True, slots=True)
 class ClosedLoopEvaluator:
-    """What users ask. serve: what simulates the deployment. n_requests: measured at least."""
+    """Simulates users on a deployment with `serve` and measures at least `n_requests` requests."""
 
     serve: Callable[[RequestSet], Run]
     workload: Workload
@@ -156,7 +155,7 @@ class ClosedLoopEvaluator:
     seed: int
 
     def observe(self, users: Users, seed: int = 0) -> ClosedLoopRun:
-        """One run; seed counts from the desk's own."""
+        """Return one observed run; `seed` is added to the seed of the evaluator."""
         n = 2 * users.n + max(self.n_requests, _EACH * users.n)
         done = self.serve(users.requests(self.workload, n, self.seed + seed))
         measured = _window(done, users.n)
@@ -167,8 +166,11 @@ class ClosedLoopEvaluator:
 
 
 def _window(done: Run, users: int) -> BoolArray:
-    """Requests after everybody's first, sent while every user still had a next one to think about: until as many
-    answers are there as requests but for one of each user. (requests,)"""
+    """Return the measured requests of a run. Shape (requests,).
+
+    Measured are the requests after the first of each user, sent while every user still had a next request: until the
+    number of answers is the number of requests minus the number of users.
+    """
     order = np.argsort(done.arrival_s, kind="stable")
     answered = done.requests.n - users
     end_s = float(np.sort(finish_s(done))[answered - 1])
@@ -178,9 +180,13 @@ def _window(done: Run, users: int) -> BoolArray:
 
 
 def closed_loop(desk: ClosedLoopEvaluator, users: Users, open_per_s: float, error: StatedError) -> UsersInClosedLoop:
-    """Simulate the users over seeds and at levels of the stated error: rate and objectives with LEVEL intervals.
+    """Return the rate and the objectives of the users with LEVEL intervals, from several seeds and error levels.
 
-    open_per_s: the rate the plan reckons with.
+    Args:
+        desk: Simulates the users.
+        users: The users of the simulated part.
+        open_per_s: Derived rate of the plan, requests per second.
+        error: Stated error of the simulator, which sets the speeds of slower steps.
     """
     loops = [desk.observe(users, seed) for seed in range(SEEDS)]
     speeds = error.factors(SPEED, np.array(LEVELS))
@@ -213,7 +219,7 @@ def _slo_result(slo: Slo, loops: list[ClosedLoopRun], slower: list[ClosedLoopRun
 
 
 def _noise(values: FloatArray) -> float:
-    """Standard error of the logarithm of a mean over independent seeds; 0 where it cannot be told."""
+    """Return the standard error of the logarithm of a mean over independent seeds; 0 if it is undefined."""
     if not (np.isfinite(values) & (values > 0)).all():
         return 0.0
     return float(np.std(np.log(values), ddof=1) / math.sqrt(len(values)))

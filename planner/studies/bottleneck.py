@@ -1,7 +1,7 @@
-"""What binds a plan at its planned rate: every resource with how much of it is used.
+"""The bottleneck of a plan at its planned rate, and the utilisation of every resource.
 
-The plan is simulated once more under its share of the load; what bound that run is the simulator's analysis, of each
-kind of replica.
+An even part of the plan is simulated again under its share of the load. The simulator's analysis names the bottleneck
+of each kind of replica.
 """
 
 from __future__ import annotations
@@ -33,30 +33,36 @@ from simulator.cluster.run import Run
 from simulator.cluster.simulate import simulate
 from simulator.engine.event_log import EventLog
 
-#: Resources by bound of replica time.
+#: Names of the resources that bound replica time.
 WORDS: Final = {DEVICE_BOUNDS[bound]: words for bound, words in BOUND_WORDS.items()} | {
     HOST: "host (scheduling, input, output)",
-    IDLE: "nothing to do",
+    IDLE: "idle",
 }
 
-#: Operators named for a bound, each with at least this share of the replica's time.
+#: Maximum number of operators named for a bound, and minimum share of the replica's time of each.
 _NAMED, _LEAST_SHARE = 4, 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceUse:
-    """One resource. share: of the run's time, or of the capacity, 0..1. binds: it is what the plan waits for."""
+    """The utilisation of one resource.
+
+    `share` is a fraction (0 to 1) of the quantity in `of`. `binds` is True for the bottleneck.
+    """
 
     resource: str
     share: float
-    of: str  # what the share is of
+    of: str
     words: str
     binds: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PoolUse:
-    """One kind of replica of a plan. kv_peak: its fullest cache, 0..1; None: the plan's own figure."""
+    """One kind of replica of a plan.
+
+    `kv_peak` is the peak utilisation of its KV cache, 0 to 1; None stands for the figure in the plan.
+    """
 
     role: Role
     bottleneck: PoolBottleneck
@@ -65,16 +71,19 @@ class PoolUse:
     kv_peak: float | None = None
 
     def name_of(self, resource: str) -> str:
-        """Return a resource's name, with the kind of replica where there are several."""
+        """Return the name of a resource, with the kind of replica if there are several."""
         return resource if self.role == "both" else f"{self.role}: {resource}"
 
     def is_part_of(self, metric: str) -> bool:
-        """Whether its time is part of a latency: first tokens of prefill servers, those after them of the others."""
+        """Return True if the time of these replicas is part of a latency metric.
+
+        Prefill replicas determine the time to first token, decode replicas the time between tokens.
+        """
         return LATENCY_METRICS[metric].involves(self.role)
 
 
 def pool_uses(rerun: Rerun, plan: Plan, index: int = 0, samples: int = SAMPLES) -> list[PoolUse]:
-    """Simulate an even part of a plan under its share of the planned rate: one pool, or prefill and decode servers."""
+    """Return the pools of a plan, simulated again: one pool, or a prefill and a decode pool."""
     candidate, world = rerun.candidates[index], rerun.world_of(index)
     share = world.deployments.even_parts(candidate)
     served = world.deployments.part(candidate, share)
@@ -99,8 +108,11 @@ def _seats(plant: CompiledDeployment) -> int:
 
 
 def resource_uses(plan: Plan, pools: Sequence[PoolUse]) -> list[ResourceUse]:
-    """Return the resources of each kind of replica: time, the largest share leading, then KV cache and seats; then the
-    queue. What binds is of the replicas whose time is part of the tightest objective."""
+    """Return the utilisation of every resource, for each kind of replica and then for the queue.
+
+    Per kind come the shares of time, the largest first, then KV cache and running sequences. Only replicas whose time
+    is part of the tightest objective can hold the bottleneck.
+    """
     return [*(use for pool in pools for use in _pool_resources(plan, pool)), *_queue(plan)]
 
 
@@ -111,7 +123,7 @@ def _pool_resources(plan: Plan, pool: PoolUse) -> Iterator[ResourceUse]:
 
 
 def _time(pool: PoolUse) -> list[ResourceUse]:
-    """The time of one kind of replica, by what its steps wait for."""
+    """Return the shares of the replica time by bound."""
     shares, bound_by = pool.bottleneck.shares.steps, pool.bottleneck.bound_by
     named = (name for name in shares if shares[name] or name in (HOST, IDLE))
     order = sorted(named, key=lambda name: -shares[name])
@@ -121,7 +133,7 @@ def _time(pool: PoolUse) -> list[ResourceUse]:
 
 
 def _leading(pool: PoolUse, bound: str) -> str:
-    """The operators that make up most of a bound's time."""
+    """Return the names of the operators with the largest shares of a bound's time."""
     rows, total_s = together(pool.bottleneck.operators_of(bound)), pool.bottleneck.replica_s
     shown = [f"{r.name} {r.seconds / total_s:.0%}" for r in rows[:_NAMED] if r.seconds > _LEAST_SHARE * total_s]
     if bound == DEVICE_BOUNDS[FIXED] and rows:
@@ -135,24 +147,26 @@ def _kv(plan: Plan, pool: PoolUse) -> list[ResourceUse]:
         return []
     preempted = 0.0 if pool.role == "prefill" else plan.metric("n_preemptions") or 0.0
     words = f"{preempted:,.0f} preemptions" if preempted else "no preemptions"
-    return [ResourceUse("KV cache", peak, "KV blocks at the peak", words, pool.bottleneck.bound_by == KV_CAPACITY)]
+    return [ResourceUse("KV cache", peak, "KV blocks at their peak", words, pool.bottleneck.bound_by == KV_CAPACITY)]
 
 
 def _sequence_seats(pool: PoolUse) -> list[ResourceUse]:
-    """Of replicas that decode: a prompt's seat is its time."""
+    """Return the utilisation of `max_num_seqs`; none for prefill replicas."""
     if pool.role == "prefill":
         return []
     steps, seats = pool.bottleneck.samples, pool.seats
-    words = f"{steps.most_decodes:,} of {seats:,} sequences at once at the peak, {steps.mean_decodes:,.0f} on average"
+    words = (
+        f"{steps.most_decodes:,} of {seats:,} concurrent sequences at the peak, {steps.mean_decodes:,.0f} on average"
+    )
     binds = pool.bottleneck.bound_by == QUEUE
-    return [ResourceUse("sequence seats", steps.most_decodes / seats, "max_num_seqs", words, binds)]
+    return [ResourceUse("running sequences", steps.most_decodes / seats, "max_num_seqs", words, binds)]
 
 
 def _queue(plan: Plan) -> list[ResourceUse]:
-    """Waiting before the first step, against the time to first token it is part of."""
+    """Return the queueing time as a share of the mean time to first token."""
     metrics = plan.metrics or {}
     queue, ttft = (metrics.get("queue_s") or {}).get("mean"), (metrics.get("ttft_s") or {}).get("mean")
     if not queue or not ttft:
         return []
     words = f"a request waits {human_s(queue)} on average before its first step"
-    return [ResourceUse("queue", min(queue / ttft, 1.0), "mean time to first token", words, False)]
+    return [ResourceUse("queue", min(queue / ttft, 1.0), "the mean TTFT", words, False)]

@@ -1,7 +1,7 @@
-"""The cheapest change that would buy more capacity: every candidate change simulated at the higher rate.
+"""The cheapest change that reaches more capacity; every change is simulated at the higher rate.
 
-What the answer's own search could choose (limits, layouts, precisions of its space) is not tried again: its winner is
-the best of them. Tried are narrower weights beyond that space, the same accelerators in larger numbers, and others.
+The search of the answer has already chosen the best limits, layouts and precisions of its space, so they are not tried
+again. The tried changes are narrower weights outside that space, more of the same accelerators, and other accelerators.
 """
 
 from __future__ import annotations
@@ -26,24 +26,28 @@ from planner.studies.rerun import Rerun, without_load
 
 GOAL: Final = 1.2
 
-#: Weight dtypes worth asking about, most careful first.
+#: Weight data types that are tried, the widest first.
 NARROWER: Final = ("fp8", "int4")
 
-#: Other accelerators worth asking about.
+#: Other accelerators that are tried.
 OTHERS: Final = ("a100-80gb", "h100", "h200", "b200")
 
-#: Candidates of one hardware that are tried, the fastest first; dearer hardware than this many times is not.
+#: Maximum number of candidates tried per hardware, and maximum price of hardware relative to the plan.
 MOST_TRIES: Final = 3
 
 MOST_DEARER: Final = 4.0
 
-#: Kinds of accelerator that do it, after which no dearer ones are tried.
+#: Number of kinds of accelerator that reach the goal, after which no more expensive hardware is tried.
 ENOUGH: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
 class GrowthStep:
-    """One change, tried. usd_per_hour: of the whole plan then; None where no price is known. holds: at the goal."""
+    """A tried change.
+
+    `usd_per_hour` is the price of the changed plan, None if unknown. `holds` is True if it meets the objectives at the
+    higher rate.
+    """
 
     kind: str  # "precision" | "hardware" | "objective"
     words: str
@@ -55,14 +59,14 @@ class GrowthStep:
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """goal_per_s: GOAL times the capacity. changes: in the order they were tried, cheapest first."""
+    """The changes that were tried for a rate of `goal_per_s`, which is GOAL times the capacity."""
 
     goal_per_s: float
     changes: list[GrowthStep]
 
     @property
     def cheapest(self) -> GrowthStep | None:
-        """Of those that hold; one that leaves latency as promised comes before one that does not."""
+        """Return the cheapest change that meets the objectives; changes that keep the objectives take precedence."""
         held = [c for c in self.changes if c.holds]
         promised = [c for c in held if c.kind != "objective"]
         return min(promised or held, key=_dollars, default=None)
@@ -73,9 +77,13 @@ def _dollars(change: GrowthStep) -> float:
 
 
 def growth(rerun: Rerun, plan: Plan, tell: ProgressCallback = lambda _: None) -> Growth:
-    """Simulates some seconds for each hardware tried. Raises InputError for a plan without a capacity."""
+    """Return the changes for 20 % more capacity; takes some seconds for each hardware.
+
+    Raises:
+        InputError: The plan has no capacity.
+    """
     if plan.capacity_requests_per_s is None:
-        raise InputError("a plan without a capacity cannot be grown", plan.deployment["hardware"])
+        raise InputError("a plan without a capacity cannot be extended", plan.deployment["hardware"])
     goal = GOAL * plan.capacity_requests_per_s
     tries = _Tries(rerun, plan, goal)
     return Growth(goal, [*tries.objective(tell), *tries.precision(tell), *tries.hardware(tell)])
@@ -88,36 +96,37 @@ class _Tries:
     goal: float
 
     def objective(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
-        """The same plan, and what its latency would be."""
+        """Try the same plan with relaxed objectives."""
         tell("the same plan at the higher rate")
         bench = self.rerun.bench
         verdict = bench.probe(self.rerun.candidates[0], self.goal, bench.sizes.full)
         missed = [slo for slo in bench.slos if verdict.value_s(slo) > slo.limit_s]
-        said = ", ".join(f"{slo.name} = {human_s(verdict.value_s(slo))}" for slo in missed)
+        values = ", ".join(f"{slo.name} = {human_s(verdict.value_s(slo))}" for slo in missed)
         if not verdict.stable:
-            yield GrowthStep("objective", "looser objectives on the same plan", None, None, False, "the queue grows")
+            yield GrowthStep("objective", "relax the objectives", None, None, False, "the queue grows")
         elif missed:
             limits = ",".join(f"{slo.name}={seconds_text(_up(verdict.value_s(slo)))}" for slo in missed)
-            yield GrowthStep("objective", f"accept {limits} on the same plan", self.plan.usd_per_hour, 0.0, True, said)
+            words = f"relax the objectives to {limits}"
+            yield GrowthStep("objective", words, self.plan.usd_per_hour, 0.0, True, values)
         else:
-            words = "nothing: the same plan holds it with this seed"
+            words = "no change: the same plan meets the objectives with this seed"
             yield GrowthStep("objective", words, self.plan.usd_per_hour, 0.0, True)
 
     def precision(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
-        """Narrower weights on the same hardware, the first that do it."""
+        """Try narrower weights on the same hardware until one reaches the goal."""
         text, world = str(self.plan.deployment["hardware"]), self._own_world()
         searched = {c.weight_dtype for c in candidates(world.request, world.names)}
         for dtype in (d for d in NARROWER if d not in searched):
             tell(f"{dtype} weights")
             found = self._first(text, (dtype,), world)
             words = f"{dtype} weights" + (f": {found}" if found else "")
-            note = "answer quality differs: check it"
+            note = "check the answer quality"
             yield GrowthStep("precision", words, self.plan.usd_per_hour, 0.0, found is not None, note)
             if found:
                 return
 
     def _own_world(self) -> SimulatedEvaluator:
-        """Of exactly the hardware of the plan, which may be a part of what was named."""
+        """Return the evaluator of the hardware of the plan, which may be a part of the requested hardware."""
         world, own = self.rerun.world_of(0), self._own
         return world if world.names.hardware.text == own.text else world.elsewhere(own)
 
@@ -126,7 +135,7 @@ class _Tries:
         return self.rerun.candidates[0].hardware
 
     def hardware(self, tell: ProgressCallback) -> Iterator[GrowthStep]:
-        """Larger numbers of the same, and other accelerators, by price; of each the first that does it."""
+        """Try more of the same and other accelerators by price, each kind until one count reaches the goal."""
         done: set[str] = set()
         for hardware, usd in self._offers():
             text, name = hardware.text, hardware.accelerator.name
@@ -146,7 +155,7 @@ class _Tries:
                 return
 
     def _offers(self) -> list[tuple[Hardware, float | None]]:
-        """(hardware, dollars per hour), the cheapest first; more of the same comes before others of its price."""
+        """Return pairs of hardware and dollars per hour, the cheapest first, at equal price the same kind first."""
         priced: list[tuple[Hardware, float | None]] = []
         for hardware in dict.fromkeys([*_more(self._own), *_others(self._own)]):
             price = self.rerun.prices.of_other(hardware).price(hardware)
@@ -156,7 +165,7 @@ class _Tries:
         return sorted(kept, key=lambda item: float("inf") if item[1] is None else item[1])
 
     def _first(self, hardware: str, precisions: tuple[str, ...], world: Evaluator) -> str | None:
-        """The first of the fastest candidates with default limits that holds the goal, in words."""
+        """Return the first of the fastest candidates with default limits that reaches the goal, in words."""
         request = without_load(self.rerun.request).replace(hardware=hardware, objective="throughput")
         request = request.replace(precisions=precisions or self.rerun.request.precisions)
         plain: dict[object, Candidate] = {}
@@ -174,12 +183,12 @@ class _Tries:
 
 
 def _up(value_s: float) -> float:
-    """A tenth more, to two digits: a limit with room."""
+    """Return the value plus 10 %, rounded to two digits."""
     return float(f"{value_s * 1.1:.2g}")
 
 
 def _more(own: Hardware) -> Iterator[Hardware]:
-    """Larger numbers of the same accelerator. Slices and this machine have none here."""
+    """Yield larger counts of the same accelerator; none for slices and the local machine."""
     if own.text == "local" or own.accelerator.is_slice:
         return
     count, most = own.accelerators_per_node, own.node.max_accelerators
@@ -189,7 +198,7 @@ def _more(own: Hardware) -> Iterator[Hardware]:
 
 
 def _others(own: Hardware) -> Iterator[Hardware]:
-    """As many of other accelerators, and half and twice as many."""
+    """Yield other accelerators in the same, half and twice the number."""
     if own.text == "local":
         return
     for name in (n for n in OTHERS if n != own.accelerator.name):

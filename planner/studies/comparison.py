@@ -1,7 +1,4 @@
-"""Two plans side by side: what was asked and chosen differently, what each figure is, which is better at what.
-
-Two answers side by side: the questions, the best plans, and what keeps them from being compared one to one.
-"""
+"""The comparison of two plans or two answers: differences, figures, and advantages of each."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ Unit = Literal["rate", "seconds", "usd", "joules", "grams", "share"]
 
 Better = Literal["A", "B", "same", ""]
 
-#: Figures nearer than this are equal: two runs of one plan differ as much.
+#: Relative difference below which figures count as equal; two runs of one plan differ by as much.
 TIE: Final = 0.02
 
 #: Deployment keys that follow from others.
@@ -25,23 +22,23 @@ _FOLLOWS: Final = ("kv_blocks",)
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number of both plans; None where a plan has none. unit: how to print it."""
+    """One figure of two plans; None for a plan without it."""
 
     name: str
     unit: Unit
     a: float | None
     b: float | None
     lower_is_better: bool = True
-    judged: bool = True  # False: neither more nor less of it is better
+    judged: bool = True  # False: neither direction is better
 
     @property
     def change(self) -> float | None:
-        """b over a, less one."""
+        """Return the relative change from a to b; None if it is undefined."""
         return None if self.a is None or self.b is None or not self.a else self.b / self.a - 1
 
     @property
     def better(self) -> Better:
-        """Empty where one has no figure, or none is better."""
+        """Return the better side; empty if a figure is missing or neither direction is better."""
         if self.a is None or self.b is None or not self.judged:
             return ""
         if abs(self.a - self.b) <= TIE * max(abs(self.a), abs(self.b)):
@@ -49,23 +46,25 @@ class Figure:
         return "A" if (self.a < self.b) == self.lower_is_better else "B"
 
     def as_dict(self) -> dict[str, object]:
+        """Return the figure as JSON data."""
         known: dict[str, object] = {"name": self.name, "unit": self.unit, "a": self.a, "b": self.b}
         return known | {"change": self.change, "better": self.better or None}
 
 
 @dataclass(frozen=True, slots=True)
 class PlanComparison:
-    """differs: (what, of A, of B) in words; figures as Figure says."""
+    """The comparison of two plans; `differs` holds triples of a name, the value of A and the value of B."""
 
     differs: tuple[tuple[str, str, str], ...]
     figures: tuple[Figure, ...]
     notes: tuple[str, ...] = ()
 
     def better_at(self, side: Better) -> list[str]:
-        """Names of the figures one plan is better at."""
+        """Return the names of the figures in which a side is better."""
         return [f.name for f in self.figures if f.better == side]
 
     def document(self) -> dict[str, Any]:
+        """Return the comparison as JSON data."""
         return {
             "schema_version": 1,
             "differs": [{"what": w, "a": a, "b": b} for w, a, b in self.differs],
@@ -76,23 +75,23 @@ class PlanComparison:
 
 
 def deployment_differs(a: dict[str, Any], b: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Keys of two deployment blocks that are not equal."""
+    """Yield the keys in which two deployment blocks differ, with both values."""
     for key in dict.fromkeys((*a, *b)):
         if key not in _FOLLOWS and a.get(key) != b.get(key):
             yield key, _text(a.get(key)), _text(b.get(key))
 
 
 def figures(a: Plan, b: Plan) -> Iterator[Figure]:
-    """Every figure at least one of them has."""
+    """Yield every figure that at least one of the plans has."""
     pairs: list[Figure] = [
-        Figure("requests/s looked at", "rate", a.requests_per_s, b.requests_per_s, judged=False),
+        Figure("planned requests/s", "rate", a.requests_per_s, b.requests_per_s, judged=False),
         Figure("highest requests/s", "rate", a.capacity_requests_per_s, b.capacity_requests_per_s, False),
-        Figure("90 % sure requests/s", "rate", a.safe_requests_per_s, b.safe_requests_per_s, False),
+        Figure("requests/s with 90 % confidence", "rate", a.safe_requests_per_s, b.safe_requests_per_s, False),
         *_latencies(a, b),
         Figure("$ per hour", "usd", a.usd_per_hour, b.usd_per_hour),
         *(Figure(n, "usd", _cost(a, k), _cost(b, k)) for n, k in _COSTS),
         *(Figure(n, u, _energy(a, k), _energy(b, k)) for n, u, k in _ENERGIES),
-        Figure("KV cache at its peak", "share", a.metric(_KV), b.metric(_KV), judged=False),
+        Figure("peak KV cache utilisation", "share", a.metric(_KV), b.metric(_KV), judged=False),
     ]
     yield from (f for f in pairs if f.a is not None or f.b is not None)
 
@@ -100,27 +99,27 @@ def figures(a: Plan, b: Plan) -> Iterator[Figure]:
 _KV: Final = "kv_peak_fraction"
 
 _COSTS: Final = (
-    ("$ per M output tokens", "usd_per_million_output_tokens"),
-    ("$ per M tokens", "usd_per_million_total_tokens"),
+    ("$ per million output tokens", "usd_per_million_output_tokens"),
+    ("$ per million tokens", "usd_per_million_total_tokens"),
 )
 
 _ENERGIES: Final[tuple[tuple[str, Unit, str], ...]] = (
     ("J per output token", "joules", "j_per_output_token"),
-    ("g CO2e per M output", "grams", "gco2e_per_million_output_tokens"),
+    ("g CO2e per million output tokens", "grams", "gco2e_per_million_output_tokens"),
 )
 
 
 def _latencies(a: Plan, b: Plan) -> Iterator[Figure]:
-    """Each objective's value and how sure it is; equal objectives share a row."""
+    """Yield the value of and the confidence in each objective; equal objectives share a row."""
     rows = [{row.name: row for row in p.slo} for p in (a, b)]
     for name in dict.fromkeys((*rows[0], *rows[1])):
         one, two = rows[0].get(name), rows[1].get(name)
         yield Figure(name, "seconds", _value(one, a, name), _value(two, b, name))
-        yield Figure(f"sure of {name}", "share", _sure(one), _sure(two), False)
+        yield Figure(f"confidence in {name}", "share", _sure(one), _sure(two), False)
 
 
 def _value(row: SloResult | None, plan: Plan, name: str) -> float | None:
-    """Of the objective; of a plan without it, what its metrics say."""
+    """Return the value of an objective, or of the same metric for a plan without the objective."""
     if row is not None:
         return row.value_s
     metric, _, stat = name.partition(".")
@@ -146,12 +145,12 @@ def _text(value: object) -> str:
     return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
 
 
-#: Parts of the question; the deployment says model, engine and hardware as they were resolved.
+#: Request keys that are compared; the deployments contain the resolved model, engine and hardware.
 _ASKED: Final = ("slo", "workload", "rate", "objective", "precisions", "seed")
 
 
 def compare_answers(a: Answer, b: Answer) -> PlanComparison:
-    """Of a refused answer its closest plan is looked at, and a note says so."""
+    """Return the comparison of two answers; an infeasible answer is represented by its closest plan, with a note."""
     one, two = _plan(a), _plan(b)
     differs = [*_questions(a, b)]
     found = []
@@ -193,11 +192,11 @@ def _notes(a: Answer, b: Answer, one: Plan | None, two: Plan | None) -> Iterator
     for name, answer, plan in (("A", a, one), ("B", b, two)):
         if not answer.feasible and answer.infeasible is not None:
             shown = "its closest plan is shown" if plan is not None else "it has no plan to show"
-            yield f"{name} is a no ({answer.infeasible.binding_constraint}): {shown}"
+            yield f"{name} is infeasible ({answer.infeasible.binding_constraint}): {shown}"
     if a.reproduce.calibration != b.reproduce.calibration:
-        yield "made with different calibrations (other hardware, or another time): part of a difference may be theirs"
+        yield "the calibrations differ (other hardware, or another time), which may explain part of a difference"
     if a.request.workload != b.request.workload:
-        yield "the workloads differ: latencies and costs per token are of different requests"
+        yield "the workloads differ: latencies and costs per token refer to different requests"
     rates = [p.requests_per_s for p in (one, two) if p is not None and p.requests_per_s]
     if len(rates) == 2 and abs(rates[0] / rates[1] - 1) > TIE:
-        yield "latency, cost and energy are each at the plan's own rate"
+        yield "latency, cost and energy refer to the planned rate of each plan"

@@ -1,4 +1,4 @@
-"""Why this plan and not another, what binds it, and what the next fifth of capacity would cost."""
+"""The explanation of an answer: its reasons, its bottleneck, and the cost of 20 % more capacity."""
 
 from __future__ import annotations
 
@@ -21,7 +21,15 @@ SCHEMA_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """why: sentences. alternatives: (plan in words, why not it). binds: of the best plan, or of the closest one."""
+    """The reasons of a recommendation.
+
+    Attributes:
+        why: Sentences on the search and the decision.
+        alternatives: Pairs of a plan in words and the reason against it.
+        uses: Utilisation of each resource.
+        binds: The bottleneck of the recommended plan, or of the closest plan.
+        growth: Changes that reach more capacity; None if the plan has no capacity.
+    """
 
     why: list[str]
     alternatives: list[tuple[str, str]]
@@ -31,8 +39,11 @@ class Explanation:
 
 
 def explain(answer: Answer, tell: ProgressCallback = lambda _: None) -> Explanation:
-    """Simulates the plan once more and every change that could buy a fifth more. Raises InputError where the answer
-    cannot be rerun, or is a no: that explains itself."""
+    """Simulate the plan again, and every change that could reach 20 % more capacity, and explain the answer.
+
+    Raises:
+        InputError: The answer cannot be simulated again.
+    """
     best = answer.best
     if best is None:
         binding = answer.infeasible.binding_constraint if answer.infeasible else "unknown"
@@ -46,45 +57,52 @@ def explain(answer: Answer, tell: ProgressCallback = lambda _: None) -> Explanat
 
 
 def _why(answer: Answer, best: Plan) -> Iterator[str]:
-    """How it was found, and what decided."""
+    """Yield sentences on the search and on the decision."""
     s, asked = answer.search, answer.request
     yield (
-        f"Of {s.n_space:,} deployments {s.n_bounded_out:,} can never meet the objectives (bounds), "
-        f"{s.n_simulated:,} were simulated and this one is best in {_goal(asked.objective, asked.requests_per_s)}."
+        f"Of {s.n_space:,} deployments, {s.n_bounded_out:,} cannot meet the objectives (bounds) and "
+        f"{s.n_simulated:,} were simulated; this one {_goal(asked.objective, asked.requests_per_s)}."
     )
     for reason, n in s.bounded_out.items():
-        yield f"{n:,} of them ruled out: {reason}."
+        yield f"{n:,} ruled out: {reason}."
     near = best.tightest
     value = "unbounded" if near.value_s is None else human_s(near.value_s)
-    yield f"Its tightest objective is {near.name}: {value} of {human_s(near.limit_s)} ({near.share:.0%})."
+    share = f"{100 * near.share:.0f} % of the limit {human_s(near.limit_s)}"
+    yield f"Its tightest objective is {near.name}: {value} is {share}."
     if best.limited_by:
         yield f"Its capacity is {best.capacity_requests_per_s:.3g} requests/s; {best.limited_by}."
 
 
 def _goal(objective: str, rate: float | None) -> str:
     if objective == "cost":
-        return "cost: the highest rate for the money" if rate is None else f"cost: the cheapest that carries {rate:g}/s"
-    words = {"energy": "energy per token", "throughput": "the rate it holds", "latency": "latency"}
-    return words.get(objective, objective)
+        if rate is None:
+            return "has the lowest cost per token"
+        return f"is the cheapest that carries {rate:g} requests/s"
+    words = {
+        "energy": "has the lowest energy per token",
+        "throughput": "has the highest sustainable rate",
+        "latency": "has the lowest latency",
+    }
+    return words.get(objective, f"has the highest {objective}")
 
 
 def why_not(answer: Answer, best: Plan, other: Plan) -> str:
-    """What the best has over an alternative, in the words of the objective."""
+    """Return the differences of an alternative from the recommended plan in words."""
     ours, theirs = best.capacity_requests_per_s, other.capacity_requests_per_s
-    said = []
+    reasons = []
     if ours and theirs:
-        said.append(f"holds {theirs:.3g} requests/s, {theirs / ours - 1:+.0%}")
+        reasons.append(f"carries {theirs:.3g} requests/s, {100 * (theirs / ours - 1):+.0f} %")
         if abs(theirs / ours - 1) <= TIE and answer.request.objective in ("cost", "throughput"):
-            said.append("which is a tie: the plainer deployment is preferred")
+            reasons.append("a tie: the simpler deployment is preferred")
     for name, mine, its in (
         ("cost per output token", _usd(best), _usd(other)),
         ("energy per output token", _joules(best), _joules(other)),
     ):
         if mine and its:
-            said.append(f"{name} {its / mine - 1:+.0%}")
+            reasons.append(f"{name} {100 * (its / mine - 1):+.0f} %")
     if other.usd_per_hour and best.usd_per_hour and other.usd_per_hour != best.usd_per_hour:
-        said.append(f"${other.usd_per_hour:.2f} against ${best.usd_per_hour:.2f} per hour")
-    return ", ".join(said) or "no figures to compare"
+        reasons.append(f"${other.usd_per_hour:.2f} instead of ${best.usd_per_hour:.2f} per hour")
+    return ", ".join(reasons) or "no figures to compare"
 
 
 def _usd(plan: Plan) -> float | None:
@@ -96,15 +114,17 @@ def _joules(plan: Plan) -> float | None:
 
 
 def binding_words(plan: Plan, found: list[ResourceUse]) -> str:
-    """One sentence: the objective that is met last, and the resource behind it."""
+    """Return the limit of the capacity and the bottleneck of the steps in one sentence."""
     binding = [u for u in found if u.binds]
-    what = ", ".join(f"{u.resource} ({u.share:.0%} of {u.of}{': ' + u.words if u.words else ''})" for u in binding)
+    what = ", ".join(
+        f"{u.resource} ({100 * u.share:.0f} % of {u.of}{': ' + u.words if u.words else ''})" for u in binding
+    )
     first = f"{plan.limited_by}; " if plan.limited_by else ""
-    return f"{first}what its steps wait for is {what}" if what else f"{first}nothing is used up"
+    return f"{first}its steps are bound by {what}" if what else f"{first}no resource is exhausted"
 
 
 def document(e: Explanation) -> dict[str, Any]:
-    """`plan explain --json`."""
+    """Return the document of `plan explain --json`."""
     grown = None
     if e.growth is not None:
         cheapest = e.growth.cheapest
@@ -122,18 +142,19 @@ def document(e: Explanation) -> dict[str, Any]:
 
 
 def cheapest_words(change: GrowthStep) -> str:
-    """The change, what it costs more (or saves), and what to mind."""
+    """Return a change with its additional cost or saving, and its note."""
     extra = change.extra_usd_per_hour
     if extra is None:
-        more = "at a price that is not known"
+        more = "at an unknown price"
     elif extra == 0:
-        more = "at no more money"
+        more = "at the same cost"
     else:
-        more = f"for ${extra:,.2f} more per hour" if extra > 0 else f"which saves ${-extra:,.2f} per hour"
+        more = f"for ${extra:,.2f} more per hour" if extra > 0 else f"saves ${-extra:,.2f} per hour"
     return f"{change.words}, {more}" + (f" ({change.note})" if change.note else "")
 
 
 def extra_words(c: GrowthStep) -> str:
+    """Return the additional cost of a change, US dollars per hour."""
     if c.extra_usd_per_hour is None:
         return "unknown"
     return f"${c.extra_usd_per_hour:,.2f}" if c.extra_usd_per_hour >= 0 else f"-${-c.extra_usd_per_hour:,.2f}"

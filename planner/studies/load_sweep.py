@@ -1,4 +1,4 @@
-"""A plan at several loads, with power: what cost and energy per token trade against latency."""
+"""Plans simulated at several loads, to show cost and energy per token against latency."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from planner.problem.latency_metrics import LATENCY_METRICS
 from planner.problem.slo import Slo
 from planner.studies.rerun import Rerun
 
-#: Of the capacity; and of the best plan, beyond it, up to the first load that it does not keep up with.
+#: Simulated shares of the capacity; the recommended plan is also simulated above it, up to the first overload.
 SHARES: Final = (0.1, 0.2, 0.35, 0.5, 0.65, 0.8, 0.9, 1.0)
 
 BEYOND: Final = (1.1, 1.25, 1.5, 2.0)
@@ -23,8 +23,11 @@ BEYOND: Final = (1.1, 1.25, 1.5, 2.0)
 
 @dataclass(frozen=True, slots=True)
 class SweepPoint:
-    """One load. latency_s: metric -> statistic -> seconds. plan: place in the answer, 0 the best; share: of capacity
-    (of the planned rate where there is none)."""
+    """One plan at one load.
+
+    `plan` is the number of the plan, 0 for the recommended one. `share` is the load as a fraction of the capacity, or
+    of the planned rate if there is no capacity. `latency_s` is keyed by metric and statistic.
+    """
 
     plan: int
     share: float
@@ -39,7 +42,7 @@ class SweepPoint:
 
 
 def sweep(plans: list[Plan], rerun: Rerun, tell: ProgressCallback = lambda _: None) -> list[SweepPoint]:
-    """Every plan of the answer at shares of its capacity, one seed each, ascending; the best beyond it, too."""
+    """Return every plan at ascending shares of its capacity with one seed; the recommended plan also above it."""
     found = []
     for i, (plan, candidate) in enumerate(zip(plans, rerun.candidates, strict=True)):
         top = plan.capacity_requests_per_s or plan.requests_per_s

@@ -1,9 +1,8 @@
-"""Replicas that fail and come back: how often enough of them are up, and the outages of windows of time, drawn.
+"""Failures of replicas: availability, randomly drawn outages, and the latencies of requests during outages.
 
-Every replica fails by itself: exponential times of mean mtbf_s between the end of one outage and the next, which lasts
-restart_s. (What takes several at once, a rack or a bad release, is another matter and not in here.)
-
-A planned deployment with more replicas, some of which crash: what its requests see meanwhile.
+Replicas fail independently. The time between the end of an outage and the next failure is exponential with mean
+`mtbf_s`, and an outage lasts `restart_s`. Failures of several replicas at once (a rack, a bad release) are not
+modelled.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from simulator.cluster.simulate import simulate
 
 @dataclass(frozen=True, slots=True)
 class FailingReplicas:
-    """One replica's life. settle_s: after an outage, until what waited meanwhile is served."""
+    """Failure times of replicas; `settle_s` is the time after an outage until the waiting requests are served."""
 
     mtbf_s: float
     restart_s: float
@@ -42,22 +41,22 @@ class FailingReplicas:
 
     @property
     def availability(self) -> float:
-        """Share of time that it is up."""
+        """Return the share of time that a replica is available."""
         return self.mtbf_s / (self.mtbf_s + self.restart_s)
 
     def enough_up(self, replicas: int, needed: int) -> float:
-        """Share of time that at least `needed` of them are up: the binomial distribution."""
+        """Return the share of time that at least `needed` replicas are available (binomial distribution)."""
         up = self.availability
         terms = (math.comb(replicas, k) * up**k * (1 - up) ** (replicas - k) for k in range(needed, replicas + 1))
         return min(1.0, sum(terms))
 
     def fewest(self, needed: int, share: float, most: int) -> int:
-        """Replicas of which `needed` are up for that share of time; at most `most`."""
+        """Return the fewest replicas of which `needed` are available for a share of time; at most `most`."""
         found = (n for n in range(needed, most + 1) if self.enough_up(n, needed) >= share)
         return next(found, most)
 
     def window(self, rng: np.random.Generator, replicas: int, length_s: float) -> list[Outage]:
-        """The outages of one window of time, each with all that begins before it is over."""
+        """Return the outages of one window; failures that begin before an outage is over belong to it."""
         starts = np.sort(np.concatenate([self._starts(rng, length_s) for _ in range(replicas)]))
         found: list[list[float]] = []
         for start_s in starts.tolist():
@@ -68,7 +67,7 @@ class FailingReplicas:
         return [Outage(tuple(s - group[0] for s in group), self.restart_s, self.settle_s) for group in found]
 
     def _starts(self, rng: np.random.Generator, length_s: float) -> FloatArray:
-        """Of one replica's outages within the window; up at its beginning."""
+        """Return the start times of one replica's outages in a window that begins with the replica available."""
         expected = length_s / (self.mtbf_s + self.restart_s)
         n = int(expected + 10 * math.sqrt(expected) + 10)
         gaps = rng.exponential(self.mtbf_s, n) + self.restart_s
@@ -78,7 +77,7 @@ class FailingReplicas:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """Replicas that fail so close together that one is not over when the next begins: seconds from the first."""
+    """Overlapping failures of replicas; `starts_s` are seconds since the first failure."""
 
     starts_s: tuple[float, ...]
     restart_s: float
@@ -86,16 +85,16 @@ class Outage:
 
     @property
     def length_s(self) -> float:
-        """Until all that waited is served."""
+        """Return the seconds until all waiting requests are served."""
         return self.starts_s[-1] + self.restart_s + self.settle_s
 
     @property
     def most_down(self) -> int:
-        """Replicas down at once."""
+        """Return the maximum number of replicas that are down at the same time."""
         return max(sum(s <= t < s + self.restart_s for s in self.starts_s) for t in self.starts_s)
 
     def victims(self) -> Iterator[tuple[int, float]]:
-        """(place of the replica that fails, when): one that is up then."""
+        """Yield the index of a failing replica, which is available until then, and the time in seconds."""
         back_s: dict[int, float] = {}
         for start_s in self.starts_s:
             place = next(p for p in range(len(self.starts_s)) if back_s.get(p, -1.0) <= start_s)
@@ -104,7 +103,7 @@ class Outage:
 
 
 def binomial_bounds(met: int, n: int, level: float) -> tuple[float, float]:
-    """Two-sided Clopper-Pearson interval of a share, `met` of `n` seen."""
+    """Return the two-sided Clopper-Pearson interval of a share from `met` of `n` observations."""
     from scipy.stats import beta
 
     tail = (1 - level) / 2
@@ -113,10 +112,10 @@ def binomial_bounds(met: int, n: int, level: float) -> tuple[float, float]:
     return low, high
 
 
-#: Requests of one simulated outage at most: of a longer one its beginning stands for all of it.
+#: Maximum number of requests of a simulated outage; a longer outage is shortened.
 MOST_REQUESTS: Final = 120_000
 
-#: Before the first crash: so many mean residence times, and seconds at least.
+#: Time before the first crash, in mean residence times, and its minimum in seconds.
 _STAYS: Final = 4.0
 
 _LEAST_LEAD_S: Final = 20.0
@@ -124,7 +123,10 @@ _LEAST_LEAD_S: Final = 20.0
 
 @dataclass(frozen=True, slots=True)
 class FailingFleet:
-    """plant: of one replica, in any number. n_requests: of a run without outages; stay_s: mean time in the system."""
+    """A planned deployment with any number of replicas, some of which crash.
+
+    `n_requests` is the size of a run without outages, and `stay_s` the mean time of a request in the system.
+    """
 
     plant: CompiledDeployment
     workload: Workload
@@ -135,15 +137,19 @@ class FailingFleet:
 
     @classmethod
     def of(cls, rerun: Rerun, plan: Plan, index: int) -> FailingFleet:
-        """Raises InputError for a plan without figures."""
+        """Return the fleet of a plan.
+
+        Raises:
+            InputError: The plan has no figures.
+        """
         stay_s = None if plan.metrics is None else plan.metrics["e2e_s"]["mean"]
         if not plan.requests_per_s or stay_s is None:
-            raise InputError("a plan without a rate it holds has no spares", plan.deployment["hardware"])
+            raise InputError("plan spares needs a plan with a sustainable rate", plan.deployment["hardware"])
         plant = rerun.world_of(index).deployments.compiled(rerun.candidates[index])
         return cls(plant, rerun.workload, plan.requests_per_s, rerun.bench.sizes.full, stay_s, rerun.request.seed)
 
     def shortened(self, outage: Outage) -> Outage:
-        """As much of it as is simulated."""
+        """Return the outage, shortened to MOST_REQUESTS requests."""
         most_s = MOST_REQUESTS / self.requests_per_s - self._lead_s
         factor = min(1.0, most_s / outage.length_s)
         if factor == 1.0:
@@ -156,7 +162,7 @@ class FailingFleet:
         return max(_STAYS * self.stay_s, _LEAST_LEAD_S)
 
     def observe(self, replicas: int, outage: Outage | None, example: int, speed: float) -> Mapping[str, FloatArray]:
-        """See planner.spares.Observe."""
+        """Return samples of each metric in seconds, see `planner.studies.spares.Observe`."""
         if outage is None:
             n = self.n_requests * max(1, ceil(0.6 * replicas))
             done = self._run(replicas, n, example, speed, ())

@@ -1,4 +1,4 @@
-"""A written answer brought back to life: the request, its world, and the candidates its plans were."""
+"""A saved answer prepared for further simulation: the request, its evaluator, and the candidates of its plans."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from planner.problem.reproduction import digest
 from planner.problem.request import PlanRequest
 from planner.search.objectives import CandidateTester, RunSizes
 
-#: Deployment keys that say the same in other words, or follow from others.
+#: Deployment keys that have other spellings, or follow from other keys.
 _NAMES: Final = ("model", "engine", "kv_blocks")
 
-#: Requests of a run at most.
+#: Maximum number of requests of a run.
 MOST_REQUESTS: Final = 4000
 
 
 @dataclass(frozen=True, slots=True)
 class Rerun:
-    """candidates: of the answer's plans, the best first. world: of every piece of hardware there was to choose from."""
+    """The request, the evaluator of all its hardware, and the candidates of the plans, the recommended one first."""
 
     request: PlanRequest
     world: HardwareChoiceEvaluator
@@ -38,8 +38,12 @@ class Rerun:
 
     @classmethod
     def of(cls, answer: Answer, command: str = "report") -> Rerun:
-        """For a command. Raises InputError for an answer that it cannot read, or that was made with another calibration
-        or by a planner with another space."""
+        """Return the rerun of an answer for a command.
+
+        Raises:
+            InputError: The command does not support the answer, or the answer was made with another calibration or
+                another search space.
+        """
         need_readable(command, answer.plans)
         request = answer.request
         world = open_evaluator(request)
@@ -52,36 +56,44 @@ class Rerun:
 
     @property
     def workload(self) -> Workload:
-        """Of every world."""
+        """Return the workload of the request."""
         return self.world_of(0).workload
 
     def world_of(self, plan: int) -> SimulatedEvaluator:
-        """The world of the hardware that plan number `plan` is on, or a part of."""
+        """Return the evaluator of the hardware of plan number `plan`."""
         return self.world.of(self.candidates[plan])
 
     @property
     def prices(self) -> PriceList:
-        """Of all hardware of the request."""
+        """Return the prices of all hardware of the request."""
         return PriceList(self.request.tariff, self.world.names.hardware)
 
     @property
     def bench(self) -> CandidateTester:
-        """The seed and run sizes of the answer's own search, runs of far percentiles cut short: what is simulated
-        again compares loads and plans under the same requests, the answer's own figures stay as they are."""
+        """Return a tester with the seed and run sizes of the answer's search; runs of high percentiles are shortened.
+
+        Short runs are enough, because they only compare loads and plans under the same requests.
+        """
         request, sizes = self.request, RunSizes.for_slos(self.request.slos).at_most(MOST_REQUESTS)
         return CandidateTester(self.world, request.slos, sizes, request.seed, request.requests_per_s)
 
 
 def without_load(request: PlanRequest) -> PlanRequest:
-    """The same question of all that the hardware can carry."""
+    """Return the request without its load, which asks for the highest sustainable rate."""
     return request.replace(requests_per_s=None, users=None, think_s=0.0, spare=NOTHING)
 
 
 def found_again(plan: Plan, space: Sequence[Candidate], request: PlanRequest) -> Candidate:
-    """The candidate whose every choice the plan's deployment names. Raises InputError where there is none."""
+    """Return the candidate that matches the deployment of a plan.
+
+    Raises:
+        InputError: No candidate matches.
+    """
     for candidate in space:
         written = candidate.deployment(request.model, request.engine).model_dump()
         chosen = {k: v for k, v in written.items() if v is not None or k == "disaggregation"}
         if all(plan.deployment.get(k) == v for k, v in chosen.items() if k not in _NAMES):
             return candidate
-    raise InputError("a plan of this answer is no candidate of this version: plan again", plan.deployment["hardware"])
+    raise InputError(
+        "a plan of this answer is not a candidate in this version: plan again", plan.deployment["hardware"]
+    )

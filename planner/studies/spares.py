@@ -1,12 +1,10 @@
-"""The fewest spare replicas with which the objectives hold although replicas fail: a formula to begin with, simulation
-to decide.
+"""The fewest spare replicas that meet the objectives despite failures: a formula starts, and simulation decides.
 
-A window of time (a day) is put together from what was simulated: requests while all replicas are up, and requests of
-outages, simulated as drawn: the crash, the requests that are lost and sent again, the load on the others, the return.
-So rare failures cost no more than frequent ones. An objective on a percentile holds in a window where no more than that
-share of its requests is late, one on the mean where the mean is within the limit.
-
-The spare replicas of a plan: brings `spares` and the simulator together.
+A window of time (a day) is composed of simulated parts: requests while all replicas are available, and requests during
+randomly drawn outages. An outage is simulated with the crash, the requests that are lost and sent again, the load on
+the other replicas, and the return. Rare failures therefore take no more simulation than frequent ones. A window meets
+an objective on a percentile if at most the permitted share of its requests is late, and an objective on the mean if the
+mean is within the limit.
 """
 
 from __future__ import annotations
@@ -32,26 +30,26 @@ from planner.problem.slo import Slo
 from planner.studies.outages import FailingFleet, FailingReplicas, Outage, binomial_bounds
 from planner.studies.rerun import Rerun
 
-#: Windows drawn, outages of each depth that are simulated, and spare replicas tried at most.
+#: Number of drawn windows, simulated outages of each depth, and maximum number of spare replicas.
 WINDOWS: Final = 2000
 
 _EXAMPLES: Final = 3
 
 MOST_SPARES: Final = 8
 
-#: Outages deeper than this are taken as so deep.
+#: Maximum depth of an outage; deeper outages are treated as outages of this depth.
 _DEPTHS: Final = 4
 
-#: Samples of each metric of the requests that arrive within an outage of so many replicas (None: while all are up),
-#: every step taking a factor as long. Seconds; infinite where never answered.
+#: Returns the samples of each metric, in seconds, for a number of replicas, an outage (None: all are available), the
+#: number of the example, and a factor on step times. Samples of unanswered requests are infinite.
 Observe = Callable[[int, Outage | None, int, float], Mapping[str, FloatArray]]
 
-Outages = list[tuple[Outage, int]]  # of a window, and how many replicas are down at once
+Outages = list[tuple[Outage, int]]  # the outages of a window with the number of failed replicas
 
 
 @dataclass(frozen=True, slots=True)
 class LatenessCount:
-    """Of one kind of time, by objective: requests, those late, and seconds of latency."""
+    """Counts by objective: requests, late requests, and total latency in seconds. Shape (objectives,)."""
 
     requests: FloatArray
     late: FloatArray
@@ -59,7 +57,7 @@ class LatenessCount:
 
     @classmethod
     def of(cls, samples: Mapping[str, FloatArray], slos: tuple[Slo, ...], scale: float) -> LatenessCount:
-        """`scale` times what was seen."""
+        """Return the counts of the samples, multiplied by `scale`."""
         seen = [samples[slo.metric] for slo in slos]
         late = [float(np.sum(values > slo.limit_s)) for values, slo in zip(seen, slos, strict=True)]
         counts = [float(len(values)) for values in seen]
@@ -68,13 +66,17 @@ class LatenessCount:
 
     @property
     def late_share(self) -> float:
-        """Of the objective most of whose requests are late."""
+        """Return the largest share of late requests of any objective."""
         return float(np.max(self.late / np.maximum(self.requests, 1e-12)))
 
 
 @dataclass(frozen=True, slots=True)
 class SpareStudy:
-    """What is asked. needed: replicas that carry the load; length_s: of a window; held: share of windows that must."""
+    """Estimates the share of windows that meet the objectives with a number of replicas.
+
+    `needed` replicas carry the load, a window lasts `length_s`, and a share `held` of the windows must meet the
+    objectives.
+    """
 
     observe: Observe
     slos: tuple[Slo, ...]
@@ -88,16 +90,16 @@ class SpareStudy:
 
     @property
     def late_allowed(self) -> float:
-        """Share of requests that may be late, of the strictest objective on a percentile."""
+        """Return the permitted share of late requests of the strictest objective on a percentile."""
         shares = [1 - slo.quantile for slo in self.slos if slo.quantile is not None]
         return min(shares, default=0.05)
 
     def first_guess(self) -> int:
-        """Replicas with which enough are up but for as much time as requests may be late."""
+        """Return the replicas with which too few are available for at most the permitted share of late requests."""
         return self.failing.fewest(self.needed, 1 - self.late_allowed, self.needed + MOST_SPARES)
 
     def tried(self, replicas: int, speed: float = 1.0) -> TriedSpares:
-        """So many replicas, in windows drawn for them."""
+        """Return the result of a number of replicas in randomly drawn windows."""
         rng = np.random.default_rng([self.seed, replicas])
         drawn = [self.failing.window(rng, replicas, self.length_s) for _ in range(self.n_windows)]
         windows = [[(outage, min(outage.most_down, _DEPTHS)) for outage in outages] for outages in drawn]
@@ -111,7 +113,7 @@ class SpareStudy:
         return TriedSpares(replicas, sum(held), self.n_windows, late, per_window)
 
     def _examples(self, replicas: int, windows: list[Outages], speed: float) -> dict[int, list[LatenessCount]]:
-        """Tallies of some of the outages drawn, by how many replicas are down at once."""
+        """Return the counts of some of the drawn outages by the number of failed replicas."""
         found: dict[int, list[LatenessCount]] = {}
         for outage, depth in (pair for outages in windows for pair in outages):
             tallies = found.setdefault(depth, [])
@@ -124,7 +126,7 @@ class SpareStudy:
     def _holds(
         self, outages: Outages, up: LatenessCount, down: Mapping[int, list[LatenessCount]], rng: np.random.Generator
     ) -> bool:
-        """Whether every objective holds over one window."""
+        """Return True if a window meets every objective."""
         out_s = min(sum(outage.length_s for outage, _ in outages), self.length_s)
         healthy = self.requests_per_s * (self.length_s - out_s)
         requests, late, total_s = (healthy * each for each in (up.requests, up.late, up.total_s))
@@ -141,7 +143,11 @@ class SpareStudy:
 
 @dataclass(frozen=True, slots=True)
 class TriedSpares:
-    """late: share of requests late while so many replicas are down; outages: of each depth, in a window on average."""
+    """The result of a number of replicas.
+
+    `late` is the share of late requests and `outages` the mean number of outages in a window, both by the number of
+    failed replicas.
+    """
 
     replicas: int
     n_held: int
@@ -151,23 +157,24 @@ class TriedSpares:
 
     @property
     def held(self) -> float:
+        """Return the share of windows that meet the objectives."""
         return self.n_held / self.n_windows
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """LEVEL interval of the share of windows held, of the windows drawn."""
+        """Return the LEVEL interval of the share of windows that meet the objectives."""
         return binomial_bounds(self.n_held, self.n_windows, LEVEL)
 
 
 @dataclass(slots=True)
 class Spares:
-    """Looks for the fewest; tries what the formula says first, then fewer or more."""
+    """Searches the fewest replicas, starting from the formula."""
 
     ward: SpareStudy
     known: dict[int, TriedSpares] = field(default_factory=dict)
 
     def find(self, tell: ProgressCallback = lambda _: None) -> int | None:
-        """Replicas, the fewest that hold; None where MOST_SPARES spare ones do not."""
+        """Return the fewest replicas that meet the objectives; None if MOST_SPARES spares are not enough."""
         ward = self.ward
         replicas = ward.first_guess()
         if self._holds(replicas, tell):
@@ -184,12 +191,12 @@ class Spares:
 
 
 def needed_replicas(requests_per_s: float, carries_per_s: float) -> int:
-    """That carry a load where each carries so much."""
+    """Return the replicas that carry a load if each carries `carries_per_s`."""
     return max(1, ceil(requests_per_s / carries_per_s - 1e-9))
 
 
 class SparesTried(JsonBlock):
-    """One number of replicas. The shares of late requests and the outages are by how many replicas are down."""
+    """The result of a number of replicas; late requests and outages are by the number of failed replicas."""
 
     replicas: int
     spares: int
@@ -203,7 +210,7 @@ class SparesTried(JsonBlock):
 
     @classmethod
     def of(cls, ward: SpareStudy, tried: TriedSpares) -> SparesTried:
-        """Return the row of a number of replicas that was tried."""
+        """Return the row of a tried number of replicas."""
         low, high = tried.bounds
         return cls(
             replicas=tried.replicas,
@@ -219,9 +226,10 @@ class SparesTried(JsonBlock):
 
 
 class SparesDocument(JsonBlock):
-    """What `plan spares --json` writes. spares and replicas: the fewest that hold; None where none do.
+    """The document of `plan spares --json`.
 
-    held_if_slow: share of windows held with steps as slow as at the upper level of the stated error.
+    `spares` and `replicas` are the fewest that meet the objectives, None if no tried number does. `held_if_slow` is the
+    share of windows that meet them with steps as slow as at the upper level of the stated error.
     """
 
     schema_version: int
@@ -246,13 +254,13 @@ class SparesDocument(JsonBlock):
     most: int
 
 
-#: Uptime over restart, at least: with less, outages have no end and no beginning.
+#: Minimum ratio of uptime to restart time; below it, outages overlap all the time.
 _LONGER: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
 class SpareObjective:
-    """How replicas fail, and what must hold: in a share `held` of windows of window_s."""
+    """The failures of replicas, and the share `held` of windows of `window_s` that must meet the objectives."""
 
     mtbf_s: float
     restart_s: float
@@ -261,12 +269,12 @@ class SpareObjective:
 
     def __post_init__(self) -> None:
         if not 0 < self.held < 1:
-            raise InputError("the share of windows that must hold lies between 0 and 1", self.held, "0.9")
+            raise InputError("the share of windows must be between 0 and 1", self.held, "0.9")
         if self.mtbf_s < _LONGER * self.restart_s:
-            rule = f"a replica that fails works at least {_LONGER} times as long as its restart takes"
+            rule = f"the mean time between failures must be at least {_LONGER} times the restart time"
             raise InputError(rule, f"{self.mtbf_s:g} s", f"--mtbf {_LONGER * self.restart_s / 3600:g}h")
         if self.window_s < 10 * self.restart_s:
-            rule = "a window is at least ten times as long as a restart"
+            rule = "a window must be at least ten times as long as a restart"
             raise InputError(rule, f"{self.window_s:g} s", f"--window {10 * self.restart_s / 3600:g}h")
 
 
@@ -297,7 +305,7 @@ def spares(
     fewest = found.find(tell)
     slower = None
     if fewest is not None:
-        tell("steps as slow as may be expected")
+        tell("slower steps, as in 1 of 20 cases")
         slower = ward.tried(fewest, _slow(answer, plan))
     each = None if plan.usd_per_hour is None else plan.usd_per_hour / candidate.replicas
     return SparesDocument(
@@ -325,6 +333,6 @@ def spares(
 
 
 def _slow(answer: Answer, plan: Plan) -> float:
-    """By which factor steps take longer at the upper level of the stated error."""
+    """Return the factor on step times at the upper level of the stated error."""
     error = StatedError.of(answer.request.engine, plan.operator_error)
     return float(error.factors(SPEED, np.array([LEVELS[-1]]))[0])

@@ -1,4 +1,4 @@
-"""The planned deployment, changed: the same requests simulated on it again, and what then breaks."""
+"""The planned deployment with changes, simulated with the same requests, and the objectives it misses."""
 
 from __future__ import annotations
 
@@ -33,13 +33,16 @@ from planner.studies.comparison import PlanComparison, deployment_differs, figur
 from planner.studies.rerun import without_load
 from simulator.memory.plan import size_memory
 
-#: Deployment keys that are fields of a candidate; the others travel beside them.
+#: Deployment keys that are fields of a candidate; the others go into its overrides.
 _OWN: Final = frozenset({f.name for f in fields(Candidate)} | {f.name for f in fields(Layout)})
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What the user would have otherwise. requests_per_s None: the planned rate. keys: of deployment.yaml."""
+    """The changes to a plan.
+
+    `requests_per_s` is None for the planned rate, and `keys` are keys of deployment.yaml.
+    """
 
     requests_per_s: float | None
     hardware: str | None
@@ -49,13 +52,17 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """plan: the changed plan as an answer's; None where it cannot start. breaks: in words, empty where all holds."""
+    """The result of a change.
+
+    `plan` is the changed plan, None if it cannot start. `breaks` describes each missed objective.
+    """
 
     comparison: PlanComparison
     breaks: tuple[str, ...]
     plan: Plan | None
 
     def document(self) -> dict[str, Any]:
+        """Return the document of `plan whatif --json`."""
         return {
             "schema_version": 1,
             "holds": not self.breaks,
@@ -66,20 +73,27 @@ class WhatIf:
 
 
 def parse_rate(text: str, planned: float) -> float:
-    """`x2` is twice the planned rate, `12` twelve requests per second. Raises InputError for anything else."""
+    """Return a rate in requests per second: "x2" is twice the planned rate, "12" is 12 requests per second.
+
+    Raises:
+        InputError: The text is neither a rate nor a factor.
+    """
     times = text[:1] in ("x", "X")
     try:
         value = float(text[1:] if times else text) * (planned if times else 1.0)
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise InputError("a rate is requests per second, or a factor on the planned rate", text, "x2")
+        raise InputError("a rate must be requests per second or a factor on the planned rate", text, "x2")
     return value
 
 
 def what_if(answer: Answer, plan: Plan, changes: Changes) -> WhatIf:
-    """Some seconds of simulation. Raises InputError for a deployment that makes no sense, and for an answer made with
-    another calibration, whose figures would not compare."""
+    """Simulate the changed plan, which takes some seconds, and compare it with the planned one.
+
+    Raises:
+        InputError: The changed deployment is invalid, or the answer was made with another calibration.
+    """
     request = _request(answer, plan, changes)
     caution = _calibration_note(answer)
     resolved = _resolved(plan, changes)
@@ -106,7 +120,7 @@ def _request(answer: Answer, plan: Plan, changes: Changes) -> PlanRequest:
     same = changes.hardware is None or changes.hardware == plan.deployment["hardware"]
     tariff = asked.tariff if same else asked.tariff.replace(usd_per_hour=None)
     if same and tariff.usd_per_hour is not None and plan.usd_per_hour is not None:
-        tariff = tariff.replace(usd_per_hour=plan.usd_per_hour)  # of the part of the hardware that was chosen
+        tariff = tariff.replace(usd_per_hour=plan.usd_per_hour)  # the price of the chosen part of the hardware
     return without_load(asked).replace(
         hardware=changes.hardware or str(plan.deployment["hardware"]),
         requests_per_s=changes.requests_per_s or plan.requests_per_s,
@@ -118,15 +132,20 @@ def _request(answer: Answer, plan: Plan, changes: Changes) -> PlanRequest:
 
 
 def _calibration_note(answer: Answer) -> str:
-    """Empty where the calibration is the answer's. Raises InputError where it is another; where hardware was chosen by
-    its price, which may have changed since, it cannot be told apart, and the note says so."""
+    """Return a note on a changed calibration; empty if it is the calibration of the answer.
+
+    If the request names several kinds of hardware, a changed price could also be the reason, and the note says so.
+
+    Raises:
+        InputError: The answer was made with another calibration.
+    """
     asked = answer.request
     made, here = answer.reproduce.calibration, digest(open_evaluator(asked).fingerprint)
     if made == here:
         return ""
     if is_one(asked.hardware):
         raise InputError(f"the answer was made with another calibration ({made}, here {here}): plan again")
-    return "the answer was made with another calibration or another choice of hardware: part of a change may be theirs"
+    return "the answer was made with another calibration or hardware choice, which may explain part of a change"
 
 
 def _model(request: PlanRequest, changes: Changes) -> str:
@@ -171,7 +190,9 @@ def _measured(world: SimulatedEvaluator, prices: PriceList, candidate: Candidate
 
 
 def _no_users(_: Candidate, requests_per_s: float) -> float:
-    raise AssertionError(f"the load is a rate, {requests_per_s:g} requests/s: nobody's answer time is asked for")
+    raise AssertionError(
+        f"the load is a rate, {requests_per_s:g} requests/s, so the response time of users is not needed"
+    )
 
 
 def _asked(answer: Answer, plan: Plan, request: PlanRequest) -> Iterator[tuple[str, str, str]]:
@@ -183,14 +204,14 @@ def _asked(answer: Answer, plan: Plan, request: PlanRequest) -> Iterator[tuple[s
 
 
 def _breaks(changed: Plan) -> Iterator[str]:
-    """What no longer holds at the rate looked at."""
+    """Yield a sentence for each objective that is missed at the simulated rate."""
     rate, capacity = changed.requests_per_s or 0.0, changed.capacity_requests_per_s
     for row in changed.slo:
         if not row.met and row.share > 1:
             value = "no value" if row.value_s is None else human_s(row.value_s)
-            yield f"{row.name} is {value} where {human_s(row.limit_s)} is promised, at {rate:.3g} requests/s"
+            yield f"{row.name} is {value}, limit {human_s(row.limit_s)}, at {rate:.3g} requests/s"
     if capacity is None:
-        yield "no rate holds every objective"
+        yield "no rate meets every objective"
     elif capacity < rate:
         yield f"it carries {capacity:.3g} requests/s, not {rate:.3g}" + (
             f" ({changed.limited_by})" if changed.limited_by else ""
@@ -198,15 +219,15 @@ def _breaks(changed: Plan) -> Iterator[str]:
     elif not all(row.met for row in changed.slo) and all(row.share <= 1 for row in changed.slo):
         yield f"the queue grows at {rate:.3g} requests/s"
     if changed.survival is not None and not changed.survival.met:
-        yield f"with {changed.survival.replicas_left} replicas left an objective is missed"
+        yield f"an objective is missed with {changed.survival.replicas_left} remaining replicas"
 
 
 def _notes(plan: Plan, changed: Plan, request: PlanRequest) -> Iterator[str]:
     for row in changed.slo:
         if row.met and row.probability_met < SAFE:
-            yield f"{row.name} holds with {row.probability_met:.0%} only"
+            yield f"{row.name} is met with only {100 * row.probability_met:.0f} % confidence"
     if changed.capacity_requests_per_s is None or changed.capacity_requests_per_s < (changed.requests_per_s or 0.0):
-        yield "latency, cost and energy of the changed plan are of an overloaded run"
+        yield "latency, cost and energy of the changed plan refer to an overloaded run"
     if changed.usd_per_hour is None and plan.usd_per_hour is not None:
-        yield f"no price is known of {request.hardware}"
+        yield f"no known price for {request.hardware}"
     yield from (n for n in changed.notices if n not in plan.notices)

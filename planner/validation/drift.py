@@ -1,4 +1,4 @@
-"""A running server against what the plan predicts for the rate it is under now.
+"""A running server compared with the plan's predictions for the server's current rate.
 
 A histogram knows a quantile only up to its bucket: a percentile has drifted where its whole bucket lies outside the
 predicted interval. Means are exact. The server's clock starts when a request arrives there: what the network and a
@@ -33,7 +33,7 @@ _SIGMAS: Final = 3.0
 
 @dataclass(frozen=True, slots=True)
 class DriftRow:
-    """Between low_s and high_s lies the statistic now (equal for a mean); value_s is the guess within. Seconds."""
+    """A statistic of the server between `low_s` and `high_s` (equal for a mean); `value_s` is the estimate, seconds."""
 
     expected: Expected
     value_s: float
@@ -47,7 +47,7 @@ class DriftRow:
 
     @property
     def missed(self) -> bool:
-        """Surely over its objective's limit."""
+        """Return True if even the lower bound exceeds the limit of the objective."""
         limit = self.expected.limit_s
         return limit is not None and self.low_s > limit
 
@@ -63,7 +63,10 @@ class DriftRow:
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """load: rate and mean lengths, planned and now; shifted: those of them that are no longer the plan's."""
+    """The comparison of a server with its plan.
+
+    `load` holds the rate and mean lengths, planned and current. `shifted` names those that have changed from the plan.
+    """
 
     prediction: Prediction
     n_requests: float
@@ -92,15 +95,19 @@ class Drift:
 
 
 def drift(prediction: Prediction, seen: Interval) -> Drift:
-    """Raises InputError where too little was served to say anything, or at a rate the plan knows nothing of."""
+    """Return the comparison of an observed interval with the predictions.
+
+    Raises:
+        InputError: The server finished too few requests, or its rate lies outside the plan's curve.
+    """
     n = seen.counted("requests")
     if n < _LEAST:
-        rule = f"at least {_LEAST} requests must end in the interval"
+        rule = f"at least {_LEAST} requests must finish in the interval"
         raise InputError(rule, f"{n:.0f} in {seen.seconds:.0f} s", "--seconds longer")
     rate = n / seen.seconds
     if not prediction.reaches(rate):
         most = max((p.requests_per_s for p in prediction.plan.curve), default=prediction.requests_per_s)
-        rule = f"the plan knows latencies up to {most:.3g} requests/s, planned are {prediction.requests_per_s:.3g}"
+        rule = f"the plan has latencies up to {most:.3g} requests/s (planned: {prediction.requests_per_s:.3g})"
         raise InputError(rule, f"{rate:.3g} requests/s now", "plan whatif --rate")
     lengths = [
         Comparison("mean input tokens", prediction.input_mean_tokens, seen.mean_tokens("input")),
@@ -111,7 +118,7 @@ def drift(prediction: Prediction, seen: Interval) -> Drift:
     load = (Comparison("requests/s", prediction.requests_per_s, rate), *lengths)
     rows = tuple(_rows(prediction, seen, rate))
     if not rows:
-        raise InputError("the server keeps none of the latencies of the plan", ", ".join(sorted(seen.models)))
+        raise InputError("the server has no metrics for the latencies of the plan", ", ".join(sorted(seen.models)))
     return Drift(prediction, n, seen.seconds, load, shifted, rows, tuple(_notes(prediction, seen, rows)))
 
 
@@ -147,8 +154,8 @@ def _notes(prediction: Prediction, seen: Interval, rows: tuple[DriftRow, ...]) -
     planned = str(prediction.plan.deployment["model"])
     for name in sorted(seen.models):
         if not same_model(name, planned):
-            yield f"the server calls its model {name}: taken as the plan's {planned}"
+            yield f"the model on the server has the name {name}; it is compared with the plan's {planned}"
     told = {row.expected.metric for row in rows}
     missing = [m for m in LATENCY_METRICS if m not in told]
     if missing:
-        yield f"no {', '.join(missing)} to compare: not in the server's metrics, or not in the plan's curve"
+        yield f"{', '.join(missing)} not compared: missing in the server's metrics or in the plan"

@@ -1,4 +1,4 @@
-"""A measured run against what the plan predicted: is it the same model and workload, and did reality fall inside."""
+"""A measured run compared with the predictions of its plan, after checks of the model and the workload."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MOST_RESAMPLED: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One statistic: what was predicted, what was measured (seconds), and the LEVEL interval of the measurement.
+    """A statistic as predicted and as measured, in seconds, with the LEVEL interval of the measurement.
 
     met: the objective on this statistic, None where there is none.
     """
@@ -67,7 +67,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What was sent, planned and measured; the two were near enough to be compared."""
+    """A property of the load, planned and measured."""
 
     name: str
     planned: float
@@ -79,7 +79,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class PlanVerification:
-    """rows: every statistic both sides know. notes: in words, what to mind."""
+    """The comparison of a run with its plan; `rows` holds every statistic of both sides."""
 
     prediction: Prediction
     run: MeasuredRun
@@ -127,7 +127,7 @@ def verify(prediction: Prediction, run: MeasuredRun, model: str | None) -> PlanV
         if len(samples):
             rows.append(_row(expected, samples))
     if not rows:
-        raise InputError("this result holds none of the plan's latencies", run.source)
+        raise InputError("this result has none of the plan's latencies", run.source)
     notes += [f"no {name} in this result" for name, m in LATENCY_METRICS.items() if not len(m.measured(run))]
     if run.n_failed:
         notes.append(f"{run.n_failed:,} of {run.n + run.n_failed:,} requests failed")
@@ -137,16 +137,20 @@ def verify(prediction: Prediction, run: MeasuredRun, model: str | None) -> PlanV
 def _model_notes(prediction: Prediction, model: str | None) -> list[str]:
     planned = str(prediction.plan.deployment["model"])
     if model is None:
-        return ["the result does not name its model: taken as the plan's"]
+        return ["the result does not name its model; the plan's model is assumed"]
     if same_model(model, planned) is False:
-        raise InputError(f"this result is of another model: the plan is for {planned}", model, planned)
+        raise InputError(f"this result belongs to another model; the plan is for {planned}", model, planned)
     if same_model(model, planned) is None:
-        return [f"the server calls its model {model}: taken as the plan's {planned}"]
+        return [f"the model on the server has the name {model}; it is compared with the plan's {planned}"]
     return []
 
 
 def _same_load(prediction: Prediction, run: MeasuredRun) -> Iterator[Comparison]:
-    """Mean lengths and the rate of arrivals. Raises InputError for the first that is off."""
+    """Yield the mean lengths and the arrival rate.
+
+    Raises:
+        InputError: A value is too far from the plan.
+    """
     for name, planned, values in (
         ("input tokens", prediction.input_mean_tokens, run.input_tokens),
         ("output tokens", prediction.output_mean_tokens, run.output_tokens),
@@ -160,7 +164,7 @@ def _same_load(prediction: Prediction, run: MeasuredRun) -> Iterator[Comparison]
 
 
 def arrival_rate_per_s(run: MeasuredRun) -> float:
-    """Of the requests sent (failed ones too) where arrivals are known; else of those that finished."""
+    """Return the rate of all sent requests if arrivals are known, else of the finished requests."""
     known = run.arrival_s[np.isfinite(run.arrival_s)]
     span = float(known.max() - known.min()) if len(known) > 1 else 0.0
     if span <= 0:
@@ -171,7 +175,7 @@ def arrival_rate_per_s(run: MeasuredRun) -> float:
 def _near(name: str, planned: float, measured: float, spread: float, run: MeasuredRun) -> Comparison:
     off = measured / planned - 1
     if abs(off) > max(TOLERANCE, _SIGMAS * spread):
-        rule = f"this result is of another workload: {name} are {measured:.4g} where the plan has {planned:.4g}"
+        rule = f"this result belongs to another workload: {name} is {measured:.4g}, planned {planned:.4g}"
         raise InputError(rule, run.source, "the requests of `plan deploy`")
     return Comparison(name, planned, measured)
 
@@ -190,7 +194,7 @@ def _row(expected: Expected, samples: FloatArray) -> Row:
 
 
 def untold(expected: Expected) -> bool:
-    """Percentiles of single gaps: no whole run tells how far off they are, an interval would be too narrow."""
+    """Return True for percentiles of single gaps, for which no run-level error is known."""
     single = not LATENCY_METRICS[expected.metric].is_per_request
     return single and expected.stat != "mean" and expected.limit_s is None
 
@@ -202,7 +206,7 @@ def finding(measured_s: float, expected: Expected) -> Finding:
 
 
 def bootstrap(samples: FloatArray, slo: Slo) -> tuple[float, float]:
-    """LEVEL interval of a statistic of these samples, by resampling them (Efron 1979). Requests of one run depend on
+    """Return the LEVEL interval of a statistic by bootstrap (Efron 1979). Requests of one run depend on
     each other, so the true one is wider."""
     rng = np.random.default_rng(0)
     few = samples if len(samples) <= _MOST_RESAMPLED else rng.choice(samples, _MOST_RESAMPLED, replace=False)

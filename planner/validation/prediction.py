@@ -1,4 +1,4 @@
-"""What a plan promises of its latencies, by metric and statistic, with an interval: what reality is compared with."""
+"""The predicted latencies of a plan with intervals, by metric and statistic, for comparison with measurements."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Prediction:
         """Raises InputError for a plan that has no figures."""
         rate, out, total = plan.requests_per_s, plan.metric("output_tokens_per_s"), plan.metric("total_tokens_per_s")
         if not rate or out is None or total is None or plan.calibration is None:
-            raise InputError("this plan has no figures to promise or to compare with: plan again with this version")
+            raise InputError("this plan has no figures to compare with: plan again with this version")
         return cls(answer, plan, rate, (total - out) / rate, out / rate)
 
     @property

@@ -136,14 +136,14 @@ def look(url: str, seconds: float, planned: str, served: str | None = None) -> I
     time.sleep(seconds)
     second = _scrape(base)
     if second is None:
-        raise InputError("the server went away between the two looks", url)
+        raise InputError("the server stopped between the two queries", url)
     return Interval(_of_model(first, name), _of_model(second, name), time.monotonic() - began)
 
 
 def _base(url: str) -> str:
     parts = urlsplit(url if "//" in url else f"http://{url}")
     if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise InputError("an address is an http or https URL", url, "http://localhost:8000")
+        raise InputError("an address must be an http or https URL", url, "http://localhost:8000")
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/metrics')}"
 
 
@@ -159,7 +159,7 @@ def _ask(base: str, seconds: float) -> Exposition:
     rows = _query(base, f'count by (__name__) ({{__name__=~"{names}"}})')
     found = sorted({str(row["metric"]["__name__"]) for row in rows})
     if not found:
-        raise InputError("this is neither a vLLM server nor a Prometheus server that knows one", base)
+        raise InputError("this is neither a vLLM server nor a Prometheus server with metrics of one", base)
     return Exposition({name: list(_samples(base, name, seconds)) for name in found})
 
 
@@ -191,7 +191,7 @@ def _get(address: str) -> str:
         raise InputError(f"the server answers {error.code}", address) from None
     except (URLError, OSError, ValueError) as error:
         reason = getattr(error, "reason", error)
-        raise InputError(f"nothing answers there ({reason})", address) from None
+        raise InputError(f"no server answers at this address ({reason})", address) from None
 
 
 def _name(found: Exposition, planned: str, served: str | None) -> str | None:
@@ -202,7 +202,7 @@ def _name(found: Exposition, planned: str, served: str | None) -> str | None:
         return wanted if names else None
     if served is None and len(names) == 1:
         return next(iter(names))
-    rule = "the server serves no model of this name" if served else "which of the server's models is the planned one"
+    rule = "the server has no model with this name" if served else "the server has several models; name the planned one"
     raise InputError(rule, wanted, "--served " + " or ".join(sorted(names)))
 
 
@@ -257,7 +257,7 @@ class Histogram:
         if not earlier.counts:
             return self
         if earlier.bounds_s != self.bounds_s or any(a < b for a, b in zip(self.counts, earlier.counts, strict=True)):
-            raise InputError("the server was started anew between the two looks: try again")
+            raise InputError("the server restarted between the two queries: try again")
         counts = tuple(a - b for a, b in zip(self.counts, earlier.counts, strict=True))
         return Histogram(self.bounds_s, counts, self.total_s - earlier.total_s)
 
@@ -271,7 +271,7 @@ def parse(text: str, where: str) -> Exposition:
             continue
         match = _LINE.match(stripped)
         if match is None:
-            raise InputError(f"{where} answers no Prometheus metrics", stripped[:60], "the URL of /metrics")
+            raise InputError(f"{where} returns no Prometheus metrics", stripped[:60], "the URL of /metrics")
         labels = {name: _plain(value) for name, value in _LABEL.findall(match[2] or "")}
         found[match[1]].append(Sample(match[1], labels, _number(match[3])))
     return Exposition(dict(found))
@@ -281,7 +281,7 @@ def _number(text: str) -> float:
     try:
         return float(text.replace("+Inf", "inf").replace("-Inf", "-inf"))
     except ValueError:
-        raise InputError("a metric's value is a number", text) from None
+        raise InputError("the value of a metric must be a number", text) from None
 
 
 def _plain(text: str) -> str:

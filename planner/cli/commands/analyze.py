@@ -1,4 +1,4 @@
-"""`plan analyze`: one step taken apart."""
+"""The command `plan analyze`: a breakdown of one engine step."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from planner.cli.options import JsonTo, put
 
 
 def analyze(
-    model: Annotated[str, typer.Option(help="Alias, Hugging Face id, or a directory with a config.json.")],
+    model: Annotated[str, typer.Option(help="Model: alias, Hugging Face id, or path of a config.json.")],
     hw: Annotated[str, typer.Option(help="Hardware of one replica, e.g. h100, h100x8.")],
     batch: Annotated[int, typer.Option(metavar="N", help="Sequences in the step.")] = 1,
     context: Annotated[
-        int, typer.Option(metavar="N", help="Tokens each sequence holds; of a prompt, its length.")
+        int, typer.Option(metavar="N", help="Tokens per sequence; for prefill, the prompt length.")
     ] = 1024,
-    stage: Annotated[str, typer.Option(help="decode or prefill.")] = "decode",
-    weight_dtype: Annotated[str | None, typer.Option(help="bf16, fp8, int4, ... (default: the model's own).")] = None,
-    kv_dtype: Annotated[str | None, typer.Option(help="Of the KV cache (default: the engine's).")] = None,
+    stage: Annotated[str, typer.Option(help="Stage of inference: decode or prefill.")] = "decode",
+    weight_dtype: Annotated[
+        str | None, typer.Option(help="Data type of the weights: bf16, fp8, int4, ... (default: the model's own).")
+    ] = None,
+    kv_dtype: Annotated[str | None, typer.Option(help="Data type of the KV cache (default: the engine's).")] = None,
     tensor_parallel: Annotated[
-        int | None, typer.Option(metavar="N", help="Accelerators of the replica (default: all named).")
+        int | None, typer.Option(metavar="N", help="Accelerators of the replica (default: all in --hw).")
     ] = None,
     engine: Annotated[str, typer.Option(help="Serving engine.")] = "vllm",
     published: Annotated[
-        bool, typer.Option("--published", help="One decode step in the conventions of a published table instead.")
+        bool, typer.Option("--published", help="Print one decode step in the conventions of a published table.")
     ] = False,
     json_file: JsonTo = None,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="A page with the roofline, to open offline.")
+        Path | None, typer.Option(metavar="FILE", help="Write an HTML page with the roofline, readable offline.")
     ] = None,
 ) -> None:
-    """Operators of one step: work, bytes, what bounds them, time, memory; and how it scales.
+    """Break one step down by operator: work, bytes, bound, time, memory, and scaling.
 
-    Figures are of one accelerator of one replica. Example:
+    Figures refer to one accelerator of one replica. Example:
     plan analyze --model llama3.1-70b --hw h100x4 --batch 64 --context 2048
     """
     from catalogs.errors import InputError

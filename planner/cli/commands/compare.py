@@ -1,4 +1,4 @@
-"""`plan compare`: two answers side by side."""
+"""The command `plan compare`: two answers side by side."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from planner.cli.options import JsonTo, put
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(metavar="A.json", help="What plan --json wrote.")],
-    second: Annotated[Path, typer.Argument(metavar="B.json", help="Another answer.")],
+    first: Annotated[Path, typer.Argument(metavar="A.json", help="Answer written by plan --json.")],
+    second: Annotated[Path, typer.Argument(metavar="B.json", help="Second answer.")],
     json_file: JsonTo = None,
 ) -> None:
-    """What differs between two answers, what it costs, and which is better at what."""
+    """Compare two answers: differences, costs, and advantages of each."""
     from catalogs.io.output_files import check_targets
     from planner.cli.screens.comparison import show_comparison
     from planner.sections.full_answer import read_answer

@@ -1,4 +1,4 @@
-"""`plan deploy`: the files that start a plan."""
+"""The command `plan deploy`: the files that start a plan."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ def deploy(
     target: Annotated[
         str,
         typer.Option(
-            help="vllm, compose, kubernetes, leaderworkerset, kserve, llm-d, ray-serve, triton, sglang, llama.cpp."
+            help="Target: vllm, compose, kubernetes, leaderworkerset, kserve, llm-d, ray-serve, triton, sglang or "
+            "llama.cpp."
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to write; made here.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder to create.")],
     alternative: Alternative = 0,
     image: Annotated[str | None, typer.Option(help="Container image (default: the engine's own).")] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace a deployment that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing deployment folder.")] = False,
     json_file: Annotated[
-        str | None, typer.Option("--json", metavar="FILE", help="What was written, as JSON; - for stdout.")
+        str | None, typer.Option("--json", metavar="FILE", help="Write a summary of the files as JSON; - for stdout.")
     ] = None,
 ) -> None:
-    """Files that start the plan, the benchmark that would verify it, and what it predicts."""
+    """Write the files that start a plan, a benchmark that verifies it, and its predictions."""
     from catalogs.io.output_files import check_targets
     from planner.cli.screens.comparison import show_deployment
     from planner.deploy.files import check_folder, write_folder

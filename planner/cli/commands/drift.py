@@ -1,4 +1,4 @@
-"""`plan drift`: a running server against its plan."""
+"""The command `plan drift`: a running server compared with its plan."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from planner.cli.options import Alternative, AnswerPath, JsonTo, put
 def drift(
     answer: AnswerPath,
     prometheus: Annotated[
-        str, typer.Option(metavar="URL", help="A vLLM server (its /metrics), or a Prometheus server that scrapes it.")
+        str, typer.Option(metavar="URL", help="URL of a vLLM server, or of a Prometheus server that scrapes it.")
     ],
-    seconds: Annotated[float, typer.Option(help="Length of the interval looked at.")] = 60.0,
+    seconds: Annotated[float, typer.Option(help="Length of the observed interval, seconds.")] = 60.0,
     served: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What the server calls the model, if not as the plan does.")
+        str | None, typer.Option(metavar="NAME", help="Name of the model on the server, if it differs from the plan's.")
     ] = None,
     alternative: Alternative = 0,
     json_file: JsonTo = None,
 ) -> None:
-    """Whether load and latencies are still the plan's; exit status 1 where they are not.
+    """Compare a running server with the plan; exit status 1 if load or latencies have changed.
 
-    Latencies are compared with what the plan predicts for the rate the server is under now.
+    The predictions are for the server's current request rate.
     """
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets
@@ -36,7 +36,7 @@ def drift(
 
     check_targets(json_file)
     if not 1 <= seconds <= 86_400:
-        raise InputError("an interval lasts 1 to 86400 seconds", seconds, "60")
+        raise InputError("an interval must last 1 to 86400 seconds", seconds, "60")
     read = read_answer(answer)
     prediction = Prediction.of(read, chosen("drift", read, alternative))
     found = compare(prediction, look(prometheus, seconds, str(prediction.plan.deployment["model"]), served))

@@ -1,4 +1,4 @@
-"""`plan explain`: why this plan."""
+"""The command `plan explain`: the reasons for a recommendation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def explain(
     answer: AnswerPath,
     json_file: JsonTo = None,
 ) -> None:
-    """Why this plan and not another, what binds it, and the cheapest change that buys 20 % more capacity.
+    """Explain the choice, its bottleneck, and the cheapest way to 20 % more capacity.
 
     Every change is simulated at the higher rate.
     """

@@ -1,4 +1,4 @@
-"""`plan front`: what trades against what."""
+"""The command `plan front`: the Pareto front of deployments and loads."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from planner.search.pareto_space import ParetoAxis
 
 
-#: Keys of a request that a front has: it has no users, no load over time, and no failures to survive.
+#: Request keys of a front; it has no users, no load over time, and no replica failures.
 KEYS: Final = (
     "model", "hardware", "slo", "workload", "rate", "precisions", "max_usd_per_hour", "engine", "seed",
     "tariff.usd_per_hour", "tariff.reading", "tariff.cloud", "tariff.region", "tariff.grid",
     "search.trials", "search.study",
 )  # fmt: skip
 
-#: Points that are simulated at most, where nothing else is given.
+#: Default of `search.trials`: the maximum number of simulated points.
 TRIALS: Final = 60
 
 
@@ -32,12 +32,17 @@ TRIALS: Final = 60
 def front(
     given: GivenRequest,
     axes: Annotated[
-        str, typer.Option(help="Two or three of cost, energy, carbon and latencies such as ttft.p99, tpot.mean.")
+        str,
+        typer.Option(
+            help="Objectives: two or three of cost, energy, carbon, and latencies such as ttft.p99, tpot.mean."
+        ),
     ] = "cost,ttft.p99",
     json_file: JsonTo = None,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="A page with the front as a chart.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write an HTML page with a chart of the front.")
+    ] = None,
 ) -> None:
-    """The Pareto front of deployments and loads: what nothing beats in every objective; exit status 1 if nothing holds.
+    """Find the Pareto front of deployments and loads; exit status 1 if no deployment meets the limits.
 
     plan front --model llama3.1-8b --hw h100x8 --axes cost,ttft.p99
     """
@@ -73,7 +78,11 @@ def front(
 
 
 def _request(given: GivenRequest, axes: tuple[ParetoAxis, ...]) -> tuple[PlanRequest, tuple[Slo, ...]]:
-    """The request of a front, and the limits that every point of it must hold. Raises InputError."""
+    """Return the request of a front, and the limits that every point on it must meet.
+
+    Raises:
+        InputError: A key is invalid, or plan front does not take it.
+    """
     from catalogs.errors import InputError, nearest_name
     from planner.problem.scenario import request_of_keys
     from planner.problem.slo import parse_slos

@@ -1,14 +1,15 @@
-"""`plan keys`: every key of a scenario file."""
+"""The command `plan keys`: every key of a scenario file."""
 
 from __future__ import annotations
 
 from planner.cli.options import JsonTo, put
 
-NO_PANEL = "Question"
+#: Heading of the keys without a panel.
+NO_PANEL = "Request"
 
 
 def keys(json_file: JsonTo = None) -> None:
-    """Every key of SCENARIO.yaml and of --set KEY=VALUE, with its type and its option.
+    """List every key of SCENARIO.yaml and of --set KEY=VALUE, with its type and its option.
 
     plan keys
     """
@@ -32,4 +33,4 @@ def _show() -> None:
         for key in group:
             option = f" [{key.option}]" if key.option else ""
             print(f"  {key.name:<{width}}  {key.kind:<7}  {key.help}{option}")
-    print("Keys of deployment.yaml that every candidate has stand under `fixed`; --set takes them by their own names.")
+    print("Keys of deployment.yaml that all candidates share go under `fixed`; --set takes them by their own names.")

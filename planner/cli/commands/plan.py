@@ -1,4 +1,4 @@
-"""`plan --model M --slo S --hw H`: the main job."""
+"""The command `plan` without a subcommand: plan a deployment."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ def plan(
         typer.Option(metavar="FILE", help="Write the answer as JSON; - writes it to stdout.", rich_help_panel=OUTPUT),
     ] = None,
     html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the report as a page, too.", rich_help_panel=OUTPUT)
+        Path | None, typer.Option(metavar="FILE", help="Write the report as an HTML page.", rich_help_panel=OUTPUT)
     ] = None,
     deployment_out: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Write the chosen deployment, for `simulate`.", rich_help_panel=OUTPUT),
+        typer.Option(metavar="FILE", help="Write the recommended deployment, for `simulate`.", rich_help_panel=OUTPUT),
     ] = None,
 ) -> None:
-    """plan --model llama3.1-405b --slo p99=2s --hw h100x8"""
+    """plan --model llama3.1-405b --slo p99=2s --hw h100x8."""
     if context.invoked_subcommand is not None:
         return
     from catalogs.io.output_files import check_targets
 
     request = given.request()
     check_targets(json, deployment_out, request.study, html)
-    if html is not None:  # said before the search, not after it
+    if html is not None:  # fail before the search, not after it
         from catalogs.ui.html_page import need_plotly
         from planner.answer.capabilities import need_readable_kinds
 
@@ -52,14 +52,14 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class AnswerOutputs:
-    """Where the answer goes: json to a file or stdout, the chosen deployment, the report; None: nowhere."""
+    """The destinations of an answer: its JSON, the recommended deployment, and the HTML report; None for none."""
 
     json_to: str | None
     deployment_to: Path | None
     html_to: Path | None
 
     def put(self, answer: Answer) -> None:
-        """All of it, and the screen unless stdout is taken."""
+        """Write every output, and print the screen unless the JSON goes to stdout."""
         from planner.cli.screens.plan import show
 
         if self.deployment_to is not None and answer.best is not None:
@@ -76,12 +76,12 @@ def _write_deployment(deployment: dict[str, Any], path: Path) -> None:
 
     from catalogs.io.output_files import write_atomically
 
-    again = deployment | {"kv_blocks": None}  # computed from memory again, as here
+    again = deployment | {"kv_blocks": None}  # `simulate` computes it from the memory model
     write_atomically(path, [yaml.safe_dump(again, sort_keys=False)])
 
 
 def _answered(request: PlanRequest, written: AnswerOutputs) -> int:
-    """The exit status: 0 feasible, 1 not, 130 interrupted."""
+    """Plan, write the outputs and return the exit status: 0 feasible, 1 infeasible, 130 interrupted."""
     from planner.pipeline import kept_words, plan
 
     try:
@@ -91,6 +91,6 @@ def _answered(request: PlanRequest, written: AnswerOutputs) -> int:
         return INTERRUPTED
     written.put(answer)
     if answer.interrupted:
-        print(f"interrupted: the best found so far is the answer{kept_words(request)}", file=sys.stderr)
+        print(f"interrupted: the best deployment found so far is recommended{kept_words(request)}", file=sys.stderr)
         return INTERRUPTED
     return 0 if answer.feasible else 1

@@ -1,4 +1,4 @@
-"""`plan report`: an answer as a page, as tables, on the screen."""
+"""The command `plan report`: an answer as an HTML page, as tables, or on the screen."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from planner.cli.options import AnswerPath
 
 def report(
     answer: AnswerPath,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="One page that opens offline.")] = None,
-    csv: Annotated[Path | None, typer.Option(metavar="DIR", help="Every table as CSV, parquet and JSON.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write an HTML page that opens offline.")] = None,
+    csv: Annotated[Path | None, typer.Option(metavar="DIR", help="Write every table as CSV, Parquet and JSON.")] = None,
     sensitivity: Annotated[
-        bool, typer.Option(help="Simulate what moves the answer (half a minute); --no-sensitivity leaves it out.")
+        bool, typer.Option(help="Simulate which inputs change the answer (half a minute); --no-sensitivity skips it.")
     ] = True,
     front: Annotated[
-        list[Path] | None, typer.Option(metavar="FRONT.json", help="What plan front --json wrote, to show too; repeat.")
+        list[Path] | None,
+        typer.Option(metavar="FRONT.json", help="Front written by plan front --json, to include; repeatable."),
     ] = None,
 ) -> None:
-    """The answer as a page people decide with; without --html and --csv on the screen.
+    """Show the answer as an HTML page, as tables, or on the screen.
 
-    What the answer does not hold (energy against latency, operators, sensitivity) is simulated again with its seed.
+    Figures that are not in the answer (energy against latency, operators, sensitivity) are simulated with its seed.
     """
     from catalogs.errors import InputError
     from catalogs.io.output_files import check_targets
@@ -34,7 +35,7 @@ def report(
 
     check_targets(None, html)
     if csv is not None and csv.exists() and not csv.is_dir():
-        raise InputError("tables are written into a folder", str(csv), f"{csv}.d")
+        raise InputError("--csv must be a folder", str(csv), f"{csv}.d")
     read = read_answer(answer)
     fronts = [read_front(path, read) for path in front or []]
     material = write_report(read, html, csv, sensitivity, fronts)

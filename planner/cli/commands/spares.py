@@ -1,4 +1,4 @@
-"""`plan spares`: how many replicas more than needed hold the objectives although replicas fail."""
+"""The command `plan spares`: the spare replicas that a plan needs because replicas fail."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from planner.cli.options import Alternative, AnswerPath, JsonTo, put
 
 def spares(
     answer: AnswerPath,
-    mtbf: Annotated[str, typer.Option(metavar="TIME", help="Between the failures of one replica, on average: 30d.")],
-    restart: Annotated[str, typer.Option(metavar="TIME", help="From a failure until it serves again: 10min.")],
-    window: Annotated[str, typer.Option(metavar="TIME", help="Time over which the objectives must hold.")] = "1d",
-    held: Annotated[float, typer.Option(metavar="SHARE", help="Share of such windows in which they must.")] = 0.9,
+    mtbf: Annotated[str, typer.Option(metavar="TIME", help="Mean time between failures of one replica: 30d.")],
+    restart: Annotated[
+        str, typer.Option(metavar="TIME", help="Time from a failure until the replica serves again: 10min.")
+    ],
+    window: Annotated[str, typer.Option(metavar="TIME", help="Time over which the objectives are judged.")] = "1d",
+    held: Annotated[float, typer.Option(metavar="SHARE", help="Share of windows that must meet the objectives.")] = 0.9,
     alternative: Alternative = 0,
     json_file: JsonTo = None,
 ) -> None:
-    """The fewest spare replicas with which the objectives hold although replicas fail; exit status 1 where none do.
+    """Find the fewest spare replicas that meet the objectives despite failures; exit status 1 if no number does.
 
     plan spares ANSWER.json --mtbf 30d --restart 10min
     """

@@ -1,4 +1,4 @@
-"""`plan verify`: a measured run against the plan."""
+"""The command `plan verify`: a measured run compared with its plan."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ def verify(
     results: Annotated[
         Path,
         typer.Option(
-            metavar="FILE", help="Result of vllm bench serve (--save-detailed), GuideLLM, AIPerf, inference-perf."
+            metavar="FILE", help="Result of vllm bench serve (--save-detailed), GuideLLM, AIPerf or inference-perf."
         ),
     ],
     alternative: Alternative = 0,
     json_file: JsonTo = None,
 ) -> None:
-    """Whether each measured latency fell inside its predicted interval; exit status 1 where one did not.
+    """Compare measured latencies with their predicted intervals; exit status 1 if one lies outside.
 
-    A result of another model, other lengths or another rate is refused.
+    A result with another model, other lengths or another rate is an error.
     """
     from calibration.importers.model_name import measured_model
     from calibration.importers.results import measured_run_file

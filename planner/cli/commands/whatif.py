@@ -1,4 +1,4 @@
-"""`plan whatif`: the planned deployment, changed."""
+"""The command `plan whatif`: the planned deployment with changes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from planner.cli.options import Alternative, AnswerPath, JsonTo, put
 
 def whatif(
     answer: AnswerPath,
-    rate: Annotated[str | None, typer.Option(help="Requests per second, or x2: a factor on the planned rate.")] = None,
-    hw: Annotated[str | None, typer.Option(help="The same deployment on other hardware, e.g. h200x8.")] = None,
-    workload: Annotated[str | None, typer.Option(help="Name, trace file or YAML file.")] = None,
+    rate: Annotated[str | None, typer.Option(help="Requests per second, or a factor on the planned rate: x2.")] = None,
+    hw: Annotated[str | None, typer.Option(help="Other hardware for the same deployment, e.g. h200x8.")] = None,
+    workload: Annotated[str | None, typer.Option(help="Workload: name, trace file or YAML file.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A key of deployment.yaml; repeat.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Set a key of deployment.yaml; repeatable.")
     ] = None,
     alternative: Alternative = 0,
     json_file: JsonTo = None,
 ) -> None:
-    """Simulates the planned deployment changed and says what breaks; exit status 1 where something does.
+    """Simulate the planned deployment with changes; exit status 1 if an objective is missed.
 
     plan whatif ANSWER.json --rate x2 --hw h200x8 --set kv_dtype=fp8
     """

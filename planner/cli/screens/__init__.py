@@ -1,1 +1,1 @@
-"""One module for each terminal screen."""
+"""The terminal screens of the subcommands of `plan`."""

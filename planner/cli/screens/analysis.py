@@ -1,4 +1,4 @@
-"""The analysis of a step on the terminal."""
+"""The screen of `plan analyze`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN: Final = 16
 
 
 def show(document: dict[str, Any]) -> None:
-    """Print a document of `analyze`."""
+    """Print the document of `plan analyze --json`."""
     console = open_console()
     if "published" in document:
         _published(console, document)
@@ -33,7 +33,7 @@ def show(document: dict[str, Any]) -> None:
 
 
 def _table(*heads: str, words: int = 1) -> Table:
-    """One space between columns: nine of them in 80 columns."""
+    """Return an empty table narrow enough for nine columns in 80 characters."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0)
     for i, head in enumerate(heads):
         table.add_column(head, justify="left" if i < words else "right", no_wrap=True)
@@ -61,10 +61,10 @@ def _cells(row: dict[str, Any], total_s: float) -> list[str]:
 
 
 def _precisions(document: dict[str, Any]) -> Table:
-    table = _table("bits", "weights", "KV", "moved", "roofline", "engine", "weights held", "KV held", "", words=3)
+    table = _table("bits", "weights", "KV", "moved", "roofline", "engine", "weights stored", "KV stored", "", words=3)
     for p in document["precisions"]:
         held = p["held"]
-        fits = "fits" if held["kv_batch_bytes"] <= held["kv_room_bytes"] else "too big"
+        fits = "fits" if held["kv_batch_bytes"] <= held["kv_room_bytes"] else "does not fit"
         sizes = (si_text(held["weights_bytes"], "B"), si_text(held["kv_batch_bytes"], "B"), fits)
         times = (time_text(p["time"]["roofline_s"]), time_text(p["time"]["engine_s"]))
         table.add_row(str(p["bits"]), p["weight_dtype"], p["kv_dtype"], si_text(p["bytes"], "B"), *times, *sizes)
@@ -72,12 +72,12 @@ def _precisions(document: dict[str, Any]) -> Table:
 
 
 def _scaling(document: dict[str, Any]) -> Table:
-    table = _table("scaling          ", "roofline", "engine", "against asked", "tokens/s")
-    asked = document["step"]["engine_s"]
+    table = _table("scaling          ", "roofline", "engine", "relative to this step", "tokens/s")
+    this_step_s = document["step"]["engine_s"]
     for s in document["scaling"]:
         t = s["time"]
         name = f"{s['quantity']} {s['value']:,}"
-        ratio = f"x {t['engine_s'] / asked:.2f}"
+        ratio = f"x {t['engine_s'] / this_step_s:.2f}"
         table.add_row(name, time_text(t["roofline_s"]), time_text(t["engine_s"]), ratio, f"{s['tokens_per_s']:,.0f}")
     return table
 
@@ -100,7 +100,7 @@ PUBLISHED_WORDS: Final = {
 def _published(console: Console, document: dict[str, Any]) -> None:
     q, views = document["question"], document["published"]
     console.print(f"{q['model']} on {q['hardware']}: one decode step, batch {q['batch']}, context {q['context']}")
-    console.print("In the conventions of a published table: lm_head counted once, no FlashAttention.")
+    console.print("Conventions of the published table: lm_head is counted once, and there is no FlashAttention.")
     table = _table("", *(f"{v['bits']} bit" for v in views))
     for key, words in PUBLISHED_WORDS.items():
         unit = ", B" if key.endswith("_bytes") else ", ms" if key == "seconds" else ""

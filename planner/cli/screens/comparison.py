@@ -1,9 +1,4 @@
-"""Two plans side by side on the terminal.
-
-What `plan deploy` wrote, on the terminal.
-
-The planned deployment changed, on the terminal.
-"""
+"""The screens of `plan compare`, `plan deploy` and `plan whatif`."""
 
 from __future__ import annotations
 
@@ -22,23 +17,23 @@ _WORDS: Final = 26
 
 
 def show_comparison(c: PlanComparison, names: tuple[str, str]) -> None:
-    """Print it; names: what A and B are called."""
+    """Print the comparison of two answers; `names` are the files of A and B."""
     console = open_console()
     console.print(f"A: {names[0]}\nB: {names[1]}")
     tables(console, c, ("A", "B"))
     for side, label in (("A", "A is better at"), ("B", "B is better at")):
         better = c.better_at(side)  # type: ignore[arg-type]
-        console.print(f"{label}: {', '.join(better) if better else 'nothing'}")
+        console.print(f"{label}: {', '.join(better) if better else 'no figure'}")
     for note in c.notes:
         console.print(f"Note: {note}")
 
 
 def tables(console: Console, c: PlanComparison, heads: tuple[str, str]) -> None:
-    """What differs, and the figures."""
+    """Print a table of the differences and a table of the figures of two plans."""
     if c.differs:
         console.print(text_table(("differs", *heads), [(w, _cut(a), _cut(b)) for w, a, b in c.differs], 1, ""))
     else:
-        console.print("Nothing differs in what was asked or chosen.")
+        console.print("Request and plan are the same.")
     if c.figures:
         better = {"A": heads[0], "B": heads[1]}
         rows = [
@@ -49,6 +44,7 @@ def tables(console: Console, c: PlanComparison, heads: tuple[str, str]) -> None:
 
 
 def figure_words(f: Figure, value: float | None) -> str:
+    """Return a value of the figure with its unit."""
     if value is None:
         return "none"
     words = {"rate": rate, "seconds": seconds, "usd": dollars, "joules": joules, "grams": grams, "share": percent}
@@ -64,12 +60,12 @@ def _cut(text: str) -> str:
 
 
 def show_deployment(package: Package, folder: Path) -> None:
-    """Files, steps, and what to mind."""
+    """Print the files that were written, the steps to start the plan, and notes."""
     names = ", ".join(sorted(package.files))
-    _print("Deploys", package.words)
+    _print("Deployment", package.words)
     _print("Wrote", f"{folder}: {names}")
     for i, step in enumerate(("cd " + str(folder), *package.steps)):
-        print(f"{'Start' if i == 0 else '':<{LABEL}}{step}")  # a command is copied: never broken
+        print(f"{'Start' if i == 0 else '':<{LABEL}}{step}")  # users copy the command, so it never breaks
     _print("Verify", "./verify.sh")
     for note in package.notes:
         _print("Note", note)
@@ -81,12 +77,12 @@ def _print(label: str, text: str) -> None:
 
 
 def show_whatif(found: WhatIf) -> None:
-    """Print it: changes, figures before and after, and what breaks."""
+    """Print the changes, the figures before and after, and every objective that is missed."""
     console = open_console()
     tables(console, found.comparison, ("planned", "changed"))
     for note in found.comparison.notes:
         console.print(f"Note: {note}")
     for i, line in enumerate(found.breaks):
-        console.print(f"{'BREAKS' if i == 0 else '      '}  {line}")
+        console.print(f"{'MISSED' if i == 0 else '      '}  {line}")
     if not found.breaks:
-        console.print("Nothing breaks: every objective holds.")
+        console.print("Every objective is still met.")

@@ -1,4 +1,4 @@
-"""A front on the terminal: what nothing beats, the first objective ascending."""
+"""The screen of `plan front`: the Pareto front, sorted by its first objective."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from planner.search.pareto_search import ParetoAnswer, footnotes, shown, shown_u
 
 
 def show(found: ParetoAnswer) -> None:
-    """Print it."""
+    """Print a Pareto front."""
     console = open_console()
     names = " against ".join(axis.name for axis in found.axes)
     asked = found.request
     console.print(f"{asked.model} on {asked.hardware}, workload {asked.workload}: {names}")
     for slo in found.limits:
-        console.print(f"Every row holds: {slo.words}")
+        console.print(f"Every row meets: {slo.words}")
     if found.members:
         head = ("deployment", "requests/s", *(f"{axis.name} ({shown_unit(axis)})" for axis in found.axes))
         rows = [
@@ -27,7 +27,7 @@ def show(found: ParetoAnswer) -> None:
         ]
         console.print(text_table(head, rows, 1, ""))
     else:
-        what = "Nothing that was simulated keeps up and holds" if found.result.looks else "No deployment can hold"
-        console.print(f"NO: {what} every limit.")
+        carried = "no simulated deployment carries the load within every limit"
+        console.print(f"NO: {carried if found.result.looks else 'no deployment can meet every limit'}.")
     for line in footnotes(found):
         console.print(line)

@@ -1,4 +1,4 @@
-"""The answer on one screen: the plan, how sure it is, what it costs, what limits it, and the command to start it."""
+"""The screen of `plan`: the recommended deployment, its confidence, cost, bottleneck, and the command to start it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Final
 
 from calibration.accuracy.stated_error import in_words
 from catalogs.ui.terminal import LABEL, LEAST_WIDTH, PIPED, Line, labelled_rows
-from catalogs.ui.words import digits, dollars, seconds
+from catalogs.ui.words import digits, dollars, percent, seconds
 from planner.answer.hardware_ranking import HardwareRow
-from planner.answer.plan_schema import Known, Memory, Plan
+from planner.answer.plan_schema import Known, Memory, Plan, SloResult
 from planner.answer.schema import Answer, SearchSummary
 from planner.economics.money import Energy
 from planner.evaluation.confidence import LEVEL, SAFE
@@ -18,21 +18,22 @@ from planner.problem.candidate import deployment_words
 from planner.problem.request import PlanRequest
 from planner.search.objectives import TIE
 from planner.sections.registry import section_lines
+from planner.sections.section import interval_words, verdict_words
 
 _BAR: Final = 40
 
-#: Rows of the ranking that fit on a screen.
+#: Maximum number of rows of the hardware ranking on the screen.
 _MOST_HARDWARE: Final = 12
 
 
 def render(answer: Answer, width: int = PIPED) -> str:
-    """Return the screen of an answer as plain text: at most about 32 lines of `width` columns."""
+    """Return the screen of an answer as plain text of about 32 lines, each at most `width` columns wide."""
     lines = _no(answer) if answer.best is None else _yes(answer, answer.best)
     return "\n".join(row for label, text in lines for row in _rows(label, text, width))
 
 
 def show(answer: Answer) -> None:
-    """Print the screen; labels are coloured on a terminal."""
+    """Print the screen of an answer, with coloured labels if stdout is a terminal."""
     from rich.console import Console
     from rich.text import Text
 
@@ -43,13 +44,13 @@ def show(answer: Answer) -> None:
     for row in render(answer, min(max(console.width, LEAST_WIDTH), PIPED)).split("\n"):
         styled = Text(row)
         styled.stylize("bold cyan", 0, LABEL if row[:1] != " " else 0)
-        if row.startswith(("Answer", "NO")):
+        if row.startswith(("Recommended", "NO")):
             styled.stylize("bold", LABEL)
         console.print(styled)
 
 
 def _rows(label: str, text: str, width: int) -> list[str]:
-    if label == "Start":  # a command is copied: never broken in the middle of a word
+    if label == "Start":  # users copy the command, so it only breaks between flags
         return _command_rows(text, width)
     return list(labelled_rows(label, text, width))
 
@@ -67,7 +68,7 @@ def _command_rows(command: str, width: int) -> list[str]:
 
 
 def _flags(command: str) -> list[str]:
-    """A flag stays with its value."""
+    """Split a command into words, keeping each flag together with its value."""
     found: list[str] = []
     for word in shlex.split(command):
         if found and found[-1].startswith("--") and " " not in found[-1] and not word.startswith("--"):
@@ -81,7 +82,7 @@ def _yes(answer: Answer, best: Plan) -> Iterator[Line]:
     request = answer.request
     yield _question(request)
     yield "", ""
-    yield "Answer", deployment_words(best.deployment)
+    yield "Recommended", deployment_words(best.deployment)
     yield from _slo_lines(best, request)
     yield from _capacity_lines(best)
     yield from _money_lines(best, request)
@@ -89,29 +90,31 @@ def _yes(answer: Answer, best: Plan) -> Iterator[Line]:
     yield from _survival_lines(best)
     yield from section_lines(answer)
     for other in answer.alternatives:
-        yield "Instead", f"{deployment_words(other.deployment)}: {_difference(best, other)}"
+        yield "Alternative", f"{deployment_words(other.deployment)}: {_difference(best, other)}"
     yield from _hardware_lines(answer)
     yield from _foot(answer, best)
 
 
 def _question(request: PlanRequest) -> Line:
-    free = "a light load" if request.objective == "latency" else "the highest rate it holds"
+    free = "a light load" if request.objective == "latency" else "highest sustainable rate"
     rate = free if request.requests_per_s is None else f"{request.requests_per_s:g} requests/s"
     if request.users is not None:
-        rate = f"{request.users} users who each wait {request.think_s:g} s between answer and next request"
+        rate = f"{request.users} users with a think time of {request.think_s:g} s"
     rate += f", {request.spare.words}" if request.spare else ""
     best = {"throughput": "highest throughput", "goodput": "highest goodput per accelerator"}
     goal = best.get(request.objective, f"lowest {request.objective}")
-    return "Plan", f"{request.model} on {request.hardware}, workload {request.workload}, {rate}, {goal}"
+    return "Request", f"{request.model} on {request.hardware}, workload {request.workload}, {rate}, {goal}"
 
 
 def _slo_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
     for words, row in zip(request.slo_words, plan.slo, strict=True):
         yield "Objective", words
-        span = f"{seconds(row.ci_low_s)} to {seconds(row.ci_high_s)}"
-        sure = f"{_sure(row.probability_met)} sure at {digits(plan.requests_per_s or 0.0)} requests/s"
-        verdict = "met" if row.met else "MISSED"
-        yield "", f"{row.name} = {seconds(row.value_s)} ({LEVEL:.0%} interval {span}): {verdict}, {sure}"
+        found = f"{row.name} = {seconds(row.value_s)} ({100 * LEVEL:.0f} % interval: {_span(row)})"
+        yield "", f"{found}: {verdict_words(row.met, row.probability_met)}"
+
+
+def _span(row: SloResult) -> str:
+    return interval_words(row.ci_low_s, row.ci_high_s)
 
 
 def _capacity_lines(plan: Plan) -> Iterator[Line]:
@@ -120,14 +123,15 @@ def _capacity_lines(plan: Plan) -> Iterator[Line]:
     if capacity is None:
         yield "Capacity", "none"
     elif safe is None:
-        yield "Capacity", f"{digits(capacity)} requests/s at even odds{why}; no rate looked at is {SAFE:.0%} sure"
+        found = f"{digits(capacity)} requests/s with 50 % confidence{why}"
+        yield "Capacity", f"{found}; no simulated rate reaches {percent(SAFE)}"
     elif safe >= capacity:
-        yield "Capacity", f"{digits(capacity)} requests/s, {SAFE:.0%} sure of each objective{why}"
+        yield "Capacity", f"{digits(capacity)} requests/s with {percent(SAFE)} confidence in each objective{why}"
     else:
-        sure = f"{digits(safe)} requests/s to be {SAFE:.0%} sure of each objective"
-        yield "Capacity", f"{sure}; {digits(capacity)} at even odds{why}"
+        confident = f"{digits(safe)} requests/s with {percent(SAFE)} confidence in each objective"
+        yield "Capacity", f"{confident}; {digits(capacity)} with 50 %{why}"
     tokens, rate = plan.metric("output_tokens_per_s") or 0.0, digits(plan.requests_per_s or 0.0)
-    yield "", f"{tokens:,.0f} output tokens/s at {rate} requests/s; cost and energy are of that rate"
+    yield "", f"{tokens:,.0f} output tokens/s at {rate} requests/s; latency, cost and energy refer to this rate"
 
 
 def _survival_lines(plan: Plan) -> Iterator[Line]:
@@ -135,10 +139,10 @@ def _survival_lines(plan: Plan) -> Iterator[Line]:
     if survival is None:
         return
     values = ", ".join(f"{row.name} = {seconds(row.value_s)}" for row in survival.slo)
-    held = "met" if survival.met else "MISSED"
+    verdict = "met" if survival.met else "MISSED"
     left = survival.replicas_left
-    count = "1 replica" if left == 1 else f"{left} replicas"
-    yield "Survives", f"with {count} left under the same load: {values}: {held}"
+    count = "1 remaining replica" if left == 1 else f"{left} remaining replicas"
+    yield "Survives", f"{count} under the same load: {values}: {verdict}"
 
 
 def _hardware_lines(answer: Answer) -> Iterator[Line]:
@@ -154,9 +158,9 @@ def _hardware_lines(answer: Answer) -> Iterator[Line]:
 
 def _found_words(row: HardwareRow) -> str:
     if row.state == "holds":
-        return f"holds {digits(row.requests_per_s or 0.0)} requests/s in the search: {row.candidate}"
+        return f"carries {digits(row.requests_per_s or 0.0)} requests/s in the search: {row.candidate}"
     if row.at_most_requests_per_s is not None:
-        return f"under {digits(row.at_most_requests_per_s)} requests/s ({row.why})"
+        return f"less than {digits(row.at_most_requests_per_s)} requests/s ({row.why})"
     return f"{row.state}: {row.why}"
 
 
@@ -164,7 +168,7 @@ def _money_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
     cost, energy = plan.cost, plan.energy
     idles = (
         request.objective == "latency" and request.requests_per_s is None
-    )  # a light load: cost per token has no meaning
+    )  # under a light load, the cost per token has no meaning
     if cost is None or cost.usd_per_hour is None:
         yield "Cost", "unknown: no price for this hardware (give one with --price USD_PER_HOUR)"
     else:
@@ -174,7 +178,7 @@ def _money_lines(plan: Plan, request: PlanRequest) -> Iterator[Line]:
         per_token = "" if idles else "; " + ", ".join(each)
         yield "Cost", f"${cost.usd_per_hour:.2f}/h{per_token}"
         given = cost.price_as_of == "given"
-        dated = "the price you gave" if given else f"price of {cost.price_as_of}, {cost.price_source}"
+        dated = "price given on the command line" if given else f"price of {cost.price_as_of}, {cost.price_source}"
         yield "", dated + _note(cost.price_note)
     if energy is None:
         yield "Energy", "unknown"
@@ -194,7 +198,7 @@ def _energy_words(energy: Energy) -> str:
 
 
 def _assumed(energy: Energy) -> str:
-    """ "PUE 1.3, grid us at 384 g/kWh"."""
+    """Return the assumptions in words, for example "PUE 1.3, grid us at 384 g/kWh"."""
     intensity, region = energy.grid_gco2e_per_kwh, energy.grid_region
     grid = "" if intensity is None else f", grid{f' {region}' if region else ''} at {intensity:.0f} g/kWh"
     return f"PUE {energy.pue:g}{grid}"
@@ -207,15 +211,15 @@ def _machine_lines(plan: Plan) -> Iterator[Line]:
     total = sum(breakdown.values())
     if total:
         top = sorted(breakdown.items(), key=lambda item: -item[1])[:5]
-        shares = ", ".join(f"{k.replace('_', ' ')} {v / total:.0%}" for k, v in top)
+        shares = ", ".join(f"{k.replace('_', ' ')} {percent(v / total)}" for k, v in top)
         kv, queue = plan.metric("kv_peak_fraction"), plan.latency_s("queue", "mean")
-        more = "" if kv is None else f"; KV cache peaks at {kv:.0%}"
-        more += "" if queue is None else f"; mean queue {seconds(queue)}"
+        more = "" if kv is None else f"; peak KV cache utilisation {100 * kv:.0f} %"
+        more += "" if queue is None else f"; mean queueing time {seconds(queue)}"
         yield "Time", shares + more
 
 
 def memory_bar(memory: Memory) -> str:
-    """Return a bar of weights, activations and runtime, KV, and what is left, of one accelerator."""
+    """Return a text bar of one accelerator's memory: weights, activations and runtime, KV cache, free."""
     total = memory.device_bytes
     parts = [
         ("#", "weights", memory.weights_bytes),
@@ -225,20 +229,20 @@ def memory_bar(memory: Memory) -> str:
     bar = "".join(mark * round(_BAR * size / total) for mark, _, size in parts)[:_BAR]
     free = max(total - sum(size for *_, size in parts), 0.0)
     named = ", ".join(f"{mark} {name} {size / 1e9:.1f}" for mark, name, size in parts)
-    return f"[{bar:.<{_BAR}}] GB of each accelerator: {named}, . free {free / 1e9:.1f}"
+    return f"[{bar:.<{_BAR}}] GB per accelerator: {named}, . free {free / 1e9:.1f}"
 
 
 def _difference(best: Plan, other: Plan) -> str:
     found = []
     ours, theirs = best.capacity_requests_per_s, other.capacity_requests_per_s
     if ours and theirs:
-        found.append(f"{digits(theirs)} requests/s ({theirs / ours - 1:+.0%})")
+        found.append(f"{digits(theirs)} requests/s ({100 * (theirs / ours - 1):+.0f} %)")
         if abs(theirs / ours - 1) <= TIE:
-            found.append("a tie, of which the plainer is the answer")
+            found.append("a tie: the simpler deployment is recommended")
     for block, key in (("cost", "usd_per_million_output_tokens"), ("energy", "kwh_per_million_output_tokens")):
         a, b = (getattr(getattr(plan, block), key, None) for plan in (best, other))
         if a and b:
-            found.append(f"{block} per output token {b / a - 1:+.0%}")
+            found.append(f"{block} per output token {100 * (b / a - 1):+.0f} %")
     return ", ".join(found) or "no figures"
 
 
@@ -255,18 +259,21 @@ def _foot(answer: Answer, plan: Plan) -> Iterator[Line]:
 
 def _calibration_lines(known: Known) -> Iterator[Line]:
     shares = (
-        f"{_percent(known.measured_fraction)} measured, {_percent(known.interpolated_fraction)} interpolated, "
-        f"{_percent(known.roofline_fraction)} roofline only"
+        f"{percent(known.measured_fraction)} measured, {percent(known.interpolated_fraction)} interpolated, "
+        f"{percent(known.roofline_fraction)} roofline only"
     )
-    yield "Known", f"step time {shares} ({known.bundle}); operators expect {known.of_operators:.1%} error"
-    yield "Error", in_words(known.stated_error)
+    yield (
+        "Evidence",
+        f"step time: {shares} (calibration {known.bundle}); operator error {100 * known.of_operators:.1f} %",
+    )
+    yield "Accuracy", in_words(known.stated_error)
 
 
 def _search_line(search: SearchSummary) -> Line:
     return "Search", (
-        f"{search.n_space} candidates, {search.n_bounded_out} ruled out by bounds, "
+        f"{search.n_space} candidates: {search.n_bounded_out} ruled out by bounds, "
         f"{search.n_simulated} simulated ({search.n_pruned} stopped early) with {search.n_requests:,} "
-        f"requests, {search.method}, {search.seconds:.1f} s"
+        f"requests; {search.method}; {search.seconds:.1f} s"
     )
 
 
@@ -281,9 +288,10 @@ def _no(answer: Answer) -> Iterator[Line]:
         yield from _closest_lines(refusal.closest)
     changes = [] if refusal is None else refusal.what_would_meet_it
     for i, change in enumerate(changes):
-        yield "" if i else "Instead", f"{change.change} (checked by {change.verified_by})"
+        yield "" if i else "Would meet", f"{change.change} (checked by {change.verified_by})"
     if not changes:
-        yield "Instead", "nothing tried would meet it: other counts of this hardware, its neighbours, narrower weights"
+        tried = "more of this hardware, similar hardware, narrower weights"
+        yield "Would meet", f"no change that was tried meets the objectives ({tried})"
     for reason, n in list(answer.search.bounded_out.items())[:3]:
         yield "Ruled out", f"{n} candidates: {reason}"
     yield _search_line(answer.search)
@@ -292,24 +300,10 @@ def _no(answer: Answer) -> Iterator[Line]:
 def _closest_lines(closest: Plan) -> Iterator[Line]:
     yield "Closest", deployment_words(closest.deployment)
     for row in closest.slo:
-        found = f"{seconds(row.value_s)} against {seconds(row.limit_s)}"
+        found = f"{seconds(row.value_s)}, limit {seconds(row.limit_s)}"
         yield "", f"{row.name} = {found}: {'met' if row.met else 'missed'}"
     if closest.memory is not None:
         yield "Memory", memory_bar(closest.memory)
-
-
-def _percent(share: float) -> str:
-    return (
-        f"{share:.0%}"
-        if 0.01 <= share <= 0.99
-        else "under 1%"
-        if 0 < share < 0.01
-        else f"{share:.1%}".replace(".0%", "%")
-    )
-
-
-def _sure(probability: float) -> str:
-    return "over 99%" if probability > 0.99 else _percent(probability)
 
 
 def _note(note: str | None) -> str:

@@ -1,4 +1,4 @@
-"""What a plan predicted beside what a run or a running server shows, on the terminal."""
+"""The screens of `plan verify` and `plan drift`: predictions next to measured latencies."""
 
 from __future__ import annotations
 
@@ -15,63 +15,65 @@ from planner.validation.prediction import Expected, Prediction
 
 _NAMED: Final = 4
 
-#: (metric, predicted, measured, finding, objective)
+#: One table row: metric, predicted, measured, finding, objective.
 Cells = tuple[str, str, str, str, str]
 
 
 def show_run(v: PlanVerification) -> None:
-    """Print a measured run against its plan."""
-    told = f"{v.run.n:,} requests of {v.run.client}"
-    _print(v.prediction, told, v.load, "measured", map(_run_cells, v.rows), (*v.notes, run_verdict(v)))
+    """Print a measured run next to the predictions of its plan."""
+    summary = f"{v.run.n:,} requests of {v.run.client}"
+    _print(v.prediction, summary, v.load, "measured", map(_run_cells, v.rows), (*v.notes, run_verdict(v)))
 
 
 def show_server(d: Drift) -> None:
-    """Print a running server against its plan, predicted for the rate it is under."""
-    told = f"{d.n_requests:,.0f} requests in {d.seconds:.0f} s; predicted is for the rate of now"
-    _print(d.prediction, told, d.load, "now", map(_server_cells, d.rows), (*d.notes, server_verdict(d)))
+    """Print a running server next to the plan's predictions for the server's current rate."""
+    summary = f"{d.n_requests:,.0f} requests in {d.seconds:.0f} s; predictions are for the current rate"
+    _print(d.prediction, summary, d.load, "now", map(_server_cells, d.rows), (*d.notes, server_verdict(d)))
 
 
 def _print(
     prediction: Prediction,
-    told: str,
+    summary: str,
     load: Sequence[Comparison],
     column: str,
     rows: Iterable[Cells],
-    said: Sequence[str],
+    remarks: Sequence[str],
 ) -> None:
-    """said: notes, then the verdict."""
+    """Print both sides; the last of `remarks` is the verdict, the others are notes."""
     console, deployment = open_console(), prediction.plan.deployment
-    console.print(f"{deployment['model']} on {deployment['hardware']}: {told}")
+    console.print(f"{deployment['model']} on {deployment['hardware']}: {summary}")
     console.print(", ".join(f"{c.name} {c.measured:.4g} (planned {c.planned:.4g})" for c in load))
     console.print(text_table(("metric", f"predicted ({LEVEL:.0%})", column, "finding", "objective"), list(rows), 1, ""))
-    for note in said[:-1]:
+    for note in remarks[:-1]:
         console.print(f"Note: {note}")
-    console.print(said[-1])
+    console.print(remarks[-1])
 
 
 def run_verdict(v: PlanVerification) -> str:
+    """Return one sentence on whether the measured run is as predicted."""
     if v.holds:
-        return "As predicted: every latency measured fell inside its interval."
+        return "As predicted: every measured latency lies inside its interval."
     n = sum(row.finding in ("inside", "faster", "slower") for row in v.rows)
-    said = [f"{row.expected.name} misses its objective" for row in v.missed if row.met is False]
+    reasons = [f"{row.expected.name} misses its objective" for row in v.missed if row.met is False]
     for kind, names in _off(v.missed):
-        said.append(f"{len(names)} of {n} figures are {kind} ({_some(names)})")
+        reasons.append(f"{len(names)} of {n} figures are {kind} ({_some(names)})")
     if v.failed_fraction > MOST_FAILED:
-        said.append(f"{v.failed_fraction:.1%} of requests failed")
-    return "NOT as predicted: " + ", ".join(said)
+        reasons.append(f"{v.failed_fraction:.1%} of requests failed")
+    return "NOT as predicted: " + ", ".join(reasons)
 
 
 def server_verdict(d: Drift) -> str:
+    """Return one sentence on whether the running server still matches the plan."""
     if d.holds:
-        return "No drift: load and latencies are the plan's."
-    said = [f"{name} are no longer the plan's" for name in d.shifted]
-    said += [f"{row.expected.name} misses its objective" for row in d.rows if row.missed]
-    said += [f"{kind}: {_some(names)}" for kind, names in _off(d.rows)]
-    return "DRIFTED: " + "; ".join(said)
+        return "No drift: load and latencies match the plan."
+    reasons = [f"{name} changed from the plan" for name in d.shifted]
+    reasons += [f"{row.expected.name} misses its objective" for row in d.rows if row.missed]
+    reasons += [f"{kind}: {_some(names)}" for kind, names in _off(d.rows)]
+    return "DRIFTED: " + "; ".join(reasons)
 
 
 def _off(rows: Iterable[Row | DriftRow]) -> list[tuple[str, list[str]]]:
-    """(slower or faster, statistics that are), where there are any."""
+    """Return the names of the slower and of the faster statistics, without empty kinds."""
     found: dict[str, list[str]] = {"slower": [], "faster": []}
     for row in rows:
         if row.finding in found:
@@ -84,13 +86,13 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _run_cells(row: Row) -> Cells:
-    met = "untold" if row.met is None else "met" if row.met else "MISSED"
+    met = "unknown" if row.met is None else "met" if row.met else "MISSED"
     return _cells(row.expected, human_s(row.measured_s), row.finding, met)
 
 
 def _server_cells(row: DriftRow) -> Cells:
     limit = row.expected.limit_s or 0.0
-    met = "MISSED" if row.missed else "met" if row.high_s <= limit else "unsure"
+    met = "MISSED" if row.missed else "met" if row.high_s <= limit else "undecided"
     return _cells(row.expected, _now(row), row.finding, met)
 
 
@@ -100,14 +102,15 @@ def _cells(expected: Expected, measured: str, finding: str, met: str) -> Cells:
 
 
 def interval_words(expected: Expected) -> str:
-    high = human_s(expected.high_s) if math.isfinite(expected.high_s) else "no end"
+    """Return the predicted value with its interval."""
+    high = human_s(expected.high_s) if math.isfinite(expected.high_s) else "no upper bound"
     return f"{human_s(expected.value_s)} ({human_s(expected.low_s)} to {high})"
 
 
 def _now(row: DriftRow) -> str:
-    """The bucket a quantile lies in; a mean is exact."""
+    """Return the histogram bucket that holds a quantile; a mean is exact."""
     if row.low_s == row.high_s:
         return human_s(row.value_s)
     if not math.isfinite(row.high_s):
-        return f"over {human_s(row.low_s)}"
+        return f"more than {human_s(row.low_s)}"
     return f"{human_s(row.low_s)} to {human_s(row.high_s)}" if row.low_s else f"up to {human_s(row.high_s)}"

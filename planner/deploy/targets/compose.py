@@ -32,7 +32,7 @@ def write(s: Serving) -> DeploymentFiles:
         whole["volumes"] = {"weights": {}}
         whole["secrets"] = {"hf_token": {"environment": "HF_TOKEN"}}
     steps = ["export HF_TOKEN=...   # for gated models", "docker compose up --detach --wait --wait-timeout 3600"]
-    notes = ["GGUF files lie in ./models"] if s.family == "llama.cpp" else []
+    notes = ["put the GGUF files into ./models"] if s.family == "llama.cpp" else []
     return DeploymentFiles({"compose.yaml": to_yaml(whole)}, steps, "http://localhost:8000", notes)
 
 

@@ -9,7 +9,7 @@ from planner.deploy.files import DeploymentFiles, to_yaml
 from planner.deploy.serving import Serving
 from planner.deploy.targets.pods import TOKEN_KEY, TOKEN_SECRET, resources, secret_step
 
-_PREDICTED = "KServe's scheduler chooses replicas by their load and cached prefixes, the plan round robin"
+_PREDICTED = "KServe's scheduler chooses replicas by load and cached prefixes; the plan assumes round robin"
 
 
 def write(s: Serving) -> DeploymentFiles:

@@ -21,10 +21,12 @@ def write(s: Serving) -> DeploymentFiles:
 
 
 def notes(s: Serving) -> list[str]:
-    """What the cluster must have."""
+    """Return the requirements on the cluster."""
     found = []
     if s.device.product:
-        found.append(f"pods wait for nodes labelled nvidia.com/gpu.product={s.device.product} (GPU feature discovery)")
+        found.append(
+            f"pods need nodes with the label nvidia.com/gpu.product={s.device.product} (GPU feature discovery)"
+        )
     if s.family == "llama.cpp":
         found.append("pods mount the persistent volume claim `models`, which holds the GGUF file")
     return found

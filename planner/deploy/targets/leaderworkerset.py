@@ -35,7 +35,7 @@ def write(s: Serving) -> DeploymentFiles:
     ready = f"--for=jsonpath='{{.status.readyReplicas}}'={s.replicas}"
     steps += [f"kubectl wait leaderworkerset/{s.name} {ready} --timeout=60m", forward_step(s.name)]
     return DeploymentFiles(
-        files, steps, "http://localhost:8000", [*notes(s), "the cluster runs the LeaderWorkerSet operator"]
+        files, steps, "http://localhost:8000", [*notes(s), "needs the LeaderWorkerSet operator in the cluster"]
     )
 
 

@@ -19,16 +19,18 @@ _GATEWAY_API_CRDS: Final = (
     "https://github.com/kubernetes-sigs/gateway-api-inference-extension/releases/download/v1.5.0/v1-manifests.yaml"
 )
 
-_PREDICTED: Final = "llm-d's router chooses replicas by load and cached prefixes, the plan round robin"
+_PREDICTED: Final = "llm-d's router chooses replicas by load and cached prefixes; the plan assumes round robin"
 
-_PREDICTED_APART: Final = "llm-d's router chooses the least busy prefill and decode servers, the plan takes turns"
-
-_NETWORK: Final = (
-    "blocks go from pod to pod over the network card, where the plan has both on one node over its links: give pods "
-    "the cluster's RDMA devices (without, NIXL goes over TCP and first tokens come later than predicted)"
+_PREDICTED_APART: Final = (
+    "llm-d's router chooses the least busy prefill and decode servers; the plan assumes round robin"
 )
 
-#: Where a decode server listens behind its sidecar, and where servers tell each other which blocks are theirs.
+_NETWORK: Final = (
+    "KV blocks go from pod to pod over the network; the plan assumes both pods on one node. Give the pods the RDMA "
+    "devices of the cluster; otherwise NIXL uses TCP, and TTFT is higher than predicted"
+)
+
+#: Port of a decode server behind its sidecar, and port on which servers exchange the addresses of KV blocks.
 _BEHIND: Final = 8200
 
 _HANDSHAKE: Final = 5600
@@ -65,25 +67,25 @@ schedulingProfiles:
 
 
 def write(s: Serving) -> DeploymentFiles:
-    """modelserver.yaml and router.values.yaml."""
+    """Return modelserver.yaml and router.values.yaml."""
     labels = {"llm-d.ai/guide": s.name, "llm-d.ai/model": s.name, "llm-d.ai/role": "decode"}
     pod = engine_pod(s, engine_container(s, s.listening().words))
     files = {
         "modelserver.yaml": to_yaml(deployment(s.name, labels, s.replicas, pod)),
         "router.values.yaml": to_yaml(_router(s)),
     }
-    told = [*notes(s), *([_PREDICTED] if s.replicas > 1 else [])]
-    return DeploymentFiles(files, _steps(s, [s.name]), "http://localhost:8000", told)
+    remarks = [*notes(s), *([_PREDICTED] if s.replicas > 1 else [])]
+    return DeploymentFiles(files, _steps(s, [s.name]), "http://localhost:8000", remarks)
 
 
 def write_apart(a: DisaggregatedServing) -> DeploymentFiles:
-    """The same of two Deployments: prefill servers, and decode servers behind a sidecar that has prompts computed."""
+    """Return the files of two Deployments: prefill servers, and decode servers behind a sidecar."""
     made = [deployment(f"{s.name}-{s.resolved.role}", _labels(s), s.replicas, _half(s)) for s in a.halves]
     plugins = {"pluginsConfigFile": "pd-config.yaml", "pluginsCustomConfig": {"pd-config.yaml": _PAIRING}}
     files = {"modelserver.yaml": to_yaml(*made), "router.values.yaml": to_yaml(_router(a.decode, plugins))}
-    told = [*notes(a.decode), _NETWORK, _PREDICTED_APART]
+    remarks = [*notes(a.decode), _NETWORK, _PREDICTED_APART]
     return DeploymentFiles(
-        files, _steps(a.decode, [d["metadata"]["name"] for d in made]), "http://localhost:8000", told
+        files, _steps(a.decode, [d["metadata"]["name"] for d in made]), "http://localhost:8000", remarks
     )
 
 
@@ -92,7 +94,7 @@ def _labels(s: Serving) -> Json:
 
 
 def _half(s: Serving) -> Json:
-    """A pod of one server; keep-alive outlasts the sidecar's idle connections, which are reset otherwise."""
+    """Return a pod of one server; its keep-alive outlasts the idle connections of the sidecar."""
     decodes = s.resolved.role == "decode"
     port = _BEHIND if decodes else PORT
     container = engine_container(s, s.listening(port).words, port=port)
@@ -105,7 +107,7 @@ def _half(s: Serving) -> Json:
 
 
 def _sidecar() -> Json:
-    """Runs as long as the pod does: an init container that restarts always."""
+    """Return the sidecar: an init container that always restarts, so that it runs as long as the pod."""
     flags = [f"--port={PORT}", f"--vllm-port={_BEHIND}", "--kv-connector=nixlv2", "--secure-proxy=false"]
     return {
         "name": "routing-proxy",
@@ -126,7 +128,7 @@ def _steps(s: Serving, deployments: list[str]) -> list[str]:
 
 
 def _router(s: Serving, plugins: Json | None = None) -> dict[str, Any]:
-    """The endpoint picker, with its default plugins where none are named, and a port for clients on its Envoy."""
+    """Return the endpoint picker, by default with its default plugins, and the client port of its Envoy."""
     port = {"name": "http", "port": 80, "protocol": "TCP", "targetPort": 8081}
     servers = {"protocol": "http", "matchLabels": {"llm-d.ai/guide": s.name}}  # their port is 8000 by default
     return {

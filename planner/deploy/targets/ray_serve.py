@@ -7,7 +7,9 @@ from typing import Any, Final
 from planner.deploy.files import DeploymentFiles, to_yaml
 from planner.deploy.serving import Serving
 
-_PREDICTED: Final = "Ray Serve sends a request to the shorter queue of two random replicas, the plan round robin"
+_PREDICTED: Final = (
+    "Ray Serve sends a request to the shorter queue of two random replicas; the plan assumes round robin"
+)
 
 
 def write(s: Serving) -> DeploymentFiles:
@@ -35,6 +37,6 @@ def write(s: Serving) -> DeploymentFiles:
     }
     steps = ["export HF_TOKEN=...   # for gated models, on every node, before `ray start`"]
     steps += ["serve deploy serve.yaml", "serve status   # until the application is RUNNING"]
-    notes = [f"a Ray cluster with ray[llm] and vLLM {s.resolved.engine.version} on its nodes"]
+    notes = [f"needs a Ray cluster with ray[llm] and vLLM {s.resolved.engine.version} on its nodes"]
     notes += [_PREDICTED] if s.replicas > 1 else []
     return DeploymentFiles({"serve.yaml": to_yaml(whole)}, steps, "http://localhost:8000", notes)

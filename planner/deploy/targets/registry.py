@@ -1,4 +1,4 @@
-"""What files can be written for, and which plans each can start."""
+"""The targets of `plan deploy`, and the plans that each can start."""
 
 from __future__ import annotations
 
@@ -15,10 +15,18 @@ from planner.deploy.targets import compose, kserve, kubernetes, leaderworkerset,
 
 @dataclass(frozen=True, slots=True)
 class DeployTarget:
-    """one_machine: it starts everything on the machine it is called on. spans: a replica may take several nodes.
+    """A target of `plan deploy`.
 
-    makers: of the devices it can ask for. checked: what its files were held against, in words. write_apart: files of
-    prefill and decode servers; None where they are not written.
+    Attributes:
+        write: Returns the files of one kind of replica.
+        engines: Families of engines that it can start.
+        checked: What its files are tested with, in words.
+        one_machine: True if it starts everything on one machine.
+        spans: True if a replica may span several nodes.
+        slices: True if it supports MIG slices.
+        makers: Makers of the supported devices.
+        most_replicas: Maximum number of replicas; None for no limit.
+        write_apart: Returns the files of prefill and decode servers; None if unsupported.
     """
 
     write: Callable[[Serving], DeploymentFiles]
@@ -86,18 +94,23 @@ TARGETS: Final[dict[str, DeployTarget]] = {
 
 
 def find_target(name: str) -> DeployTarget:
-    """Raises InputError for an unknown name."""
+    """Return the target of a name.
+
+    Raises:
+        InputError: The name is unknown.
+    """
     folded = name.strip().lower()
     if folded not in TARGETS:
         near = nearest_name(folded, TARGETS) or "kubernetes"
-        raise InputError(f"a target is one of {', '.join(TARGETS)}", name, near)
+        raise InputError(f"--target must be one of {', '.join(TARGETS)}", name, near)
     return TARGETS[folded]
 
 
 def write_target(name: str, pools: Sequence[Serving]) -> DeploymentFiles:
-    """The target's files for a plan it can start: one kind of replica, or (prefill, decode).
+    """Return the files of a target for one kind of replica, or for a prefill and a decode pool.
 
-    Raises InputError with the nearest target that can.
+    Raises:
+        InputError: The target cannot start the plan; the error names targets that can.
     """
     target = find_target(name)
     why = _refusals(name, target, pools)
@@ -110,28 +123,28 @@ def write_target(name: str, pools: Sequence[Serving]) -> DeploymentFiles:
 
 
 def _refusals(name: str, target: DeployTarget, pools: Sequence[Serving]) -> str | None:
-    """Why a target cannot start a plan; None where it can."""
+    """Return the reason why a target cannot start a plan, or None if it can."""
     found = next((why for s in pools if (why := _refusal(name, target, s)) is not None), None)
     if found is not None or len(pools) == 1:
         return found
     if target.write_apart is None:
-        return f"files for {name} do not pair prefill and decode servers"
+        return f"{name} does not support prefill and decode servers"
     return DisaggregatedServing(*pools).refusal
 
 
 def _refusal(name: str, target: DeployTarget, s: Serving) -> str | None:
-    """Why a target cannot start one kind of replica of a plan; None where it can."""
+    """Return the reason why a target cannot start one kind of replica, or None if it can."""
     nodes, rank = s.resolved.hardware.n_nodes, s.nodes_per_replica
     if s.family not in target.engines:
         return f"{name} does not serve with {s.family}, the engine of this plan"
     if s.device.maker not in target.makers:
         return f"{name} has no image for {s.resolved.hardware.accelerator.full_name}"
     if s.resolved.hardware.accelerator.is_slice and not target.slices:
-        return f"{name} cannot ask for MIG slices by size"
+        return f"{name} cannot request MIG slices by size"
     if rank > 1 and not target.spans:
-        return f"one replica of this plan takes {rank} nodes, and {name} keeps a replica on one"
+        return f"one replica of this plan spans {rank} nodes, but {name} supports one node per replica"
     if nodes > 1 and target.one_machine:
-        return f"this plan takes {nodes} machines, and {name} starts one"
+        return f"this plan needs {nodes} machines, but {name} starts one"
     if target.most_replicas is not None and s.replicas > target.most_replicas:
-        return f"this plan has {s.replicas} replicas, and {name} starts {target.most_replicas} on accelerators it knows"
+        return f"this plan has {s.replicas} replicas, but {name} starts {target.most_replicas} with fixed accelerators"
     return None

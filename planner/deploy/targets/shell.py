@@ -21,18 +21,22 @@ _VISIBLE: Final = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES
 
 
 def write(s: Serving) -> DeploymentFiles:
-    """serve.sh, and nginx.conf where there are several replicas."""
+    """Return serve.sh, and nginx.conf if there are several replicas."""
     files = {"serve.sh": _script(s)}
     if s.replicas > 1:
         servers = [f"127.0.0.1:{_FIRST_PORT + i}" for i in range(s.replicas)]
         files["nginx.conf"] = _nginx(servers)
-    steps = ["export HF_TOKEN=...   # for gated models", "./serve.sh   # until it is stopped; logs beside it"]
-    found = f"`{s.arguments.program[0]}` is installed here" + (", and nginx" if s.replicas > 1 else "")
-    return DeploymentFiles(files, steps, f"http://localhost:{_ROUTER_PORT}", [f"{found}; the plan's engine: {s.image}"])
+    steps = [
+        "export HF_TOKEN=...   # for gated models",
+        "./serve.sh   # runs until stopped; writes logs into this folder",
+    ]
+    needs = f"needs `{s.arguments.program[0]}`{' and nginx' if s.replicas > 1 else ''} on this machine"
+    notes = [f"{needs}; the plan was made for {s.image}"]
+    return DeploymentFiles(files, steps, f"http://localhost:{_ROUTER_PORT}", notes)
 
 
 def write_apart(a: DisaggregatedServing) -> DeploymentFiles:
-    """serve.sh, which starts prefill servers, decode servers and the router that pairs them."""
+    """Return serve.sh, which starts prefill servers, decode servers and the router that pairs them."""
     found, s = servers(a, _FIRST_PORT), a.decode
     lines = _head(f"{a.words} of {s.model}", s)
     lines += [_start(server) for server in found]
@@ -40,10 +44,13 @@ def write_apart(a: DisaggregatedServing) -> DeploymentFiles:
     lines += [f"{shlex.join(router_words(found, _ROUTER_PORT))} > router.log 2>&1 &"]
     lines += _wait([_ROUTER_PORT], "/health", "server or router", "*.log")
     files = {"serve.sh": "\n".join([*lines, *_TAIL])}
-    steps = ["export HF_TOKEN=...   # for gated models", "./serve.sh   # until it is stopped; logs beside it"]
+    steps = [
+        "export HF_TOKEN=...   # for gated models",
+        "./serve.sh   # runs until stopped; writes logs into this folder",
+    ]
     router = "vllm-router" if s.family == "vllm" else "sglang-router"
-    notes = [f"`{s.arguments.program[0]}` with nixl is installed here, and {router} (`pip install nixl {router}`)"]
-    notes.append(f"the plan's engine: {s.image}")
+    notes = [f"needs `{s.arguments.program[0]}`, nixl and {router} on this machine (`pip install nixl {router}`)"]
+    notes.append(f"the plan was made for {s.image}")
     tokens = s.family == "vllm"  # sglang-router refuses prompts that are token ids
     return DeploymentFiles(files, steps, f"http://localhost:{_ROUTER_PORT}", notes, token_prompts=tokens)
 
@@ -77,7 +84,7 @@ def _start(server: LocalServer) -> str:
 
 
 def _wait(ports: Sequence[int], health: str, what: str, logs: str) -> list[str]:
-    """Until all of them answer, or nothing runs any more."""
+    """Return lines that wait until all servers answer, or exit if none runs."""
     lines = [f"for port in {' '.join(map(str, ports))}; do"]
     lines += [f'  until curl -sf "http://127.0.0.1:$port{health}" > /dev/null; do']
     lines += [f'    [ -z "$(jobs -pr)" ] && {{ echo "no {what} is running; see {logs}" >&2; exit 1; }}']
@@ -92,7 +99,7 @@ def _visible(s: Serving, first: int) -> str:
 
 
 def _nginx(servers: list[str]) -> str:
-    """A whole configuration, which writes only beside itself."""
+    """Return a complete nginx configuration that writes only into its own folder."""
     head = "daemon off;\npid nginx.pid;\nerror_log nginx-error.log;\nevents { worker_connections 16384; }\nhttp {\n"
     paths = "access_log off;\n" + "".join(
         f"{kind}_temp_path nginx-{kind};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")

@@ -20,7 +20,7 @@ def write(s: Serving) -> DeploymentFiles:
         f"{folder}/1/model.json": json.dumps(keywords, indent=2) + "\n",
         "serve.sh": _script(s),
     }
-    notes = [f"the vLLM inside {TRITON} is that container's, the plan is for {s.resolved.engine.version}"]
+    notes = [f"{TRITON} contains its own version of vLLM; the plan is for {s.resolved.engine.version}"]
     steps = ["export HF_TOKEN=...   # for gated models", "./serve.sh"]
     return DeploymentFiles(files, steps, "http://localhost:9000", notes, token_prompts=False)
 

@@ -182,7 +182,7 @@ def test_the_screen_is_one_screen(answer: Any) -> None:
     assert len(lines) <= 34
     assert max(map(len, lines)) <= 101
     if answer()["feasible"]:
-        assert lines[2].startswith("Answer")
+        assert lines[2].startswith("Recommended")
         assert "vllm serve meta-llama/Llama-3.1-8B" in "\n".join(lines)
     else:
         assert lines[2].startswith("NO")

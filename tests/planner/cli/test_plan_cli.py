@@ -71,7 +71,7 @@ def test_json_on_stdout_is_all_there_is(capsys: pytest.CaptureFixture[str]) -> N
 def test_no_is_status_1_and_a_file_holds_the_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     target = tmp_path / "answer.json"
     assert run_command("plan", app, [*but("--slo", "tpot.p99=1ms"), "--json", str(target)]) == 1
-    assert capsys.readouterr().out.startswith("Plan")
+    assert capsys.readouterr().out.startswith("Request")
     assert json.loads(target.read_text())["feasible"] is False
 
 

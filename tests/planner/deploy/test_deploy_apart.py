@@ -161,7 +161,7 @@ def test_other_targets_refuse_in_one_line_and_name_those_that_can(target: str, t
             "llm-d",
             1,
             {"model": "llama3.2-1b", "tensor_parallel": 1, "hardware": "a100-80gb:1g.10gbx4"},
-            "no way is known",
+            "no known transfer",
         ),
     ],
 )

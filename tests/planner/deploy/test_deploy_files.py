@@ -400,7 +400,7 @@ def test_a_folder_is_whole_or_not_there(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["--target", "nomad"], "a target is one of"),
+        (["--target", "nomad"], "must be one of"),
         (["--target", "vllm", "--out", "/nowhere/x"], "no such folder"),
         (["--target", "vllm", "--alternative", "9"], "alternatives"),
         (["--target", "vllm", "--out", "/etc/hostname"], "folder"),

@@ -59,7 +59,7 @@ def test_the_page_draws_the_front_and_the_answers_plans_on_it(tmp_path: Path) ->
     found = read(tmp_path)
     text = render(answer_page(replace(plain(), fronts=(found,))))
     drawn = {t["name"]: t for f in figures(text) for t in f["data"] if "name" in t}
-    front = drawn["front: nothing beats it"]
+    front = drawn["Pareto front"]
     assert front["x"] == pytest.approx([p.values["cost"] for p in found.front])
     assert front["y"] == pytest.approx([1e3 * (p.values["ttft.p90"] or 0.0) for p in found.front])
     own = drawn["plans of this answer"]

@@ -247,7 +247,7 @@ def test_the_answer_brings_its_candidates_back() -> None:
     changed = copy.deepcopy(answer().plans[0].deployment) | {"max_num_seqs": 77}
     plan = answer().plans[0].model_copy(update={"deployment": changed})
     space = candidates(answer().request, again.world.names)
-    with pytest.raises(InputError, match="no candidate"):
+    with pytest.raises(InputError, match="not a candidate"):
         found_again(plan, space, again.request)
 
 
@@ -325,9 +325,9 @@ def test_users_that_wait_have_a_section_of_the_page() -> None:
     block = UsersInClosedLoop.model_validate_json(json.dumps(loop))
     (section,) = UsersSection().page(block, answer().plans[0])
     said = words_of("".join(part.text for part in section.parts))
-    assert "40 simulated" in said
+    assert "40 users simulated" in said
     assert "3.25 requests/s" in said
-    assert "250 ms (200 ms to unbounded): met, 97% sure" in said
+    assert "250 ms (200 ms or more): met with 97 % confidence" in said
     with_users = answer().model_copy(update={"closed_loop": block})
     pages = {section.title for section in section_pages(with_users)}
     assert pages - {section.title for section in section_pages(answer())} == {section.title}

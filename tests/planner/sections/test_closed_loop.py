@@ -139,4 +139,4 @@ def test_an_answer_for_users_is_checked_by_them(tmp_path: Path, capsys: pytest.C
     assert run_command("plan", app, [*asked, "--users", "30", "--set", "think_s=20", "--json", str(target)]) == 0
     loop = json.loads(target.read_text())["closed_loop"]
     assert loop["requests_per_s"] == pytest.approx(loop["open_requests_per_s"], rel=0.1)
-    assert "Users     30 simulated as they wait and think" in capsys.readouterr().out
+    assert "Users       30 users simulated in a closed loop" in capsys.readouterr().out

@@ -115,10 +115,10 @@ def test_a_spare_replica_is_always_there(tmp_path: Path) -> None:
 
 def test_what_the_user_says_of_the_autoscaler_is_kept(tmp_path: Path) -> None:
     said = {"metric": "queue", "target": 1, "min_replicas": 3}
-    scaled = toy(tmp_path, said=said).block().options[2]
+    scaled = toy(tmp_path, given=said).block().options[2]
     assert {key: getattr(scaled.scaling, key) for key in said} == said
-    with pytest.raises(InputError, match="room for"):
-        toy(tmp_path, said={"max_replicas": 9}).block()
+    with pytest.raises(InputError, match="must not exceed 8"):
+        toy(tmp_path, given={"max_replicas": 9}).block()
 
 
 def test_one_part_of_a_fleet_stands_for_all_of_it(tmp_path: Path) -> None:

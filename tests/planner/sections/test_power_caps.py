@@ -52,7 +52,7 @@ def test_a_row_without_a_limit_then_one_for_each(block: PowerLimits) -> None:
     assert isinstance(hopeless, UnusableLimit)
     plain, felt = block.measured
     assert plain.capacity_requests_per_s == pytest.approx(64.0)  # the answer's own
-    assert "the board's own is 700 W" in same.note
+    assert "the board's own limit of 700 W" in same.note
     assert "nearest valid choice" in hopeless.note
     assert known(felt.gpu_w_mean) < 350.0 < known(plain.gpu_w_mean)
 
@@ -72,14 +72,14 @@ def test_the_screen_has_a_line_for_each_and_what_is_assumed(block: PowerLimits) 
     texts = [text for _, text in PowerLimitsSection().screen(block, PLAN)]
     assert len(texts) == 5
     assert texts[2].startswith("350 W: ttft.p99 ")
-    assert "a100-80gb, assumed here" in texts[-1]
+    assert "a100-80gb and assumed for this board" in texts[-1]
 
 
 def test_limits_are_of_gpus() -> None:
     found = world("epyc-9654")
     block = power_limits(found, PowerLimitedPlan(first(found), 0.1, 0.2), [100.0])
     assert block.rows == []
-    assert block.note == "power limits are of GPUs"
+    assert block.note == "power limits apply to GPUs only"
 
 
 def test_what_is_no_limit_is_refused_at_once() -> None:

@@ -28,7 +28,7 @@ def test_time_binds_where_there_is_room_and_space_where_there_is_none() -> None:
     assert [u.of for u in roomy] == ["replica time"]
     peaked = plan.model_copy(update={"metrics": (plan.metrics or {}) | {"kv_peak_fraction": 1.0, "n_preemptions": 40}})
     assert [u.resource for u in resource_uses(peaked, s.parts) if u.binds] == [u.resource for u in roomy]
-    for bound, resource in (("kv_capacity", "KV cache"), ("queue", "sequence seats")):
+    for bound, resource in (("kv_capacity", "KV cache"), ("queue", "running sequences")):
         waiting = [
             replace(part, bottleneck=replace(part.bottleneck, bounds_s=part.bottleneck.bounds_s | {bound: 1e9}))
             for part in s.parts
@@ -41,7 +41,7 @@ def test_time_binds_where_there_is_room_and_space_where_there_is_none() -> None:
 def test_why_not_speaks_in_the_answers_numbers() -> None:
     best = answer().plans[0]
     worse = best.model_copy(update={"capacity_requests_per_s": 0.5 * (best.capacity_requests_per_s or 0.0)})
-    assert "-50%" in why_not(answer(), best, worse)
+    assert "-50 %" in why_not(answer(), best, worse)
     assert "tie" in why_not(answer(), best, best)
 
 

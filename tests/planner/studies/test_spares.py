@@ -137,7 +137,7 @@ def test_spares_of_a_plan_end_to_end(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert row["holds"]
     assert row["ci_low"] <= row["windows_held"] <= row["ci_high"]
     assert float(row["late_by_down"]["0"]) < 0.1
-    assert "spare beside the" in capsys.readouterr().out
+    assert "spare replicas" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -384,7 +384,7 @@ def test_servers_that_tell_nothing_are_one_line(
 def test_nobody_there_and_wrong_addresses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = tmp_path / "plan.json"
     plan.write_text(json.dumps(data()))
-    for url, says in (("http://127.0.0.1:9", "nothing answers"), ("ftp://x", "http or https"), ("", "http or https")):
+    for url, says in (("http://127.0.0.1:9", "no server answers"), ("ftp://x", "http or https"), ("", "http or https")):
         assert run_command("plan", app, ["drift", str(plan), "--prometheus", url, "--seconds", "1"]) == 2
         assert says in capsys.readouterr().err
 
@@ -395,7 +395,7 @@ def test_several_models_on_one_server() -> None:
         with pytest.raises(InputError, match="--served a or b"):
             look(url, 0.01, MODEL)
         assert look(url, 0.01, MODEL, "b").models == {"b"}
-        with pytest.raises(InputError, match="no model of this name"):
+        with pytest.raises(InputError, match="no model with this name"):
             look(url, 0.01, MODEL, "c")
 
 
@@ -408,7 +408,7 @@ def test_histograms_by_hand() -> None:
     assert h.bucket_s(0.9) == (2.0, math.inf)
     assert h.quantile_s(0.9) == 2.0  # as Prometheus: the last finite bound
     assert h.since(Histogram((1.0, 2.0, math.inf), (10.0, 10.0, 10.0), 5.0)).counts == (0.0, 20.0, 30.0)
-    with pytest.raises(InputError, match="started anew"):
+    with pytest.raises(InputError, match="restarted"):
         h.since(Histogram((1.0, 2.0, math.inf), (11.0, 31.0, 41.0), 5.0))
 
 
