@@ -85,7 +85,7 @@ def latency_discard(cycle_s: CycleS, limits: Limits, requests: RequestSet, slos:
 def _discard(slo: Slo, least: LeastTimes) -> Discard | None:
     floor_s = lucky_statistic_s(slo.latency.floor(least), slo.quantile)
     why = slo.latency.floor_words.format(floor=human_s(floor_s), stat=slo.stat)
-    reason = f"{why} > {human_s(slo.limit_s)}"
+    reason = f"{why}, above the limit of {human_s(slo.limit_s)}"
     return Discard(slo.name, reason, floor_s, slo.limit_s) if floor_s > slo.limit_s * MARGIN else None
 
 

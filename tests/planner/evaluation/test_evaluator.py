@@ -8,7 +8,6 @@ import pytest
 
 from catalogs.hardware import catalog as hardware_names
 from catalogs.hardware.catalog import with_count
-from catalogs.hardware.specs import Hardware
 from catalogs.workloads.workload import load_workload
 from planner.evaluation.evaluator import Load
 from planner.evaluation.multi_hardware import HardwareChoiceEvaluator, open_evaluator
@@ -30,13 +29,13 @@ def request(hardware: str, **asked: object) -> PlanRequest:
 def parsed(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Counts every text that is parsed as hardware."""
     counts: Counter[str] = Counter()
-    parse = hardware_names.parse
+    split = hardware_names._split_nodes
 
-    def counted(text: str) -> Hardware:
-        counts[text] += 1
-        return parse(text)
+    def counted(plain: str) -> tuple[int, str]:
+        counts[plain] += 1
+        return split(plain)
 
-    monkeypatch.setattr(hardware_names, "parse", counted)
+    monkeypatch.setattr(hardware_names, "_split_nodes", counted)
     return counts
 
 

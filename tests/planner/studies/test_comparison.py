@@ -110,7 +110,7 @@ def test_settings() -> None:
     ):
         with pytest.raises(InputError, match=says):
             parse_keys([text])
-    with pytest.raises(InputError, match=r"once.*max_num_seqs=2.*choice: max_num_seqs=1"):
+    with pytest.raises(InputError, match=r"twice.*max_num_seqs=2.*choice: max_num_seqs=1"):
         parse_keys(["max_num_seqs=1", "max_num_seqs=2"])
 
 
