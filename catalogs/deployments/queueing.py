@@ -9,13 +9,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
-from catalogs.engines.profile import EngineProfile
+from catalogs.engines.profile import EngineProfile, Order
 from catalogs.errors import InputError
 from catalogs.io.yaml_files import check_keys
-
-Order = Literal["fcfs", "priority", "deadline", "prefix"]
-
-ORDERS: Final[tuple[Order, ...]] = ("fcfs", "priority", "deadline", "prefix")
 
 
 class Queueing(BaseModel):

@@ -8,13 +8,12 @@ therefore give the acceptance; it is never assumed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 
+from catalogs.engines.profile import Method
 from catalogs.models.spec import ModelSpec
-
-Method = Literal["draft_model", "eagle", "eagle3", "mtp", "ngram"]
 
 #: Drafters of one layer that read the target's hidden states and share its vocabulary.
 HEADS: Final = frozenset({"eagle", "eagle3", "mtp"})

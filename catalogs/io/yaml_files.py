@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import operator
 from collections.abc import Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError
 
 from catalogs.errors import InputError, nearest_name
 
@@ -24,7 +27,9 @@ def user_folder(kind: str) -> Path:
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-_M = TypeVar("_M", bound=BaseModel)
+T = TypeVar("T")
+
+M = TypeVar("M", bound=BaseModel)
 
 
 class _StrictLoader(_Loader):  # type: ignore[misc]
@@ -73,7 +78,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError(f"cannot read {path}: {reason}") from None
 
 
-def validate_as(cls: type[_M], data: dict[str, Any], where: str) -> _M:
+def validate_as(cls: type[M], data: dict[str, Any], where: str) -> M:
     """Return `data` validated as `cls`.
 
     Raises:
@@ -85,25 +90,41 @@ def validate_as(cls: type[_M], data: dict[str, Any], where: str) -> _M:
         raise _first_error(cls, e, where) from None
 
 
-def _first_error(cls: type[BaseModel], error: ValidationError, where: str) -> InputError:
+def times(factor: float) -> AfterValidator:
+    """Return an annotation that converts a number of a catalog file to SI by multiplying it by `factor`."""
+    return AfterValidator(partial(operator.mul, factor))
+
+
+def build_as(cls: type[T], data: dict[str, Any], where: str) -> T:
+    """Return the dataclass `cls` with the values of a catalog file, checked and converted as its annotations state.
+
+    The data is validated as JSON, where lists stand for tuples.
+
+    Raises:
+        InputError: A rule is broken; the message names the first one.
+    """
+    try:
+        return _adapter(cls).validate_json(json.dumps(data, default=str))
+    except ValidationError as e:
+        raise _first_error(cls, e, where) from None
+
+
+@cache
+def _adapter(cls: type[T]) -> TypeAdapter[T]:
+    return TypeAdapter(cls)
+
+
+def _first_error(cls: type, error: ValidationError, where: str) -> InputError:
     first = error.errors(include_url=False, include_context=False)[0]
     key = ".".join(str(p) for p in first["loc"])
-    if first["type"] == "extra_forbidden":
-        fields = list(cls.model_fields)
-        near = nearest_name(str(first["loc"][-1]), fields)
-        choice = near if near and len(first["loc"]) == 1 else None
-        return InputError(f"{where}: unknown key {key!r}", nearest=choice)
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        fields = getattr(cls, "model_fields", ()) if len(first["loc"]) == 1 else ()
+        return InputError(f"{where}: unknown key {key!r}", nearest=nearest_name(key, fields))
     if first["type"] == "missing":
         return InputError(f"{where}: key {key!r} is missing")
-    message = _lower_first(first["msg"].removeprefix("Value error, "))  # pydantic's prefix before our messages
+    message = first["msg"].removeprefix("Value error, ")  # pydantic's prefix before our messages
+    message = message[:1].lower() + message[1:]
     return InputError(": ".join(part for part in (where, key, message) if part), first.get("input"))
-
-
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]
-
-
-M = TypeVar("M", bound=BaseModel)
 
 
 def check_keys(model: type[M], data: object, where: str) -> M:

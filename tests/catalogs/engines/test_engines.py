@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from catalogs.engines.files import EngineFile, list_engines, load_engine, read_engine_file
+from catalogs.engines.files import engine_profile, list_engines, load_engine, read_engine_file
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 
@@ -70,12 +70,36 @@ def test_host_times_are_positive_and_sourced() -> None:
 
 
 def test_a_missing_host_term_is_an_error_not_zero() -> None:
-    file = read_engine_file("vllm")
-    assert isinstance(file, EngineFile)
-    data = file.model_dump()
-    for fault in ({"output_ms": 0.0}, {"output_ms": None}):
-        with pytest.raises(ValueError, match="output_ms"):
-            EngineFile.model_validate(data | {"host_times": data["host_times"] | fault})
+    keys = read_engine_file("vllm")
+    host = keys["host_times"]
+    for fault in ({"output_ms": 0.0}, {"output_ms": None}, {"output_ms": "1"}):
+        with pytest.raises(InputError, match=r"vllm\.yaml: host_times\.output_ms"):
+            engine_profile(keys | {"host_times": host | fault})
+    with pytest.raises(InputError, match=r"host_times\.api_step_s"):
+        engine_profile(keys | {"host_times": {term: ms for term, ms in host.items() if term != "api_step_ms"}})
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        ({"block_size_token": 16}, "unknown key 'block_size_token'"),
+        ({"gpu_memory_utilization": 1.2}, "gpu_memory_utilization"),
+        ({"graph_capture_sizes": {"first": [1], "step": 8, "to": 16}}, "then_step"),
+        ({"memory": {"non_torch_gib_single": 0.1}}, "non_torch_gib_parallel"),
+        ({"speculation": {"eagle": "sometimes"}}, "speculation"),
+        ({"default_limits": [{"kind": "tpu"}]}, "default_limits"),
+    ],
+)
+def test_a_fault_in_an_engine_file_is_one_line(fault: dict[str, object], named: str) -> None:
+    with pytest.raises(InputError, match=named) as caught:
+        engine_profile(read_engine_file("vllm") | fault)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_engine_file_states_the_wait_of_collectives() -> None:
+    """The one host term that may be zero but not left out."""
+    for name in list_engines(supported_only=True):
+        assert "collective_skew_us" in read_engine_file(name)["host_times"]
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
