@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from catalogs.engines.profile import Method
+from catalogs.io.yaml_files import StrictYamlBlock
 from catalogs.models.spec import ModelSpec
 
 #: Drafters of one layer that read the target's hidden states and share its vocabulary.
@@ -25,7 +26,7 @@ EAGLE3_FEATURES: Final = 3
 SGLANG_MAX_NUM_SEQS: Final = 48
 
 
-class Speculative(BaseModel):
+class Speculative(StrictYamlBlock):
     """The `speculative` block of deployment.yaml; exactly one of `acceptance` and `acceptance_length` is given.
 
     `acceptance` as a number is the probability that a draft is accepted if all earlier drafts were, the same at every
@@ -35,13 +36,11 @@ class Speculative(BaseModel):
     no draft, as most papers report it; it is converted by the same i.i.d. model.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
     method: str
     num_speculative_tokens: int = Field(gt=0, le=1024)  # consecutive drafts
     model: str | None = None
     acceptance: float | list[float] | None = None
-    acceptance_length: float | None = Field(default=None, gt=0)
+    acceptance_length: PositiveFloat | None = None
     topk: PositiveInt = 1  # branches of the drafted tree (speculative-eagle-topk)
     num_draft_tokens: PositiveInt | None = None  # verified tokens of the tree, including the root
 

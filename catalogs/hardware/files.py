@@ -5,21 +5,17 @@ from __future__ import annotations
 from functools import cache
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.specs import Accelerator, Node, RoutedPeers
-from catalogs.io.yaml_files import DATA, read_yaml, validate_as
+from catalogs.io.yaml_files import DATA, StrictYamlBlock, read_yaml, validate_as
 from catalogs.units import GIB, GIGA, MIB, TERA
 
 FOLDER = DATA / "hardware"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class RoutedFile(_Strict):
+class RoutedFile(StrictYamlBlock):
     """Traffic between accelerators that the host routes: the rate of each in gb_per_s, and hop_us per message."""
 
     gb_per_s: PositiveFloat
@@ -27,7 +23,7 @@ class RoutedFile(_Strict):
     source: str
 
 
-class NodeFile(_Strict):
+class NodeFile(StrictYamlBlock):
     """The usual server of the accelerator; link and network rates are per accelerator and direction."""
 
     max_accelerators: PositiveInt
@@ -56,7 +52,7 @@ class NodeFile(_Strict):
         return self
 
 
-class MigProfile(_Strict):
+class MigProfile(StrictYamlBlock):
     """One MIG instance: its reported memory, multiprocessors, eighths of the memory system, and the most per GPU."""
 
     memory_mib: PositiveInt
@@ -65,7 +61,7 @@ class MigProfile(_Strict):
     max_per_gpu: PositiveInt = Field(le=7)
 
 
-class HardwareFile(_Strict):
+class HardwareFile(StrictYamlBlock):
     """One accelerator as written in data/hardware/NAME.yaml; peak_tflops_* are dense, never sparse."""
 
     name: str
@@ -88,7 +84,7 @@ class HardwareFile(_Strict):
     tdp_w: PositiveFloat
     idle_w: PositiveFloat
     node: NodeFile
-    mig: dict[str, MigProfile] = {}
+    mig: dict[str, MigProfile] = Field(default_factory=dict)
     source: str
     as_of: str
     notes: str = ""

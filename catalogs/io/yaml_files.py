@@ -7,10 +7,10 @@ import operator
 from collections.abc import Mapping
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import AfterValidator, BaseModel, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from catalogs.errors import InputError, nearest_name
 
@@ -26,6 +26,25 @@ def user_folder(kind: str) -> Path:
 
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+#: A fraction.
+Share = Annotated[float, Field(ge=0, le=1)]
+
+#: The seed of random draws.
+Seed = Annotated[int, Field(ge=0, strict=True)]
+
+
+class YamlBlock(BaseModel):
+    """Base class of the blocks of YAML files, which have no unknown keys and no infinite numbers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class StrictYamlBlock(YamlBlock):
+    """Base class of the blocks whose types are exact: a string is not accepted as a number or a truth value."""
+
+    model_config = ConfigDict(strict=True)
+
 
 T = TypeVar("T")
 

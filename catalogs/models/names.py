@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Final
 
-import yaml
-
 from catalogs.errors import InputError, nearest_name
+from catalogs.io.yaml_files import DATA, read_yaml
 
-MODELS: Final = Path(__file__).parents[1] / "data" / "models"
+MODELS: Final = DATA / "models"
 
 NAMES: Final = MODELS / "names.yaml"
 
@@ -86,5 +84,4 @@ class ModelNames:
 @lru_cache(maxsize=1)
 def load_names() -> ModelNames:
     """Return the index of names, one small file, so that finding a model reads no other entry."""
-    raw = yaml.load(NAMES.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
-    return ModelNames({str(alias): tuple(others) for alias, others in raw.items()})
+    return ModelNames({alias: tuple(others) for alias, others in read_yaml(NAMES).items()})

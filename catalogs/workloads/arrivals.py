@@ -13,14 +13,10 @@ from itertools import pairwise
 from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from catalogs.arrays import FloatArray
-from catalogs.io.yaml_files import choose_kind
-
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-Share = Annotated[float, Field(ge=0, le=1)]
+from catalogs.io.yaml_files import Share, YamlBlock, choose_kind
 
 #: Pieces into which a smooth period is cut: the minutes of a day.
 PIECES = 1440
@@ -65,15 +61,10 @@ class RateCurve:
         return RateCurve(self.edges_s, self.rates * (requests_per_s / self.mean))
 
 
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-
-class Arrivals(BaseModel):
+class Arrivals(YamlBlock):
     """Base class of arrival processes; `requests_per_s` is None where a process has no rate of its own."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    requests_per_s: Rate | None = None
+    requests_per_s: PositiveFloat | None = None
 
     def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:
         """Return non-decreasing arrival times at a mean of one request per second. Shape (n,)."""
@@ -113,14 +104,12 @@ class VaryingRate(Arrivals):
         return self.curve().with_mean(requests_per_s / each).times_s(self.unit_times_s(rng, n))
 
 
-class Spike(BaseModel):
+class Spike(YamlBlock):
     """A burst of `factor` times the rate, from at_s for lasts_s."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    at_s: Seconds
-    lasts_s: Rate
-    factor: Rate
+    at_s: NonNegativeFloat
+    lasts_s: PositiveFloat
+    factor: PositiveFloat
 
 
 class Diurnal(VaryingRate):
@@ -129,10 +118,10 @@ class Diurnal(VaryingRate):
     requests_per_s is the mean without spikes. The times of spikes count from the start of each period.
     """
 
-    requests_per_s: Rate
+    requests_per_s: PositiveFloat
     swing: Share = 0.6  # peak over mean, minus one
-    period_s: Rate = 86400.0
-    peak_at_s: Seconds = 50400.0  # 14:00
+    period_s: PositiveFloat = 86400.0
+    peak_at_s: NonNegativeFloat = 50400.0  # 14:00
     spikes: tuple[Spike, ...] = ()
 
     def curve(self) -> RateCurve:
@@ -147,10 +136,10 @@ class Diurnal(VaryingRate):
 class Spikes(VaryingRate):
     """A constant rate with a burst of `factor` times that rate in every period."""
 
-    requests_per_s: Rate  # between the bursts
-    every_s: Rate
-    lasts_s: Rate
-    factor: Rate
+    requests_per_s: PositiveFloat  # between the bursts
+    every_s: PositiveFloat
+    lasts_s: PositiveFloat
+    factor: PositiveFloat
 
     @model_validator(mode="after")
     def _short(self) -> Spikes:
@@ -168,8 +157,8 @@ class Piecewise(VaryingRate):
     """Rates that change at given times, such as {0: 2, 3600: 8}, repeated every period_s."""
 
     requests_per_s: None = None
-    rates: dict[float, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
-    period_s: Rate
+    rates: dict[float, NonNegativeFloat]
+    period_s: PositiveFloat
 
     @model_validator(mode="after")
     def _sound(self) -> Piecewise:
@@ -216,7 +205,7 @@ class Poisson(Arrivals):
 class Gamma(Arrivals):
     """Independent gamma-distributed gaps with coefficient of variation `cv` (1 is Poisson, above 1 is bursty)."""
 
-    cv: Rate
+    cv: PositiveFloat
 
     def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:
         """Return arrival times with gamma-distributed gaps of mean one second. Shape (n,)."""
@@ -227,7 +216,7 @@ class Gamma(Arrivals):
 class ConstantRate(Arrivals):
     """Equal gaps between requests, with the first request at time zero."""
 
-    requests_per_s: Rate
+    requests_per_s: PositiveFloat
 
     def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:  # noqa: ARG002 - one signature for all
         """Return arrival times one second apart. Shape (n,)."""
@@ -251,7 +240,7 @@ class ClosedLoopArrivals(Rateless):
     """
 
     concurrency: Count
-    think_time_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    think_time_s: NonNegativeFloat = 0.0
 
 
 class AllAtOnce(Rateless):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import PositiveFloat
 
 from catalogs.errors import InputError
-from catalogs.io.yaml_files import check_keys
-from catalogs.workloads.arrivals import Arrivals, Count, Rate, parse_arrivals
+from catalogs.io.yaml_files import Seed, YamlBlock, check_keys
+from catalogs.workloads.arrivals import Arrivals, Count, parse_arrivals
 from catalogs.workloads.lengths import Quantiles, QuantilesByInput, parse_lengths
 from catalogs.workloads.replay import Replay
 from catalogs.workloads.service_classes import parse_classes
@@ -21,25 +21,23 @@ from catalogs.workloads.traces import read_trace
 DEFAULT_REQUESTS = 1000
 
 
-class WorkloadFile(BaseModel):
+class WorkloadFile(YamlBlock):
     """The keys of a workload file.
 
     It has either `trace` (with hash_block_tokens, rate_scale, tokenizer) or arrivals, input_tokens and output_tokens.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     trace: str | None = None
     hash_block_tokens: Count | None = None
-    rate_scale: Rate = 1.0
+    rate_scale: PositiveFloat = 1.0
     tokenizer: str | None = None
     arrivals: Any = None
     requests: Count | None = None
-    duration_s: Rate | None = None
-    models: dict[str, Rate] | None = None
+    duration_s: PositiveFloat | None = None
+    models: dict[str, PositiveFloat] | None = None
     classes: Any = None
     adapters: Any = None
-    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    seed: Seed = 0
     input_tokens: Any = None
     output_tokens: Any = None
     shared_prefix: Any = None

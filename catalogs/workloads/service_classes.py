@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import PositiveFloat
 
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
-from catalogs.io.yaml_files import check_keys
-
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+from catalogs.io.yaml_files import YamlBlock, check_keys
 
 #: Columns of a trace, and keys of a service class.
 COLUMNS: Final = ("priority", "deadline_s", "timeout_s")
@@ -67,15 +65,13 @@ def _number(value: Any) -> float:
         return float("nan")
 
 
-class ServiceClass(BaseModel):
+class ServiceClass(YamlBlock):
     """A class of requests; `share` is its fraction of all requests, relative to the shares of the other classes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    share: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    share: PositiveFloat
     priority: int = 0
-    deadline_s: Seconds | None = None
-    timeout_s: Seconds | None = None
+    deadline_s: PositiveFloat | None = None
+    timeout_s: PositiveFloat | None = None
 
 
 def parse_classes(data: object, where: str) -> tuple[ServiceClass, ...]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import NonNegativeFloat
 
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
+from catalogs.io.yaml_files import Share, YamlBlock
 from catalogs.workloads.arrivals import AllAtOnce, Arrivals, ClosedLoopArrivals, Count, Rateless
 from catalogs.workloads.lengths import Lengths, sample_pairs
 from catalogs.workloads.request_set import RequestSet
@@ -18,18 +19,16 @@ from catalogs.workloads.service_classes import ServiceClass, ServiceLevels, draw
 from catalogs.workloads.sessions import BLOCK_TOKENS, Sessions, SharedPrefix, Turns, block_ids
 
 
-class Adapters(BaseModel):
+class Adapters(YamlBlock):
     """The `adapters` block of a workload file: the LoRA adapters of requests.
 
     Adapter i (from 0) is drawn in proportion to (i + 1) ** -skew. The fraction base_fraction of the requests, or
     sessions, uses no adapter.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     count: Count
-    skew: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    base_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
+    skew: NonNegativeFloat = 0.0
+    base_fraction: Share = 0.0
 
     def draw(self, rng: np.random.Generator, n: int) -> IntArray:
         """Return n adapters, BASE_MODEL for none. Shape (n,)."""
