@@ -62,13 +62,13 @@ class RateCurve:
 
 
 class Arrivals(YamlBlock):
-    """Base class of arrival processes; `requests_per_s` is None where a process has no rate of its own."""
+    """Base class of arrival processes, Poisson by default; `requests_per_s` is None where there is no own rate."""
 
     requests_per_s: PositiveFloat | None = None
 
     def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:
         """Return non-decreasing arrival times at a mean of one request per second. Shape (n,)."""
-        raise NotImplementedError
+        return np.cumsum(rng.standard_exponential(n))
 
     def starts_s(self, rng: np.random.Generator, n: int, requests_per_s: float, each: float = 1.0) -> FloatArray:
         """Return the start times in seconds of n sources that send `each` requests. Shape (n,).
@@ -94,10 +94,6 @@ class VaryingRate(Arrivals):
     def curve(self) -> RateCurve:
         """Return the curve at the rate of the file."""
         raise NotImplementedError
-
-    def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:
-        """Return arrival times of a Poisson process with one request per second. Shape (n,)."""
-        return np.cumsum(rng.standard_exponential(n))
 
     def starts_s(self, rng: np.random.Generator, n: int, requests_per_s: float, each: float = 1.0) -> FloatArray:
         """Return start times whose rate follows the curve, scaled to `requests_per_s`. Shape (n,)."""
@@ -126,7 +122,8 @@ class Diurnal(VaryingRate):
 
     def curve(self) -> RateCurve:
         """Return the rate in pieces that hold the exact mean of the sine over each piece."""
-        edges = np.union1d(np.linspace(0.0, self.period_s, PIECES + 1), _edges(self.spikes, self.period_s))
+        jumps = (t for s in self.spikes for t in (s.at_s, s.at_s + s.lasts_s) if 0.0 < t < self.period_s)
+        edges = np.union1d(np.linspace(0.0, self.period_s, PIECES + 1), np.fromiter(jumps, dtype=np.float64))
         turn = 2.0 * np.pi / self.period_s
         # the mean of 1 + swing * cos over each piece, exactly
         waves = np.diff(np.sin(turn * (edges - self.peak_at_s))) / (turn * np.diff(edges))
@@ -176,11 +173,6 @@ class Piecewise(VaryingRate):
         return RateCurve(np.array([*self.rates, self.period_s]), np.array([*self.rates.values()]))
 
 
-def _edges(spikes: tuple[Spike, ...], period_s: float) -> FloatArray:
-    found = np.array([t for s in spikes for t in (s.at_s, s.at_s + s.lasts_s)], dtype=np.float64)
-    return found[(found > 0.0) & (found < period_s)]
-
-
 def _raised(edges: FloatArray, spikes: tuple[Spike, ...]) -> FloatArray:
     """Return the factor by which spikes raise the rate of each piece."""
     middle = 0.5 * (edges[1:] + edges[:-1])
@@ -196,10 +188,6 @@ Count = Annotated[int, Field(ge=1, le=1_000_000_000, strict=True)]
 
 class Poisson(Arrivals):
     """Poisson arrivals: independent exponential gaps."""
-
-    def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:
-        """Return arrival times with exponential gaps of mean one second. Shape (n,)."""
-        return np.cumsum(rng.standard_exponential(n))
 
 
 class Gamma(Arrivals):

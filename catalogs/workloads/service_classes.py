@@ -26,7 +26,7 @@ class ServiceLevels:
     deadline_s: FloatArray  # latest time of the first token
     timeout_s: FloatArray  # when the client cancels
 
-    def take(self, rows: Any) -> ServiceLevels:
+    def __getitem__(self, rows: Any) -> ServiceLevels:
         """Return the service levels of some requests, by index."""
         return ServiceLevels(self.priority[rows], self.deadline_s[rows], self.timeout_s[rows])
 
@@ -49,7 +49,7 @@ class ServiceLevels:
 
 
 def _numbers(values: Sequence[Any], name: str, default: float, where: str) -> FloatArray:
-    found = np.array([default if v in (None, "") else _number(v) for v in values])
+    found = np.array([default if v in (None, "") else number_or_nan(v) for v in values])
     wrong = ~np.isfinite(found) | (found != np.floor(found)) if name == "priority" else ~(found > 0)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
@@ -58,7 +58,8 @@ def _numbers(values: Sequence[Any], name: str, default: float, where: str) -> Fl
     return found
 
 
-def _number(value: Any) -> float:
+def number_or_nan(value: Any) -> float:
+    """Return the number in a cell of a trace, or NaN where it holds none."""
     try:
         return float(value)
     except (ValueError, TypeError):

@@ -93,10 +93,10 @@ def block_ids(
     longest = np.zeros(sessions.n_sessions, dtype=np.int64)
     np.maximum.at(longest, sessions.session, blocks)
     base = (n_shared_ids + np.cumsum(longest) - longest)[sessions.session].tolist()
-    group_start = (groups[sessions.session] * shared).tolist() if shared else [0] * len(base)
+    group_start = (groups[sessions.session] * shared).tolist()
     return tuple(
         [
-            (*range(g, g + min(shared, k)), *range(b + shared, b + k)) if shared else tuple(range(b, b + k))
+            (*range(g, g + min(shared, k)), *range(b + shared, b + k))
             for b, g, k in zip(base, group_start, blocks.tolist(), strict=True)
         ]
     )

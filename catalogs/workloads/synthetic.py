@@ -15,8 +15,13 @@ from catalogs.io.yaml_files import Share, YamlBlock
 from catalogs.workloads.arrivals import AllAtOnce, Arrivals, ClosedLoopArrivals, Count, Rateless
 from catalogs.workloads.lengths import Lengths, sample_pairs
 from catalogs.workloads.request_set import RequestSet
-from catalogs.workloads.service_classes import ServiceClass, ServiceLevels, draw_service_levels
+from catalogs.workloads.service_classes import ServiceClass, draw_service_levels
 from catalogs.workloads.sessions import BLOCK_TOKENS, Sessions, SharedPrefix, Turns, block_ids
+
+
+def _drawn(rng: np.random.Generator, weights: FloatArray, n: int) -> IntArray:
+    """Return n indices, drawn in proportion to their weights. Shape (n,)."""
+    return rng.choice(len(weights), n, p=weights / weights.sum())
 
 
 class Adapters(YamlBlock):
@@ -32,8 +37,7 @@ class Adapters(YamlBlock):
 
     def draw(self, rng: np.random.Generator, n: int) -> IntArray:
         """Return n adapters, BASE_MODEL for none. Shape (n,)."""
-        weights = np.arange(1, self.count + 1, dtype=np.float64) ** -self.skew
-        found = rng.choice(self.count, n, p=weights / weights.sum())
+        found = _drawn(rng, np.arange(1, self.count + 1, dtype=np.float64) ** -self.skew, n)
         return np.where(rng.random(n) < self.base_fraction, BASE_MODEL, found)
 
 
@@ -82,6 +86,9 @@ class SyntheticWorkload:
         arrival_s = self._arrival_s(sessions, streams, requests_per_s)
         order = self._order(sessions, arrival_s)[:n]
         hashes = self._block_hashes(sessions, inputs, outputs, streams[3])
+        session, n_sessions = sessions.session[order], sessions.n_sessions  # one model, adapter and class per session
+        weights = np.array(list(self.models.values()))
+        think_s = self.arrivals.think_time_s if isinstance(self.arrivals, ClosedLoopArrivals) else 0.0
         return RequestSet(
             arrival_s=arrival_s[order],
             input_tokens=inputs[order],
@@ -89,33 +96,14 @@ class SyntheticWorkload:
             concurrency=self.concurrency,
             block_hashes=tuple([hashes[i] for i in order.tolist()]) if hashes else None,
             hash_block_tokens=BLOCK_TOKENS,
-            wanted_models=self._models(sessions, streams[6])[order] if self.models else None,
+            wanted_models=_drawn(streams[6], weights, n_sessions)[session] if self.models else None,
             models=tuple(self.models),
-            sessions=sessions.session[order] if self.turns else None,
-            adapters=self._adapters(sessions, streams[8])[order] if self.adapters else None,
-            terms=self._terms(sessions, streams[7], order) if self.classes else None,
-            think_s=self._think_s(streams[9], len(order)),
+            sessions=session if self.turns else None,
+            adapters=self.adapters.draw(streams[8], n_sessions)[session] if self.adapters else None,
+            terms=draw_service_levels(self.classes, streams[7], n_sessions)[session] if self.classes else None,
+            think_s=streams[9].standard_exponential(len(order)) * think_s if think_s else None,
             seed=seed,
         )
-
-    def _think_s(self, rng: np.random.Generator, n: int) -> FloatArray | None:
-        """Return the think times before the requests of a closed loop, in seconds; None without them. Shape (n,)."""
-        mean_s = self.arrivals.think_time_s if isinstance(self.arrivals, ClosedLoopArrivals) else 0.0
-        return rng.standard_exponential(n) * mean_s if mean_s else None
-
-    def _models(self, sessions: Sessions, rng: np.random.Generator) -> IntArray:
-        """Return the index of each request's model; a session keeps one model. Shape (n,)."""
-        weights = np.array(list(self.models.values()))
-        return rng.choice(len(weights), sessions.n_sessions, p=weights / weights.sum())[sessions.session]
-
-    def _adapters(self, sessions: Sessions, rng: np.random.Generator) -> IntArray:
-        """Return each request's LoRA adapter; a session keeps one adapter. Shape (n,)."""
-        assert self.adapters is not None
-        return self.adapters.draw(rng, sessions.n_sessions)[sessions.session]
-
-    def _terms(self, sessions: Sessions, rng: np.random.Generator, order: IntArray) -> ServiceLevels:
-        """Return the service levels of the requests; a session keeps one class."""
-        return draw_service_levels(self.classes, rng, sessions.n_sessions).take(sessions.session[order])
 
     def _arrival_s(self, sessions: Sessions, streams: list[np.random.Generator], rate: float) -> FloatArray:
         """Return arrival times in seconds; sessions start such that turns arrive at `rate` on average. Shape (n,)."""
