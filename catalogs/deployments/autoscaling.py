@@ -76,17 +76,13 @@ def parse_autoscaling(data: object, replicas: int) -> Autoscaling:
         data = {**data, "cold_start": check_keys(ColdStart, data["cold_start"], "autoscaling.cold_start")}
     found = check_keys(Autoscaling, data, "autoscaling")
     if found.min_replicas > found.max_replicas:
-        raise InputError(
-            f"autoscaling.min_replicas exceeds max_replicas ({found.max_replicas})",
-            found.min_replicas,
-            str(found.max_replicas),
-        )
+        rule = f"autoscaling.min_replicas exceeds max_replicas ({found.max_replicas})"
+        raise InputError(rule, found.min_replicas, str(found.max_replicas))
     if not max(1, found.min_replicas) <= replicas <= found.max_replicas:
         nearest = min(max(replicas, found.min_replicas, 1), found.max_replicas)
         rule = f"replicas must lie between autoscaling's {found.min_replicas} and {found.max_replicas}"
         raise InputError(rule, replicas, str(nearest))
     if found.metric in FRACTIONS and found.target > 1:
-        raise InputError(
-            f"autoscaling.target of {found.metric} must be a fraction between 0 and 1", found.target, "0.8"
-        )
+        rule = f"autoscaling.target of {found.metric} must be a fraction between 0 and 1"
+        raise InputError(rule, found.target, "0.8")
     return found

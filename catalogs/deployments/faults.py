@@ -26,9 +26,8 @@ class Fault(YamlBlock):
     lasts_s: PositiveFloat | None = None
     replica: NonNegativeInt | None = None  # index in the pool
     node: NonNegativeInt | None = None
-    pool: NonNegativeInt | None = (
-        None  # index of the pool; null: the first pool for a scripted fault, all pools for a random one
-    )
+    #: The index of the pool; null: the first pool for a scripted fault, all pools for a random one.
+    pool: NonNegativeInt | None = None
     factor: Annotated[float, Field(gt=1)] | None = None
     mtbf_s: PositiveFloat | None = None
     mttr_s: PositiveFloat | None = None
@@ -91,9 +90,8 @@ def _checked(fault: Fault, where: str) -> Fault:
     elif fault.mttr_s is None:
         raise InputError(f"{where}: mtbf_s needs mttr_s", None, "mttr_s: 300")
     elif fault.replica is not None or fault.node is not None:
-        raise InputError(
-            f"{where}: random faults strike every replica or node; leave out replica and node", "mtbf_s", "at_s: 60"
-        )
+        rule = f"{where}: random faults strike every replica or node; leave out replica and node"
+        raise InputError(rule, "mtbf_s", "at_s: 60")
     elif fault.lasts_s is not None:
         raise InputError(f"{where}: the duration of random faults is mttr_s", fault.lasts_s, "mttr_s")
     return fault

@@ -39,13 +39,11 @@ def resolve_offload(deployment: Deployment, hardware: Hardware, replicas: int) -
     if requested is None:
         return None
     if deployment.prefix_caching is False:
-        raise InputError(
-            "KV offload needs prefix caching, which finds its blocks", "prefix_caching: false", "prefix_caching: null"
-        )
+        rule = "KV offload needs prefix caching, which finds its blocks"
+        raise InputError(rule, "prefix_caching: false", "prefix_caching: null")
     if hardware.accelerator.kind != "gpu":
-        raise InputError(
-            "KV offload needs a GPU whose blocks it can move to the host", hardware.text, "kv_offload: null"
-        )
+        rule = "KV offload needs a GPU whose blocks it can move to the host"
+        raise InputError(rule, hardware.text, "kv_offload: null")
     check_host_memory("kv_offload.host_gib", requested.host_gib, hardware, replicas)
     rate = requested.host_gib_per_s
     return OffloadTiers(
@@ -63,15 +61,9 @@ def check_host_memory(key: str, gib: float, hardware: Hardware, replicas: int) -
         InputError: `gib` per replica exceeds the host memory available for each replica.
     """
     known = hardware.node.host_memory_bytes
-    if known is None:
-        return
-    most = known * hardware.n_nodes / replicas / GIB
-    if gib > most:
-        raise InputError(
-            f"{key} of {replicas} replica(s) exceeds the {known / GIB:.0f} GiB of host memory of each node",
-            gib,
-            f"{most:.0f}",
-        )
+    if known is not None and gib > (most := known * hardware.n_nodes / replicas / GIB):
+        rule = f"{key} of {replicas} replica(s) exceeds the {known / GIB:.0f} GiB of host memory of each node"
+        raise InputError(rule, gib, f"{most:.0f}")
 
 
 def check_encoder(model: ModelSpec) -> None:

@@ -117,11 +117,15 @@ class Deployment(StrictYamlBlock):
         Raises:
             InputError: A pool has a key that it cannot have.
         """
-        if self.pools is not None:
-            return self._fleet(self.pools)
-        if self.disaggregation is None:
-            return (PoolDeployment("both", self, ""),)
         disaggregation = self.disaggregation
+        if self.pools is not None and disaggregation is not None:
+            raise InputError("pools and disaggregation cannot be combined", "disaggregation", "role: prefill in a pool")
+        if self.pools is not None:
+            if not self.pools:
+                raise InputError("pools must hold at least one pool", "[]", "pools: null")
+            return tuple(self._pool(own, i) for i, own in enumerate(self.pools))
+        if disaggregation is None:
+            return (PoolDeployment("both", self, ""),)
         return (
             self._half("prefill", disaggregation.prefill, disaggregation.prefill_replicas),
             self._half("decode", disaggregation.decode, disaggregation.decode_replicas),
@@ -133,20 +137,13 @@ class Deployment(StrictYamlBlock):
         pool = self._slice(own | {"replicas": replicas}, where)
         return PoolDeployment(role, pool, role if pool.hardware != self.hardware else "")
 
-    def _fleet(self, pools: list[dict[str, object]]) -> tuple[PoolDeployment, ...]:
-        if self.disaggregation is not None:
-            raise InputError("pools and disaggregation cannot be combined", "disaggregation", "role: prefill in a pool")
-        if not pools:
-            raise InputError("pools must hold at least one pool", "[]", "pools: null")
-        return tuple(self._pool(own, i) for i, own in enumerate(pools))
-
     def _pool(self, own: dict[str, object], i: int) -> PoolDeployment:
         role = own.get("role", "both")
-        if role not in ROLES:
+        found: Role | None = next((known for known in ROLES if known == role), None)
+        if found is None:
             nearest = nearest_name(str(role), ROLES) or ", ".join(ROLES)
             raise InputError(f"pools[{i}]: unknown role", role, nearest)
         keys = {key: value for key, value in own.items() if key != "role"}
-        found: Role = next(known for known in ROLES if known == role)
         return PoolDeployment(found, self._slice(keys, f"pools[{i}]"), f"pool {i}" if "hardware" in own else "")
 
     def _slice(self, own: dict[str, object], where: str) -> Deployment:

@@ -8,7 +8,7 @@ therefore give the acceptance; it is never assumed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
@@ -89,11 +89,3 @@ class Speculation:
             "topk": self.topk,
             "num_draft_tokens": self.queries,
         }
-
-
-class Drafter(NamedTuple):
-    """The model that drafts (None for n-gram lookup; for a head, its layers only) and its weight dtype."""
-
-    model: ModelSpec | None
-    weight_dtype: str
-    notices: tuple[str, ...] = ()

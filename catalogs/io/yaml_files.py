@@ -80,7 +80,7 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
         line = f" line {mark.line + 1}" if mark is not None else ""
         raise InputError(f"{where}{line} is not valid YAML: {getattr(e, 'problem', None) or e}") from None
     if found is None:
-        raise InputError(f"{where} is empty")
+        raise InputError(f"{where} is empty: it must hold key: value pairs")
     if not isinstance(found, dict):
         raise InputError(f"{where} must hold key: value pairs", type(found).__name__)
     return found
