@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
-from catalogs.deployments.speculation import HEADS, Method, Speculation, Speculative
+from catalogs.deployments.speculation import HEADS, Speculation, Speculative
+from catalogs.engines.profile import EngineProfile, Method
 from catalogs.errors import InputError, nearest_name
 from catalogs.models.layers import LayerGroup
 from catalogs.models.spec import ModelSpec
 
 if TYPE_CHECKING:
     from catalogs.deployments.schema import Deployment
-    from catalogs.engines.profile import EngineProfile
 
 
 def resolve_speculation(deployment: Deployment, engine: EngineProfile, target: ModelSpec) -> Speculation | None:

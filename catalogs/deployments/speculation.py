@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from catalogs.engines.profile import Method
+from catalogs.engines.profile import Method as Method
 from catalogs.io.yaml_files import StrictYamlBlock
 from catalogs.models.spec import ModelSpec
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Mapping
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -100,7 +100,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def validate_as(cls: type[M], data: dict[str, Any], where: str) -> M:
-    """Return `data` validated as `cls`.
+    """Return `data` validated as `cls`; an unknown key is reported before a missing one, since a typo causes both.
 
     Raises:
         InputError: A rule is broken; the message names the first one, and the nearest key for an unknown key.
@@ -125,22 +125,20 @@ def build_as(cls: type[T], data: dict[str, Any], where: str) -> T:
         InputError: A rule is broken; the message names the first one.
     """
     try:
-        return _adapter(cls).validate_json(json.dumps(data, default=str))
+        adapter: TypeAdapter[T] = TypeAdapter(cls)
+        return adapter.validate_json(json.dumps(data, default=str))
     except ValidationError as e:
         raise _first_error(cls, e, where) from None
 
 
-@cache
-def _adapter(cls: type[T]) -> TypeAdapter[T]:
-    return TypeAdapter(cls)
-
-
 def _first_error(cls: type, error: ValidationError, where: str) -> InputError:
-    first = error.errors(include_url=False, include_context=False)[0]
-    key = ".".join(str(p) for p in first["loc"])
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+    errors = error.errors(include_url=False, include_context=False)
+    unknown = [e for e in errors if e["type"] in ("extra_forbidden", "unexpected_keyword_argument")]
+    first = (unknown or errors)[0]
+    key = ".".join(map(str, first["loc"]))
+    if unknown:
         fields = getattr(cls, "model_fields", ()) if len(first["loc"]) == 1 else ()
-        return InputError(f"{where}: unknown key {key!r}", nearest=nearest_name(key, fields))
+        return InputError(f"{where}: unknown key {key!r}", nearest=nearest_name(key, fields) or ", ".join(fields))
     if first["type"] == "missing":
         return InputError(f"{where}: key {key!r} is missing")
     message = first["msg"].removeprefix("Value error, ")  # pydantic's prefix before our messages
@@ -149,17 +147,13 @@ def _first_error(cls: type, error: ValidationError, where: str) -> InputError:
 
 
 def check_keys(model: type[M], data: object, where: str) -> M:
-    """Return `data` validated as `model`; an unknown key is reported before a missing one, since a typo causes both.
+    """Return `data`, which has to be a mapping, validated as `model`.
 
     Raises:
         InputError: `data` is not a mapping, or breaks a rule of `model`.
     """
     if not isinstance(data, Mapping):
         raise InputError(f"{where} must hold the keys {', '.join(model.model_fields)}", data)
-    for key in data:
-        if key not in model.model_fields:
-            nearest = nearest_name(str(key), model.model_fields) or ", ".join(model.model_fields)
-            raise InputError(f"{where}: unknown key", key, nearest)
     return validate_as(model, dict(data), where)
 
 

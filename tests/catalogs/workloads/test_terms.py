@@ -68,7 +68,7 @@ def test_classes_are_drawn_by_their_shares_and_change_nothing_else(tmp_path: Pat
     ("classes", "says"),
     [
         ("classes: {share: 1}", "classes must be a list"),
-        ("classes: [{share: 1, prio: 2}]", "unknown key: got 'prio'; nearest valid choice: priority"),
+        ("classes: [{share: 1, prio: 2}]", "unknown key 'prio'; nearest valid choice: priority"),
         ("classes: [{share: 0}]", "share"),
     ],
 )
