@@ -143,20 +143,21 @@ def resolve_rank_dispatch(requested: FeatureContext, layout: Layout) -> RankDisp
     """Return how requests are distributed over the data-parallel ranks of a replica, or None where it has one rank.
 
     Raises:
-        InputError: The key is set without ranks, or asks for separate schedulers where the simulator has one for all
+        InputError: The key is set without ranks, or requests separate schedulers where the simulator has one for all
             ranks: with the features of ONE_SCHEDULER, and for engines without schedulers per rank.
     """
-    way, engine = requested.written.rank_dispatch, requested.engine
+    dispatch, engine = requested.written.rank_dispatch, requested.engine
+    separate = dispatch not in (None, "balanced")
     if layout.data_parallel == 1:
-        if way not in (None, "balanced"):
+        if separate:
             rule = "rank_dispatch needs data_parallel ranks of a mixture-of-experts model, which step together"
-            raise InputError(rule, way, "rank_dispatch: null")
+            raise InputError(rule, dispatch, "rank_dispatch: null")
         return None
-    beside = feature_with_one_scheduler(requested)
-    alone = f"with {beside}" if beside else f"for {engine.name}" if engine.rank_dispatch == "balanced" else ""
-    if way not in (None, "balanced") and alone:
-        raise InputError(f"ranks are simulated as one scheduler {alone}", f"rank_dispatch: {way}", "balanced")
-    return way or ("balanced" if alone else engine.rank_dispatch)
+    feature = feature_with_one_scheduler(requested)
+    reason = f"with {feature}" if feature else f"for {engine.name}" if engine.rank_dispatch == "balanced" else ""
+    if separate and reason:
+        raise InputError(f"ranks are simulated as one scheduler {reason}", f"rank_dispatch: {dispatch}", "balanced")
+    return dispatch or ("balanced" if reason else engine.rank_dispatch)
 
 
 #: Default of vLLM V0's `--swap-space`, GiB per accelerator.

@@ -49,6 +49,7 @@ def list_engines(supported_only: bool = False) -> list[str]:
     return [n for n in engine_file_names() if not supported_only or "why" not in read_engine_file(n)]
 
 
+@cache
 def load_engine(name: str) -> EngineProfile:
     """Return the profile of a supported engine by name.
 
@@ -62,9 +63,4 @@ def load_engine(name: str) -> EngineProfile:
     if "why" in keys:
         can = ", ".join(list_engines(supported_only=True))
         raise InputError(f"engine is known but not supported yet ({keys['why']}); supported: {can}", name, "vllm")
-    return _profile(folded)
-
-
-@cache
-def _profile(name: str) -> EngineProfile:
-    return engine_profile(read_engine_file(name))
+    return engine_profile(keys)

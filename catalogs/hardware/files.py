@@ -185,7 +185,7 @@ def build_node(file: HardwareFile, count: int) -> Node:
         host_bytes_per_s=n.to_host_gb_per_s * GIGA,
         host_memory_bytes=n.host_memory_gib * GIB if n.host_memory_gib else None,
         pair_bytes_per_s=(n.bridge_gb_per_s or 0.0) * GIGA,
-        reach=n.reach or 0,
+        linked_accelerators=n.reach or 0,
         cards=n.network_cards or 0,
     )
 

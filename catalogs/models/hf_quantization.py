@@ -149,12 +149,6 @@ def _dtype_and_bytes(config: ConfigReader) -> tuple[str, float | None]:
     raise InputError(f"{config.where}: unknown quantisation", method or algorithm or dict(config.values))
 
 
-def _plain_dtype(config: ConfigReader) -> str:
-    """Return the dtype of an unquantised checkpoint; engines serve fp32 checkpoints in 16 bits by default."""
-    name = config.text("torch_dtype", "dtype", default="bfloat16").removeprefix("torch.")
-    return {"float16": "fp16", "half": "fp16"}.get(name, "bf16")
-
-
 def _kv_dtype(section: ConfigReader) -> str | None:
     """Return the KV dtype that a checkpoint declares, or None.
 
@@ -185,7 +179,9 @@ def read_weight_format(config: ConfigReader, layers: list[LayerGroup], hidden: i
     """
     section = config.section("quantization_config") or config.section("compression_config")
     if section is None:
-        return WeightFormat(_plain_dtype(config))
+        name = config.text("torch_dtype", "dtype", default="bfloat16").removeprefix("torch.")
+        # engines serve fp32 checkpoints in 16 bits by default
+        return WeightFormat({"float16": "fp16", "half": "fp16"}.get(name, "bf16"))
     nested = section.section("quantization")  # modelopt's hf_quant_config.json, inlined
     section = nested or section
     dtype, size = _dtype_and_bytes(section)

@@ -190,14 +190,6 @@ class LayerGroup:
         """Return the weights of one layer that one token does not use."""
         return self.ffn.idle_params(hidden) if self.ffn is not None else 0
 
-    def kv_bytes_per_token(self, element_bytes: float) -> float:
-        """Return the cache of one layer per token in bytes; 0 for linear attention and layers without a mixer."""
-        return self.mixer.kv_bytes_per_token(element_bytes) if self.mixer is not None else 0.0
-
-    def state_bytes(self) -> float:
-        """Return the constant-size state of one layer per sequence in bytes."""
-        return self.mixer.state_bytes() if self.mixer is not None else 0.0
-
     def indivisible_sizes(self, tp: int, expert_parallel: bool = False) -> list[str]:
         """Return descriptions of the sizes that `tp` ranks cannot share evenly."""
         mixer = self.mixer.indivisible_sizes(tp) if self.mixer is not None else []

@@ -61,9 +61,9 @@ class ModelNames:
             InputError: No model matches, or several do.
         """
         wanted, owner = normalised_name(text), publisher(text)
-        found = {
-            a for n, a in self.all_names().items() if normalised_name(n) == wanted and self._published_by(a, owner)
-        }
+        found = {a for n, a in self.all_names().items() if normalised_name(n) == wanted}
+        if owner:
+            found = {a for a in found if owner in map(publisher, self.aliases[a])}
         found = {a for a in found if normalised_name(a) == wanted} or found
         if len(found) == 1:
             return found.pop()
@@ -76,9 +76,6 @@ class ModelNames:
         wanted = normalised_name(text)
         begins = [a for a in sorted(self.aliases) if wanted and normalised_name(a).startswith(wanted)]
         return min(begins, key=len, default=None) or nearest_name(text.rsplit("/", 1)[-1], self.aliases, cutoff=0.0)
-
-    def _published_by(self, alias: str, owner: str) -> bool:
-        return not owner or owner in {publisher(n) for n in self.aliases[alias]}
 
 
 @lru_cache(maxsize=1)

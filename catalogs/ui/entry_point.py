@@ -44,10 +44,8 @@ def run_command(name: str, command: Callable[..., Any], args: list[str] | None =
         return _refuse(name, f"this needs a package that is not installed: {package}; {extras}")
     except MemoryError as error:
         return _refuse(name, f"not enough memory: {error or 'out of memory'}")
-    except (
-        BrokenPipeError,
-        SystemExit,
-    ):  # the reader (head, less) closed the pipe; click would exit with 1, which means "no" here
+    except (BrokenPipeError, SystemExit):
+        # the reader (head, less) closed the pipe; click would exit with 1, which means "no" here
         return DONE
     return status if isinstance(status, int) else DONE
 
@@ -64,16 +62,12 @@ def _termination_as_interrupt() -> Iterator[None]:
         names = [s for s in ("SIGTERM", "SIGHUP") if hasattr(signal, s)]
         taken = [s for s in map(signal.Signals.__getitem__, names) if signal.getsignal(s) is signal.SIG_DFL]
     for sign in taken:
-        signal.signal(sign, _interrupt)
+        signal.signal(sign, signal.default_int_handler)
     try:
         yield
     finally:
         for sign in taken:
             signal.signal(sign, signal.SIG_DFL)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _usage(error: Exception) -> str:
