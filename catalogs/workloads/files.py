@@ -82,7 +82,7 @@ def parse_workload_file(
         raise InputError(f"{where}: trace file not found", str(path))
     trace = read_trace(path, written.hash_block_tokens, _tokenizer(written.tokenizer, folder))
     n = written.requests or len(trace.input_tokens)
-    return written, Replay(trace, n, written.rate_scale, written.seed).checked(), trace.notices
+    return written, Replay(trace, n, written.rate_scale, written.seed), trace.notices
 
 
 def _refuse(keys: set[str], rule: str) -> None:
@@ -107,6 +107,7 @@ def _recipe(written: WorkloadFile, where: str) -> SyntheticWorkload:
     if isinstance(outputs, QuantilesByInput) and not isinstance(inputs, Quantiles):
         raise InputError("quantiles_by_input needs input_tokens given as quantiles", written.input_tokens)
     arrivals = parse_arrivals(written.arrivals)
+    turns = {"per_session": written.turns} if isinstance(written.turns, int) else written.turns
     prefix = None if written.shared_prefix is None else check_keys(SharedPrefix, written.shared_prefix, "shared_prefix")
     return SyntheticWorkload(
         arrivals=arrivals,
@@ -115,11 +116,11 @@ def _recipe(written: WorkloadFile, where: str) -> SyntheticWorkload:
         n_requests=written.requests or _requests_of(written.duration_s, arrivals, where) or DEFAULT_REQUESTS,
         seed=written.seed,
         shared_prefix=prefix,
-        turns=_turns(written.turns),
+        turns=None if turns is None else check_keys(Turns, turns, "turns"),
         adapters=None if written.adapters is None else check_keys(Adapters, written.adapters, "adapters"),
         models=written.models or {},
         classes=() if written.classes is None else parse_classes(written.classes, where),
-    ).checked()
+    )
 
 
 def _requests_of(duration_s: float | None, arrivals: Arrivals, where: str) -> int:
@@ -129,9 +130,3 @@ def _requests_of(duration_s: float | None, arrivals: Arrivals, where: str) -> in
     if arrivals.mean_per_s is None:
         raise InputError(f"{where}: duration_s needs arrivals with a rate; give requests", duration_s, "requests: 1000")
     return max(1, round(arrivals.mean_per_s * duration_s))
-
-
-def _turns(data: object) -> Turns | None:
-    if data is None:
-        return None
-    return check_keys(Turns, {"per_session": data} if isinstance(data, int) else data, "turns")

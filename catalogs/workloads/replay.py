@@ -27,6 +27,10 @@ class Replay:
     seed: int = 0
     concurrency: None = None
 
+    def __post_init__(self) -> None:
+        if self.rate_scale != 1.0 and not (self.requests_per_s and self.trace.arrival_s is not None):
+            raise InputError("rate_scale needs a trace with arrival times; this one has lengths only", self.rate_scale)
+
     @property
     def has_rate(self) -> bool:
         """Whether the workload has a rate to set; False where all requests have the same arrival time."""
@@ -76,13 +80,3 @@ class Replay:
         laps = -(-n // len(hashes))
         again = [tuple([block + lap * step for block in ids]) for lap in range(laps) for ids in hashes]
         return tuple(again[:n])
-
-    def checked(self) -> Replay:
-        """Return the replay itself.
-
-        Raises:
-            InputError: rate_scale is set and the trace has no arrival times.
-        """
-        if self.rate_scale != 1.0 and not (self.requests_per_s and self.trace.arrival_s is not None):
-            raise InputError("rate_scale needs a trace with arrival times; this one has lengths only", self.rate_scale)
-        return self

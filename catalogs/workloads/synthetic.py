@@ -56,6 +56,10 @@ class SyntheticWorkload:
     classes: tuple[ServiceClass, ...] = ()
     adapters: Adapters | None = None
 
+    def __post_init__(self) -> None:
+        if self.turns and isinstance(self.arrivals, AllAtOnce):
+            raise InputError("turns of a session cannot arrive all at once; choose other arrivals", "all_at_once")
+
     @property
     def requests_per_s(self) -> float | None:
         """The workload's own mean rate; None where it has none."""
@@ -132,16 +136,6 @@ class SyntheticWorkload:
             return None
         groups = rng.integers(0, self.shared_prefix.groups if self.shared_prefix else 1, sessions.n_sessions)
         return block_ids(sessions, inputs + outputs if self.turns else inputs, self.shared_prefix, groups)
-
-    def checked(self) -> SyntheticWorkload:
-        """Return the workload itself.
-
-        Raises:
-            InputError: Its parts cannot be combined.
-        """
-        if self.turns and isinstance(self.arrivals, AllAtOnce):
-            raise InputError("turns of a session cannot arrive all at once; choose other arrivals", "all_at_once")
-        return self
 
 
 #: The adapter index of requests that use the base model.

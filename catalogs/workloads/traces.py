@@ -104,13 +104,13 @@ def _content(path: Path, where: str) -> bytes:
 
 def _columns(content: bytes, where: str) -> Columns:
     if content[:4] == b"PAR1":
-        return _parquet_columns(content, where)
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{where} is not UTF-8 text, gzip or parquet") from None
-    first = text.lstrip()[:1]
-    columns = _json_columns(text, where) if first in ("{", "[") else _csv_columns(text, where)
+        columns = _parquet_columns(content, where)
+    else:
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise InputError(f"{where} is not UTF-8 text, gzip or parquet") from None
+        columns = (_json_columns if text.lstrip().startswith(("{", "[")) else _csv_columns)(text, where)
     if not columns or not len(next(iter(columns.values()))):
         raise InputError(f"{where} holds no requests")
     return columns
@@ -124,8 +124,6 @@ def _parquet_columns(content: bytes, where: str) -> Columns:
         table = pq.read_table(io.BytesIO(content))
     except (pa.ArrowException, OSError) as e:
         raise InputError(f"{where} is not readable parquet ({str(e).splitlines()[0]})") from None
-    if not table.num_rows:
-        raise InputError(f"{where} holds no requests")
     return {name: table.column(name).to_pylist() for name in table.column_names}
 
 
