@@ -146,7 +146,7 @@ Method = Literal["draft_model", "eagle", "eagle3", "mtp", "ngram"]
 #: Orders of waiting requests.
 Order = Literal["fcfs", "priority", "deadline", "prefix"]
 
-#: Whether steps are scheduled ahead with a method, from the words of an engine file.
+#: The words of an engine file for whether steps are scheduled ahead of the device with a method of drafting.
 _AHEAD: Final = BeforeValidator({"ahead": True, "in turn": False}.get)
 
 
@@ -188,9 +188,8 @@ class EngineProfile:
     limits: Annotated[tuple[DefaultLimits, ...], Field(alias="default_limits")]
     kv_dtypes: tuple[str, ...]
     source: str
-    graphs_with_prefill: bool = (
-        False  # steps with prefill run in graphs too, up to max_graph_tokens (piecewise capture)
-    )
+    #: Steps with prefill run in graphs too, up to max_graph_tokens (piecewise capture).
+    graphs_with_prefill: bool = False
     top_p_by_sort: bool = False  # top_p sampling sorts all logits, instead of using a kernel without a sort
     fuses_norms: bool = False  # in graphs, the all-reduce kernel also adds the residual and normalises
     mxfp8_activations: bool = False  # MXFP4 experts take 8-bit inputs where the device multiplies 4-bit operands

@@ -23,7 +23,11 @@ class Accelerator:
     calibrated_like: str | None = None  # hardware whose calibration stands in where this one has none
 
     def flops_for(self, dtype: str) -> float:
-        """Return the peak dense flops of a matrix product of `dtype` operands; falls back to bf16, then fp16, fp32."""
+        """Return the peak dense flops per second of a matrix product of `dtype` operands, else of bf16, fp16 or fp32.
+
+        Raises:
+            KeyError: The accelerator has a peak for none of these dtypes.
+        """
         for d in (dtype, "bf16", "fp16", "fp32"):
             if d in self.peak_flops:
                 return self.peak_flops[d]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -125,10 +125,15 @@ def build_as(cls: type[T], data: dict[str, Any], where: str) -> T:
         InputError: A rule is broken; the message names the first one.
     """
     try:
-        adapter: TypeAdapter[T] = TypeAdapter(cls)
+        adapter: TypeAdapter[T] = _adapter(cls)
         return adapter.validate_json(json.dumps(data, default=str))
     except ValidationError as e:
         raise _first_error(cls, e, where) from None
+
+
+@cache
+def _adapter(cls: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(cls)
 
 
 def _first_error(cls: type, error: ValidationError, where: str) -> InputError:

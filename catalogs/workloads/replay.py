@@ -19,6 +19,9 @@ class Replay:
 
     For fewer requests than the trace has, the first ones are replayed. For more, the trace starts again one mean gap
     after its last request, with new block ids, so that a second pass does not hit the prefix cache of the first.
+
+    Raises:
+        InputError: rate_scale is set and the trace has no arrival times.
     """
 
     trace: Trace

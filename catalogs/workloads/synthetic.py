@@ -43,7 +43,11 @@ class Adapters(YamlBlock):
 
 @dataclass(frozen=True, slots=True)
 class SyntheticWorkload:
-    """Distributions of arrivals and lengths, and the content that prompts share."""
+    """Distributions of arrivals and lengths, and the content that prompts share.
+
+    Raises:
+        InputError: The sessions have several turns, and all requests arrive at once.
+    """
 
     arrivals: Arrivals
     input_tokens: Lengths
