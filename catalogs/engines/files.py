@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
-from typing import Any
+from typing import Any, Final
+
+from pydantic import TypeAdapter
 
 from catalogs.engines.profile import EngineProfile
 from catalogs.errors import InputError, nearest_name
 from catalogs.io.yaml_files import DATA, build_as, read_yaml
 
 FOLDER = DATA / "engines"
+
+_SCHEMA: Final = TypeAdapter(EngineProfile)
 
 
 def engine_file_names() -> list[str]:
@@ -40,7 +44,7 @@ def engine_profile(keys: dict[str, Any]) -> EngineProfile:
     """
     own = {key: value for key, value in keys.items() if key != "as_of"} | {"max_graph_tokens": 0}
     source = f"{keys['source']} (as of {keys['as_of']})"
-    found = build_as(EngineProfile, own | {"source": source}, f"{keys['name']}.yaml")
+    found = build_as(_SCHEMA, own | {"source": source}, f"{keys['name']}.yaml")
     return replace(found, max_graph_tokens=max(found.graph_capture_sizes, default=0))
 
 

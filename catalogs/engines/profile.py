@@ -26,7 +26,7 @@ from catalogs.io.yaml_files import times
 from catalogs.units import GIB, MIB
 
 #: Files have no further keys and exact types; a default is checked like a value, so that no host time can be left out.
-_STRICT: Final = ConfigDict(extra="forbid", strict=True, validate_default=True)
+_STRICT: Final = ConfigDict(extra="forbid", strict=True, validate_default=True, defer_build=True)
 
 _MILLI, _MICRO, _NANO = 1e-3, 1e-6, 1e-9
 

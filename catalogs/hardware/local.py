@@ -102,9 +102,8 @@ def cpu_hardware(cpu: Cpu) -> Hardware:
     peak = {"fp32": fp32, "bf16": fp32 * (2 if {"avx512_bf16", "bf16"} & cpu.flags else 1)}
     if "amx_bf16" in cpu.flags:
         peak["bf16"] = fp32 * 16
-    source = (
-        f"{cpu.cores} cores x {cpu.hertz / GIGA:.2f} GHz x {width} fp32 flops per cycle, {bandwidth / GIGA:.0f} GB/s"
-    )
+    flops = f"{cpu.cores} cores x {cpu.hertz / GIGA:.2f} GHz x {width} fp32 flops per cycle"
+    source = f"{flops}, {bandwidth / GIGA:.0f} GB/s"
     unit = Accelerator(
         name="local",
         full_name=cpu.model,
@@ -153,10 +152,8 @@ def _gpu_hardware(nvml: Any, count: int) -> Hardware:
     if file is None:
         unit = _unlisted_gpu(nvml, handles[0], driver_names[0])
         node = Node(unit, alike, "pcie4", 32 * GIGA, 12.5 * GIGA, host_idle_w=400.0, host_w_per_accelerator=60.0)
-        note = (
-            f"{driver_names[0]} is not in the catalog: peaks estimated from its clocks; run `calibrate` to measure it"
-        )
-        return Hardware("local", node, alike, 1, (note,))
+        origin = "peaks estimated from its clocks; run `calibrate` to measure it"
+        return Hardware("local", node, alike, 1, (f"{driver_names[0]} is not in the catalog: {origin}",))
     alike = min(alike, file.node.max_accelerators)
     note = f"local is {alike} x {file.name} ({driver_names[0]})"
     return Hardware("local", files.build_node(file, alike), alike, 1, (note,))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Mapping
-from functools import cache, partial
+from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -108,7 +108,7 @@ def validate_as(cls: type[M], data: dict[str, Any], where: str) -> M:
     try:
         return cls.model_validate(data)
     except ValidationError as e:
-        raise _first_error(cls, e, where) from None
+        raise _first_error(cls.model_fields, e, where) from None
 
 
 def times(factor: float) -> AfterValidator:
@@ -116,8 +116,8 @@ def times(factor: float) -> AfterValidator:
     return AfterValidator(partial(operator.mul, factor))
 
 
-def build_as(cls: type[T], data: dict[str, Any], where: str) -> T:
-    """Return the dataclass `cls` with the values of a catalog file, checked and converted as its annotations state.
+def build_as(schema: TypeAdapter[T], data: dict[str, Any], where: str) -> T:
+    """Return a dataclass with the values of a catalog file, checked and converted as its annotations state.
 
     The data is validated as JSON, where lists stand for tuples.
 
@@ -125,25 +125,19 @@ def build_as(cls: type[T], data: dict[str, Any], where: str) -> T:
         InputError: A rule is broken; the message names the first one.
     """
     try:
-        adapter: TypeAdapter[T] = _adapter(cls)
-        return adapter.validate_json(json.dumps(data, default=str))
+        return schema.validate_json(json.dumps(data, default=str))
     except ValidationError as e:
-        raise _first_error(cls, e, where) from None
+        raise _first_error((), e, where) from None
 
 
-@cache
-def _adapter(cls: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(cls)
-
-
-def _first_error(cls: type, error: ValidationError, where: str) -> InputError:
+def _first_error(fields: Collection[str], error: ValidationError, where: str) -> InputError:
     errors = error.errors(include_url=False, include_context=False)
     unknown = [e for e in errors if e["type"] in ("extra_forbidden", "unexpected_keyword_argument")]
     first = (unknown or errors)[0]
     key = ".".join(map(str, first["loc"]))
     if unknown:
-        fields = getattr(cls, "model_fields", ()) if len(first["loc"]) == 1 else ()
-        return InputError(f"{where}: unknown key {key!r}", nearest=nearest_name(key, fields) or ", ".join(fields))
+        nearest = nearest_name(key, fields) or ", ".join(fields)
+        return InputError(f"{where}: unknown key {key!r}", nearest=nearest if len(first["loc"]) == 1 else None)
     if first["type"] == "missing":
         return InputError(f"{where}: key {key!r} is missing")
     message = first["msg"].removeprefix("Value error, ")  # pydantic's prefix before our messages

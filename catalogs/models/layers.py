@@ -91,9 +91,8 @@ class Moe(FeedForward):
     shared_intermediate_size: NonNegativeInt = 0  # summed over shared experts
     gated: bool = True
     bias: bool = False
-    expert_hidden_size: PositiveInt | None = (
-        None  # input width of routed experts (latent MoE of Nemotron-3); None: hidden_size
-    )
+    #: The input width of routed experts (latent MoE of Nemotron-3); None: hidden_size.
+    expert_hidden_size: PositiveInt | None = None
 
     @property
     def matrices(self) -> int:

@@ -42,13 +42,13 @@ class ServiceLevels:
         if not any(name in columns for name in COLUMNS):
             return None
         n = len(next(iter(columns.values())))
-        priority, deadline_s, timeout_s = (
-            _numbers(columns.get(name, [None] * n), name, 0.0 if name == "priority" else inf, where) for name in COLUMNS
-        )
+        cells = {name: columns.get(name, [None] * n) for name in COLUMNS}
+        priority, deadline_s, timeout_s = (_numbers(cells[name], name, where) for name in COLUMNS)
         return cls(priority.astype(np.int64), deadline_s, timeout_s)
 
 
-def _numbers(values: Sequence[Any], name: str, default: float, where: str) -> FloatArray:
+def _numbers(values: Sequence[Any], name: str, where: str) -> FloatArray:
+    default = 0.0 if name == "priority" else inf
     found = np.array([default if v in (None, "") else number_or_nan(v) for v in values])
     wrong = ~np.isfinite(found) | (found != np.floor(found)) if name == "priority" else ~(found > 0)
     if wrong.any():
