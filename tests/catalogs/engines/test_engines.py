@@ -63,7 +63,7 @@ def test_vllm_0_11_schedules_in_line_and_sorts_for_top_p() -> None:
 def test_host_times_are_positive_and_sourced() -> None:
     host = load_engine("vllm").host
     assert min(host.step_s, host.step_s_per_sequence, host.request_s, host.output_s) > 0
-    assert host.step_gap_s == 0.0  # nothing measured says there is one
+    assert host.step_gap_s == 0.0  # no measurement shows one
     assert host.request_s_per_input_token > 0
     assert host.step_s < 0.1  # seconds, not milliseconds
     assert host.source
@@ -105,8 +105,8 @@ def test_every_engine_file_states_the_wait_of_collectives() -> None:
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_known_but_unsupported_engines_say_so(name: str) -> None:
     assert name in list_engines()
-    says = r"not supported yet.*supported: fastertransformer, llama.cpp, orca, pytorch, sarathi, sglang, sglang-bare"
-    with pytest.raises(InputError, match=says) as caught:
+    message = r"not supported yet.*supported: fastertransformer, llama.cpp, orca, pytorch, sarathi, sglang, sglang-bare"
+    with pytest.raises(InputError, match=message) as caught:
         load_engine(name)
     assert "\n" not in str(caught.value)
 
@@ -153,9 +153,9 @@ def test_engines_without_measurements_say_so_and_use_those_of_vllm(name: str) ->
     fitted = ("kernel_launch_s", "source") if name == "sglang" else ()
     assert replace(engine.host, **{term: getattr(vllm.host, term) for term in fitted}) == vllm.host
     deployment = Deployment(model="llama3.1-8b", hardware="h100", engine=name)
-    (told,) = resolve(deployment).notices
-    assert told.startswith(f"{name}: its scheduler and defaults are modelled")
-    assert told.endswith("host times are those measured on vLLM")
+    (notice,) = resolve(deployment).notices
+    assert notice.startswith(f"{name}: its scheduler and defaults are modelled")
+    assert notice.endswith("host times are those measured on vLLM")
     assert resolve(deployment.model_copy(update={"engine": "vllm"})).notices == ()
 
 

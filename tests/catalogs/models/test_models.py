@@ -202,7 +202,7 @@ def test_unknown_dtype_names_the_nearest() -> None:
         load_model("llama3.1-8b").kv_bytes_per_token("fp7")
 
 
-# ---- shapes that must be told apart
+# ---- shapes that must be distinguished
 
 
 def windows(alias: str) -> dict[int | None, int]:

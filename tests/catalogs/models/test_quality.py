@@ -60,8 +60,8 @@ def test_what_nobody_published_is_said_to_be_unknown() -> None:
     (entry,) = quality_notes(load_model("yi-34b"), {"weight_dtype": "int4", "kv_dtype": "bf16"})
     assert entry.evaluations == []
     assert "no public evaluation of yi-34b with int4 weights" in str(entry.note)
-    told = screen([entry])
-    assert told == [("Quality", entry.note)]
+    lines = screen([entry])
+    assert lines == [("Quality", entry.note)]
 
 
 def test_the_screen_says_the_first_and_how_many_more() -> None:
