@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from catalogs.economics.electricity import list_grids, load_grid
+from catalogs.economics.prices import ON_DEMAND, Commitment, Reading, list_prices, node_price
+from catalogs.engines.files import engine_file_names, load_engine, read_engine_file
 from catalogs.errors import InputError, nearest_name
+from catalogs.hardware.catalog import list_hardware, list_mig_profiles, parse_hardware
+from catalogs.hardware.files import find_hardware_file, read_hardware_file
 from catalogs.io.yaml_files import DATA, user_folder
+from catalogs.models.catalog import list_models, load_model
 from catalogs.units import GIB, GIGA, TERA
 
 Record = dict[str, Any]
@@ -35,16 +41,16 @@ def catalog_kind(name: str) -> CatalogKind:
     return found
 
 
-def _model_rows() -> list[Record]:
-    from catalogs.models.catalog import list_models
+def _brief(names: Iterable[str], show: Callable[[str], Record], *keys: str) -> list[Record]:
+    """Return the given keys of every entry."""
+    return [{key: record[key] for key in keys} for record in map(show, names)]
 
-    keys = ("name", "hf_id", "params_billion", "active_params_billion", "weight_dtype")
-    return [{key: _model(name)[key] for key in keys} for name in list_models()]
+
+def _model_rows() -> list[Record]:
+    return _brief(list_models(), _model, "name", "hf_id", "params_billion", "active_params_billion", "weight_dtype")
 
 
 def _model(name: str) -> Record:
-    from catalogs.models.catalog import load_model
-
     m = load_model(name)
     return {
         "name": m.name,
@@ -66,17 +72,14 @@ def _model(name: str) -> Record:
 
 
 def _hardware_rows() -> list[Record]:
-    from catalogs.hardware.catalog import list_hardware
-
     keys = ("name", "memory_gib", "bandwidth_gb_per_s", "peak_tflops", "tdp_w", "max_per_node", "source")
-    return [{key: _hardware(name)[key] for key in keys} for name in list_hardware()]
+    return _brief(list_hardware(), _hardware, *keys)
 
 
 def _hardware(text: str) -> Record:
-    from catalogs.hardware.catalog import list_mig_profiles, parse_hardware
-
     h = parse_hardware(text)
     a, n = h.accelerator, h.node
+    file = a.name.partition(":")[0]
     return {
         "name": a.name,
         "full_name": a.full_name,
@@ -97,44 +100,27 @@ def _hardware(text: str) -> Record:
         "host_w_per_accelerator": n.host_w_per_accelerator,
         "mig_profiles": [] if a.name == "local" or a.is_slice else list_mig_profiles(a.name),
         "source": a.source,
-        "notes": _notes(a.name),
+        "notes": read_hardware_file(file).notes if find_hardware_file(file) else "",
         "notices": list(h.notices),
     }
 
 
-def _notes(name: str) -> str:
-    from catalogs.hardware.files import find_hardware_file, read_hardware_file
-
-    plain = name.partition(":")[0]
-    return read_hardware_file(plain).notes if find_hardware_file(plain) else ""
-
-
 def _engine_rows() -> list[Record]:
-    from catalogs.engines.files import UnsupportedEngine, engine_file_names, read_engine_file
-
     def row(name: str) -> Record:
-        file = read_engine_file(name)
-        if isinstance(file, UnsupportedEngine):
-            return {"name": name, "version": "", "supported": False, "source": file.why}
-        return {"name": name, "version": file.version, "supported": True, "source": f"{file.source} ({file.as_of})"}
+        keys = read_engine_file(name)
+        source = keys.get("why") or f"{keys['source']} ({keys['as_of']})"
+        return {"name": name, "version": keys.get("version", ""), "supported": "why" not in keys, "source": source}
 
     return [row(name) for name in engine_file_names()]
-
-
-def _engine(name: str) -> Record:
-    from catalogs.engines.files import load_engine
-
-    return asdict(load_engine(name))
 
 
 def _workload_rows() -> list[Record]:
     from catalogs.workloads.workload import list_workloads, load_workload
 
-    rows = []
-    for name in list_workloads():
-        w = load_workload(name)
-        rows.append({"name": w.name, "requests": w.n_requests, "requests_per_s": w.requests_per_s, "source": w.source})
-    return rows
+    return [
+        {"name": w.name, "requests": w.n_requests, "requests_per_s": w.requests_per_s, "source": w.source}
+        for w in map(load_workload, list_workloads())
+    ]
 
 
 def _workload(name: str) -> Record:
@@ -147,35 +133,16 @@ def _workload(name: str) -> Record:
 
 
 def _price_rows() -> list[Record]:
-    from catalogs.economics.prices import list_prices
-
     left_out = {"kind", "area", "n_regions", "note"}
     return [{key: value for key, value in asdict(row).items() if key not in left_out} for row in list_prices()]
 
 
 def _price(text: str) -> Record:
     """Return the price of hardware by every reading; null where the table has no price."""
-    from typing import get_args
-
-    from catalogs.economics.prices import ON_DEMAND, Commitment, Reading, node_price
-    from catalogs.hardware.catalog import parse_hardware
-
     hardware = parse_hardware(text)
     found = {reading: node_price(hardware, reading) for reading in get_args(Reading)}
     found |= {c: node_price(hardware, commitment=c) for c in get_args(Commitment) if c not in (ON_DEMAND, "spot")}
     return {"hardware": hardware.text} | {key: None if p is None else asdict(p) for key, p in found.items()}
-
-
-def _grid_rows() -> list[Record]:
-    from catalogs.economics.electricity import list_grids
-
-    return [_grid(region) for region in list_grids()]
-
-
-def _grid(region: str) -> Record:
-    from catalogs.economics.electricity import load_grid
-
-    return asdict(load_grid(region))
 
 
 def _calibration_folders() -> dict[str, Path]:
@@ -188,8 +155,7 @@ def _calibration_folders() -> dict[str, Path]:
 
 
 def _calibration_rows() -> list[Record]:
-    keys = ("name", "engine", "engine_version", "families", "folder")
-    return [{key: _calibration(name)[key] for key in keys} for name in _calibration_folders()]
+    return _brief(_calibration_folders(), _calibration, "name", "engine", "engine_version", "families", "folder")
 
 
 def _calibration(name: str) -> Record:
@@ -202,21 +168,18 @@ def _calibration(name: str) -> Record:
     except (OSError, ValueError, TypeError):
         raise InputError("calibration bundle is not valid; remove its folder to ignore it", str(folder)) from None
     head = {key: data.get(key) for key in ("engine", "engine_version", "driver", "sources", "arrays_sha256")}
-    shipped = folder.is_relative_to(DATA)
-    return {
-        "name": name,
-        **head,
-        "families": sorted(data.get("families", {})),
-        "folder": "shipped" if shipped else str(folder),
-    }
+    place = "shipped" if folder.is_relative_to(DATA) else str(folder)
+    return {"name": name, **head, "families": sorted(data.get("families", {})), "folder": place}
 
 
 KINDS: dict[str, CatalogKind] = {
     "models": CatalogKind(_model_rows, _model),
     "hardware": CatalogKind(_hardware_rows, _hardware),
-    "engines": CatalogKind(_engine_rows, _engine),
+    "engines": CatalogKind(_engine_rows, lambda name: asdict(load_engine(name))),
     "workloads": CatalogKind(_workload_rows, _workload),
     "prices": CatalogKind(_price_rows, _price),
-    "grids": CatalogKind(_grid_rows, _grid),
+    "grids": CatalogKind(
+        lambda: [asdict(load_grid(region)) for region in list_grids()], lambda region: asdict(load_grid(region))
+    ),
     "calibrations": CatalogKind(_calibration_rows, _calibration),
 }

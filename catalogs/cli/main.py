@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from catalogs.io.output_files import check_targets, write_json
 from catalogs.ui.entry_point import run_command
 from catalogs.ui.terminal import PIPED_LIST, open_console
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
 
 app = typer.Typer(
     help="List and show models, hardware, engines, workloads, prices, grids and calibrations.",
@@ -23,9 +19,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_KIND = "models, hardware, engines, workloads, prices, grids or calibrations"
-
-KindName = Annotated[str, typer.Argument(metavar="KIND", help=_KIND)]
+KindName = Annotated[
+    str,
+    typer.Argument(metavar="KIND", help="models, hardware, engines, workloads, prices, grids or calibrations"),
+]
 
 JsonFile = Annotated[str | None, typer.Option("--json", metavar="FILE", help="Write JSON to FILE, or - for stdout.")]
 
@@ -37,10 +34,10 @@ def list_entries(
     match: Annotated[str | None, typer.Option(help="Only entries that contain this text.")] = None,
 ) -> None:
     """List every entry of a kind in brief, with units and source."""
-    from catalogs.cli.describe import catalog_kind as find_kind
+    from catalogs.cli.describe import catalog_kind
 
     check_targets(json_file)
-    rows = find_kind(kind).rows()
+    rows = catalog_kind(kind).rows()
     if match is not None:
         rows = [row for row in rows if any(match.lower() in str(value).lower() for value in row.values())]
     if json_file is not None:
@@ -56,10 +53,10 @@ def show(
     json_file: JsonFile = None,
 ) -> None:
     """Show one entry in full, with units and source."""
-    from catalogs.cli.describe import catalog_kind as find_kind
+    from catalogs.cli.describe import catalog_kind
 
     check_targets(json_file)
-    record = find_kind(kind).show(name)
+    record = catalog_kind(kind).show(name)
     if json_file is not None:
         write_json({"schema_version": 1, "kind": kind.lower(), "entry": record}, json_file)
     if json_file != "-":
@@ -75,25 +72,18 @@ def _print_rows(title: str, rows: list[dict[str, Any]]) -> None:
         number = all(isinstance(row[key], int | float) for row in rows)
         table.add_column(key, justify="right" if number else "left", overflow="fold", no_wrap=key == "name")
     for row in rows:
-        table.add_row(*(_text(value) for value in row.values()))
-    _print(table)
+        table.add_row(*map(_text, row.values()))
+    open_console(PIPED_LIST).print(table)
 
 
 def _print_record(record: dict[str, Any]) -> None:
     from rich import box
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table(show_header=False, box=box.SIMPLE, pad_edge=False)
-    table.add_column()
-    table.add_column(overflow="fold")
+    table = Table(Column(), Column(overflow="fold"), show_header=False, box=box.SIMPLE, pad_edge=False)
     for key, value in record.items():
         if value not in ("", [], ()):
             table.add_row(key, _text(value))
-    _print(table)
-
-
-def _print(table: Table) -> None:
-    """Print to the width of the terminal; in a pipe or file, with little wrapping."""
     open_console(PIPED_LIST).print(table)
 
 

@@ -9,14 +9,10 @@ from __future__ import annotations
 
 from typing import Annotated, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from catalogs.errors import InputError
-from catalogs.io.yaml_files import check_keys
-
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+from catalogs.io.yaml_files import YamlBlock, check_keys
 
 Metric = Literal["queue", "outstanding", "kv", "busy", "ttft"]
 
@@ -24,11 +20,7 @@ Metric = Literal["queue", "outstanding", "kv", "busy", "ttft"]
 FRACTIONS: Final = ("kv", "busy")
 
 
-class _Keys(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class ColdStart(_Keys):
+class ColdStart(YamlBlock):
     """The time between the request for a new replica and the first request that it serves.
 
     Sources: a 10 GB image takes 7-10 minutes to pull and unpack (Tensorfuse, "The cold start problem", 2025). For
@@ -38,12 +30,12 @@ class ColdStart(_Keys):
     default.
     """
 
-    node_s: Seconds = 0.0
-    image_gb: Seconds = 10.0  # 0: the image is already on the node
-    image_gb_per_s: Positive = 0.02
-    weights_gb_per_s: Positive = 0.9  # from disk or network, for a whole replica
-    engine_s: Seconds = 57.0
-    graph_capture_s: Seconds = 7.0
+    node_s: NonNegativeFloat = 0.0
+    image_gb: NonNegativeFloat = 10.0  # 0: the image is already on the node
+    image_gb_per_s: PositiveFloat = 0.02
+    weights_gb_per_s: PositiveFloat = 0.9  # from disk or network, for a whole replica
+    engine_s: NonNegativeFloat = 57.0
+    graph_capture_s: NonNegativeFloat = 7.0
 
     def seconds(self, weight_bytes: float) -> float:
         """Return the seconds until a new replica serves; `weight_bytes` is summed over all its accelerators."""
@@ -51,7 +43,7 @@ class ColdStart(_Keys):
         return self.node_s + fetched_s + self.engine_s + self.graph_capture_s
 
 
-class Autoscaling(_Keys):
+class Autoscaling(YamlBlock):
     """The `autoscaling` block of deployment.yaml.
 
     `target` is the value of `metric` per replica, averaged over the replicas of the pool. The metrics are: `queue`, the
@@ -61,16 +53,16 @@ class Autoscaling(_Keys):
     """
 
     metric: Metric
-    target: Positive
+    target: PositiveFloat
     min_replicas: NonNegativeInt = 1  # 0: an idle pool is scaled to zero, as KEDA does
     max_replicas: PositiveInt
     quantile: Annotated[float, Field(gt=0, lt=1)] = 0.9
-    interval_s: Annotated[float, Field(ge=0.01, allow_inf_nan=False)] = 15.0
+    interval_s: Annotated[float, Field(ge=0.01)] = 15.0
     tolerance: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    scale_up_stabilization_s: Seconds = 0.0
-    scale_down_stabilization_s: Seconds = 300.0
+    scale_up_stabilization_s: NonNegativeFloat = 0.0
+    scale_down_stabilization_s: NonNegativeFloat = 300.0
     scale_up_replicas: PositiveInt = 4  # most replicas added per period, or scale_up_percent if that is more
-    scale_up_percent: Positive = 100.0
+    scale_up_percent: PositiveFloat = 100.0
     cold_start: ColdStart = ColdStart()
 
 
@@ -84,17 +76,13 @@ def parse_autoscaling(data: object, replicas: int) -> Autoscaling:
         data = {**data, "cold_start": check_keys(ColdStart, data["cold_start"], "autoscaling.cold_start")}
     found = check_keys(Autoscaling, data, "autoscaling")
     if found.min_replicas > found.max_replicas:
-        raise InputError(
-            f"autoscaling.min_replicas exceeds max_replicas ({found.max_replicas})",
-            found.min_replicas,
-            str(found.max_replicas),
-        )
+        rule = f"autoscaling.min_replicas exceeds max_replicas ({found.max_replicas})"
+        raise InputError(rule, found.min_replicas, str(found.max_replicas))
     if not max(1, found.min_replicas) <= replicas <= found.max_replicas:
         nearest = min(max(replicas, found.min_replicas, 1), found.max_replicas)
         rule = f"replicas must lie between autoscaling's {found.min_replicas} and {found.max_replicas}"
         raise InputError(rule, replicas, str(nearest))
     if found.metric in FRACTIONS and found.target > 1:
-        raise InputError(
-            f"autoscaling.target of {found.metric} must be a fraction between 0 and 1", found.target, "0.8"
-        )
+        rule = f"autoscaling.target of {found.metric} must be a fraction between 0 and 1"
+        raise InputError(rule, found.target, "0.8")
     return found

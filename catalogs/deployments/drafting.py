@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
-from catalogs.deployments.speculation import HEADS, Drafter, Method, Speculation, Speculative
+from catalogs.deployments.speculation import HEADS, Speculation, Speculative
+from catalogs.engines.profile import EngineProfile, Method
 from catalogs.errors import InputError, nearest_name
 from catalogs.models.layers import LayerGroup
 from catalogs.models.spec import ModelSpec
 
 if TYPE_CHECKING:
     from catalogs.deployments.schema import Deployment
-    from catalogs.engines.profile import EngineProfile
 
 
 def resolve_speculation(deployment: Deployment, engine: EngineProfile, target: ModelSpec) -> Speculation | None:
@@ -29,29 +29,34 @@ def resolve_speculation(deployment: Deployment, engine: EngineProfile, target: M
         return None
     method = _method(options, engine)
     k, queries = options.num_speculative_tokens, _queries(options, engine)
-    drafter = resolve_drafter(options, method, target, deployment)
+    draft = _model(options, method, target)
+    notices: tuple[str, ...] = ()
+    if method in ("eagle", "eagle3") and not _config_of(str(options.model)):
+        layer = f"one dense layer of {target.name} with its vocabulary"
+        notices = (f"{options.model} is assumed to be {layer}; give the path of its config.json if it differs",)
+    if draft is not None and method == "draft_model":
+        _check_draft(draft, target, deployment, str(options.model))
     return Speculation(
         method=method,
         num_speculative_tokens=k,
         rates=acceptance_rates(options),
-        draft=drafter.model,
+        draft=draft,
         draft_name=options.model,
-        draft_weight_dtype=drafter.weight_dtype,
+        draft_weight_dtype=_dtype(method, draft, target, deployment.weight_dtype),
         topk=options.topk,
         queries=queries,
         lookahead_tokens=_lookahead(engine, method, k),
         budget_tokens=int(engine.policy == "vllm-v1" and method == "draft_model"),
         recomputes_block=engine.policy == "vllm-v1" and method in HEADS,
-        notices=drafter.notices,
+        notices=notices,
     )
 
 
 def _method(options: Speculative, engine: EngineProfile) -> Method:
-    known: tuple[Method, ...] = ("draft_model", "eagle", "eagle3", "mtp", "ngram")
+    known: tuple[Method, ...] = get_args(Method)
     method = next((m for m in known if m == options.method), None)
     if method is None:
-        near = nearest_name(options.method, known, 0.0)
-        raise InputError("unknown speculative.method", options.method, near)
+        raise InputError("unknown speculative.method", options.method, nearest_name(options.method, known, 0.0))
     if not engine.speculates:
         raise InputError(f"{engine.name} is simulated without speculative decoding", "speculative", "engine: vllm")
     if method not in engine.speculates:
@@ -132,22 +137,6 @@ def _of_length(length: float, k: int) -> tuple[float, ...]:
     return tuple(high ** (i + 1) for i in range(k))
 
 
-def resolve_drafter(options: Speculative, method: Method, target: ModelSpec, deployment: Deployment) -> Drafter:
-    """Return the drafter for the model `target`.
-
-    Raises:
-        InputError: The drafter is missing, unknown or does not fit the target.
-    """
-    draft = _model(options, method, target)
-    notices: tuple[str, ...] = ()
-    if method in ("eagle", "eagle3") and not _config_of(str(options.model)):
-        layer = f"one dense layer of {target.name} with its vocabulary"
-        notices = (f"{options.model} is assumed to be {layer}; give the path of its config.json if it differs",)
-    if draft is not None and method == "draft_model":
-        _check_draft(draft, target, deployment, str(options.model))
-    return Drafter(draft, _dtype(method, draft, target, deployment.weight_dtype), notices)
-
-
 def _model(options: Speculative, method: Method, target: ModelSpec) -> ModelSpec | None:
     if method == "ngram":
         if options.model is not None:
@@ -174,9 +163,8 @@ def _mtp_layer(options: Speculative, target: ModelSpec) -> ModelSpec:
         raise InputError(rule, "method: mtp", "method: eagle3")
     k = options.num_speculative_tokens
     if k > layers and k % layers:
-        raise InputError(
-            f"num_speculative_tokens must be a multiple of the {layers} MTP layers", k, str(k // layers * layers)
-        )
+        rule = f"num_speculative_tokens must be a multiple of the {layers} MTP layers"
+        raise InputError(rule, k, str(k // layers * layers))
     return _one_layer(target, _last_attention(target))
 
 
@@ -188,10 +176,8 @@ def _head(name: str, target: ModelSpec) -> ModelSpec:
     if config is not None:
         read = load_model(str(config))
         if read.hidden_size != target.hidden_size:
-            raise InputError(
-                f"an EAGLE head must have the hidden size of its target, {target.hidden_size}",
-                f"{name}: {read.hidden_size}",
-            )
+            rule = f"an EAGLE head must have the hidden size of its target, {target.hidden_size}"
+            raise InputError(rule, f"{name}: {read.hidden_size}")
         vocabulary = json.loads(config.read_text(encoding="utf-8")).get("draft_vocab_size") or target.vocab_size
         head = replace(target, name=name, hf_id=name, groups=read.groups, other_params=0.0, formats=())
         return replace(head, vocab_size=int(vocabulary))

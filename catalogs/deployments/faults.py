@@ -5,21 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat
 
 from catalogs.errors import InputError
-from catalogs.io.yaml_files import check_keys
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+from catalogs.io.yaml_files import Seed, Share, YamlBlock, check_keys
 
 
-class _Keys(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Fault(_Keys):
+class Fault(YamlBlock):
     """One failure at a given time (`at_s`), or random failures of one kind that recur (`mtbf_s`).
 
     `crash`: a replica fails. `node`: all replicas on a node fail. `slow`: the steps of a replica take `factor` times as
@@ -30,19 +22,18 @@ class Fault(_Keys):
     """
 
     kind: Literal["crash", "slow", "link", "node"]
-    at_s: Seconds | None = None
-    lasts_s: Positive | None = None
+    at_s: NonNegativeFloat | None = None
+    lasts_s: PositiveFloat | None = None
     replica: NonNegativeInt | None = None  # index in the pool
     node: NonNegativeInt | None = None
-    pool: NonNegativeInt | None = (
-        None  # index of the pool; null: the first pool for a scripted fault, all pools for a random one
-    )
-    factor: Annotated[float, Field(gt=1, allow_inf_nan=False)] | None = None
-    mtbf_s: Positive | None = None
-    mttr_s: Positive | None = None
-    mtbf_cv: Seconds = 1.0
-    mttr_cv: Seconds = 1.0
-    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    #: The index of the pool; null: the first pool for a scripted fault, all pools for a random one.
+    pool: NonNegativeInt | None = None
+    factor: Annotated[float, Field(gt=1)] | None = None
+    mtbf_s: PositiveFloat | None = None
+    mttr_s: PositiveFloat | None = None
+    mtbf_cv: NonNegativeFloat = 1.0
+    mttr_cv: NonNegativeFloat = 1.0
+    seed: Seed = 0
 
     @property
     def scripted(self) -> bool:
@@ -50,17 +41,17 @@ class Fault(_Keys):
         return self.at_s is not None
 
 
-class Retries(_Keys):
+class Retries(YamlBlock):
     """How often and how fast a request is resent after its replica failed.
 
     The defaults are those of SGLang's router (RetryConfig in config/types.rs).
     """
 
     limit: NonNegativeInt = 5  # attempts after the first before the request fails
-    backoff_s: Seconds = 0.05  # wait before the first retry
-    factor: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.5
-    longest_s: Seconds = 30.0
-    jitter: Annotated[float, Field(ge=0, le=1)] = 0.2  # largest random deviation of a wait, as a fraction of it
+    backoff_s: NonNegativeFloat = 0.05  # wait before the first retry
+    factor: Annotated[float, Field(ge=1)] = 1.5
+    longest_s: NonNegativeFloat = 30.0
+    jitter: Share = 0.2  # largest random deviation of a wait, as a fraction of it
 
     def wait_s(self, attempt: int, draw: float) -> float:
         """Return the seconds to wait before retry `attempt` (1, 2, ...); `draw` is uniform in 0..1."""
@@ -99,9 +90,8 @@ def _checked(fault: Fault, where: str) -> Fault:
     elif fault.mttr_s is None:
         raise InputError(f"{where}: mtbf_s needs mttr_s", None, "mttr_s: 300")
     elif fault.replica is not None or fault.node is not None:
-        raise InputError(
-            f"{where}: random faults strike every replica or node; leave out replica and node", "mtbf_s", "at_s: 60"
-        )
+        rule = f"{where}: random faults strike every replica or node; leave out replica and node"
+        raise InputError(rule, "mtbf_s", "at_s: 60")
     elif fault.lasts_s is not None:
         raise InputError(f"{where}: the duration of random faults is mttr_s", fault.lasts_s, "mttr_s")
     return fault

@@ -39,13 +39,11 @@ def resolve_offload(deployment: Deployment, hardware: Hardware, replicas: int) -
     if requested is None:
         return None
     if deployment.prefix_caching is False:
-        raise InputError(
-            "KV offload needs prefix caching, which finds its blocks", "prefix_caching: false", "prefix_caching: null"
-        )
+        rule = "KV offload needs prefix caching, which finds its blocks"
+        raise InputError(rule, "prefix_caching: false", "prefix_caching: null")
     if hardware.accelerator.kind != "gpu":
-        raise InputError(
-            "KV offload needs a GPU whose blocks it can move to the host", hardware.text, "kv_offload: null"
-        )
+        rule = "KV offload needs a GPU whose blocks it can move to the host"
+        raise InputError(rule, hardware.text, "kv_offload: null")
     check_host_memory("kv_offload.host_gib", requested.host_gib, hardware, replicas)
     rate = requested.host_gib_per_s
     return OffloadTiers(
@@ -63,15 +61,9 @@ def check_host_memory(key: str, gib: float, hardware: Hardware, replicas: int) -
         InputError: `gib` per replica exceeds the host memory available for each replica.
     """
     known = hardware.node.host_memory_bytes
-    if known is None:
-        return
-    most = known * hardware.n_nodes / replicas / GIB
-    if gib > most:
-        raise InputError(
-            f"{key} of {replicas} replica(s) exceeds the {known / GIB:.0f} GiB of host memory of each node",
-            gib,
-            f"{most:.0f}",
-        )
+    if known is not None and gib > (most := known * hardware.n_nodes / replicas / GIB):
+        rule = f"{key} of {replicas} replica(s) exceeds the {known / GIB:.0f} GiB of host memory of each node"
+        raise InputError(rule, gib, f"{most:.0f}")
 
 
 def check_encoder(model: ModelSpec) -> None:
@@ -151,20 +143,21 @@ def resolve_rank_dispatch(requested: FeatureContext, layout: Layout) -> RankDisp
     """Return how requests are distributed over the data-parallel ranks of a replica, or None where it has one rank.
 
     Raises:
-        InputError: The key is set without ranks, or asks for separate schedulers where the simulator has one for all
+        InputError: The key is set without ranks, or requests separate schedulers where the simulator has one for all
             ranks: with the features of ONE_SCHEDULER, and for engines without schedulers per rank.
     """
-    way, engine = requested.written.rank_dispatch, requested.engine
+    dispatch, engine = requested.written.rank_dispatch, requested.engine
+    separate = dispatch not in (None, "balanced")
     if layout.data_parallel == 1:
-        if way not in (None, "balanced"):
+        if separate:
             rule = "rank_dispatch needs data_parallel ranks of a mixture-of-experts model, which step together"
-            raise InputError(rule, way, "rank_dispatch: null")
+            raise InputError(rule, dispatch, "rank_dispatch: null")
         return None
-    beside = feature_with_one_scheduler(requested)
-    alone = f"with {beside}" if beside else f"for {engine.name}" if engine.rank_dispatch == "balanced" else ""
-    if way not in (None, "balanced") and alone:
-        raise InputError(f"ranks are simulated as one scheduler {alone}", f"rank_dispatch: {way}", "balanced")
-    return way or ("balanced" if alone else engine.rank_dispatch)
+    feature = feature_with_one_scheduler(requested)
+    reason = f"with {feature}" if feature else f"for {engine.name}" if engine.rank_dispatch == "balanced" else ""
+    if separate and reason:
+        raise InputError(f"ranks are simulated as one scheduler {reason}", f"rank_dispatch: {dispatch}", "balanced")
+    return dispatch or ("balanced" if reason else engine.rank_dispatch)
 
 
 #: Default of vLLM V0's `--swap-space`, GiB per accelerator.

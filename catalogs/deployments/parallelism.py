@@ -109,11 +109,8 @@ def _check_exchange(layout: Layout) -> None:
     if layout.all2all_backend == "allgather_reducescatter":
         return
     if not layout.expert_parallel:
-        rule, nearest = (
-            "all2all_backend needs expert_parallel: it sends tokens to whole experts",
-            "expert_parallel: true",
-        )
-        raise InputError(rule, layout.all2all_backend, nearest)
+        rule = "all2all_backend needs expert_parallel: it sends tokens to whole experts"
+        raise InputError(rule, layout.all2all_backend, "expert_parallel: true")
     if layout.data_parallel * layout.context_parallel == 1:
         rule = "all2all_backend needs data_parallel or context_parallel: tensor ranks hold the same tokens"
         raise InputError(rule, layout.all2all_backend, "allgather_reducescatter")

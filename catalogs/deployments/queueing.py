@@ -5,20 +5,16 @@ The request attributes that the orders need (priority, deadline, timeout) are pa
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
-from catalogs.engines.profile import EngineProfile
+from catalogs.engines.profile import EngineProfile, Order
 from catalogs.errors import InputError
-from catalogs.io.yaml_files import check_keys
-
-Order = Literal["fcfs", "priority", "deadline", "prefix"]
-
-ORDERS: Final[tuple[Order, ...]] = ("fcfs", "priority", "deadline", "prefix")
+from catalogs.io.yaml_files import YamlBlock, check_keys
 
 
-class Queueing(BaseModel):
+class Queueing(YamlBlock):
     """The queue of one replica.
 
     `order` decides which request is served next: the first to arrive (`fcfs`), the lowest `priority` number, the
@@ -26,13 +22,11 @@ class Queueing(BaseModel):
     dynamic batcher, which waits for a batch to fill up.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     order: Order = "fcfs"
     max_waiting: PositiveInt | None = None  # per replica; further requests are rejected; null: no limit
-    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None  # until clients cancel; null: never
+    timeout_s: PositiveFloat | None = None  # until clients cancel; null: never
     too_long: Literal["reject", "truncate"] = "reject"  # for requests longer than max_model_len
-    max_delay_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    max_delay_s: NonNegativeFloat = 0.0
     preferred_batch_sizes: tuple[PositiveInt, ...] = ()
 
 

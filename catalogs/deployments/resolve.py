@@ -4,20 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from catalogs.deployments import parallelism
+from catalogs.deployments import features, parallelism
 from catalogs.deployments.autoscaling import Autoscaling, parse_autoscaling
 from catalogs.deployments.compatibility import FeatureContext, check_compatibility
 from catalogs.deployments.drafting import resolve_speculation
-from catalogs.deployments.features import (
-    check_disaggregation,
-    check_encoder,
-    engine_for_model,
-    limits_for_encoder,
-    resolve_lora,
-    resolve_offload,
-    resolve_rank_dispatch,
-    resolve_swap_bytes,
-)
 from catalogs.deployments.layout import Limits
 from catalogs.deployments.queueing import parse_queueing
 from catalogs.deployments.resolved import ResolvedDeployment
@@ -127,19 +117,19 @@ def _check_handover(pools: tuple[ResolvedDeployment, ...]) -> tuple[ResolvedDepl
             requested = "speculative in only one of them"
             raise InputError("prefill and decode pools must use the same drafter", requested, "speculative for both")
         if disaggregated:
-            check_disaggregation(disaggregated[0].model)
+            features.check_disaggregation(disaggregated[0].model)
     return pools
 
 
 def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) -> ResolvedDeployment:
     names = names or CatalogLookup.of(deployment.model, deployment.engine, deployment.hardware)
-    check_encoder(names.model)
+    features.check_encoder(names.model)
     requested = FeatureContext(deployment, names.model, names.engine)
     check_compatibility(requested)
     speculation = resolve_speculation(deployment, names.engine, names.model)
     if speculation is not None:
         deployment, names = _speculating(deployment, speculation, names)
-    names = replace(names, engine=engine_for_model(names.model, names.engine, deployment))
+    names = replace(names, engine=features.engine_for_model(names.model, names.engine, deployment))
     own = names.hardware.notices + (speculation.notices if speculation else ())
     weight_dtype, weight_notices = _weight_dtype(deployment.weight_dtype, names)
     kv_dtype, kv_notices = _kv_dtype(deployment.kv_dtype, weight_dtype, names)
@@ -148,8 +138,10 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
     shards = layout.tensor_parallel * layout.pipeline_parallel
     parallelism.check_engine(layout, names.engine)
     limits = _limits(deployment, names, shards, speculation.step_tokens if speculation else 1)
-    limits = limits_for_encoder(limits, names.model, deployment)
-    utilization = deployment.gpu_memory_utilization or _utilization(names, limits.max_num_batched_tokens, shards)
+    limits = features.limits_for_encoder(limits, names.model, deployment)
+    memory_bytes = names.hardware.accelerator.memory_bytes
+    share = names.engine.default_utilization(memory_bytes, limits.max_num_batched_tokens, shards)
+    engine_notices = (f"{names.engine.name}: {names.engine.notice}",) if names.engine.notice else ()
     return ResolvedDeployment(
         model=names.model,
         engine=names.engine,
@@ -159,16 +151,16 @@ def _resolve_pool(deployment: Deployment, names: CatalogLookup | None = None) ->
         limits=limits,
         weight_dtype=weight_dtype,
         kv_dtype=kv_dtype,
-        gpu_memory_utilization=utilization,
+        gpu_memory_utilization=deployment.gpu_memory_utilization or share,
         sampling=deployment.sampling,
         queueing=parse_queueing(deployment.queue, names.engine, limits.max_num_seqs),
         scaling=scaling,
-        offload=resolve_offload(deployment, names.hardware, replicas),
-        lora=resolve_lora(deployment),
+        offload=features.resolve_offload(deployment, names.hardware, replicas),
+        lora=features.resolve_lora(deployment),
         speculation=speculation,
-        rank_dispatch=resolve_rank_dispatch(requested, layout),
-        swap_bytes=resolve_swap_bytes(deployment, names.hardware, replicas, layout),
-        notices=_engine_notice(names.engine) + own + weight_notices + kv_notices + layout_notices,
+        rank_dispatch=features.resolve_rank_dispatch(requested, layout),
+        swap_bytes=features.resolve_swap_bytes(deployment, names.hardware, replicas, layout),
+        notices=engine_notices + own + weight_notices + kv_notices + layout_notices,
     )
 
 
@@ -191,27 +183,6 @@ def _scaling(deployment: Deployment, replicas: int, names: CatalogLookup) -> Aut
     grown = deployment.model_copy(update={"replicas": found.max_replicas})
     parallelism.resolve_layout(grown, names.model, names.hardware)
     return found
-
-
-def _block_size(requested: int | None, engine: EngineProfile) -> int:
-    if requested is not None and requested not in BLOCK_SIZES:
-        nearest = min(BLOCK_SIZES, key=lambda size: abs(size - requested))
-        raise InputError("block_size must be a power of two up to 256 tokens", requested, str(nearest))
-    return requested or engine.block_size_tokens
-
-
-def _prefix_caching(requested: bool | None, engine: EngineProfile) -> bool:
-    if requested and not engine.shares_prefixes:
-        raise InputError(f"the prompt reuse of {engine.name} is not supported yet", "prefix_caching: true", "false")
-    return engine.prefix_caching if requested is None else requested
-
-
-def _engine_notice(engine: EngineProfile) -> tuple[str, ...]:
-    return (f"{engine.name}: {engine.notice}",) if engine.notice else ()
-
-
-def _utilization(names: CatalogLookup, batched_tokens: int, shards: int) -> float:
-    return names.engine.default_utilization(names.hardware.accelerator.memory_bytes, batched_tokens, shards)
 
 
 def _known_dtype(rule: str, dtype: str) -> None:
@@ -256,22 +227,24 @@ def _kv_dtype(requested: str | None, weight_dtype: str, names: CatalogLookup) ->
         near = nearest_name(requested, names.engine.kv_dtypes) or names.engine.kv_dtypes[0]
         raise InputError(f"{names.engine.name} has no such kv_dtype", requested, near)
     if requested == "fp8" and "fp8" not in unit.peak_flops:
-        return requested, (
-            f"{unit.name} has no fp8 arithmetic: the KV cache is stored in fp8 and attended to in 16 bit",
-        )
+        notice = f"{unit.name} has no fp8 arithmetic: the KV cache is stored in fp8 and attended to in 16 bit"
+        return requested, (notice,)
     return requested, ()
-
-
-def _max_model_len(requested: int | None, model: ModelSpec) -> int:
-    longest = model.max_position_tokens
-    if requested is not None and requested > longest:
-        raise InputError(f"max_model_len exceeds the {longest} positions of {model.name}", requested, str(longest))
-    return longest if requested is None else requested
 
 
 def _limits(deployment: Deployment, names: CatalogLookup, ranks: int, step_tokens: int) -> Limits:
     """Return the limits of one replica; `step_tokens` are the tokens that each decode brings into a step."""
-    max_model_len = _max_model_len(deployment.max_model_len, names.model)
+    longest, block_size = names.model.max_position_tokens, deployment.block_size or names.engine.block_size_tokens
+    max_model_len = deployment.max_model_len or longest
+    if max_model_len > longest:
+        rule = f"max_model_len exceeds the {longest} positions of {names.model.name}"
+        raise InputError(rule, max_model_len, str(longest))
+    if deployment.block_size is not None and block_size not in BLOCK_SIZES:
+        nearest = min(BLOCK_SIZES, key=lambda size: abs(size - block_size))
+        raise InputError("block_size must be a power of two up to 256 tokens", block_size, str(nearest))
+    if deployment.prefix_caching and not names.engine.shares_prefixes:
+        rule = f"the prompt reuse of {names.engine.name} is not supported yet"
+        raise InputError(rule, "prefix_caching: true", "false")
     tokens, seqs = _batch_limits(deployment, names, ranks, max_model_len)
     if deployment.max_num_seqs is None:
         seqs = max(1, min(seqs, tokens // step_tokens))
@@ -282,9 +255,9 @@ def _limits(deployment: Deployment, names: CatalogLookup, ranks: int, step_token
         max_num_seqs=seqs,
         max_num_batched_tokens=tokens,
         max_model_len=max_model_len,
-        block_size=_block_size(deployment.block_size, names.engine),
+        block_size=block_size,
         kv_blocks=deployment.kv_blocks or 0,
-        prefix_caching=_prefix_caching(deployment.prefix_caching, names.engine),
+        prefix_caching=names.engine.prefix_caching if deployment.prefix_caching is None else deployment.prefix_caching,
     )
 
 
@@ -301,10 +274,8 @@ def _batch_limits(deployment: Deployment, names: CatalogLookup, ranks: int, max_
     tokens = deployment.max_num_batched_tokens or min(rule.max_num_batched_tokens * scale, seqs * max_model_len)
     if names.engine.holds_longest_prompt and tokens < max_model_len:
         if deployment.max_num_batched_tokens is not None:
-            rule_broken = (
-                f"{names.engine.name} computes prompts whole: max_num_batched_tokens must be at least max_model_len"
-            )
-            raise InputError(rule_broken, tokens, str(max_model_len))
+            whole = f"{names.engine.name} computes prompts whole: max_num_batched_tokens must be at least max_model_len"
+            raise InputError(whole, tokens, str(max_model_len))
         tokens = max_model_len
     if deployment.max_num_seqs is None:
         seqs = min(seqs, tokens)

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, ClassVar, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, NonNegativeFloat
 
 from catalogs.errors import InputError
-from catalogs.io.yaml_files import choose_kind
-
-Fraction = Annotated[float, Field(ge=0, le=1)]
-
-Seed = Annotated[int, Field(ge=0, strict=True)]
-
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+from catalogs.io.yaml_files import Seed, Share, YamlBlock, choose_kind
 
 
-class RouterOptions(BaseModel):
+class RouterOptions(YamlBlock):
     """Base class of the routers that deployment.yaml can name, each with its options."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: ClassVar[str]
 
@@ -70,9 +62,9 @@ class PrefixAware(RouterOptions):
     """
 
     name = "prefix_aware"
-    cache_threshold: Fraction = 0.3  # fraction of the prompt; shorter matches are ignored
-    balance_abs_threshold: Annotated[int, Field(ge=0, strict=True)] = 64  # the load is uneven above both thresholds
-    balance_rel_threshold: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.5
+    cache_threshold: Share = 0.3  # fraction of the prompt; shorter matches are ignored
+    balance_abs_threshold: Seed = 64  # the load is uneven above both thresholds
+    balance_rel_threshold: Annotated[float, Field(ge=1)] = 1.5
 
 
 class KvAware(RouterOptions):
@@ -89,9 +81,9 @@ class Scored(RouterOptions):
     """
 
     name = "scored"
-    prefix: Weight = 3.0
-    queue: Weight = 2.0
-    kv: Weight = 0.0
+    prefix: NonNegativeFloat = 3.0
+    queue: NonNegativeFloat = 2.0
+    kv: NonNegativeFloat = 0.0
 
 
 _KINDS: Final = (

@@ -5,22 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from catalogs.deployments.layout import ROLES, All2All, Role
 from catalogs.deployments.speculation import Speculative
 from catalogs.engines.profile import KvTransfer, RankDispatch
 from catalogs.errors import InputError, nearest_name
+from catalogs.io.yaml_files import StrictYamlBlock, read_yaml, validate_as
 
 #: Keys that belong to the whole deployment and cannot be set for one pool.
 SHARED_KEYS: Final = ("disaggregation", "pools", "router", "router_staleness_s", "faults", "retries")
 
 
-class _Keys(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class KvOffload(_Keys):
+class KvOffload(StrictYamlBlock):
     """The `kv_offload` block of deployment.yaml: host memory and disk as further tiers for KV blocks.
 
     Sizes are per replica, as with `--kv-offloading-size`. Rates that are null are those of the node.
@@ -32,7 +29,7 @@ class KvOffload(_Keys):
     disk_gib_per_s: PositiveFloat | None = None  # per replica, one direction
 
 
-class Lora(_Keys):
+class Lora(StrictYamlBlock):
     """The `lora` block of deployment.yaml, with the names of vLLM's flags.
 
     `adapters` is the number of adapters that the deployment serves; they are numbered from 0.
@@ -49,7 +46,7 @@ class Lora(_Keys):
         return self.max_cpu_loras or self.max_loras
 
 
-class Disaggregation(_Keys):
+class Disaggregation(StrictYamlBlock):
     """The `disaggregation` block: prompts and decoding on separate replicas.
 
     `prefill` and `decode` hold the keys of deployment.yaml in which that pool differs. A pool with its own `hardware`
@@ -60,9 +57,7 @@ class Disaggregation(_Keys):
     decode_replicas: PositiveInt
     prefill: dict[str, object] = Field(default_factory=dict)
     decode: dict[str, object] = Field(default_factory=dict)
-    transfer_gb_per_s: float | None = Field(
-        default=None, gt=0, allow_inf_nan=False
-    )  # null: rate of the link or network
+    transfer_gb_per_s: PositiveFloat | None = None  # null: rate of the link or network
     transfer: KvTransfer | None = None  # null: the engine's default
     max_local_prefill_tokens: PositiveInt | None = None  # prompts up to this length stay on a decode replica
     max_prefill_queue: PositiveInt | None = None  # at this queue length per prefill replica, all prompts are
@@ -76,7 +71,7 @@ class PoolDeployment(NamedTuple):
     site: str  # pools of one site share its hardware
 
 
-class Deployment(_Keys):
+class Deployment(StrictYamlBlock):
     """The contents of deployment.yaml; null means the engine's default."""
 
     model: str
@@ -104,12 +99,12 @@ class Deployment(_Keys):
     sampling: Literal["random", "top_p", "greedy"] = "random"  # sampling in requests; random: temperature only
     kv_offload: KvOffload | None = None  # KV blocks are also kept in host memory and on disk
     preemption: Literal["recompute", "swap"] | None = None
-    swap_space_gib: float | None = Field(default=None, ge=0)  # host memory of each accelerator for swapped requests
+    swap_space_gib: NonNegativeFloat | None = None  # host memory of each accelerator for swapped requests
     lora: Lora | None = None
     speculative: Speculative | None = None  # catalogs/deployments/speculation.py
     pools: list[dict[str, object]] | None = None  # kinds of replica behind one router: the keys that differ
     router: str | dict[str, object] = "round_robin"  # catalogs/deployments/routing.py
-    router_staleness_s: float = Field(default=0.0, ge=0, allow_inf_nan=False)  # age of the router's view of replicas
+    router_staleness_s: NonNegativeFloat = 0.0  # age of the router's view of replicas
     autoscaling: dict[str, object] | None = None  # catalogs/deployments/autoscaling.py
     queue: dict[str, object] | None = None  # catalogs/deployments/queueing.py
     faults: list[dict[str, object]] | None = None  # catalogs/deployments/faults.py
@@ -122,11 +117,15 @@ class Deployment(_Keys):
         Raises:
             InputError: A pool has a key that it cannot have.
         """
-        if self.pools is not None:
-            return self._fleet(self.pools)
-        if self.disaggregation is None:
-            return (PoolDeployment("both", self, ""),)
         disaggregation = self.disaggregation
+        if self.pools is not None and disaggregation is not None:
+            raise InputError("pools and disaggregation cannot be combined", "disaggregation", "role: prefill in a pool")
+        if self.pools is not None:
+            if not self.pools:
+                raise InputError("pools must hold at least one pool", "[]", "pools: null")
+            return tuple(self._pool(own, i) for i, own in enumerate(self.pools))
+        if disaggregation is None:
+            return (PoolDeployment("both", self, ""),)
         return (
             self._half("prefill", disaggregation.prefill, disaggregation.prefill_replicas),
             self._half("decode", disaggregation.decode, disaggregation.decode_replicas),
@@ -138,25 +137,16 @@ class Deployment(_Keys):
         pool = self._slice(own | {"replicas": replicas}, where)
         return PoolDeployment(role, pool, role if pool.hardware != self.hardware else "")
 
-    def _fleet(self, pools: list[dict[str, object]]) -> tuple[PoolDeployment, ...]:
-        if self.disaggregation is not None:
-            raise InputError("pools and disaggregation cannot be combined", "disaggregation", "role: prefill in a pool")
-        if not pools:
-            raise InputError("pools must hold at least one pool", "[]", "pools: null")
-        return tuple(self._pool(own, i) for i, own in enumerate(pools))
-
     def _pool(self, own: dict[str, object], i: int) -> PoolDeployment:
         role = own.get("role", "both")
-        if role not in ROLES:
+        found: Role | None = next((known for known in ROLES if known == role), None)
+        if found is None:
             nearest = nearest_name(str(role), ROLES) or ", ".join(ROLES)
             raise InputError(f"pools[{i}]: unknown role", role, nearest)
         keys = {key: value for key, value in own.items() if key != "role"}
-        found: Role = next(known for known in ROLES if known == role)
         return PoolDeployment(found, self._slice(keys, f"pools[{i}]"), f"pool {i}" if "hardware" in own else "")
 
     def _slice(self, own: dict[str, object], where: str) -> Deployment:
-        from catalogs.io.yaml_files import validate_as
-
         _refuse(own, SHARED_KEYS, where)
         return validate_as(Deployment, self.model_dump(exclude=set(SHARED_KEYS)) | own, where)
 
@@ -175,8 +165,6 @@ def load_deployment(path: Path) -> Deployment:
     Raises:
         InputError: The file is unreadable, a key is unknown, or a value is out of range.
     """
-    from catalogs.io.yaml_files import read_yaml, validate_as
-
     data = read_yaml(Path(path))
     pools = data.get("pools")
     if isinstance(pools, list) and pools and isinstance(pools[0], dict):

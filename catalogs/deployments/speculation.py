@@ -8,13 +8,13 @@ therefore give the acceptance; it is never assumed.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
+from catalogs.engines.profile import Method as Method
+from catalogs.io.yaml_files import StrictYamlBlock
 from catalogs.models.spec import ModelSpec
-
-Method = Literal["draft_model", "eagle", "eagle3", "mtp", "ngram"]
 
 #: Drafters of one layer that read the target's hidden states and share its vocabulary.
 HEADS: Final = frozenset({"eagle", "eagle3", "mtp"})
@@ -26,7 +26,7 @@ EAGLE3_FEATURES: Final = 3
 SGLANG_MAX_NUM_SEQS: Final = 48
 
 
-class Speculative(BaseModel):
+class Speculative(StrictYamlBlock):
     """The `speculative` block of deployment.yaml; exactly one of `acceptance` and `acceptance_length` is given.
 
     `acceptance` as a number is the probability that a draft is accepted if all earlier drafts were, the same at every
@@ -36,13 +36,11 @@ class Speculative(BaseModel):
     no draft, as most papers report it; it is converted by the same i.i.d. model.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
     method: str
     num_speculative_tokens: int = Field(gt=0, le=1024)  # consecutive drafts
     model: str | None = None
     acceptance: float | list[float] | None = None
-    acceptance_length: float | None = Field(default=None, gt=0)
+    acceptance_length: PositiveFloat | None = None
     topk: PositiveInt = 1  # branches of the drafted tree (speculative-eagle-topk)
     num_draft_tokens: PositiveInt | None = None  # verified tokens of the tree, including the root
 
@@ -91,11 +89,3 @@ class Speculation:
             "topk": self.topk,
             "num_draft_tokens": self.queries,
         }
-
-
-class Drafter(NamedTuple):
-    """The model that drafts (None for n-gram lookup; for a head, its layers only) and its weight dtype."""
-
-    model: ModelSpec | None
-    weight_dtype: str
-    notices: tuple[str, ...] = ()

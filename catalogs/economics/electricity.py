@@ -48,17 +48,6 @@ class Grid:
     usd_source: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    region: str
-    name: str
-    parent: str
-    gco2e_per_kwh: float | None
-    gco2e_source: str
-    usd_per_kwh: float | None
-    usd_source: str
-
-
 def load_grid(region: str = DEFAULT_REGION) -> Grid:
     """Return a region by its code (`us`, `us-va`, `de`, ...; `world` is the average).
 
@@ -70,18 +59,19 @@ def load_grid(region: str = DEFAULT_REGION) -> Grid:
     rows = _rows()
     found = rows.get(region.strip().lower())
     if found is None:
-        named = {row.name.lower(): code for code, row in rows.items()}
+        named = {row["name"].lower(): code for code, row in rows.items()}
         near = nearest_name(region, [*rows, *named]) or DEFAULT_REGION
         raise InputError("unknown grid region", region, named.get(near, near))
-    carbon, price = _first_with_carbon(found), found if found.usd_per_kwh is not None else rows.get(found.parent)
-    assert carbon.gco2e_per_kwh is not None
+    carbon, price = found, found if found["usd_per_kwh"] else rows.get(found["parent"], found)
+    while not carbon["gco2e_per_kwh"]:
+        carbon = rows[carbon["parent"]]
     return Grid(
-        region=found.region,
-        name=found.name,
-        gco2e_per_kwh=carbon.gco2e_per_kwh,
-        gco2e_source=_attributed(found, carbon, carbon.gco2e_source),
-        usd_per_kwh=price.usd_per_kwh if price else None,
-        usd_source=_attributed(found, price, price.usd_source) if price and price.usd_per_kwh is not None else "",
+        region=found["region"],
+        name=found["name"],
+        gco2e_per_kwh=float(carbon["gco2e_per_kwh"]),
+        gco2e_source=_source(carbon, "gco2e", found),
+        usd_per_kwh=float(price["usd_per_kwh"]) if price["usd_per_kwh"] else None,
+        usd_source=_source(price, "usd", found) if price["usd_per_kwh"] else "",
     )
 
 
@@ -90,38 +80,17 @@ def list_grids() -> list[str]:
     return sorted(_rows())
 
 
-def _first_with_carbon(row: _Row) -> _Row:
-    while row.gco2e_per_kwh is None:
-        row = _rows()[row.parent]
-    return row
-
-
-def _attributed(requested: _Row, known: _Row, source: str) -> str:
-    return source if requested is known else f"{source}; {known.name} for {requested.name}"
+def _source(row: dict[str, str], figure: str, requested: dict[str, str]) -> str:
+    """Return the source of a figure, which states the region of `row` where that is not the requested one."""
+    source = f"{SOURCES[row[f'{figure}_source']]} ({row[f'{figure}_year']})"
+    return source if row is requested else f"{source}; {row['name']} for {requested['name']}"
 
 
 @cache
-def _rows() -> dict[str, _Row]:
+def _rows() -> dict[str, dict[str, str]]:
+    """Return the rows of data/grid.csv by region; a cell whose value is not known is empty."""
     with FILE.open(encoding="utf-8", newline="") as lines:
-        return {record["region"]: _row(record) for record in csv.DictReader(lines)}
-
-
-def _row(record: dict[str, str]) -> _Row:
-    def figure(key: str) -> float | None:
-        return float(record[key]) if record[key] else None
-
-    def source(stem: str) -> str:
-        return f"{SOURCES[record[f'{stem}_source']]} ({record[f'{stem}_year']})" if record[f"{stem}_source"] else ""
-
-    return _Row(
-        region=record["region"],
-        name=record["name"],
-        parent=record["parent"],
-        gco2e_per_kwh=figure("gco2e_per_kwh"),
-        gco2e_source=source("gco2e"),
-        usd_per_kwh=figure("usd_per_kwh"),
-        usd_source=source("usd"),
-    )
+        return {row["region"]: row for row in csv.DictReader(lines)}
 
 
 HOURS: Final = 24
@@ -155,28 +124,21 @@ def read_hourly_carbon(path: Path) -> HourlyCarbon:
     Raises:
         InputError: The file cannot be read, a column or an hour is missing, or a value is invalid.
     """
+    try:
+        with path.open(encoding="utf-8", newline="") as lines:
+            reader = csv.DictReader(lines)
+            columns, rows = set(reader.fieldnames or ()), list(reader)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot read hourly carbon: {error}", str(path), _HOW) from None
+    if "gco2e_per_kwh" not in columns or not columns & {"hour", "timestamp"}:
+        raise InputError("the file of hourly carbon lacks a column", ", ".join(sorted(columns)) or str(path), _HOW)
     found: dict[int, list[float]] = {}
-    for row in _hourly_rows(path):
-        hour, grams = _hour(row, path), _grams(row, path)
-        found.setdefault(hour, []).append(grams)
+    for row in rows:
+        found.setdefault(_hour(row, path), []).append(_grams(row, path))
     missing = [h for h in range(HOURS) if h not in found]
     if missing:
         raise InputError(f"{path} has no row for hour {missing[0]}", len(found), "24 hours")
     return HourlyCarbon(tuple(sum(found[h]) / len(found[h]) for h in range(HOURS)), str(path))
-
-
-def _hourly_rows(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(encoding="utf-8", newline="") as lines:
-            reader = csv.DictReader(lines)
-            columns = set(reader.fieldnames or ())
-            if "gco2e_per_kwh" not in columns or not columns & {"hour", "timestamp"}:
-                raise InputError(
-                    "the file of hourly carbon lacks a column", ", ".join(sorted(columns)) or str(path), _HOW
-                )
-            return list(reader)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"cannot read hourly carbon: {error}", str(path), _HOW) from None
 
 
 def _hour(row: dict[str, str], path: Path) -> int:

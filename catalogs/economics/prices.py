@@ -17,7 +17,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cache
 from statistics import median
-from typing import Final, Literal, get_args
+from typing import Annotated, Final, Literal, get_args
+
+from pydantic import BeforeValidator, TypeAdapter
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.specs import Hardware
@@ -35,6 +37,10 @@ COMMITMENTS: Final[tuple[str, ...]] = get_args(Commitment)
 FILE = DATA / "prices.csv"
 
 _LIST_CLOUDS = ("aws", "azure", "gcp")  # clouds for the reading "list", in order of preference
+
+
+#: The price in a cell of the table, or None where the cell is empty.
+_OptionalPrice = Annotated[float | None, BeforeValidator(lambda cell: cell or None)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +83,9 @@ class PriceRow:
     area: str  # "us", "eu", "ap", "other", "any"
     region: str
     on_demand_usd_per_hour: float
-    spot_usd_per_hour: float | None
-    reserved_1y_usd_per_hour: float | None
-    reserved_3y_usd_per_hour: float | None
+    spot_usd_per_hour: _OptionalPrice
+    reserved_1y_usd_per_hour: _OptionalPrice
+    reserved_3y_usd_per_hour: _OptionalPrice
     min_usd_per_hour: float
     median_usd_per_hour: float
     n_regions: int
@@ -140,47 +146,16 @@ def discounted_price(price: Price, commitment: str, discount: float) -> Price:
     return replace(price, usd_per_hour=price.usd_per_hour * (1 - discount), note=note, commitment=commitment)
 
 
+@cache
 def list_prices() -> tuple[PriceRow, ...]:
     """Return every row of the table."""
-    return _rows()
+    with FILE.open(encoding="utf-8", newline="") as lines:
+        return TypeAdapter(tuple[PriceRow, ...]).validate_python(tuple(csv.DictReader(lines)))
 
 
 def list_clouds() -> list[str]:
     """Return the cloud names that `node_price` accepts, sorted."""
-    return sorted({r.cloud for r in _rows()})
-
-
-@cache
-def _rows() -> tuple[PriceRow, ...]:
-    with FILE.open(encoding="utf-8", newline="") as lines:
-        return tuple(_row(record) for record in csv.DictReader(lines))
-
-
-def _row(record: dict[str, str]) -> PriceRow:
-    kind: Literal["cloud", "ownership"] = "ownership" if record["kind"] == "ownership" else "cloud"
-    return PriceRow(
-        kind=kind,
-        hardware=record["hardware"],
-        cloud=record["cloud"],
-        instance=record["instance"],
-        accelerators=int(record["accelerators"]),
-        area=record["area"],
-        region=record["region"],
-        on_demand_usd_per_hour=float(record["on_demand_usd_per_hour"]),
-        spot_usd_per_hour=_known(record["spot_usd_per_hour"]),
-        reserved_1y_usd_per_hour=_known(record["reserved_1y_usd_per_hour"]),
-        reserved_3y_usd_per_hour=_known(record["reserved_3y_usd_per_hour"]),
-        min_usd_per_hour=float(record["min_usd_per_hour"]),
-        median_usd_per_hour=float(record["median_usd_per_hour"]),
-        n_regions=int(record["n_regions"]),
-        as_of=record["as_of"],
-        source=record["source"],
-        note=record["note"],
-    )
-
-
-def _known(text: str) -> float | None:
-    return float(text) if text else None
+    return sorted({r.cloud for r in list_prices()})
 
 
 def _matching(cloud: str | None, region: str | None, commitment: str) -> list[PriceRow]:
@@ -188,11 +163,11 @@ def _matching(cloud: str | None, region: str | None, commitment: str) -> list[Pr
 
     Ownership costs are included only where their cloud is named, or for a three-year reservation.
     """
-    if cloud is not None and cloud.lower() not in list_clouds():
-        raise InputError("unknown cloud", cloud, nearest_name(cloud, list_clouds()) or ", ".join(list_clouds()))
     wanted = None if cloud is None else cloud.lower()
+    if wanted not in (None, *list_clouds()):
+        raise InputError("unknown cloud", cloud, nearest_name(str(cloud), list_clouds()) or ", ".join(list_clouds()))
     rented = commitment == "reserved-3y"
-    rows = [r for r in _rows() if (r.kind == "cloud" or rented if wanted is None else r.cloud == wanted)]
+    rows = [r for r in list_prices() if (r.kind == "cloud" or rented if wanted is None else r.cloud == wanted)]
     if region is None:
         return rows
     known = {r.region for r in rows} | {r.area for r in rows}
@@ -241,19 +216,15 @@ def _offer(row: PriceRow, count: int, nodes: int, commitment: str, whole_gpu: bo
 
 
 def _choose(offers: list[Price], reading: Reading) -> Price:
+    """Return the offer that a reading means.
+
+    The median of an even number of offers is the mean of the two middle ones, with the older date.
+    """
     by_price = sorted(offers, key=lambda p: (p.usd_per_hour, p.cloud))
     if reading in ("cheapest", "spot"):
         return by_price[0]
-    if reading == "list":
-        for cloud in _LIST_CLOUDS:
-            for price in by_price:
-                if price.cloud == cloud:
-                    return price
-    return _median(by_price)
-
-
-def _median(by_price: list[Price]) -> Price:
-    """Return the middle offer, or the mean of the two middle ones with the older date."""
+    if reading == "list" and (named := [p for cloud in _LIST_CLOUDS for p in by_price if p.cloud == cloud]):
+        return named[0]
     low, high = by_price[(len(by_price) - 1) // 2], by_price[len(by_price) // 2]
     if low is high:
         return low

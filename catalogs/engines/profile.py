@@ -1,11 +1,34 @@
-"""EngineProfile: the default behaviour of a serving engine, with its policy, limits, host times and flags."""
+"""EngineProfile: the default behaviour of a serving engine, with its policy, limits, host times and flags.
+
+These classes are also the schema of the files in data/engines/. Where the key of a file differs from the field, for
+example by its unit, the annotation of the field states the key and the factor that converts it to SI.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Final, Literal
+
+from pydantic import (
+    AliasPath,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    validate_call,
+)
 
 from catalogs.errors import InputError
+from catalogs.io.yaml_files import times
+from catalogs.units import GIB, MIB
+
+#: Files have no further keys and exact types; a default is checked like a value, so that no host time can be left out.
+_STRICT: Final = ConfigDict(extra="forbid", strict=True, validate_default=True, defer_build=True)
+
+_MILLI, _MICRO, _NANO = 1e-3, 1e-6, 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,21 +37,35 @@ class HostTimes:
 
     `step_s + step_s_per_sequence * n` is the CPU work of one engine step (schedule, prepare inputs, sample, output).
     With `async_scheduling` it overlaps the device and only the excess adds to the step; without it, all of it does.
+    An engine file must state every positive time; the default of zero is for engines without host times.
     """
 
-    step_s: float
-    step_s_per_sequence: float
-    step_gap_s: float  # between two steps, never overlapped: sampling, input copies, device idle
-    request_s: float  # per request: HTTP, validation, transfer to the engine core
-    request_s_per_input_token: float  # tokenisation, one prompt at a time
-    output_s: float  # from the end of a step to the client, without the work per token
-    api_request_s: float = 0.0  # the part of request_s that occupies the API process
-    api_step_s: float = 0.0  # work of the API process on the output of a step
-    api_token_s: float = 0.0  # work per output token: detokenise, serialise, send
-    collective_skew_s: float = 0.0  # wait per collective for the last rank to arrive
-    kernel_launch_s: float = 0.0  # per kernel outside CUDA graphs, on GPUs; 0: hidden by the device
-    ngram_s_per_sequence: float = 0.0  # n-gram drafting: search for the last tokens, per sequence
-    ngram_s_per_token: float = 0.0  # n-gram drafting: per token of the sequence
+    __pydantic_config__ = _STRICT
+
+    step_s: Annotated[PositiveFloat, Field(alias="step_ms"), times(_MILLI)] = 0.0
+    step_s_per_sequence: Annotated[PositiveFloat, Field(alias="step_ms_per_sequence"), times(_MILLI)] = 0.0
+    #: Between two steps, never overlapped: sampling, input copies, device idle.
+    step_gap_s: Annotated[NonNegativeFloat, Field(alias="step_gap_ms"), times(_MILLI)] = 0.0
+    #: Per request: HTTP, validation, transfer to the engine core.
+    request_s: Annotated[PositiveFloat, Field(alias="request_ms"), times(_MILLI)] = 0.0
+    #: Tokenisation, one prompt at a time.
+    request_s_per_input_token: Annotated[PositiveFloat, Field(alias="request_us_per_input_token"), times(_MICRO)] = 0.0
+    #: From the end of a step to the client, without the work per token.
+    output_s: Annotated[PositiveFloat, Field(alias="output_ms"), times(_MILLI)] = 0.0
+    #: The part of request_s that occupies the API process.
+    api_request_s: Annotated[PositiveFloat, Field(alias="api_request_ms"), times(_MILLI)] = 0.0
+    #: Work of the API process on the output of a step.
+    api_step_s: Annotated[PositiveFloat, Field(alias="api_step_ms"), times(_MILLI)] = 0.0
+    #: Work per output token: detokenise, serialise, send.
+    api_token_s: Annotated[PositiveFloat, Field(alias="api_token_us"), times(_MICRO)] = 0.0
+    #: Wait per collective for the last rank to arrive.
+    collective_skew_s: Annotated[NonNegativeFloat, Field(alias="collective_skew_us"), times(_MICRO)] = 0.0
+    #: Per kernel outside CUDA graphs, on GPUs; 0: hidden by the device.
+    kernel_launch_s: Annotated[NonNegativeFloat, Field(alias="kernel_launch_us"), times(_MICRO)] = 0.0
+    #: N-gram drafting: search for the last tokens, per sequence.
+    ngram_s_per_sequence: Annotated[NonNegativeFloat, Field(alias="ngram_us_per_sequence"), times(_MICRO)] = 0.0
+    #: N-gram drafting: per token of the sequence.
+    ngram_s_per_token: Annotated[NonNegativeFloat, Field(alias="ngram_ns_per_token"), times(_NANO)] = 0.0
     source: str = ""
     measured: bool = False  # measured on this machine, by a probe of the engine
 
@@ -40,9 +77,11 @@ class ReceiveIntervals:
     The engine also receives requests after every step with a prompt, and at once when it is idle.
     """
 
-    steps: int
-    busy_steps: int  # where the engine holds at least `busy_requests`
-    busy_requests: int
+    __pydantic_config__ = _STRICT
+
+    steps: PositiveInt
+    busy_steps: PositiveInt  # where the engine holds at least `busy_requests`
+    busy_requests: PositiveInt
 
     def interval(self, requests: int) -> int:
         """Return the steps until requests are received again, with `requests` in the engine after this step."""
@@ -53,10 +92,12 @@ class ReceiveIntervals:
 class DefaultLimits:
     """Default limits of the API server on devices with at least `min_memory_bytes`; rules are tried in order."""
 
-    kind: str  # "gpu" | "cpu"
-    min_memory_bytes: float
-    max_num_batched_tokens: int
-    max_num_seqs: int
+    __pydantic_config__ = _STRICT
+
+    kind: Literal["gpu", "cpu"]
+    min_memory_bytes: Annotated[float, Field(alias="min_memory_gib"), times(GIB)]
+    max_num_batched_tokens: PositiveInt
+    max_num_seqs: PositiveInt
     except_accelerators: tuple[str, ...] = ()  # parts of the names of excluded accelerators
     per_rank: bool = False  # multiplied by tensor x pipeline ranks
     receiving: ReceiveIntervals | None = None  # None: requests are received before every step
@@ -71,11 +112,14 @@ class DefaultLimits:
 class StaticReserve:
     """Memory in bytes that an engine leaves outside its static share (weights and KV) for activations and graphs."""
 
-    base_bytes: float
-    bytes_per_batched_token: float
-    bytes_per_rank: float
-    least_bytes: float  # minimum on accelerators with at least `least_from_bytes`
-    least_from_bytes: float
+    __pydantic_config__ = _STRICT
+
+    base_bytes: Annotated[PositiveFloat, Field(alias="base_mib"), times(MIB)]
+    bytes_per_batched_token: Annotated[PositiveFloat, Field(alias="mib_per_batched_token"), times(MIB)]
+    bytes_per_rank: Annotated[PositiveFloat, Field(alias="mib_per_rank"), times(MIB)]
+    #: The minimum on accelerators with at least `least_from_bytes`.
+    least_bytes: Annotated[PositiveFloat, Field(alias="least_mib"), times(MIB)]
+    least_from_bytes: Annotated[PositiveFloat, Field(alias="least_from_memory_gib"), times(GIB)]
 
     def share(self, memory_bytes: float, batched_tokens: int, ranks: int) -> float:
         """Return the remaining fraction of the memory, rounded to three digits as SGLang does."""
@@ -96,56 +140,85 @@ KvTransfer = Literal["at_end", "chunkwise", "layerwise"]
 #: "balanced": one scheduler represents all ranks, which share every step evenly.
 RankDispatch = Literal["balanced", "round_robin", "least_requests", "queue_score", "least_tokens"]
 
+#: Methods of speculative decoding.
+Method = Literal["draft_model", "eagle", "eagle3", "mtp", "ngram"]
+
+#: Orders of waiting requests.
+Order = Literal["fcfs", "priority", "deadline", "prefix"]
+
+#: The words of an engine file for whether steps are scheduled ahead of the device with a method of drafting.
+_AHEAD: Final = BeforeValidator({"ahead": True, "in turn": False}.get)
+
+
+@validate_call
+def capture_sizes(
+    first: list[int], step: PositiveInt, to: PositiveInt, then_step: PositiveInt, most: PositiveInt
+) -> tuple[int, ...]:
+    """Return the sizes of CUDA graphs: `first`, multiples of `step` up to `to`, and of `then_step` up to `most`."""
+    return (*first, *range(step, to + 1, step), *range(to + then_step, most + 1, then_step))
+
 
 @dataclass(frozen=True, slots=True)
 class EngineProfile:
     """The default behaviour of one engine version."""
 
+    __pydantic_config__ = _STRICT
+
     name: str  # "vllm"
     version: str
     policy: str  # scheduler class: "vllm-v1"
-    block_size_tokens: int
-    gpu_memory_utilization: float
+    block_size_tokens: PositiveInt
+    gpu_memory_utilization: Annotated[float, Field(gt=0, le=1)]
     async_scheduling: bool  # the next step is scheduled while one is in flight
     prefix_caching: bool
     chunked_prefill: bool
-    graph_capture_sizes: tuple[int, ...]  # decode batches are padded up to the next of these; () = no graphs
-    max_graph_tokens: int
-    graphs_with_prefill: bool  # steps with prefill run in graphs too, up to max_graph_tokens (piecewise capture)
-    host: HostTimes
-    non_torch_bytes_single: float  # CUDA context and graphs, at TP1
-    non_torch_bytes_parallel: float  # per GPU at TP > 1 (communicators)
+    #: Decode batches are padded up to the next of these; () means no graphs.
+    graph_capture_sizes: Annotated[tuple[int, ...], BeforeValidator(lambda rule: capture_sizes(**rule) if rule else ())]
+    max_graph_tokens: int  # the largest of graph_capture_sizes
+    host: Annotated[HostTimes, Field(alias="host_times")]
+    #: CUDA context and graphs, on one GPU.
+    non_torch_bytes_single: Annotated[
+        PositiveFloat, Field(validation_alias=AliasPath("memory", "non_torch_gib_single")), times(GIB)
+    ]
+    #: Per GPU of several (communicators).
+    non_torch_bytes_parallel: Annotated[
+        PositiveFloat, Field(validation_alias=AliasPath("memory", "non_torch_gib_parallel")), times(GIB)
+    ]
+    admit_whole_prompt: bool  # a waiting request starts only if its whole prompt fits in free KV
+    limits: Annotated[tuple[DefaultLimits, ...], Field(alias="default_limits")]
+    kv_dtypes: tuple[str, ...]
+    source: str
+    #: Steps with prefill run in graphs too, up to max_graph_tokens (piecewise capture).
+    graphs_with_prefill: bool = False
     top_p_by_sort: bool = False  # top_p sampling sorts all logits, instead of using a kernel without a sort
     fuses_norms: bool = False  # in graphs, the all-reduce kernel also adds the residual and normalises
     mxfp8_activations: bool = False  # MXFP4 experts take 8-bit inputs where the device multiplies 4-bit operands
-    shared_experts_beside_tokens: int = 0  # up to this size, shared experts overlap the routed ones
-    admit_whole_prompt: bool = False  # a waiting request starts only if its whole prompt fits in free KV
-    limits: tuple[DefaultLimits, ...] = ()
-    kv_dtypes: tuple[str, ...] = ("bf16",)
+    shared_experts_beside_tokens: NonNegativeInt = 0  # up to this size, shared experts overlap the routed ones
     flags: dict[str, str] = field(default_factory=dict)  # deployment key -> command-line flag
-    source: str = ""
     #: What gpu_memory_utilization is a fraction of. "profiled": all memory, for weights, activations of a start-up run
     #: and KV (vLLM). "static": all memory, for weights and KV only (SGLang). "free": the memory that weights and
     #: activations leave, for KV (TensorRT-LLM). "slots": all memory, of which KV takes exactly max_num_seqs contexts of
     #: max_model_len (llama.cpp).
-    memory_rule: str = "profiled"
+    memory_rule: Literal["profiled", "static", "free", "slots"] = "profiled"
     static_reserve: StaticReserve | None = None  # where the default fraction follows from the limits
     rank_dispatch: RankDispatch = "balanced"
-    balance_steps: int = 0  # steps that attention ranks wait to start prompts together; 0: no wait
-    physical_batch_tokens: int = 0  # most tokens per device pass; 0: a step is one pass
+    balance_steps: NonNegativeInt = 0  # steps that attention ranks wait to start prompts together; 0: no wait
+    physical_batch_tokens: NonNegativeInt = 0  # most tokens per device pass; 0: a step is one pass
     first_token: FirstToken = "prefill"
     kv_transfer: KvTransfer = "at_end"
     #: Send queues of a prefill replica, chosen by destination; each sends the blocks of one request at a time. None:
     #: the blocks of all finished prompts share the link.
-    transfer_queues: int | None = None
+    transfer_queues: PositiveInt | None = None
     shares_prefixes: bool = True  # False: the engine's prompt reuse is not simulated, so caching stays off
     holds_longest_prompt: bool = False  # max_num_batched_tokens is at least max_model_len
-    orders: tuple[str, ...] = ("fcfs",)  # supported orders of waiting requests (catalogs/deployments/queueing.py)
+    orders: tuple[Order, ...] = ("fcfs",)  # supported orders of waiting requests (catalogs/deployments/queueing.py)
     batches_wait: bool = False  # the engine can wait for a batch to fill up
     #: Supported methods of speculative decoding, and whether steps are still scheduled ahead with them.
-    speculates: dict[str, bool] = field(default_factory=dict)
+    speculates: Annotated[dict[Method, Annotated[bool, _AHEAD]], Field(alias="speculation")] = field(
+        default_factory=dict
+    )
     notice: str = ""  # shown with every result of this profile
-    cpu_block_size_tokens: int | None = None  # block size on CPUs; None: the same profile on CPUs
+    cpu_block_size_tokens: PositiveInt | None = None  # block size on CPUs; None: the same profile on CPUs
 
     def on(self, kind: str) -> EngineProfile:
         """Return the profile on a kind of device; on CPUs engines schedule step by step and capture no graphs."""

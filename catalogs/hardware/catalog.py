@@ -26,15 +26,17 @@ def parse_hardware(text: str) -> Hardware:
         from catalogs.hardware.local import local_hardware
 
         return local_hardware()
-    nodes, rest = _split_nodes(plain)
+    found = _NODES.match(plain)
+    nodes, rest = (int(found["nodes"]), found["rest"]) if found else (1, plain)
     name, count = _split_count(rest)
     _check_nodes(text, nodes, rest)
     if ":" in name:
         return _slices(plain, nodes, name, count)
     file = files.read_hardware_file(name)
     most = file.node.max_accelerators
-    if nodes == 1 and count > most > 1 and count % most == 0:
-        return _whole_nodes(plain, file, count)
+    if nodes == 1 and count > most > 1 and count % most == 0:  # the count fills several whole nodes
+        whole = _of(file.name, most, count // most)
+        return replace(whole, notices=(f"a {file.name} node holds {most}: {plain} is read as {whole.text}",))
     _check_count(text, file.name, count, most, f"a {file.name} node")
     return _of(file.name, count, nodes)
 
@@ -70,7 +72,7 @@ def _resized(hardware: Hardware, count: int, n_nodes: int) -> Hardware:
 
 @cache
 def _of(name: str, count: int, nodes: int) -> Hardware:
-    """Equal hardware is one object. name: of a file, or `NAME:MIG` for slices of one."""
+    """Return hardware by the name of its file, or `NAME:MIG` for slices; equal hardware is one object."""
     gpu, _, profile = name.partition(":")
     file = files.read_hardware_file(gpu)
     node = files.build_mig_node(file, profile) if profile else files.build_node(file, count)
@@ -79,9 +81,7 @@ def _of(name: str, count: int, nodes: int) -> Hardware:
 
 def list_hardware() -> list[str]:
     """Return the names that `parse_hardware` accepts without a count, sorted, without MIG profiles."""
-    from catalogs.hardware.files import hardware_file_names
-
-    return hardware_file_names()
+    return list(files.hardware_file_names())
 
 
 def list_mig_profiles(name: str) -> list[str]:
@@ -90,27 +90,12 @@ def list_mig_profiles(name: str) -> list[str]:
     Raises:
         InputError: The name is unknown.
     """
-    from catalogs.hardware.files import read_hardware_file
-
-    return list(read_hardware_file(name).mig)
+    return list(files.read_hardware_file(name).mig)
 
 
 _NODES = re.compile(r"^(?P<nodes>-?\d+)\s*\*\s*(?P<rest>.+)$")
 
 _COUNT = re.compile(r"^(?P<name>.+?)x(?P<count>-?\d+)$")
-
-
-def _whole_nodes(plain: str, file: files.HardwareFile, count: int) -> Hardware:
-    """Return whole nodes for a count that exceeds one node and fills several."""
-    most = file.node.max_accelerators
-    found = _of(file.name, most, count // most)
-    notice = f"a {file.name} node holds {most}: {plain} is read as {found.text}"
-    return replace(found, notices=(notice,))
-
-
-def _split_nodes(plain: str) -> tuple[int, str]:
-    found = _NODES.match(plain)
-    return (int(found["nodes"]), found["rest"]) if found else (1, plain)
 
 
 def _split_count(rest: str) -> tuple[str, int]:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from catalogs.errors import InputError, nearest_name
 from catalogs.hardware.specs import Accelerator, Node, RoutedPeers
-from catalogs.io.yaml_files import DATA, read_yaml, validate_as
+from catalogs.io.yaml_files import DATA, StrictYamlBlock, read_yaml, validate_as
 from catalogs.units import GIB, GIGA, MIB, TERA
 
 FOLDER = DATA / "hardware"
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-
-class RoutedFile(_Strict):
+class RoutedFile(StrictYamlBlock):
     """Traffic between accelerators that the host routes: the rate of each in gb_per_s, and hop_us per message."""
 
     gb_per_s: PositiveFloat
@@ -27,7 +24,7 @@ class RoutedFile(_Strict):
     source: str
 
 
-class NodeFile(_Strict):
+class NodeFile(StrictYamlBlock):
     """The usual server of the accelerator; link and network rates are per accelerator and direction."""
 
     max_accelerators: PositiveInt
@@ -56,7 +53,7 @@ class NodeFile(_Strict):
         return self
 
 
-class MigProfile(_Strict):
+class MigProfile(StrictYamlBlock):
     """One MIG instance: its reported memory, multiprocessors, eighths of the memory system, and the most per GPU."""
 
     memory_mib: PositiveInt
@@ -65,7 +62,7 @@ class MigProfile(_Strict):
     max_per_gpu: PositiveInt = Field(le=7)
 
 
-class HardwareFile(_Strict):
+class HardwareFile(StrictYamlBlock):
     """One accelerator as written in data/hardware/NAME.yaml; peak_tflops_* are dense, never sparse."""
 
     name: str
@@ -88,7 +85,7 @@ class HardwareFile(_Strict):
     tdp_w: PositiveFloat
     idle_w: PositiveFloat
     node: NodeFile
-    mig: dict[str, MigProfile] = {}
+    mig: dict[str, MigProfile] = Field(default_factory=dict)
     source: str
     as_of: str
     notes: str = ""
@@ -105,11 +102,6 @@ class HardwareFile(_Strict):
         found = {d: getattr(self, f"peak_tflops_{d}") for d in ("bf16", "fp16", "fp8", "int8", "fp4", "fp32")}
         return {d: v * TERA for d, v in found.items() if v is not None}
 
-    @property
-    def provenance(self) -> str:
-        """The source of the figures and its date."""
-        return f"{self.source} (as of {self.as_of})"
-
 
 @cache
 def _read_file(stem: str) -> HardwareFile:
@@ -117,13 +109,9 @@ def _read_file(stem: str) -> HardwareFile:
     return validate_as(HardwareFile, read_yaml(path), path.name)
 
 
-def hardware_file_names() -> list[str]:
-    """Return the names of all shipped hardware files, sorted."""
-    return list(_stems())
-
-
 @cache
-def _stems() -> tuple[str, ...]:
+def hardware_file_names() -> tuple[str, ...]:
+    """Return the names of all shipped hardware files, sorted."""
     return tuple(sorted(p.stem for p in FOLDER.glob("*.yaml")))
 
 
@@ -149,18 +137,15 @@ def read_hardware_file(name: str) -> HardwareFile:
     """
     stem = find_hardware_file(name)
     if stem is None:
-        raise InputError(
-            "unknown hardware",
-            name,
-            nearest_name(name, [*hardware_spellings(), "local"]) or ", ".join(hardware_file_names()),
-        )
+        nearest = nearest_name(name, [*hardware_spellings(), "local"]) or ", ".join(hardware_file_names())
+        raise InputError("unknown hardware", name, nearest)
     return _read_file(stem)
 
 
 def cache_bytes(name: str) -> float:
     """Return the second-level cache of a shipped accelerator, also under its MIG names; 0 where it is not known."""
     stem = name.partition(":")[0]
-    l2_mib = _read_file(stem).l2_mib if stem in _stems() else None
+    l2_mib = _read_file(stem).l2_mib if stem in hardware_file_names() else None
     return (l2_mib or 0.0) * MIB
 
 
@@ -176,7 +161,7 @@ def build_accelerator(file: HardwareFile) -> Accelerator:
         idle_w=file.idle_w,
         kind=file.kind,
         architecture=file.architecture,
-        source=file.provenance,
+        source=f"{file.source} (as of {file.as_of})",
         cache_bytes=cache_bytes(file.name),
         calibrated_like=file.calibrated_like,
     )
@@ -185,10 +170,9 @@ def build_accelerator(file: HardwareFile) -> Accelerator:
 def build_node(file: HardwareFile, count: int) -> Node:
     """Return the server with `count` accelerators; a pair uses the bridge where the product has one."""
     n = file.node
-    bridged = count <= 2 and n.bridge is not None and n.bridge_gb_per_s is not None
-    link, speed = (n.bridge, n.bridge_gb_per_s) if bridged else (n.link, n.link_gb_per_s)
-    assert link is not None
-    assert speed is not None
+    link, speed = n.link, n.link_gb_per_s
+    if count <= 2 and n.bridge is not None and n.bridge_gb_per_s is not None:
+        link, speed = n.bridge, n.bridge_gb_per_s
     return Node(
         accelerator=build_accelerator(file),
         max_accelerators=n.max_accelerators,
@@ -201,7 +185,7 @@ def build_node(file: HardwareFile, count: int) -> Node:
         host_bytes_per_s=n.to_host_gb_per_s * GIGA,
         host_memory_bytes=n.host_memory_gib * GIB if n.host_memory_gib else None,
         pair_bytes_per_s=(n.bridge_gb_per_s or 0.0) * GIGA,
-        reach=n.reach or 0,
+        linked_accelerators=n.reach or 0,
         cards=n.network_cards or 0,
     )
 
@@ -216,7 +200,8 @@ def build_mig_node(file: HardwareFile, profile: str) -> Node:
     mig, whole = file.mig[profile], build_accelerator(file)
     assert file.sms is not None
     compute, memory = mig.sms / file.sms, mig.memory_eighths / 8
-    instance = Accelerator(
+    instance = replace(
+        whole,
         name=f"{file.name}:{profile}",
         full_name=f"{file.full_name} MIG {profile}",
         memory_bytes=mig.memory_mib * MIB,
@@ -224,10 +209,6 @@ def build_mig_node(file: HardwareFile, profile: str) -> Node:
         peak_flops={d: v * compute for d, v in whole.peak_flops.items()},
         tdp_w=whole.tdp_w * compute,
         idle_w=whole.idle_w * memory,
-        architecture=whole.architecture,
-        source=whole.source,
-        cache_bytes=whole.cache_bytes,
-        calibrated_like=whole.calibrated_like,
     )
     n = file.node
     return Node(

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, PositiveFloat, ValidationError
+from pydantic import PositiveFloat
 
 from catalogs.errors import InputError
 from catalogs.hardware import files
 from catalogs.hardware.specs import Accelerator, Hardware, Node
-from catalogs.io.output_files import write_atomically
+from catalogs.io.output_files import make_folder, write_atomically
+from catalogs.io.yaml_files import YamlBlock, read_yaml, user_folder, validate_as
 from catalogs.units import GIGA, KIB, MEGA, MIB, TERA
 
 #: Dense tensor flops per cycle and multiprocessor by compute capability, fp16/bf16 with fp32 accumulation
@@ -101,9 +102,8 @@ def cpu_hardware(cpu: Cpu) -> Hardware:
     peak = {"fp32": fp32, "bf16": fp32 * (2 if {"avx512_bf16", "bf16"} & cpu.flags else 1)}
     if "amx_bf16" in cpu.flags:
         peak["bf16"] = fp32 * 16
-    source = (
-        f"{cpu.cores} cores x {cpu.hertz / GIGA:.2f} GHz x {width} fp32 flops per cycle, {bandwidth / GIGA:.0f} GB/s"
-    )
+    flops = f"{cpu.cores} cores x {cpu.hertz / GIGA:.2f} GHz x {width} fp32 flops per cycle"
+    source = f"{flops}, {bandwidth / GIGA:.0f} GB/s"
     unit = Accelerator(
         name="local",
         full_name=cpu.model,
@@ -142,7 +142,8 @@ def _gpus() -> Hardware | None:
 
 def _gpu_hardware(nvml: Any, count: int) -> Hardware:
     handles = [nvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
-    driver_names = [_text(nvml.nvmlDeviceGetName(h)) for h in handles]
+    raw_names = [nvml.nvmlDeviceGetName(handle) for handle in handles]  # bytes in old versions of pynvml
+    driver_names = [name.decode() if isinstance(name, bytes) else name for name in raw_names]
     alike = sum(n == driver_names[0] for n in driver_names)
     file = next(
         (f for n in files.hardware_file_names() if driver_names[0] in (f := files.read_hardware_file(n)).driver_names),
@@ -151,10 +152,8 @@ def _gpu_hardware(nvml: Any, count: int) -> Hardware:
     if file is None:
         unit = _unlisted_gpu(nvml, handles[0], driver_names[0])
         node = Node(unit, alike, "pcie4", 32 * GIGA, 12.5 * GIGA, host_idle_w=400.0, host_w_per_accelerator=60.0)
-        note = (
-            f"{driver_names[0]} is not in the catalog: peaks estimated from its clocks; run `calibrate` to measure it"
-        )
-        return Hardware("local", node, alike, 1, (note,))
+        origin = "peaks estimated from its clocks; run `calibrate` to measure it"
+        return Hardware("local", node, alike, 1, (f"{driver_names[0]} is not in the catalog: {origin}",))
     alike = min(alike, file.node.max_accelerators)
     note = f"local is {alike} x {file.name} ({driver_names[0]})"
     return Hardware("local", files.build_node(file, alike), alike, 1, (note,))
@@ -188,17 +187,8 @@ def _unlisted_gpu(nvml: Any, handle: Any, name: str) -> Accelerator:
     )
 
 
-def _text(name: str | bytes) -> str:
-    return name.decode() if isinstance(name, bytes) else name
-
-
-FILE_NAME = "local.yaml"
-
-
-class MeasuredPeaks(BaseModel):
+class MeasuredPeaks(YamlBlock):
     """Measured peaks in the units of the hardware files; `machine` is the full name of the measured device."""
-
-    model_config = ConfigDict(extra="forbid")
 
     schema_version: Literal[1] = 1
     machine: str
@@ -233,9 +223,7 @@ class MeasuredPeaks(BaseModel):
 
 def measured_peaks_path() -> Path:
     """Return the path of the file with the measured peaks of this machine."""
-    import platformdirs
-
-    return Path(platformdirs.user_data_dir("llm-capacity-planner", appauthor=False)) / "hardware" / FILE_NAME
+    return user_folder("hardware") / "local.yaml"
 
 
 def find_measured_peaks(machine: str) -> MeasuredPeaks | None:
@@ -244,14 +232,12 @@ def find_measured_peaks(machine: str) -> MeasuredPeaks | None:
     Raises:
         InputError: The file is damaged.
     """
-    import yaml
-
     path = measured_peaks_path()
     if not path.is_file():
         return None
     try:
-        found = MeasuredPeaks.model_validate(yaml.safe_load(path.read_text(encoding="utf-8")))
-    except (OSError, yaml.YAMLError, ValidationError):
+        found = validate_as(MeasuredPeaks, read_yaml(path), path.name)
+    except InputError:
         raise InputError("the measured peaks of this machine cannot be read: delete the file", str(path)) from None
     return found if found.machine == machine else None
 
@@ -265,9 +251,6 @@ def save_measured_peaks(peaks: MeasuredPeaks) -> Path:
     import yaml
 
     path = measured_peaks_path()
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"cannot write the measured peaks ({error.strerror})", str(path)) from None
+    make_folder(path.parent)
     write_atomically(path, [yaml.safe_dump(peaks.model_dump(), sort_keys=False)])
     return path

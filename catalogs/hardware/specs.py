@@ -23,7 +23,11 @@ class Accelerator:
     calibrated_like: str | None = None  # hardware whose calibration stands in where this one has none
 
     def flops_for(self, dtype: str) -> float:
-        """Return the peak dense flops of a matrix product of `dtype` operands; falls back to bf16, then fp16, fp32."""
+        """Return the peak dense flops per second of a matrix product of `dtype` operands, else of bf16, fp16 or fp32.
+
+        Raises:
+            KeyError: The accelerator has a peak for none of these dtypes.
+        """
         for d in (dtype, "bf16", "fp16", "fp32"):
             if d in self.peak_flops:
                 return self.peak_flops[d]
@@ -58,7 +62,7 @@ class Node:
     host_bytes_per_s: float = 16e9  # accelerator to host memory, one direction; default: PCIe 3
     host_memory_bytes: float | None = None  # None: not known
     pair_bytes_per_s: float = 0.0  # bridge between two neighbours, one direction; 0: none
-    reach: int = 0  # accelerators joined by a link that spans nodes; 0: those of one node
+    linked_accelerators: int = 0  # accelerators joined by a link that spans nodes; 0: those of one node
     cards: int = 0  # network cards shared by all accelerators of a node; 0: one each
 
 
@@ -67,7 +71,7 @@ class Hardware:
     """The hardware that `--hw` names: `n_nodes` nodes of one type with `accelerators_per_node` each."""
 
     text: str  # "h100x8", "2*h100x8"
-    node: Node = field(hash=False)  # its peaks are a dict; the text and the counts tell hardware apart well enough
+    node: Node = field(hash=False)  # its peaks are a dict, which has no hash; the text and the counts identify hardware
     accelerators_per_node: int
     n_nodes: int = 1
     notices: tuple[str, ...] = field(default=(), hash=False)
@@ -85,8 +89,8 @@ class Hardware:
     @property
     def link_domain(self) -> int:
         """The number of accelerators that one link joins: those of a node, or more where the link spans nodes."""
-        return max(self.accelerators_per_node, min(self.node.reach, self.n_accelerators))
+        return max(self.accelerators_per_node, min(self.node.linked_accelerators, self.n_accelerators))
 
     def without_notices(self) -> Hardware:
-        """The same hardware, where nothing is to be told about it again."""
+        """Return the same hardware without the notices that have been shown already."""
         return replace(self, notices=()) if self.notices else self

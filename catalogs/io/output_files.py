@@ -21,18 +21,20 @@ def write_atomically(path: Path, parts: Iterable[str]) -> None:
     Raises:
         InputError: The file cannot be written.
     """
-    if _is_device(path) and not path.is_dir():
-        _write_through(path, parts)
-        return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+    direct = _is_device(path) and not path.is_dir()
+    target = path if direct else path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with open(temporary, "w", encoding="utf-8", newline="") as file:
+        with open(target, "w", encoding="utf-8", newline="") as file:
             file.writelines(parts)
-        os.replace(temporary, path)
+        if not direct:
+            os.replace(target, path)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise InputError(f"cannot write {path}: {error.strerror}") from None
     finally:
-        temporary.unlink(missing_ok=True)
+        if not direct:
+            target.unlink(missing_ok=True)
 
 
 def make_folder(path: Path) -> Path:
@@ -46,16 +48,6 @@ def make_folder(path: Path) -> Path:
     except OSError as error:
         raise InputError(f"cannot create this folder ({error.strerror})", str(path)) from None
     return path
-
-
-def _write_through(path: Path, parts: Iterable[str]) -> None:
-    try:
-        with open(path, "w", encoding="utf-8", newline="") as file:
-            file.writelines(parts)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror}") from None
 
 
 def write_json(data: dict[str, Any], target: str) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import operator
+from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from catalogs.errors import InputError, nearest_name
 
@@ -24,7 +27,28 @@ def user_folder(kind: str) -> Path:
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-_M = TypeVar("_M", bound=BaseModel)
+#: A fraction.
+Share = Annotated[float, Field(ge=0, le=1)]
+
+#: The seed of random draws.
+Seed = Annotated[int, Field(ge=0, strict=True)]
+
+
+class YamlBlock(BaseModel):
+    """Base class of the blocks of YAML files, which have no unknown keys and no infinite numbers."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class StrictYamlBlock(YamlBlock):
+    """Base class of the blocks whose types are exact: a string is not accepted as a number or a truth value."""
+
+    model_config = ConfigDict(strict=True)
+
+
+T = TypeVar("T")
+
+M = TypeVar("M", bound=BaseModel)
 
 
 class _StrictLoader(_Loader):  # type: ignore[misc]
@@ -55,6 +79,8 @@ def parse_yaml(text: str, where: str) -> dict[str, Any]:
         mark = getattr(e, "problem_mark", None)
         line = f" line {mark.line + 1}" if mark is not None else ""
         raise InputError(f"{where}{line} is not valid YAML: {getattr(e, 'problem', None) or e}") from None
+    if found is None:
+        raise InputError(f"{where} is empty: it must hold key: value pairs")
     if not isinstance(found, dict):
         raise InputError(f"{where} must hold key: value pairs", type(found).__name__)
     return found
@@ -73,8 +99,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError(f"cannot read {path}: {reason}") from None
 
 
-def validate_as(cls: type[_M], data: dict[str, Any], where: str) -> _M:
-    """Return `data` validated as `cls`.
+def validate_as(cls: type[M], data: dict[str, Any], where: str) -> M:
+    """Return `data` validated as `cls`; an unknown key is reported before a missing one, since a typo causes both.
 
     Raises:
         InputError: A rule is broken; the message names the first one, and the nearest key for an unknown key.
@@ -82,42 +108,51 @@ def validate_as(cls: type[_M], data: dict[str, Any], where: str) -> _M:
     try:
         return cls.model_validate(data)
     except ValidationError as e:
-        raise _first_error(cls, e, where) from None
+        raise _first_error(cls.model_fields, e, where) from None
 
 
-def _first_error(cls: type[BaseModel], error: ValidationError, where: str) -> InputError:
-    first = error.errors(include_url=False, include_context=False)[0]
-    key = ".".join(str(p) for p in first["loc"])
-    if first["type"] == "extra_forbidden":
-        fields = list(cls.model_fields)
-        near = nearest_name(str(first["loc"][-1]), fields)
-        choice = near if near and len(first["loc"]) == 1 else None
-        return InputError(f"{where}: unknown key {key!r}", nearest=choice)
+def times(factor: float) -> AfterValidator:
+    """Return an annotation that converts a number of a catalog file to SI by multiplying it by `factor`."""
+    return AfterValidator(partial(operator.mul, factor))
+
+
+def build_as(schema: TypeAdapter[T], data: dict[str, Any], where: str) -> T:
+    """Return a dataclass with the values of a catalog file, checked and converted as its annotations state.
+
+    The data is validated as JSON, where lists stand for tuples.
+
+    Raises:
+        InputError: A rule is broken; the message names the first one.
+    """
+    try:
+        return schema.validate_json(json.dumps(data, default=str))
+    except ValidationError as e:
+        raise _first_error((), e, where) from None
+
+
+def _first_error(fields: Collection[str], error: ValidationError, where: str) -> InputError:
+    errors = error.errors(include_url=False, include_context=False)
+    unknown = [e for e in errors if e["type"] in ("extra_forbidden", "unexpected_keyword_argument")]
+    first = (unknown or errors)[0]
+    key = ".".join(map(str, first["loc"]))
+    if unknown:
+        nearest = nearest_name(key, fields) or ", ".join(fields)
+        return InputError(f"{where}: unknown key {key!r}", nearest=nearest if len(first["loc"]) == 1 else None)
     if first["type"] == "missing":
         return InputError(f"{where}: key {key!r} is missing")
-    message = _lower_first(first["msg"].removeprefix("Value error, "))  # pydantic's prefix before our messages
+    message = first["msg"].removeprefix("Value error, ")  # pydantic's prefix before our messages
+    message = message[:1].lower() + message[1:]
     return InputError(": ".join(part for part in (where, key, message) if part), first.get("input"))
 
 
-def _lower_first(text: str) -> str:
-    return text[:1].lower() + text[1:]
-
-
-M = TypeVar("M", bound=BaseModel)
-
-
 def check_keys(model: type[M], data: object, where: str) -> M:
-    """Return `data` validated as `model`; an unknown key is reported before a missing one, since a typo causes both.
+    """Return `data`, which has to be a mapping, validated as `model`.
 
     Raises:
         InputError: `data` is not a mapping, or breaks a rule of `model`.
     """
     if not isinstance(data, Mapping):
         raise InputError(f"{where} must hold the keys {', '.join(model.model_fields)}", data)
-    for key in data:
-        if key not in model.model_fields:
-            nearest = nearest_name(str(key), model.model_fields) or ", ".join(model.model_fields)
-            raise InputError(f"{where}: unknown key", key, nearest)
     return validate_as(model, dict(data), where)
 
 

@@ -63,11 +63,8 @@ def weights_at(model: ModelSpec) -> str:
 def folder_notes(model: ModelSpec) -> list[str]:
     """Return a note that the weights must be present on the server, for a model that is a local folder."""
     at = weights_at(model)
-    return (
-        [f"the weights are a local folder: the engine, or its container, must find them at {at}"]
-        if at[:1] == "/"
-        else []
-    )
+    note = f"the weights are a local folder: the engine, or its container, must find them at {at}"
+    return [note] if at.startswith("/") else []
 
 
 def _typed(value: str) -> object:

@@ -8,13 +8,8 @@ from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.errors import InputError
 from catalogs.launch.arguments import Arguments, weights_at
 
-#: Dtypes that convert_hf_to_gguf.py can write.
-_OUT_TYPES: Final = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
-
-#: Floating-point dtypes for which ggml has no type.
-_UNKNOWN: Final = ("fp8",)
-
-_KV_TYPES: Final = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
+#: ggml's names of the dtypes that convert_hf_to_gguf.py can write.
+_GGML_TYPES: Final = {"bf16": "bf16", "fp16": "f16", "fp32": "f32"}
 
 
 def gguf_name(resolved: ResolvedDeployment) -> str:
@@ -30,7 +25,7 @@ def llama_cpp_arguments(resolved: ResolvedDeployment) -> Arguments:
         InputError: GGUF has no type for the dtype of the weights.
     """
     r, limits = resolved, resolved.limits
-    kv = _KV_TYPES.get(r.kv_dtype, r.kv_dtype)
+    kv = _GGML_TYPES.get(r.kv_dtype, r.kv_dtype)
     found: list[tuple[str, str | None]] = [
         ("-m", f"/models/{gguf_name(r)}"),
         ("--alias", weights_at(r.model)),
@@ -53,8 +48,8 @@ def llama_cpp_arguments(resolved: ResolvedDeployment) -> Arguments:
 
 
 def _gguf_note(r: ResolvedDeployment) -> str:
-    made = _OUT_TYPES.get(r.weight_dtype)
-    if r.weight_dtype in _UNKNOWN:
+    made = _GGML_TYPES.get(r.weight_dtype)
+    if r.weight_dtype == "fp8":  # ggml has no such type
         raise InputError("GGUF files cannot hold weights of this dtype", r.weight_dtype, "int8")
     if made is None:
         return f"needs {gguf_name(r)}, a {r.weight_dtype} GGUF file of {r.model.hf_id}, in the models folder"

@@ -6,8 +6,8 @@ from typing import Final
 
 from catalogs.deployments.resolved import ResolvedDeployment
 from catalogs.errors import InputError
-from catalogs.launch.arguments import Arguments, folder_notes, weights_at
-from catalogs.launch.vllm import ON_THE_FLY, checkpoint_note
+from catalogs.launch.arguments import Arguments, weights_at
+from catalogs.launch.vllm import shared_flags
 
 #: SGLang's names for the methods that distribute requests over data-parallel ranks.
 LOAD_BALANCE: Final = {
@@ -31,19 +31,11 @@ def sglang_arguments(resolved: ResolvedDeployment) -> Arguments:
     r = resolved
     if r.speculation is not None:
         raise InputError("no start command is written for speculative decoding of this engine", r.engine.name, "vllm")
-    ranks, flags = r.layout.data_parallel, r.engine.flags
+    flags = r.engine.flags
     found: list[tuple[str, str | None]] = [("--model-path", weights_at(r.model))]
     found += _layout(r)
-    notes = folder_notes(r.model)
-    if r.weight_dtype != r.model.weight_dtype and r.weight_dtype in ON_THE_FLY:
-        found.append((flags["weight_dtype"], ON_THE_FLY[r.weight_dtype]))
-    elif r.weight_dtype != r.model.weight_dtype:
-        notes.append(checkpoint_note(r))
-    if r.kv_dtype == "fp8":
-        found.append((flags["kv_dtype"], "fp8_e4m3"))
-    found += [(flags[k], str(getattr(r.limits, k) * ranks)) for k in ("max_num_seqs", "max_num_batched_tokens")]
-    found.append((flags["max_model_len"], str(r.limits.max_model_len)))
-    found.append((flags["gpu_memory_utilization"], f"{r.gpu_memory_utilization:.12g}"))
+    more, notes = shared_flags(r, fp8_kv="fp8_e4m3", ranks=r.layout.data_parallel)
+    found += more
     if r.rank_dispatch in LOAD_BALANCE and r.rank_dispatch != r.engine.rank_dispatch:
         found.append(("--load-balance-method", LOAD_BALANCE[r.rank_dispatch]))
     if r.limits.block_size != 1:

@@ -13,8 +13,6 @@ from catalogs.launch.arguments import Arguments, folder_notes, weights_at
 #: Dtypes that `--quantization` applies while loading a 16-bit checkpoint; others need a checkpoint in that dtype.
 ON_THE_FLY: Final = {"fp8": "fp8"}
 
-KV_NAMES: Final = {"bf16": "bfloat16", "fp16": "float16", "fp8": "fp8"}
-
 _DEFAULT_ALL2ALL: Final = Layout().all2all_backend
 
 #: The KV role of a server by the role of its pool (vllm/distributed/kv_transfer, where `kv_both` is deprecated).
@@ -25,18 +23,10 @@ def vllm_arguments(resolved: ResolvedDeployment) -> Arguments:
     """Return the arguments of one replica; flags are omitted only where they equal the engine's default."""
     r, flags = resolved, resolved.engine.flags
     found: list[tuple[str, str | None]] = _layout(r)
-    notes = folder_notes(r.model)
-    if r.weight_dtype != r.model.weight_dtype and r.weight_dtype in ON_THE_FLY:
-        found.append((flags["weight_dtype"], ON_THE_FLY[r.weight_dtype]))
-    elif r.weight_dtype != r.model.weight_dtype:
-        notes.append(checkpoint_note(r))
-    if r.kv_dtype == "fp8":
-        found.append((flags["kv_dtype"], "fp8"))
-    elif r.kv_dtype not in ("bf16", "fp16"):
-        notes.append(f"KV cache in {KV_NAMES.get(r.kv_dtype, r.kv_dtype)}")
-    found += [(flags[k], str(getattr(r.limits, k))) for k in ("max_num_seqs", "max_num_batched_tokens")]
-    found.append((flags["max_model_len"], str(r.limits.max_model_len)))
-    found.append((flags["gpu_memory_utilization"], f"{r.gpu_memory_utilization:.12g}"))
+    more, notes = shared_flags(r, fp8_kv="fp8", ranks=1)
+    found += more
+    if r.kv_dtype not in ("bf16", "fp16", "fp8"):
+        notes.append(f"KV cache in {r.kv_dtype}")
     if r.limits.prefix_caching != r.engine.prefix_caching:
         flag = flags["prefix_caching"]
         found.append((flag if r.limits.prefix_caching else flag.replace("--enable", "--no-enable"), None))
@@ -73,6 +63,22 @@ def _layout(r: ResolvedDeployment) -> list[tuple[str, str | None]]:
     return found
 
 
-def checkpoint_note(r: ResolvedDeployment) -> str:
-    """Return a note that a quantised checkpoint is needed, where weights cannot be quantised while loading."""
-    return f"needs a {r.weight_dtype} checkpoint of {weights_at(r.model)}: use its name in place of the model"
+def shared_flags(r: ResolvedDeployment, fp8_kv: str, ranks: int) -> tuple[list[tuple[str, str | None]], list[str]]:
+    """Return the flags of dtypes, limits and memory, which vLLM and SGLang share, and notes about the weights.
+
+    `fp8_kv` is the engine's name of the fp8 KV cache. The limits of sequences and tokens are those of `ranks` ranks
+    together.
+    """
+    flags, notes = r.engine.flags, folder_notes(r.model)
+    found: list[tuple[str, str | None]] = []
+    if r.weight_dtype != r.model.weight_dtype and r.weight_dtype in ON_THE_FLY:
+        found.append((flags["weight_dtype"], ON_THE_FLY[r.weight_dtype]))
+    elif r.weight_dtype != r.model.weight_dtype:
+        at = weights_at(r.model)
+        notes.append(f"needs a {r.weight_dtype} checkpoint of {at}: use its name in place of the model")
+    if r.kv_dtype == "fp8":
+        found.append((flags["kv_dtype"], fp8_kv))
+    found += [(flags[k], str(getattr(r.limits, k) * ranks)) for k in ("max_num_seqs", "max_num_batched_tokens")]
+    found.append((flags["max_model_len"], str(r.limits.max_model_len)))
+    found.append((flags["gpu_memory_utilization"], f"{r.gpu_memory_utilization:.12g}"))
+    return found, notes

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, Literal
 
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import model_validator
 
-from catalogs.io.yaml_files import DATA, read_yaml, validate_as
+from catalogs.io.yaml_files import DATA, YamlBlock, read_yaml, validate_as
 
 FILE = DATA / "evaluations.yaml"
 
@@ -18,26 +17,26 @@ ANY_MODEL: Final = "*"
 Part = Literal["weights", "kv"]
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """One published figure, or a statement of the source in words (`finding`).
-
-    `recovery_percent` is the score relative to that in the model's own precision, where 100 means equal; None where
-    only words are known.
-    """
+class Evaluation(YamlBlock):
+    """One published figure (a score with its baseline, or a recovery), or a statement of the source in words."""
 
     model: str
-    part: str
+    part: Part
     dtype: str
-    method: str
-    benchmark: str
-    score: float | None
-    baseline: float | None
-    recovery_percent: float | None
-    finding: str
+    method: str = ""
+    benchmark: str = ""
+    score: float | None = None
+    baseline: float | None = None  # the score in the model's own precision
+    recovery: float | None = None  # in per cent of the score in the model's own precision
+    finding: str = ""
     by: str
     as_of: str
     source: str
+
+    @property
+    def recovery_percent(self) -> float | None:
+        """The score in per cent of that in the model's own precision; None where only words are known."""
+        return self.recovery if self.score is None or self.baseline is None else 100.0 * self.score / self.baseline
 
     @property
     def words(self) -> str:
@@ -48,25 +47,8 @@ class Evaluation:
         scores = "" if self.score is None else f" {self.score:g} against {self.baseline:g},"
         return f"{self.benchmark}{scores} {self.recovery_percent:.1f} % ({origin})"
 
-
-class _Row(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    model: str
-    part: Part
-    dtype: str
-    method: str = ""
-    benchmark: str = ""
-    score: float | None = None
-    baseline: float | None = None
-    recovery: float | None = None
-    finding: str = ""
-    by: str
-    as_of: str
-    source: str
-
     @model_validator(mode="after")
-    def _has_one_figure(self) -> _Row:
+    def _has_one_figure(self) -> Evaluation:
         scored = self.score is not None and self.baseline is not None
         if scored + (self.recovery is not None) + bool(self.finding) != 1:
             raise ValueError("an evaluation needs exactly one of: a score with its baseline, a recovery, a finding")
@@ -75,10 +57,8 @@ class _Row(BaseModel):
         return self
 
 
-class _File(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    evaluations: tuple[_Row, ...]
+class _File(YamlBlock):
+    evaluations: tuple[Evaluation, ...]
 
 
 def evaluations(model: str, part: Part, dtype: str) -> tuple[Evaluation, ...]:
@@ -90,12 +70,4 @@ def evaluations(model: str, part: Part, dtype: str) -> tuple[Evaluation, ...]:
 @cache
 def list_evaluations() -> tuple[Evaluation, ...]:
     """Return every evaluation in the catalog."""
-    return tuple(_evaluation(row) for row in validate_as(_File, read_yaml(FILE), FILE.name).evaluations)
-
-
-def _evaluation(row: _Row) -> Evaluation:
-    recovery = row.recovery
-    if row.score is not None and row.baseline is not None:
-        recovery = 100.0 * row.score / row.baseline
-    kept = row.model_dump(exclude={"recovery"})
-    return Evaluation(**kept, recovery_percent=recovery)
+    return validate_as(_File, read_yaml(FILE), FILE.name).evaluations

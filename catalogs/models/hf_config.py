@@ -112,9 +112,8 @@ def encoder_layers(config: ConfigReader) -> list[LayerGroup]:
     if not is_encoder_decoder(config):
         return []
     n = config.count("encoder_layers", "num_layers", "num_hidden_layers")
-    ffn = dataclasses.replace(
-        _mlp(config), intermediate_size=config.count("encoder_ffn_dim", "d_ff", "intermediate_size")
-    )
+    size = config.count("encoder_ffn_dim", "d_ff", "intermediate_size")
+    ffn = dataclasses.replace(_mlp(config), intermediate_size=size)
     return [LayerGroup(1, _attention(config, None), ffn)] * n
 
 
@@ -208,9 +207,12 @@ def _attention(config: ConfigReader, window_tokens: int | None) -> Attention:
     heads = config.count(
         "num_attention_heads", "n_head", "num_heads", "decoder_attention_heads", "encoder_attention_heads"
     )
-    swa, wide = _window_shape(config, window_tokens), _global_shape(config, window_tokens)
-    kv_heads = swa.get("kv_heads") or wide.get("kv_heads") or _kv_heads(config, heads)
-    head_dim = swa.get("head_dim") or wide.get("head_dim") or _head_dim(config, heads)
+    # separate sizes of full attention in Gemma-4, and of sliding windows in MiMo-V2
+    own = ("num_global_key_value_heads", "global_head_dim")
+    if window_tokens is not None:
+        own = ("swa_num_key_value_heads", "swa_head_dim")
+    kv_heads = config.maybe_count(own[0]) or _kv_heads(config, heads)
+    head_dim = config.maybe_count(own[1]) or _head_dim(config, heads)
     if heads % kv_heads:
         raise InputError(f"{config.where}: num_key_value_heads must divide num_attention_heads ({heads})", kv_heads)
     return Attention(
@@ -227,11 +229,8 @@ def _attention(config: ConfigReader, window_tokens: int | None) -> Attention:
 
 
 def _kv_heads(config: ConfigReader, heads: int) -> int:
-    if (
-        config.text("model_type") in ("falcon", "gpt_bigcode")
-        and config.flag("multi_query")
-        and not config.get("num_kv_heads")
-    ):
+    one_head = config.text("model_type") in ("falcon", "gpt_bigcode") and config.flag("multi_query")
+    if one_head and not config.get("num_kv_heads"):
         return 1
     return config.count("num_key_value_heads", "num_kv_heads", "multi_query_group_num", default=heads)
 
@@ -242,21 +241,6 @@ def _head_dim(config: ConfigReader, heads: int) -> int:
     if not stated and hidden % heads:
         raise InputError(f"{config.where}: num_attention_heads must divide hidden_size ({hidden})", heads)
     return stated or hidden // heads
-
-
-def _window_shape(config: ConfigReader, window_tokens: int | None) -> dict[str, int | None]:
-    """Return the separate head counts of MiMo-V2's sliding-window layers."""
-    if window_tokens is None:
-        return {}
-    return {"kv_heads": config.maybe_count("swa_num_key_value_heads"), "head_dim": config.maybe_count("swa_head_dim")}
-
-
-def _global_shape(config: ConfigReader, window_tokens: int | None) -> dict[str, int | None]:
-    """Return the separate head counts of Gemma-4's full-attention layers."""
-    if window_tokens is not None:
-        return {}
-    kv_heads = config.maybe_count("num_global_key_value_heads")
-    return {"kv_heads": kv_heads, "head_dim": config.maybe_count("global_head_dim")}
 
 
 def _mla(config: ConfigReader) -> MlaAttention:
@@ -348,7 +332,6 @@ def _gated(config: ConfigReader) -> bool:
 def _mlp(config: ConfigReader) -> Mlp:
     kind = config.text("model_type")
     hidden = config.count("hidden_size", "n_embd", "d_model")
-    default = 4 * hidden if kind in UNGATED else None
     size = config.count(
         "intermediate_size_mlp",
         "intermediate_size",
@@ -357,7 +340,7 @@ def _mlp(config: ConfigReader) -> Mlp:
         "d_ff",
         "n_inner",
         "ffn_hidden_size",
-        default=default,
+        default=4 * hidden if kind in UNGATED else None,
     )
     return Mlp(size, _gated(config), config.flag("mlp_bias", default=kind in BIASED))
 
@@ -394,11 +377,9 @@ def _shared_size(config: ConfigReader, expert_size: int) -> int:
     stated = config.maybe_count(
         "shared_expert_intermediate_size", "moe_shared_expert_intermediate_size", "shared_intermediate_size"
     )
-    return (
-        stated
-        if stated is not None
-        else (config.maybe_count("n_shared_experts", "num_shared_experts") or 0) * expert_size
-    )
+    if stated is not None:
+        return stated
+    return (config.maybe_count("n_shared_experts", "num_shared_experts") or 0) * expert_size
 
 
 def vision_params(config: ConfigReader) -> float:
@@ -411,6 +392,5 @@ def vision_params(config: ConfigReader) -> float:
         return 0.0
     depth = vision.maybe_count("num_hidden_layers", "depth", "vt_num_hidden_layers") or 0
     width = vision.maybe_count("hidden_size", "vt_hidden_size") or 0
-    return float(
-        depth * (4 * width**2 + 2 * width * (vision.maybe_count("intermediate_size", "vt_intermediate_size") or 0))
-    )
+    inner = vision.maybe_count("intermediate_size", "vt_intermediate_size") or 0
+    return float(depth * (4 * width**2 + 2 * width * inner))

@@ -46,10 +46,9 @@ class IgnoreList:
     def __init__(self, patterns: Iterable[object]) -> None:
         texts = [p for p in patterns if isinstance(p, str)]
         self._regexes = [_compiled(p[3:]) for p in texts if p.startswith("re:")]
-        self._regexes += [
-            re.compile(fnmatch.translate(p.rstrip("*") + "*")) for p in texts if "*" in p and p[:3] != "re:"
-        ]
-        self._names = {p for p in texts if "*" not in p and not p.startswith("re:")}
+        names = {p for p in texts if not p.startswith("re:")}
+        self._regexes += [re.compile(fnmatch.translate(p.rstrip("*") + "*")) for p in names if "*" in p]
+        self._names = {p for p in names if "*" not in p}
 
     def __bool__(self) -> bool:
         return bool(self._names or self._regexes)
@@ -128,9 +127,7 @@ def _algorithm_format(name: str) -> tuple[str, float | None] | None:
         return "fp4", 0.5 + 1 / 32
     if "NVFP4" in upper or upper == "FP4":
         return "fp4", 0.5 + 1 / 16
-    if "FP8" in upper or upper == "W8A8_FP8":
-        return "fp8", None
-    return None
+    return ("fp8", None) if "FP8" in upper else None
 
 
 def _dtype_and_bytes(config: ConfigReader) -> tuple[str, float | None]:
@@ -146,17 +143,10 @@ def _dtype_and_bytes(config: ConfigReader) -> tuple[str, float | None]:
         return _bits_format(config.get("bits", "w_bit", "nbits"), "int", config.get("group_size"), config.get("sym"))
     if method == "bitsandbytes" or config.get("load_in_4bit") is not None:
         return ("int4", None) if config.flag("load_in_4bit", "_load_in_4bit") else ("int8", None)
-    if "AWQ" in config.text("quant_algo").upper() or "INT4" in config.text("quant_algo").upper():
+    algorithm = config.text("quant_algo")
+    if "AWQ" in algorithm.upper() or "INT4" in algorithm.upper():
         return "int4", None
-    raise InputError(
-        f"{config.where}: unknown quantisation", method or config.text("quant_algo") or dict(config.values)
-    )
-
-
-def _plain_dtype(config: ConfigReader) -> str:
-    """Return the dtype of an unquantised checkpoint; engines serve fp32 checkpoints in 16 bits by default."""
-    name = config.text("torch_dtype", "dtype", default="bfloat16").removeprefix("torch.")
-    return {"float16": "fp16", "half": "fp16"}.get(name, "bf16")
+    raise InputError(f"{config.where}: unknown quantisation", method or algorithm or dict(config.values))
 
 
 def _kv_dtype(section: ConfigReader) -> str | None:
@@ -189,7 +179,9 @@ def read_weight_format(config: ConfigReader, layers: list[LayerGroup], hidden: i
     """
     section = config.section("quantization_config") or config.section("compression_config")
     if section is None:
-        return WeightFormat(_plain_dtype(config))
+        name = config.text("torch_dtype", "dtype", default="bfloat16").removeprefix("torch.")
+        # engines serve fp32 checkpoints in 16 bits by default
+        return WeightFormat({"float16": "fp16", "half": "fp16"}.get(name, "bf16"))
     nested = section.section("quantization")  # modelopt's hf_quant_config.json, inlined
     section = nested or section
     dtype, size = _dtype_and_bytes(section)

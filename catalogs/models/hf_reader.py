@@ -120,25 +120,15 @@ class ConfigReader:
         return ConfigReader(value, f"{self.where}: {key}") if isinstance(value, dict) else None
 
 
-def config_path(path: Path) -> Path:
-    """Return the config.json that a path names: the file itself, or the one in the folder.
+def read_reader(path: Path) -> ConfigReader:
+    """Read the config.json that a path names, the file or the one in the folder, and merge its sections.
 
     Raises:
-        InputError: There is no such file.
+        InputError: The file is missing, unreadable, truncated or not a JSON object.
     """
     found = path / "config.json" if path.is_dir() else path
     if not found.is_file():
         raise InputError("no config.json found at", str(path))
-    return found
-
-
-def read_reader(path: Path) -> ConfigReader:
-    """Read one config.json and merge its sections.
-
-    Raises:
-        InputError: The file is unreadable, truncated or not a JSON object.
-    """
-    found = config_path(path)
     try:
         raw = json.loads(found.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:

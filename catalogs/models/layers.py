@@ -11,20 +11,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from catalogs.models.mixers import (
-    PARTS,
-    Attention,
-    Mixer,
-    Part,
-)
+from pydantic import ConfigDict, Field, NonNegativeInt, PositiveInt
+
+from catalogs.models.mixers import PARTS, Attention, Mixer, Part
 
 
 class FeedForward(ABC):
     """The feed-forward block of a layer."""
 
     __slots__ = ()
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     #: Each token runs through some of the block's experts only.
     routed: ClassVar[bool] = False
@@ -59,7 +57,7 @@ class FeedForward(ABC):
 class Mlp(FeedForward):
     """A dense feed-forward block."""
 
-    intermediate_size: int
+    intermediate_size: PositiveInt
     gated: bool = True
     bias: bool = False
 
@@ -87,13 +85,14 @@ class Moe(FeedForward):
 
     routed: ClassVar[bool] = True
 
-    n_experts: int
-    experts_per_token: int
-    expert_intermediate_size: int
-    shared_intermediate_size: int = 0  # summed over shared experts
+    n_experts: Annotated[PositiveInt, Field(alias="experts")]
+    experts_per_token: PositiveInt
+    expert_intermediate_size: Annotated[PositiveInt, Field(alias="intermediate_size")]
+    shared_intermediate_size: NonNegativeInt = 0  # summed over shared experts
     gated: bool = True
     bias: bool = False
-    expert_hidden_size: int | None = None  # input width of routed experts (latent MoE of Nemotron-3); None: hidden_size
+    #: The input width of routed experts (latent MoE of Nemotron-3); None: hidden_size.
+    expert_hidden_size: PositiveInt | None = None
 
     @property
     def matrices(self) -> int:
@@ -113,10 +112,6 @@ class Moe(FeedForward):
         latent = 2 * hidden * self.expert_hidden_size if self.expert_hidden_size else 0
         return self.matrices * hidden * self.shared_intermediate_size + latent
 
-    def router_params(self, hidden: int) -> int:
-        """Return the weights of the router."""
-        return hidden * self.n_experts
-
     def part_params(self, hidden: int) -> dict[Part, int]:
         """Return the weights of the routed and of the shared experts."""
         return {"experts": self.routed_params(hidden), "shared_experts": self.shared_params(hidden)}
@@ -127,7 +122,7 @@ class Moe(FeedForward):
 
     def small_params(self, hidden: int) -> int:
         """Return the weights of the router and the biases."""
-        return self.router_params(hidden) + self.n_experts * (self.bias + self.expert_biases(hidden))
+        return hidden * self.n_experts + self.n_experts * (self.bias + self.expert_biases(hidden))
 
     def idle_params(self, hidden: int) -> int:
         """Return the weights of the routed experts that one token does not use."""
@@ -193,14 +188,6 @@ class LayerGroup:
     def idle_params(self, hidden: int) -> int:
         """Return the weights of one layer that one token does not use."""
         return self.ffn.idle_params(hidden) if self.ffn is not None else 0
-
-    def kv_bytes_per_token(self, element_bytes: float) -> float:
-        """Return the cache of one layer per token in bytes; 0 for linear attention and layers without a mixer."""
-        return self.mixer.kv_bytes_per_token(element_bytes) if self.mixer is not None else 0.0
-
-    def state_bytes(self) -> float:
-        """Return the constant-size state of one layer per sequence in bytes."""
-        return self.mixer.state_bytes() if self.mixer is not None else 0.0
 
     def indivisible_sizes(self, tp: int, expert_parallel: bool = False) -> list[str]:
         """Return descriptions of the sizes that `tp` ranks cannot share evenly."""

@@ -3,13 +3,17 @@
 Each kind is one class that answers every question which the model alone decides; a new kind is a new class here. Counts
 are in numbers, not bytes. `linear_params` are the weights of matrix products, which quantisation may shrink;
 `small_params` are biases, norms and convolution taps, which no checkpoint quantises. `hidden` is the hidden_size.
+
+The classes are also the schema of the model files; an alias is the key of a field in such a file.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final, Literal
+
+from pydantic import BeforeValidator, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 Part = Literal["attention", "linear_attention", "mlp", "experts", "shared_experts"]
 
@@ -21,9 +25,10 @@ INDEXER_SCALE_BYTES_PER_VALUE: Final = 4.0 / 128.0
 
 
 class Mixer(ABC):
-    """The part of a layer that mixes tokens; the defaults are those of softmax attention to the whole context."""
+    """The part of a layer that mixes tokens; the defaults are those of a mixer without a growing cache."""
 
     __slots__ = ()
+    __pydantic_config__ = ConfigDict(extra="forbid")
 
     part: ClassVar[Part] = "attention"
     #: Queries attend to cached tokens; False: the layer keeps a state of constant size.
@@ -43,14 +48,14 @@ class Mixer(ABC):
         """Return the weights of one layer that no checkpoint quantises."""
 
     @property
-    @abstractmethod
     def softmax_heads(self) -> int:
         """The number of query heads that take a softmax over their context."""
+        return 0
 
     @property
-    @abstractmethod
     def cached_heads(self) -> int:
         """The number of key and value heads in the cache; a shared latent counts as one."""
+        return 0
 
     @property
     def kv_heads_to_split(self) -> int | None:
@@ -58,9 +63,9 @@ class Mixer(ABC):
         return None
 
     @property
-    @abstractmethod
     def score_width(self) -> int:
         """The multiply-adds of attention for one query token and one cached token, summed over heads."""
+        return 0
 
     @property
     def attended_tokens(self) -> int | None:
@@ -70,7 +75,7 @@ class Mixer(ABC):
     @property
     def uniform_cache(self) -> bool:
         """Whether every token of a sequence takes the same number of bytes in the cache."""
-        return True
+        return self.attends
 
     def kv_bytes_per_token(self, element_bytes: float) -> float:  # noqa: ARG002 - signature of the kinds that cache
         """Return the bytes of cache that one token takes in one layer."""
@@ -89,15 +94,15 @@ class Mixer(ABC):
 class Attention(Mixer):
     """Softmax attention with its own keys and values (MHA, GQA, MQA)."""
 
-    n_heads: int
-    n_kv_heads: int
-    head_dim: int
-    window_tokens: int | None = None  # sliding window or attention chunk; None: full attention
+    n_heads: Annotated[PositiveInt, Field(alias="heads")]
+    n_kv_heads: Annotated[PositiveInt, Field(alias="kv_heads")]
+    head_dim: PositiveInt
+    window_tokens: PositiveInt | None = None  # sliding window or attention chunk; None: full attention
     qkv_bias: bool = False
     qk_norm: bool = False
     output_gate: bool = False  # an output gate as large as the query (Qwen3-Next, Qwen3.5)
     output_bias: bool = False
-    value_head_dim: int | None = None  # where values are narrower than keys (MiMo-V2); None: head_dim
+    value_head_dim: PositiveInt | None = None  # where values are narrower than keys (MiMo-V2); None: head_dim
 
     @property
     def value_dim(self) -> int:
@@ -182,15 +187,15 @@ class Attention(Mixer):
 class MlaAttention(Mixer):
     """Multi-head latent attention (DeepSeek-V2/V3): one compressed KV vector per token and layer."""
 
-    n_heads: int
-    q_lora_rank: int | None
-    kv_lora_rank: int
-    nope_head_dim: int
-    rope_head_dim: int
-    v_head_dim: int
-    index_n_heads: int = 0  # sparse-attention indexer (DeepSeek-V3.2, GLM-5)
-    index_head_dim: int = 0
-    index_topk_tokens: int | None = None
+    n_heads: Annotated[PositiveInt, Field(alias="heads")]
+    q_lora_rank: PositiveInt | None
+    kv_lora_rank: PositiveInt
+    nope_head_dim: PositiveInt
+    rope_head_dim: PositiveInt
+    v_head_dim: PositiveInt
+    index_n_heads: Annotated[NonNegativeInt, Field(alias="index_heads")] = 0  # sparse indexer (DeepSeek-V3.2, GLM-5)
+    index_head_dim: NonNegativeInt = 0
+    index_topk_tokens: PositiveInt | None = None
 
     @property
     def q_size(self) -> int:
@@ -207,16 +212,6 @@ class MlaAttention(Mixer):
         """The number of inputs of the output projection."""
         return self.n_heads * self.v_head_dim
 
-    def query_params(self, hidden: int) -> int:
-        """Return the weights of the query projections, with compression where the model has it."""
-        if self.q_lora_rank is None:
-            return hidden * self.q_size
-        return self.q_lora_rank * (hidden + self.q_size)
-
-    def kv_params(self, hidden: int) -> int:
-        """Return the weights of the compression to the latent, and of the expansion to keys and values."""
-        return hidden * self.latent_size + self.kv_lora_rank * self.n_heads * (self.nope_head_dim + self.v_head_dim)
-
     def indexer_params(self, hidden: int) -> int:
         """Return the weights of the indexer: its query (from the compressed query), key and head-weight projections."""
         query = (self.q_lora_rank or hidden) * self.index_n_heads * self.index_head_dim
@@ -224,8 +219,10 @@ class MlaAttention(Mixer):
 
     def linear_params(self, hidden: int) -> int:
         """Return the weights of the query, key-value, indexer and output projections."""
-        output = self.output_size * hidden
-        return self.query_params(hidden) + self.kv_params(hidden) + self.indexer_params(hidden) + output
+        rank, expanded = self.q_lora_rank, self.n_heads * (self.nope_head_dim + self.v_head_dim)
+        queries = hidden * self.q_size if rank is None else rank * (hidden + self.q_size)
+        keys_and_values = hidden * self.latent_size + self.kv_lora_rank * expanded
+        return queries + keys_and_values + self.indexer_params(hidden) + self.output_size * hidden
 
     def small_params(self, hidden: int) -> int:  # noqa: ARG002 - same signature as the other mixers
         """Return the norms of the compressed query, the latent and the indexer's key."""
@@ -271,13 +268,17 @@ class LinearAttention(Mixer):
     part: ClassVar[Part] = "linear_attention"
     attends: ClassVar[bool] = False
 
-    n_key_heads: int
-    n_value_heads: int
-    key_head_dim: int
-    value_head_dim: int
-    conv_kernel: int = 4
-    n_head_gates: int = 2  # scalars per value head and token: Gated DeltaNet 2 (alpha, beta), Mamba-2 1 (dt)
-    state_bytes_per_value: float = 4.0  # engines keep the recurrent state in fp32 where the config asks for it
+    n_key_heads: Annotated[PositiveInt, Field(alias="key_heads")]
+    n_value_heads: Annotated[PositiveInt, Field(alias="value_heads")]
+    key_head_dim: PositiveInt
+    value_head_dim: PositiveInt
+    conv_kernel: PositiveInt = 4
+    #: Scalars per value head and token: Gated DeltaNet 2 (alpha, beta), Mamba-2 1 (dt).
+    n_head_gates: Annotated[int, Field(alias="head_gates", ge=1, le=2)] = 2
+    #: Engines keep the recurrent state in fp32 where the config sets it.
+    state_bytes_per_value: Annotated[
+        float, Field(alias="state_dtype"), BeforeValidator({"fp32": 4.0, "bf16": 2.0}.get)
+    ] = 4.0
 
     @property
     def key_size(self) -> int:
@@ -316,26 +317,6 @@ class LinearAttention(Mixer):
         """Return the bytes of the recurrent state and the convolution's last inputs (bf16), per sequence and layer."""
         recurrent = self.n_value_heads * self.key_head_dim * self.value_head_dim * self.state_bytes_per_value
         return recurrent + self.conv_size * (self.conv_kernel - 1) * 2.0
-
-    @property
-    def softmax_heads(self) -> int:
-        """Zero, since linear attention has no softmax."""
-        return 0
-
-    @property
-    def cached_heads(self) -> int:
-        """Zero, since there is no KV cache."""
-        return 0
-
-    @property
-    def score_width(self) -> int:
-        """Zero, since there are no attention scores."""
-        return 0
-
-    @property
-    def uniform_cache(self) -> bool:
-        """False, since the memory of a sequence does not grow with its tokens."""
-        return False
 
     def indivisible_sizes(self, tp: int) -> list[str]:
         """Return the number of value heads where `tp` does not divide it."""

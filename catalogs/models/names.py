@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Final
 
-import yaml
-
 from catalogs.errors import InputError, nearest_name
+from catalogs.io.yaml_files import DATA, read_yaml
 
-MODELS: Final = Path(__file__).parents[1] / "data" / "models"
+MODELS: Final = DATA / "models"
 
 NAMES: Final = MODELS / "names.yaml"
 
@@ -63,9 +61,9 @@ class ModelNames:
             InputError: No model matches, or several do.
         """
         wanted, owner = normalised_name(text), publisher(text)
-        found = {
-            a for n, a in self.all_names().items() if normalised_name(n) == wanted and self._published_by(a, owner)
-        }
+        found = {a for n, a in self.all_names().items() if normalised_name(n) == wanted}
+        if owner:
+            found = {a for a in found if owner in map(publisher, self.aliases[a])}
         found = {a for a in found if normalised_name(a) == wanted} or found
         if len(found) == 1:
             return found.pop()
@@ -79,12 +77,8 @@ class ModelNames:
         begins = [a for a in sorted(self.aliases) if wanted and normalised_name(a).startswith(wanted)]
         return min(begins, key=len, default=None) or nearest_name(text.rsplit("/", 1)[-1], self.aliases, cutoff=0.0)
 
-    def _published_by(self, alias: str, owner: str) -> bool:
-        return not owner or owner in {publisher(n) for n in self.aliases[alias]}
-
 
 @lru_cache(maxsize=1)
 def load_names() -> ModelNames:
     """Return the index of names, one small file, so that finding a model reads no other entry."""
-    raw = yaml.load(NAMES.read_text(encoding="utf-8"), Loader=yaml.CSafeLoader)
-    return ModelNames({str(alias): tuple(others) for alias, others in raw.items()})
+    return ModelNames({alias: tuple(others) for alias, others in read_yaml(NAMES).items()})

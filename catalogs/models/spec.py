@@ -181,12 +181,12 @@ class ModelSpec:
             InputError: The dtype is not known.
         """
         size = dtype_bytes(kv_dtype)
-        return sum(g.count * g.kv_bytes_per_token(size) for g in self.groups)
+        return sum(g.count * g.mixer.kv_bytes_per_token(size) for g in self.groups if g.mixer is not None)
 
     @property
     def state_bytes_per_sequence(self) -> float:
         """The bytes of constant-size state of all linear-attention layers, per sequence."""
-        return sum(g.count * g.state_bytes() for g in self.groups)
+        return sum(g.count * g.mixer.state_bytes() for g in self.groups if g.mixer is not None)
 
 
 #: Dtypes of whole checkpoints. Any other dtype applies to linear weights only, and the rest stays in bf16.

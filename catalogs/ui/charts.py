@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 #: Lines and fills also differ by dash and pattern, for print and for every kind of colour vision.
@@ -38,14 +38,9 @@ def hatch(shape: str | list[str]) -> dict[str, Any]:
     return {"shape": shape, "solidity": 0.15, "size": 7, "fillmode": "overlay", "fgcolor": "#4a5563", "fgopacity": 0.45}
 
 
-def axis_title(words: str, unit: str) -> dict[str, Any]:
-    """Return the title of an axis with its unit."""
-    return {"title": {"text": f"{words} ({unit})"}}
-
-
 def linear_axis(words: str, unit: str, **more: Any) -> dict[str, Any]:
     """Return a linear axis from zero."""
-    return axis_title(words, unit) | {"rangemode": "tozero"} | more
+    return {"title": {"text": f"{words} ({unit})"}, "rangemode": "tozero"} | more
 
 
 def logarithmic_axis(words: str, unit: str, values: Iterable[float]) -> dict[str, Any]:
@@ -57,8 +52,11 @@ def logarithmic_axis(words: str, unit: str, values: Iterable[float]) -> dict[str
     first, last = math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 1
     ticks = [m * 10.0**e for e in range(first, last + 1) for m in steps]
     edges = [math.log10(low) - 0.05 - 0.03 * decades, math.log10(high) + 0.05 + 0.03 * decades]
-    marks = {"tickvals": ticks, "ticktext": [number_text(t) for t in ticks]}
-    return axis_title(words, unit) | {"type": "log", "range": edges} | marks
+    return _log_axis(f"{words} ({unit})", edges, ticks, [number_text(t) for t in ticks])
+
+
+def _log_axis(title: str, edges: list[float], ticks: list[float], texts: list[str]) -> dict[str, Any]:
+    return {"type": "log", "title": {"text": title}, "range": edges, "tickvals": ticks, "ticktext": texts}
 
 
 def number_text(x: float) -> str:
@@ -78,8 +76,7 @@ def limit_line(figure: Any, y: float, text: str) -> None:
 def vertical_line(figure: Any, x: float, text: str, log_axis: bool = False, **where: Any) -> None:
     """Draw a vertical dotted line with a label at its top."""
     at = math.log10(x) if log_axis else x
-    line = {"color": REFERENCE, "dash": "dot", "width": 1.5}
-    figure.add_vline(x=x, line=line, **where)
+    figure.add_vline(x=x, line={"color": REFERENCE, "dash": "dot", "width": 1.5}, **where)
     words = {"text": text, "showarrow": False, "yref": "paper", "y": 1.0, "yanchor": "bottom", "font": {"size": 11}}
     figure.add_annotation(x=at, xref="x", **words)
 
@@ -121,25 +118,23 @@ def count_axis(title: str, low: float, high: float, unit: str) -> dict[str, Any]
     return _decades(title, low, high, lambda x: si_text(x, unit))
 
 
-def _decades(title: str, low: float, high: float, text: Any) -> dict[str, Any]:
+def _decades(title: str, low: float, high: float, text: Callable[[float], str]) -> dict[str, Any]:
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     step = max(1, math.ceil((last - first) / 8))
     values = [10.0**e for e in range(first, last + 1, step)]
     if math.log10(high / low) < FEW_DECADES:
         values = [m * v for v in values for m in (1.0, 2.0, 5.0)]
     edges = [math.log10(low) - 0.12, math.log10(high) + 0.12]
-    ticks = {"tickvals": values, "ticktext": [text(v) for v in values]}
-    return {"type": "log", "title": {"text": title}, "range": edges, **ticks}
+    return _log_axis(title, edges, values, [text(v) for v in values])
 
 
-def ratio_axis(title: str, reach: float) -> dict[str, Any]:
-    """Return a logarithmic axis of predicted over measured, in signed per cent, for ratios up to `reach` (> 1)."""
-    steps = [r for r in (1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0) if r <= reach * 1.001]
-    steps = steps[-3:]
+def ratio_axis(title: str, largest: float) -> dict[str, Any]:
+    """Return a logarithmic axis of predicted over measured, in signed per cent, for ratios up to `largest` (> 1)."""
+    steps = [r for r in (1.05, 1.1, 1.25, 1.5, 2.0, 4.0, 8.0) if r <= largest * 1.001][-3:]
     values = [1 / r for r in reversed(steps)] + [1.0] + steps
     text = ["0 %" if v == 1.0 else f"{100 * (v - 1):+.0f} %".replace("-", "−") for v in values]
-    edges = [-math.log10(reach) * 1.08, math.log10(reach) * 1.08]
-    return {"type": "log", "title": {"text": title}, "range": edges, "tickvals": values, "ticktext": text}
+    edges = [-math.log10(largest) * 1.08, math.log10(largest) * 1.08]
+    return _log_axis(title, edges, values, text)
 
 
 def time_text(seconds: float) -> str:

@@ -44,10 +44,8 @@ def run_command(name: str, command: Callable[..., Any], args: list[str] | None =
         return _refuse(name, f"this needs a package that is not installed: {package}; {extras}")
     except MemoryError as error:
         return _refuse(name, f"not enough memory: {error or 'out of memory'}")
-    except (
-        BrokenPipeError,
-        SystemExit,
-    ):  # the reader (head, less) closed the pipe; click would exit with 1, which means "no" here
+    except (BrokenPipeError, SystemExit):
+        # the reader (head, less) closed the pipe; click would exit with 1, which means "no" here
         return DONE
     return status if isinstance(status, int) else DONE
 
@@ -59,28 +57,24 @@ def _termination_as_interrupt() -> Iterator[None]:
     What was started is stopped and unfinished files are removed. Signals that are already handled or ignored (nohup)
     stay so.
     """
-    taken = []
+    replaced: list[signal.Signals] = []
     if threading.current_thread() is threading.main_thread():
         names = [s for s in ("SIGTERM", "SIGHUP") if hasattr(signal, s)]
-        taken = [s for s in map(signal.Signals.__getitem__, names) if signal.getsignal(s) is signal.SIG_DFL]
-    for sign in taken:
-        signal.signal(sign, _interrupt)
+        replaced = [s for s in map(signal.Signals.__getitem__, names) if signal.getsignal(s) is signal.SIG_DFL]
+    for number in replaced:
+        signal.signal(number, signal.default_int_handler)
     try:
         yield
     finally:
-        for sign in taken:
-            signal.signal(sign, signal.SIG_DFL)
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
+        for number in replaced:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _usage(error: Exception) -> str:
     """Return what is wrong with the command line, with the help of an argument that is missing."""
     message = str(getattr(error, "format_message", error.__str__)())
-    meant = getattr(getattr(error, "param", None), "help", None) if message.startswith("Missing") else None
-    return f"{message.rstrip('.')}: {meant}" if meant else message
+    help_text = getattr(getattr(error, "param", None), "help", None) if message.startswith("Missing") else None
+    return f"{message.rstrip('.')}: {help_text}" if help_text else message
 
 
 def _refuse(name: str, line: str) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import html
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -28,16 +28,11 @@ class Markup:
 
 @dataclass(frozen=True, slots=True)
 class PageSection:
-    """A heading and its content; `name` is its entry in the table of contents."""
+    """A heading and its content; `name` is its entry in the table of contents, where it differs from the title."""
 
     title: str
     parts: Sequence[Markup]
     name: str = ""
-
-    @property
-    def short(self) -> str:
-        """The entry in the table of contents."""
-        return self.name or self.title
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +43,7 @@ class Page:
     subtitle: str
     sections: Sequence[PageSection]
     footer: str = ""
-    language: str = field(default="en")
+    language: str = "en"
 
 
 def paragraph(text: str) -> Markup:
@@ -107,8 +102,11 @@ def render(page: Page) -> str:
     Raises:
         InputError: The page has a chart and plotly is not installed.
     """
-    body = "".join(_section(i, s) for i, s in enumerate(page.sections))
-    links = "".join(f'<a href="#s{i}">{_safe(s.short)}</a>' for i, s in enumerate(page.sections))
+    body = "".join(
+        f'<section id="s{i}"><h2>{_safe(s.title)}</h2>{"".join(p.text for p in s.parts)}</section>'
+        for i, s in enumerate(page.sections)
+    )
+    links = "".join(f'<a href="#s{i}">{_safe(s.name or s.title)}</a>' for i, s in enumerate(page.sections))
     scripts = f"<script>{_plotly()}</script><script>{_part('page.js')}</script>" if 'class="plot"' in body else ""
     return (
         f'<!doctype html><html lang="{_safe(page.language)}"><head><meta charset="utf-8">'
@@ -131,11 +129,6 @@ def need_plotly() -> None:
         import plotly  # noqa: F401
     except ImportError:
         raise InputError("reports need plotly", "not installed", "pip install '.[report]'") from None
-
-
-def _section(number: int, section: PageSection) -> str:
-    parts = "".join(p.text for p in section.parts)
-    return f'<section id="s{number}"><h2>{_safe(section.title)}</h2>{parts}</section>'
 
 
 def _safe(text: str) -> str:

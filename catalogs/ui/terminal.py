@@ -36,7 +36,7 @@ def labelled_rows(label: str, text: str, width: int = PIPED) -> Iterator[str]:
     """
     wrapped = textwrap.wrap(text, width - LABEL, break_long_words=False, break_on_hyphens=False) or [""]
     for i, part in enumerate(wrapped):
-        yield f"{label if i == 0 else '':<{LABEL}}{part}".rstrip()
+        yield f"{'' if i else label:<{LABEL}}{part}".rstrip()
 
 
 def show_lines(lines: Iterable[Line], bold: Collection[str] = ()) -> None:

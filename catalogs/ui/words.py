@@ -95,7 +95,7 @@ def parse_duration(text: str) -> float:
 
 
 def exact_duration(value_s: float) -> str:
-    """Return a length of time as `seconds_of` takes it, exact: 120.0 -> "2min"."""
+    """Return an exact duration that `parse_duration` reads back: 120.0 -> "2min"."""
     for unit, size_s in (("h", HOUR_S), ("min", 60.0)):
         if value_s >= size_s and value_s % size_s == 0:
             return f"{value_s / size_s:.0f}{unit}"

@@ -13,14 +13,10 @@ from itertools import pairwise
 from typing import Annotated
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from catalogs.arrays import FloatArray
-from catalogs.io.yaml_files import choose_kind
-
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-Share = Annotated[float, Field(ge=0, le=1)]
+from catalogs.io.yaml_files import Share, YamlBlock, choose_kind
 
 #: Pieces into which a smooth period is cut: the minutes of a day.
 PIECES = 1440
@@ -65,19 +61,14 @@ class RateCurve:
         return RateCurve(self.edges_s, self.rates * (requests_per_s / self.mean))
 
 
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+class Arrivals(YamlBlock):
+    """Base class of arrival processes, Poisson by default; `requests_per_s` is None where there is no own rate."""
 
-
-class Arrivals(BaseModel):
-    """Base class of arrival processes; `requests_per_s` is None where a process has no rate of its own."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    requests_per_s: Rate | None = None
+    requests_per_s: PositiveFloat | None = None
 
     def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:
         """Return non-decreasing arrival times at a mean of one request per second. Shape (n,)."""
-        raise NotImplementedError
+        return np.cumsum(rng.standard_exponential(n))
 
     def starts_s(self, rng: np.random.Generator, n: int, requests_per_s: float, each: float = 1.0) -> FloatArray:
         """Return the start times in seconds of n sources that send `each` requests. Shape (n,).
@@ -104,23 +95,17 @@ class VaryingRate(Arrivals):
         """Return the curve at the rate of the file."""
         raise NotImplementedError
 
-    def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:
-        """Return arrival times of a Poisson process with one request per second. Shape (n,)."""
-        return np.cumsum(rng.standard_exponential(n))
-
     def starts_s(self, rng: np.random.Generator, n: int, requests_per_s: float, each: float = 1.0) -> FloatArray:
         """Return start times whose rate follows the curve, scaled to `requests_per_s`. Shape (n,)."""
         return self.curve().with_mean(requests_per_s / each).times_s(self.unit_times_s(rng, n))
 
 
-class Spike(BaseModel):
+class Spike(YamlBlock):
     """A burst of `factor` times the rate, from at_s for lasts_s."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    at_s: Seconds
-    lasts_s: Rate
-    factor: Rate
+    at_s: NonNegativeFloat
+    lasts_s: PositiveFloat
+    factor: PositiveFloat
 
 
 class Diurnal(VaryingRate):
@@ -129,15 +114,16 @@ class Diurnal(VaryingRate):
     requests_per_s is the mean without spikes. The times of spikes count from the start of each period.
     """
 
-    requests_per_s: Rate
+    requests_per_s: PositiveFloat
     swing: Share = 0.6  # peak over mean, minus one
-    period_s: Rate = 86400.0
-    peak_at_s: Seconds = 50400.0  # 14:00
+    period_s: PositiveFloat = 86400.0
+    peak_at_s: NonNegativeFloat = 50400.0  # 14:00
     spikes: tuple[Spike, ...] = ()
 
     def curve(self) -> RateCurve:
         """Return the rate in pieces that hold the exact mean of the sine over each piece."""
-        edges = np.union1d(np.linspace(0.0, self.period_s, PIECES + 1), _edges(self.spikes, self.period_s))
+        jumps = (t for s in self.spikes for t in (s.at_s, s.at_s + s.lasts_s) if 0.0 < t < self.period_s)
+        edges = np.union1d(np.linspace(0.0, self.period_s, PIECES + 1), np.fromiter(jumps, dtype=np.float64))
         turn = 2.0 * np.pi / self.period_s
         # the mean of 1 + swing * cos over each piece, exactly
         waves = np.diff(np.sin(turn * (edges - self.peak_at_s))) / (turn * np.diff(edges))
@@ -147,10 +133,10 @@ class Diurnal(VaryingRate):
 class Spikes(VaryingRate):
     """A constant rate with a burst of `factor` times that rate in every period."""
 
-    requests_per_s: Rate  # between the bursts
-    every_s: Rate
-    lasts_s: Rate
-    factor: Rate
+    requests_per_s: PositiveFloat  # between the bursts
+    every_s: PositiveFloat
+    lasts_s: PositiveFloat
+    factor: PositiveFloat
 
     @model_validator(mode="after")
     def _short(self) -> Spikes:
@@ -168,8 +154,8 @@ class Piecewise(VaryingRate):
     """Rates that change at given times, such as {0: 2, 3600: 8}, repeated every period_s."""
 
     requests_per_s: None = None
-    rates: dict[float, Annotated[float, Field(ge=0, allow_inf_nan=False)]]
-    period_s: Rate
+    rates: dict[float, NonNegativeFloat]
+    period_s: PositiveFloat
 
     @model_validator(mode="after")
     def _sound(self) -> Piecewise:
@@ -185,11 +171,6 @@ class Piecewise(VaryingRate):
     def curve(self) -> RateCurve:
         """Return the rates as written."""
         return RateCurve(np.array([*self.rates, self.period_s]), np.array([*self.rates.values()]))
-
-
-def _edges(spikes: tuple[Spike, ...], period_s: float) -> FloatArray:
-    found = np.array([t for s in spikes for t in (s.at_s, s.at_s + s.lasts_s)], dtype=np.float64)
-    return found[(found > 0.0) & (found < period_s)]
 
 
 def _raised(edges: FloatArray, spikes: tuple[Spike, ...]) -> FloatArray:
@@ -208,15 +189,11 @@ Count = Annotated[int, Field(ge=1, le=1_000_000_000, strict=True)]
 class Poisson(Arrivals):
     """Poisson arrivals: independent exponential gaps."""
 
-    def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:
-        """Return arrival times with exponential gaps of mean one second. Shape (n,)."""
-        return np.cumsum(rng.standard_exponential(n))
-
 
 class Gamma(Arrivals):
     """Independent gamma-distributed gaps with coefficient of variation `cv` (1 is Poisson, above 1 is bursty)."""
 
-    cv: Rate
+    cv: PositiveFloat
 
     def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:
         """Return arrival times with gamma-distributed gaps of mean one second. Shape (n,)."""
@@ -227,7 +204,7 @@ class Gamma(Arrivals):
 class ConstantRate(Arrivals):
     """Equal gaps between requests, with the first request at time zero."""
 
-    requests_per_s: Rate
+    requests_per_s: PositiveFloat
 
     def unit_times_s(self, rng: np.random.Generator, n: int) -> FloatArray:  # noqa: ARG002 - one signature for all
         """Return arrival times one second apart. Shape (n,)."""
@@ -251,7 +228,7 @@ class ClosedLoopArrivals(Rateless):
     """
 
     concurrency: Count
-    think_time_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    think_time_s: NonNegativeFloat = 0.0
 
 
 class AllAtOnce(Rateless):

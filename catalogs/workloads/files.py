@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import PositiveFloat
 
 from catalogs.errors import InputError
-from catalogs.io.yaml_files import check_keys
-from catalogs.workloads.arrivals import Arrivals, Count, Rate, parse_arrivals
+from catalogs.io.yaml_files import Seed, YamlBlock, check_keys
+from catalogs.workloads.arrivals import Arrivals, Count, parse_arrivals
 from catalogs.workloads.lengths import Quantiles, QuantilesByInput, parse_lengths
 from catalogs.workloads.replay import Replay
 from catalogs.workloads.service_classes import parse_classes
@@ -21,25 +21,23 @@ from catalogs.workloads.traces import read_trace
 DEFAULT_REQUESTS = 1000
 
 
-class WorkloadFile(BaseModel):
+class WorkloadFile(YamlBlock):
     """The keys of a workload file.
 
     It has either `trace` (with hash_block_tokens, rate_scale, tokenizer) or arrivals, input_tokens and output_tokens.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     trace: str | None = None
     hash_block_tokens: Count | None = None
-    rate_scale: Rate = 1.0
+    rate_scale: PositiveFloat = 1.0
     tokenizer: str | None = None
     arrivals: Any = None
     requests: Count | None = None
-    duration_s: Rate | None = None
-    models: dict[str, Rate] | None = None
+    duration_s: PositiveFloat | None = None
+    models: dict[str, PositiveFloat] | None = None
     classes: Any = None
     adapters: Any = None
-    seed: Annotated[int, Field(ge=0, strict=True)] = 0
+    seed: Seed = 0
     input_tokens: Any = None
     output_tokens: Any = None
     shared_prefix: Any = None
@@ -84,7 +82,7 @@ def parse_workload_file(
         raise InputError(f"{where}: trace file not found", str(path))
     trace = read_trace(path, written.hash_block_tokens, _tokenizer(written.tokenizer, folder))
     n = written.requests or len(trace.input_tokens)
-    return written, Replay(trace, n, written.rate_scale, written.seed).checked(), trace.notices
+    return written, Replay(trace, n, written.rate_scale, written.seed), trace.notices
 
 
 def _refuse(keys: set[str], rule: str) -> None:
@@ -109,6 +107,7 @@ def _recipe(written: WorkloadFile, where: str) -> SyntheticWorkload:
     if isinstance(outputs, QuantilesByInput) and not isinstance(inputs, Quantiles):
         raise InputError("quantiles_by_input needs input_tokens given as quantiles", written.input_tokens)
     arrivals = parse_arrivals(written.arrivals)
+    turns = {"per_session": written.turns} if isinstance(written.turns, int) else written.turns
     prefix = None if written.shared_prefix is None else check_keys(SharedPrefix, written.shared_prefix, "shared_prefix")
     return SyntheticWorkload(
         arrivals=arrivals,
@@ -117,11 +116,11 @@ def _recipe(written: WorkloadFile, where: str) -> SyntheticWorkload:
         n_requests=written.requests or _requests_of(written.duration_s, arrivals, where) or DEFAULT_REQUESTS,
         seed=written.seed,
         shared_prefix=prefix,
-        turns=_turns(written.turns),
+        turns=None if turns is None else check_keys(Turns, turns, "turns"),
         adapters=None if written.adapters is None else check_keys(Adapters, written.adapters, "adapters"),
         models=written.models or {},
         classes=() if written.classes is None else parse_classes(written.classes, where),
-    ).checked()
+    )
 
 
 def _requests_of(duration_s: float | None, arrivals: Arrivals, where: str) -> int:
@@ -131,9 +130,3 @@ def _requests_of(duration_s: float | None, arrivals: Arrivals, where: str) -> in
     if arrivals.mean_per_s is None:
         raise InputError(f"{where}: duration_s needs arrivals with a rate; give requests", duration_s, "requests: 1000")
     return max(1, round(arrivals.mean_per_s * duration_s))
-
-
-def _turns(data: object) -> Turns | None:
-    if data is None:
-        return None
-    return check_keys(Turns, {"per_session": data} if isinstance(data, int) else data, "turns")

@@ -7,22 +7,18 @@ from itertools import pairwise
 from typing import Annotated, Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
-from catalogs.io.yaml_files import choose_kind
-from catalogs.workloads.arrivals import Count, Rate
+from catalogs.io.yaml_files import Share, YamlBlock, choose_kind
+from catalogs.workloads.arrivals import Count
 
-Probability = Annotated[float, Field(ge=0, le=1)]
-
-Tokens = Annotated[float, Field(ge=1, le=1e9, allow_inf_nan=False)]
+Tokens = Annotated[float, Field(ge=1, le=1e9)]
 
 
-class Lengths(BaseModel):
+class Lengths(YamlBlock):
     """Base class of distributions of lengths."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     def sample(self, rng: np.random.Generator, n: int) -> IntArray:
         """Return n lengths. Shape (n,).
@@ -69,7 +65,7 @@ class Lognormal(Lengths):
     """
 
     mean: Tokens
-    cv: Rate
+    cv: PositiveFloat
     high: Count | None = None
 
     def sample(self, rng: np.random.Generator, n: int) -> IntArray:
@@ -83,7 +79,7 @@ class Lognormal(Lengths):
 class Quantiles(Lengths):
     """A quantile table {probability: tokens} from 0 to 1, with linear interpolation between its entries."""
 
-    table: dict[Probability, Tokens]
+    table: dict[Share, Tokens]
 
     @model_validator(mode="after")
     def _is_quantile_function(self) -> Quantiles:
@@ -106,7 +102,7 @@ class QuantilesByInput(Lengths):
     relation between the two lengths can be represented, monotone or not.
     """
 
-    probabilities: tuple[Probability, ...]
+    probabilities: tuple[Share, ...]
     tokens: tuple[tuple[Tokens, ...], ...] = Field(min_length=1)
 
     @model_validator(mode="after")

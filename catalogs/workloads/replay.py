@@ -9,7 +9,7 @@ import numpy as np
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
 from catalogs.workloads.block_hashes import BlockIds
-from catalogs.workloads.request_set import RequestSet
+from catalogs.workloads.request_set import RequestSet, rows_of
 from catalogs.workloads.traces import Trace
 
 
@@ -19,6 +19,9 @@ class Replay:
 
     For fewer requests than the trace has, the first ones are replayed. For more, the trace starts again one mean gap
     after its last request, with new block ids, so that a second pass does not hit the prefix cache of the first.
+
+    Raises:
+        InputError: rate_scale is set and the trace has no arrival times.
     """
 
     trace: Trace
@@ -26,6 +29,10 @@ class Replay:
     rate_scale: float = 1.0
     seed: int = 0
     concurrency: None = None
+
+    def __post_init__(self) -> None:
+        if self.rate_scale != 1.0 and not (self.requests_per_s and self.trace.arrival_s is not None):
+            raise InputError("rate_scale needs a trace with arrival times; this one has lengths only", self.rate_scale)
 
     @property
     def has_rate(self) -> bool:
@@ -44,21 +51,17 @@ class Replay:
 
         The seed draws Poisson arrivals where the trace has no times; otherwise it has no effect.
         """
-        index = np.arange(n)
-        labels = self.trace.labels
-        row, lap = index % len(self.trace.input_tokens), index // len(self.trace.input_tokens)
+        lap, row = np.divmod(np.arange(n), len(self.trace.input_tokens))
+        columns = rows_of(self.trace, ("input_tokens", "output_tokens", "wanted_models", "adapters", "terms"), row)
+        sessions = self.trace.sessions
         return RequestSet(
             arrival_s=self._arrival_s(seed, row, lap, requests_per_s),
-            input_tokens=self.trace.input_tokens[row],
-            output_tokens=self.trace.output_tokens[row],
             block_hashes=self._block_hashes(n),
             hash_block_tokens=self.trace.hash_block_tokens,
-            wanted_models=None if labels.wanted_models is None else labels.wanted_models[row],
-            models=labels.models,
-            adapters=None if labels.adapters is None else labels.adapters[row],
-            sessions=None if labels.sessions is None else labels.sessions[row] + lap * (labels.sessions.max() + 1),
-            terms=None if self.trace.terms is None else self.trace.terms.take(row),
+            models=self.trace.models,
+            sessions=None if sessions is None else sessions[row] + lap * (sessions.max() + 1),
             seed=seed,
+            **columns,
         )
 
     def _arrival_s(self, seed: int, row: IntArray, lap: IntArray, requests_per_s: float) -> FloatArray:
@@ -80,13 +83,3 @@ class Replay:
         laps = -(-n // len(hashes))
         again = [tuple([block + lap * step for block in ids]) for lap in range(laps) for ids in hashes]
         return tuple(again[:n])
-
-    def checked(self) -> Replay:
-        """Return the replay itself.
-
-        Raises:
-            InputError: rate_scale is set and the trace has no arrival times.
-        """
-        if self.rate_scale != 1.0 and not (self.requests_per_s and self.trace.arrival_s is not None):
-            raise InputError("rate_scale needs a trace with arrival times; this one has lengths only", self.rate_scale)
-        return self

@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from typing import Any, Final
 
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.workloads.service_classes import ServiceLevels
+
+#: The fields of a request set with one entry for each request, except block_hashes.
+COLUMNS: Final = (
+    "arrival_s",
+    "input_tokens",
+    "output_tokens",
+    "wanted_models",
+    "sessions",
+    "adapters",
+    "terms",
+    "think_s",
+)
+
+
+def rows_of(source: object, names: Iterable[str], rows: slice | IntArray) -> dict[str, Any]:
+    """Return some rows of the named columns of a request set or a trace; None where a column is missing."""
+    columns = {name: getattr(source, name) for name in names}
+    return {name: None if column is None else column[rows] for name, column in columns.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +70,5 @@ class RequestSet:
         """Return some of the requests by index, in the given order."""
         hashes = self.block_hashes
         if hashes is not None:
-            picked = hashes[rows] if isinstance(rows, slice) else tuple([hashes[i] for i in rows.tolist()])
-        return replace(
-            self,
-            arrival_s=self.arrival_s[rows],
-            input_tokens=self.input_tokens[rows],
-            output_tokens=self.output_tokens[rows],
-            block_hashes=None if hashes is None else picked,
-            wanted_models=None if self.wanted_models is None else self.wanted_models[rows],
-            sessions=None if self.sessions is None else self.sessions[rows],
-            adapters=None if self.adapters is None else self.adapters[rows],
-            terms=None if self.terms is None else self.terms.take(rows),
-            think_s=None if self.think_s is None else self.think_s[rows],
-        )
+            hashes = hashes[rows] if isinstance(rows, slice) else tuple([hashes[i] for i in rows.tolist()])
+        return replace(self, block_hashes=hashes, **rows_of(self, COLUMNS, rows))

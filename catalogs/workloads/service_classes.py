@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import PositiveFloat
 
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
-from catalogs.io.yaml_files import check_keys
-
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+from catalogs.io.yaml_files import YamlBlock, check_keys
 
 #: Columns of a trace, and keys of a service class.
 COLUMNS: Final = ("priority", "deadline_s", "timeout_s")
@@ -28,7 +26,7 @@ class ServiceLevels:
     deadline_s: FloatArray  # latest time of the first token
     timeout_s: FloatArray  # when the client cancels
 
-    def take(self, rows: Any) -> ServiceLevels:
+    def __getitem__(self, rows: Any) -> ServiceLevels:
         """Return the service levels of some requests, by index."""
         return ServiceLevels(self.priority[rows], self.deadline_s[rows], self.timeout_s[rows])
 
@@ -44,14 +42,14 @@ class ServiceLevels:
         if not any(name in columns for name in COLUMNS):
             return None
         n = len(next(iter(columns.values())))
-        priority, deadline_s, timeout_s = (
-            _numbers(columns.get(name, [None] * n), name, 0.0 if name == "priority" else inf, where) for name in COLUMNS
-        )
+        cells = {name: columns.get(name, [None] * n) for name in COLUMNS}
+        priority, deadline_s, timeout_s = (_numbers(cells[name], name, where) for name in COLUMNS)
         return cls(priority.astype(np.int64), deadline_s, timeout_s)
 
 
-def _numbers(values: Sequence[Any], name: str, default: float, where: str) -> FloatArray:
-    found = np.array([default if v in (None, "") else _number(v) for v in values])
+def _numbers(values: Sequence[Any], name: str, where: str) -> FloatArray:
+    default = 0.0 if name == "priority" else inf
+    found = np.array([default if v in (None, "") else number_or_nan(v) for v in values])
     wrong = ~np.isfinite(found) | (found != np.floor(found)) if name == "priority" else ~(found > 0)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])
@@ -60,22 +58,21 @@ def _numbers(values: Sequence[Any], name: str, default: float, where: str) -> Fl
     return found
 
 
-def _number(value: Any) -> float:
+def number_or_nan(value: Any) -> float:
+    """Return the number in a cell of a trace, or NaN where it holds none."""
     try:
         return float(value)
     except (ValueError, TypeError):
         return float("nan")
 
 
-class ServiceClass(BaseModel):
+class ServiceClass(YamlBlock):
     """A class of requests; `share` is its fraction of all requests, relative to the shares of the other classes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    share: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    share: PositiveFloat
     priority: int = 0
-    deadline_s: Seconds | None = None
-    timeout_s: Seconds | None = None
+    deadline_s: PositiveFloat | None = None
+    timeout_s: PositiveFloat | None = None
 
 
 def parse_classes(data: object, where: str) -> tuple[ServiceClass, ...]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import NonNegativeFloat, field_validator
 
 from catalogs.arrays import IntArray
+from catalogs.io.yaml_files import YamlBlock
 from catalogs.workloads.arrivals import Count
 from catalogs.workloads.lengths import Lengths, parse_lengths
 
@@ -16,19 +17,17 @@ from catalogs.workloads.lengths import Lengths, parse_lengths
 BLOCK_TOKENS: Final = 16
 
 
-class SharedPrefix(BaseModel):
+class SharedPrefix(YamlBlock):
     """A shared prefix: the first `tokens` of each prompt (or conversation) are one of `groups` texts, picked at random.
 
     They count as part of input_tokens; a prompt of at most `tokens` tokens is shared completely.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     tokens: Count
     groups: Count = 1
 
 
-class Turns(BaseModel):
+class Turns(YamlBlock):
     """Conversations: a prompt holds every earlier prompt and answer of its session, then its own input_tokens.
 
     `per_session` is the distribution of the number of turns. `think_time_s` is the mean of the exponential time from
@@ -36,10 +35,8 @@ class Turns(BaseModel):
     ones).
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
-
     per_session: Lengths
-    think_time_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 10.0
+    think_time_s: NonNegativeFloat = 10.0
 
     @field_validator("per_session", mode="before")
     @classmethod
@@ -96,10 +93,10 @@ def block_ids(
     longest = np.zeros(sessions.n_sessions, dtype=np.int64)
     np.maximum.at(longest, sessions.session, blocks)
     base = (n_shared_ids + np.cumsum(longest) - longest)[sessions.session].tolist()
-    group_start = (groups[sessions.session] * shared).tolist() if shared else [0] * len(base)
+    group_start = (groups[sessions.session] * shared).tolist()
     return tuple(
         [
-            (*range(g, g + min(shared, k)), *range(b + shared, b + k)) if shared else tuple(range(b, b + k))
+            (*range(g, g + min(shared, k)), *range(b + shared, b + k))
             for b, g, k in zip(base, group_start, blocks.tolist(), strict=True)
         ]
     )

@@ -4,43 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Final
+from typing import Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import NonNegativeFloat
 
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
+from catalogs.io.yaml_files import Share, YamlBlock
 from catalogs.workloads.arrivals import AllAtOnce, Arrivals, ClosedLoopArrivals, Count, Rateless
 from catalogs.workloads.lengths import Lengths, sample_pairs
 from catalogs.workloads.request_set import RequestSet
-from catalogs.workloads.service_classes import ServiceClass, ServiceLevels, draw_service_levels
+from catalogs.workloads.service_classes import ServiceClass, draw_service_levels
 from catalogs.workloads.sessions import BLOCK_TOKENS, Sessions, SharedPrefix, Turns, block_ids
 
 
-class Adapters(BaseModel):
+def _drawn(rng: np.random.Generator, weights: FloatArray, n: int) -> IntArray:
+    """Return n indices, drawn in proportion to their weights. Shape (n,)."""
+    return rng.choice(len(weights), n, p=weights / weights.sum())
+
+
+class Adapters(YamlBlock):
     """The `adapters` block of a workload file: the LoRA adapters of requests.
 
     Adapter i (from 0) is drawn in proportion to (i + 1) ** -skew. The fraction base_fraction of the requests, or
     sessions, uses no adapter.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
     count: Count
-    skew: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    base_fraction: Annotated[float, Field(ge=0, le=1)] = 0.0
+    skew: NonNegativeFloat = 0.0
+    base_fraction: Share = 0.0
 
     def draw(self, rng: np.random.Generator, n: int) -> IntArray:
         """Return n adapters, BASE_MODEL for none. Shape (n,)."""
-        weights = np.arange(1, self.count + 1, dtype=np.float64) ** -self.skew
-        found = rng.choice(self.count, n, p=weights / weights.sum())
+        found = _drawn(rng, np.arange(1, self.count + 1, dtype=np.float64) ** -self.skew, n)
         return np.where(rng.random(n) < self.base_fraction, BASE_MODEL, found)
 
 
 @dataclass(frozen=True, slots=True)
 class SyntheticWorkload:
-    """Distributions of arrivals and lengths, and the content that prompts share."""
+    """Distributions of arrivals and lengths, and the content that prompts share.
+
+    Raises:
+        InputError: The sessions have several turns, and all requests arrive at once.
+    """
 
     arrivals: Arrivals
     input_tokens: Lengths
@@ -52,6 +59,10 @@ class SyntheticWorkload:
     models: Mapping[str, float] = field(default_factory=dict)  # weights by name; empty: requests name no model
     classes: tuple[ServiceClass, ...] = ()
     adapters: Adapters | None = None
+
+    def __post_init__(self) -> None:
+        if self.turns and isinstance(self.arrivals, AllAtOnce):
+            raise InputError("turns of a session cannot arrive all at once; choose other arrivals", "all_at_once")
 
     @property
     def requests_per_s(self) -> float | None:
@@ -83,6 +94,9 @@ class SyntheticWorkload:
         arrival_s = self._arrival_s(sessions, streams, requests_per_s)
         order = self._order(sessions, arrival_s)[:n]
         hashes = self._block_hashes(sessions, inputs, outputs, streams[3])
+        session, n_sessions = sessions.session[order], sessions.n_sessions  # one model, adapter and class per session
+        weights = np.array(list(self.models.values()))
+        think_s = self.arrivals.think_time_s if isinstance(self.arrivals, ClosedLoopArrivals) else 0.0
         return RequestSet(
             arrival_s=arrival_s[order],
             input_tokens=inputs[order],
@@ -90,33 +104,14 @@ class SyntheticWorkload:
             concurrency=self.concurrency,
             block_hashes=tuple([hashes[i] for i in order.tolist()]) if hashes else None,
             hash_block_tokens=BLOCK_TOKENS,
-            wanted_models=self._models(sessions, streams[6])[order] if self.models else None,
+            wanted_models=_drawn(streams[6], weights, n_sessions)[session] if self.models else None,
             models=tuple(self.models),
-            sessions=sessions.session[order] if self.turns else None,
-            adapters=self._adapters(sessions, streams[8])[order] if self.adapters else None,
-            terms=self._terms(sessions, streams[7], order) if self.classes else None,
-            think_s=self._think_s(streams[9], len(order)),
+            sessions=session if self.turns else None,
+            adapters=self.adapters.draw(streams[8], n_sessions)[session] if self.adapters else None,
+            terms=draw_service_levels(self.classes, streams[7], n_sessions)[session] if self.classes else None,
+            think_s=streams[9].standard_exponential(len(order)) * think_s if think_s else None,
             seed=seed,
         )
-
-    def _think_s(self, rng: np.random.Generator, n: int) -> FloatArray | None:
-        """Return the think times before the requests of a closed loop, in seconds; None without them. Shape (n,)."""
-        mean_s = self.arrivals.think_time_s if isinstance(self.arrivals, ClosedLoopArrivals) else 0.0
-        return rng.standard_exponential(n) * mean_s if mean_s else None
-
-    def _models(self, sessions: Sessions, rng: np.random.Generator) -> IntArray:
-        """Return the index of each request's model; a session keeps one model. Shape (n,)."""
-        weights = np.array(list(self.models.values()))
-        return rng.choice(len(weights), sessions.n_sessions, p=weights / weights.sum())[sessions.session]
-
-    def _adapters(self, sessions: Sessions, rng: np.random.Generator) -> IntArray:
-        """Return each request's LoRA adapter; a session keeps one adapter. Shape (n,)."""
-        assert self.adapters is not None
-        return self.adapters.draw(rng, sessions.n_sessions)[sessions.session]
-
-    def _terms(self, sessions: Sessions, rng: np.random.Generator, order: IntArray) -> ServiceLevels:
-        """Return the service levels of the requests; a session keeps one class."""
-        return draw_service_levels(self.classes, rng, sessions.n_sessions).take(sessions.session[order])
 
     def _arrival_s(self, sessions: Sessions, streams: list[np.random.Generator], rate: float) -> FloatArray:
         """Return arrival times in seconds; sessions start such that turns arrive at `rate` on average. Shape (n,)."""
@@ -145,16 +140,6 @@ class SyntheticWorkload:
             return None
         groups = rng.integers(0, self.shared_prefix.groups if self.shared_prefix else 1, sessions.n_sessions)
         return block_ids(sessions, inputs + outputs if self.turns else inputs, self.shared_prefix, groups)
-
-    def checked(self) -> SyntheticWorkload:
-        """Return the workload itself.
-
-        Raises:
-            InputError: Its parts cannot be combined.
-        """
-        if self.turns and isinstance(self.arrivals, AllAtOnce):
-            raise InputError("turns of a session cannot arrive all at once; choose other arrivals", "all_at_once")
-        return self
 
 
 #: The adapter index of requests that use the base model.

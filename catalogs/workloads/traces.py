@@ -17,7 +17,7 @@ import numpy as np
 from catalogs.arrays import FloatArray, IntArray
 from catalogs.errors import InputError
 from catalogs.workloads.block_hashes import BlockIds, chained_hashes
-from catalogs.workloads.service_classes import ServiceLevels
+from catalogs.workloads.service_classes import ServiceLevels, number_or_nan
 from catalogs.workloads.trace_formats import TraceFormat, count_tokens, is_text_dataset, recognise_format
 
 Columns = dict[str, Sequence[Any]]
@@ -27,46 +27,11 @@ USUAL_BLOCK_TOKENS: Final = (512, 16, 32, 64, 128, 256, 1024)
 
 
 @dataclass(frozen=True, slots=True)
-class TraceLabels:
-    """The conversation, model and adapter of each request; arrays have shape (n,), or are None where not recorded.
-
-    wanted_models holds indices in `models`.
-    """
-
-    sessions: IntArray | None = None
-    wanted_models: IntArray | None = None
-    models: tuple[str, ...] = ()
-    adapters: IntArray | None = None  # LoRA adapters, numbered by first appearance; -1: none
-
-    @classmethod
-    def of(cls, columns: Mapping[str, Sequence[Any]], where: str) -> TraceLabels:
-        """Return the labels in the columns of a trace.
-
-        Raises:
-            InputError: A row has no model although the trace has models.
-        """
-        sessions = next((_numbered(columns[c])[0] for c in SESSION_COLUMNS if c in columns), None)
-        if sessions is None and "chat_id" in columns and "parent_chat_id" in columns:
-            sessions = _chains(columns["chat_id"], columns["parent_chat_id"])
-        adapters = _adapters(columns["adapter"]) if "adapter" in columns else None
-        if "model" not in columns:
-            return cls(sessions, adapters=adapters)
-        missing = next((i for i, name in enumerate(columns["model"], 1) if not name), None)
-        if missing is not None:
-            raise InputError(f"{where}: model of row {missing} is missing")
-        wanted, names = _numbered([str(name) for name in columns["model"]])
-        return cls(sessions, wanted, tuple(map(str, names)), adapters)
-
-
-NO_LABELS: Final = TraceLabels()
-
-
-@dataclass(frozen=True, slots=True)
 class Trace:
-    """A trace as read; arrays have shape (n,), and arrival_s is None for traces with lengths only.
+    """A trace as read; arrays have shape (n,), or are None where the file does not record them.
 
-    block_hashes are as in RequestSet: full blocks only, with ids that identify the whole prefix; None where the file
-    holds no contents.
+    block_hashes are as in RequestSet: full blocks only, with ids that identify the whole prefix. wanted_models holds
+    indices in `models`.
     """
 
     arrival_s: FloatArray | None
@@ -76,7 +41,10 @@ class Trace:
     hash_block_tokens: int
     format: str
     notices: tuple[str, ...] = ()
-    labels: TraceLabels = NO_LABELS
+    sessions: IntArray | None = None  # conversation of each request
+    wanted_models: IntArray | None = None
+    models: tuple[str, ...] = ()
+    adapters: IntArray | None = None  # LoRA adapters, numbered by first appearance; -1: none
     terms: ServiceLevels | None = None
 
 
@@ -96,12 +64,29 @@ def read_trace(path: Path, hash_block_tokens: int | None = None, tokenizer: str 
     if is_text_dataset(columns):
         inputs, outputs, notices = count_tokens(columns, tokenizer, where)
         return Trace(None, inputs, outputs, None, 16, "text", notices)
-    trace, labels = (
-        _trace(columns, recognise_format(columns, where), hash_block_tokens, where),
-        TraceLabels.of(columns, where),
-    )
+    trace = _trace(columns, recognise_format(columns, where), hash_block_tokens, where)
+    labels = trace_labels(columns, where)
     complete = len(trace.input_tokens) == len(next(iter(columns.values())))  # otherwise rows were left out
-    return replace(trace, labels=labels, terms=ServiceLevels.of(columns, where)) if complete else trace
+    return replace(trace, **labels, terms=ServiceLevels.of(columns, where)) if complete else trace
+
+
+def trace_labels(columns: Mapping[str, Sequence[Any]], where: str) -> dict[str, Any]:
+    """Return the conversations, models and adapters in the columns of a trace, as fields of `Trace`.
+
+    Raises:
+        InputError: A row has no model although the trace has models.
+    """
+    sessions = next((_numbered(columns[c])[0] for c in SESSION_COLUMNS if c in columns), None)
+    if sessions is None and "chat_id" in columns and "parent_chat_id" in columns:
+        sessions = _chains(columns["chat_id"], columns["parent_chat_id"])
+    found = {"sessions": sessions, "adapters": _adapters(columns["adapter"]) if "adapter" in columns else None}
+    if "model" not in columns:
+        return found
+    missing = next((i for i, name in enumerate(columns["model"], 1) if not name), None)
+    if missing is not None:
+        raise InputError(f"{where}: model of row {missing} is missing")
+    wanted, names = _numbered([str(name) for name in columns["model"]])
+    return found | {"wanted_models": wanted, "models": tuple(map(str, names))}
 
 
 def _content(path: Path, where: str) -> bytes:
@@ -119,13 +104,13 @@ def _content(path: Path, where: str) -> bytes:
 
 def _columns(content: bytes, where: str) -> Columns:
     if content[:4] == b"PAR1":
-        return _parquet_columns(content, where)
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise InputError(f"{where} is not UTF-8 text, gzip or parquet") from None
-    first = text.lstrip()[:1]
-    columns = _json_columns(text, where) if first in ("{", "[") else _csv_columns(text, where)
+        columns = _parquet_columns(content, where)
+    else:
+        try:
+            text = content.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            raise InputError(f"{where} is not UTF-8 text, gzip or parquet") from None
+        columns = (_json_columns if text.lstrip().startswith(("{", "[")) else _csv_columns)(text, where)
     if not columns or not len(next(iter(columns.values()))):
         raise InputError(f"{where} holds no requests")
     return columns
@@ -139,8 +124,6 @@ def _parquet_columns(content: bytes, where: str) -> Columns:
         table = pq.read_table(io.BytesIO(content))
     except (pa.ArrowException, OSError) as e:
         raise InputError(f"{where} is not readable parquet ({str(e).splitlines()[0]})") from None
-    if not table.num_rows:
-        raise InputError(f"{where} holds no requests")
     return {name: table.column(name).to_pylist() for name in table.column_names}
 
 
@@ -183,50 +166,39 @@ def _json_rows(text: str, where: str) -> list[Any]:
 
 def _trace(columns: Columns, kind: TraceFormat, block_tokens: int | None, where: str) -> Trace:
     notices: list[str] = []
-    inputs = _numbers(columns, kind.input_tokens, where)
-    outputs = _numbers(columns, kind.output_tokens, where)
+    lengths = [_numbers(columns, name, where) for name in (kind.input_tokens, kind.output_tokens)]
     arrivals = _arrivals(columns, kind, where)
     hashes = columns.get("hash_ids")
-    if kind.drops_failed and (keep := outputs != 0).sum() < len(outputs):
+    if kind.drops_failed and (keep := lengths[1] != 0).sum() < len(keep):
         notices.append(f"{where}: left out {int((~keep).sum())} failed requests (0 output tokens)")
-        inputs, outputs = inputs[keep], outputs[keep]
+        lengths = [tokens[keep] for tokens in lengths]
         arrivals = arrivals[keep] if arrivals is not None else None
         hashes = None
-    inputs_tokens, outputs_tokens = (
-        _whole(inputs, kind.input_tokens, where),
-        _whole(outputs, kind.output_tokens, where),
-    )
-    if not len(inputs_tokens):
+    inputs, outputs = _whole(lengths[0], kind.input_tokens, where), _whole(lengths[1], kind.output_tokens, where)
+    if not len(inputs):
         raise InputError(f"{where} holds no completed requests")
     if hashes is None or not any(hashes):
-        return Trace(arrivals, inputs_tokens, outputs_tokens, None, 16, kind.name, tuple(notices))
+        return Trace(arrivals, inputs, outputs, None, 16, kind.name, tuple(notices))
     ids = _id_lists(hashes, where)
     counts = np.fromiter(map(len, ids), dtype=np.int64, count=len(ids))
-    size = block_tokens or kind.hash_block_tokens or _usual_size(counts, inputs_tokens, outputs_tokens, where)
+    size = block_tokens or kind.hash_block_tokens or _usual_size(counts, inputs, outputs, where)
     if size not in (block_tokens, kind.hash_block_tokens, USUAL_BLOCK_TOKENS[0]):
         notices.append(f"{where}: hash_ids are assumed to be blocks of {size} tokens; hash_block_tokens sets this")
-    full = _full_blocks(counts, inputs_tokens, outputs_tokens, size, where)
+    full = _full_blocks(counts, inputs, outputs, size, where)
     ids = [row if len(row) <= k else row[:k] for row, k in zip(ids, full.tolist(), strict=True)]
-    return Trace(arrivals, inputs_tokens, outputs_tokens, chained_hashes(ids), size, kind.name, tuple(notices))
+    return Trace(arrivals, inputs, outputs, chained_hashes(ids), size, kind.name, tuple(notices))
 
 
 def _numbers(columns: Columns, name: str, where: str) -> FloatArray:
     try:
         found = np.array(columns[name], dtype=np.float64)
     except (ValueError, TypeError):
-        found = np.array([_number_or_nan(v) for v in columns[name]])
+        found = np.array([number_or_nan(v) for v in columns[name]])
     bad = np.flatnonzero(~np.isfinite(found))
     if bad.size:
         value = columns[name][bad[0]]
         raise InputError(f"{where}: {name} of row {bad[0] + 1} must be a number", "missing" if value is None else value)
     return found
-
-
-def _number_or_nan(value: Any) -> float:
-    try:
-        return float(value)
-    except (ValueError, TypeError):
-        return float("nan")
 
 
 def _whole(tokens: FloatArray, name: str, where: str) -> IntArray:

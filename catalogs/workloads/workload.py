@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from catalogs.errors import InputError, nearest_name
-from catalogs.io.yaml_files import DATA, parse_yaml, read_yaml
+from catalogs.io.yaml_files import DATA, read_yaml
 from catalogs.workloads.files import parse_workload_file
 from catalogs.workloads.replay import Replay
 from catalogs.workloads.request_set import RequestSet
@@ -125,20 +125,10 @@ def load_workload(text: str) -> Workload:
         nearest = nearest_name(text, names.values()) or (None if looks_like_path else ", ".join(names.values()))
         raise InputError("workload is neither a catalog name nor a file", text, nearest)
     if path.suffix.lower() in (".yaml", ".yml"):
-        return _from_mapping(_yaml(path), path.stem, path.parent, path.name)
+        return _from_mapping(read_yaml(path), path.stem, path.parent, path.name)
     trace = read_trace(path)
     content = Replay(trace, len(trace.input_tokens))
     return Workload(path.name, f"{trace.format} trace {path.name}", content, trace.notices)
-
-
-def _yaml(path: Path) -> dict[str, object]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        raise InputError("workload file is not readable text", str(path)) from None
-    if not text.strip():
-        raise InputError(f"workload file {path.name} is empty")
-    return parse_yaml(text, path.name)
 
 
 def _from_mapping(data: dict[str, object], name: str, folder: Path, where: str) -> Workload:

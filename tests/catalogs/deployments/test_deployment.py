@@ -235,7 +235,7 @@ def test_disaggregation_is_two_pools() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"prefill_replicas": 8}, "together must fit in the 8"),
         ({"decode": {"tensor_paralel": 2}}, "nearest valid choice: tensor_parallel"),
@@ -244,8 +244,8 @@ def test_disaggregation_is_two_pools() -> None:
         ({"decode": {"tensor_parallel": 3}}, "does not divide"),
     ],
 )
-def test_pools_that_cannot_be_are_one_line(changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(InputError, match=says):
+def test_pools_that_cannot_be_are_one_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         apart(**changes)
 
 

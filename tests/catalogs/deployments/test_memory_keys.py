@@ -19,9 +19,9 @@ def test_rates_not_given_are_the_node_s() -> None:
     assert found.offload is not None
     assert found.offload.host_bytes_per_s == 64e9  # PCIe 5 x16
     assert found.offload.host_bytes == 200 * GIB
-    asked = deployment(kv_offload={"host_gib": 200.0, "host_gib_per_s": 20.0})
-    told = resolve(asked).filled_in(asked)["kv_offload"]
-    assert (told["host_gib"], told["host_gib_per_s"]) == (200.0, 20.0)
+    requested = deployment(kv_offload={"host_gib": 200.0, "host_gib_per_s": 20.0})
+    filled = resolve(requested).filled_in(requested)["kv_offload"]
+    assert (filled["host_gib"], filled["host_gib_per_s"]) == (200.0, 20.0)
     assert resolve(deployment()).filled_in(deployment())["kv_offload"] is None
 
 

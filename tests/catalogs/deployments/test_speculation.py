@@ -21,8 +21,8 @@ MTP = {"method": "mtp", "num_speculative_tokens": 1, "acceptance": 0.8}
 
 
 def resolved(speculative: dict[str, object] | None, **keys: object) -> ResolvedDeployment:
-    told = {"model": "llama3.1-8b", "hardware": "h100", "max_model_len": 4096, "speculative": speculative}
-    return resolve(validate_as(Deployment, told | keys, "deployment"))
+    written = {"model": "llama3.1-8b", "hardware": "h100", "max_model_len": 4096, "speculative": speculative}
+    return resolve(validate_as(Deployment, written | keys, "deployment"))
 
 
 def speculation(speculative: dict[str, object], **keys: object) -> Speculation:
@@ -32,7 +32,7 @@ def speculation(speculative: dict[str, object], **keys: object) -> Speculation:
 
 
 @pytest.mark.parametrize(
-    ("asked", "keys", "says"),
+    ("options", "keys", "message"),
     [
         (EAGLE | {"acceptance": None}, {}, "needs a measured acceptance"),
         (EAGLE | {"acceptance_length": 2.0}, {}, "needs a measured acceptance"),
@@ -65,19 +65,21 @@ def speculation(speculative: dict[str, object], **keys: object) -> Speculation:
         (EAGLE | {"topk": 2, "num_draft_tokens": 40}, {"engine": "sglang"}, "has 4 to 11 tokens to verify"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(asked: dict[str, object], keys: dict[str, object], says: str) -> None:
+def test_what_cannot_be_is_refused_in_one_line(
+    options: dict[str, object], keys: dict[str, object], message: str
+) -> None:
     with pytest.raises(InputError) as refused:
-        resolved(asked, **keys)
-    assert says in str(refused.value)
+        resolved(options, **keys)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
 def test_acceptance_is_by_position_however_it_is_told() -> None:
     assert speculation(EAGLE).rates == pytest.approx((0.7, 0.49, 0.343))
     assert speculation(EAGLE | {"acceptance": [0.8, 0.5, 0.3]}).rates == (0.8, 0.5, 0.3)
-    told = speculation(EAGLE | {"acceptance": None, "acceptance_length": 2.533})
-    assert told.rates == pytest.approx((0.7, 0.49, 0.343), abs=1e-3)
-    assert told.mean_advance == pytest.approx(2.533)
+    found = speculation(EAGLE | {"acceptance": None, "acceptance_length": 2.533})
+    assert found.rates == pytest.approx((0.7, 0.49, 0.343), abs=1e-3)
+    assert found.mean_advance == pytest.approx(2.533)
     for length in (1.0, 4.0):
         assert speculation(EAGLE | {"acceptance": None, "acceptance_length": length}).mean_advance == pytest.approx(
             length
@@ -86,8 +88,8 @@ def test_acceptance_is_by_position_however_it_is_told() -> None:
 
 def test_engines_keep_their_own_books_of_a_round() -> None:
     """Slots beyond the step's: num_lookahead_tokens, get_num_extra_kv_tokens, and none."""
-    asked = EAGLE | {"num_speculative_tokens": 4}
-    found = {name: speculation(asked, engine=name) for name in ("vllm", "trtllm", "sglang")}
+    options = EAGLE | {"num_speculative_tokens": 4}
+    found = {name: speculation(options, engine=name) for name in ("vllm", "trtllm", "sglang")}
     assert [found[name].lookahead_tokens for name in found] == [4, 3, 0]
     assert [found[name].recomputes_block for name in found] == [True, False, False]
     assert speculation(DRAFT).budget_tokens == 1  # max_num_new_slots_for_drafting
@@ -95,7 +97,7 @@ def test_engines_keep_their_own_books_of_a_round() -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "asked", "ahead"),
+    ("engine", "options", "ahead"),
     [
         ("vllm", EAGLE, True),
         ("vllm", DRAFT, True),
@@ -108,8 +110,8 @@ def test_engines_keep_their_own_books_of_a_round() -> None:
         ("sglang", EAGLE | {"topk": 4, "num_draft_tokens": 8}, False),
     ],
 )
-def test_whether_steps_are_scheduled_ahead(engine: str, asked: dict[str, object], ahead: bool) -> None:
-    assert resolved(asked, engine=engine).engine.async_scheduling is ahead
+def test_whether_steps_are_scheduled_ahead(engine: str, options: dict[str, object], ahead: bool) -> None:
+    assert resolved(options, engine=engine).engine.async_scheduling is ahead
     assert resolved(None, engine=engine).engine.async_scheduling is (engine != "vllm-0.11")
 
 
@@ -138,11 +140,11 @@ def test_a_head_is_read_from_its_config(tmp_path: Path) -> None:
         "vocab_size": 128256, "draft_vocab_size": 32000, "max_position_embeddings": 2048, "hidden_act": "silu",
     }  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config))
-    told = resolved(EAGLE | {"model": str(tmp_path)})
-    assert told.speculation is not None
-    assert told.speculation.draft is not None
-    assert told.speculation.draft.vocab_size == 32000
-    assert not any("is assumed to be" in notice for notice in told.notices)
+    found = resolved(EAGLE | {"model": str(tmp_path)})
+    assert found.speculation is not None
+    assert found.speculation.draft is not None
+    assert found.speculation.draft.vocab_size == 32000
+    assert not any("is assumed to be" in notice for notice in found.notices)
     assert any("is assumed to be" in notice for notice in resolved(EAGLE).notices)
     (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_size": 2048}))
     with pytest.raises(InputError, match="must have the hidden size of its target"):

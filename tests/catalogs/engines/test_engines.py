@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from catalogs.engines.files import EngineFile, list_engines, load_engine, read_engine_file
+from catalogs.engines.files import engine_profile, list_engines, load_engine, read_engine_file
 from catalogs.errors import InputError
 from catalogs.hardware.catalog import parse_hardware
 
@@ -63,26 +63,50 @@ def test_vllm_0_11_schedules_in_line_and_sorts_for_top_p() -> None:
 def test_host_times_are_positive_and_sourced() -> None:
     host = load_engine("vllm").host
     assert min(host.step_s, host.step_s_per_sequence, host.request_s, host.output_s) > 0
-    assert host.step_gap_s == 0.0  # nothing measured says there is one
+    assert host.step_gap_s == 0.0  # no measurement shows one
     assert host.request_s_per_input_token > 0
     assert host.step_s < 0.1  # seconds, not milliseconds
     assert host.source
 
 
 def test_a_missing_host_term_is_an_error_not_zero() -> None:
-    file = read_engine_file("vllm")
-    assert isinstance(file, EngineFile)
-    data = file.model_dump()
-    for fault in ({"output_ms": 0.0}, {"output_ms": None}):
-        with pytest.raises(ValueError, match="output_ms"):
-            EngineFile.model_validate(data | {"host_times": data["host_times"] | fault})
+    keys = read_engine_file("vllm")
+    host = keys["host_times"]
+    for fault in ({"output_ms": 0.0}, {"output_ms": None}, {"output_ms": "1"}):
+        with pytest.raises(InputError, match=r"vllm\.yaml: host_times\.output_ms"):
+            engine_profile(keys | {"host_times": host | fault})
+    with pytest.raises(InputError, match=r"host_times\.api_step_s"):
+        engine_profile(keys | {"host_times": {term: ms for term, ms in host.items() if term != "api_step_ms"}})
+
+
+@pytest.mark.parametrize(
+    ("fault", "named"),
+    [
+        ({"block_size_token": 16}, "unknown key 'block_size_token'"),
+        ({"gpu_memory_utilization": 1.2}, "gpu_memory_utilization"),
+        ({"graph_capture_sizes": {"first": [1], "step": 8, "to": 16}}, "then_step"),
+        ({"memory": {"non_torch_gib_single": 0.1}}, "non_torch_gib_parallel"),
+        ({"speculation": {"eagle": "sometimes"}}, "speculation"),
+        ({"default_limits": [{"kind": "tpu"}]}, "default_limits"),
+    ],
+)
+def test_a_fault_in_an_engine_file_is_one_line(fault: dict[str, object], named: str) -> None:
+    with pytest.raises(InputError, match=named) as caught:
+        engine_profile(read_engine_file("vllm") | fault)
+    assert "\n" not in str(caught.value)
+
+
+def test_every_engine_file_states_the_wait_of_collectives() -> None:
+    """The one host term that may be zero but not left out."""
+    for name in list_engines(supported_only=True):
+        assert "collective_skew_us" in read_engine_file(name)["host_times"]
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_known_but_unsupported_engines_say_so(name: str) -> None:
     assert name in list_engines()
-    says = r"not supported yet.*supported: fastertransformer, llama.cpp, orca, pytorch, sarathi, sglang, sglang-bare"
-    with pytest.raises(InputError, match=says) as caught:
+    message = r"not supported yet.*supported: fastertransformer, llama.cpp, orca, pytorch, sarathi, sglang, sglang-bare"
+    with pytest.raises(InputError, match=message) as caught:
         load_engine(name)
     assert "\n" not in str(caught.value)
 
@@ -129,9 +153,9 @@ def test_engines_without_measurements_say_so_and_use_those_of_vllm(name: str) ->
     fitted = ("kernel_launch_s", "source") if name == "sglang" else ()
     assert replace(engine.host, **{term: getattr(vllm.host, term) for term in fitted}) == vllm.host
     deployment = Deployment(model="llama3.1-8b", hardware="h100", engine=name)
-    (told,) = resolve(deployment).notices
-    assert told.startswith(f"{name}: its scheduler and defaults are modelled")
-    assert told.endswith("host times are those measured on vLLM")
+    (notice,) = resolve(deployment).notices
+    assert notice.startswith(f"{name}: its scheduler and defaults are modelled")
+    assert notice.endswith("host times are those measured on vLLM")
     assert resolve(deployment.model_copy(update={"engine": "vllm"})).notices == ()
 
 

@@ -1,4 +1,4 @@
-"""Reading config.json: every family told apart, quantisation, and one line for whatever is wrong."""
+"""Reading config.json: every family is distinguished, quantisation is read, and each error is one line."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def test_a_plain_entry_matches_whole_pieces_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "says"),
+    ("changes", "message"),
     [
         ({"hidden_size": None}, "hidden_size"),
         ({"num_hidden_layers": None}, "num_hidden_layers"),
@@ -293,8 +293,8 @@ def test_a_plain_entry_matches_whole_pieces_only() -> None:
         ({"model_type": "bert"}, "not a generative"),
     ],
 )
-def test_impossible_configs(changes: dict[str, Any], says: str) -> None:
-    with pytest.raises(InputError, match=says) as caught:
+def test_impossible_configs(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
         read(changes)
     assert "\n" not in str(caught.value)
 
@@ -343,7 +343,7 @@ def test_junk_values_never_raise_anything_else(changes: dict[str, Any]) -> None:
     assert model.weight_bytes(model.weight_dtype) > 0
 
 
-# ---- the catalog says what the published configs say
+# ---- the catalog agrees with the published configs
 
 
 def public_configs(folder: Path) -> list[Path]:

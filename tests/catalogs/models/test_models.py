@@ -116,9 +116,11 @@ def test_one_token_uses_the_routed_and_the_shared_experts() -> None:
 
 def test_parts_of_a_mixer_add_up() -> None:
     mla = MlaAttention(4, 6, 5, 3, 2, 3, index_n_heads=2, index_head_dim=4, index_topk_tokens=7)
-    assert mla.linear_params(8) == mla.query_params(8) + mla.kv_params(8) + mla.indexer_params(8) + 4 * 3 * 8
-    assert mla.query_params(8) == 8 * 6 + 6 * 4 * 5
-    assert dataclasses.replace(mla, q_lora_rank=None).query_params(8) == 8 * 4 * 5
+    keys_and_values, output = 8 * (5 + 2) + 5 * 4 * (3 + 3), 4 * 3 * 8
+    assert mla.indexer_params(8) == 6 * 2 * 4 + 8 * (4 + 2)
+    assert mla.linear_params(8) == (8 * 6 + 6 * 4 * 5) + keys_and_values + mla.indexer_params(8) + output
+    plain = dataclasses.replace(mla, q_lora_rank=None, index_n_heads=0, index_head_dim=0)
+    assert plain.linear_params(8) == 8 * 4 * 5 + keys_and_values + output
     gated = Attention(2, 1, 4, output_gate=True, value_head_dim=3)
     assert (gated.q_size, gated.kv_size, gated.output_size) == (16, 7, 6)
 
@@ -200,7 +202,7 @@ def test_unknown_dtype_names_the_nearest() -> None:
         load_model("llama3.1-8b").kv_bytes_per_token("fp7")
 
 
-# ---- shapes that must be told apart
+# ---- shapes that must be distinguished
 
 
 def windows(alias: str) -> dict[int | None, int]:

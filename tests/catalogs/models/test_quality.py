@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from catalogs.models.catalog import list_models, load_model
-from catalogs.models.evaluations import ANY_MODEL, _Row, evaluations, list_evaluations
+from catalogs.models.evaluations import ANY_MODEL, Evaluation, evaluations, list_evaluations
 from catalogs.units import DTYPE_BYTES
 from planner.answer.plan_schema import Plan
 from planner.sections.quality import QualityNote, QualitySection, quality_notes
@@ -43,7 +43,7 @@ def test_recovery_by_hand() -> None:
 def test_a_row_that_says_nothing_or_too_much_is_refused(rest: dict[str, object]) -> None:
     row = {"model": "x", "part": "kv", "dtype": "fp8", "by": "y", "as_of": "2026", "source": "https://z"}
     with pytest.raises(ValidationError):
-        _Row.model_validate(row | rest)
+        Evaluation.model_validate(row | rest)
 
 
 def test_a_plan_in_the_models_own_precision_needs_no_note() -> None:
@@ -60,8 +60,8 @@ def test_what_nobody_published_is_said_to_be_unknown() -> None:
     (entry,) = quality_notes(load_model("yi-34b"), {"weight_dtype": "int4", "kv_dtype": "bf16"})
     assert entry.evaluations == []
     assert "no public evaluation of yi-34b with int4 weights" in str(entry.note)
-    told = screen([entry])
-    assert told == [("Quality", entry.note)]
+    lines = screen([entry])
+    assert lines == [("Quality", entry.note)]
 
 
 def test_the_screen_says_the_first_and_how_many_more() -> None:

@@ -30,11 +30,11 @@ def test_a_module_of_ours_that_is_not_there_is_our_fault() -> None:
 
 
 def test_told_to_end_is_interrupted_and_handlers_are_given_back(capsys: pytest.CaptureFixture[str]) -> None:
-    def told(*_: object, **__: object) -> None:
+    def terminate(*_: object, **__: object) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
     before = signal.getsignal(signal.SIGTERM)
-    assert run_command("plan", told) == 130
+    assert run_command("plan", terminate) == 130
     assert capsys.readouterr().err == "plan: interrupted\n"
     assert signal.getsignal(signal.SIGTERM) is before
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from catalogs.errors import InputError
 from catalogs.workloads.arrivals import Diurnal, Piecewise, RateCurve, VaryingRate, parse_arrivals
-from catalogs.workloads.traces import TraceLabels
+from catalogs.workloads.traces import trace_labels
 from catalogs.workloads.workload import load_workload
 
 LENGTHS = "input_tokens: {constant: 8}\noutput_tokens: {constant: 4}\n"
@@ -132,6 +132,6 @@ def test_a_trace_names_sessions_and_models(tmp_path: Path) -> None:
 
 def test_conversations_are_followed_from_turn_to_turn() -> None:
     chats = {"chat_id": [1, 2, 3, 4], "parent_chat_id": [-1, -1, 1, 3]}
-    found = TraceLabels.of(chats, "here").sessions
+    found = trace_labels(chats, "here")["sessions"]
     assert found is not None
     assert found.tolist() == [0, 1, 0, 0]

@@ -65,13 +65,13 @@ def test_classes_are_drawn_by_their_shares_and_change_nothing_else(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("classes", "says"),
+    ("classes", "message"),
     [
         ("classes: {share: 1}", "classes must be a list"),
-        ("classes: [{share: 1, prio: 2}]", "unknown key: got 'prio'; nearest valid choice: priority"),
+        ("classes: [{share: 1, prio: 2}]", "unknown key 'prio'; nearest valid choice: priority"),
         ("classes: [{share: 0}]", "share"),
     ],
 )
-def test_bad_classes_are_refused(tmp_path: Path, classes: str, says: str) -> None:
-    with pytest.raises(InputError, match=says):
+def test_bad_classes_are_refused(tmp_path: Path, classes: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         load_workload(write(tmp_path / "c.yaml", f"{RECIPE}{classes}\n"))

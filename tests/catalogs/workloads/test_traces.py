@@ -278,18 +278,22 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_traces_are_refused_in_one_line_that_names_the_row(tmp_path: Path, name: str) -> None:
-    text, says = BAD[name]
+    text, message = BAD[name]
     with pytest.raises(InputError) as raised:
         load_workload(write(tmp_path, text))
-    assert says in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
 def test_damaged_containers(tmp_path: Path) -> None:
     whole = gzip.compress(MOONCAKE.encode() * 50)
-    for content, says in ((whole[:-30], "cut short"), (b"PAR1 nonsense PAR1", "parquet"), (b"\xff\xfe\x00", "UTF-8")):
+    for content, message in (
+        (whole[:-30], "cut short"),
+        (b"PAR1 nonsense PAR1", "parquet"),
+        (b"\xff\xfe\x00", "UTF-8"),
+    ):
         (tmp_path / "bad").write_bytes(content)
-        with pytest.raises(InputError, match=says):
+        with pytest.raises(InputError, match=message):
             load_workload(str(tmp_path / "bad"))
     with pytest.raises(InputError, match="trace file not found"):
         load_workload(write(tmp_path, "{trace: missing.csv}", "w.yaml"))

@@ -275,12 +275,12 @@ BAD: list[tuple[dict[str, object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("keys", "says"), BAD, ids=[says for _, says in BAD])
-def test_bad_workload_file_is_one_clear_line(tmp_path: Path, keys: dict[str, object], says: str) -> None:
+@pytest.mark.parametrize(("keys", "message"), BAD, ids=[message for _, message in BAD])
+def test_bad_workload_file_is_one_clear_line(tmp_path: Path, keys: dict[str, object], message: str) -> None:
     (tmp_path / "w.yaml").write_text(yaml.safe_dump({**BASE, **keys}))
     with pytest.raises(InputError) as raised:
         load_workload(str(tmp_path / "w.yaml"))
-    assert says in str(raised.value)
+    assert message in str(raised.value)
     assert "\n" not in str(raised.value)
 
 
@@ -292,7 +292,7 @@ def test_a_file_that_holds_no_mapping(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ({"n_requests": 0}, "n_requests"),
         ({"n_requests": 1.5}, "n_requests"),
@@ -304,8 +304,8 @@ def test_a_file_that_holds_no_mapping(tmp_path: Path, text: str) -> None:
         ({"seed": -1}, "seed"),
     ],
 )
-def test_bad_materialise_arguments(arguments: dict[str, object], says: str) -> None:
-    with pytest.raises(InputError, match=says):
+def test_bad_materialise_arguments(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises(InputError, match=message):
         build().materialise(**arguments)  # type: ignore[arg-type]
 
 
