@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -109,5 +109,5 @@ def operators_of(family: str, rows: pd.DataFrame) -> Iterator[tuple[Operator, np
         values = {c: v.item() if isinstance(v, np.generic) else v for c, v in values.items()}
         if "window_tokens" in values:
             values["window_tokens"] = values["window_tokens"] or None
-        arrays = {c: rows[c].to_numpy(float)[index] for c in columns if c in ARRAY_FIELDS}
+        arrays: dict[str, Any] = {c: rows[c].to_numpy(float)[index] for c in columns if c in ARRAY_FIELDS}
         yield OPERATOR_OF[family](**values, **arrays), np.asarray(index)

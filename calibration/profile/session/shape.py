@@ -47,6 +47,10 @@ class Shape:
     def __getitem__(self, name: str) -> Any:
         return dict(self.fields)[name]
 
+    def ints(self, *names: str) -> tuple[int, ...]:
+        """Return fields of the shape as whole numbers."""
+        return tuple(int(self[name]) for name in names)
+
     @property
     def operator(self) -> Operator | None:
         """The operator with these fields, or None for shapes that describe the machine."""

@@ -96,9 +96,9 @@ def test_what_could_not_be_measured_is_said_beside_what_was() -> None:
 torch = pytest.importorskip("torch")
 
 from calibration.profile.kernels import collective, host  # noqa: E402
+from calibration.profile.kernels.attention import linear as scan  # noqa: E402
+from calibration.profile.kernels.attention import prefill  # noqa: E402
 from calibration.profile.kernels.gemm import work as gemm  # noqa: E402
-from calibration.profile.kernels.linear_attention import work as scan  # noqa: E402
-from calibration.profile.kernels.prefill_attention import work as prefill  # noqa: E402
 from calibration.profile.machine.device import ProfiledDevice, open_device  # noqa: E402
 from calibration.profile.measure import ShapeTimer  # noqa: E402
 from calibration.profile.shapes.queue import extra_shapes  # noqa: E402

@@ -15,9 +15,9 @@ torch = pytest.importorskip("torch")
 from calibration.bundles.bundle import load_bundle  # noqa: E402
 from calibration.commands.main import app  # noqa: E402
 from calibration.operators.operators import Gemm  # noqa: E402
+from calibration.profile.kernels.attention import prefill  # noqa: E402
 from calibration.profile.kernels.gemm import work as gemm  # noqa: E402
 from calibration.profile.kernels.inputs import random  # noqa: E402
-from calibration.profile.kernels.prefill_attention import work as prefill  # noqa: E402
 from calibration.profile.machine.device import ProfiledDevice, open_device  # noqa: E402
 from calibration.profile.machine.energy import Meter  # noqa: E402
 from calibration.profile.measure import ShapeTimer  # noqa: E402

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from calibration.profile.machine.contention import ContentionSample
+from calibration.profile.machine.contention import ContentionSample, usage
 from calibration.serve.clients import Endpoint, run_client, trace_text
 from calibration.serve.server import EngineServer, Launch, free_port
 from catalogs.errors import InputError
@@ -190,10 +190,10 @@ def test_a_trace_shares_nothing_and_says_every_length() -> None:
 
 def test_bystanders_are_told_from_ourselves() -> None:
     """This process spins: nobody else did. Then a child that is not counted as ours does."""
-    before = ContentionSample.now()
+    before = usage()
     ends = time.monotonic() + 0.5
     while time.monotonic() < ends:
         pass
-    own = before.others_cores(ContentionSample.now())
-    faked = ContentionSample(before.at_s, before.all_s, before.own_s + 0.5)  # as if half a second of ours were others'
-    assert faked.others_cores(ContentionSample.now()) > own + 0.5
+    own = before.others_cores(usage())
+    faked = ContentionSample(before.at_s, before.busy_s, before.own_s + 0.5)  # as if half a second of ours were others'
+    assert faked.others_cores(usage()) > own + 0.5
