@@ -22,8 +22,6 @@ from calibration.profile.machine.timing import measure
 from calibration.profile.session.session import Row
 from calibration.profile.session.shape import FIT, Shape
 
-SAMPLES_KEPT: Final = 300
-
 PREEMPTED_SHARE: Final = 0.5  # A row with a larger share of preempted samples is contended, whatever the counters show.
 
 OUT_OF_MEMORY: Final = ("out of memory", "can't allocate memory", "not enough memory", "CUBLAS_STATUS_ALLOC_FAILED")
@@ -76,7 +74,7 @@ class ShapeTimer:
             "seconds": timing.seconds,
             "ci_fraction": round(timing.ci_fraction, 5),
             "n_samples": len(timing.samples_s),
-            "samples_us": [round(s * 1e6, 4) for s in timing.samples_s[:SAMPLES_KEPT]],
+            "samples_us": [round(s * 1e6, 4) for s in timing.samples_s],
             "outliers": list(timing.outliers),
             "preempted": list(timing.preempted),
             "mode": timing.mode,

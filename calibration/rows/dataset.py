@@ -107,7 +107,12 @@ def operators_of(family: str, rows: pd.DataFrame) -> Iterator[tuple[Operator, np
     for key, index in rows.reset_index(drop=True).groupby(scalars, sort=True).indices.items():
         values = dict(zip(scalars, key if isinstance(key, tuple) else (key,), strict=True))
         values = {c: v.item() if isinstance(v, np.generic) else v for c, v in values.items()}
-        if "window_tokens" in values:
-            values["window_tokens"] = values["window_tokens"] or None
-        arrays: dict[str, Any] = {c: rows[c].to_numpy(float)[index] for c in columns if c in ARRAY_FIELDS}
-        yield OPERATOR_OF[family](**values, **arrays), np.asarray(index)
+        arrays = {c: rows[c].to_numpy(float)[index] for c in columns if c in ARRAY_FIELDS}
+        yield operator_of(family, values | arrays), np.asarray(index)
+
+
+def operator_of(family: str, values: dict[str, Any]) -> Operator:
+    """Return the operator with these fields, as rows hold them: a window of 0 tokens means that there is no window."""
+    if "window_tokens" in values:
+        values = values | {"window_tokens": values["window_tokens"] or None}
+    return OPERATOR_OF[family](**values)

@@ -27,8 +27,8 @@ def work(shape: Shape, device: ProfiledDevice) -> Work:
     weights = [[random(device, size, dtype) for size in sizes] for _ in sets]
     torch = device.torch
     chosen = torch.rand(tokens, n_experts).topk(top, dim=-1).indices
-    routes = [(e, torch.nonzero((chosen == e).any(-1)).flatten().to(device.kind)) for e in range(here)]
-    routes = [(e, rows) for e, rows in routes if len(rows)]
+    tokens_of = [torch.nonzero((chosen == e).any(-1)).flatten().to(device.kind) for e in range(here)]
+    routes = [(e, rows) for e, rows in enumerate(tokens_of) if len(rows)]
     x = random(device, (tokens, hidden), dtype)
     if _has_grouped(device, dtype):
         return Work([_grouped(device, x, routes, *w) for w in weights], "torch._grouped_mm")

@@ -9,7 +9,7 @@ import numpy as np
 
 from calibration.operators.operators import OPERATOR_OF, Operator
 from calibration.operators.roofline import bytes_moved, roofline_s
-from calibration.rows.dataset import OPERATOR_COLUMNS
+from calibration.rows.dataset import OPERATOR_COLUMNS, operator_of
 from catalogs.hardware.specs import Accelerator
 
 Value = str | int | float
@@ -54,13 +54,7 @@ class Shape:
     @property
     def operator(self) -> Operator | None:
         """The operator with these fields, or None for shapes that describe the machine."""
-        kind: Any = OPERATOR_OF.get(self.family)
-        if kind is None:
-            return None
-        values = dict(self.fields)
-        if "window_tokens" in values:
-            values["window_tokens"] = values["window_tokens"] or None  # type: ignore[assignment]
-        return kind(**values)  # type: ignore[no-any-return]
+        return operator_of(self.family, dict(self.fields)) if self.family in OPERATOR_OF else None
 
     @property
     def queue(self) -> str:

@@ -5,7 +5,7 @@ They are prompts, chunks after context, and even and uneven decode batches.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -45,10 +45,10 @@ def select_heads(sizes: Sizes, limits: SizeLimits) -> HeadSelection:
     The group size, which is the number of query heads per key head, determines the efficiency of the kernel. The number
     of heads determines only the amount of work.
     """
-    by_size: dict[int, Counter[tuple[int, int]]] = {}
-    for (heads, kv_heads, size), count in sizes.heads.items():
-        if heads % kv_heads == 0:
-            by_size.setdefault(size, Counter())[(heads // kv_heads, kv_heads)] += count
+    usable = {h: count for h, count in sizes.heads.items() if h[0] % h[1] == 0}
+    by_size: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
+    for (heads, kv_heads, size), count in usable.items():
+        by_size[size][heads // kv_heads, kv_heads] += count
     full: list[Heads] = []
     coarse: list[Heads] = []
     for size in sorted(by_size, key=lambda s: (-by_size[s].total(), s))[: limits.head_sizes]:
@@ -56,23 +56,23 @@ def select_heads(sizes: Sizes, limits: SizeLimits) -> HeadSelection:
         common = [h for h in found if not limits.groups or h[0] // h[1] in COMMON]
         full += common
         coarse += [h for h in found if h not in common]
-        if limits.groups:  # The smallest models have a single key head.
-            coarse += [h for h in ((4, 1, size),) if h not in full + coarse]
-    fitted = {*full, *coarse}
-    others = [h for h in sorted(sizes.heads) if h not in fitted and h[0] % h[1] == 0]
+        if limits.groups and (4, 1, size) not in full + coarse:  # The smallest models have a single key head.
+            coarse.append((4, 1, size))
+    others = [h for h in sorted(usable) if h not in full + coarse]
     return HeadSelection(full, coarse, others or full)
 
 
 def _of_size(used: Counter[tuple[int, int]], size: int, limits: SizeLimits) -> list[Heads]:
-    groups: Counter[tuple[int]] = Counter()
-    for (group, _), count in used.items():
-        groups[(group,)] += count
-    wanted = dict.fromkeys([*(g for (g,) in spread(groups, limits.heads)), *limits.groups])
-    usual = max({kv for _, kv in used}, key=lambda kv: (sum(n for (_, k), n in used.items() if k == kv), kv))
+    """Return the configurations of a head size: of each group size the most used number of key-value heads."""
+    group_uses: Counter[tuple[int]] = Counter()
+    kv_uses: Counter[int] = Counter()
+    for (group, kv_heads), count in used.items():
+        group_uses[(group,)] += count
+        kv_uses[kv_heads] += count
     found: list[Heads] = []
-    for group in wanted:
-        of_group = {kv: n for (g, kv), n in used.items() if g == group} or {usual: 1}
-        kv_heads = max(of_group, key=lambda kv: (of_group[kv], kv))
+    for group in dict.fromkeys([*(g for (g,) in spread(group_uses, limits.heads)), *limits.groups]):
+        uses = [(n, kv) for (g, kv), n in used.items() if g == group] or [(n, kv) for kv, n in kv_uses.items()]
+        kv_heads = max(uses)[1]
         found.append((kv_heads * group, kv_heads, size))
     return found
 
@@ -104,17 +104,10 @@ def user_model_attention(sizes: Sizes, limits: SizeLimits, kv_dtype: str, draw: 
 
 def windowed(sizes: Sizes, limits: SizeLimits) -> list[Shape]:
     """Return prompts longer than a sliding window, which check that the cost follows the query-key pairs."""
-    heads = select_heads(sizes, limits).full[:1]
-    return [
-        _prefill(h, limits.kv_dtypes[0], 1, q, float(window_pairs(q, 0, WINDOW_TOKENS)), CHECKS, WINDOW_TOKENS)
-        for h in heads
-        for q in (1024, 2048)
-    ]
-
-
-def _prefill(h: Heads, kv_dtype: str, chunks: int, q: int, pairs: float, role: str, window: int = 0) -> Shape:
-    counts = {"chunks": chunks, "tokens": chunks * q, "pairs": pairs}
-    return Shape.of("prefill_attention", role, **counts, **_head(h, kv_dtype, window))
+    heads = [_head(h, limits.kv_dtypes[0], WINDOW_TOKENS) for h in select_heads(sizes, limits).full[:1]]
+    prompts = [(q, float(window_pairs(q, 0, WINDOW_TOKENS))) for q in (1024, 2048)]
+    kind = "prefill_attention"
+    return [Shape.of(kind, CHECKS, chunks=1, tokens=q, pairs=n, **head) for head in heads for q, n in prompts]
 
 
 def _head(h: Heads, kv_dtype: str, window: int = 0) -> dict[str, Any]:
@@ -165,7 +158,8 @@ class _Grid:
         return [self._decode(h, s, c, longest, CHECKS) for s, c in batches if self._fits(h, c)]
 
     def _chunk(self, h: Heads, chunks: int, q: int, context: int, role: str = FIT) -> Shape:
-        return _prefill(h, self.kv_dtype, chunks, q, chunks * q * (context + q / 2), role)
+        counts = {"chunks": chunks, "tokens": chunks * q, "pairs": chunks * q * (context + q / 2)}
+        return Shape.of("prefill_attention", role, **counts, **_head(h, self.kv_dtype))
 
     def _decode(self, h: Heads, sequences: int, context: int, longest: int, role: str) -> Shape:
         counts = {"sequences": sequences, "context_tokens": context, "max_context_tokens": longest}

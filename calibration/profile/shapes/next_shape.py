@@ -128,10 +128,8 @@ class ShapeQueues:
 
     def drop(self, keys: Sequence[str]) -> None:
         """Exclude shapes from further choice."""
-        for key in keys:
-            if key in self.place:
-                name, i = self.place[key]
-                self.queues[name].dropped.add(i)
+        for name, i in (self.place[key] for key in keys if key in self.place):
+            self.queues[name].dropped.add(i)
 
     @property
     def left(self) -> list[Shape]:

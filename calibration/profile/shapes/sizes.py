@@ -69,10 +69,7 @@ def catalog_sizes(memory_bytes: float, splits: tuple[int, ...], small: bool = Fa
     found = Sizes()
     for hidden, vocab in SMALL_MODELS if small else ():
         _add_model(found, small_model(hidden, vocab), 1)
-    for name in list_models():
-        model = load_model(name)
-        if model.is_encoder_decoder:
-            continue
+    for model in (m for m in map(load_model, list_models()) if not m.is_encoder_decoder):
         for tp in splits:
             _add_layers(found, model, tp)
             if _fits(model, tp, memory_bytes):

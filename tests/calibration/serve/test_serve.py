@@ -118,7 +118,7 @@ def test_an_engine_that_dies_while_it_serves_is_noticed(tmp_path: Path) -> None:
         for pid in server.pids:
             os.kill(pid, 9)
         time.sleep(0.3)
-        with pytest.raises(InputError, match="died"):
+        with pytest.raises(InputError, match="while it served"):
             server.check_alive()
 
 
