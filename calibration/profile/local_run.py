@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -153,7 +154,7 @@ def prepare(options: ProfileOptions) -> tuple[ProfiledDevice, Accelerator, Profi
     shapes = deduplicated([*own, *usual_shapes, *extra_shapes(sizes, limits, device)])
     machine = machine_rates.shapes(device)
     ranks = collective.shapes(device) if collective.unavailable_reason(device, options.budget_s) is None else []
-    at_once = (lambda: collective.rows(ranks, device)) if ranks else None
+    at_once = partial(collective.rows, ranks, device) if ranks else None
     first = frozenset(s.key for s in own)
     cache_bytes, dtype = device.cache_bytes, device.dtypes[0]
     job = ProfileJob(accelerator, machine, shapes, options.budget_s, cache_bytes, dtype, at_once, first)

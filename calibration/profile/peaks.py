@@ -29,7 +29,7 @@ def shape_of(row: Row) -> Shape:
 
 
 def measured(accelerator: Accelerator, rows: Iterable[Row], cache_bytes: float) -> Accelerator:
-    """Return `accelerator` with the peak rates that the rows reached; unmeasured peaks stay as they are.
+    """Return `accelerator` with the best rates of the rows as its peaks; unmeasured peaks stay as they are.
 
     The peak of a dtype is the best rate of any matrix product in it. The memory bandwidth is the best rate of plain
     streaming and of operators that move more than twice the size of the cache.

@@ -8,8 +8,6 @@ one token, and text that a client tokenises again has the same number of tokens 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
@@ -67,13 +65,14 @@ def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0
         return folder
     try:
         import torch
-        from transformers import LlamaConfig, LlamaForCausalLM
+        from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
     except ImportError as error:
         rule = "a test model requires torch and transformers"
         raise InputError(rule, error.name, "pip install '.[calibration]'") from None
     make_folder(folder)
     tokenizer = _tokenizer(shape.vocab_size, seed)
-    _save_tokenizer(tokenizer, folder)
+    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, bos_token=END, pad_token=END)
+    fast.chat_template = TEMPLATE
     torch.manual_seed(seed)
     end = tokenizer.token_to_id(END)
     config = LlamaConfig(**shape.config(), bos_token_id=end, eos_token_id=end, pad_token_id=end, dtype="float32")
@@ -83,23 +82,13 @@ def write_tiny_model(folder: Path, shape: TinyShape | None = None, seed: int = 0
         raise RuntimeError("too few whole words in the vocabulary")
     with torch.no_grad():
         model.lm_head.weight[silent] = 0.0
-    with _write_errors(folder):
+    try:
+        fast.save_pretrained(folder)
         model.save_pretrained(folder)
         done.write_text(json.dumps(wanted))
-    return folder
-
-
-@contextmanager
-def _write_errors(folder: Path) -> Iterator[None]:
-    """Convert an error of writing to InputError.
-
-    The writers of the tokenizer and of the weights have no common error class: they raise a bare Exception on a full
-    disk.
-    """
-    try:
-        yield
-    except Exception as error:
+    except Exception as error:  # The writers share no error class; on a full disk one raises a bare Exception.
         raise InputError(f"cannot write the test model ({error})", str(folder)) from None
+    return folder
 
 
 def _tokenizer(vocab_size: int, seed: int) -> Tokenizer:
@@ -128,13 +117,3 @@ def _whole_word(tokenizer: Tokenizer, token: int) -> bool:
     """Return whether a token is a space and letters only, so that it stays one token in any text."""
     text = tokenizer.id_to_token(token)
     return text is not None and text.startswith("Ġ") and text[1:].isalpha() and text[1:].isascii() and len(text) > 3
-
-
-def _save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
-    from transformers import PreTrainedTokenizerFast
-
-    make: Any = PreTrainedTokenizerFast
-    fast = make(tokenizer_object=tokenizer, eos_token=END, bos_token=END, pad_token=END)
-    fast.chat_template = TEMPLATE
-    with _write_errors(folder):
-        fast.save_pretrained(folder)

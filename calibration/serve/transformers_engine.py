@@ -125,12 +125,11 @@ class TransformersEngine:
         """Run a manager that has served one warm-up request, and end its thread on exit."""
         from transformers import GenerationConfig
 
-        make: Any = GenerationConfig
-        greedy, batching = make(do_sample=False, eos_token_id=-1, pad_token_id=0), _batching(self.limits)
+        greedy, batching = GenerationConfig(do_sample=False, eos_token_id=-1, pad_token_id=0), _batching(self.limits)
         manager = self.model.init_continuous_batching(generation_config=greedy, continuous_batching_config=batching)
         try:
             manager.warmup()  # This makes the cache, which otherwise happens only in the thread.
-            self.log.watch(manager.batch_processor)
+            self.log.attach(manager.batch_processor)
             manager.start()
             _Drive(manager, WARM_UP, _prompts(WARM_UP, int(self.model.config.vocab_size), 0)).run()
             self.log.on = True
@@ -228,7 +227,6 @@ def _batching(limits: ServedLimits) -> Any:
     """Return the continuous-batching configuration for these limits, by the field names of the installed release."""
     from transformers import ContinuousBatchingConfig
 
-    make: Any = ContinuousBatchingConfig
     known = _batching_fields()
     wanted: dict[str, Any] = {
         "page_size" if "page_size" in known else "block_size": limits.block_size,
@@ -240,7 +238,7 @@ def _batching(limits: ServedLimits) -> Any:
         "use_cuda_graph": False,
         "auto_switch_to_flash": False,
     }
-    return make(**{name: value for name, value in wanted.items() if name in known})
+    return ContinuousBatchingConfig(**{name: value for name, value in wanted.items() if name in known})
 
 
 def _batching_fields() -> set[str]:

@@ -48,7 +48,7 @@ def work(shape: Shape, device: ProfiledDevice) -> Work:
     Raises:
         DoesNotFit: If the inputs do not fit in the device's memory.
     """
-    kind, (tokens,) = str(shape["kind"]), shape.ints("tokens")
+    kind, tokens = str(shape["kind"]), int(shape["tokens"])
     width = max(int(float(shape["bytes_per_token"]) / BYTES_PER_WIDTH[kind]), 2)
     dtype = device.sixteen_bit(device.activation)
     label = f"torch eager {kind}, {device.activation}"
@@ -62,9 +62,9 @@ def work(shape: Shape, device: ProfiledDevice) -> Work:
 def _call(kind: str, device: ProfiledDevice, tokens: int, width: int, dtype: Any) -> Call:
     """Return a call of the kernels of one kind.
 
-    A norm adds the residual first. On a CPU it is a layer norm, for which torch has a fused kernel there, unlike for
-    the RMS norm. Sampling is scaling, softmax and a draw by exponential noise, without a sort, as engines sample
-    without top-k.
+    A norm adds the residual first. On a CPU it is a layer norm, because torch has a fused CPU kernel for that norm and
+    none for the RMS norm. Sampling is scaling, softmax and a draw by exponential noise, without a sort, as engines
+    sample without top-k.
     """
     torch, functional = device.torch, device.torch.nn.functional
     if kind == "embedding":

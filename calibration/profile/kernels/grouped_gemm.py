@@ -7,6 +7,7 @@ torch._grouped_mm, the loop launches once per expert and product, and its time i
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from calibration.operators.roofline import dtype_bytes
@@ -48,21 +49,20 @@ def work(shape: Shape, device: ProfiledDevice) -> Work:
     return Work([call(a, b) for a, b in weights], "loop over experts", graph=False)
 
 
+@cache
 def _has_grouped(device: ProfiledDevice, dtype: Any) -> bool:
     """Return whether torch has a grouped product on this device, which is tried once on a small case."""
     torch = device.torch
     if not device.is_cuda or not hasattr(torch, "_grouped_mm"):
         return False
-    if "grouped" not in device.pool:
-        try:
-            a, b = random(device, (32, 64), dtype), random(device, (2, 128, 64), dtype)
-            ends = torch.tensor([16, 32], device=device.kind, dtype=torch.int32)
-            torch._grouped_mm(a, b.transpose(-2, -1), offs=ends)
-            torch.cuda.synchronize()
-            device.pool["grouped"] = True
-        except (RuntimeError, TypeError):
-            device.pool["grouped"] = False
-    return bool(device.pool["grouped"])
+    try:
+        a, b = random(device, (32, 64), dtype), random(device, (2, 128, 64), dtype)
+        ends = torch.tensor([16, 32], device=device.kind, dtype=torch.int32)
+        torch._grouped_mm(a, b.transpose(-2, -1), offs=ends)
+        torch.cuda.synchronize()
+    except (RuntimeError, TypeError):
+        return False
+    return True
 
 
 def _grouped(device: ProfiledDevice, x: Any, routes: list[tuple[int, Any]], up_gate: Any, down: Any) -> Call:

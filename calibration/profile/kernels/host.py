@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 import mmap
 import threading
-from functools import lru_cache
+from functools import lru_cache, partial
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, Final
@@ -68,7 +68,7 @@ def work(shape: Shape, device: ProfiledDevice) -> Work:  # noqa: ARG001 (the sig
     tokenizer, text = _tokenizer()
     ids = tokenizer.encode(text).ids[: shape["tokens"]]
     piece = tokenizer.decode(ids)
-    call: Call = (lambda: tokenizer.encode(piece)) if kind == "tokenise" else (lambda: tokenizer.decode(ids))
+    call = partial(tokenizer.encode, piece) if kind == "tokenise" else partial(tokenizer.decode, ids)
     return Work([call], "tokenizers, byte-level BPE", graph=False)
 
 

@@ -85,10 +85,10 @@ def attention(sizes: Sizes, limits: SizeLimits, draw: np.random.Generator) -> li
         grid = _Grid(limits, kv_dtype, chosen.others, draw)
         whole = [s for h in chosen.full for s in grid.prompts(h)]
         later = [s for h in chosen.full[:2] for s in grid.chunks(h)]
-        found += with_held_out([*whole, *later], grid.odd_prefill)
+        found += with_held_out([*whole, *later], grid.held_out_prefill)
         even = [s for h in chosen.full for s in grid.decodes(h)]
         even += [s for h in chosen.coarse for s in grid.decodes(h, FEW)]
-        found += with_held_out(even, grid.odd_decode)
+        found += with_held_out(even, grid.held_out_decode)
         found += [s for h in chosen.full[:2] for s in grid.skewed(h)]
     return found
 
@@ -97,8 +97,8 @@ def user_model_attention(sizes: Sizes, limits: SizeLimits, kv_dtype: str, draw: 
     """Return the attention shapes of the user's models; held-out shapes have random batch and context."""
     heads = [h for h in sizes.heads if h[0] % h[1] == 0]
     grid = _Grid(limits, kv_dtype, heads, draw)
-    found = with_held_out([s for h in heads for s in grid.decodes(h)], grid.odd_decode)
-    found += with_held_out([s for h in heads for s in (*grid.prompts(h), *grid.chunks(h))], grid.odd_prefill)
+    found = with_held_out([s for h in heads for s in grid.decodes(h)], grid.held_out_decode)
+    found += with_held_out([s for h in heads for s in (*grid.prompts(h), *grid.chunks(h))], grid.held_out_prefill)
     return found + [s for h in heads[:2] for s in grid.skewed(h)]
 
 
@@ -130,7 +130,7 @@ class _Grid:
         contexts = [x for x in CHUNK_CONTEXTS if x <= self.limits.contexts[-1]]
         return [self._chunk(h, 1, q, x) for q in CHUNKS for x in contexts]
 
-    def odd_prefill(self, i: int) -> Shape:
+    def held_out_prefill(self, i: int) -> Shape:
         q = between(self.limits.prompts[0], self.limits.prompts[-1], self.draw)
         context = between(64, self.limits.contexts[-1], self.draw) if i % 2 else 0
         return self._chunk(pick(self.others, self.draw), 1, q, context, HELD_OUT)
@@ -144,7 +144,7 @@ class _Grid:
             if self._fits(h, s * c)
         ]
 
-    def odd_decode(self, _: int) -> Shape:
+    def held_out_decode(self, _: int) -> Shape:
         while True:
             h, s = pick(self.others, self.draw), between(1, self.limits.sequences[-1], self.draw)
             c = between(self.limits.contexts[0], self.limits.contexts[-1], self.draw)

@@ -41,20 +41,20 @@ def candidates(sizes: Sizes, limits: SizeLimits, dtypes: Sequence[str], seed: in
     found = [s for dtype in dtypes for s in _gemms(chosen, others, limits.rows, dtype, sizes, limits, draw)]
     found += attention(sizes, limits, draw)
 
-    def odd_kernel(i: int) -> Shape:
+    def held_out_kernel(i: int) -> Shape:
         kind = list(BYTES_PER_WIDTH)[i % len(BYTES_PER_WIDTH)]
         tokens = between(1, _kernel_rows(kind, limits)[-1], draw)
         return _kernel(kind, pick(_widths(sizes, kind), draw), tokens, HELD_OUT)
 
     kernels = [(kind, w) for kind in BYTES_PER_WIDTH for w in _first_middle_last(_widths(sizes, kind))]
     fit = [_kernel(kind, w, tokens) for kind, w in kernels for tokens in _kernel_rows(kind, limits)[::2]]
-    found += with_held_out(fit, odd_kernel)
+    found += with_held_out(fit, held_out_kernel)
     experts = small_experts(sizes, limits)
 
-    def odd_moe(_: int) -> Shape:
+    def held_out_moe(_: int) -> Shape:
         return _moe(pick(experts, draw), between(1, limits.rows[-1], draw), HELD_OUT)
 
-    return deduplicated(found + with_held_out(_moes(experts, limits), odd_moe))
+    return deduplicated(found + with_held_out(_moes(experts, limits), held_out_moe))
 
 
 def user_model_shapes(sizes: Sizes, limits: SizeLimits, dtypes: Sequence[str], seed: int = 0) -> list[Shape]:
@@ -69,12 +69,12 @@ def user_model_shapes(sizes: Sizes, limits: SizeLimits, dtypes: Sequence[str], s
     for kv_dtype in [d for d in limits.kv_dtypes if d in dtypes] or limits.kv_dtypes[:1]:
         found += user_model_attention(sizes, limits, kv_dtype, draw)
 
-    def odd_kernel(_: int) -> Shape:
+    def held_out_kernel(_: int) -> Shape:
         kind, width = pick(kernels, draw)
         return _kernel(kind, width, between(1, _kernel_rows(kind, limits)[-1], draw), HELD_OUT)
 
     fit = [_kernel(kind, width, tokens) for kind, width in kernels for tokens in _kernel_rows(kind, limits)]
-    found += with_held_out(fit, odd_kernel)
+    found += with_held_out(fit, held_out_kernel)
     return deduplicated(found + _moes(small_experts(sizes, limits), limits))
 
 
@@ -100,12 +100,12 @@ def _gemms(
     def most_rows(pair: Pair) -> int:
         return limits.sequences[-1] * 2 if pair in sizes.heads_of_vocab else limits.rows[-1]
 
-    def odd(_: int) -> Shape:
+    def held_out(_: int) -> Shape:
         n, k = pick(others, draw)
         return Shape.of("gemm", HELD_OUT, m=between(1, most_rows((n, k)), draw), n=n, k=k, dtype=dtype)
 
     fit = [(m, n, k) for n, k in fitted for m in rows if m <= most_rows((n, k))]
-    return with_held_out([Shape.of("gemm", m=m, n=n, k=k, dtype=dtype) for m, n, k in fit], odd)
+    return with_held_out([Shape.of("gemm", m=m, n=n, k=k, dtype=dtype) for m, n, k in fit], held_out)
 
 
 def _widths(sizes: Sizes, kind: str) -> list[int]:

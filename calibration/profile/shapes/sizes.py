@@ -57,7 +57,7 @@ class Sizes:
 
 
 def catalog_sizes(memory_bytes: float, splits: tuple[int, ...], small: bool = False) -> Sizes:
-    """Return the sizes of every decoder-only model of the catalog whose split weights fit in 90 % of the memory.
+    """Return the sizes of the catalog's decoder-only models with split weights that fit in 90 % of the memory.
 
     Expert layers are taken from all models, because one layer is measured and not the model.
 
@@ -81,7 +81,7 @@ def user_model_sizes(models: Sequence[ModelSpec], memory_bytes: float, splits: t
     """Return the sizes of a user's models at the splits that fit in memory, or at the largest split where none does.
 
     Raises:
-        InputError: If a model has an encoder, whose serving is not modelled.
+        InputError: If a model has an encoder, because the serving of such models is not modelled.
     """
     found = Sizes()
     for model in models:
@@ -167,15 +167,15 @@ def _parts(model: ModelSpec) -> list[Mixer | FeedForward]:
     return [part for group in model.groups for part in (group.mixer, group.ffn) if part is not None]
 
 
-def with_held_out(fit: list[Shape], odd: Callable[[int], Shape]) -> list[Shape]:
+def with_held_out(fit: list[Shape], held_out: Callable[[int], Shape]) -> list[Shape]:
     """Return the shapes to fit and a share of held-out shapes, or nothing where there is nothing to fit.
 
     Args:
         fit: The shapes to fit.
-        odd: Draws the held-out shape of a given position among them.
+        held_out: Draws the held-out shape of a given position among them.
     """
     count = max(4, int(HELD_OUT_SHARE * len(fit))) if fit else 0
-    return [*fit, *(odd(i) for i in range(count))]
+    return [*fit, *(held_out(i) for i in range(count))]
 
 
 def pick(items: Sequence[Item], draw: np.random.Generator) -> Item:
