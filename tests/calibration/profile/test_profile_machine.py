@@ -1,4 +1,4 @@
-"""Everything a profile measures beside the models' main operators: host, pages, ranks, counters, what a GPU says."""
+"""Tests of what a profile measures in addition to operators: host, pages, ranks, counters, sensors of a GPU."""
 
 from __future__ import annotations
 
@@ -117,11 +117,11 @@ def cells(call: object) -> dict[str, object]:
 
 
 def test_host_and_pages_are_measured_or_skipped_with_a_reason(device: ProfiledDevice) -> None:
-    bench = ShapeTimer(device, Meter(None, dict), 0.02)
+    timer = ShapeTimer(device, Meter(None, dict), 0.02)
     for shape in host.shapes(device):
         if shape.family == "pages" and shape["message_bytes"] > 2**20:
             continue
-        row = bench.row(shape)
+        row = timer.row(shape)
         assert row["status"] in ("ok", "skipped"), row
         assert (row["seconds"] > 0) if row["status"] == "ok" else row["reason"]
 

@@ -83,15 +83,15 @@ sys.exit(run_command("command", command, sys.argv[1:]))
 
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGHUP])
 def test_a_command_that_is_asked_to_end_stops_its_engine(sign: signal.Signals, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", TERMINATED, WITH_CHILD, str(free_port()), str(tmp_path / "log")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as asked:
-        assert asked.stdout is not None
-        pids = [int(pid) for pid in asked.stdout.readline().split()]
+    arguments = [sys.executable, "-c", TERMINATED, WITH_CHILD, str(free_port()), str(tmp_path / "log")]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as command:
+        assert command.stdout is not None
+        pids = [int(pid) for pid in command.stdout.readline().split()]
         assert len(pids) == 2
-        asked.send_signal(sign)
-        _, said = asked.communicate(timeout=30.0)
-    assert asked.returncode == 130
-    assert said == "command: interrupted\n"
+        command.send_signal(sign)
+        _, stderr = command.communicate(timeout=30.0)
+    assert command.returncode == 130
+    assert stderr == "command: interrupted\n"
     assert not any(_alive(pid) for pid in pids)
 
 
@@ -176,8 +176,8 @@ def test_a_key_for_somebody_else_is_not_sent(monkeypatch: pytest.MonkeyPatch) ->
     """Clients take OPENAI_API_KEY for whatever server they are given."""
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     assert "secret" not in Endpoint("http://127.0.0.1:1", "m", "t").environment().values()
-    asked = Endpoint("http://127.0.0.1:1", "m", "t", "OPENAI_API_KEY")
-    assert asked.environment()["OPENAI_API_KEY"] == "secret"
+    target = Endpoint("http://127.0.0.1:1", "m", "t", "OPENAI_API_KEY")
+    assert target.environment()["OPENAI_API_KEY"] == "secret"
 
 
 def test_a_trace_shares_nothing_and_says_every_length() -> None:
