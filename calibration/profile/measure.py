@@ -29,7 +29,7 @@ OUT_OF_MEMORY: Final = ("out of memory", "can't allocate memory", "not enough me
 
 @dataclass(frozen=True, slots=True)
 class ShapeTimer:
-    """Measures shapes on one device; the repeats of each take at most `limit_s` seconds."""
+    """A timer of shapes on one device; the repeats of each shape take at most `limit_s` seconds."""
 
     device: ProfiledDevice
     meter: Meter

@@ -40,7 +40,7 @@ EFFICIENCY: Final = 0.4  # Fraction of the roofline assumed to estimate the time
 
 
 class ShapeMeasurer(Protocol):
-    """Measures a shape as a row; implemented by `measure.ShapeTimer`."""
+    """An object that measures a shape as a row, as `measure.ShapeTimer` does."""
 
     def row(self, shape: Shape) -> Row:
         """Return the row of a shape, with a status and a reason where it failed."""

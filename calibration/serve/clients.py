@@ -61,15 +61,15 @@ class Endpoint:
 
 
 class IncompleteReplay(InputError):
-    """Some requests of a replay failed; a retry may succeed, for example after a closed idle connection."""
+    """The error that requests of a replay failed; a retry may succeed, for example after a closed connection."""
 
 
 class Client(Protocol):
-    """Replays requests against a server and measures their latencies."""
+    """A load client, which replays requests against a server and measures their latencies."""
 
     @property
     def name(self) -> str:
-        """The client's name in results."""
+        """Return the client's name in results."""
 
     def replay(self, requests: RequestSet, target: Endpoint, out: Path) -> MeasuredRun:
         """Send `requests` and return the measured run.
@@ -91,7 +91,7 @@ class InProcessEngine(Protocol):
 
     @property
     def engine_version(self) -> str:
-        """Version of the engine's package."""
+        """Return the version of the engine's package."""
 
     def steps(self) -> pd.DataFrame | None:
         """Return every engine step so far in the columns of an iteration log, or None where none are logged."""

@@ -28,7 +28,7 @@ class ServedLimits(Limits):
 
     @property
     def torch_dtype(self) -> str:
-        """The weight dtype under the name that torch gives it.
+        """Return the weight dtype under the name that torch gives it.
 
         Raises:
             InputError: If the weight dtype is quantised.

@@ -45,7 +45,7 @@ class Launch:
 
     @property
     def url(self) -> str:
-        """The address of the server."""
+        """Return the address of the server."""
         return f"http://127.0.0.1:{self.port}"
 
 
@@ -66,7 +66,7 @@ class EngineServer:
 
     @property
     def pids(self) -> frozenset[int]:
-        """The ids of the live processes of the engine's session."""
+        """Return the ids of the live processes of the engine's session."""
         return frozenset() if self._process is None else _session(self._process.pid)
 
     def start(self, timeout_s: float = 300.0) -> None:

@@ -90,7 +90,7 @@ class TransformersEngine:
 
     @property
     def engine_version(self) -> str:
-        """Version of transformers."""
+        """Return the version of transformers, or an empty text where it is not known."""
         with suppress(PackageNotFoundError):
             return version("transformers")
         return ""
@@ -110,7 +110,7 @@ class TransformersEngine:
             self._replays += 1
             prompts = _prompts(requests, int(self.model.config.vocab_size), self._replays)
             with self._manager() as manager:
-                sent, done = _Drive(manager, requests, prompts).run()
+                sent, done = _Replay(manager, requests, prompts).run()
         finally:
             self._busy.release()
         run = complete(_measured(requests, sent, done, self.name, str(out)), requests, out)
@@ -131,7 +131,7 @@ class TransformersEngine:
             manager.warmup()  # This makes the cache, which otherwise happens only in the thread.
             self.log.attach(manager.batch_processor)
             manager.start()
-            _Drive(manager, WARM_UP, _prompts(WARM_UP, int(self.model.config.vocab_size), 0)).run()
+            _Replay(manager, WARM_UP, _prompts(WARM_UP, int(self.model.config.vocab_size), 0)).run()
             self.log.on = True
             yield manager
         finally:
@@ -142,8 +142,8 @@ class TransformersEngine:
 
 
 @dataclass(slots=True)
-class _Drive:
-    """Submits requests when they are due, or when a client is free, and collects the results."""
+class _Replay:
+    """The replay of a request set: it submits requests when they are due and collects the results."""
 
     manager: Any
     requests: RequestSet

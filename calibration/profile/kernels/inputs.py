@@ -23,11 +23,11 @@ FREE_SHARE: Final = 0.5  # Share of the free memory that one shape may take.
 
 
 class DoesNotFit(Exception):
-    """A shape needs more memory than is free; its row has status "oom" and the profile continues."""
+    """The error that a shape needs more memory than is free; its row has status "oom" and the profile continues."""
 
 
 class Unavailable(Exception):
-    """This machine or its torch cannot run a shape; its row has status "skipped" and this one-line reason."""
+    """The error that this machine or its torch cannot run a shape; its row has status "skipped" and the reason."""
 
 
 def input_sets(device: ProfiledDevice, set_bytes: float) -> range:

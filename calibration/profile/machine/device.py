@@ -48,7 +48,7 @@ class ProfiledDevice:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether the device is a GPU."""
+        """Return whether the device is a GPU."""
         return self.kind == "cuda"
 
     def dtype(self, name: str) -> Any:
@@ -81,7 +81,7 @@ class ProfiledDevice:
 
 
 def load_torch() -> Any:
-    """Import torch.
+    """Import torch and return the module.
 
     Raises:
         InputError: If torch is not installed.

@@ -40,7 +40,7 @@ class Meter:
 
     @contextmanager
     def sampling(self) -> Iterator[MeterSamples]:
-        """Sample the sensors while a `with` block runs: every POLL_S, or once where polling would disturb the work."""
+        """Sample the sensors every POLL_S while a `with` block runs, or once after it where polling would disturb it."""
         found, is_over = MeterSamples(), threading.Event()
 
         def poll() -> None:
@@ -80,7 +80,7 @@ class MeterSamples:
 
     @property
     def mean(self) -> dict[str, float]:
-        """Mean of every quantity by name, over the samples taken while the block ran where there are any."""
+        """Return the mean of every quantity by name, over the samples taken during the work where there are any."""
         during = self.samples[:-1] or self.samples
         values = {n: [s[n] for s in during if n in s] for n in sorted({n for s in during for n in s})}
         return {n: round(sum(v) / len(v), 4) for n, v in values.items()}

@@ -32,7 +32,7 @@ OUTLIER_MADS: Final = 5.0  # Distance of an outlier from the median, in scaled m
 WARM_SHARE: Final = 0.2  # Share of the time limit that the warm-up may take.
 
 
-Call = Callable[[], object]
+Call = Callable[[], object]  # Executes an operator once, or `Work.per_call` times.
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of one execution.
+    """The time of one execution of a shape, in seconds.
 
     `ci_fraction` is the half-width of the 95 % interval of the median over the median. `samples_s` holds all samples;
     `outliers` and `preempted` are positions in it.

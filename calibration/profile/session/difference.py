@@ -41,7 +41,7 @@ class Difference:
 
     @property
     def same(self) -> bool:
-        """Whether the manifests hold the same facts, except for times of day."""
+        """Return whether the manifests hold the same facts, except for times of day."""
         return not self.facts
 
 

@@ -71,7 +71,7 @@ class Session:
 
     @property
     def spent_s(self) -> float:
-        """Seconds that measuring all rows took."""
+        """Return the seconds that measuring all rows took."""
         return float(sum(r["elapsed_s"] for r in self.rows))
 
 

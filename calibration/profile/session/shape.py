@@ -24,7 +24,7 @@ CHECKS: Final = "check"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A shape of an operator family.
+    """A shape of an operator family: one set of values of the operator's fields, and its role.
 
     `fields` are the operator's fields, named as in operators.py, in the order of dataset.OPERATOR_COLUMNS.
     """
@@ -41,7 +41,7 @@ class Shape:
 
     @property
     def key(self) -> str:
-        """Identifier within a session, in which a shape is measured at most once per role."""
+        """Return the identifier within a session, in which a shape is measured at most once per role."""
         return f"{self.family}/{self.role}/" + ",".join(f"{k}={v}" for k, v in self.fields)
 
     def __getitem__(self, name: str) -> Any:
@@ -53,12 +53,12 @@ class Shape:
 
     @property
     def operator(self) -> Operator | None:
-        """The operator with these fields, or None for shapes that describe the machine."""
+        """Return the operator with these fields, or None for shapes that describe the machine."""
         return operator_of(self.family, dict(self.fields)) if self.family in OPERATOR_OF else None
 
     @property
     def queue(self) -> str:
-        """Name of the queue in which the shape competes for time: its family, with the dtype for matrix products."""
+        """Return the queue in which the shape competes for time: its family, with the dtype for matrix products."""
         return f"{self.family} {self['dtype']}" if self.family == "gemm" else self.family
 
     def coordinates(self) -> tuple[float, ...]:

@@ -26,7 +26,7 @@ LIST_COLUMNS: Final = ("samples_us", "outliers", "preempted")  # Columns that ar
 
 @dataclass(frozen=True, slots=True)
 class Tables:
-    """Rows by role and family, in the schema of dataset.py."""
+    """The rows of a session by role and family, in the schema of dataset.py."""
 
     fit: dict[str, pd.DataFrame]
     held_out: dict[str, pd.DataFrame]

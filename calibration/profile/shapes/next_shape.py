@@ -32,7 +32,7 @@ TRUST: Final = 0.25  # Weight of the distance alone, where the neighbours agree.
 
 @dataclass(slots=True)
 class Queue:
-    """The shapes of one kind.
+    """The shapes that compete for the same share of the time, and what was measured of them.
 
     `done` maps positions to log(seconds / roofline), or NaN where the measurement failed. `points` are the coordinates
     of the shapes, Shape (shapes, coordinates).
@@ -67,7 +67,7 @@ class Queue:
 
     @property
     def is_urgent(self) -> bool:
-        """Whether positions of `first` are left to measure."""
+        """Return whether positions of `first` are left to measure."""
         return any(i not in self.done and i not in self.dropped for i in self.first)
 
     def _scores(self, positions: npt.NDArray[np.int64]) -> FloatArray:
@@ -133,5 +133,5 @@ class ShapeQueues:
 
     @property
     def left(self) -> list[Shape]:
-        """The shapes that were not measured."""
+        """Return the shapes that were not measured."""
         return [s for q in self.queues.values() for i, s in enumerate(q.shapes) if i not in q.done]
