@@ -40,7 +40,7 @@ class Meter:
 
     @contextmanager
     def sampling(self) -> Iterator[MeterSamples]:
-        """Sample the sensors every POLL_S while a `with` block runs, or once after it where polling would disturb it."""
+        """Sample the sensors every POLL_S in a `with` block, or once at its end where polling would disturb the work."""
         found, is_over = MeterSamples(), threading.Event()
 
         def poll() -> None:
