@@ -40,7 +40,7 @@ class Meter:
 
     @contextmanager
     def sampling(self) -> Iterator[MeterSamples]:
-        """Sample the sensors every POLL_S in a `with` block, or once at its end where polling would disturb the work."""
+        """Sample the sensors every POLL_S in a `with` block, or once at its end where polling disturbs the work."""
         found, is_over = MeterSamples(), threading.Event()
 
         def poll() -> None:
